@@ -1,0 +1,370 @@
+//! The one door to writing files, and to reading them with a bound.
+//!
+//! A write is a temporary file beside the target, fsync, rename, fsync of the folder: a reader sees the old file or
+//! the new one, never a part.
+
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use fs_err::os::unix::fs::OpenOptionsExt;
+
+/// Why a file could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is larger than the bound.
+    #[error("`{}` is larger than {limit} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The bound.
+        limit: u64,
+    },
+    /// It is a folder, a device or something else.
+    #[error("`{}` is not a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A link on the way leaves the folder it has to stay in.
+    #[error("`{}` leaves `{}` through a link", path.display(), root.display())]
+    Escapes {
+        /// The path as given.
+        path: PathBuf,
+        /// The folder it has to stay in.
+        root: PathBuf,
+    },
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The mode of a file that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// What the file had, or 0644 for a new one.
+    Kept,
+    /// 0600, for secrets.
+    Private,
+    /// 0444, for materialised copies.
+    ReadOnly,
+}
+
+/// Reads a regular file of at most `limit` bytes, once. Never waits on a pipe or a device.
+///
+/// # Errors
+/// When it is missing, too large, or not a regular file.
+pub fn read_bounded(path: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), ReadError> {
+    let file = fs_err::OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
+    read_open(file.into_parts().0, path, limit)
+}
+
+fn read_open(file: File, path: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), ReadError> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(ReadError::NotAFile { path: path.to_owned() });
+    }
+    if metadata.len() > limit {
+        return Err(ReadError::TooLarge { path: path.to_owned(), limit });
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+    // The file may grow while it is read: the bound holds for what arrives, not for what was promised.
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(ReadError::TooLarge { path: path.to_owned(), limit });
+    }
+    Ok((bytes, metadata))
+}
+
+/// Reads `relative` below the folder `root` as [`read_bounded`] does, refusing to follow a link that leaves `root`.
+///
+/// # Errors
+/// [`ReadError::Escapes`] when a link leaves the folder; otherwise as [`read_bounded`].
+pub fn read_beneath(root: &Path, relative: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), ReadError> {
+    use rustix::fs::{CWD, Mode as Bits, OFlags, ResolveFlags};
+    use rustix::io::Errno;
+
+    let path = root.join(relative);
+    let with_path = |errno: Errno| {
+        let error = io::Error::from(errno);
+        ReadError::Io(io::Error::new(error.kind(), format!("failed to open `{}`: {error}", path.display())))
+    };
+    let folder = rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Bits::empty())
+        .map_err(with_path)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    match rustix::fs::openat2(&folder, relative, flags, Bits::empty(), ResolveFlags::BENEATH) {
+        Ok(descriptor) => read_open(File::from(descriptor), &path, limit),
+        Err(Errno::XDEV | Errno::LOOP) => Err(ReadError::Escapes { path, root: root.to_owned() }),
+        // Kernels before 5.6 and some sandboxes have no openat2: resolve, compare, then open.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let (real_root, real_path) = (fs_err::canonicalize(root)?, fs_err::canonicalize(&path)?);
+            if !real_path.starts_with(&real_root) {
+                return Err(ReadError::Escapes { path, root: root.to_owned() });
+            }
+            read_bounded(&real_path, limit)
+        }
+        Err(errno) => Err(with_path(errno)),
+    }
+}
+
+/// Replaces or makes `path` with `bytes`, whole or not at all.
+///
+/// # Errors
+/// When any step fails; the old file is then untouched and no temporary file is left.
+pub fn write_atomic(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+    let folder = parent(path);
+    let mut temporary = tempfile::Builder::new().prefix(".rye-").suffix(".tmp").tempfile_in(&folder)?;
+    temporary.write_all(bytes)?;
+    let permissions = match mode {
+        Mode::Kept => match fs_err::metadata(path) {
+            Ok(metadata) => metadata.permissions(),
+            Err(_) => Permissions::from_mode(0o644),
+        },
+        Mode::Private => Permissions::from_mode(0o600),
+        Mode::ReadOnly => Permissions::from_mode(0o444),
+    };
+    temporary.as_file().set_permissions(permissions)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(path).map_err(|failure| failure.error)?;
+    sync_folder(&folder)
+}
+
+/// Makes `path` with `bytes` only if nothing is there yet.
+///
+/// # Errors
+/// `AlreadyExists` when something is there; otherwise as [`write_atomic`].
+pub fn write_new(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+    let folder = parent(path);
+    let mut temporary = tempfile::Builder::new().prefix(".rye-").suffix(".tmp").tempfile_in(&folder)?;
+    temporary.write_all(bytes)?;
+    let permissions = match mode {
+        Mode::Kept => Permissions::from_mode(0o644),
+        Mode::Private => Permissions::from_mode(0o600),
+        Mode::ReadOnly => Permissions::from_mode(0o444),
+    };
+    temporary.as_file().set_permissions(permissions)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist_noclobber(path).map_err(|failure| failure.error)?;
+    sync_folder(&folder)
+}
+
+/// Makes a folder and its parents; new ones are private when `is_private`.
+///
+/// # Errors
+/// When the system refuses.
+pub fn create_folders(path: &Path, is_private: bool) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    if is_private {
+        builder.mode(0o700);
+    }
+    builder.create(path).map_err(|error| {
+        io::Error::new(error.kind(), format!("failed to create folder `{}`: {error}", path.display()))
+    })
+}
+
+/// Removes a file, and makes that durable. A file that is not there is no error.
+///
+/// # Errors
+/// When the system refuses.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs_err::remove_file(path) {
+        Ok(()) => sync_folder(&parent(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a folder with all that is in it, read-only parts too. A folder that is not there is no error.
+///
+/// # Errors
+/// When the system refuses.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs_err::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(metadata) if !metadata.is_dir() => return remove(path),
+        Ok(_) => {}
+    }
+    make_folders_writable(path)?;
+    fs_err::remove_dir_all(path)
+}
+
+fn make_folders_writable(folder: &Path) -> io::Result<()> {
+    fs_err::set_permissions(folder, Permissions::from_mode(0o755))?;
+    for entry in fs_err::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            make_folders_writable(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the permission bits of `path`.
+///
+/// # Errors
+/// When the system refuses.
+pub fn set_mode(path: &Path, bits: u32) -> io::Result<()> {
+    fs_err::set_permissions(path, Permissions::from_mode(bits))
+}
+
+/// Moves a folder to a place where nothing is yet, and makes that durable.
+///
+/// # Errors
+/// When the target exists or the system refuses.
+pub fn rename_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs_err::rename(from, to)?;
+    sync_folder(&parent(to))
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        // Some file systems cannot sync a folder; the rename itself has happened.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        other => other,
+    }
+}
+
+/// A lock on a file, held until dropped. Advisory, across processes.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Waits for the lock on `path`, making the lock file if needed.
+    ///
+    /// # Errors
+    /// When the file cannot be made or locked.
+    pub fn acquire(path: &Path) -> io::Result<Self> {
+        let file = Self::open(path)?;
+        file.lock()?;
+        Ok(Self { _file: file })
+    }
+
+    /// Takes the lock on `path` if it is free.
+    ///
+    /// # Errors
+    /// When the file cannot be made or locked.
+    pub fn try_acquire(path: &Path) -> io::Result<Option<Self>> {
+        let file = Self::open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+            Err(std::fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn open(path: &Path) -> io::Result<File> {
+        let file = fs_err::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        Ok(file.into_parts().0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bounded_read_refuses_what_is_larger() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("a");
+        write_atomic(&path, b"12345", Mode::Kept).expect("written");
+        assert_eq!(read_bounded(&path, 5).expect("read").0, b"12345");
+        assert!(matches!(read_bounded(&path, 4), Err(ReadError::TooLarge { limit: 4, .. })));
+        assert!(matches!(read_bounded(folder.path(), 4), Err(ReadError::NotAFile { .. })));
+    }
+
+    #[test]
+    fn a_link_that_leaves_its_folder_is_not_followed() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (root, outside) = (folder.path().join("root"), folder.path().join("secret"));
+        create_folders(&root.join("sub"), false).expect("folders");
+        write_atomic(&outside, b"secret", Mode::Kept).expect("written");
+        write_atomic(&root.join("sub/in"), b"inside", Mode::Kept).expect("written");
+        std::os::unix::fs::symlink("../secret", root.join("out")).expect("link");
+        std::os::unix::fs::symlink("/etc", root.join("etc")).expect("link");
+        std::os::unix::fs::symlink("sub/in", root.join("in")).expect("link");
+        let read = |relative: &str| read_beneath(&root, Path::new(relative), 99).map(|(bytes, _)| bytes);
+        assert_eq!(read("in").expect("inside"), b"inside");
+        assert!(matches!(read("out"), Err(ReadError::Escapes { .. })));
+        assert!(matches!(read("etc/passwd"), Err(ReadError::Escapes { .. })));
+        assert!(matches!(read("../secret"), Err(ReadError::Escapes { .. })));
+        assert!(matches!(read("none"), Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_device_is_not_read() {
+        assert!(matches!(read_bounded(Path::new("/dev/zero"), 10), Err(ReadError::NotAFile { .. })));
+    }
+
+    #[test]
+    fn a_write_replaces_and_keeps_the_mode() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("a");
+        write_atomic(&path, b"1", Mode::Kept).expect("written");
+        set_mode(&path, 0o755).expect("mode");
+        write_atomic(&path, b"2", Mode::Kept).expect("written");
+        let (bytes, metadata) = read_bounded(&path, 9).expect("read");
+        assert_eq!((bytes.as_slice(), metadata.permissions().mode() & 0o777), (&b"2"[..], 0o755));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
+    }
+
+    #[test]
+    fn a_write_into_a_missing_folder_leaves_nothing() {
+        let folder = tempfile::tempdir().expect("folder");
+        assert!(write_atomic(&folder.path().join("no/such"), b"1", Mode::Kept).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+    }
+
+    #[test]
+    fn a_new_file_is_not_clobbered() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("a");
+        write_new(&path, b"1", Mode::Private).expect("written");
+        assert_eq!(write_new(&path, b"2", Mode::Private).map_err(|error| error.kind()), Err(io::ErrorKind::AlreadyExists));
+        let (bytes, metadata) = read_bounded(&path, 9).expect("read");
+        assert_eq!((bytes.as_slice(), metadata.permissions().mode() & 0o777), (&b"1"[..], 0o600));
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("lock");
+        let held = Lock::acquire(&path).expect("lock");
+        assert!(Lock::try_acquire(&path).expect("asked").is_none());
+        drop(held);
+        assert!(Lock::try_acquire(&path).expect("asked").is_some());
+    }
+
+    #[test]
+    fn read_only_trees_can_be_removed() {
+        let folder = tempfile::tempdir().expect("folder");
+        let tree = folder.path().join("t");
+        create_folders(&tree.join("a"), false).expect("folders");
+        write_atomic(&tree.join("a/f"), b"1", Mode::ReadOnly).expect("written");
+        set_mode(&tree.join("a"), 0o555).expect("mode");
+        remove_tree(&tree).expect("removed");
+        assert!(!tree.exists());
+        remove_tree(&tree).expect("nothing to remove");
+    }
+}

@@ -1,0 +1,32 @@
+//! What an item is: ids, types, spaces and their order, actions, metadata; text to parsed item; conditions,
+//! interpolation, merge.
+//!
+//! Everything here is a function over values: no files, no environment, no async, and no clock but the one that stops
+//! a parser on a text made to be slow. Reading items from disk belongs to `rye-space`, deciding who vouches for them
+//! to `rye-trust`.
+
+#[cfg(feature = "parsers")]
+pub mod condition;
+pub mod extractor;
+pub mod id;
+#[cfg(feature = "parsers")]
+pub mod inputs;
+#[cfg(feature = "parsers")]
+pub mod interpolate;
+pub mod merge;
+pub mod metadata;
+#[cfg(feature = "parsers")]
+pub mod parse;
+pub mod problem;
+pub mod space;
+pub mod text;
+pub mod validate;
+pub mod yaml;
+
+/// The value every parser makes.
+pub use serde_json::Value;
+
+pub use extractor::{Extractor, ExtractorSet, SignatureFormat};
+pub use id::{InvalidId, ItemId, ItemRef, ItemType};
+pub use problem::{Parsed, Position, Problem};
+pub use space::{Action, BundleId, Space};

@@ -1,0 +1,99 @@
+//! `<permissions>`: grants as capability strings, and the risks the author acknowledges.
+
+use roxmltree::Node;
+use serde_json::{Value, json};
+
+use super::Reader;
+use super::xml::{elements, leading_text, own_text, tag};
+use crate::space::Action;
+
+/// What may stand inside a grant.
+const ITEM_TAGS: [&str; 4] = ["config", "directive", "knowledge", "tool"];
+
+impl Reader<'_> {
+    pub(super) fn read_permissions(&mut self, block: Node<'_, '_>) {
+        let mut capabilities = Vec::new();
+        let mut risks = Vec::new();
+        match own_text(block).as_str() {
+            "" => {}
+            "*" => capabilities.push("rye.*".to_owned()),
+            other => {
+                let message = format!(
+                    "Text `{}` inside <permissions>: expected `*` or tags",
+                    excerpt(other)
+                );
+                self.problem(block, Some("permissions"), message);
+            }
+        }
+        for node in elements(block) {
+            match tag(node) {
+                "acknowledge" => risks.extend(self.acknowledged(node)),
+                name if name.parse::<Action>().is_ok() => self.read_grant(node, &mut capabilities),
+                name => {
+                    let message = format!(
+                        "Unknown tag <{name}> inside <permissions>. Valid tags: acknowledge, execute, fetch, \
+                         load, search, sign"
+                    );
+                    self.problem(node, Some("permissions"), message);
+                }
+            }
+        }
+        let capabilities = capabilities
+            .into_iter()
+            .map(|content| json!({ "tag": "cap", "content": content }))
+            .collect();
+        self.set("permissions", Value::Array(capabilities), block);
+        if !risks.is_empty() {
+            self.set("acknowledged_risks", Value::Array(risks), block);
+        }
+    }
+
+    fn acknowledged(&mut self, node: Node<'_, '_>) -> Option<Value> {
+        let risk = node.attribute("risk").unwrap_or("").trim();
+        if risk.is_empty() {
+            let message = "<acknowledge> without a risk acknowledges nothing".to_owned();
+            self.warning(node, Some("permissions"), message);
+            return None;
+        }
+        Some(json!({ "risk": risk, "reason": leading_text(node) }))
+    }
+
+    /// One action's grant: `*`, items, or plain text.
+    fn read_grant(&mut self, node: Node<'_, '_>, capabilities: &mut Vec<String>) {
+        let action = tag(node);
+        let text = own_text(node);
+        let before = capabilities.len();
+        let mut has_items = false;
+        for item in elements(node) {
+            has_items = true;
+            let kind = tag(item);
+            if !ITEM_TAGS.contains(&kind) {
+                let message = format!(
+                    "Unknown tag <{kind}> inside <{action}> matches no item. Valid tags: {}",
+                    ITEM_TAGS.join(", ")
+                );
+                self.warning(item, Some("permissions"), message);
+            }
+            let pattern = leading_text(item);
+            if !pattern.is_empty() {
+                capabilities.push(format!("rye.{action}.{kind}.{pattern}"));
+            }
+        }
+        if has_items && !text.is_empty() {
+            let message = format!(
+                "Text `{}` beside the tags inside <{action}> is ignored",
+                excerpt(&text)
+            );
+            self.warning(node, Some("permissions"), message);
+        } else if !text.is_empty() {
+            capabilities.push(format!("rye.{action}.{text}"));
+        }
+        if capabilities.len() == before {
+            self.warning(node, Some("permissions"), format!("<{action}> grants nothing"));
+        }
+    }
+}
+
+fn excerpt(text: &str) -> String {
+    text.chars().take(40).collect()
+}

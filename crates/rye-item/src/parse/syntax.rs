@@ -1,0 +1,327 @@
+//! What the parsers of program text share: the syntax tree within limits, the place of its first error, and the
+//! turning of a read literal into a field or a problem.
+//!
+//! What counts as a literal is each language's own business.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tree_sitter::{Language, Node, ParseOptions, ParseState, Parser, Tree};
+
+use crate::problem::{Parsed, Position, Problem};
+
+/// How deep a literal may be nested: enough for any schema written by hand, little for the stack.
+pub(super) const DEPTH_LIMIT: usize = 64;
+
+/// The longest text that is given to a grammar, in bytes: its tree takes many times the room.
+const SIZE_LIMIT: usize = 2 * 1024 * 1024;
+
+/// How long a grammar may take. Text without errors is read in linear time and far from this limit; only the
+/// recovery from errors can take longer, so running out of time never turns a good text into a bad one.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+
+/// Names by which the engine knows a tool: a value that cannot be read is a mistake, not somebody's variable.
+const METADATA_NAMES: [&str; 5] = [
+    "__version__",
+    "__tool_type__",
+    "__executor_id__",
+    "__category__",
+    "__tool_description__",
+];
+
+/// Why an expression did not become a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It is not a literal, or not one that JSON can hold.
+    NotLiteral,
+    /// It is nested too deep, from this byte on.
+    TooDeep(usize),
+    /// The language itself would refuse it, at this byte and for this reason.
+    Malformed(usize, &'static str),
+}
+
+/// Parses `text` with `language`; fails if the text is beyond the limits.
+pub(super) fn read_tree(text: &str, language: &Language) -> Result<Tree, Problem> {
+    read_tree_within(text, language, TIME_LIMIT)
+}
+
+fn read_tree_within(text: &str, language: &Language, time_limit: Duration) -> Result<Tree, Problem> {
+    if text.len() > SIZE_LIMIT {
+        let mebibytes = SIZE_LIMIT / (1024 * 1024);
+        return Err(Problem::new(format!(
+            "source text is longer than {mebibytes} MiB"
+        )));
+    }
+    if let Some(offset) = text.find('\0') {
+        return Err(Problem::new("Syntax error: NUL byte").at(Position::of_offset(text, offset)));
+    }
+    let mut parser = Parser::new();
+    parser
+        .set_language(language)
+        .map_err(|error| Problem::new(format!("cannot use the grammar of the language: {error}")))?;
+
+    let bytes = text.as_bytes();
+    let start = Instant::now();
+    let mut reached = 0;
+    let mut check_time = |state: &ParseState| {
+        reached = state.current_byte_offset();
+        if start.elapsed() >= time_limit {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let tree = parser.parse_with_options(
+        &mut |offset, _| bytes.get(offset..).unwrap_or_default(),
+        None,
+        Some(ParseOptions::new().progress_callback(&mut check_time)),
+    );
+    tree.ok_or_else(|| {
+        Problem::new("Syntax error: too tangled to be read in time").at(Position::of_offset(text, reached))
+    })
+}
+
+/// The statements of a tree that hold no errors, without comments.
+pub(super) fn sound_statements(root: Node<'_>) -> Vec<Node<'_>> {
+    if root.is_error() {
+        // What stands directly in an error may come from within a block.
+        return Vec::new();
+    }
+    children(root)
+        .into_iter()
+        .filter(|statement| !statement.has_error())
+        .collect()
+}
+
+/// The named children of a node, without comments.
+pub(super) fn children(node: Node<'_>) -> Vec<Node<'_>> {
+    let mut cursor = node.walk();
+    node.named_children(&mut cursor)
+        .filter(|child| !child.is_extra() || child.is_error())
+        .collect()
+}
+
+/// The source text of a node.
+pub(super) fn text_of<'a>(node: Node<'_>, text: &'a str) -> &'a str {
+    text.get(node.byte_range()).unwrap_or_default()
+}
+
+/// Refuses a literal that would stand below `depth` others.
+pub(super) fn check_depth(node: Node<'_>, depth: usize) -> Result<(), Refusal> {
+    if depth < DEPTH_LIMIT {
+        Ok(())
+    } else {
+        Err(Refusal::TooDeep(node.start_byte()))
+    }
+}
+
+/// A JSON integer, if the number fits one.
+pub(super) fn integer(number: i128) -> Result<Value, Refusal> {
+    i64::try_from(number)
+        .map(Value::from)
+        .or_else(|_| u64::try_from(number).map(Value::from))
+        .map_err(|_| Refusal::NotLiteral)
+}
+
+/// A JSON number, if the number is finite.
+pub(super) fn float(number: f64) -> Result<Value, Refusal> {
+    serde_json::Number::from_f64(number)
+        .map(Value::Number)
+        .ok_or(Refusal::NotLiteral)
+}
+
+/// The number that `rest` begins with, of exactly `digits` hexadecimal digits.
+pub(super) fn hexadecimal(rest: &str, digits: usize) -> Option<u32> {
+    let digits = rest.get(..digits)?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_number {
+        u32::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
+}
+
+/// What has been read so far from one text.
+pub(super) struct Collector<'text> {
+    locator: Locator<'text>,
+    parsed: Parsed,
+}
+
+impl<'text> Collector<'text> {
+    /// Nothing yet but the first syntax error of the tree, if it has one.
+    pub(super) fn new(text: &'text str, root: Node<'_>) -> Self {
+        let mut parsed = Parsed::default();
+        if root.has_error() {
+            let position = Position::of_offset(text, first_error(root));
+            parsed.problems.push(Problem::new("Syntax error").at(position));
+        }
+        Self {
+            locator: Locator {
+                text,
+                offset: 0,
+                line: 1,
+                column: 1,
+            },
+            parsed,
+        }
+    }
+
+    /// Takes what was assigned to `name` at `offset`: a value as a field, a refusal as the problem it may be.
+    pub(super) fn record(&mut self, name: &str, offset: usize, reading: Result<Value, Refusal>) {
+        let (message, problem_offset) = match reading {
+            Ok(value) => {
+                let position = self.locator.position(offset);
+                self.parsed.set(name, value, Some(position));
+                return;
+            }
+            Err(Refusal::NotLiteral) if METADATA_NAMES.contains(&name) => {
+                (format!("`{name}` must be a plain literal"), offset)
+            }
+            Err(Refusal::NotLiteral) => return,
+            Err(Refusal::TooDeep(place)) => (
+                format!("`{name}` is nested deeper than {DEPTH_LIMIT} levels"),
+                place,
+            ),
+            Err(Refusal::Malformed(place, reason)) => (format!("Syntax error: {reason}"), place),
+        };
+        let position = self.locator.position(problem_offset);
+        self.parsed
+            .problems
+            .push(Problem::new(message).of(name).at(position));
+    }
+
+    /// All that was read.
+    pub(super) fn finish(self) -> Parsed {
+        self.parsed
+    }
+}
+
+/// Finds positions one after the other without counting from the start each time.
+struct Locator<'text> {
+    text: &'text str,
+    offset: usize,
+    line: u32,
+    column: u32,
+}
+
+impl Locator<'_> {
+    fn position(&mut self, offset: usize) -> Position {
+        if offset < self.offset {
+            (self.offset, self.line, self.column) = (0, 1, 1);
+        }
+        for character in self.text.get(self.offset..offset).unwrap_or_default().chars() {
+            if character == '\n' {
+                self.line = self.line.saturating_add(1);
+                self.column = 1;
+            } else {
+                self.column = self.column.saturating_add(1);
+            }
+        }
+        self.offset = offset;
+        Position {
+            line: self.line,
+            column: self.column,
+        }
+    }
+}
+
+/// Where the first error of a tree stands.
+fn first_error(root: Node<'_>) -> usize {
+    let mut cursor = root.walk();
+    if root.is_error() {
+        // Nothing was recovered: the first thing that is not a whole statement is where it went wrong.
+        let is_broken =
+            |child: &Node<'_>| child.has_error() || !(child.is_extra() || is_statement(child.kind()));
+        let broken = root.children(&mut cursor).find(is_broken);
+        return broken.map_or_else(|| root.end_byte(), |child| child.start_byte());
+    }
+    loop {
+        let node = cursor.node();
+        if node.is_error() || node.is_missing() {
+            return node.start_byte();
+        }
+        let has_moved = (node.has_error() && cursor.goto_first_child()) || cursor.goto_next_sibling();
+        if !has_moved {
+            return node.start_byte();
+        }
+    }
+}
+
+fn is_statement(kind: &str) -> bool {
+    ["_statement", "_definition", "_declaration", "hash_bang_line"]
+        .iter()
+        .any(|suffix| kind.ends_with(suffix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn python() -> Language {
+        Language::new(tree_sitter_python::LANGUAGE)
+    }
+
+    fn refusal(text: &str, time_limit: Duration) -> Option<String> {
+        read_tree_within(text, &python(), time_limit)
+            .err()
+            .map(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn a_parse_that_runs_out_of_time_is_a_problem() {
+        let text = "x = 1\n".repeat(1000);
+        assert_eq!(refusal(&text, TIME_LIMIT), None);
+        let problem = refusal(&text, Duration::ZERO);
+        assert!(
+            problem
+                .is_some_and(|problem| problem.ends_with(": Syntax error: too tangled to be read in time"))
+        );
+    }
+
+    #[test]
+    fn nul_bytes_and_giants_are_refused_before_they_are_parsed() {
+        assert_eq!(
+            refusal("a\n\0", TIME_LIMIT),
+            Some("2:1: Syntax error: NUL byte".to_owned())
+        );
+        assert_eq!(
+            refusal(&" ".repeat(3 << 20), TIME_LIMIT),
+            Some("source text is longer than 2 MiB".to_owned())
+        );
+    }
+
+    #[test]
+    fn positions_are_found_forwards_and_backwards() {
+        let text = "é1\r\n345\n";
+        let mut locator = Locator {
+            text,
+            offset: 0,
+            line: 1,
+            column: 1,
+        };
+        for offset in [0, 2, 3, 5, 6, 9, 2, 0] {
+            assert_eq!(
+                locator.position(offset),
+                Position::of_offset(text, offset),
+                "{offset}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_error_is_the_first_in_the_text() {
+        for (text, expected) in [
+            ("a = = 1\nb = = 2\n", 4),
+            ("a = 1\nb = (\n", 6),
+            ("if x:\n    a = = 1\n", 14),
+        ] {
+            let tree = read_tree(text, &python()).map_err(|problem| problem.to_string());
+            assert_eq!(
+                tree.map(|tree| first_error(tree.root_node())),
+                Ok(expected),
+                "{text:?}"
+            );
+        }
+    }
+}

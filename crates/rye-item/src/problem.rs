@@ -1,0 +1,130 @@
+//! What a parser gives back: fields, where they stand, and everything that is wrong, all at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// A place in a text: line and column, both from 1, columns counted in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1, in characters.
+    pub column: u32,
+}
+
+impl Position {
+    /// The place of the byte `offset` in `text`; an offset beyond the end gives the end.
+    #[must_use]
+    pub fn of_offset(text: &str, offset: usize) -> Self {
+        let mut end = offset.min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let before = &text[..end];
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+        Self {
+            line: saturate(line),
+            column: saturate(column),
+        }
+    }
+}
+
+fn saturate(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.line, self.column)
+    }
+}
+
+/// One thing that is wrong with an item, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// What is wrong, in words for the author of the item.
+    pub message: String,
+    /// The field it concerns, if it concerns one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Where it stands, if it stands somewhere.
+    #[serde(skip_serializing_if = "Option::is_none", flatten)]
+    pub position: Option<Position>,
+}
+
+impl Problem {
+    /// A problem of the text as a whole.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            field: None,
+            position: None,
+        }
+    }
+
+    /// The same problem, standing at `position`.
+    #[must_use]
+    pub fn at(mut self, position: Position) -> Self {
+        self.position = Some(position);
+        self
+    }
+
+    /// The same problem, of `field`.
+    #[must_use]
+    pub fn of(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.position {
+            Some(position) => write!(formatter, "{position}: {}", self.message),
+            None => formatter.write_str(&self.message),
+        }
+    }
+}
+
+/// What a parser read from a text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parsed {
+    /// Fields in the order of the source.
+    pub fields: Map<String, Value>,
+    /// Where each field stands.
+    pub positions: BTreeMap<String, Position>,
+    /// Everything wrong: an item that has problems is neither signed nor run.
+    pub problems: Vec<Problem>,
+    /// What works but should be changed.
+    pub warnings: Vec<Problem>,
+}
+
+impl Parsed {
+    /// A parse that came to nothing but one problem.
+    #[must_use]
+    pub fn failed(problem: Problem) -> Self {
+        Self {
+            problems: vec![problem],
+            ..Self::default()
+        }
+    }
+
+    /// Sets a field and remembers where it stands.
+    pub fn set(&mut self, field: &str, value: Value, position: Option<Position>) {
+        self.fields.insert(field.to_owned(), value);
+        if let Some(position) = position {
+            self.positions.insert(field.to_owned(), position);
+        }
+    }
+
+    /// A field's text, if it is a string.
+    #[must_use]
+    pub fn text(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).and_then(Value::as_str)
+    }
+}

@@ -1,0 +1,167 @@
+//! The three spaces and their order, the ids of bundles, and the primary actions.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::id::{InvalidId, ItemId};
+
+/// The name of a bundle: one segment of an item id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct BundleId(String);
+
+impl BundleId {
+    /// Checks `text` and makes it a bundle id.
+    ///
+    /// # Errors
+    /// When it is not a single valid segment.
+    pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
+        let id = ItemId::new(text)?;
+        if id.as_str().contains('/') {
+            return Err(InvalidId { id: id.to_string(), reason: "a bundle id is a single segment" });
+        }
+        Ok(Self(id.to_string()))
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for BundleId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// Where an item was found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// `<project>/.ai`.
+    Project,
+    /// `<user space>/.ai`.
+    User,
+    /// A bundle of the system space.
+    System(BundleId),
+}
+
+impl Space {
+    /// Project 3, user 2, every system bundle 1. An element may depend on equal or lower precedence only.
+    #[must_use]
+    pub fn precedence(&self) -> u8 {
+        match self {
+            Self::Project => 3,
+            Self::User => 2,
+            Self::System(_) => 1,
+        }
+    }
+
+    /// The space without its bundle: `project`, `user`, `system`.
+    #[must_use]
+    pub fn tier(&self) -> Tier {
+        match self {
+            Self::Project => Tier::Project,
+            Self::User => Tier::User,
+            Self::System(_) => Tier::System,
+        }
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Project => formatter.write_str("project"),
+            Self::User => formatter.write_str("user"),
+            Self::System(bundle) => write!(formatter, "system:{bundle}"),
+        }
+    }
+}
+
+impl Serialize for Space {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One of the three spaces, without a bundle's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// The project's space.
+    Project,
+    /// The user's space.
+    User,
+    /// The system's bundles.
+    System,
+}
+
+impl Tier {
+    /// The tier's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Project => "project",
+            Self::User => "user",
+            Self::System => "system",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// What can be done with items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Find items by words.
+    Search,
+    /// Read one item.
+    Load,
+    /// Load when given an id, search when given a query.
+    Fetch,
+    /// Run an item.
+    Execute,
+    /// Validate and sign an item.
+    Sign,
+}
+
+impl Action {
+    /// All actions.
+    pub const ALL: [Self; 5] = [Self::Search, Self::Load, Self::Fetch, Self::Execute, Self::Sign];
+
+    /// The action's word, as in tags and capabilities.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Search => "search",
+            Self::Load => "load",
+            Self::Fetch => "fetch",
+            Self::Execute => "execute",
+            Self::Sign => "sign",
+        }
+    }
+}
+
+/// The text is no action.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown action `{0}`")]
+pub struct UnknownAction(pub String);
+
+impl FromStr for Action {
+    type Err = UnknownAction;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|action| action.as_str() == text)
+            .ok_or_else(|| UnknownAction(text.to_owned()))
+    }
+}

@@ -1,0 +1,122 @@
+//! What the user has approved: project folders, and signers of bundles. Signed records in user space.
+
+use std::path::{Path, PathBuf};
+
+use lillux::{Fingerprint, PublicKey, SecretKey};
+use rye_item::BundleId;
+use rye_trust::KeyRing;
+use rye_trust::signature::Timestamp;
+use serde_json::Value;
+
+use crate::keys;
+
+/// Below the user's `.ai/`: approved projects.
+pub const PROJECTS_FILE: &str = "config/trust/projects.yaml";
+/// Below the user's `.ai/`: approved bundle signers.
+pub const BUNDLES_FILE: &str = "config/trust/bundles.yaml";
+
+/// A signer pinned for a bundle id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// The bundle.
+    pub bundle: BundleId,
+    /// The signer's whole key.
+    pub key: PublicKey,
+}
+
+/// All approvals.
+#[derive(Clone, Debug, Default)]
+pub struct Approvals {
+    /// Real paths of approved projects.
+    pub projects: Vec<String>,
+    /// Pinned signers.
+    pub pins: Vec<Pin>,
+    /// Records that do not count, and why.
+    pub complaints: Vec<String>,
+}
+
+impl Approvals {
+    /// Reads the records below the user's `.ai/`. A record counts if a key the user trusts everywhere signed it.
+    #[must_use]
+    pub fn read(user_ai: &Path, keys: &KeyRing) -> Self {
+        let mut approvals = Self::default();
+        let is_trusted = |fingerprint: &Fingerprint| {
+            let known = keys.find(fingerprint, &rye_item::Space::User)?;
+            keys.is_general(&known.key).then(|| known.key.clone())
+        };
+        let mut read = |file: &str| match keys::read_signed_yaml(&user_ai.join(file), is_trusted) {
+            Ok(value) => value.unwrap_or(Value::Null),
+            Err(complaint) => {
+                approvals.complaints.push(complaint);
+                Value::Null
+            }
+        };
+        let (projects, bundles) = (read(PROJECTS_FILE), read(BUNDLES_FILE));
+        approvals.projects = list(&projects, "projects")
+            .filter_map(|project| Some(project.get("path")?.as_str()?.to_owned()))
+            .collect();
+        approvals.pins = list(&bundles, "bundles")
+            .filter_map(|pin| {
+                Some(Pin {
+                    bundle: BundleId::new(pin.get("id")?.as_str()?).ok()?,
+                    key: PublicKey::from_pem(pin.get("public_key")?.as_str()?).ok()?,
+                })
+            })
+            .collect();
+        approvals
+    }
+
+    /// Whether the project with this real path is approved.
+    #[must_use]
+    pub fn has_project(&self, project: Option<&str>) -> bool {
+        project.is_some_and(|project| self.projects.iter().any(|known| known == project))
+    }
+
+    /// Writes the approved projects.
+    ///
+    /// # Errors
+    /// When the record cannot be written.
+    pub fn write_projects(&self, user_ai: &Path, key: &SecretKey, now: &Timestamp) -> std::io::Result<PathBuf> {
+        let mut text = String::from("version: \"1.0.0\"\ncategory: trust\nprojects:\n");
+        if self.projects.is_empty() {
+            text = text.replace("projects:\n", "projects: []\n");
+        }
+        for project in &self.projects {
+            text.push_str(&format!("  - path: {}\n", quoted(project)));
+        }
+        let path = user_ai.join(PROJECTS_FILE);
+        keys::write_signed_document(&path, &text, key, now)?;
+        Ok(path)
+    }
+
+    /// Writes the pinned signers.
+    ///
+    /// # Errors
+    /// When the record cannot be written.
+    pub fn write_pins(&self, user_ai: &Path, key: &SecretKey, now: &Timestamp) -> std::io::Result<PathBuf> {
+        let mut text = String::from("version: \"1.0.0\"\ncategory: trust\nbundles:\n");
+        if self.pins.is_empty() {
+            text = text.replace("bundles:\n", "bundles: []\n");
+        }
+        for pin in &self.pins {
+            text.push_str(&format!(
+                "  - id: {}\n    fingerprint: {}\n    public_key: {}\n",
+                quoted(pin.bundle.as_str()),
+                quoted(pin.key.fingerprint().as_str()),
+                quoted(&pin.key.to_pem())
+            ));
+        }
+        let path = user_ai.join(BUNDLES_FILE);
+        keys::write_signed_document(&path, &text, key, now)?;
+        Ok(path)
+    }
+}
+
+/// A JSON string is a YAML string.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value.get(key).and_then(Value::as_array).into_iter().flatten()
+}

@@ -1,0 +1,206 @@
+//! System bundles: those inside the binary, and folders the user has configured.
+
+use std::path::{Path, PathBuf};
+
+use lillux::file::ReadError;
+use rye_item::{BundleId, ItemId, ItemType, yaml};
+use rye_trust::Identity;
+
+use crate::embedded::{BUNDLES, Embedded};
+use crate::roots::AI_FOLDER;
+
+/// Where a bundle's files are.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// Inside the binary.
+    Embedded(&'static Embedded),
+    /// A folder that holds `.ai/`.
+    Folder(PathBuf),
+}
+
+/// Why a bundle's items may count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The binary vouches for it.
+    Embedded,
+    /// The user approved its signer.
+    Approved,
+    /// Nobody did: its items are shown, and refused.
+    NotApproved,
+}
+
+/// A bundle of the system space.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    /// Its id.
+    pub id: BundleId,
+    /// Its version.
+    pub version: String,
+    /// The id prefixes its items must have; none means all.
+    pub categories: Vec<String>,
+    /// Where its files are.
+    pub origin: Origin,
+    /// Why its items may count.
+    pub standing: Standing,
+    /// The identities it ships.
+    pub signers: Vec<Identity>,
+}
+
+/// A folder named in config or environment, with what the user says about it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Configured {
+    /// The folder that holds `.ai/`.
+    pub path: PathBuf,
+    /// The bundle's id, if the folder does not say.
+    pub id: Option<String>,
+    /// The id prefixes to admit.
+    pub categories: Option<Vec<String>>,
+}
+
+impl Bundle {
+    /// Whether the bundle may hold this item. Config is not scoped by category.
+    #[must_use]
+    pub fn admits(&self, item_type: ItemType, id: &ItemId) -> bool {
+        item_type == ItemType::Config
+            || self.categories.is_empty()
+            || self.categories.iter().any(|category| id.is_within(category))
+    }
+
+    /// The folder that holds the bundle's items, if it is one.
+    #[must_use]
+    pub fn folder(&self) -> Option<PathBuf> {
+        match &self.origin {
+            Origin::Embedded(_) => None,
+            Origin::Folder(path) => Some(path.join(AI_FOLDER)),
+        }
+    }
+
+    /// A file of the bundle by its path below `.ai/`.
+    ///
+    /// # Errors
+    /// When it cannot be read; a missing file is `None`.
+    pub fn read(&self, relative: &str, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
+        match &self.origin {
+            Origin::Embedded(embedded) => Ok(embedded.file(&format!("{AI_FOLDER}/{relative}")).map(<[u8]>::to_vec)),
+            Origin::Folder(path) => {
+                match lillux::file::read_beneath(&path.join(AI_FOLDER), Path::new(relative), limit) {
+                    Ok((bytes, _)) => Ok(Some(bytes)),
+                    Err(ReadError::Io(error)) if is_absent(&error) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+}
+
+/// The bundles inside the binary.
+#[must_use]
+pub fn embedded() -> Vec<Bundle> {
+    BUNDLES
+        .iter()
+        .filter_map(|embedded| {
+            Some(Bundle {
+                id: BundleId::new(embedded.id).ok()?,
+                version: embedded.version.to_owned(),
+                categories: embedded.categories.iter().map(|category| (*category).to_owned()).collect(),
+                origin: Origin::Embedded(embedded),
+                standing: Standing::Embedded,
+                signers: embedded
+                    .files
+                    .iter()
+                    .filter(|(path, _)| path.starts_with(".ai/config/keys/trusted/"))
+                    .filter_map(|(_, bytes)| Identity::parse(bytes).ok())
+                    .filter(Identity::is_self_signed)
+                    .collect(),
+            })
+        })
+        .collect()
+}
+
+/// The bundle in a configured folder, not approved yet.
+///
+/// # Errors
+/// Why the folder holds no bundle, in words.
+pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
+    let path = &configured.path;
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!("`{shown}` is not an absolute path"));
+    }
+    if !path.join(AI_FOLDER).is_dir() {
+        return Err(format!("`{shown}` holds no `.ai` folder"));
+    }
+    let signers = crate::keys::identities_in(&path.join(AI_FOLDER).join("config/keys/trusted"))
+        .into_iter()
+        .filter_map(|found| found.identity.ok())
+        .filter(Identity::is_self_signed)
+        .collect::<Vec<_>>();
+    let manifest = choose_manifest(path, configured.id.as_deref(), &signers);
+    let id = match (&configured.id, &manifest) {
+        (Some(id), _) => id.clone(),
+        (None, Some(manifest)) => manifest.id.clone(),
+        (None, None) => {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.to_owned()
+        }
+    };
+    Ok(Bundle {
+        id: BundleId::new(id).map_err(|error| format!("`{shown}`: {error}"))?,
+        version: manifest.as_ref().map_or_else(|| "0.0.0".to_owned(), |manifest| manifest.version.clone()),
+        categories: configured
+            .categories
+            .clone()
+            .or_else(|| manifest.and_then(|manifest| manifest.categories))
+            .unwrap_or_default(),
+        origin: Origin::Folder(path.clone()),
+        standing: Standing::NotApproved,
+        signers,
+    })
+}
+
+struct Manifest {
+    id: String,
+    version: String,
+    categories: Option<Vec<String>>,
+}
+
+/// The manifest that names the bundle: the wanted one, else one signed by a key the bundle ships, else the first.
+fn choose_manifest(path: &Path, wanted: Option<&str>, signers: &[Identity]) -> Option<Manifest> {
+    const LIMIT: u64 = 8 << 20;
+    let folder = path.join(AI_FOLDER).join("bundles");
+    let mut names: Vec<String> = fs_err::read_dir(&folder)
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| wanted.is_none_or(|wanted| wanted == name))
+        .collect();
+    names.sort();
+    let mut manifests: Vec<(bool, Manifest)> = names
+        .iter()
+        .filter_map(|name| {
+            let relative = Path::new(name).join("manifest.yaml");
+            let (bytes, _) = lillux::file::read_beneath(&folder, &relative, LIMIT).ok()?;
+            let layout = rye_trust::signature::Layout::of(&bytes, &rye_trust::identity::format());
+            let is_by_own_signer = layout.signature.as_ref().is_some_and(|line| {
+                signers.iter().any(|signer| signer.key.verifies(&line.hash, &line.signature))
+            });
+            let document = yaml::parse(std::str::from_utf8(&bytes).ok()?).ok()?.value;
+            let about = document.get("bundle")?;
+            let text = |key: &str| about.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+            let categories = about.get("categories").and_then(|value| value.as_array()).map(|list| {
+                list.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect()
+            });
+            let manifest = Manifest {
+                id: name.clone(),
+                version: text("version").unwrap_or_else(|| "0.0.0".to_owned()),
+                categories,
+            };
+            Some((is_by_own_signer, manifest))
+        })
+        .collect();
+    let best = manifests.iter().position(|(is_by_own_signer, _)| *is_by_own_signer).unwrap_or(0);
+    (best < manifests.len()).then(|| manifests.swap_remove(best).1)
+}

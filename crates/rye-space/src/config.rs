@@ -1,0 +1,228 @@
+//! Layered config: system, then user, then project, merged by the merge law and judged key by key.
+//!
+//! What an unsigned or unapproved file may not say is left out, and that is said.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rye_item::{ItemRef, ItemType, Position, Space, merge};
+use rye_trust::verify::report;
+use rye_trust::{KeyRing, Verdict};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::located::Located;
+use crate::schema::{Mark, Safety, Schema};
+use crate::spaces::Spaces;
+
+/// Keys that describe a config file and are no settings.
+const DESCRIPTION: [&str; 6] = ["version", "category", "description", "name", "extends", "schema_version"];
+
+/// A key that was left out, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ignored {
+    /// The key's dotted path.
+    pub key: String,
+    /// The space of the file.
+    pub space: Space,
+    /// The file.
+    pub path: PathBuf,
+    /// Where in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
+    /// Why.
+    pub reason: String,
+}
+
+/// A config after all layers.
+#[derive(Clone, Debug, Default)]
+pub struct Merged {
+    /// The settings.
+    pub value: Value,
+    /// Which space each setting comes from, by dotted path.
+    pub origins: BTreeMap<String, Space>,
+    /// What was left out.
+    pub ignored: Vec<Ignored>,
+    /// What was taken, but should be signed.
+    pub unsigned: Vec<Ignored>,
+}
+
+impl Merged {
+    /// The setting at a dotted path.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<&Value> {
+        path.split('.').try_fold(&self.value, |value, key| value.get(key))
+    }
+
+    /// The texts of a list setting.
+    #[must_use]
+    pub fn texts(&self, path: &str) -> Vec<String> {
+        let list = self.get(path).and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(|value| value.as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// How far a file is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// A key that counts signed it, and its place may say anything.
+    Vouched,
+    /// Nobody signed it.
+    Unsigned,
+    /// It is signed, but not validly, or by a key that does not count.
+    Doubtful(Verdict),
+    /// A trusted key signed it, but the project is not approved.
+    NotApproved,
+}
+
+/// Who may say what in this context.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge<'a> {
+    /// The keys that count.
+    pub keys: &'a KeyRing,
+    /// Whether the user approved the project.
+    pub is_project_approved: bool,
+}
+
+/// Merges all layers of one config; `bootstrap` holds the binary's own defaults, below every space.
+#[must_use]
+pub fn load(spaces: &Spaces, item: &ItemRef, bootstrap: &[Located], schema: Option<&Schema>, judge: Judge<'_>) -> Merged {
+    let mut layers: Vec<Located> = spaces
+        .places(item)
+        .iter()
+        .filter(|place| place.is_found)
+        .filter_map(|place| spaces.read(item, place).ok())
+        .collect();
+    layers.reverse();
+    let mut merged = Merged { value: Value::Object(Map::new()), ..Merged::default() };
+    for layer in bootstrap.iter().chain(&layers) {
+        apply(&mut merged, layer, schema, judge);
+    }
+    merged
+}
+
+fn apply(merged: &mut Merged, layer: &Located, schema: Option<&Schema>, judge: Judge<'_>) {
+    use rye_trust::Subject;
+
+    let space = layer.space().clone();
+    let standing = standing(layer, &space, judge);
+    let parsed = layer.parsed();
+    let ignore = |key: String, position: Option<Position>, reason: String| Ignored {
+        key,
+        space: space.clone(),
+        path: layer.path.clone(),
+        position,
+        reason,
+    };
+    for problem in &parsed.problems {
+        merged.ignored.push(ignore("*".to_owned(), problem.position, problem.message.clone()));
+    }
+    let mut settings = parsed.fields.clone();
+    settings.retain(|key, _| !DESCRIPTION.contains(&key.as_str()));
+    let mut leaves = Vec::new();
+    flatten(&Value::Object(settings), "", schema, &mut leaves);
+    let mut accepted = Value::Object(Map::new());
+    for (key, value) in leaves {
+        let position = parsed.positions.get(&key).copied();
+        match judge_key(&key, &value, &space, standing, schema, merged) {
+            Ok(should_be_signed) => {
+                if should_be_signed {
+                    let reason = "this should be signed: `rye sign config`".to_owned();
+                    merged.unsigned.push(ignore(key.clone(), position, reason));
+                }
+                merged.origins.retain(|known, _| *known != key && !known.starts_with(&format!("{key}.")));
+                merged.origins.insert(key.clone(), space.clone());
+                insert(&mut accepted, &key, value);
+            }
+            Err(reason) => merged.ignored.push(ignore(key, position, reason)),
+        }
+    }
+    merged.value = merge::merge(&merged.value, &accepted);
+}
+
+fn standing(layer: &Located, space: &Space, judge: Judge<'_>) -> Standing {
+    match (report(layer, judge.keys).verdict, space) {
+        (Verdict::Full, Space::Project) if !judge.is_project_approved => Standing::NotApproved,
+        (Verdict::Full, _) => Standing::Vouched,
+        (Verdict::Unsigned, _) => Standing::Unsigned,
+        (other, _) => Standing::Doubtful(other),
+    }
+}
+
+/// Whether a key counts; `Ok(true)` when it counts but should be signed.
+fn judge_key(
+    key: &str,
+    value: &Value,
+    space: &Space,
+    standing: Standing,
+    schema: Option<&Schema>,
+    merged: &Merged,
+) -> Result<bool, String> {
+    let mark = match schema {
+        Some(schema) => schema.mark(key).ok_or_else(|| "there is no such setting".to_owned())?,
+        None => Mark::default(),
+    };
+    if let Some(schema) = schema {
+        schema.check(key, value)?;
+    }
+    let is_safe = match mark.safety {
+        Safety::Safe => true,
+        Safety::Tighter => is_tighter(value, merged.get(key)),
+        Safety::Unsafe => false,
+    };
+    match (space, standing) {
+        (Space::System(_), Standing::Vouched) => Ok(false),
+        (Space::System(_), _) => Err("the bundle's signature does not vouch for it".to_owned()),
+        (Space::Project, _) if mark.is_user_only => Err("only user space may set this".to_owned()),
+        (_, Standing::Vouched) => Ok(false),
+        (_, _) if is_safe => Ok(false),
+        (Space::User, Standing::Unsigned) if mark.must_be_signed => {
+            Err("this counts only in a signed file: `rye sign config`".to_owned())
+        }
+        (Space::User, Standing::Unsigned) => Ok(true),
+        (_, Standing::NotApproved) => Err("the project is not approved: `rye trust`".to_owned()),
+        (_, Standing::Unsigned) => Err("this counts only in a file signed by a key you trust".to_owned()),
+        (_, Standing::Doubtful(verdict)) => Err(format!("the file is {}", verdict.as_str())),
+    }
+}
+
+fn is_tighter(value: &Value, current: Option<&Value>) -> bool {
+    match (value.as_f64(), current.and_then(Value::as_f64)) {
+        (Some(wanted), Some(current)) => wanted <= current,
+        _ => false,
+    }
+}
+
+/// The settings of a document, one by one. What the schema calls an object is taken apart, anything else is whole.
+fn flatten(value: &Value, path: &str, schema: Option<&Schema>, leaves: &mut Vec<(String, Value)>) {
+    match value {
+        Value::Object(map) if !map.is_empty() && schema.is_none_or(|schema| schema.is_object(path)) => {
+            for (key, entry) in map {
+                let entry_path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                flatten(entry, &entry_path, schema, leaves);
+            }
+        }
+        Value::Object(map) if map.is_empty() && path.is_empty() => {}
+        other => leaves.push((path.to_owned(), other.clone())),
+    }
+}
+
+fn insert(document: &mut Value, path: &str, value: Value) {
+    let mut place = document;
+    for key in path.split('.') {
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
+        }
+        let Value::Object(map) = place else { return };
+        place = map.entry(key.to_owned()).or_insert(Value::Null);
+    }
+    *place = value;
+}
+
+/// The item that `config.yaml` is.
+///
+/// # Errors
+/// Never: the id is valid.
+pub fn main_config() -> Result<ItemRef, rye_item::InvalidId> {
+    Ok(ItemRef::new(ItemType::Config, rye_item::ItemId::new("config")?))
+}

@@ -1,0 +1,132 @@
+//! The bundles inside the binary, sealed by the build: items, manifest and identity document, all signed.
+
+use std::path::{Path, PathBuf};
+
+use lillux::Digest;
+use lillux::file::{self, Mode};
+use rye_item::{ExtractorSet, ItemId, ItemRef, ItemType};
+
+use crate::stamp::Stamp;
+use crate::walk::{Entry, Walk, split_extension};
+
+/// A bundle inside the binary.
+#[derive(Debug)]
+pub struct Embedded {
+    /// Its id.
+    pub id: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// The first 16 hex characters of its manifest's digest: another build, another seal.
+    pub seal: &'static str,
+    /// The id prefixes its items must have.
+    pub categories: &'static [&'static str],
+    /// Path (`.ai/…`) and bytes of each file, sorted by path.
+    pub files: &'static [(&'static str, &'static [u8])],
+}
+
+include!(concat!(env!("OUT_DIR"), "/embedded_bundles.rs"));
+
+impl Embedded {
+    /// The bytes of the file at `path` (`.ai/…`).
+    #[must_use]
+    pub fn file(&self, path: &str) -> Option<&'static [u8]> {
+        let index = self.files.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
+        Some(self.files[index].1)
+    }
+
+    /// A digest over all files, for telling builds apart.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        Digest::of_pieces(self.files.iter().flat_map(|(path, bytes)| [path.as_bytes(), *bytes]))
+    }
+
+    /// The bundle as read-only files in a cache folder named by its seal, for tools that need a real path. A file
+    /// that was changed there is put right.
+    ///
+    /// # Errors
+    /// When the cache cannot be written.
+    pub fn materialise(&self, cache: &Path) -> std::io::Result<PathBuf> {
+        let bundles = cache.join("bundles");
+        let folder = bundles.join(format!("{}-{}", self.id, self.seal));
+        if self.is_materialised(&folder) {
+            return Ok(folder);
+        }
+        file::create_folders(&bundles, true)?;
+        let _lock = file::Lock::acquire(&bundles.join(format!(".{}.lock", self.id)))?;
+        if self.is_materialised(&folder) {
+            return Ok(folder);
+        }
+        let staging = bundles.join(format!(".{}-{}.new", self.id, self.seal));
+        file::remove_tree(&staging)?;
+        for (path, bytes) in self.files {
+            let path = staging.join(path);
+            if let Some(parent) = path.parent() {
+                file::create_folders(parent, false)?;
+            }
+            file::write_atomic(&path, bytes, Mode::ReadOnly)?;
+        }
+        file::remove_tree(&folder)?;
+        file::rename_folder(&staging, &folder)?;
+        close_folders(&folder)?;
+        Ok(folder)
+    }
+
+    fn is_materialised(&self, folder: &Path) -> bool {
+        self.files.iter().all(|(path, bytes)| {
+            file::read_beneath(folder, Path::new(path), bytes.len() as u64).is_ok_and(|(found, _)| found == *bytes)
+        })
+    }
+}
+
+fn close_folders(folder: &Path) -> std::io::Result<()> {
+    for entry in fs_err::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            close_folders(&entry.path())?;
+        }
+    }
+    file::set_mode(folder, 0o555)
+}
+
+/// The items of an embedded bundle. Their stamp is the seal: it changes with the binary only.
+#[must_use]
+pub fn walk(embedded: &Embedded, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
+    let seal = i64::from_str_radix(&embedded.seal[..15], 16).unwrap_or_default();
+    let entries = embedded.files.iter().filter_map(|(path, bytes)| {
+        let (folder, rest) = path.strip_prefix(".ai/")?.split_once('/')?;
+        let item_type = ItemType::of_folder(folder).filter(|item_type| types.contains(item_type))?;
+        let (stem, extension) = split_extension(rest)?;
+        extractors.of(item_type).extensions.iter().find(|known| *known == extension)?;
+        Some(Entry {
+            item: ItemRef::new(item_type, ItemId::new(stem).ok()?),
+            extension: extension.to_owned(),
+            relative: format!("{folder}/{rest}"),
+            stamp: Stamp { size: i64::try_from(bytes.len()).unwrap_or(i64::MAX), modified: seal, changed: seal },
+        })
+    });
+    Walk { entries: entries.collect(), strays: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_materialised_bundle_is_read_only_and_put_right_after_a_change() {
+        let cache = tempfile::tempdir().expect("folder");
+        let embedded = &BUNDLES[0];
+        let folder = embedded.materialise(cache.path()).expect("materialised");
+        assert!(folder.ends_with(format!("{}-{}", embedded.id, embedded.seal)));
+        let (path, bytes) = embedded.files[0];
+        let file = folder.join(path);
+        assert_eq!(std::fs::read(&file).expect("read"), bytes);
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(&file), mode(file.parent().expect("folder"))), (0o444, 0o555));
+
+        file::set_mode(file.parent().expect("folder"), 0o755).expect("opened");
+        file::write_atomic(&file, b"evil", Mode::Kept).expect("changed");
+        assert_eq!(embedded.materialise(cache.path()).expect("materialised"), folder);
+        assert_eq!(std::fs::read(&file).expect("read"), bytes);
+    }
+}

@@ -1,0 +1,268 @@
+//! Reading and writing what trust rests on: identity documents, revocations, the own key pair.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use lillux::file::{self, Mode, ReadError};
+use lillux::key::KeyError;
+use lillux::{Fingerprint, PublicKey, SecretKey};
+use rye_item::{ItemType, yaml};
+use rye_trust::coverage::{Content, compare};
+use rye_trust::signature::{Layout, Timestamp};
+use rye_trust::{Identity, IdentityError, Revocation, Signed, sign};
+
+const DOCUMENT_LIMIT: u64 = 64 << 10;
+/// More documents than this in one folder are not keys but an attack on patience.
+const MAX_DOCUMENTS: usize = 4096;
+
+/// Below a space's `.ai/`: identity documents.
+pub const TRUSTED_FOLDER: &str = "config/keys/trusted";
+/// Below the user's `.ai/`: revocations.
+pub const REVOKED_FOLDER: &str = "config/keys/revoked";
+/// Below the user's `.ai/`: the own key pair.
+pub const SIGNING_FOLDER: &str = "config/keys/signing";
+
+/// A document found in a folder, readable or not.
+#[derive(Debug)]
+pub struct Found {
+    /// The file.
+    pub path: PathBuf,
+    /// Who it names, or why it names nobody.
+    pub identity: Result<Identity, DocumentError>,
+}
+
+/// Why a document does not count.
+#[derive(Debug, thiserror::Error)]
+pub enum DocumentError {
+    /// It could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It names nobody.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// Its file is named after another key.
+    #[error("the document of `{actual}` is named `{stated}`")]
+    Misnamed {
+        /// The file's name.
+        stated: String,
+        /// The key's fingerprint.
+        actual: Fingerprint,
+    },
+}
+
+/// The identity documents in a folder, sorted by file name. A folder that is not there has none.
+#[must_use]
+pub fn identities_in(folder: &Path) -> Vec<Found> {
+    toml_files(folder)
+        .into_iter()
+        .map(|name| {
+            let identity = read_identity(folder, &name);
+            Found { path: folder.join(&name), identity }
+        })
+        .collect()
+}
+
+fn toml_files(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs_err::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".toml") && !name.starts_with('.'))
+        .take(MAX_DOCUMENTS)
+        .collect();
+    names.sort();
+    names
+}
+
+fn read_identity(folder: &Path, name: &str) -> Result<Identity, DocumentError> {
+    let (bytes, _) = file::read_beneath(folder, Path::new(name), DOCUMENT_LIMIT)?;
+    let identity = Identity::parse(&bytes)?;
+    let stated = name.trim_end_matches(".toml");
+    if stated != identity.fingerprint.as_str() {
+        return Err(DocumentError::Misnamed { stated: stated.to_owned(), actual: identity.fingerprint });
+    }
+    Ok(identity)
+}
+
+/// Reads a key file that a user names: a public key in PEM, or an identity document.
+///
+/// # Errors
+/// When it is neither.
+pub fn read_key_file(path: &Path, owner: &str) -> Result<Identity, DocumentError> {
+    let (bytes, _) = file::read_bounded(path, DOCUMENT_LIMIT)?;
+    if let Ok(text) = std::str::from_utf8(&bytes)
+        && text.trim_start().starts_with("-----BEGIN")
+    {
+        let key = PublicKey::from_pem(text).map_err(IdentityError::from)?;
+        return Ok(Identity::new(key, owner));
+    }
+    Ok(Identity::parse(&bytes)?)
+}
+
+/// The revocations in a folder. The file's name is enough: one that cannot be read still revokes.
+#[must_use]
+pub fn revocations_in(folder: &Path) -> Vec<Revocation> {
+    toml_files(folder)
+        .into_iter()
+        .filter_map(|name| {
+            let fingerprint: Fingerprint = name.trim_end_matches(".toml").parse().ok()?;
+            let reason = read_reason(folder, &name).unwrap_or_else(|| "its revocation cannot be read".to_owned());
+            Some(Revocation { fingerprint, reason })
+        })
+        .collect()
+}
+
+fn read_reason(folder: &Path, name: &str) -> Option<String> {
+    let (bytes, _) = file::read_beneath(folder, Path::new(name), DOCUMENT_LIMIT).ok()?;
+    let layout = Layout::of(&bytes, &rye_trust::identity::format());
+    let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
+    let line = std::str::from_utf8(&bytes).ok()?.lines().find_map(|line| line.strip_prefix("reason = "))?;
+    let reason: String = serde_json::from_str(line).ok()?;
+    let note = if is_intact { "" } else { " (its revocation is not intact)" };
+    Some(format!("{}{note}", rye_item::text::one_line(&reason)))
+}
+
+/// The text of a revocation, unsigned.
+#[must_use]
+pub fn revocation_document(revocation: &Revocation, at: &Timestamp) -> String {
+    format!(
+        "version = \"1.0.0\"\ncategory = \"keys/revoked\"\nfingerprint = \"{}\"\nrevoked_at = \"{at}\"\nreason = {}\n",
+        revocation.fingerprint,
+        serde_json::Value::from(revocation.reason.as_str())
+    )
+}
+
+/// Why the own key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnKeyError {
+    /// There is none.
+    #[error("no signing key in `{}`", folder.display())]
+    Missing {
+        /// The key folder.
+        folder: PathBuf,
+    },
+    /// Others can read it.
+    #[error("`{}` has mode {mode:04o}: others can reach the key", path.display())]
+    Loose {
+        /// The folder or file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+        /// The bits it must have.
+        wanted: u32,
+    },
+    /// It is no key.
+    #[error("`{}`: {source}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: KeyError,
+    },
+    /// A key is there already.
+    #[error("a signing key is already in `{}`", folder.display())]
+    Exists {
+        /// The key folder.
+        folder: PathBuf,
+    },
+    /// The system refused.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl From<io::Error> for OwnKeyError {
+    fn from(error: io::Error) -> Self {
+        Self::Read(error.into())
+    }
+}
+
+/// The own public key, if there is one.
+#[must_use]
+pub fn own_public(folder: &Path) -> Option<PublicKey> {
+    let (bytes, _) = file::read_bounded(&folder.join("public_key.pem"), DOCUMENT_LIMIT).ok()?;
+    PublicKey::from_pem(std::str::from_utf8(&bytes).ok()?).ok()
+}
+
+/// The own private key.
+///
+/// # Errors
+/// When it is missing, readable by others, or no key.
+pub fn own_secret(folder: &Path) -> Result<SecretKey, OwnKeyError> {
+    let path = folder.join("private_key.pem");
+    if !path.exists() {
+        return Err(OwnKeyError::Missing { folder: folder.to_owned() });
+    }
+    refuse_loose(folder, 0o700)?;
+    let (bytes, metadata) = file::read_bounded(&path, DOCUMENT_LIMIT)?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(OwnKeyError::Loose { path, mode, wanted: 0o600 });
+    }
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    SecretKey::from_pem(text).map_err(|source| OwnKeyError::Invalid { path, source })
+}
+
+fn refuse_loose(path: &Path, wanted: u32) -> Result<(), OwnKeyError> {
+    let mode = fs_err::metadata(path)?.permissions().mode() & 0o777;
+    if mode & !wanted & 0o077 != 0 {
+        return Err(OwnKeyError::Loose { path: path.to_owned(), mode, wanted });
+    }
+    Ok(())
+}
+
+/// Writes a key pair into the key folder, which must not hold one.
+///
+/// # Errors
+/// When a key is there already or the files cannot be written.
+pub fn store_own(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
+    file::create_folders(folder, true)?;
+    file::set_mode(folder, 0o700)?;
+    let pem = key
+        .to_pem()
+        .map_err(|source| OwnKeyError::Invalid { path: folder.join("private_key.pem"), source })?;
+    match file::write_new(&folder.join("private_key.pem"), pem.as_bytes(), Mode::Private) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(OwnKeyError::Exists { folder: folder.to_owned() });
+        }
+        Err(error) => return Err(error.into()),
+    }
+    file::write_atomic(&folder.join("public_key.pem"), key.public().to_pem().as_bytes(), Mode::Kept)?;
+    Ok(())
+}
+
+/// Signs a document of config syntax and writes it.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_signed_document(path: &Path, text: &str, key: &SecretKey, now: &Timestamp) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        file::create_folders(folder, false)?;
+    }
+    match sign(text.as_bytes(), &rye_trust::identity::format(), key, now) {
+        Signed::Written { bytes, .. } => file::write_atomic(path, &bytes, Mode::Kept),
+        Signed::Unchanged(_) => file::write_atomic(path, text.as_bytes(), Mode::Kept),
+    }
+}
+
+/// Reads a signed YAML document of user space; `None` when it is not there.
+///
+/// # Errors
+/// Why it does not count, in words.
+pub fn read_signed_yaml(path: &Path, is_trusted: impl Fn(&Fingerprint) -> Option<PublicKey>) -> Result<Option<serde_json::Value>, String> {
+    let bytes = match file::read_bounded(path, 1 << 20) {
+        Ok((bytes, _)) => bytes,
+        Err(ReadError::Io(error)) if crate::bundle::is_absent(&error) => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let layout = Layout::of(&bytes, &rye_trust::identity::format());
+    let shown = path.display();
+    let Some(line) = &layout.signature else { return Err(format!("`{shown}` is not signed")) };
+    let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
+    let is_vouched = is_trusted(&line.fingerprint).is_some_and(|key| key.verifies(&line.hash, &line.signature));
+    if !is_intact || !is_vouched {
+        return Err(format!("`{shown}` is not signed by a key you trust, or was changed"));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|error| format!("`{shown}`: {error}"))?;
+    yaml::parse(text).map(|document| Some(document.value)).map_err(|problem| format!("`{shown}`:{problem}"))
+}

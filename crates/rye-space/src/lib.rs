@@ -1,0 +1,22 @@
+//! Where items live: the three spaces, bundles, layered config, the search index. All reading of items from disk.
+//!
+//! It finds and reads; it decides nothing about trust (that is `rye-trust`) and executes nothing.
+
+pub mod approvals;
+pub mod bundle;
+pub mod config;
+pub mod embedded;
+pub mod keys;
+pub mod located;
+pub mod roots;
+pub mod schema;
+pub mod search;
+pub mod spaces;
+pub mod stamp;
+pub mod walk;
+pub mod workspace;
+
+pub use located::Located;
+pub use roots::{AI_FOLDER, Roots, RootsError};
+pub use spaces::{LocateError, Place, Spaces};
+pub use workspace::{OpenError, Workspace};

@@ -1,0 +1,119 @@
+//! A file that claims to be an item: read once; the same bytes are hashed, verified and parsed.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use rye_item::{ExtractorSet, ItemRef, ItemType, Parsed, Problem, SignatureFormat, Space, metadata, parse, validate};
+use rye_trust::Subject;
+use serde_json::{Map, Value};
+
+/// An item's file, found and read.
+#[derive(Debug)]
+pub struct Located {
+    item: ItemRef,
+    space: Space,
+    /// Where it is, for showing; an embedded item has a path inside the binary.
+    pub path: PathBuf,
+    /// Its extension with the dot.
+    pub extension: String,
+    bytes: Cow<'static, [u8]>,
+    extractors: Arc<ExtractorSet>,
+    parsed: OnceLock<(Parsed, Map<String, Value>)>,
+}
+
+impl Located {
+    /// The file at `path` with these bytes.
+    #[must_use]
+    pub fn new(
+        item: ItemRef,
+        space: Space,
+        path: PathBuf,
+        extension: String,
+        bytes: Cow<'static, [u8]>,
+        extractors: Arc<ExtractorSet>,
+    ) -> Self {
+        Self { item, space, path, extension, bytes, extractors, parsed: OnceLock::new() }
+    }
+
+    /// What its parser reads from it.
+    #[must_use]
+    pub fn parsed(&self) -> &Parsed {
+        &self.read().0
+    }
+
+    /// Its fields, by the extractor's rules.
+    #[must_use]
+    pub fn fields(&self) -> &Map<String, Value> {
+        &self.read().1
+    }
+
+    fn read(&self) -> &(Parsed, Map<String, Value>) {
+        self.parsed.get_or_init(|| {
+            let extractor = self.extractors.of(self.item.item_type);
+            let parsed = match extractor.parser_for(&self.extension) {
+                Some(parser) => parse::parse(parser, &self.extension, &self.bytes),
+                None => {
+                    Parsed::failed(Problem::new(format!("No parser registered for extension: {}", self.extension)))
+                }
+            };
+            let fields = metadata::extract(extractor, &parsed, self.item.id.name());
+            (parsed, fields)
+        })
+    }
+
+    /// Everything that keeps it from being signed: what its parser and its schema say.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        let (parsed, fields) = self.read();
+        let mut problems = parsed.problems.clone();
+        // Fields of a text that could not be read are not missing: they are unreadable.
+        if parsed.problems.is_empty() {
+            let place = validate::Place { name: self.item.id.name(), category: self.item.id.category() };
+            let schema = &self.extractors.of(self.item.item_type).schema;
+            problems.extend(validate::validate(schema, fields, parsed, place));
+        }
+        problems
+    }
+
+    /// The text, with invalid parts replaced.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.bytes)
+    }
+}
+
+impl Subject for Located {
+    fn item(&self) -> &ItemRef {
+        &self.item
+    }
+
+    fn space(&self) -> &Space {
+        &self.space
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn format(&self) -> Option<&SignatureFormat> {
+        self.extractors.of(self.item.item_type).format_for(&self.extension)
+    }
+
+    fn misplacement(&self) -> Option<String> {
+        let fields = self.fields();
+        let states = |field: &str| fields.get(field).and_then(Value::as_str).map(|text| text.trim_matches('/'));
+        let id = &self.item.id;
+        if let Some(category) = states("category").filter(|category| *category != id.category()) {
+            return Some(format!(
+                "it says category `{}`, but lies in `{}`",
+                rye_item::text::one_line(category),
+                id.category()
+            ));
+        }
+        // A tool has no name of its own.
+        let name = (self.item.item_type != ItemType::Tool).then(|| states("name")).flatten();
+        name.filter(|name| *name != id.name())
+            .map(|name| format!("it says name `{}`, but is called `{}`", rye_item::text::one_line(name), id.name()))
+    }
+}

@@ -1,0 +1,105 @@
+//! Where the spaces begin, and the guards on where they may be.
+
+use std::path::{Path, PathBuf};
+
+/// The folder that holds a space's items.
+pub const AI_FOLDER: &str = ".ai";
+
+/// The folders everything else is found from. They come from the command line and the environment, through `rye-cli`.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    /// The project's folder, which holds `.ai/`; `None` outside any project.
+    pub project: Option<PathBuf>,
+    /// The user space's base, which holds `.ai/`.
+    pub user: PathBuf,
+    /// Where indexes and materialised bundles are kept; may be lost at any time.
+    pub cache: PathBuf,
+    /// Where the own key pair is.
+    pub signing_keys: PathBuf,
+    /// Folders of bundles named by the environment.
+    pub bundle_paths: Vec<PathBuf>,
+}
+
+/// Why a set of roots is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RootsError {
+    /// A stranger's project would be the user's space.
+    #[error("the user space `{}` lies inside the project `{}`", user.display(), project.display())]
+    UserInsideProject {
+        /// The user space's base.
+        user: PathBuf,
+        /// The project.
+        project: PathBuf,
+    },
+    /// A stranger's project would hold the user's key.
+    #[error("the key folder `{}` lies inside the project `{}`", keys.display(), project.display())]
+    KeysInsideProject {
+        /// The key folder.
+        keys: PathBuf,
+        /// The project.
+        project: PathBuf,
+    },
+    /// The project's `.ai` is a link to somewhere else.
+    #[error("`{}` leaves the project through a link", path.display())]
+    LinkedOut {
+        /// The project's `.ai`.
+        path: PathBuf,
+    },
+}
+
+impl Roots {
+    /// The user space's `.ai`.
+    #[must_use]
+    pub fn user_ai(&self) -> PathBuf {
+        self.user.join(AI_FOLDER)
+    }
+
+    /// The project's `.ai`.
+    #[must_use]
+    pub fn project_ai(&self) -> Option<PathBuf> {
+        self.project.as_ref().map(|project| project.join(AI_FOLDER))
+    }
+
+    /// The project's real path as text, by which it is approved.
+    #[must_use]
+    pub fn project_key(&self) -> Option<String> {
+        let project = real(self.project.as_ref()?);
+        project.to_str().map(str::to_owned)
+    }
+
+    /// Refuses a user space or key folder inside the project, and a project that is linked to elsewhere.
+    ///
+    /// # Errors
+    /// What is wrong with the roots.
+    pub fn check(&self) -> Result<(), RootsError> {
+        let Some(project) = &self.project else { return Ok(()) };
+        let real_project = real(project);
+        let is_inside = |path: &Path| {
+            let path = real(path);
+            path.starts_with(&real_project) && path != real_project
+        };
+        if is_inside(&self.user) {
+            return Err(RootsError::UserInsideProject { user: self.user.clone(), project: project.clone() });
+        }
+        // The default key folder lies in user space, which may be the folder above the project, never below it.
+        if is_inside(&self.signing_keys) && !real(&self.signing_keys).starts_with(real(&self.user_ai())) {
+            return Err(RootsError::KeysInsideProject { keys: self.signing_keys.clone(), project: project.clone() });
+        }
+        let ai = project.join(AI_FOLDER);
+        if ai.exists() && !real(&ai).starts_with(&real_project) {
+            return Err(RootsError::LinkedOut { path: ai });
+        }
+        Ok(())
+    }
+}
+
+/// The real path, resolving as much as exists.
+pub(crate) fn real(path: &Path) -> PathBuf {
+    if let Ok(real) = fs_err::canonicalize(path) {
+        return real;
+    }
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if !parent.as_os_str().is_empty() => real(parent).join(name),
+        _ => path.to_owned(),
+    }
+}

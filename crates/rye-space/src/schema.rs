@@ -1,0 +1,176 @@
+//! Schemas of config files: which settings there are, what they may hold, and who may set them.
+
+use rye_item::Problem;
+use serde_json::Value;
+
+/// Whether an unsigned project file may set a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Safety {
+    /// Any value.
+    Safe,
+    /// Only a value that allows less than the present one.
+    Tighter,
+    /// No.
+    #[default]
+    Unsafe,
+}
+
+/// Who may set a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Whether an unsigned project file may.
+    pub safety: Safety,
+    /// Counts from user space only.
+    pub is_user_only: bool,
+    /// Counts in a signed file only, even in user space.
+    pub must_be_signed: bool,
+}
+
+/// The schema of one config file.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    /// The file below `.ai/config/`, or a glob.
+    pub target: String,
+    root: Value,
+}
+
+impl Schema {
+    /// Reads a `*.config-schema.yaml` document.
+    ///
+    /// # Errors
+    /// When it names no target or has no schema.
+    pub fn from_value(document: &Value) -> Result<Self, Problem> {
+        let target = document.get("target_config").and_then(Value::as_str);
+        let target = target.ok_or_else(|| Problem::new("a config schema needs `target_config`").of("target_config"))?;
+        let root = document.get("schema").filter(|schema| schema.is_object());
+        let root = root.ok_or_else(|| Problem::new("a config schema needs `schema`").of("schema"))?;
+        Ok(Self { target: target.to_owned(), root: root.clone() })
+    }
+
+    /// Whether this schema is for the config `id`.
+    #[must_use]
+    pub fn is_for(&self, id: &str) -> bool {
+        let stem = self.target.rsplit_once('.').map_or(self.target.as_str(), |(stem, _)| stem);
+        match stem.split_once('*') {
+            None => stem == id,
+            Some((before, after)) => {
+                id.len() >= before.len() + after.len()
+                    && id.starts_with(before)
+                    && id.ends_with(after)
+                    && !id[before.len()..id.len() - after.len()].contains('/')
+            }
+        }
+    }
+
+    fn node(&self, path: &str) -> Option<&Value> {
+        path.split('.').filter(|key| !key.is_empty()).try_fold(&self.root, |node, key| {
+            let named = node.get("properties").and_then(|properties| properties.get(key));
+            named.or_else(|| node.get("additionalProperties").filter(|node| node.is_object()))
+        })
+    }
+
+    /// Whether the key holds further keys.
+    #[must_use]
+    pub fn is_object(&self, path: &str) -> bool {
+        self.node(path).is_some_and(|node| node.get("properties").is_some() || node.get("additionalProperties").is_some())
+    }
+
+    /// Who may set the key; `None` when there is no such key.
+    #[must_use]
+    pub fn mark(&self, path: &str) -> Option<Mark> {
+        let mut mark = Mark::default();
+        let mut node = &self.root;
+        for key in std::iter::once("").chain(path.split('.')) {
+            if !key.is_empty() {
+                let named = node.get("properties").and_then(|properties| properties.get(key));
+                node = named.or_else(|| node.get("additionalProperties").filter(|node| node.is_object()))?;
+            }
+            let flag = |name: &str| node.get(name).and_then(Value::as_bool).unwrap_or(false);
+            mark.is_user_only |= flag("user_only");
+            mark.must_be_signed |= flag("must_be_signed");
+            match node.get("safe") {
+                Some(Value::Bool(true)) => mark.safety = Safety::Safe,
+                Some(Value::String(word)) if word == "tighter" => mark.safety = Safety::Tighter,
+                _ => {}
+            }
+        }
+        Some(mark)
+    }
+
+    /// Checks a value against the key's type, words and bounds.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, path: &str, value: &Value) -> Result<(), String> {
+        let Some(node) = self.node(path) else { return Err("there is no such setting".to_owned()) };
+        let kind = node.get("type").and_then(Value::as_str).unwrap_or("any");
+        let fits = match kind {
+            "string" => value.is_string(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "number" => value.is_number(),
+            "boolean" => value.is_boolean(),
+            "array" => value.is_array(),
+            "object" => value.is_object(),
+            _ => true,
+        };
+        if !fits {
+            return Err(format!("expected {kind}, found `{}`", rye_item::text::one_line(&value.to_string())));
+        }
+        if let Some(words) = node.get("enum").and_then(Value::as_array)
+            && !words.contains(value)
+        {
+            let list = words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
+            return Err(format!("expected one of {list}, found `{}`", rye_item::text::one_line(&value.to_string())));
+        }
+        let bound = |name: &str| node.get(name).and_then(Value::as_f64);
+        match value.as_f64() {
+            Some(number) if bound("minimum").is_some_and(|minimum| number < minimum) => {
+                Err(format!("expected at least {}, found {value}", node["minimum"]))
+            }
+            Some(number) if bound("maximum").is_some_and(|maximum| number > maximum) => {
+                Err(format!("expected at most {}, found {value}", node["maximum"]))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn schema() -> Schema {
+        Schema::from_value(&json!({"target_config": "a/b.yaml", "schema": {"type": "object", "properties": {
+            "x": {"type": "object", "user_only": true, "properties": {"y": {"type": "integer", "maximum": 9}}},
+            "z": {"type": "string", "enum": ["p", "q"], "safe": true},
+        }}}))
+        .expect("a schema")
+    }
+
+    #[test]
+    fn marks_are_inherited_and_unknown_keys_have_none() {
+        let schema = schema();
+        assert_eq!(schema.mark("x.y"), Some(Mark { is_user_only: true, ..Mark::default() }));
+        assert_eq!(schema.mark("z"), Some(Mark { safety: Safety::Safe, ..Mark::default() }));
+        assert_eq!(schema.mark("x.q"), None);
+        assert_eq!(schema.mark("q"), None);
+    }
+
+    #[test]
+    fn values_are_checked_against_type_words_and_bounds() {
+        let schema = schema();
+        assert_eq!(schema.check("x.y", &json!(3)), Ok(()));
+        assert_eq!(schema.check("x.y", &json!(10)), Err("expected at most 9, found 10".to_owned()));
+        assert_eq!(schema.check("x.y", &json!("3")), Err("expected integer, found `\"3\"`".to_owned()));
+        assert_eq!(schema.check("z", &json!("r")), Err("expected one of p, q, found `\"r\"`".to_owned()));
+    }
+
+    #[test]
+    fn a_glob_target_matches_one_segment() {
+        let schema = Schema { target: "keys/trusted/*.toml".to_owned(), root: Value::Null };
+        assert!(schema.is_for("keys/trusted/abc"));
+        assert!(!schema.is_for("keys/trusted/a/b"));
+        assert!(!schema.is_for("keys/other"));
+    }
+}

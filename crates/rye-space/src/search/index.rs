@@ -1,0 +1,297 @@
+//! The index on disk: one SQLite database per project and user, in the cache folder. It may be lost, damaged or
+//! stale at any time: it is then made anew, and never an error.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags, params};
+use rye_item::{ItemType, Space, metadata};
+use rye_trust::Subject;
+
+use super::shadow;
+use crate::spaces::{Place, Spaces};
+use crate::stamp::Stamp;
+use crate::walk::Entry;
+
+/// Another number means another layout: an index with another number is made anew.
+const LAYOUT: i64 = 4;
+
+/// An open index.
+#[derive(Debug)]
+pub struct Index {
+    connection: Connection,
+}
+
+/// How many items were looked at and written in a refresh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refreshed {
+    /// Items in all spaces.
+    pub items: usize,
+    /// Items that were read and written into the index.
+    pub written: usize,
+    /// Items that vanished.
+    pub removed: usize,
+}
+
+/// Called with how many of how many changed items are indexed.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+
+struct Known {
+    row: i64,
+    stamp: Stamp,
+    is_seen: bool,
+}
+
+impl Index {
+    /// Opens the index at `path`, making it anew if it is missing, damaged or of another layout. Without a usable
+    /// cache folder it lives in memory.
+    ///
+    /// # Errors
+    /// When not even memory serves.
+    pub fn open(path: &Path) -> rusqlite::Result<Self> {
+        if let Ok(index) = Self::open_file(path) {
+            return Ok(index);
+        }
+        Self::discard(path);
+        Self::open_file(path).or_else(|_| Self::in_memory())
+    }
+
+    /// Removes the files of an index.
+    pub fn discard(path: &Path) {
+        for suffix in ["", "-wal", "-shm"] {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            // What cannot be removed is opened again, fails again, and memory serves instead.
+            let _ = lillux::file::remove(&PathBuf::from(name));
+        }
+    }
+
+    fn in_memory() -> rusqlite::Result<Self> {
+        let index = Self { connection: Connection::open_in_memory()? };
+        index.connection.execute_batch(CREATE)?;
+        Ok(index)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this module is the one that opens the index")]
+    fn open_file(path: &Path) -> rusqlite::Result<Self> {
+        if let Some(folder) = path.parent() {
+            lillux::file::create_folders(folder, true).map_err(|_| rusqlite::Error::InvalidPath(folder.to_owned()))?;
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(std::time::Duration::from_secs(30))?;
+        connection.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16000;
+             PRAGMA trusted_schema = OFF;",
+        )?;
+        let layout: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        match layout {
+            LAYOUT => {}
+            0 => connection.execute_batch(CREATE)?,
+            _ => return Err(rusqlite::Error::InvalidQuery),
+        }
+        Ok(Self { connection })
+    }
+
+    /// The connection, for queries.
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Brings the index up to date: every changed file is read and written, every vanished one removed.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn refresh(&mut self, spaces: &Spaces, progress: Progress<'_>) -> rusqlite::Result<Refreshed> {
+        let mut known = self.known()?;
+        let mut changed: Vec<(Space, Entry)> = Vec::new();
+        let mut refreshed = Refreshed::default();
+        for space in spaces.order() {
+            let label = space.to_string();
+            let walk = spaces.walk(&space, &ItemType::FINDABLE);
+            let mut in_space = known.get_mut(&label);
+            for entry in walk.entries {
+                refreshed.items += 1;
+                match in_space.as_mut().and_then(|files| files.get_mut(&entry.relative)) {
+                    Some(file) if file.stamp == entry.stamp => file.is_seen = true,
+                    _ => changed.push((space.clone(), entry)),
+                }
+            }
+        }
+        let vanished: Vec<i64> =
+            known.values().flat_map(HashMap::values).filter(|file| !file.is_seen).map(|file| file.row).collect();
+        if changed.is_empty() && vanished.is_empty() && shadow::is_order_known(&self.connection, spaces)? {
+            return Ok(refreshed);
+        }
+        refreshed.removed = vanished.len();
+        refreshed.written = changed.len();
+        self.write(spaces, &vanished, &changed, progress)?;
+        Ok(refreshed)
+    }
+
+    /// How many files are not as the index knows them.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn staleness(&self, spaces: &Spaces) -> rusqlite::Result<usize> {
+        let mut known = self.known()?;
+        let mut stale = 0;
+        for space in spaces.order() {
+            let mut files = known.remove(&space.to_string()).unwrap_or_default();
+            for entry in spaces.walk(&space, &ItemType::FINDABLE).entries {
+                let is_known = files.remove(&entry.relative).is_some_and(|file| file.stamp == entry.stamp);
+                stale += usize::from(!is_known);
+            }
+            stale += files.len();
+        }
+        Ok(stale + known.values().map(HashMap::len).sum::<usize>())
+    }
+
+    fn known(&self) -> rusqlite::Result<HashMap<String, HashMap<String, Known>>> {
+        let mut statement =
+            self.connection.prepare("SELECT id, space, path, size, modified, changed FROM items ORDER BY space")?;
+        let mut rows = statement.query([])?;
+        let mut known: HashMap<String, HashMap<String, Known>> = HashMap::new();
+        while let Some(row) = rows.next()? {
+            let stamp = Stamp { size: row.get(3)?, modified: row.get(4)?, changed: row.get(5)? };
+            let space = row.get_ref(1)?.as_str()?;
+            if !known.contains_key(space) {
+                known.insert(space.to_owned(), HashMap::new());
+            }
+            if let Some(files) = known.get_mut(space) {
+                files.insert(row.get(2)?, Known { row: row.get(0)?, stamp, is_seen: false });
+            }
+        }
+        Ok(known)
+    }
+
+    fn write(
+        &mut self,
+        spaces: &Spaces,
+        vanished: &[i64],
+        changed: &[(Space, Entry)],
+        progress: Progress<'_>,
+    ) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        {
+            let mut remove_item = transaction.prepare("DELETE FROM items WHERE id = ?1")?;
+            let mut remove_words = transaction.prepare("DELETE FROM words WHERE rowid = ?1")?;
+            let mut remove_near = transaction.prepare("DELETE FROM near WHERE rowid = ?1")?;
+            let mut remove = |row: i64| -> rusqlite::Result<()> {
+                remove_words.execute([row])?;
+                remove_near.execute([row])?;
+                remove_item.execute([row])?;
+                Ok(())
+            };
+            for row in vanished {
+                remove(*row)?;
+            }
+            let mut find = transaction.prepare("SELECT id FROM items WHERE space = ?1 AND path = ?2")?;
+            let mut add_item = transaction.prepare(
+                "INSERT INTO items (space, path, type, item_id, extension, size, modified, changed, title, description, version)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            )?;
+            let mut add_words = transaction.prepare(
+                "INSERT INTO words (rowid, title, name, description, category, content, facets)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?;
+            let mut add_near = transaction.prepare("INSERT INTO near (rowid, text) VALUES (?1, ?2)")?;
+            for (done, (space, entry)) in changed.iter().enumerate() {
+                if done % 64 == 0 {
+                    progress(done, changed.len());
+                }
+                let label = space.to_string();
+                // Another process may have indexed the file since it was looked at.
+                let old: Vec<i64> =
+                    find.query_map(params![label, entry.relative], |row| row.get(0))?.collect::<Result<_, _>>()?;
+                for row in old {
+                    remove(row)?;
+                }
+                let text = read_text(spaces, space, entry);
+                add_item.execute(params![
+                    label,
+                    entry.relative,
+                    entry.item.item_type.as_str(),
+                    entry.item.id.as_str(),
+                    entry.extension,
+                    entry.stamp.size,
+                    entry.stamp.modified,
+                    entry.stamp.changed,
+                    text.title,
+                    text.description,
+                    text.version,
+                ])?;
+                let row = transaction.last_insert_rowid();
+                add_words.execute(params![
+                    row,
+                    text.title,
+                    text.name,
+                    text.description,
+                    text.category,
+                    text.content,
+                    facets(space, entry.item.item_type)
+                ])?;
+                add_near.execute(params![row, format!("{} {}", entry.item.id, text.title)])?;
+            }
+            progress(changed.len(), changed.len());
+        }
+        shadow::update(&transaction, spaces)?;
+        transaction.commit()
+    }
+}
+
+/// Tokens by which the index itself filters: every item, its type, its tier.
+fn facets(space: &Space, item_type: ItemType) -> String {
+    format!("any type{item_type} tier{}", space.tier())
+}
+
+fn read_text(spaces: &Spaces, space: &Space, entry: &Entry) -> metadata::SearchText {
+    let place = Place {
+        space: space.clone(),
+        path: PathBuf::from(&entry.relative),
+        extension: entry.extension.clone(),
+        is_found: true,
+    };
+    match spaces.read(&entry.item, &place) {
+        Ok(located) => {
+            metadata::search_text(entry.item.item_type, &located.item().id, located.fields(), located.parsed())
+        }
+        // Found by its name all the same, and flagged when it is shown.
+        Err(_) => metadata::SearchText {
+            title: entry.item.id.name().to_owned(),
+            name: entry.item.id.name().to_owned(),
+            category: entry.item.id.category().to_owned(),
+            ..metadata::SearchText::default()
+        },
+    }
+}
+
+const CREATE: &str = "
+BEGIN;
+CREATE TABLE items (
+    id INTEGER PRIMARY KEY,
+    space TEXT NOT NULL,
+    path TEXT NOT NULL,
+    type TEXT NOT NULL,
+    item_id TEXT NOT NULL,
+    extension TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    modified INTEGER NOT NULL,
+    changed INTEGER NOT NULL,
+    title TEXT NOT NULL,
+    description TEXT NOT NULL,
+    version TEXT NOT NULL,
+    hidden_by TEXT
+);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE UNIQUE INDEX items_by_path ON items (space, path);
+CREATE INDEX items_by_id ON items (type, item_id);
+CREATE INDEX items_hidden ON items (hidden_by) WHERE hidden_by IS NOT NULL;
+CREATE VIRTUAL TABLE words USING fts5 (
+    title, name, description, category, content, facets,
+    content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
+);
+CREATE VIRTUAL TABLE near USING fts5 (text, content = '', contentless_delete = 1, detail = none, tokenize = 'trigram');
+PRAGMA user_version = 4;
+COMMIT;
+";

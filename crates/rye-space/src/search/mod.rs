@@ -1,0 +1,248 @@
+//! Finding items by words: ranked by BM25 with the extractors' field weights, one row per id.
+
+mod index;
+mod near;
+mod query;
+mod shadow;
+mod watch;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use lillux::Digest;
+use rusqlite::Connection;
+use rye_item::space::Tier;
+use rye_item::{ItemId, ItemRef, ItemType};
+
+pub use index::{Index, Progress, Refreshed};
+pub use query::{Query, QueryError};
+pub use watch::Watcher;
+
+use crate::roots::{Roots, real};
+use crate::spaces::Spaces;
+
+/// What to search for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The query.
+    pub query: Query,
+    /// Only these types; all findable ones if empty.
+    pub types: Vec<ItemType>,
+    /// Only this tier.
+    pub tier: Option<Tier>,
+    /// Only ids within this prefix.
+    pub prefix: String,
+    /// How many rows at most.
+    pub limit: usize,
+    /// A row for every file, shadowed ones too.
+    pub shadowed_too: bool,
+}
+
+/// One item that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hit {
+    /// The item.
+    pub item: ItemRef,
+    /// The space's label.
+    pub space: String,
+    /// The file's extension.
+    pub extension: String,
+    /// Higher is better.
+    pub score: f64,
+    /// Its title.
+    pub title: String,
+    /// Its description.
+    pub description: String,
+    /// Its version.
+    pub version: String,
+    /// The labels of the spaces whose file of this id it hides.
+    pub shadows: Vec<String>,
+    /// The label of the space that hides it.
+    pub shadowed_by: Option<String>,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// The best rows.
+    pub hits: Vec<Hit>,
+    /// How many there are in all.
+    pub total: usize,
+    /// Ids that look like what was asked for, when nothing was found.
+    pub suggestions: Vec<String>,
+}
+
+/// The path of the index for these roots.
+#[must_use]
+pub fn index_path(roots: &Roots) -> PathBuf {
+    let project = roots.project.as_deref().map(real).unwrap_or_default();
+    let user = real(&roots.user);
+    let pieces = [project.as_os_str().as_encoded_bytes(), b"\0", user.as_os_str().as_encoded_bytes()];
+    roots.cache.join("index").join(format!("{}.db", Digest::of_pieces(pieces).short()))
+}
+
+/// Searches the index, which is brought up to date first unless `is_fresh`. An index that fails is made anew once.
+///
+/// # Errors
+/// When the database fails twice.
+pub fn search(
+    index: &mut Index,
+    path: &std::path::Path,
+    spaces: &Spaces,
+    request: &Request,
+    is_fresh: bool,
+    progress: Progress<'_>,
+) -> rusqlite::Result<Found> {
+    let first = attempt(index, spaces, request, is_fresh, progress);
+    match first {
+        Ok(found) => Ok(found),
+        Err(_) => {
+            Index::discard(path);
+            *index = Index::open(path)?;
+            attempt(index, spaces, request, false, progress)
+        }
+    }
+}
+
+fn attempt(
+    index: &mut Index,
+    spaces: &Spaces,
+    request: &Request,
+    is_fresh: bool,
+    progress: Progress<'_>,
+) -> rusqlite::Result<Found> {
+    if !is_fresh {
+        index.refresh(spaces, progress)?;
+    }
+    find(index.connection(), spaces, request)
+}
+
+/// Where a space stands: lower is higher precedence.
+fn ranks(spaces: &Spaces) -> HashMap<String, usize> {
+    spaces.order().enumerate().map(|(rank, space)| (space.to_string(), rank)).collect()
+}
+
+fn find(connection: &Connection, spaces: &Spaces, request: &Request) -> rusqlite::Result<Found> {
+    let types: Vec<ItemType> = ItemType::FINDABLE
+        .into_iter()
+        .filter(|item_type| request.types.is_empty() || request.types.contains(item_type))
+        .collect();
+    let mut hits = Vec::new();
+    // Types whose fields weigh the same are searched together.
+    let mut groups: Vec<([f64; 5], Vec<ItemType>)> = Vec::new();
+    for item_type in types {
+        let weights = weights(spaces, item_type);
+        match groups.iter_mut().find(|(known, _)| *known == weights) {
+            Some((_, group)) => group.push(item_type),
+            None => groups.push((weights, vec![item_type])),
+        }
+    }
+    let mut total = 0;
+    for (weights, group) in &groups {
+        let (mut found, count) = find_in(connection, spaces, request, group, weights)?;
+        hits.append(&mut found);
+        total += count;
+    }
+    hits.sort_by(|left: &Hit, right: &Hit| {
+        right.score.total_cmp(&left.score).then_with(|| left.item.cmp(&right.item)).then_with(|| left.space.cmp(&right.space))
+    });
+    hits.truncate(request.limit);
+    let suggestions = if total == 0 { near::suggest(connection, request)? } else { Vec::new() };
+    Ok(Found { hits, total, suggestions })
+}
+
+fn weights(spaces: &Spaces, item_type: ItemType) -> [f64; 5] {
+    let declared = &spaces.extractors().of(item_type).search_weights;
+    ["title", "name", "description", "category", "content"]
+        .map(|field| declared.iter().find(|(known, _)| known == field).map_or(0.0, |(_, weight)| *weight))
+}
+
+/// One row of the ranking: the item's row number and its score.
+type Ranked = (i64, f64);
+
+fn find_in(
+    connection: &Connection,
+    spaces: &Spaces,
+    request: &Request,
+    types: &[ItemType],
+    weights: &[f64; 5],
+) -> rusqlite::Result<(Vec<Hit>, usize)> {
+    let expression = with_facets(&request.query, types, request.tier);
+    let ranked = rank(connection, &expression, request.query == Query::All, weights)?;
+    let ranks = ranks(spaces);
+    let hidden = shadow::hidden_rows(connection)?;
+    let mut select = connection.prepare_cached(
+        "SELECT type, item_id, space, extension, title, description, version FROM items WHERE id = ?1",
+    )?;
+    let mut hits = Vec::new();
+    let mut total = 0;
+    for (row, score) in ranked {
+        let shadow = hidden.get(&row);
+        if shadow.is_some() && !request.shadowed_too && request.tier.is_none() {
+            continue;
+        }
+        if hits.len() >= request.limit && request.prefix.is_empty() {
+            total += 1;
+            continue;
+        }
+        let hit = select.query_row([row], |row| {
+            let texts: [String; 7] = [0, 1, 2, 3, 4, 5, 6].map(|column| row.get(column).unwrap_or_default());
+            Ok(texts)
+        })?;
+        let [item_type, item_id, space, extension, title, description, version] = hit;
+        let (Ok(item_type), Ok(id)) = (item_type.parse(), ItemId::new(item_id)) else { continue };
+        if !id.is_within(&request.prefix) {
+            continue;
+        }
+        total += 1;
+        if hits.len() < request.limit {
+            hits.push(Hit {
+                item: ItemRef::new(item_type, id),
+                space,
+                extension,
+                score,
+                title,
+                description,
+                version,
+                shadows: Vec::new(),
+                shadowed_by: shadow.cloned(),
+            });
+        }
+    }
+    for hit in &mut hits {
+        hit.shadows = shadows_of(connection, hit, &ranks)?;
+    }
+    Ok((hits, total))
+}
+
+fn with_facets(query: &Query, types: &[ItemType], tier: Option<Tier>) -> String {
+    let types = types.iter().map(|item_type| format!("facets : \"type{item_type}\"")).collect::<Vec<_>>().join(" OR ");
+    let tier = tier.map(|tier| format!(" AND facets : \"tier{tier}\"")).unwrap_or_default();
+    format!("({}) AND ({types}){tier}", query.to_match())
+}
+
+/// All matching rows, best first.
+fn rank(connection: &Connection, expression: &str, is_everything: bool, weights: &[f64; 5]) -> rusqlite::Result<Vec<Ranked>> {
+    let score = if is_everything {
+        "0.0".to_owned()
+    } else {
+        format!("-bm25(words, {}, 0.0)", weights.map(|weight| format!("{weight:?}")).join(", "))
+    };
+    let mut statement = connection.prepare_cached(&format!("SELECT rowid, {score} FROM words WHERE words MATCH ?1"))?;
+    let mut ranked: Vec<Ranked> =
+        statement.query_map([expression], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+    ranked.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
+    Ok(ranked)
+}
+
+fn shadows_of(connection: &Connection, hit: &Hit, ranks: &HashMap<String, usize>) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare_cached("SELECT space FROM items WHERE type = ?1 AND item_id = ?2")?;
+    let own = ranks.get(&hit.space).copied().unwrap_or(usize::MAX);
+    let mut spaces: Vec<String> = statement
+        .query_map([hit.item.item_type.as_str(), hit.item.id.as_str()], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    spaces.retain(|space| ranks.get(space).copied().unwrap_or(usize::MAX) > own);
+    spaces.sort_by_key(|space| ranks.get(space).copied().unwrap_or(usize::MAX));
+    spaces.dedup();
+    Ok(spaces)
+}

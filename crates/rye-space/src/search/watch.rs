@@ -1,0 +1,59 @@
+//! Watching the spaces while a process stays warm: as long as nothing stirs, the index need not be compared again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use rye_item::ItemType;
+
+use crate::spaces::Spaces;
+
+/// Watches the folders of the spaces.
+#[derive(Debug)]
+pub struct Watcher {
+    _watcher: RecommendedWatcher,
+    has_stirred: Arc<AtomicBool>,
+}
+
+impl Watcher {
+    /// Watches the item folders of every space that is a folder; `None` when the system cannot watch them all.
+    /// A type folder that does not exist yet is watched through its parent.
+    #[must_use]
+    pub fn start(spaces: &Spaces) -> Option<Self> {
+        let has_stirred = Arc::new(AtomicBool::new(true));
+        let flag = Arc::clone(&has_stirred);
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // An error means lost events: something may have stirred.
+            let is_change = event.map_or(true, |event| !matches!(event.kind, EventKind::Access(_)));
+            if is_change {
+                flag.store(true, Ordering::SeqCst);
+            }
+        })
+        .ok()?;
+        for folder in spaces.order().filter_map(|space| spaces.folder(&space)) {
+            watch_space(&mut watcher, folder)?;
+        }
+        Some(Self { _watcher: watcher, has_stirred })
+    }
+
+    /// Whether anything stirred since the last call.
+    #[must_use]
+    pub fn take_stir(&self) -> bool {
+        self.has_stirred.swap(false, Ordering::SeqCst)
+    }
+}
+
+fn watch_space(watcher: &mut RecommendedWatcher, folder: PathBuf) -> Option<()> {
+    if !folder.is_dir() {
+        let parent = folder.parent().filter(|parent| parent.is_dir())?;
+        return watcher.watch(parent, RecursiveMode::NonRecursive).ok();
+    }
+    for item_type in ItemType::FINDABLE {
+        let path = folder.join(item_type.folder());
+        if path.is_dir() {
+            watcher.watch(&path, RecursiveMode::Recursive).ok()?;
+        }
+    }
+    watcher.watch(&folder, RecursiveMode::NonRecursive).ok()
+}

@@ -1,0 +1,199 @@
+//! Resolving an id: project over user over system, first match wins, lower matches are remembered as shadows.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lillux::file::ReadError;
+use rye_item::space::Tier;
+use rye_item::{ExtractorSet, ItemRef, ItemType, Space};
+
+use crate::bundle::{Bundle, Origin, is_absent};
+use crate::located::Located;
+use crate::roots::{AI_FOLDER, Roots};
+
+/// Why an item could not be located.
+#[derive(Debug, thiserror::Error)]
+pub enum LocateError {
+    /// No space has it.
+    #[error("{} not found: {}", .0.item_type, .0.id)]
+    NotFound(ItemRef),
+    /// It is there, but cannot be read.
+    #[error("{item} in {space} space: {source}")]
+    Unreadable {
+        /// The item.
+        item: ItemRef,
+        /// Where it was found.
+        space: Space,
+        /// Why.
+        source: ReadError,
+    },
+}
+
+/// One place that was looked at.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The space.
+    pub space: Space,
+    /// The file that is there, or the one that would be looked for first.
+    pub path: PathBuf,
+    /// Its extension.
+    pub extension: String,
+    /// Whether a file is there.
+    pub is_found: bool,
+}
+
+/// The spaces in order of precedence.
+#[derive(Clone, Debug)]
+pub struct Spaces {
+    project: Option<PathBuf>,
+    user: PathBuf,
+    bundles: Vec<Bundle>,
+    extractors: Arc<ExtractorSet>,
+    limit: u64,
+}
+
+impl Spaces {
+    /// The spaces below `roots`, with these bundles. Nothing larger than `limit` bytes is read.
+    #[must_use]
+    pub fn new(roots: &Roots, bundles: Vec<Bundle>, extractors: Arc<ExtractorSet>, limit: u64) -> Self {
+        Self { project: roots.project_ai(), user: roots.user_ai(), bundles, extractors, limit }
+    }
+
+    /// The bundles, in order.
+    #[must_use]
+    pub fn bundles(&self) -> &[Bundle] {
+        &self.bundles
+    }
+
+    /// How items are parsed and signed here.
+    #[must_use]
+    pub fn extractors(&self) -> &Arc<ExtractorSet> {
+        &self.extractors
+    }
+
+    /// All spaces, highest first.
+    pub fn order(&self) -> impl Iterator<Item = Space> {
+        self.project
+            .iter()
+            .map(|_| Space::Project)
+            .chain([Space::User])
+            .chain(self.bundles.iter().map(|bundle| Space::System(bundle.id.clone())))
+    }
+
+    /// The folder of a space that is one; an embedded bundle has none.
+    #[must_use]
+    pub fn folder(&self, space: &Space) -> Option<PathBuf> {
+        match space {
+            Space::Project => self.project.clone(),
+            Space::User => Some(self.user.clone()),
+            Space::System(id) => self.bundles.iter().find(|bundle| bundle.id == *id).and_then(Bundle::folder),
+        }
+    }
+
+    /// Every place an item could be in, highest space first, at most one per space.
+    #[must_use]
+    pub fn places(&self, item: &ItemRef) -> Vec<Place> {
+        self.order().filter_map(|space| self.place_in(item, space)).collect()
+    }
+
+    fn place_in(&self, item: &ItemRef, space: Space) -> Option<Place> {
+        let extensions = &self.extractors.of(item.item_type).extensions;
+        let file = |extension: &str| format!("{}/{}{extension}", item.item_type.folder(), item.id);
+        let first = extensions.first()?;
+        if let Space::System(id) = &space {
+            let bundle = self.bundles.iter().find(|bundle| bundle.id == *id)?;
+            if !bundle.admits(item.item_type, &item.id) {
+                return None;
+            }
+            if let Origin::Embedded(embedded) = bundle.origin {
+                let at = |extension: &str| format!("{AI_FOLDER}/{}", file(extension));
+                let found = extensions.iter().find(|extension| embedded.file(&at(extension)).is_some());
+                let extension = found.unwrap_or(first).clone();
+                let path = embedded_path(embedded.id, &at(&extension));
+                return Some(Place { space, path, extension, is_found: found.is_some() });
+            }
+        }
+        let folder = self.folder(&space)?;
+        // `symlink_metadata`: a link that leads nowhere or outside is found, and then refused with its reason.
+        let is_there = |extension: &str| {
+            fs_err::symlink_metadata(folder.join(file(extension))).is_ok_and(|metadata| !metadata.is_dir())
+        };
+        let found = extensions.iter().find(|extension| is_there(extension));
+        let extension = found.unwrap_or(first).clone();
+        Some(Place { space, path: folder.join(file(&extension)), extension, is_found: found.is_some() })
+    }
+
+    /// The winning file of an item, read; only in `from` if that is given.
+    ///
+    /// # Errors
+    /// When no space has it, or the winner cannot be read.
+    pub fn locate(&self, item: &ItemRef, from: Option<Tier>) -> Result<Located, LocateError> {
+        let winner = self
+            .order()
+            .filter(|space| from.is_none_or(|tier| space.tier() == tier))
+            .filter_map(|space| self.place_in(item, space))
+            .find(|place| place.is_found)
+            .ok_or_else(|| LocateError::NotFound(item.clone()))?;
+        self.read(item, &winner)
+    }
+
+    /// Reads the file at a place.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(&self, item: &ItemRef, place: &Place) -> Result<Located, LocateError> {
+        let bytes = self.bytes_at(item, place).map_err(|source| match source {
+            ReadError::Io(error) if is_absent(&error) => LocateError::NotFound(item.clone()),
+            source => LocateError::Unreadable { item: item.clone(), space: place.space.clone(), source },
+        })?;
+        Ok(Located::new(
+            item.clone(),
+            place.space.clone(),
+            place.path.clone(),
+            place.extension.clone(),
+            bytes,
+            Arc::clone(&self.extractors),
+        ))
+    }
+
+    fn bytes_at(&self, item: &ItemRef, place: &Place) -> Result<Cow<'static, [u8]>, ReadError> {
+        let relative = format!("{}/{}{}", item.item_type.folder(), item.id, place.extension);
+        if let Space::System(id) = &place.space
+            && let Some(Bundle { origin: Origin::Embedded(embedded), .. }) =
+                self.bundles.iter().find(|bundle| bundle.id == *id)
+        {
+            let absent = || std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Ok(Cow::Borrowed(embedded.file(&format!("{AI_FOLDER}/{relative}")).ok_or_else(absent)?));
+        }
+        let folder = self.folder(&place.space).unwrap_or_default();
+        let (bytes, _) = lillux::file::read_beneath(&folder, Path::new(&relative), self.limit)?;
+        Ok(Cow::Owned(bytes))
+    }
+
+    /// Every item file of a space. Items a bundle may not hold are left out.
+    #[must_use]
+    pub fn walk(&self, space: &Space, types: &[ItemType]) -> crate::walk::Walk {
+        let bundle = match space {
+            Space::System(id) => self.bundles.iter().find(|bundle| bundle.id == *id),
+            Space::Project | Space::User => None,
+        };
+        let mut walk = match bundle.map(|bundle| &bundle.origin) {
+            Some(Origin::Embedded(embedded)) => crate::embedded::walk(embedded, types, &self.extractors),
+            Some(Origin::Folder(_)) | None => match self.folder(space) {
+                Some(folder) => crate::walk::walk(&folder, types, &self.extractors),
+                None => crate::walk::Walk::default(),
+            },
+        };
+        if let Some(bundle) = bundle {
+            walk.entries.retain(|entry| bundle.admits(entry.item.item_type, &entry.item.id));
+        }
+        walk
+    }
+}
+
+/// How a file inside the binary is shown.
+#[must_use]
+pub fn embedded_path(bundle: &str, path: &str) -> PathBuf {
+    PathBuf::from(format!("<{bundle}>/{path}"))
+}

@@ -1,0 +1,129 @@
+//! Walking a space: every file that is an item, and every file that looks like one but may not be.
+
+use std::path::{Path, PathBuf};
+
+use rye_item::{ExtractorSet, ItemId, ItemRef, ItemType};
+
+use crate::stamp::Stamp;
+
+/// Folders that hold no items, whatever their files are called.
+const SKIPPED: [&str; 3] = ["__pycache__", "node_modules", "venv"];
+/// Deeper than an id can be.
+const MAX_DEPTH: usize = 128;
+
+/// A file that is an item by its place and extension.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The item.
+    pub item: ItemRef,
+    /// Its extension with the dot.
+    pub extension: String,
+    /// Its path below `.ai/`, with `/`.
+    pub relative: String,
+    /// How it looks.
+    pub stamp: Stamp,
+}
+
+/// A file that was passed over, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// The file.
+    pub path: PathBuf,
+    /// Why it is no item.
+    pub reason: String,
+}
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// Items, folder by folder.
+    pub entries: Vec<Entry>,
+    /// What looked like an item and is none.
+    pub strays: Vec<Stray>,
+}
+
+/// Walks the folders of `types` below `ai`.
+#[must_use]
+pub fn walk(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
+    let mut walk = Walk::default();
+    for item_type in types {
+        let mut pending = vec![(ai.join(item_type.folder()), String::new(), 0)];
+        while let Some((folder, prefix, depth)) = pending.pop() {
+            let Ok(entries) = fs_err::read_dir(&folder) else { continue };
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let Some(name) = name.to_str() else {
+                    walk.strays.push(Stray { path: entry.path(), reason: "its name is not UTF-8".to_owned() });
+                    continue;
+                };
+                if name.starts_with('.') {
+                    continue;
+                }
+                let Ok(mut file_type) = entry.file_type() else { continue };
+                if file_type.is_symlink() {
+                    match linked_type(ai, &entry.path()) {
+                        Ok(target) => file_type = target,
+                        Err(reason) => {
+                            walk.strays.push(Stray { path: entry.path(), reason });
+                            continue;
+                        }
+                    }
+                    // A linked folder is not entered: it is walked where it is, and links may run in circles.
+                    if file_type.is_dir() {
+                        continue;
+                    }
+                }
+                if file_type.is_dir() {
+                    if !SKIPPED.contains(&name) && depth < MAX_DEPTH {
+                        pending.push((entry.path(), format!("{prefix}{name}/"), depth + 1));
+                    }
+                } else if file_type.is_file() {
+                    let Ok(metadata) = fs_err::metadata(entry.path()) else { continue };
+                    note_file(*item_type, &prefix, name, &entry.path(), Stamp::of(&metadata), extractors, &mut walk);
+                }
+            }
+        }
+    }
+    walk
+}
+
+fn note_file(
+    item_type: ItemType,
+    prefix: &str,
+    name: &str,
+    path: &Path,
+    stamp: Stamp,
+    extractors: &ExtractorSet,
+    walk: &mut Walk,
+) {
+    let Some((stem, extension)) = split_extension(name) else { return };
+    if !extractors.of(item_type).extensions.iter().any(|known| known == extension) {
+        return;
+    }
+    match ItemId::new(format!("{prefix}{stem}")) {
+        Ok(id) => walk.entries.push(Entry {
+            item: ItemRef::new(item_type, id),
+            extension: extension.to_owned(),
+            relative: format!("{}/{prefix}{name}", item_type.folder()),
+            stamp,
+        }),
+        Err(error) => walk.strays.push(Stray { path: path.to_owned(), reason: error.to_string() }),
+    }
+}
+
+/// `a.b.py` → `a.b`, `.py`.
+#[must_use]
+pub fn split_extension(name: &str) -> Option<(&str, &str)> {
+    let dot = name.rfind('.').filter(|dot| *dot > 0)?;
+    Some((&name[..dot], &name[dot..]))
+}
+
+fn linked_type(ai: &Path, path: &Path) -> Result<std::fs::FileType, String> {
+    let (Ok(root), Ok(target)) = (fs_err::canonicalize(ai), fs_err::canonicalize(path)) else {
+        return Err("it is a link to nothing".to_owned());
+    };
+    if !target.starts_with(root) {
+        return Err("it is a link that leaves its space".to_owned());
+    }
+    fs_err::metadata(&target).map(|metadata| metadata.file_type()).map_err(|error| error.to_string())
+}

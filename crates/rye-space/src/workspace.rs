@@ -1,0 +1,351 @@
+//! Everything about one project and one user, opened once: spaces, keys that count, settings, approvals.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lillux::PublicKey;
+use rye_item::{Extractor, ExtractorSet, ItemId, ItemRef, ItemType, Space};
+use rye_trust::{Identity, KeyRing, Verified, verify};
+use serde_json::Value;
+
+use crate::approvals::{Approvals, BUNDLES_FILE, PROJECTS_FILE};
+use crate::bundle::{self, Bundle, Configured, Standing};
+use crate::config::{self, Judge, Merged};
+use crate::keys::{self, Found, REVOKED_FOLDER, TRUSTED_FOLDER};
+use crate::located::Located;
+use crate::roots::{Roots, RootsError};
+use crate::schema::Schema;
+use crate::spaces::Spaces;
+use crate::stamp::Watched;
+
+/// The bundle that holds the extractors and schemas everything rests on.
+const CORE: &str = "ryeos-core";
+const DEFAULT_LIMIT: u64 = 8 << 20;
+
+/// Why a workspace cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The spaces are where they may not be.
+    #[error(transparent)]
+    Roots(#[from] RootsError),
+    /// The binary's own items do not verify: the binary was damaged.
+    #[error("the system items inside this binary are damaged: {0}")]
+    Damaged(String),
+}
+
+/// One project and one user, opened.
+#[derive(Debug)]
+pub struct Workspace {
+    /// Where the spaces begin.
+    pub roots: Roots,
+    /// The spaces.
+    pub spaces: Spaces,
+    /// The keys that count.
+    pub keys: KeyRing,
+    /// The merged `config.yaml`.
+    pub settings: Merged,
+    /// What the user approved.
+    pub approvals: Approvals,
+    /// The own public key, if there is one.
+    pub own: Option<PublicKey>,
+    /// Identity documents of user space.
+    pub user_documents: Vec<Found>,
+    /// Identity documents of project space.
+    pub project_documents: Vec<Found>,
+    /// Whether the project is approved.
+    pub is_project_approved: bool,
+    /// What the user should know about this workspace.
+    pub notices: Vec<String>,
+    schemas: Vec<Schema>,
+    watched: Watched,
+}
+
+impl Workspace {
+    /// Opens the workspace below `roots`.
+    ///
+    /// # Errors
+    /// When the roots are refused or the binary is damaged.
+    pub fn open(roots: Roots) -> Result<Self, OpenError> {
+        roots.check()?;
+        let mut watched = Watched::default();
+        let user_ai = roots.user_ai();
+        let project_key = roots.project_key();
+
+        let own = keys::own_public(&roots.signing_keys);
+        let user_documents = keys::identities_in(&user_ai.join(TRUSTED_FOLDER));
+        let revocations = keys::revocations_in(&user_ai.join(REVOKED_FOLDER));
+        let identities: Vec<Identity> = counted(&user_documents);
+        let mut ring = KeyRing::of_user(&identities, own.as_ref(), project_key.as_deref(), revocations);
+        for path in [
+            user_ai.join(TRUSTED_FOLDER),
+            user_ai.join(REVOKED_FOLDER),
+            roots.signing_keys.join("public_key.pem"),
+            user_ai.join(PROJECTS_FILE),
+            user_ai.join(BUNDLES_FILE),
+        ] {
+            watched.add(path);
+        }
+        user_documents.iter().for_each(|found| watched.add(found.path.clone()));
+
+        let embedded = bundle::embedded();
+        for bundle in &embedded {
+            ring.add_bundle(&bundle.id, bundle.signers.iter().cloned());
+        }
+        let core = Core::load(&roots, &embedded, &ring)?;
+        let approvals = Approvals::read(&user_ai, &ring);
+        let is_project_approved = approvals.has_project(project_key.as_deref());
+        let mut notices = approvals.complaints.clone();
+
+        let project_documents = match roots.project_ai() {
+            Some(ai) => {
+                watched.add(ai.join(TRUSTED_FOLDER));
+                keys::identities_in(&ai.join(TRUSTED_FOLDER))
+            }
+            None => Vec::new(),
+        };
+        project_documents.iter().for_each(|found| watched.add(found.path.clone()));
+        ring.add_project(&counted(&project_documents));
+
+        let bare = Spaces::new(&roots, Vec::new(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
+        let judge = Judge { keys: &ring, is_project_approved };
+        let schema = core.schemas.iter().find(|schema| schema.is_for("config"));
+        let settings = config::load(&bare, &core.config_item, &core.config, schema, judge);
+        for space in [Some(user_ai.clone()), roots.project_ai()].into_iter().flatten() {
+            core.extractors.of(ItemType::Config).extensions.iter().for_each(|extension| {
+                watched.add(space.join(format!("config/config{extension}")));
+            });
+        }
+
+        let limit = settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_LIMIT);
+        let bundles = gather_bundles(embedded, &roots, &settings, &approvals, &mut ring, &mut notices);
+        let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
+        let spaces = Spaces::new(&roots, bundles, extractors, limit);
+        Ok(Self {
+            spaces,
+            keys: ring,
+            settings,
+            approvals,
+            own,
+            user_documents,
+            project_documents,
+            is_project_approved,
+            notices,
+            schemas: core.schemas,
+            watched,
+            roots,
+        })
+    }
+
+    /// Whether nothing this workspace was opened from has changed, new files included.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.watched.is_unchanged()
+    }
+
+    /// The merged config `id` (`agent/agent`).
+    #[must_use]
+    pub fn config(&self, id: &ItemId) -> Merged {
+        if id.as_str() == "config" {
+            return self.settings.clone();
+        }
+        let item = ItemRef::new(ItemType::Config, id.clone());
+        let judge = Judge { keys: &self.keys, is_project_approved: self.is_project_approved };
+        config::load(&self.spaces, &item, &[], self.schema_for(id), judge)
+    }
+
+    /// The schema of the config `id`, if one is shipped.
+    #[must_use]
+    pub fn schema_for(&self, id: &ItemId) -> Option<&Schema> {
+        self.schemas.iter().find(|schema| schema.is_for(id.as_str()))
+    }
+
+    /// Whether development mode applies here, if it is asked for: the project is approved, and signed user config
+    /// lists it.
+    #[must_use]
+    pub fn allows_dev_mode(&self) -> bool {
+        let listed = self.settings.texts("dev_mode.projects");
+        self.is_project_approved
+            && self.roots.project_key().is_some_and(|project| listed.iter().any(|known| *known == project))
+    }
+}
+
+fn counted(found: &[Found]) -> Vec<Identity> {
+    found.iter().filter_map(|found| found.identity.as_ref().ok()).cloned().collect()
+}
+
+/// What the binary itself brings, verified like everything else.
+struct Core {
+    extractors: Arc<ExtractorSet>,
+    schemas: Vec<Schema>,
+    config: Vec<Located>,
+    config_item: ItemRef,
+}
+
+impl Core {
+    fn load(roots: &Roots, embedded: &[Bundle], ring: &KeyRing) -> Result<Self, OpenError> {
+        let damaged = |what: &dyn std::fmt::Display| OpenError::Damaged(what.to_string());
+        let core: Vec<Bundle> = embedded.iter().filter(|bundle| bundle.id.as_str() == CORE).cloned().collect();
+        let bundle = core.first().ok_or_else(|| damaged(&"there is no core bundle"))?;
+        // The extractors are needed to verify the extractors: they are first read as YAML, then verified by what they
+        // say themselves. The seal key is inside the binary, so a changed extractor cannot pass.
+        let mut extractors = Vec::new();
+        for item_type in ItemType::ALL {
+            let name = item_type.as_str();
+            let path = format!("tools/rye/core/extractors/{name}/{name}_extractor.yaml");
+            let bytes = bundle.read(&path, DEFAULT_LIMIT).ok().flatten().ok_or_else(|| damaged(&path))?;
+            let text = std::str::from_utf8(&bytes).map_err(|error| damaged(&error))?;
+            let document = rye_item::yaml::parse(text).map_err(|problem| damaged(&problem))?;
+            let extractor = Extractor::from_value(item_type, &document.value)
+                .map_err(|problems| damaged(&format!("{path}: {}", problems[0])))?;
+            extractors.push(extractor);
+        }
+        let extractors = Arc::new(ExtractorSet::new(extractors).map_err(|missing| damaged(&missing))?);
+        let spaces = Spaces::new(&Roots { project: None, ..roots.clone() }, core.clone(), Arc::clone(&extractors), DEFAULT_LIMIT);
+        let space = Space::System(bundle.id.clone());
+        let verified = |item: &ItemRef| -> Result<Verified<Located>, OpenError> {
+            let place = spaces.places(item).into_iter().find(|place| place.space == space && place.is_found);
+            let place = place.ok_or_else(|| damaged(&item))?;
+            let located = spaces.read(item, &place).map_err(|error| damaged(&error))?;
+            verify(located, ring).map_err(|refusal| {
+                damaged(&format!("{item}: {}", refusal.report.reason.clone().unwrap_or_default()))
+            })
+        };
+        let mut schemas = Vec::new();
+        for entry in spaces.walk(&space, &[ItemType::Tool]).entries {
+            let is_extractor = entry.item.id.is_within("rye/core/extractors");
+            let is_schema = entry.item.id.as_str().ends_with(".config-schema");
+            if !is_extractor && !is_schema {
+                continue;
+            }
+            let located = verified(&entry.item)?;
+            if is_schema {
+                let document = Value::Object(located.parsed().fields.clone());
+                schemas.push(Schema::from_value(&document).map_err(|problem| damaged(&problem))?);
+            }
+        }
+        let config_item = config::main_config().map_err(|error| damaged(&error))?;
+        let config = vec![verified(&config_item)?.into_subject()];
+        Ok(Self { extractors, schemas, config, config_item })
+    }
+}
+
+/// The bundles in order: embedded ones, approved folders, then folders nobody approved, which shadow nothing.
+fn gather_bundles(
+    embedded: Vec<Bundle>,
+    roots: &Roots,
+    settings: &Merged,
+    approvals: &Approvals,
+    ring: &mut KeyRing,
+    notices: &mut Vec<String>,
+) -> Vec<Bundle> {
+    let mut bundles = embedded;
+    let mut waiting = Vec::new();
+    for configured in configured_folders(roots, settings) {
+        let mut bundle = match bundle::in_folder(&configured) {
+            Ok(bundle) => bundle,
+            Err(reason) => {
+                notices.push(format!("a configured bundle is left out: {reason}"));
+                continue;
+            }
+        };
+        let pins: Vec<_> = approvals.pins.iter().filter(|pin| pin.bundle == bundle.id).collect();
+        if pins.is_empty() {
+            if !bundles.iter().chain(&waiting).any(|known| known.id == bundle.id) {
+                waiting.push(bundle);
+            }
+            continue;
+        }
+        bundle.standing = Standing::Approved;
+        let identities: Vec<Identity> = pins
+            .iter()
+            .map(|pin| {
+                let shipped = bundle.signers.iter().find(|signer| signer.key == pin.key).cloned();
+                shipped.unwrap_or_else(|| Identity::new(pin.key.clone(), bundle.id.as_str()))
+            })
+            .collect();
+        match bundles.iter_mut().find(|known| known.id == bundle.id) {
+            Some(known) if known.standing == Standing::Embedded => {
+                notices.push(format!(
+                    "the bundle `{}` in `{}` replaces the embedded one",
+                    bundle.id,
+                    configured.path.display()
+                ));
+                ring.replace_bundle(&bundle.id, identities);
+                *known = bundle;
+            }
+            Some(_) => notices.push(format!("a second bundle `{}` is left out", bundle.id)),
+            None => {
+                ring.add_bundle(&bundle.id, identities);
+                bundles.push(bundle);
+            }
+        }
+    }
+    bundles.extend(waiting);
+    bundles
+}
+
+fn configured_folders(roots: &Roots, settings: &Merged) -> Vec<Configured> {
+    let from_config = settings.get("bundles.paths").and_then(Value::as_array).into_iter().flatten();
+    let from_config = from_config.filter_map(|entry| match entry {
+        Value::String(path) => Some(Configured { path: expand(path, roots), ..Configured::default() }),
+        Value::Object(map) => Some(Configured {
+            path: expand(map.get("path")?.as_str()?, roots),
+            id: map.get("id").and_then(Value::as_str).map(str::to_owned),
+            categories: map.get("categories").and_then(Value::as_array).map(|list| {
+                list.iter().filter_map(|category| category.as_str().map(str::to_owned)).collect()
+            }),
+        }),
+        _ => None,
+    });
+    let from_environment =
+        roots.bundle_paths.iter().map(|path| Configured { path: path.clone(), ..Configured::default() });
+    from_config.chain(from_environment).collect()
+}
+
+fn expand(path: &str, roots: &Roots) -> PathBuf {
+    match path.strip_prefix("~/") {
+        Some(rest) => roots.user.join(rest),
+        None => PathBuf::from(path),
+    }
+}
+
+/// The extractors, with the extensions that verified extractors of other spaces add.
+fn teach(
+    core: &Core,
+    roots: &Roots,
+    bundles: &[Bundle],
+    ring: &KeyRing,
+    is_project_approved: bool,
+    notices: &mut Vec<String>,
+) -> Arc<ExtractorSet> {
+    let spaces = Spaces::new(roots, bundles.to_vec(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
+    let mut taught: Option<ExtractorSet> = None;
+    for item_type in ItemType::ALL {
+        let name = item_type.as_str();
+        let Ok(id) = ItemId::new(format!("rye/core/extractors/{name}/{name}_extractor")) else { continue };
+        let item = ItemRef::new(ItemType::Tool, id);
+        for place in spaces.places(&item).iter().filter(|place| place.is_found) {
+            let is_core = matches!(&place.space, Space::System(bundle) if bundle.as_str() == CORE);
+            if is_core || (place.space == Space::Project && !is_project_approved) {
+                continue;
+            }
+            let Ok(located) = spaces.read(&item, place) else { continue };
+            let shown = place.path.display().to_string();
+            let located = match verify(located, ring) {
+                Ok(located) => located,
+                Err(refusal) => {
+                    let verdict = refusal.report.verdict.as_str();
+                    notices.push(format!("the extractor `{shown}` is {verdict}: it is left out"));
+                    continue;
+                }
+            };
+            match Extractor::from_value(item_type, &Value::Object(located.parsed().fields.clone())) {
+                Ok(extractor) => {
+                    taught.get_or_insert_with(|| core.extractors.as_ref().clone()).teach(&extractor);
+                }
+                Err(problems) => notices.push(format!("the extractor `{shown}` is left out: {}", problems[0])),
+            }
+        }
+    }
+    taught.map_or_else(|| Arc::clone(&core.extractors), Arc::new)
+}

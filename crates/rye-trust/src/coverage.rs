@@ -1,0 +1,180 @@
+//! What a signature covers: the whole content, or only the part the original hashed.
+
+use std::ops::Range;
+
+use lillux::Digest;
+use rye_item::ItemType;
+use serde::Serialize;
+
+use crate::signature::Layout;
+
+/// How much of a file its signature covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Coverage {
+    /// Everything but the signature line (and a tool's shebang).
+    Full,
+    /// Only the part the original hashed: a directive's XML, a knowledge entry's body.
+    Partial,
+    /// Nothing.
+    None,
+}
+
+impl Coverage {
+    /// The coverage's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Partial => "partial",
+            Self::None => "none",
+        }
+    }
+}
+
+/// How a file's content compares with the hash in its signature line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// There is no signature line.
+    Unsigned,
+    /// The hash holds.
+    Intact {
+        /// For how much of the file.
+        coverage: Coverage,
+        /// The byte ranges nobody vouches for.
+        uncovered: Vec<Range<usize>>,
+    },
+    /// The hash does not hold.
+    Changed {
+        /// The hash of what is there now.
+        actual: Digest,
+        /// Only the line endings differ from what was signed.
+        only_line_endings: bool,
+    },
+}
+
+/// The hash of a whole content: what this implementation signs.
+#[must_use]
+pub fn whole_hash(bytes: &[u8], layout: &Layout) -> Digest {
+    Digest::of(&bytes[layout.content.clone()])
+}
+
+/// Compares a file with the hash in its signature line: whole content first, then the original's rule.
+#[must_use]
+pub fn compare(item_type: ItemType, bytes: &[u8], layout: &Layout) -> Content {
+    let Some(signature) = &layout.signature else { return Content::Unsigned };
+    let content = &bytes[layout.content.clone()];
+    let actual = Digest::of(content);
+    if actual == signature.hash {
+        return Content::Intact { coverage: Coverage::Full, uncovered: uncovered(bytes, layout, &layout.content) };
+    }
+    if let Some(part) = original_part(item_type, content) {
+        let part = layout.content.start + part.start..layout.content.start + part.end;
+        if Digest::of(&bytes[part.clone()]) == signature.hash {
+            return Content::Intact { coverage: Coverage::Partial, uncovered: uncovered(bytes, layout, &part) };
+        }
+    }
+    Content::Changed { actual, only_line_endings: differs_in_line_endings(item_type, content, &signature.hash) }
+}
+
+/// Everything outside `covered`: a shebang, the signature line's own words that no signature protects, and what the
+/// original's rule leaves out. The hash, the signature and the fingerprint protect themselves.
+fn uncovered(bytes: &[u8], layout: &Layout, covered: &Range<usize>) -> Vec<Range<usize>> {
+    let mut ranges = vec![layout.shebang.clone()];
+    let line = &bytes[layout.line.clone()];
+    if let Some(signature) = &layout.signature {
+        let mut note = |word: &str| {
+            let start = line.windows(word.len()).position(|window| window == word.as_bytes());
+            if let Some(start) = start {
+                let start = layout.line.start + start;
+                ranges.push(start..start + word.len());
+            }
+        };
+        note(signature.timestamp.as_str());
+        if let Some(registry) = &signature.registry {
+            note(&format!("|{registry}"));
+        }
+    }
+    ranges.push(layout.content.start..covered.start);
+    ranges.push(covered.end..bytes.len());
+    ranges.retain(|range| !range.is_empty());
+    ranges
+}
+
+/// The part of a content that the original hashed, where that is not the whole.
+fn original_part(item_type: ItemType, content: &[u8]) -> Option<Range<usize>> {
+    match item_type {
+        ItemType::Directive => {
+            let start = find_directive_tag(content)?;
+            let end = find_last(content, b"</directive>")? + b"</directive>".len();
+            (start < end).then(|| trimmed(content, start..end))
+        }
+        ItemType::Knowledge => {
+            let rest = content.strip_prefix(b"---")?;
+            let second = find(rest, b"---")? + 6;
+            Some(trimmed(content, second..content.len()))
+        }
+        ItemType::Tool | ItemType::Config => None,
+    }
+}
+
+/// The first `<directive` that has a `>` behind it.
+fn find_directive_tag(content: &[u8]) -> Option<usize> {
+    let start = find(content, b"<directive")?;
+    content[start..].contains(&b'>').then_some(start)
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
+fn find_last(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).rposition(|window| window == needle)
+}
+
+/// `range` without outer white space, as the original's `str.strip` sees it.
+fn trimmed(content: &[u8], range: Range<usize>) -> Range<usize> {
+    let is_space = |character: char| character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}');
+    match std::str::from_utf8(&content[range.clone()]) {
+        Ok(text) => {
+            let start = range.start + (text.len() - text.trim_start_matches(is_space).len());
+            start..start + text.trim_matches(is_space).len()
+        }
+        Err(_) => range,
+    }
+}
+
+/// Whether the content would match after all if its line endings were other ones.
+fn differs_in_line_endings(item_type: ItemType, content: &[u8], hash: &Digest) -> bool {
+    let Ok(text) = std::str::from_utf8(content) else { return false };
+    let unix = text.replace("\r\n", "\n").replace('\r', "\n");
+    let windows = unix.replace('\n', "\r\n");
+    [unix, windows].iter().any(|variant| {
+        let bytes = variant.as_bytes();
+        let part = original_part(item_type, bytes).map(|part| Digest::of(&bytes[part]));
+        Digest::of(bytes) == *hash || part.as_ref() == Some(hash)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_original_hashes_a_directive_from_first_tag_to_last() {
+        let content = b"# T\n<directive a=\"1\">x</directive> y </directive>\nbody";
+        let part = original_part(ItemType::Directive, content).expect("part");
+        assert_eq!(&content[part], b"<directive a=\"1\">x</directive> y </directive>");
+        assert_eq!(original_part(ItemType::Directive, b"no tags"), None);
+        assert_eq!(original_part(ItemType::Directive, b"</directive> <directive>"), None);
+    }
+
+    #[test]
+    fn the_original_hashes_knowledge_after_its_front_matter() {
+        let content = b"---\nname: k\n---\n\n  # Hi\n\n";
+        let part = original_part(ItemType::Knowledge, content).expect("part");
+        assert_eq!(&content[part], b"# Hi");
+        assert_eq!(original_part(ItemType::Knowledge, b"```yaml\n```\n"), None);
+        assert_eq!(original_part(ItemType::Knowledge, b"--- only one"), None);
+    }
+}

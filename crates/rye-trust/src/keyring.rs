@@ -1,0 +1,190 @@
+//! Whose signatures count, and where. Built from documents by `rye-space`; the rules are here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lillux::{Fingerprint, PublicKey};
+use rye_item::{BundleId, Space};
+
+use crate::identity::Identity;
+
+/// Why a key counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vouch {
+    /// The user trusts it everywhere.
+    User,
+    /// The user trusts it in this project.
+    Project,
+    /// A key that may introduce others signed its document in this project.
+    Introduced,
+    /// It vouches for its own bundle.
+    Bundle,
+}
+
+impl Vouch {
+    /// The reason in words.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Project => "project",
+            Self::Introduced => "introduced",
+            Self::Bundle => "bundle",
+        }
+    }
+}
+
+/// A key that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustedKey {
+    /// The key.
+    pub key: PublicKey,
+    /// Its owner's name.
+    pub owner: String,
+    /// Why it counts.
+    pub vouch: Vouch,
+}
+
+/// A revoked fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revocation {
+    /// Whose key.
+    pub fingerprint: Fingerprint,
+    /// Why, as the user said.
+    pub reason: String,
+}
+
+/// All keys that count in one context: one user, one project, these bundles.
+#[derive(Clone, Debug, Default)]
+pub struct KeyRing {
+    general: BTreeMap<Fingerprint, TrustedKey>,
+    project: BTreeMap<Fingerprint, TrustedKey>,
+    bundles: BTreeMap<BundleId, BTreeMap<Fingerprint, TrustedKey>>,
+    introducers: BTreeSet<Fingerprint>,
+    revoked: BTreeMap<Fingerprint, Revocation>,
+}
+
+impl KeyRing {
+    /// Builds the user's part: documents of user space, judged together.
+    ///
+    /// A document counts if it is self-signed, or signed by a key whose own document counts. Only what the user's own
+    /// key has signed may make introducers. `project` is the real path of the project at hand, if there is one.
+    #[must_use]
+    pub fn of_user(
+        documents: &[Identity],
+        own: Option<&PublicKey>,
+        project: Option<&str>,
+        revocations: Vec<Revocation>,
+    ) -> Self {
+        let mut ring = Self::default();
+        for revocation in revocations {
+            ring.revoked.insert(revocation.fingerprint, revocation);
+        }
+        let mut accepted: Vec<&Identity> = documents
+            .iter()
+            .filter(|document| document.is_self_signed() && !ring.is_revoked(&document.fingerprint))
+            .collect();
+        // Chains of documents are followed until nothing new is accepted; each round accepts at least one.
+        loop {
+            let found: Vec<&Identity> = documents
+                .iter()
+                .filter(|document| !ring.is_revoked(&document.fingerprint))
+                .filter(|document| !accepted.iter().any(|known| known.fingerprint == document.fingerprint))
+                .filter(|document| {
+                    accepted.iter().any(|signer| signer.projects.is_none() && document.is_signed_by(&signer.key))
+                })
+                .collect();
+            if found.is_empty() {
+                break;
+            }
+            accepted.extend(found);
+        }
+        for document in accepted {
+            let is_by_own_key = own.is_some_and(|own| document.is_signed_by(own));
+            if document.may_introduce && is_by_own_key {
+                ring.introducers.insert(document.fingerprint);
+            }
+            match &document.projects {
+                None => ring.general.insert(document.fingerprint, trusted(document, Vouch::User)),
+                Some(projects) if project.is_some_and(|path| projects.iter().any(|known| known == path)) => {
+                    ring.project.insert(document.fingerprint, trusted(document, Vouch::Project))
+                }
+                Some(_) => None,
+            };
+        }
+        ring
+    }
+
+    /// Adds what documents of project space introduce: one step from a key the user marked, never further.
+    pub fn add_project(&mut self, documents: &[Identity]) {
+        for document in documents {
+            let introducer = self
+                .introducers
+                .iter()
+                .filter(|fingerprint| !self.is_revoked(fingerprint))
+                .filter_map(|fingerprint| self.general.get(fingerprint).or_else(|| self.project.get(fingerprint)))
+                .any(|introducer| document.is_signed_by(&introducer.key));
+            if introducer && !self.is_revoked(&document.fingerprint) {
+                self.project
+                    .entry(document.fingerprint)
+                    .or_insert_with(|| trusted(document, Vouch::Introduced));
+            }
+        }
+    }
+
+    /// Lets `keys` vouch for the items of `bundle`.
+    pub fn add_bundle(&mut self, bundle: &BundleId, keys: impl IntoIterator<Item = Identity>) {
+        let known = self.bundles.entry(bundle.clone()).or_default();
+        for identity in keys {
+            known.insert(identity.fingerprint, trusted(&identity, Vouch::Bundle));
+        }
+    }
+
+    /// Lets `keys`, and no others, vouch for the items of `bundle`.
+    pub fn replace_bundle(&mut self, bundle: &BundleId, keys: impl IntoIterator<Item = Identity>) {
+        self.bundles.remove(bundle);
+        self.add_bundle(bundle, keys);
+    }
+
+    /// The key that counts for an item of `space`, by the fingerprint its signature names.
+    #[must_use]
+    pub fn find(&self, fingerprint: &Fingerprint, space: &Space) -> Option<&TrustedKey> {
+        let local = match space {
+            Space::Project => self.project.get(fingerprint),
+            Space::User => None,
+            Space::System(bundle) => self.bundles.get(bundle).and_then(|keys| keys.get(fingerprint)),
+        };
+        local.or_else(|| self.general.get(fingerprint))
+    }
+
+    /// The revocation of this fingerprint, if the user revoked it.
+    #[must_use]
+    pub fn revocation(&self, fingerprint: &Fingerprint) -> Option<&Revocation> {
+        self.revoked.get(fingerprint)
+    }
+
+    /// Whether the user trusts this key everywhere.
+    #[must_use]
+    pub fn is_general(&self, key: &PublicKey) -> bool {
+        let fingerprint = key.fingerprint();
+        !self.is_revoked(&fingerprint) && self.general.get(&fingerprint).is_some_and(|known| known.key == *key)
+    }
+
+    /// Whether documents signed by this key introduce their keys.
+    #[must_use]
+    pub fn is_introducer(&self, fingerprint: &Fingerprint) -> bool {
+        self.introducers.contains(fingerprint)
+    }
+
+    /// Every key that counts somewhere, with its fingerprint.
+    pub fn keys(&self) -> impl Iterator<Item = (&Fingerprint, &TrustedKey)> {
+        self.general.iter().chain(&self.project).chain(self.bundles.values().flatten())
+    }
+
+    fn is_revoked(&self, fingerprint: &Fingerprint) -> bool {
+        self.revoked.contains_key(fingerprint)
+    }
+}
+
+fn trusted(identity: &Identity, vouch: Vouch) -> TrustedKey {
+    TrustedKey { key: identity.key.clone(), owner: identity.owner.clone(), vouch }
+}

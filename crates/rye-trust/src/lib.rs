@@ -1,0 +1,19 @@
+//! Who vouches for bytes: signature lines, coverage, identity documents, trust decisions, and the [`Verified`] type
+//! that nobody else can construct.
+//!
+//! No I/O: keys, documents and items come in as bytes; `rye-space` reads them.
+
+pub mod coverage;
+pub mod identity;
+pub mod keyring;
+pub mod sign;
+pub mod signature;
+pub mod source;
+pub mod verify;
+
+pub use coverage::{Content, Coverage};
+pub use identity::{Identity, IdentityError};
+pub use keyring::{KeyRing, Revocation, TrustedKey, Vouch};
+pub use sign::{Signed, sign};
+pub use signature::SignatureLine;
+pub use verify::{Refusal, Report, Subject, Verdict, Verified, verify};

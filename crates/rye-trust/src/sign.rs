@@ -1,0 +1,57 @@
+//! Putting a signature line into a file. Only the line changes; content bytes and line endings stay as they are.
+
+use lillux::SecretKey;
+use rye_item::SignatureFormat;
+
+use crate::coverage::whole_hash;
+use crate::signature::{Layout, SignatureLine, Timestamp, write_line};
+
+/// What signing did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signed {
+    /// The file already carries this key's signature over this content.
+    Unchanged(SignatureLine),
+    /// The new bytes of the file.
+    Written {
+        /// What to write.
+        bytes: Vec<u8>,
+        /// The signature in it.
+        signature: SignatureLine,
+    },
+}
+
+/// Signs a file's bytes with `key`. Validation comes before this, writing after it.
+#[must_use]
+pub fn sign(bytes: &[u8], format: &SignatureFormat, key: &SecretKey, now: &Timestamp) -> Signed {
+    let layout = Layout::of(bytes, format);
+    let hash = whole_hash(bytes, &layout);
+    let public = key.public();
+    if let Some(present) = &layout.signature
+        && present.hash == hash
+        && present.fingerprint == public.fingerprint()
+        && public.verifies(&hash, &present.signature)
+    {
+        return Signed::Unchanged(present.clone());
+    }
+    let signature = key.sign(&hash);
+    let signature = SignatureLine {
+        timestamp: now.clone(),
+        hash,
+        signature,
+        signature_text: signature.to_base64(),
+        fingerprint: public.fingerprint(),
+        registry: None,
+    };
+    let line = write_line(&signature, format, uses_crlf(bytes));
+    let mut written = Vec::with_capacity(bytes.len() + line.len());
+    written.extend_from_slice(&bytes[layout.shebang.clone()]);
+    written.extend_from_slice(line.as_bytes());
+    written.extend_from_slice(&bytes[layout.content.clone()]);
+    Signed::Written { bytes: written, signature }
+}
+
+/// Whether the file's first line ends with CRLF.
+fn uses_crlf(bytes: &[u8]) -> bool {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    end.is_some_and(|end| end > 0 && bytes[end - 1] == b'\r')
+}

@@ -1,0 +1,257 @@
+//! The signature line: its grammar, and where it stands in a file.
+
+use std::fmt;
+use std::ops::Range;
+
+use lillux::{Digest, Fingerprint, Signature};
+use rye_item::SignatureFormat;
+
+const MARKER: &str = "rye:signed:";
+/// No signature line is longer; what is longer is not searched.
+const MAX_LINE_BYTES: usize = 1024;
+
+/// A moment in UTC, to the second: `2026-01-02T03:04:05Z`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Timestamp(String);
+
+impl Timestamp {
+    /// Checks the form `YYYY-MM-DDTHH:MM:SSZ`.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        const FORM: &[u8] = b"dddd-dd-ddTdd:dd:ddZ";
+        let fits = text.len() == FORM.len()
+            && text.bytes().zip(FORM).all(|(byte, form)| match form {
+                b'd' => byte.is_ascii_digit(),
+                other => byte == *other,
+            });
+        let number = |range: Range<usize>| text.get(range).and_then(|digits| digits.parse::<u32>().ok());
+        let is_moment = fits
+            && number(5..7).is_some_and(|month| (1..=12).contains(&month))
+            && number(8..10).is_some_and(|day| (1..=31).contains(&day))
+            && number(11..13).is_some_and(|hour| hour < 24)
+            && number(14..16).is_some_and(|minute| minute < 60)
+            && number(17..19).is_some_and(|second| second < 61);
+        is_moment.then(|| Self(text.to_owned()))
+    }
+
+    /// The moment so many seconds after 1970; `None` after the year 9999.
+    #[must_use]
+    pub fn from_unix(seconds: u64) -> Option<Self> {
+        let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
+        // Days to a date in the Gregorian calendar, counted in years that begin in March.
+        let shifted = days + 719_468;
+        let era = shifted / 146_097;
+        let day_of_era = shifted % 146_097;
+        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted_month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+        let year = era * 400 + year_of_era + u64::from(month <= 2);
+        let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
+        Self::new(&format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// What a signature line says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignatureLine {
+    /// When it was signed. Not covered by the signature.
+    pub timestamp: Timestamp,
+    /// The hash that was signed.
+    pub hash: Digest,
+    /// The signature over the hash's 64 hex characters.
+    pub signature: Signature,
+    /// The signature as it is written in the line, with or without padding.
+    pub signature_text: String,
+    /// Whose key signed. A name, not a proof.
+    pub fingerprint: Fingerprint,
+    /// `provider@user` of a registry. Not covered by the signature, believed by nobody.
+    pub registry: Option<String>,
+}
+
+impl SignatureLine {
+    /// The line's text without comment syntax.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let registry = self.registry.as_ref().map(|registry| format!("|{registry}")).unwrap_or_default();
+        format!(
+            "{MARKER}{}:{}:{}:{}{registry}",
+            self.timestamp,
+            self.hash,
+            self.signature_text,
+            self.fingerprint
+        )
+    }
+
+    /// Reads the text without comment syntax; nothing may stand before or behind it.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix(MARKER)?;
+        let timestamp = Timestamp::new(rest.get(..20)?)?;
+        let rest = rest.get(20..)?.strip_prefix(':')?;
+        let hash = rest.get(..64)?.parse().ok()?;
+        let rest = rest.get(64..)?.strip_prefix(':')?;
+        let (signature_text, rest) = rest.split_once(':')?;
+        let signature = Signature::from_base64(signature_text)?;
+        let fingerprint = rest.get(..16)?.parse().ok()?;
+        let registry = match rest.get(16..)? {
+            "" => None,
+            suffix => Some(read_registry(suffix.strip_prefix('|')?)?),
+        };
+        Some(Self { timestamp, hash, signature, signature_text: signature_text.to_owned(), fingerprint, registry })
+    }
+}
+
+fn read_registry(text: &str) -> Option<String> {
+    let (provider, user) = text.split_once('@')?;
+    let is_word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    };
+    (is_word(provider) && is_word(user)).then(|| text.to_owned())
+}
+
+/// A file taken apart: shebang line, signature line, the rest. Ranges are of bytes and never overlap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The `#!/…` line, where the format lets one stand first.
+    pub shebang: Range<usize>,
+    /// The signature line with its line break.
+    pub line: Range<usize>,
+    /// What it says.
+    pub signature: Option<SignatureLine>,
+    /// Everything after both.
+    pub content: Range<usize>,
+}
+
+impl Layout {
+    /// Takes `bytes` apart.
+    #[must_use]
+    pub fn of(bytes: &[u8], format: &SignatureFormat) -> Self {
+        let shebang = 0..if format.after_shebang { shebang_length(bytes) } else { 0 };
+        let rest = &bytes[shebang.end..];
+        let line_length = line_length(rest);
+        let signature = read_line(&rest[..line_length], format);
+        let line = shebang.end..shebang.end + if signature.is_some() { line_length } else { 0 };
+        Self { shebang, content: line.end..bytes.len(), line, signature }
+    }
+}
+
+fn shebang_length(bytes: &[u8]) -> usize {
+    if !bytes.starts_with(b"#!/") {
+        return 0;
+    }
+    bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+}
+
+/// The length of the first line with its break, if it is short enough to be a signature line.
+fn line_length(bytes: &[u8]) -> usize {
+    let window = &bytes[..bytes.len().min(MAX_LINE_BYTES)];
+    match window.iter().position(|byte| *byte == b'\n') {
+        Some(end) => end + 1,
+        None if bytes.len() < MAX_LINE_BYTES => bytes.len(),
+        None => 0,
+    }
+}
+
+fn read_line(line: &[u8], format: &SignatureFormat) -> Option<SignatureLine> {
+    let line = std::str::from_utf8(line).ok()?;
+    let line = line.strip_suffix('\n').unwrap_or(line);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    let text = line.strip_prefix(format.prefix.as_str())?.strip_prefix(' ')?;
+    let text = match &format.suffix {
+        Some(suffix) => text.strip_suffix(suffix.as_str())?.strip_suffix(' ')?,
+        None => text,
+    };
+    SignatureLine::parse(text)
+}
+
+/// The line as it is written into a file, with the line break the file uses.
+#[must_use]
+pub fn write_line(signature: &SignatureLine, format: &SignatureFormat, has_crlf: bool) -> String {
+    let suffix = format.suffix.as_ref().map(|suffix| format!(" {suffix}")).unwrap_or_default();
+    let line_break = if has_crlf { "\r\n" } else { "\n" };
+    format!("{} {}{suffix}{line_break}", format.prefix, signature.to_text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "rye:signed:2026-01-02T03:04:05Z:8ab20818b2ddd5a71bf7d6d5fe6ca0c295c89c4815fd370d60cb4e26226f6a50:a_KtlPKxI3_c03zXlYc5683ugeYGDk4LPbAVEperBq_OM-EDwQt6r3cpO3r0dgwCDgVLC37irl1eC7g-XTOVCQ:f0ff50dacf109dea";
+
+    fn python() -> SignatureFormat {
+        SignatureFormat { prefix: "#".into(), suffix: None, after_shebang: true }
+    }
+
+    #[test]
+    fn a_line_reads_back_as_written() {
+        for text in [LINE.to_owned(), format!("{LINE}|registry@some-one")] {
+            assert_eq!(SignatureLine::parse(&text).map(|line| line.to_text()), Some(text));
+        }
+    }
+
+    #[test]
+    fn seconds_become_moments() {
+        let text = |seconds| Timestamp::from_unix(seconds).map(|moment| moment.to_string());
+        assert_eq!(text(0).as_deref(), Some("1970-01-01T00:00:00Z"));
+        assert_eq!(text(951_782_400).as_deref(), Some("2000-02-29T00:00:00Z"));
+        assert_eq!(text(1_767_323_045).as_deref(), Some("2026-01-02T03:04:05Z"));
+        assert_eq!(text(u64::MAX / 4), None);
+    }
+
+    #[test]
+    fn anything_else_is_no_signature() {
+        for bad in [
+            "",
+            "rye:signed:",
+            &LINE[..LINE.len() - 1],
+            &format!("{LINE}x"),
+            &format!("{LINE} "),
+            &format!("{LINE}|a"),
+            &format!("{LINE}|a@"),
+            &LINE.replace("2026-01", "2026-13"),
+            &LINE.replace("8ab2", "8AB2"),
+            &LINE.replace("f0ff", "F0FF"),
+            &LINE.replace("a_Kt", "a+Kt"),
+        ] {
+            assert_eq!(SignatureLine::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_line_stands_first_or_after_a_shebang() {
+        let signed = format!("#!/usr/bin/env python3\n# {LINE}\nx = 1\n");
+        let layout = Layout::of(signed.as_bytes(), &python());
+        assert!(layout.signature.is_some());
+        assert_eq!(&signed[layout.shebang.clone()], "#!/usr/bin/env python3\n");
+        assert_eq!(&signed[layout.content.clone()], "x = 1\n");
+
+        let late = format!("\n# {LINE}\nx = 1\n");
+        assert_eq!(Layout::of(late.as_bytes(), &python()).signature, None);
+        let config = SignatureFormat { after_shebang: false, ..python() };
+        assert_eq!(Layout::of(signed.as_bytes(), &config).signature, None);
+    }
+
+    #[test]
+    fn the_line_may_end_the_file_or_have_a_carriage_return() {
+        for end in ["", "\n", "\r\n"] {
+            let text = format!("# {LINE}{end}");
+            let layout = Layout::of(text.as_bytes(), &python());
+            assert!(layout.signature.is_some(), "{end:?}");
+            assert!(layout.content.is_empty());
+        }
+    }
+}

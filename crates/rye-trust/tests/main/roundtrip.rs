@@ -1,0 +1,213 @@
+//! Laws of signing: what is signed verifies whole, only the signature line changes, and once is enough.
+
+use proptest::prelude::*;
+use rye_item::{ItemType, SignatureFormat};
+use rye_trust::coverage::{Content, compare};
+use rye_trust::signature::{Layout, Timestamp};
+use rye_trust::{Coverage, Identity, Signed, Verdict, sign};
+
+use crate::support::{Kind, document, judge, kind, kinds, noon, ring_of, sample, signed, signed_by, vector_key};
+
+const SHEBANG: &str = "#!/usr/bin/env run\n";
+
+/// The bytes of a file without its signature line.
+fn without_line(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
+    let layout = Layout::of(bytes, format);
+    [&bytes[layout.shebang], &bytes[layout.content]].concat()
+}
+
+/// Every shape of content a file of this kind may have.
+fn contents(kind: &Kind) -> Vec<Vec<u8>> {
+    let text = sample(kind);
+    let with_shebang = format!("{SHEBANG}{text}");
+    let mut texts: Vec<String> = [text, &with_shebang, text.trim_end(), with_shebang.trim_end(), "", "\n", SHEBANG, "x"]
+        .into_iter()
+        .flat_map(|text| [text.to_owned(), text.replace('\n', "\r\n"), text.replace('\n', "\r")])
+        .collect();
+    texts.push(format!("{SHEBANG}{}", text.replace('\n', "\r\n")));
+    texts.push(format!("{}{text}", SHEBANG.replace('\n', "\r\n")));
+    texts.push(format!("\u{feff}{text}"));
+    texts.push(format!("{}{text}", "x".repeat(3000)));
+    let mut contents: Vec<Vec<u8>> = texts.into_iter().map(String::into_bytes).collect();
+    contents.push(b"\xff\xfe\0 not text \x80\n".to_vec());
+    contents
+}
+
+/// Checks every law for one content.
+fn check_laws(kind: &Kind, content: &[u8]) {
+    let key = vector_key();
+    let format = &kind.format;
+    let Signed::Written { bytes, signature } = sign(content, format, &key, &noon()) else {
+        panic!("an unsigned content was already signed: {content:?}");
+    };
+    let layout = Layout::of(&bytes, format);
+    assert_eq!(layout.signature.as_ref(), Some(&signature));
+    assert_eq!(without_line(&bytes, format), content, "content bytes changed");
+    assert_eq!(bytes.len() - content.len(), layout.line.len());
+
+    let content_of = compare(kind.item_type, &bytes, &layout);
+    let Content::Intact { coverage: Coverage::Full, uncovered } = content_of else {
+        panic!("{content_of:?}");
+    };
+    assert!(uncovered.iter().all(|range| range.end <= layout.line.end), "content is uncovered: {uncovered:?}");
+    assert_eq!(judge(kind, &bytes, &ring_of(&key)).verdict, Verdict::Full);
+
+    let later = Timestamp::new("2030-01-01T00:00:00Z").expect("a moment");
+    assert_eq!(sign(&bytes, format, &key, &later), Signed::Unchanged(signature));
+}
+
+#[test]
+fn every_kind_of_file_can_be_signed_but_json() {
+    let all: Vec<_> = kinds().iter().map(|kind| format!("{}{}", kind.item_type, kind.extension)).collect();
+    let expected = "directive.md tool.py tool.yaml tool.yml tool.js tool.ts tool.mjs tool.cjs tool.sh tool.toml \
+                    knowledge.md knowledge.yaml knowledge.yml config.yaml config.yml config.toml";
+    assert_eq!(all.join(" "), expected);
+}
+
+#[test]
+fn what_is_signed_verifies_whole_in_every_kind_and_shape() {
+    for kind in kinds() {
+        for content in contents(&kind) {
+            check_laws(&kind, &content);
+        }
+    }
+}
+
+#[test]
+fn the_line_has_the_files_own_line_break() {
+    for kind in kinds() {
+        let text = sample(&kind);
+        let line_of = |content: String| {
+            let bytes = signed(content.as_bytes(), &kind.format);
+            let layout = Layout::of(&bytes, &kind.format);
+            String::from_utf8(bytes[layout.line].to_vec()).expect("text")
+        };
+        let is_unix = |line: String| line.ends_with('\n') && !line.contains('\r');
+        let is_windows = |line: String| line.ends_with("\r\n") && line.matches('\r').count() == 1;
+        assert!(is_unix(line_of(text.to_owned())));
+        assert!(is_unix(line_of(String::new())));
+        assert!(is_unix(line_of("one line".to_owned())));
+        assert!(is_windows(line_of(text.replace('\n', "\r\n"))));
+        assert!(is_windows(line_of(format!("{SHEBANG}{text}").replace('\n', "\r\n"))));
+        if kind.format.after_shebang {
+            assert!(is_windows(line_of(format!("{}one line", SHEBANG.replace('\n', "\r\n")))));
+        }
+    }
+}
+
+#[test]
+fn the_line_stands_behind_a_shebang_where_the_format_lets_it() {
+    for kind in kinds() {
+        let bytes = signed(format!("{SHEBANG}{}", sample(&kind)).as_bytes(), &kind.format);
+        assert_eq!(bytes.starts_with(SHEBANG.as_bytes()), kind.format.after_shebang);
+        assert_eq!(Layout::of(&bytes, &kind.format).shebang.is_empty(), !kind.format.after_shebang);
+    }
+}
+
+#[test]
+fn signing_after_an_edit_replaces_the_one_line() {
+    for kind in kinds() {
+        for content in contents(&kind) {
+            let first = signed(&content, &kind.format);
+            let edited = [&first[..], b"# one more line\n"].concat();
+            assert_ne!(judge(&kind, &edited, &ring_of(&vector_key())).verdict, Verdict::Full);
+            let second = signed(&edited, &kind.format);
+            let expected = signed(&[&content[..], b"# one more line\n"].concat(), &kind.format);
+            if Layout::of(&content, &kind.format).shebang == Layout::of(&expected, &kind.format).shebang {
+                assert_eq!(second, expected);
+            }
+            assert_eq!(judge(&kind, &second, &ring_of(&vector_key())).verdict, Verdict::Full);
+        }
+    }
+}
+
+#[test]
+fn another_key_replaces_the_line_and_another_line_break_is_repaired() {
+    let other = lillux::SecretKey::generate().expect("randomness");
+    for kind in kinds() {
+        let content = sample(&kind).as_bytes();
+        let ours = signed(content, &kind.format);
+        let theirs = signed_by(&ours, &kind.format, &other);
+        assert_eq!(theirs, signed_by(content, &kind.format, &other));
+        assert_eq!(signed(&theirs, &kind.format), ours);
+
+        let line = Layout::of(&ours, &kind.format).line;
+        let broken = [&ours[..line.end - 1], b"\r\n", &ours[line.end..]].concat();
+        assert_eq!(signed(&broken, &kind.format), ours);
+    }
+}
+
+#[test]
+fn a_line_that_is_no_signature_is_content() {
+    let kind = kind(ItemType::Tool, ".py");
+    for line in ["# rye:unsigned\n", "# rye:signed:soon\n", "# kiwi-mcp:validated:x\n", "#rye:signed:\n"] {
+        check_laws(&kind, format!("{line}x = 1\n").as_bytes());
+    }
+    let twice = [signed(b"x = 1\n", &kind.format), signed(b"y = 2\n", &kind.format)].concat();
+    let again = signed(&twice, &kind.format);
+    assert_eq!(again.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"# rye:signed:")).count(), 2);
+    assert_eq!(judge(&kind, &again, &ring_of(&vector_key())).verdict, Verdict::Full);
+}
+
+/// Contents made of what signature lines, shebangs and line ends are made of, and any bytes.
+fn any_content() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..40),
+        prop::sample::select(vec![
+            &b"\n"[..], b"\r\n", b"\r", b"#!/bin/sh", b"# ", b"// ", b"<!-- ", b" -->", b"rye:signed:", b"---", b"---\n",
+            b"2026-01-02T03:04:05Z:", b"<directive>", b"</directive>", b"\xef\xbb\xbf", b"\0", b"x",
+        ])
+        .prop_map(<[u8]>::to_vec),
+    ];
+    prop::collection::vec(piece, 0..10).prop_map(|pieces| pieces.concat())
+}
+
+fn any_kind() -> impl Strategy<Value = Kind> {
+    prop::sample::select(kinds())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_laws_hold_for_any_bytes(kind in any_kind(), content in any_content()) {
+        // Such a content is signed already, in the eyes of its format.
+        prop_assume!(Layout::of(&content, &kind.format).signature.is_none());
+        check_laws(&kind, &content);
+    }
+
+    #[test]
+    fn signing_twice_is_signing_once_whatever_was_there(
+        kind in any_kind(),
+        content in any_content(),
+        before in prop::sample::select(vec!["", "#!/bin/sh\n", "#!/bin/sh\r\n"]),
+    ) {
+        let line = signed(b"", &kind.format);
+        let file = [before.as_bytes(), &line, &content].concat();
+        let once = signed(&file, &kind.format);
+        prop_assert_eq!(signed(&once, &kind.format), once.clone());
+        prop_assert_eq!(without_line(&once, &kind.format), without_line(&file, &kind.format));
+        prop_assert_eq!(judge(&kind, &once, &ring_of(&vector_key())).verdict, Verdict::Full);
+    }
+
+    #[test]
+    fn a_layout_parts_the_file(kind in any_kind(), content in any_content(), is_signed in any::<bool>()) {
+        let bytes = if is_signed { signed(&content, &kind.format) } else { content };
+        let layout = Layout::of(&bytes, &kind.format);
+        prop_assert_eq!(layout.shebang.start, 0);
+        prop_assert_eq!(layout.shebang.end, layout.line.start);
+        prop_assert_eq!(layout.line.end, layout.content.start);
+        prop_assert_eq!(layout.content.end, bytes.len());
+        prop_assert_eq!(layout.signature.is_some(), !layout.line.is_empty());
+    }
+
+    #[test]
+    fn an_identity_survives_its_document(owner in any::<String>(), version in any::<String>(), may_introduce: bool,
+                                         projects in prop::option::of(prop::collection::vec(any::<String>(), 0..4))) {
+        let key = vector_key();
+        let identity = Identity { may_introduce, projects, version, ..Identity::new(key.public(), &owner) };
+        let back = document(&identity, &key);
+        prop_assert!(back.is_self_signed());
+        prop_assert_eq!(Identity { signature: None, ..back }, identity);
+    }
+}
