@@ -7,18 +7,20 @@ use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
-use ed25519_dalek::pkcs8::{DecodePrivateKey, DecodePublicKey, EncodePrivateKey, EncodePublicKey, KeypairBytes};
+use ed25519_dalek::pkcs8::{
+    DecodePrivateKey, DecodePublicKey, EncodePrivateKey, EncodePublicKey, KeypairBytes,
+};
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use serde::{Serialize, Serializer};
 
 use crate::digest::Digest;
 
-/// Written without padding, read with or without.
+/// Without padding: what is read with it has lost it before.
 const BASE64_URL: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
         .with_encode_padding(false)
-        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone),
 );
 
 /// Why a key cannot be read or made.
@@ -61,7 +63,11 @@ impl FromStr for Fingerprint {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bytes: [u8; 16] = text.as_bytes().try_into().map_err(|_| InvalidFingerprint)?;
         let is_hex = bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if is_hex { Ok(Self(bytes)) } else { Err(InvalidFingerprint) }
+        if is_hex {
+            Ok(Self(bytes))
+        } else {
+            Err(InvalidFingerprint)
+        }
     }
 }
 
@@ -88,10 +94,10 @@ impl Serialize for Fingerprint {
 pub struct Signature([u8; 64]);
 
 impl Signature {
-    /// Reads base64url, with or without padding.
+    /// Reads base64url, without padding or with all of it: these two spellings and no other.
     #[must_use]
     pub fn from_base64(text: &str) -> Option<Self> {
-        let bytes = BASE64_URL.decode(text).ok()?;
+        let bytes = BASE64_URL.decode(text.strip_suffix("==").unwrap_or(text)).ok()?;
         Some(Self(bytes.try_into().ok()?))
     }
 
@@ -113,7 +119,11 @@ impl PublicKey {
     /// When it is not an Ed25519 public key, or a weak one.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let key = VerifyingKey::from_public_key_pem(pem.trim()).map_err(|_| KeyError::NotPublic)?;
-        if key.is_weak() { Err(KeyError::Weak) } else { Ok(Self(key)) }
+        if key.is_weak() {
+            Err(KeyError::Weak)
+        } else {
+            Ok(Self(key))
+        }
     }
 
     /// The PEM text, with LF line ends and a final newline.
@@ -135,7 +145,9 @@ impl PublicKey {
     #[must_use]
     pub fn verifies(&self, digest: &Digest, signature: &Signature) -> bool {
         let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
-        self.0.verify_strict(digest.to_hex().as_bytes(), &signature).is_ok()
+        self.0
+            .verify_strict(digest.to_hex().as_bytes(), &signature)
+            .is_ok()
     }
 }
 
@@ -164,7 +176,9 @@ impl SecretKey {
     /// # Errors
     /// When it is not an Ed25519 private key.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
-        SigningKey::from_pkcs8_pem(pem.trim()).map(Self).map_err(|_| KeyError::NotPrivate)
+        SigningKey::from_pkcs8_pem(pem.trim())
+            .map(Self)
+            .map_err(|_| KeyError::NotPrivate)
     }
 
     /// The PKCS#8 PEM text, with LF line ends and a final newline.
@@ -172,8 +186,13 @@ impl SecretKey {
     /// # Errors
     /// When it cannot be encoded.
     pub fn to_pem(&self) -> Result<String, KeyError> {
-        let bytes = KeypairBytes { secret_key: self.0.to_bytes(), public_key: None };
-        let pem = bytes.to_pkcs8_pem(LineEnding::LF).map_err(|_| KeyError::NotPrivate)?;
+        let bytes = KeypairBytes {
+            secret_key: self.0.to_bytes(),
+            public_key: None,
+        };
+        let pem = bytes
+            .to_pkcs8_pem(LineEnding::LF)
+            .map_err(|_| KeyError::NotPrivate)?;
         Ok(pem.to_string())
     }
 
@@ -210,7 +229,10 @@ mod tests {
 
     #[test]
     fn a_signature_holds_for_one_digest_and_one_key() {
-        let (key, other) = (SecretKey::generate().expect("randomness"), SecretKey::generate().expect("randomness"));
+        let (key, other) = (
+            SecretKey::generate().expect("randomness"),
+            SecretKey::generate().expect("randomness"),
+        );
         let signature = key.sign(&Digest::of(b"x"));
         assert!(key.public().verifies(&Digest::of(b"x"), &signature));
         assert!(!key.public().verifies(&Digest::of(b"y"), &signature));
@@ -224,7 +246,16 @@ mod tests {
         assert!(!text.contains('='));
         assert_eq!(Signature::from_base64(&text), Some(signature));
         assert_eq!(Signature::from_base64(&format!("{text}==")), Some(signature));
-        assert_eq!(Signature::from_base64("AAAA"), None);
+        for other in [
+            "AAAA",
+            &format!("{text}="),
+            &format!("{text}==="),
+            &format!("{text}===="),
+            "",
+            "==",
+        ] {
+            assert_eq!(Signature::from_base64(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -1,1 +1,10 @@
-//! rye-engine
+//! The verbs: init, trust, keys, search, load, fetch, sign, verify, why, config, bundles, doctor. One function each.
+//!
+//! Nothing here prints or reads the environment: `rye-cli` passes settings in and shows what comes out.
+
+pub mod engine;
+pub mod error;
+pub mod verbs;
+
+pub use engine::{Clock, DevMode, Engine, Options};
+pub use error::{Code, Error, Kind, Result};

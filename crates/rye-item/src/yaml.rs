@@ -31,10 +31,18 @@ pub struct Document {
 pub fn parse(text: &str) -> Result<Document, Problem> {
     let node: Option<Spanned<Node>> =
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| problem_of(&error))?;
-    let Some(node) = node else { return Ok(Document::default()) };
-    let mut reader = Reader { text, document: Document::default() };
+    let Some(node) = node else {
+        return Ok(Document::default());
+    };
+    let mut reader = Reader {
+        text,
+        document: Document::default(),
+    };
     let value = reader.value(node, "", 0)?;
-    Ok(Document { value, ..reader.document })
+    Ok(Document {
+        value,
+        ..reader.document
+    })
 }
 
 fn options() -> Options {
@@ -74,7 +82,10 @@ fn problem_of(error: &serde_saphyr::Error) -> Problem {
 fn position_of(location: &Location) -> Option<Position> {
     let line = u32::try_from(location.line()).ok()?;
     let column = u32::try_from(location.column()).ok()?;
-    (line > 0).then_some(Position { line, column: column.max(1) })
+    (line > 0).then_some(Position {
+        line,
+        column: column.max(1),
+    })
 }
 
 /// Any YAML value, with the places of its parts.
@@ -177,7 +188,11 @@ impl Reader<'_> {
             Node::List(list) => {
                 let mut values = Vec::with_capacity(list.len());
                 for (index, element) in list.into_iter().enumerate() {
-                    let element_path = if depth < POSITION_DEPTH { format!("{path}[{index}]") } else { String::new() };
+                    let element_path = if depth < POSITION_DEPTH {
+                        format!("{path}[{index}]")
+                    } else {
+                        String::new()
+                    };
                     self.note(&element_path, &element.referenced, depth);
                     values.push(self.value(element, &element_path, depth + 1)?);
                 }
@@ -213,7 +228,9 @@ impl Reader<'_> {
     }
 
     fn look_at_scalar(&mut self, value: &Value, location: &Location) -> Result<(), Problem> {
-        let Some(written) = self.plain_scalar(location) else { return Ok(()) };
+        let Some(written) = self.plain_scalar(location) else {
+            return Ok(());
+        };
         let at = |problem: Problem| match position_of(location) {
             Some(position) => problem.at(position),
             None => problem,
@@ -246,7 +263,11 @@ impl Reader<'_> {
 
 fn has_leading_zero(written: &str) -> bool {
     let digits = written.trim_start_matches(['-', '+']).as_bytes();
-    digits.len() > 1 && digits[0] == b'0' && digits[1..].iter().all(|byte| byte.is_ascii_digit() || *byte == b'_')
+    digits.len() > 1
+        && digits[0] == b'0'
+        && digits[1..]
+            .iter()
+            .all(|byte| byte.is_ascii_digit() || *byte == b'_')
 }
 
 fn reads_differently_in_yaml_1_1(written: &str) -> bool {
@@ -255,7 +276,9 @@ fn reads_differently_in_yaml_1_1(written: &str) -> bool {
         "yes" | "no" | "on" | "off" | "y" | "n"
     );
     let is_sexagesimal = written.contains(':')
-        && written.split(':').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+        && written
+            .split(':')
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
     is_boolean_word || is_sexagesimal
 }
 
@@ -275,7 +298,9 @@ mod tests {
     #[test]
     fn the_schema_is_yaml_1_2_core() {
         assert_eq!(
-            value("a: yes\nb: on\nc: true\nd: 0o17\ne: ~\nf: 1.5\ng: 2026-01-01T00:00:00Z\nh: 1.0.0\ni: 12\n"),
+            value(
+                "a: yes\nb: on\nc: true\nd: 0o17\ne: ~\nf: 1.5\ng: 2026-01-01T00:00:00Z\nh: 1.0.0\ni: 12\n"
+            ),
             json!({"a": "yes", "b": "on", "c": true, "d": 15, "e": null, "f": 1.5,
                    "g": "2026-01-01T00:00:00Z", "h": "1.0.0", "i": 12})
         );
@@ -293,7 +318,10 @@ mod tests {
     #[test]
     fn numbers_with_a_leading_zero_are_refused() {
         assert!(problem("mode: 0777\n").message.contains("octal"));
-        assert_eq!(value("mode: '0777'\nzero: 0\nhalf: 0.5\n"), json!({"mode": "0777", "zero": 0, "half": 0.5}));
+        assert_eq!(
+            value("mode: '0777'\nzero: 0\nhalf: 0.5\n"),
+            json!({"mode": "0777", "zero": 0, "half": 0.5})
+        );
     }
 
     #[test]
@@ -311,20 +339,31 @@ mod tests {
 
     #[test]
     fn small_anchors_work() {
-        assert_eq!(value("a: &x {k: 1}\nb: *x\n"), json!({"a": {"k": 1}, "b": {"k": 1}}));
+        assert_eq!(
+            value("a: &x {k: 1}\nb: *x\n"),
+            json!({"a": {"k": 1}, "b": {"k": 1}})
+        );
     }
 
     #[test]
     fn words_of_yaml_1_1_are_warned_about() {
         let document = parse("a: yes\nb: \"no\"\nc: [off, x]\nd: 1:30\n").expect("valid YAML");
-        let lines: Vec<_> = document.warnings.iter().filter_map(|warning| warning.position).map(|at| at.line).collect();
+        let lines: Vec<_> = document
+            .warnings
+            .iter()
+            .filter_map(|warning| warning.position)
+            .map(|at| at.line)
+            .collect();
         assert_eq!(lines, [1, 3, 4]);
     }
 
     #[test]
     fn keys_have_positions() {
         let document = parse("a: 1\nb:\n  c: x\n").expect("valid YAML");
-        assert_eq!(document.positions.get("b.c"), Some(&Position { line: 3, column: 6 }));
+        assert_eq!(
+            document.positions.get("b.c"),
+            Some(&Position { line: 3, column: 6 })
+        );
     }
 
     #[test]

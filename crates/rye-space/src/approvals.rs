@@ -76,7 +76,12 @@ impl Approvals {
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub fn write_projects(&self, user_ai: &Path, key: &SecretKey, now: &Timestamp) -> std::io::Result<PathBuf> {
+    pub fn write_projects(
+        &self,
+        user_ai: &Path,
+        key: &SecretKey,
+        now: &Timestamp,
+    ) -> std::io::Result<PathBuf> {
         let mut text = String::from("version: \"1.0.0\"\ncategory: trust\nprojects:\n");
         if self.projects.is_empty() {
             text = text.replace("projects:\n", "projects: []\n");

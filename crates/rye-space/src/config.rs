@@ -12,11 +12,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::located::Located;
-use crate::schema::{Mark, Safety, Schema};
+use crate::schema::{self, Mark, Safety, Schema, flatten};
 use crate::spaces::Spaces;
-
-/// Keys that describe a config file and are no settings.
-const DESCRIPTION: [&str; 6] = ["version", "category", "description", "name", "extends", "schema_version"];
 
 /// A key that was left out, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -58,7 +55,8 @@ impl Merged {
     #[must_use]
     pub fn texts(&self, path: &str) -> Vec<String> {
         let list = self.get(path).and_then(Value::as_array).into_iter().flatten();
-        list.filter_map(|value| value.as_str().map(str::to_owned)).collect()
+        list.filter_map(|value| value.as_str().map(str::to_owned))
+            .collect()
     }
 }
 
@@ -86,7 +84,13 @@ pub struct Judge<'a> {
 
 /// Merges all layers of one config; `bootstrap` holds the binary's own defaults, below every space.
 #[must_use]
-pub fn load(spaces: &Spaces, item: &ItemRef, bootstrap: &[Located], schema: Option<&Schema>, judge: Judge<'_>) -> Merged {
+pub fn load(
+    spaces: &Spaces,
+    item: &ItemRef,
+    bootstrap: &[Located],
+    schema: Option<&Schema>,
+    judge: Judge<'_>,
+) -> Merged {
     let mut layers: Vec<Located> = spaces
         .places(item)
         .iter()
@@ -94,14 +98,17 @@ pub fn load(spaces: &Spaces, item: &ItemRef, bootstrap: &[Located], schema: Opti
         .filter_map(|place| spaces.read(item, place).ok())
         .collect();
     layers.reverse();
-    let mut merged = Merged { value: Value::Object(Map::new()), ..Merged::default() };
+    let mut merged = Merged {
+        value: Value::Object(Map::new()),
+        ..Merged::default()
+    };
     for layer in bootstrap.iter().chain(&layers) {
         apply(&mut merged, layer, schema, judge);
     }
     merged
 }
 
-fn apply(merged: &mut Merged, layer: &Located, schema: Option<&Schema>, judge: Judge<'_>) {
+fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, judge: Judge<'_>) {
     use rye_trust::Subject;
 
     let space = layer.space().clone();
@@ -115,22 +122,26 @@ fn apply(merged: &mut Merged, layer: &Located, schema: Option<&Schema>, judge: J
         reason,
     };
     for problem in &parsed.problems {
-        merged.ignored.push(ignore("*".to_owned(), problem.position, problem.message.clone()));
+        merged
+            .ignored
+            .push(ignore("*".to_owned(), problem.position, problem.message.clone()));
     }
     let mut settings = parsed.fields.clone();
-    settings.retain(|key, _| !DESCRIPTION.contains(&key.as_str()));
+    settings.retain(|key, _| !schema::is_description(key));
     let mut leaves = Vec::new();
-    flatten(&Value::Object(settings), "", schema, &mut leaves);
+    flatten(&Value::Object(settings), "", rules, &mut leaves);
     let mut accepted = Value::Object(Map::new());
     for (key, value) in leaves {
         let position = parsed.positions.get(&key).copied();
-        match judge_key(&key, &value, &space, standing, schema, merged) {
+        match judge_key(&key, &value, &space, standing, rules, merged) {
             Ok(should_be_signed) => {
                 if should_be_signed {
                     let reason = "this should be signed: `rye sign config`".to_owned();
                     merged.unsigned.push(ignore(key.clone(), position, reason));
                 }
-                merged.origins.retain(|known, _| *known != key && !known.starts_with(&format!("{key}.")));
+                merged
+                    .origins
+                    .retain(|known, _| *known != key && !known.starts_with(&format!("{key}.")));
                 merged.origins.insert(key.clone(), space.clone());
                 insert(&mut accepted, &key, value);
             }
@@ -159,7 +170,9 @@ fn judge_key(
     merged: &Merged,
 ) -> Result<bool, String> {
     let mark = match schema {
-        Some(schema) => schema.mark(key).ok_or_else(|| "there is no such setting".to_owned())?,
+        Some(schema) => schema
+            .mark(key)
+            .ok_or_else(|| "there is no such setting".to_owned())?,
         None => Mark::default(),
     };
     if let Some(schema) = schema {
@@ -190,20 +203,6 @@ fn is_tighter(value: &Value, current: Option<&Value>) -> bool {
     match (value.as_f64(), current.and_then(Value::as_f64)) {
         (Some(wanted), Some(current)) => wanted <= current,
         _ => false,
-    }
-}
-
-/// The settings of a document, one by one. What the schema calls an object is taken apart, anything else is whole.
-fn flatten(value: &Value, path: &str, schema: Option<&Schema>, leaves: &mut Vec<(String, Value)>) {
-    match value {
-        Value::Object(map) if !map.is_empty() && schema.is_none_or(|schema| schema.is_object(path)) => {
-            for (key, entry) in map {
-                let entry_path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                flatten(entry, &entry_path, schema, leaves);
-            }
-        }
-        Value::Object(map) if map.is_empty() && path.is_empty() => {}
-        other => leaves.push((path.to_owned(), other.clone())),
     }
 }
 

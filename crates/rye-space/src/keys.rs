@@ -58,13 +58,18 @@ pub fn identities_in(folder: &Path) -> Vec<Found> {
         .into_iter()
         .map(|name| {
             let identity = read_identity(folder, &name);
-            Found { path: folder.join(&name), identity }
+            Found {
+                path: folder.join(&name),
+                identity,
+            }
         })
         .collect()
 }
 
 fn toml_files(folder: &Path) -> Vec<String> {
-    let Ok(entries) = fs_err::read_dir(folder) else { return Vec::new() };
+    let Ok(entries) = fs_err::read_dir(folder) else {
+        return Vec::new();
+    };
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| name.ends_with(".toml") && !name.starts_with('.'))
@@ -79,7 +84,10 @@ fn read_identity(folder: &Path, name: &str) -> Result<Identity, DocumentError> {
     let identity = Identity::parse(&bytes)?;
     let stated = name.trim_end_matches(".toml");
     if stated != identity.fingerprint.as_str() {
-        return Err(DocumentError::Misnamed { stated: stated.to_owned(), actual: identity.fingerprint });
+        return Err(DocumentError::Misnamed {
+            stated: stated.to_owned(),
+            actual: identity.fingerprint,
+        });
     }
     Ok(identity)
 }
@@ -106,7 +114,8 @@ pub fn revocations_in(folder: &Path) -> Vec<Revocation> {
         .into_iter()
         .filter_map(|name| {
             let fingerprint: Fingerprint = name.trim_end_matches(".toml").parse().ok()?;
-            let reason = read_reason(folder, &name).unwrap_or_else(|| "its revocation cannot be read".to_owned());
+            let reason =
+                read_reason(folder, &name).unwrap_or_else(|| "its revocation cannot be read".to_owned());
             Some(Revocation { fingerprint, reason })
         })
         .collect()
@@ -116,9 +125,16 @@ fn read_reason(folder: &Path, name: &str) -> Option<String> {
     let (bytes, _) = file::read_beneath(folder, Path::new(name), DOCUMENT_LIMIT).ok()?;
     let layout = Layout::of(&bytes, &rye_trust::identity::format());
     let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
-    let line = std::str::from_utf8(&bytes).ok()?.lines().find_map(|line| line.strip_prefix("reason = "))?;
+    let line = std::str::from_utf8(&bytes)
+        .ok()?
+        .lines()
+        .find_map(|line| line.strip_prefix("reason = "))?;
     let reason: String = serde_json::from_str(line).ok()?;
-    let note = if is_intact { "" } else { " (its revocation is not intact)" };
+    let note = if is_intact {
+        ""
+    } else {
+        " (its revocation is not intact)"
+    };
     Some(format!("{}{note}", rye_item::text::one_line(&reason)))
 }
 
@@ -190,13 +206,19 @@ pub fn own_public(folder: &Path) -> Option<PublicKey> {
 pub fn own_secret(folder: &Path) -> Result<SecretKey, OwnKeyError> {
     let path = folder.join("private_key.pem");
     if !path.exists() {
-        return Err(OwnKeyError::Missing { folder: folder.to_owned() });
+        return Err(OwnKeyError::Missing {
+            folder: folder.to_owned(),
+        });
     }
     refuse_loose(folder, 0o700)?;
     let (bytes, metadata) = file::read_bounded(&path, DOCUMENT_LIMIT)?;
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(OwnKeyError::Loose { path, mode, wanted: 0o600 });
+        return Err(OwnKeyError::Loose {
+            path,
+            mode,
+            wanted: 0o600,
+        });
     }
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
     SecretKey::from_pem(text).map_err(|source| OwnKeyError::Invalid { path, source })
@@ -205,7 +227,11 @@ pub fn own_secret(folder: &Path) -> Result<SecretKey, OwnKeyError> {
 fn refuse_loose(path: &Path, wanted: u32) -> Result<(), OwnKeyError> {
     let mode = fs_err::metadata(path)?.permissions().mode() & 0o777;
     if mode & !wanted & 0o077 != 0 {
-        return Err(OwnKeyError::Loose { path: path.to_owned(), mode, wanted });
+        return Err(OwnKeyError::Loose {
+            path: path.to_owned(),
+            mode,
+            wanted,
+        });
     }
     Ok(())
 }
@@ -217,17 +243,24 @@ fn refuse_loose(path: &Path, wanted: u32) -> Result<(), OwnKeyError> {
 pub fn store_own(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
     file::create_folders(folder, true)?;
     file::set_mode(folder, 0o700)?;
-    let pem = key
-        .to_pem()
-        .map_err(|source| OwnKeyError::Invalid { path: folder.join("private_key.pem"), source })?;
+    let pem = key.to_pem().map_err(|source| OwnKeyError::Invalid {
+        path: folder.join("private_key.pem"),
+        source,
+    })?;
     match file::write_new(&folder.join("private_key.pem"), pem.as_bytes(), Mode::Private) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(OwnKeyError::Exists { folder: folder.to_owned() });
+            return Err(OwnKeyError::Exists {
+                folder: folder.to_owned(),
+            });
         }
         Err(error) => return Err(error.into()),
     }
-    file::write_atomic(&folder.join("public_key.pem"), key.public().to_pem().as_bytes(), Mode::Kept)?;
+    file::write_atomic(
+        &folder.join("public_key.pem"),
+        key.public().to_pem().as_bytes(),
+        Mode::Kept,
+    )?;
     Ok(())
 }
 
@@ -249,7 +282,10 @@ pub fn write_signed_document(path: &Path, text: &str, key: &SecretKey, now: &Tim
 ///
 /// # Errors
 /// Why it does not count, in words.
-pub fn read_signed_yaml(path: &Path, is_trusted: impl Fn(&Fingerprint) -> Option<PublicKey>) -> Result<Option<serde_json::Value>, String> {
+pub fn read_signed_yaml(
+    path: &Path,
+    is_trusted: impl Fn(&Fingerprint) -> Option<PublicKey>,
+) -> Result<Option<serde_json::Value>, String> {
     let bytes = match file::read_bounded(path, 1 << 20) {
         Ok((bytes, _)) => bytes,
         Err(ReadError::Io(error)) if crate::bundle::is_absent(&error) => return Ok(None),
@@ -257,12 +293,19 @@ pub fn read_signed_yaml(path: &Path, is_trusted: impl Fn(&Fingerprint) -> Option
     };
     let layout = Layout::of(&bytes, &rye_trust::identity::format());
     let shown = path.display();
-    let Some(line) = &layout.signature else { return Err(format!("`{shown}` is not signed")) };
+    let Some(line) = &layout.signature else {
+        return Err(format!("`{shown}` is not signed"));
+    };
     let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
-    let is_vouched = is_trusted(&line.fingerprint).is_some_and(|key| key.verifies(&line.hash, &line.signature));
+    let is_vouched =
+        is_trusted(&line.fingerprint).is_some_and(|key| key.verifies(&line.hash, &line.signature));
     if !is_intact || !is_vouched {
-        return Err(format!("`{shown}` is not signed by a key you trust, or was changed"));
+        return Err(format!(
+            "`{shown}` is not signed by a key you trust, or was changed"
+        ));
     }
     let text = std::str::from_utf8(&bytes).map_err(|error| format!("`{shown}`: {error}"))?;
-    yaml::parse(text).map(|document| Some(document.value)).map_err(|problem| format!("`{shown}`:{problem}"))
+    yaml::parse(text)
+        .map(|document| Some(document.value))
+        .map_err(|problem| format!("`{shown}`:{problem}"))
 }

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use rye_item::{ExtractorSet, ItemRef, ItemType, Parsed, Problem, SignatureFormat, Space, metadata, parse, validate};
+use rye_item::{
+    ExtractorSet, ItemRef, ItemType, Parsed, Problem, SignatureFormat, Space, metadata, parse, validate,
+};
 use rye_trust::Subject;
 use serde_json::{Map, Value};
 
@@ -33,7 +35,15 @@ impl Located {
         bytes: Cow<'static, [u8]>,
         extractors: Arc<ExtractorSet>,
     ) -> Self {
-        Self { item, space, path, extension, bytes, extractors, parsed: OnceLock::new() }
+        Self {
+            item,
+            space,
+            path,
+            extension,
+            bytes,
+            extractors,
+            parsed: OnceLock::new(),
+        }
     }
 
     /// What its parser reads from it.
@@ -53,9 +63,10 @@ impl Located {
             let extractor = self.extractors.of(self.item.item_type);
             let parsed = match extractor.parser_for(&self.extension) {
                 Some(parser) => parse::parse(parser, &self.extension, &self.bytes),
-                None => {
-                    Parsed::failed(Problem::new(format!("No parser registered for extension: {}", self.extension)))
-                }
+                None => Parsed::failed(Problem::new(format!(
+                    "No parser registered for extension: {}",
+                    self.extension
+                ))),
             };
             let fields = metadata::extract(extractor, &parsed, self.item.id.name());
             (parsed, fields)
@@ -69,7 +80,10 @@ impl Located {
         let mut problems = parsed.problems.clone();
         // Fields of a text that could not be read are not missing: they are unreadable.
         if parsed.problems.is_empty() {
-            let place = validate::Place { name: self.item.id.name(), category: self.item.id.category() };
+            let place = validate::Place {
+                name: self.item.id.name(),
+                category: self.item.id.category(),
+            };
             let schema = &self.extractors.of(self.item.item_type).schema;
             problems.extend(validate::validate(schema, fields, parsed, place));
         }
@@ -97,12 +111,19 @@ impl Subject for Located {
     }
 
     fn format(&self) -> Option<&SignatureFormat> {
-        self.extractors.of(self.item.item_type).format_for(&self.extension)
+        self.extractors
+            .of(self.item.item_type)
+            .format_for(&self.extension)
     }
 
     fn misplacement(&self) -> Option<String> {
         let fields = self.fields();
-        let states = |field: &str| fields.get(field).and_then(Value::as_str).map(|text| text.trim_matches('/'));
+        let states = |field: &str| {
+            fields
+                .get(field)
+                .and_then(Value::as_str)
+                .map(|text| text.trim_matches('/'))
+        };
         let id = &self.item.id;
         if let Some(category) = states("category").filter(|category| *category != id.category()) {
             return Some(format!(
@@ -112,8 +133,15 @@ impl Subject for Located {
             ));
         }
         // A tool has no name of its own.
-        let name = (self.item.item_type != ItemType::Tool).then(|| states("name")).flatten();
-        name.filter(|name| *name != id.name())
-            .map(|name| format!("it says name `{}`, but is called `{}`", rye_item::text::one_line(name), id.name()))
+        let name = (self.item.item_type != ItemType::Tool)
+            .then(|| states("name"))
+            .flatten();
+        name.filter(|name| *name != id.name()).map(|name| {
+            format!(
+                "it says name `{}`, but is called `{}`",
+                rye_item::text::one_line(name),
+                id.name()
+            )
+        })
     }
 }

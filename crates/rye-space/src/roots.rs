@@ -72,18 +72,26 @@ impl Roots {
     /// # Errors
     /// What is wrong with the roots.
     pub fn check(&self) -> Result<(), RootsError> {
-        let Some(project) = &self.project else { return Ok(()) };
+        let Some(project) = &self.project else {
+            return Ok(());
+        };
         let real_project = real(project);
         let is_inside = |path: &Path| {
             let path = real(path);
             path.starts_with(&real_project) && path != real_project
         };
         if is_inside(&self.user) {
-            return Err(RootsError::UserInsideProject { user: self.user.clone(), project: project.clone() });
+            return Err(RootsError::UserInsideProject {
+                user: self.user.clone(),
+                project: project.clone(),
+            });
         }
         // The default key folder lies in user space, which may be the folder above the project, never below it.
         if is_inside(&self.signing_keys) && !real(&self.signing_keys).starts_with(real(&self.user_ai())) {
-            return Err(RootsError::KeysInsideProject { keys: self.signing_keys.clone(), project: project.clone() });
+            return Err(RootsError::KeysInsideProject {
+                keys: self.signing_keys.clone(),
+                project: project.clone(),
+            });
         }
         let ai = project.join(AI_FOLDER);
         if ai.exists() && !real(&ai).starts_with(&real_project) {
@@ -94,7 +102,8 @@ impl Roots {
 }
 
 /// The real path, resolving as much as exists.
-pub(crate) fn real(path: &Path) -> PathBuf {
+#[must_use]
+pub fn real(path: &Path) -> PathBuf {
     if let Ok(real) = fs_err::canonicalize(path) {
         return real;
     }

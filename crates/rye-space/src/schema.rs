@@ -1,7 +1,7 @@
 //! Schemas of config files: which settings there are, what they may hold, and who may set them.
 
 use rye_item::Problem;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Whether an unsigned project file may set a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,16 +41,23 @@ impl Schema {
     /// When it names no target or has no schema.
     pub fn from_value(document: &Value) -> Result<Self, Problem> {
         let target = document.get("target_config").and_then(Value::as_str);
-        let target = target.ok_or_else(|| Problem::new("a config schema needs `target_config`").of("target_config"))?;
+        let target = target
+            .ok_or_else(|| Problem::new("a config schema needs `target_config`").of("target_config"))?;
         let root = document.get("schema").filter(|schema| schema.is_object());
         let root = root.ok_or_else(|| Problem::new("a config schema needs `schema`").of("schema"))?;
-        Ok(Self { target: target.to_owned(), root: root.clone() })
+        Ok(Self {
+            target: target.to_owned(),
+            root: root.clone(),
+        })
     }
 
     /// Whether this schema is for the config `id`.
     #[must_use]
     pub fn is_for(&self, id: &str) -> bool {
-        let stem = self.target.rsplit_once('.').map_or(self.target.as_str(), |(stem, _)| stem);
+        let stem = self
+            .target
+            .rsplit_once('.')
+            .map_or(self.target.as_str(), |(stem, _)| stem);
         match stem.split_once('*') {
             None => stem == id,
             Some((before, after)) => {
@@ -63,16 +70,20 @@ impl Schema {
     }
 
     fn node(&self, path: &str) -> Option<&Value> {
-        path.split('.').filter(|key| !key.is_empty()).try_fold(&self.root, |node, key| {
-            let named = node.get("properties").and_then(|properties| properties.get(key));
-            named.or_else(|| node.get("additionalProperties").filter(|node| node.is_object()))
-        })
+        path.split('.')
+            .filter(|key| !key.is_empty())
+            .try_fold(&self.root, |node, key| {
+                let named = node.get("properties").and_then(|properties| properties.get(key));
+                named.or_else(|| node.get("additionalProperties").filter(|node| node.is_object()))
+            })
     }
 
     /// Whether the key holds further keys.
     #[must_use]
     pub fn is_object(&self, path: &str) -> bool {
-        self.node(path).is_some_and(|node| node.get("properties").is_some() || node.get("additionalProperties").is_some())
+        self.node(path).is_some_and(|node| {
+            node.get("properties").is_some() || node.get("additionalProperties").is_some()
+        })
     }
 
     /// Who may set the key; `None` when there is no such key.
@@ -102,7 +113,9 @@ impl Schema {
     /// # Errors
     /// What is wrong, in words.
     pub fn check(&self, path: &str, value: &Value) -> Result<(), String> {
-        let Some(node) = self.node(path) else { return Err("there is no such setting".to_owned()) };
+        let Some(node) = self.node(path) else {
+            return Err("there is no such setting".to_owned());
+        };
         let kind = node.get("type").and_then(Value::as_str).unwrap_or("any");
         let fits = match kind {
             "string" => value.is_string(),
@@ -114,13 +127,23 @@ impl Schema {
             _ => true,
         };
         if !fits {
-            return Err(format!("expected {kind}, found `{}`", rye_item::text::one_line(&value.to_string())));
+            return Err(format!(
+                "expected {kind}, found `{}`",
+                rye_item::text::one_line(&value.to_string())
+            ));
         }
         if let Some(words) = node.get("enum").and_then(Value::as_array)
             && !words.contains(value)
         {
-            let list = words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
-            return Err(format!("expected one of {list}, found `{}`", rye_item::text::one_line(&value.to_string())));
+            let list = words
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(", ");
+            return Err(format!(
+                "expected one of {list}, found `{}`",
+                rye_item::text::one_line(&value.to_string())
+            ));
         }
         let bound = |name: &str| node.get(name).and_then(Value::as_f64);
         match value.as_f64() {
@@ -132,6 +155,58 @@ impl Schema {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Keys that describe a config file and are no settings.
+const DESCRIPTION: [&str; 6] = [
+    "version",
+    "category",
+    "description",
+    "name",
+    "extends",
+    "schema_version",
+];
+
+/// Whether a top-level key describes the file instead of setting something.
+#[must_use]
+pub fn is_description(key: &str) -> bool {
+    DESCRIPTION.contains(&key)
+}
+
+impl Schema {
+    /// Everything in a document that the schema does not allow: key and reason.
+    #[must_use]
+    pub fn problems(&self, fields: &Map<String, Value>) -> Vec<(String, String)> {
+        let settings: Map<String, Value> = fields
+            .iter()
+            .filter(|(key, _)| !is_description(key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let mut leaves = Vec::new();
+        flatten(&Value::Object(settings), "", Some(self), &mut leaves);
+        leaves
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.clone(), self.check(&key, &value).err()?)))
+            .collect()
+    }
+}
+
+/// The settings of a document, one by one. What the schema calls an object is taken apart, anything else is whole.
+pub(crate) fn flatten(value: &Value, path: &str, schema: Option<&Schema>, leaves: &mut Vec<(String, Value)>) {
+    match value {
+        Value::Object(map) if !map.is_empty() && schema.is_none_or(|schema| schema.is_object(path)) => {
+            for (key, entry) in map {
+                let entry_path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                flatten(entry, &entry_path, schema, leaves);
+            }
+        }
+        Value::Object(map) if map.is_empty() && path.is_empty() => {}
+        other => leaves.push((path.to_owned(), other.clone())),
     }
 }
 
@@ -151,8 +226,20 @@ mod tests {
     #[test]
     fn marks_are_inherited_and_unknown_keys_have_none() {
         let schema = schema();
-        assert_eq!(schema.mark("x.y"), Some(Mark { is_user_only: true, ..Mark::default() }));
-        assert_eq!(schema.mark("z"), Some(Mark { safety: Safety::Safe, ..Mark::default() }));
+        assert_eq!(
+            schema.mark("x.y"),
+            Some(Mark {
+                is_user_only: true,
+                ..Mark::default()
+            })
+        );
+        assert_eq!(
+            schema.mark("z"),
+            Some(Mark {
+                safety: Safety::Safe,
+                ..Mark::default()
+            })
+        );
         assert_eq!(schema.mark("x.q"), None);
         assert_eq!(schema.mark("q"), None);
     }
@@ -161,14 +248,26 @@ mod tests {
     fn values_are_checked_against_type_words_and_bounds() {
         let schema = schema();
         assert_eq!(schema.check("x.y", &json!(3)), Ok(()));
-        assert_eq!(schema.check("x.y", &json!(10)), Err("expected at most 9, found 10".to_owned()));
-        assert_eq!(schema.check("x.y", &json!("3")), Err("expected integer, found `\"3\"`".to_owned()));
-        assert_eq!(schema.check("z", &json!("r")), Err("expected one of p, q, found `\"r\"`".to_owned()));
+        assert_eq!(
+            schema.check("x.y", &json!(10)),
+            Err("expected at most 9, found 10".to_owned())
+        );
+        assert_eq!(
+            schema.check("x.y", &json!("3")),
+            Err("expected integer, found `\"3\"`".to_owned())
+        );
+        assert_eq!(
+            schema.check("z", &json!("r")),
+            Err("expected one of p, q, found `\"r\"`".to_owned())
+        );
     }
 
     #[test]
     fn a_glob_target_matches_one_segment() {
-        let schema = Schema { target: "keys/trusted/*.toml".to_owned(), root: Value::Null };
+        let schema = Schema {
+            target: "keys/trusted/*.toml".to_owned(),
+            root: Value::Null,
+        };
         assert!(schema.is_for("keys/trusted/abc"));
         assert!(!schema.is_for("keys/trusted/a/b"));
         assert!(!schema.is_for("keys/other"));

@@ -57,7 +57,13 @@ impl Spaces {
     /// The spaces below `roots`, with these bundles. Nothing larger than `limit` bytes is read.
     #[must_use]
     pub fn new(roots: &Roots, bundles: Vec<Bundle>, extractors: Arc<ExtractorSet>, limit: u64) -> Self {
-        Self { project: roots.project_ai(), user: roots.user_ai(), bundles, extractors, limit }
+        Self {
+            project: roots.project_ai(),
+            user: roots.user_ai(),
+            bundles,
+            extractors,
+            limit,
+        }
     }
 
     /// The bundles, in order.
@@ -87,14 +93,20 @@ impl Spaces {
         match space {
             Space::Project => self.project.clone(),
             Space::User => Some(self.user.clone()),
-            Space::System(id) => self.bundles.iter().find(|bundle| bundle.id == *id).and_then(Bundle::folder),
+            Space::System(id) => self
+                .bundles
+                .iter()
+                .find(|bundle| bundle.id == *id)
+                .and_then(Bundle::folder),
         }
     }
 
     /// Every place an item could be in, highest space first, at most one per space.
     #[must_use]
     pub fn places(&self, item: &ItemRef) -> Vec<Place> {
-        self.order().filter_map(|space| self.place_in(item, space)).collect()
+        self.order()
+            .filter_map(|space| self.place_in(item, space))
+            .collect()
     }
 
     fn place_in(&self, item: &ItemRef, space: Space) -> Option<Place> {
@@ -108,10 +120,17 @@ impl Spaces {
             }
             if let Origin::Embedded(embedded) = bundle.origin {
                 let at = |extension: &str| format!("{AI_FOLDER}/{}", file(extension));
-                let found = extensions.iter().find(|extension| embedded.file(&at(extension)).is_some());
+                let found = extensions
+                    .iter()
+                    .find(|extension| embedded.file(&at(extension)).is_some());
                 let extension = found.unwrap_or(first).clone();
                 let path = embedded_path(embedded.id, &at(&extension));
-                return Some(Place { space, path, extension, is_found: found.is_some() });
+                return Some(Place {
+                    space,
+                    path,
+                    extension,
+                    is_found: found.is_some(),
+                });
             }
         }
         let folder = self.folder(&space)?;
@@ -121,7 +140,12 @@ impl Spaces {
         };
         let found = extensions.iter().find(|extension| is_there(extension));
         let extension = found.unwrap_or(first).clone();
-        Some(Place { space, path: folder.join(file(&extension)), extension, is_found: found.is_some() })
+        Some(Place {
+            space,
+            path: folder.join(file(&extension)),
+            extension,
+            is_found: found.is_some(),
+        })
     }
 
     /// The winning file of an item, read; only in `from` if that is given.
@@ -145,7 +169,11 @@ impl Spaces {
     pub fn read(&self, item: &ItemRef, place: &Place) -> Result<Located, LocateError> {
         let bytes = self.bytes_at(item, place).map_err(|source| match source {
             ReadError::Io(error) if is_absent(&error) => LocateError::NotFound(item.clone()),
-            source => LocateError::Unreadable { item: item.clone(), space: place.space.clone(), source },
+            source => LocateError::Unreadable {
+                item: item.clone(),
+                space: place.space.clone(),
+                source,
+            },
         })?;
         Ok(Located::new(
             item.clone(),
@@ -160,11 +188,17 @@ impl Spaces {
     fn bytes_at(&self, item: &ItemRef, place: &Place) -> Result<Cow<'static, [u8]>, ReadError> {
         let relative = format!("{}/{}{}", item.item_type.folder(), item.id, place.extension);
         if let Space::System(id) = &place.space
-            && let Some(Bundle { origin: Origin::Embedded(embedded), .. }) =
-                self.bundles.iter().find(|bundle| bundle.id == *id)
+            && let Some(Bundle {
+                origin: Origin::Embedded(embedded),
+                ..
+            }) = self.bundles.iter().find(|bundle| bundle.id == *id)
         {
             let absent = || std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Ok(Cow::Borrowed(embedded.file(&format!("{AI_FOLDER}/{relative}")).ok_or_else(absent)?));
+            return Ok(Cow::Borrowed(
+                embedded
+                    .file(&format!("{AI_FOLDER}/{relative}"))
+                    .ok_or_else(absent)?,
+            ));
         }
         let folder = self.folder(&place.space).unwrap_or_default();
         let (bytes, _) = lillux::file::read_beneath(&folder, Path::new(&relative), self.limit)?;
@@ -186,7 +220,8 @@ impl Spaces {
             },
         };
         if let Some(bundle) = bundle {
-            walk.entries.retain(|entry| bundle.admits(entry.item.item_type, &entry.item.id));
+            walk.entries
+                .retain(|entry| bundle.admits(entry.item.item_type, &entry.item.id));
         }
         walk
     }

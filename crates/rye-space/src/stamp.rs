@@ -19,7 +19,8 @@ impl Stamp {
     /// The stamp of a file with this metadata.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Self {
-        let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+        let nanoseconds =
+            |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
         Self {
             size: i64::try_from(metadata.size()).unwrap_or(i64::MAX),
             modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),

@@ -8,6 +8,14 @@ use crate::stamp::Stamp;
 
 /// Folders that hold no items, whatever their files are called.
 const SKIPPED: [&str; 3] = ["__pycache__", "node_modules", "venv"];
+/// Files of package managers: they lie beside tools and are none.
+const SKIPPED_FILES: [&str; 5] = [
+    "package.json",
+    "package-lock.json",
+    "yarn.lock",
+    "pnpm-lock.yaml",
+    "tsconfig.json",
+];
 /// Deeper than an id can be.
 const MAX_DEPTH: usize = 128;
 
@@ -49,22 +57,32 @@ pub fn walk(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
     for item_type in types {
         let mut pending = vec![(ai.join(item_type.folder()), String::new(), 0)];
         while let Some((folder, prefix, depth)) = pending.pop() {
-            let Ok(entries) = fs_err::read_dir(&folder) else { continue };
+            let Ok(entries) = fs_err::read_dir(&folder) else {
+                continue;
+            };
             for entry in entries.flatten() {
                 let name = entry.file_name();
                 let Some(name) = name.to_str() else {
-                    walk.strays.push(Stray { path: entry.path(), reason: "its name is not UTF-8".to_owned() });
+                    walk.strays.push(Stray {
+                        path: entry.path(),
+                        reason: "its name is not UTF-8".to_owned(),
+                    });
                     continue;
                 };
                 if name.starts_with('.') {
                     continue;
                 }
-                let Ok(mut file_type) = entry.file_type() else { continue };
+                let Ok(mut file_type) = entry.file_type() else {
+                    continue;
+                };
                 if file_type.is_symlink() {
                     match linked_type(ai, &entry.path()) {
                         Ok(target) => file_type = target,
                         Err(reason) => {
-                            walk.strays.push(Stray { path: entry.path(), reason });
+                            walk.strays.push(Stray {
+                                path: entry.path(),
+                                reason,
+                            });
                             continue;
                         }
                     }
@@ -78,8 +96,18 @@ pub fn walk(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
                         pending.push((entry.path(), format!("{prefix}{name}/"), depth + 1));
                     }
                 } else if file_type.is_file() {
-                    let Ok(metadata) = fs_err::metadata(entry.path()) else { continue };
-                    note_file(*item_type, &prefix, name, &entry.path(), Stamp::of(&metadata), extractors, &mut walk);
+                    let Ok(metadata) = fs_err::metadata(entry.path()) else {
+                        continue;
+                    };
+                    note_file(
+                        *item_type,
+                        &prefix,
+                        name,
+                        &entry.path(),
+                        Stamp::of(&metadata),
+                        extractors,
+                        &mut walk,
+                    );
                 }
             }
         }
@@ -96,8 +124,18 @@ fn note_file(
     extractors: &ExtractorSet,
     walk: &mut Walk,
 ) {
-    let Some((stem, extension)) = split_extension(name) else { return };
-    if !extractors.of(item_type).extensions.iter().any(|known| known == extension) {
+    if SKIPPED_FILES.contains(&name) {
+        return;
+    }
+    let Some((stem, extension)) = split_extension(name) else {
+        return;
+    };
+    if !extractors
+        .of(item_type)
+        .extensions
+        .iter()
+        .any(|known| known == extension)
+    {
         return;
     }
     match ItemId::new(format!("{prefix}{stem}")) {
@@ -107,7 +145,10 @@ fn note_file(
             relative: format!("{}/{prefix}{name}", item_type.folder()),
             stamp,
         }),
-        Err(error) => walk.strays.push(Stray { path: path.to_owned(), reason: error.to_string() }),
+        Err(error) => walk.strays.push(Stray {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        }),
     }
 }
 
@@ -125,5 +166,7 @@ fn linked_type(ai: &Path, path: &Path) -> Result<std::fs::FileType, String> {
     if !target.starts_with(root) {
         return Err("it is a link that leaves its space".to_owned());
     }
-    fs_err::metadata(&target).map(|metadata| metadata.file_type()).map_err(|error| error.to_string())
+    fs_err::metadata(&target)
+        .map(|metadata| metadata.file_type())
+        .map_err(|error| error.to_string())
 }

@@ -66,7 +66,10 @@ impl Workspace {
     /// # Errors
     /// When the roots are refused or the binary is damaged.
     pub fn open(roots: Roots) -> Result<Self, OpenError> {
-        roots.check()?;
+        // A folder without `.ai` is no project yet, wherever it lies.
+        if roots.project_ai().is_some_and(|ai| ai.exists()) {
+            roots.check()?;
+        }
         let mut watched = Watched::default();
         let user_ai = roots.user_ai();
         let project_key = roots.project_key();
@@ -85,7 +88,9 @@ impl Workspace {
         ] {
             watched.add(path);
         }
-        user_documents.iter().for_each(|found| watched.add(found.path.clone()));
+        user_documents
+            .iter()
+            .for_each(|found| watched.add(found.path.clone()));
 
         let embedded = bundle::embedded();
         for bundle in &embedded {
@@ -103,20 +108,32 @@ impl Workspace {
             }
             None => Vec::new(),
         };
-        project_documents.iter().for_each(|found| watched.add(found.path.clone()));
+        project_documents
+            .iter()
+            .for_each(|found| watched.add(found.path.clone()));
         ring.add_project(&counted(&project_documents));
 
         let bare = Spaces::new(&roots, Vec::new(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
-        let judge = Judge { keys: &ring, is_project_approved };
+        let judge = Judge {
+            keys: &ring,
+            is_project_approved,
+        };
         let schema = core.schemas.iter().find(|schema| schema.is_for("config"));
         let settings = config::load(&bare, &core.config_item, &core.config, schema, judge);
         for space in [Some(user_ai.clone()), roots.project_ai()].into_iter().flatten() {
-            core.extractors.of(ItemType::Config).extensions.iter().for_each(|extension| {
-                watched.add(space.join(format!("config/config{extension}")));
-            });
+            core.extractors
+                .of(ItemType::Config)
+                .extensions
+                .iter()
+                .for_each(|extension| {
+                    watched.add(space.join(format!("config/config{extension}")));
+                });
         }
 
-        let limit = settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_LIMIT);
+        let limit = settings
+            .get("items.max_bytes")
+            .and_then(Value::as_u64)
+            .unwrap_or(DEFAULT_LIMIT);
         let bundles = gather_bundles(embedded, &roots, &settings, &approvals, &mut ring, &mut notices);
         let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
         let spaces = Spaces::new(&roots, bundles, extractors, limit);
@@ -149,7 +166,10 @@ impl Workspace {
             return self.settings.clone();
         }
         let item = ItemRef::new(ItemType::Config, id.clone());
-        let judge = Judge { keys: &self.keys, is_project_approved: self.is_project_approved };
+        let judge = Judge {
+            keys: &self.keys,
+            is_project_approved: self.is_project_approved,
+        };
         config::load(&self.spaces, &item, &[], self.schema_for(id), judge)
     }
 
@@ -165,12 +185,19 @@ impl Workspace {
     pub fn allows_dev_mode(&self) -> bool {
         let listed = self.settings.texts("dev_mode.projects");
         self.is_project_approved
-            && self.roots.project_key().is_some_and(|project| listed.iter().any(|known| *known == project))
+            && self
+                .roots
+                .project_key()
+                .is_some_and(|project| listed.contains(&project))
     }
 }
 
 fn counted(found: &[Found]) -> Vec<Identity> {
-    found.iter().filter_map(|found| found.identity.as_ref().ok()).cloned().collect()
+    found
+        .iter()
+        .filter_map(|found| found.identity.as_ref().ok())
+        .cloned()
+        .collect()
 }
 
 /// What the binary itself brings, verified like everything else.
@@ -184,7 +211,11 @@ struct Core {
 impl Core {
     fn load(roots: &Roots, embedded: &[Bundle], ring: &KeyRing) -> Result<Self, OpenError> {
         let damaged = |what: &dyn std::fmt::Display| OpenError::Damaged(what.to_string());
-        let core: Vec<Bundle> = embedded.iter().filter(|bundle| bundle.id.as_str() == CORE).cloned().collect();
+        let core: Vec<Bundle> = embedded
+            .iter()
+            .filter(|bundle| bundle.id.as_str() == CORE)
+            .cloned()
+            .collect();
         let bundle = core.first().ok_or_else(|| damaged(&"there is no core bundle"))?;
         // The extractors are needed to verify the extractors: they are first read as YAML, then verified by what they
         // say themselves. The seal key is inside the binary, so a changed extractor cannot pass.
@@ -192,7 +223,11 @@ impl Core {
         for item_type in ItemType::ALL {
             let name = item_type.as_str();
             let path = format!("tools/rye/core/extractors/{name}/{name}_extractor.yaml");
-            let bytes = bundle.read(&path, DEFAULT_LIMIT).ok().flatten().ok_or_else(|| damaged(&path))?;
+            let bytes = bundle
+                .read(&path, DEFAULT_LIMIT)
+                .ok()
+                .flatten()
+                .ok_or_else(|| damaged(&path))?;
             let text = std::str::from_utf8(&bytes).map_err(|error| damaged(&error))?;
             let document = rye_item::yaml::parse(text).map_err(|problem| damaged(&problem))?;
             let extractor = Extractor::from_value(item_type, &document.value)
@@ -200,14 +235,28 @@ impl Core {
             extractors.push(extractor);
         }
         let extractors = Arc::new(ExtractorSet::new(extractors).map_err(|missing| damaged(&missing))?);
-        let spaces = Spaces::new(&Roots { project: None, ..roots.clone() }, core.clone(), Arc::clone(&extractors), DEFAULT_LIMIT);
+        let spaces = Spaces::new(
+            &Roots {
+                project: None,
+                ..roots.clone()
+            },
+            core.clone(),
+            Arc::clone(&extractors),
+            DEFAULT_LIMIT,
+        );
         let space = Space::System(bundle.id.clone());
         let verified = |item: &ItemRef| -> Result<Verified<Located>, OpenError> {
-            let place = spaces.places(item).into_iter().find(|place| place.space == space && place.is_found);
+            let place = spaces
+                .places(item)
+                .into_iter()
+                .find(|place| place.space == space && place.is_found);
             let place = place.ok_or_else(|| damaged(&item))?;
             let located = spaces.read(item, &place).map_err(|error| damaged(&error))?;
             verify(located, ring).map_err(|refusal| {
-                damaged(&format!("{item}: {}", refusal.report.reason.clone().unwrap_or_default()))
+                damaged(&format!(
+                    "{item}: {}",
+                    refusal.report.reason.clone().unwrap_or_default()
+                ))
             })
         };
         let mut schemas = Vec::new();
@@ -225,7 +274,12 @@ impl Core {
         }
         let config_item = config::main_config().map_err(|error| damaged(&error))?;
         let config = vec![verified(&config_item)?.into_subject()];
-        Ok(Self { extractors, schemas, config, config_item })
+        Ok(Self {
+            extractors,
+            schemas,
+            config,
+            config_item,
+        })
     }
 }
 
@@ -248,7 +302,11 @@ fn gather_bundles(
                 continue;
             }
         };
-        let pins: Vec<_> = approvals.pins.iter().filter(|pin| pin.bundle == bundle.id).collect();
+        let pins: Vec<_> = approvals
+            .pins
+            .iter()
+            .filter(|pin| pin.bundle == bundle.id)
+            .collect();
         if pins.is_empty() {
             if !bundles.iter().chain(&waiting).any(|known| known.id == bundle.id) {
                 waiting.push(bundle);
@@ -259,7 +317,11 @@ fn gather_bundles(
         let identities: Vec<Identity> = pins
             .iter()
             .map(|pin| {
-                let shipped = bundle.signers.iter().find(|signer| signer.key == pin.key).cloned();
+                let shipped = bundle
+                    .signers
+                    .iter()
+                    .find(|signer| signer.key == pin.key)
+                    .cloned();
                 shipped.unwrap_or_else(|| Identity::new(pin.key.clone(), bundle.id.as_str()))
             })
             .collect();
@@ -285,20 +347,31 @@ fn gather_bundles(
 }
 
 fn configured_folders(roots: &Roots, settings: &Merged) -> Vec<Configured> {
-    let from_config = settings.get("bundles.paths").and_then(Value::as_array).into_iter().flatten();
+    let from_config = settings
+        .get("bundles.paths")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
     let from_config = from_config.filter_map(|entry| match entry {
-        Value::String(path) => Some(Configured { path: expand(path, roots), ..Configured::default() }),
+        Value::String(path) => Some(Configured {
+            path: expand(path, roots),
+            ..Configured::default()
+        }),
         Value::Object(map) => Some(Configured {
             path: expand(map.get("path")?.as_str()?, roots),
             id: map.get("id").and_then(Value::as_str).map(str::to_owned),
             categories: map.get("categories").and_then(Value::as_array).map(|list| {
-                list.iter().filter_map(|category| category.as_str().map(str::to_owned)).collect()
+                list.iter()
+                    .filter_map(|category| category.as_str().map(str::to_owned))
+                    .collect()
             }),
         }),
         _ => None,
     });
-    let from_environment =
-        roots.bundle_paths.iter().map(|path| Configured { path: path.clone(), ..Configured::default() });
+    let from_environment = roots.bundle_paths.iter().map(|path| Configured {
+        path: path.clone(),
+        ..Configured::default()
+    });
     from_config.chain(from_environment).collect()
 }
 
@@ -318,18 +391,27 @@ fn teach(
     is_project_approved: bool,
     notices: &mut Vec<String>,
 ) -> Arc<ExtractorSet> {
-    let spaces = Spaces::new(roots, bundles.to_vec(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
+    let spaces = Spaces::new(
+        roots,
+        bundles.to_vec(),
+        Arc::clone(&core.extractors),
+        DEFAULT_LIMIT,
+    );
     let mut taught: Option<ExtractorSet> = None;
     for item_type in ItemType::ALL {
         let name = item_type.as_str();
-        let Ok(id) = ItemId::new(format!("rye/core/extractors/{name}/{name}_extractor")) else { continue };
+        let Ok(id) = ItemId::new(format!("rye/core/extractors/{name}/{name}_extractor")) else {
+            continue;
+        };
         let item = ItemRef::new(ItemType::Tool, id);
         for place in spaces.places(&item).iter().filter(|place| place.is_found) {
             let is_core = matches!(&place.space, Space::System(bundle) if bundle.as_str() == CORE);
             if is_core || (place.space == Space::Project && !is_project_approved) {
                 continue;
             }
-            let Ok(located) = spaces.read(&item, place) else { continue };
+            let Ok(located) = spaces.read(&item, place) else {
+                continue;
+            };
             let shown = place.path.display().to_string();
             let located = match verify(located, ring) {
                 Ok(located) => located,
@@ -341,9 +423,13 @@ fn teach(
             };
             match Extractor::from_value(item_type, &Value::Object(located.parsed().fields.clone())) {
                 Ok(extractor) => {
-                    taught.get_or_insert_with(|| core.extractors.as_ref().clone()).teach(&extractor);
+                    taught
+                        .get_or_insert_with(|| core.extractors.as_ref().clone())
+                        .teach(&extractor);
                 }
-                Err(problems) => notices.push(format!("the extractor `{shown}` is left out: {}", problems[0])),
+                Err(problems) => {
+                    notices.push(format!("the extractor `{shown}` is left out: {}", problems[0]));
+                }
             }
         }
     }

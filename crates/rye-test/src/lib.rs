@@ -1,1 +1,109 @@
-//! rye-test
+//! For tests only: temporary spaces, and files to put into them.
+#![allow(
+    clippy::expect_used,
+    reason = "a test that cannot set up its folder has failed"
+)]
+
+use std::path::{Path, PathBuf};
+
+use lillux::file::{self, Mode};
+
+/// A home and a project in a temporary folder, removed when dropped.
+#[derive(Debug)]
+pub struct World {
+    folder: tempfile::TempDir,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl World {
+    /// A new, empty world.
+    #[must_use]
+    pub fn new() -> Self {
+        let world = Self {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+        };
+        for folder in [world.home(), world.project(), world.cache()] {
+            file::create_folders(&folder, false).expect("a folder of the world");
+        }
+        world
+    }
+
+    /// The world's own folder.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().canonicalize().expect("the world's folder")
+    }
+
+    /// The user's home, which is the user space's base.
+    #[must_use]
+    pub fn home(&self) -> PathBuf {
+        self.path().join("home")
+    }
+
+    /// The project.
+    #[must_use]
+    pub fn project(&self) -> PathBuf {
+        self.path().join("project")
+    }
+
+    /// The cache folder.
+    #[must_use]
+    pub fn cache(&self) -> PathBuf {
+        self.path().join("cache")
+    }
+
+    /// Writes a file below the world's folder, with its folders.
+    pub fn write(&self, relative: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(relative);
+        write(&path, content.as_ref());
+        path
+    }
+
+    /// Reads a file below the world's folder.
+    #[must_use]
+    pub fn read(&self, relative: &str) -> Vec<u8> {
+        file::read_bounded(&self.path().join(relative), 64 << 20)
+            .expect("a file of the world")
+            .0
+    }
+
+    /// Reads a text below the world's folder.
+    #[must_use]
+    pub fn text(&self, relative: &str) -> String {
+        String::from_utf8(self.read(relative)).expect("a text of the world")
+    }
+}
+
+fn write(path: &Path, content: &[u8]) {
+    file::create_folders(path.parent().expect("a file has a folder"), false).expect("a folder");
+    file::write_atomic(path, content, Mode::Kept).expect("a file");
+}
+
+/// A small valid tool.
+#[must_use]
+pub fn tool(category: &str, description: &str) -> String {
+    format!(
+        "__version__ = \"1.0.0\"\n__tool_type__ = \"python\"\n__executor_id__ = \"rye/core/runtimes/python/function\"\n__category__ = \"{category}\"\n__tool_description__ = \"{description}\"\n\n\ndef execute(params, project_path):\n    return {{}}\n"
+    )
+}
+
+/// A small valid directive.
+#[must_use]
+pub fn directive(category: &str, name: &str, description: &str) -> String {
+    format!(
+        "# {description}\n\n```xml\n<directive name=\"{name}\" version=\"1.0.0\">\n  <metadata>\n    <description>{description}</description>\n    <category>{category}</category>\n    <author>test</author>\n  </metadata>\n</directive>\n```\n\nDo it.\n"
+    )
+}
+
+/// A small valid knowledge entry.
+#[must_use]
+pub fn knowledge(category: &str, name: &str, title: &str, body: &str) -> String {
+    format!(
+        "```yaml\nname: {name}\ntitle: {title}\nentry_type: reference\ncategory: {category}\nversion: \"1.0.0\"\n```\n\n{body}\n"
+    )
+}

@@ -59,22 +59,40 @@ pub fn whole_hash(bytes: &[u8], layout: &Layout) -> Digest {
     Digest::of(&bytes[layout.content.clone()])
 }
 
-/// Compares a file with the hash in its signature line: whole content first, then the original's rule.
+/// Compares a file with the hash in its signature line: whole content first, then the original's rule. The line's own
+/// break must be the one that signing writes, or a change of it would go unseen.
 #[must_use]
 pub fn compare(item_type: ItemType, bytes: &[u8], layout: &Layout) -> Content {
-    let Some(signature) = &layout.signature else { return Content::Unsigned };
+    let Some(signature) = &layout.signature else {
+        return Content::Unsigned;
+    };
     let content = &bytes[layout.content.clone()];
     let actual = Digest::of(content);
-    if actual == signature.hash {
-        return Content::Intact { coverage: Coverage::Full, uncovered: uncovered(bytes, layout, &layout.content) };
-    }
-    if let Some(part) = original_part(item_type, content) {
-        let part = layout.content.start + part.start..layout.content.start + part.end;
-        if Digest::of(&bytes[part.clone()]) == signature.hash {
-            return Content::Intact { coverage: Coverage::Partial, uncovered: uncovered(bytes, layout, &part) };
+    let covered = if actual == signature.hash {
+        Some((Coverage::Full, layout.content.clone()))
+    } else {
+        original_part(item_type, content)
+            .map(|part| layout.content.start + part.start..layout.content.start + part.end)
+            .filter(|part| Digest::of(&bytes[part.clone()]) == signature.hash)
+            .map(|part| (Coverage::Partial, part))
+    };
+    match covered {
+        Some((coverage, part)) if layout.has_own_break(bytes) => Content::Intact {
+            coverage,
+            uncovered: uncovered(bytes, layout, &part),
+        },
+        Some(_) => Content::Changed {
+            actual,
+            only_line_endings: true,
+        },
+        None => {
+            let only_line_endings = differs_in_line_endings(item_type, content, &signature.hash);
+            Content::Changed {
+                actual,
+                only_line_endings,
+            }
         }
     }
-    Content::Changed { actual, only_line_endings: differs_in_line_endings(item_type, content, &signature.hash) }
 }
 
 /// Everything outside `covered`: a shebang, the signature line's own words that no signature protects, and what the
@@ -84,7 +102,9 @@ fn uncovered(bytes: &[u8], layout: &Layout, covered: &Range<usize>) -> Vec<Range
     let line = &bytes[layout.line.clone()];
     if let Some(signature) = &layout.signature {
         let mut note = |word: &str| {
-            let start = line.windows(word.len()).position(|window| window == word.as_bytes());
+            let start = line
+                .windows(word.len())
+                .position(|window| window == word.as_bytes());
             if let Some(start) = start {
                 let start = layout.line.start + start;
                 ranges.push(start..start + word.len());
@@ -129,7 +149,9 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 }
 
 fn find_last(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack.windows(needle.len()).rposition(|window| window == needle)
+    haystack
+        .windows(needle.len())
+        .rposition(|window| window == needle)
 }
 
 /// `range` without outer white space, as the original's `str.strip` sees it.
@@ -146,7 +168,9 @@ fn trimmed(content: &[u8], range: Range<usize>) -> Range<usize> {
 
 /// Whether the content would match after all if its line endings were other ones.
 fn differs_in_line_endings(item_type: ItemType, content: &[u8], hash: &Digest) -> bool {
-    let Ok(text) = std::str::from_utf8(content) else { return false };
+    let Ok(text) = std::str::from_utf8(content) else {
+        return false;
+    };
     let unix = text.replace("\r\n", "\n").replace('\r', "\n");
     let windows = unix.replace('\n', "\r\n");
     [unix, windows].iter().any(|variant| {
@@ -166,7 +190,10 @@ mod tests {
         let part = original_part(ItemType::Directive, content).expect("part");
         assert_eq!(&content[part], b"<directive a=\"1\">x</directive> y </directive>");
         assert_eq!(original_part(ItemType::Directive, b"no tags"), None);
-        assert_eq!(original_part(ItemType::Directive, b"</directive> <directive>"), None);
+        assert_eq!(
+            original_part(ItemType::Directive, b"</directive> <directive>"),
+            None
+        );
     }
 
     #[test]

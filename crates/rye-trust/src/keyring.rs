@@ -1,6 +1,6 @@
 //! Whose signatures count, and where. Built from documents by `rye-space`; the rules are here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use lillux::{Fingerprint, PublicKey};
 use rye_item::{BundleId, Space};
@@ -59,7 +59,8 @@ pub struct KeyRing {
     general: BTreeMap<Fingerprint, TrustedKey>,
     project: BTreeMap<Fingerprint, TrustedKey>,
     bundles: BTreeMap<BundleId, BTreeMap<Fingerprint, TrustedKey>>,
-    introducers: BTreeSet<Fingerprint>,
+    /// Keys that count here by the user's word and may introduce others; an introduced key is never one of them.
+    introducers: BTreeMap<Fingerprint, PublicKey>,
     revoked: BTreeMap<Fingerprint, Revocation>,
 }
 
@@ -88,9 +89,15 @@ impl KeyRing {
             let found: Vec<&Identity> = documents
                 .iter()
                 .filter(|document| !ring.is_revoked(&document.fingerprint))
-                .filter(|document| !accepted.iter().any(|known| known.fingerprint == document.fingerprint))
                 .filter(|document| {
-                    accepted.iter().any(|signer| signer.projects.is_none() && document.is_signed_by(&signer.key))
+                    !accepted
+                        .iter()
+                        .any(|known| known.fingerprint == document.fingerprint)
+                })
+                .filter(|document| {
+                    accepted
+                        .iter()
+                        .any(|signer| signer.projects.is_none() && document.is_signed_by(&signer.key))
                 })
                 .collect();
             if found.is_empty() {
@@ -99,17 +106,20 @@ impl KeyRing {
             accepted.extend(found);
         }
         for document in accepted {
-            let is_by_own_key = own.is_some_and(|own| document.is_signed_by(own));
-            if document.may_introduce && is_by_own_key {
-                ring.introducers.insert(document.fingerprint);
-            }
             match &document.projects {
-                None => ring.general.insert(document.fingerprint, trusted(document, Vouch::User)),
+                None => ring
+                    .general
+                    .insert(document.fingerprint, trusted(document, Vouch::User)),
                 Some(projects) if project.is_some_and(|path| projects.iter().any(|known| known == path)) => {
-                    ring.project.insert(document.fingerprint, trusted(document, Vouch::Project))
+                    ring.project
+                        .insert(document.fingerprint, trusted(document, Vouch::Project))
                 }
-                Some(_) => None,
+                Some(_) => continue,
             };
+            if document.may_introduce && own.is_some_and(|own| document.is_signed_by(own)) {
+                ring.introducers
+                    .insert(document.fingerprint, document.key.clone());
+            }
         }
         ring
     }
@@ -117,13 +127,11 @@ impl KeyRing {
     /// Adds what documents of project space introduce: one step from a key the user marked, never further.
     pub fn add_project(&mut self, documents: &[Identity]) {
         for document in documents {
-            let introducer = self
+            let is_introduced = self
                 .introducers
-                .iter()
-                .filter(|fingerprint| !self.is_revoked(fingerprint))
-                .filter_map(|fingerprint| self.general.get(fingerprint).or_else(|| self.project.get(fingerprint)))
-                .any(|introducer| document.is_signed_by(&introducer.key));
-            if introducer && !self.is_revoked(&document.fingerprint) {
+                .values()
+                .any(|introducer| document.is_signed_by(introducer));
+            if is_introduced && !self.is_revoked(&document.fingerprint) {
                 self.project
                     .entry(document.fingerprint)
                     .or_insert_with(|| trusted(document, Vouch::Introduced));
@@ -131,11 +139,13 @@ impl KeyRing {
         }
     }
 
-    /// Lets `keys` vouch for the items of `bundle`.
+    /// Lets `keys` vouch for the items of `bundle`; revoked ones do not.
     pub fn add_bundle(&mut self, bundle: &BundleId, keys: impl IntoIterator<Item = Identity>) {
-        let known = self.bundles.entry(bundle.clone()).or_default();
+        let (revoked, known) = (&self.revoked, self.bundles.entry(bundle.clone()).or_default());
         for identity in keys {
-            known.insert(identity.fingerprint, trusted(&identity, Vouch::Bundle));
+            if !revoked.contains_key(&identity.fingerprint) {
+                known.insert(identity.fingerprint, trusted(&identity, Vouch::Bundle));
+            }
         }
     }
 
@@ -145,15 +155,15 @@ impl KeyRing {
         self.add_bundle(bundle, keys);
     }
 
-    /// The key that counts for an item of `space`, by the fingerprint its signature names.
+    /// The key that counts for an item of `space`, by the fingerprint its signature names. What the user says of a key
+    /// goes before what a project's or a bundle's document says. Revoked keys are never found.
     #[must_use]
     pub fn find(&self, fingerprint: &Fingerprint, space: &Space) -> Option<&TrustedKey> {
-        let local = match space {
+        self.general.get(fingerprint).or_else(|| match space {
             Space::Project => self.project.get(fingerprint),
             Space::User => None,
             Space::System(bundle) => self.bundles.get(bundle).and_then(|keys| keys.get(fingerprint)),
-        };
-        local.or_else(|| self.general.get(fingerprint))
+        })
     }
 
     /// The revocation of this fingerprint, if the user revoked it.
@@ -166,18 +176,25 @@ impl KeyRing {
     #[must_use]
     pub fn is_general(&self, key: &PublicKey) -> bool {
         let fingerprint = key.fingerprint();
-        !self.is_revoked(&fingerprint) && self.general.get(&fingerprint).is_some_and(|known| known.key == *key)
+        !self.is_revoked(&fingerprint)
+            && self
+                .general
+                .get(&fingerprint)
+                .is_some_and(|known| known.key == *key)
     }
 
-    /// Whether documents signed by this key introduce their keys.
+    /// Whether documents signed by this key introduce their keys to the project at hand.
     #[must_use]
     pub fn is_introducer(&self, fingerprint: &Fingerprint) -> bool {
-        self.introducers.contains(fingerprint)
+        self.introducers.contains_key(fingerprint)
     }
 
     /// Every key that counts somewhere, with its fingerprint.
     pub fn keys(&self) -> impl Iterator<Item = (&Fingerprint, &TrustedKey)> {
-        self.general.iter().chain(&self.project).chain(self.bundles.values().flatten())
+        self.general
+            .iter()
+            .chain(&self.project)
+            .chain(self.bundles.values().flatten())
     }
 
     fn is_revoked(&self, fingerprint: &Fingerprint) -> bool {
@@ -186,5 +203,9 @@ impl KeyRing {
 }
 
 fn trusted(identity: &Identity, vouch: Vouch) -> TrustedKey {
-    TrustedKey { key: identity.key.clone(), owner: identity.owner.clone(), vouch }
+    TrustedKey {
+        key: identity.key.clone(),
+        owner: identity.owner.clone(),
+        vouch,
+    }
 }

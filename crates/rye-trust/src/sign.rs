@@ -20,7 +20,7 @@ pub enum Signed {
     },
 }
 
-/// Signs a file's bytes with `key`. Validation comes before this, writing after it.
+/// Signs a file's bytes with `key`, with the line break the file uses. Validation comes before this, writing after it.
 #[must_use]
 pub fn sign(bytes: &[u8], format: &SignatureFormat, key: &SecretKey, now: &Timestamp) -> Signed {
     let layout = Layout::of(bytes, format);
@@ -28,6 +28,7 @@ pub fn sign(bytes: &[u8], format: &SignatureFormat, key: &SecretKey, now: &Times
     let public = key.public();
     if let Some(present) = &layout.signature
         && present.hash == hash
+        && layout.has_own_break(bytes)
         && present.fingerprint == public.fingerprint()
         && public.verifies(&hash, &present.signature)
     {
@@ -42,16 +43,13 @@ pub fn sign(bytes: &[u8], format: &SignatureFormat, key: &SecretKey, now: &Times
         fingerprint: public.fingerprint(),
         registry: None,
     };
-    let line = write_line(&signature, format, uses_crlf(bytes));
+    let line = write_line(&signature, format, layout.line_break(bytes));
     let mut written = Vec::with_capacity(bytes.len() + line.len());
     written.extend_from_slice(&bytes[layout.shebang.clone()]);
     written.extend_from_slice(line.as_bytes());
     written.extend_from_slice(&bytes[layout.content.clone()]);
-    Signed::Written { bytes: written, signature }
-}
-
-/// Whether the file's first line ends with CRLF.
-fn uses_crlf(bytes: &[u8]) -> bool {
-    let end = bytes.iter().position(|byte| *byte == b'\n');
-    end.is_some_and(|end| end > 0 && bytes[end - 1] == b'\r')
+    Signed::Written {
+        bytes: written,
+        signature,
+    }
 }

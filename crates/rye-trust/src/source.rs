@@ -22,7 +22,12 @@ pub fn object(item_type: &str, item_id: &str, bytes: &[u8], signature: Option<&S
 
 /// The digest of [`object`]: a manifest's `object_hash`.
 #[must_use]
-pub fn object_hash(item_type: &str, item_id: &str, bytes: &[u8], signature: Option<&SignatureLine>) -> Digest {
+pub fn object_hash(
+    item_type: &str,
+    item_id: &str,
+    bytes: &[u8],
+    signature: Option<&SignatureLine>,
+) -> Digest {
     canonical::digest(&object(item_type, item_id, bytes, signature))
 }
 
@@ -33,7 +38,11 @@ fn signature_info(line: &SignatureLine) -> Value {
         "ed25519_sig": line.signature_text,
         "pubkey_fp": line.fingerprint.as_str(),
     });
-    if let Some((provider, user)) = line.registry.as_ref().and_then(|registry| registry.split_once('@')) {
+    if let Some((provider, user)) = line
+        .registry
+        .as_ref()
+        .and_then(|registry| registry.split_once('@'))
+    {
         info["registry_provider"] = provider.into();
         info["registry_username"] = user.into();
     }

@@ -122,8 +122,18 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
     let signature = layout.signature;
     let (coverage, uncovered, line) = match (content, &signature) {
         (Content::Intact { coverage, uncovered }, Some(line)) => (coverage, uncovered, line.clone()),
-        (Content::Changed { actual, only_line_endings }, Some(line)) => {
-            return Report::bad(Verdict::Tampered, signature.clone(), changed(&line.hash, &actual, only_line_endings));
+        (
+            Content::Changed {
+                actual,
+                only_line_endings,
+            },
+            Some(line),
+        ) => {
+            return Report::bad(
+                Verdict::Tampered,
+                signature.clone(),
+                changed(&line.hash, &actual, only_line_endings),
+            );
         }
         (Content::Unsigned | Content::Intact { .. } | Content::Changed { .. }, _) => {
             return Report::bad(Verdict::Unsigned, None, "there is no signature line".to_owned());
@@ -135,17 +145,29 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
     }
     let Some(known) = keys.find(&line.fingerprint, subject.space()) else {
         let reason = format!("no trusted key has the fingerprint {}", line.fingerprint);
-        return Report { coverage, uncovered, ..Report::bad(Verdict::Untrusted, signature, reason) };
+        return Report {
+            coverage,
+            uncovered,
+            ..Report::bad(Verdict::Untrusted, signature, reason)
+        };
     };
     if !known.key.verifies(&line.hash, &line.signature) {
         let reason = format!("the signature is not by the key {}", line.fingerprint);
         return Report::bad(Verdict::Tampered, signature, reason);
     }
     if let Some(reason) = subject.misplacement() {
-        return Report { coverage, uncovered, ..Report::bad(Verdict::Misplaced, signature, reason) };
+        return Report {
+            coverage,
+            uncovered,
+            ..Report::bad(Verdict::Misplaced, signature, reason)
+        };
     }
     Report {
-        verdict: if coverage == Coverage::Full { Verdict::Full } else { Verdict::Partial },
+        verdict: if coverage == Coverage::Full {
+            Verdict::Full
+        } else {
+            Verdict::Partial
+        },
         coverage,
         uncovered,
         signature,
@@ -215,8 +237,10 @@ pub fn verify<T: Subject>(subject: T, keys: &KeyRing) -> Result<Verified<T>, Box
     let report = report(&subject, keys);
     match report.verdict {
         Verdict::Full | Verdict::Partial => Ok(Verified { subject, report }),
-        Verdict::Unsigned | Verdict::Tampered | Verdict::Misplaced | Verdict::Untrusted | Verdict::Revoked => {
-            Err(Box::new(Refusal { subject, report }))
-        }
+        Verdict::Unsigned
+        | Verdict::Tampered
+        | Verdict::Misplaced
+        | Verdict::Untrusted
+        | Verdict::Revoked => Err(Box::new(Refusal { subject, report })),
     }
 }

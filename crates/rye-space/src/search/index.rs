@@ -67,17 +67,25 @@ impl Index {
     }
 
     fn in_memory() -> rusqlite::Result<Self> {
-        let index = Self { connection: Connection::open_in_memory()? };
+        let index = Self {
+            connection: Connection::open_in_memory()?,
+        };
         index.connection.execute_batch(CREATE)?;
         Ok(index)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this module is the one that opens the index")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this module is the one that opens the index"
+    )]
     fn open_file(path: &Path) -> rusqlite::Result<Self> {
         if let Some(folder) = path.parent() {
-            lillux::file::create_folders(folder, true).map_err(|_| rusqlite::Error::InvalidPath(folder.to_owned()))?;
+            lillux::file::create_folders(folder, true)
+                .map_err(|_| rusqlite::Error::InvalidPath(folder.to_owned()))?;
         }
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(std::time::Duration::from_secs(30))?;
         connection.execute_batch(
@@ -118,8 +126,12 @@ impl Index {
                 }
             }
         }
-        let vanished: Vec<i64> =
-            known.values().flat_map(HashMap::values).filter(|file| !file.is_seen).map(|file| file.row).collect();
+        let vanished: Vec<i64> = known
+            .values()
+            .flat_map(HashMap::values)
+            .filter(|file| !file.is_seen)
+            .map(|file| file.row)
+            .collect();
         if changed.is_empty() && vanished.is_empty() && shadow::is_order_known(&self.connection, spaces)? {
             return Ok(refreshed);
         }
@@ -139,7 +151,9 @@ impl Index {
         for space in spaces.order() {
             let mut files = known.remove(&space.to_string()).unwrap_or_default();
             for entry in spaces.walk(&space, &ItemType::FINDABLE).entries {
-                let is_known = files.remove(&entry.relative).is_some_and(|file| file.stamp == entry.stamp);
+                let is_known = files
+                    .remove(&entry.relative)
+                    .is_some_and(|file| file.stamp == entry.stamp);
                 stale += usize::from(!is_known);
             }
             stale += files.len();
@@ -148,18 +162,30 @@ impl Index {
     }
 
     fn known(&self) -> rusqlite::Result<HashMap<String, HashMap<String, Known>>> {
-        let mut statement =
-            self.connection.prepare("SELECT id, space, path, size, modified, changed FROM items ORDER BY space")?;
+        let mut statement = self
+            .connection
+            .prepare("SELECT id, space, path, size, modified, changed FROM items ORDER BY space")?;
         let mut rows = statement.query([])?;
         let mut known: HashMap<String, HashMap<String, Known>> = HashMap::new();
         while let Some(row) = rows.next()? {
-            let stamp = Stamp { size: row.get(3)?, modified: row.get(4)?, changed: row.get(5)? };
+            let stamp = Stamp {
+                size: row.get(3)?,
+                modified: row.get(4)?,
+                changed: row.get(5)?,
+            };
             let space = row.get_ref(1)?.as_str()?;
             if !known.contains_key(space) {
                 known.insert(space.to_owned(), HashMap::new());
             }
             if let Some(files) = known.get_mut(space) {
-                files.insert(row.get(2)?, Known { row: row.get(0)?, stamp, is_seen: false });
+                files.insert(
+                    row.get(2)?,
+                    Known {
+                        row: row.get(0)?,
+                        stamp,
+                        is_seen: false,
+                    },
+                );
             }
         }
         Ok(known)
@@ -172,7 +198,9 @@ impl Index {
         changed: &[(Space, Entry)],
         progress: Progress<'_>,
     ) -> rusqlite::Result<()> {
-        let transaction = self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
             let mut remove_item = transaction.prepare("DELETE FROM items WHERE id = ?1")?;
             let mut remove_words = transaction.prepare("DELETE FROM words WHERE rowid = ?1")?;
@@ -202,8 +230,9 @@ impl Index {
                 }
                 let label = space.to_string();
                 // Another process may have indexed the file since it was looked at.
-                let old: Vec<i64> =
-                    find.query_map(params![label, entry.relative], |row| row.get(0))?.collect::<Result<_, _>>()?;
+                let old: Vec<i64> = find
+                    .query_map(params![label, entry.relative], |row| row.get(0))?
+                    .collect::<Result<_, _>>()?;
                 for row in old {
                     remove(row)?;
                 }
@@ -253,9 +282,12 @@ fn read_text(spaces: &Spaces, space: &Space, entry: &Entry) -> metadata::SearchT
         is_found: true,
     };
     match spaces.read(&entry.item, &place) {
-        Ok(located) => {
-            metadata::search_text(entry.item.item_type, &located.item().id, located.fields(), located.parsed())
-        }
+        Ok(located) => metadata::search_text(
+            entry.item.item_type,
+            &located.item().id,
+            located.fields(),
+            located.parsed(),
+        ),
         // Found by its name all the same, and flagged when it is shown.
         Err(_) => metadata::SearchText {
             title: entry.item.id.name().to_owned(),

@@ -14,6 +14,9 @@ use rusqlite::Connection;
 use rye_item::space::Tier;
 use rye_item::{ItemId, ItemRef, ItemType};
 
+/// What the database says when it fails.
+pub use rusqlite::Error as IndexError;
+
 pub use index::{Index, Progress, Refreshed};
 pub use query::{Query, QueryError};
 pub use watch::Watcher;
@@ -77,8 +80,15 @@ pub struct Found {
 pub fn index_path(roots: &Roots) -> PathBuf {
     let project = roots.project.as_deref().map(real).unwrap_or_default();
     let user = real(&roots.user);
-    let pieces = [project.as_os_str().as_encoded_bytes(), b"\0", user.as_os_str().as_encoded_bytes()];
-    roots.cache.join("index").join(format!("{}.db", Digest::of_pieces(pieces).short()))
+    let pieces = [
+        project.as_os_str().as_encoded_bytes(),
+        b"\0",
+        user.as_os_str().as_encoded_bytes(),
+    ];
+    roots
+        .cache
+        .join("index")
+        .join(format!("{}.db", Digest::of_pieces(pieces).short()))
 }
 
 /// Searches the index, which is brought up to date first unless `is_fresh`. An index that fails is made anew once.
@@ -119,7 +129,11 @@ fn attempt(
 
 /// Where a space stands: lower is higher precedence.
 fn ranks(spaces: &Spaces) -> HashMap<String, usize> {
-    spaces.order().enumerate().map(|(rank, space)| (space.to_string(), rank)).collect()
+    spaces
+        .order()
+        .enumerate()
+        .map(|(rank, space)| (space.to_string(), rank))
+        .collect()
 }
 
 fn find(connection: &Connection, spaces: &Spaces, request: &Request) -> rusqlite::Result<Found> {
@@ -144,17 +158,33 @@ fn find(connection: &Connection, spaces: &Spaces, request: &Request) -> rusqlite
         total += count;
     }
     hits.sort_by(|left: &Hit, right: &Hit| {
-        right.score.total_cmp(&left.score).then_with(|| left.item.cmp(&right.item)).then_with(|| left.space.cmp(&right.space))
+        right
+            .score
+            .total_cmp(&left.score)
+            .then_with(|| left.item.cmp(&right.item))
+            .then_with(|| left.space.cmp(&right.space))
     });
     hits.truncate(request.limit);
-    let suggestions = if total == 0 { near::suggest(connection, request)? } else { Vec::new() };
-    Ok(Found { hits, total, suggestions })
+    let suggestions = if total == 0 {
+        near::suggest(connection, request)?
+    } else {
+        Vec::new()
+    };
+    Ok(Found {
+        hits,
+        total,
+        suggestions,
+    })
 }
 
 fn weights(spaces: &Spaces, item_type: ItemType) -> [f64; 5] {
     let declared = &spaces.extractors().of(item_type).search_weights;
-    ["title", "name", "description", "category", "content"]
-        .map(|field| declared.iter().find(|(known, _)| known == field).map_or(0.0, |(_, weight)| *weight))
+    ["title", "name", "description", "category", "content"].map(|field| {
+        declared
+            .iter()
+            .find(|(known, _)| known == field)
+            .map_or(0.0, |(_, weight)| *weight)
+    })
 }
 
 /// One row of the ranking: the item's row number and its score.
@@ -190,7 +220,9 @@ fn find_in(
             Ok(texts)
         })?;
         let [item_type, item_id, space, extension, title, description, version] = hit;
-        let (Ok(item_type), Ok(id)) = (item_type.parse(), ItemId::new(item_id)) else { continue };
+        let (Ok(item_type), Ok(id)) = (item_type.parse(), ItemId::new(item_id)) else {
+            continue;
+        };
         if !id.is_within(&request.prefix) {
             continue;
         }
@@ -216,30 +248,53 @@ fn find_in(
 }
 
 fn with_facets(query: &Query, types: &[ItemType], tier: Option<Tier>) -> String {
-    let types = types.iter().map(|item_type| format!("facets : \"type{item_type}\"")).collect::<Vec<_>>().join(" OR ");
-    let tier = tier.map(|tier| format!(" AND facets : \"tier{tier}\"")).unwrap_or_default();
+    let types = types
+        .iter()
+        .map(|item_type| format!("facets : \"type{item_type}\""))
+        .collect::<Vec<_>>()
+        .join(" OR ");
+    let tier = tier
+        .map(|tier| format!(" AND facets : \"tier{tier}\""))
+        .unwrap_or_default();
     format!("({}) AND ({types}){tier}", query.to_match())
 }
 
 /// All matching rows, best first.
-fn rank(connection: &Connection, expression: &str, is_everything: bool, weights: &[f64; 5]) -> rusqlite::Result<Vec<Ranked>> {
+fn rank(
+    connection: &Connection,
+    expression: &str,
+    is_everything: bool,
+    weights: &[f64; 5],
+) -> rusqlite::Result<Vec<Ranked>> {
     let score = if is_everything {
         "0.0".to_owned()
     } else {
-        format!("-bm25(words, {}, 0.0)", weights.map(|weight| format!("{weight:?}")).join(", "))
+        format!(
+            "-bm25(words, {}, 0.0)",
+            weights.map(|weight| format!("{weight:?}")).join(", ")
+        )
     };
-    let mut statement = connection.prepare_cached(&format!("SELECT rowid, {score} FROM words WHERE words MATCH ?1"))?;
-    let mut ranked: Vec<Ranked> =
-        statement.query_map([expression], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+    let mut statement =
+        connection.prepare_cached(&format!("SELECT rowid, {score} FROM words WHERE words MATCH ?1"))?;
+    let mut ranked: Vec<Ranked> = statement
+        .query_map([expression], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
     ranked.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
     Ok(ranked)
 }
 
-fn shadows_of(connection: &Connection, hit: &Hit, ranks: &HashMap<String, usize>) -> rusqlite::Result<Vec<String>> {
-    let mut statement = connection.prepare_cached("SELECT space FROM items WHERE type = ?1 AND item_id = ?2")?;
+fn shadows_of(
+    connection: &Connection,
+    hit: &Hit,
+    ranks: &HashMap<String, usize>,
+) -> rusqlite::Result<Vec<String>> {
+    let mut statement =
+        connection.prepare_cached("SELECT space FROM items WHERE type = ?1 AND item_id = ?2")?;
     let own = ranks.get(&hit.space).copied().unwrap_or(usize::MAX);
     let mut spaces: Vec<String> = statement
-        .query_map([hit.item.item_type.as_str(), hit.item.id.as_str()], |row| row.get(0))?
+        .query_map([hit.item.item_type.as_str(), hit.item.id.as_str()], |row| {
+            row.get(0)
+        })?
         .collect::<Result<_, _>>()?;
     spaces.retain(|space| ranks.get(space).copied().unwrap_or(usize::MAX) > own);
     spaces.sort_by_key(|space| ranks.get(space).copied().unwrap_or(usize::MAX));

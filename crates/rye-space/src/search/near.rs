@@ -14,7 +14,11 @@ pub(super) fn suggest(connection: &Connection, request: &Request) -> rusqlite::R
         if grams.is_empty() {
             continue;
         }
-        let any = grams.iter().map(|gram| format!("\"{}\"", gram.replace('"', " "))).collect::<Vec<_>>().join(" OR ");
+        let any = grams
+            .iter()
+            .map(|gram| format!("\"{}\"", gram.replace('"', " ")))
+            .collect::<Vec<_>>()
+            .join(" OR ");
         let mut statement = connection.prepare_cached(&format!(
             "SELECT i.item_id, i.title FROM near JOIN items i ON i.id = near.rowid WHERE near MATCH ?1
              ORDER BY near.rank LIMIT {CANDIDATES}"
@@ -45,7 +49,11 @@ pub(super) fn suggest(connection: &Connection, request: &Request) -> rusqlite::R
 
 fn trigrams(word: &str) -> Vec<String> {
     let letters: Vec<char> = word.to_lowercase().chars().collect();
-    letters.windows(3).take(64).map(|window| window.iter().collect()).collect()
+    letters
+        .windows(3)
+        .take(64)
+        .map(|window| window.iter().collect())
+        .collect()
 }
 
 /// Shared trigrams over all trigrams.

@@ -68,7 +68,8 @@ fn tokens(text: &str) -> Vec<Token> {
                 (end + 1).min(rest.len())
             }
             _ => {
-                let end = rest.find(|character: char| character.is_whitespace() || "()\"".contains(character));
+                let end =
+                    rest.find(|character: char| character.is_whitespace() || "()\"".contains(character));
                 let end = end.unwrap_or(rest.len());
                 tokens.push(match &rest[..end] {
                     word if word.eq_ignore_ascii_case("and") => Token::And,
@@ -94,7 +95,10 @@ impl Query {
         if tokens.len() > MAX_TERMS * 4 {
             return Err(QueryError::TooLarge);
         }
-        let mut reader = Reader { tokens: &tokens, next: 0 };
+        let mut reader = Reader {
+            tokens: &tokens,
+            next: 0,
+        };
         let query = reader.either(0)?;
         if reader.next < tokens.len() {
             return Err(QueryError::Unbalanced);
@@ -132,7 +136,8 @@ impl Query {
             }
             Self::Or(parts) => write_joined(parts.iter(), " OR ", out),
             Self::And(parts) => {
-                let (unwanted, wanted): (Vec<_>, Vec<_>) = parts.iter().partition(|part| matches!(part, Self::Not(_)));
+                let (unwanted, wanted): (Vec<_>, Vec<_>) =
+                    parts.iter().partition(|part| matches!(part, Self::Not(_)));
                 out.push('(');
                 if wanted.is_empty() {
                     out.push_str(EVERYTHING);
@@ -154,7 +159,11 @@ impl Query {
 fn write_words(text: &str, suffix: &str, out: &mut String) {
     // A word without a letter or digit has no token in the index: it restricts nothing.
     if text.chars().any(char::is_alphanumeric) {
-        let _ = write!(out, "({COLUMNS} : \"{}\"{suffix})", text.replace(['"', '\0'], " "));
+        let _ = write!(
+            out,
+            "({COLUMNS} : \"{}\"{suffix})",
+            text.replace(['"', '\0'], " ")
+        );
     } else {
         out.push_str(EVERYTHING);
     }
@@ -196,7 +205,9 @@ impl Reader<'_> {
             match self.peek() {
                 None | Some(Token::Or | Token::Close) => break,
                 Some(Token::And) => self.next += 1,
-                Some(Token::Open | Token::Not | Token::Phrase(_) | Token::Word(_)) => parts.extend(self.one(depth)?),
+                Some(Token::Open | Token::Not | Token::Phrase(_) | Token::Word(_)) => {
+                    parts.extend(self.one(depth)?);
+                }
             }
         }
         Ok(single_or(parts, Query::And))
@@ -206,7 +217,9 @@ impl Reader<'_> {
         if depth > MAX_DEPTH {
             return Err(QueryError::TooLarge);
         }
-        let Some(token) = self.tokens.get(self.next) else { return Ok(None) };
+        let Some(token) = self.tokens.get(self.next) else {
+            return Ok(None);
+        };
         self.next += 1;
         match token {
             Token::Open => {
@@ -277,11 +290,17 @@ mod tests {
         assert_eq!(Query::parse("\"open phrase"), Ok(words("open phrase")));
         assert_eq!(Query::parse(&"(".repeat(100)), Err(QueryError::TooLarge));
         assert_eq!(Query::parse(&"a ".repeat(1000)), Err(QueryError::TooLarge));
-        assert_eq!(words("a\" OR facets:x").to_match(), format!("({COLUMNS} : \"a  OR facets:x\")"));
+        assert_eq!(
+            words("a\" OR facets:x").to_match(),
+            format!("({COLUMNS} : \"a  OR facets:x\")")
+        );
     }
 
     #[test]
     fn negation_alone_means_everything_else() {
-        assert_eq!(Query::parse("NOT a").expect("query").to_match(), format!("({EVERYTHING} NOT ({COLUMNS} : \"a\"))"));
+        assert_eq!(
+            Query::parse("NOT a").expect("query").to_match(),
+            format!("({EVERYTHING} NOT ({COLUMNS} : \"a\"))")
+        );
     }
 }

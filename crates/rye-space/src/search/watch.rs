@@ -1,6 +1,6 @@
 //! Watching the spaces while a process stays warm: as long as nothing stirs, the index need not be compared again.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,9 +32,12 @@ impl Watcher {
         })
         .ok()?;
         for folder in spaces.order().filter_map(|space| spaces.folder(&space)) {
-            watch_space(&mut watcher, folder)?;
+            watch_space(&mut watcher, &folder)?;
         }
-        Some(Self { _watcher: watcher, has_stirred })
+        Some(Self {
+            _watcher: watcher,
+            has_stirred,
+        })
     }
 
     /// Whether anything stirred since the last call.
@@ -44,7 +47,7 @@ impl Watcher {
     }
 }
 
-fn watch_space(watcher: &mut RecommendedWatcher, folder: PathBuf) -> Option<()> {
+fn watch_space(watcher: &mut RecommendedWatcher, folder: &Path) -> Option<()> {
     if !folder.is_dir() {
         let parent = folder.parent().filter(|parent| parent.is_dir())?;
         return watcher.watch(parent, RecursiveMode::NonRecursive).ok();
@@ -55,5 +58,5 @@ fn watch_space(watcher: &mut RecommendedWatcher, folder: PathBuf) -> Option<()> 
             watcher.watch(&path, RecursiveMode::Recursive).ok()?;
         }
     }
-    watcher.watch(&folder, RecursiveMode::NonRecursive).ok()
+    watcher.watch(folder, RecursiveMode::NonRecursive).ok()
 }

@@ -6,7 +6,7 @@ use rye_trust::coverage::{Content, compare};
 use rye_trust::signature::{Layout, Timestamp};
 use rye_trust::{Coverage, Identity, Signed, Verdict, sign};
 
-use crate::support::{Kind, document, judge, kind, kinds, noon, ring_of, sample, signed, signed_by, vector_key};
+use crate::support::{Kind, document, judge, kind, kinds, noon, sample, signed, signed_by, vector_key};
 
 const SHEBANG: &str = "#!/usr/bin/env run\n";
 
@@ -20,10 +20,25 @@ fn without_line(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
 fn contents(kind: &Kind) -> Vec<Vec<u8>> {
     let text = sample(kind);
     let with_shebang = format!("{SHEBANG}{text}");
-    let mut texts: Vec<String> = [text, &with_shebang, text.trim_end(), with_shebang.trim_end(), "", "\n", SHEBANG, "x"]
-        .into_iter()
-        .flat_map(|text| [text.to_owned(), text.replace('\n', "\r\n"), text.replace('\n', "\r")])
-        .collect();
+    let mut texts: Vec<String> = [
+        text,
+        &with_shebang,
+        text.trim_end(),
+        with_shebang.trim_end(),
+        "",
+        "\n",
+        SHEBANG,
+        "x",
+    ]
+    .into_iter()
+    .flat_map(|text| {
+        [
+            text.to_owned(),
+            text.replace('\n', "\r\n"),
+            text.replace('\n', "\r"),
+        ]
+    })
+    .collect();
     texts.push(format!("{SHEBANG}{}", text.replace('\n', "\r\n")));
     texts.push(format!("{}{text}", SHEBANG.replace('\n', "\r\n")));
     texts.push(format!("\u{feff}{text}"));
@@ -37,7 +52,7 @@ fn contents(kind: &Kind) -> Vec<Vec<u8>> {
 fn check_laws(kind: &Kind, content: &[u8]) {
     let key = vector_key();
     let format = &kind.format;
-    let Signed::Written { bytes, signature } = sign(content, format, &key, &noon()) else {
+    let Signed::Written { bytes, signature } = sign(content, format, key, &noon()) else {
         panic!("an unsigned content was already signed: {content:?}");
     };
     let layout = Layout::of(&bytes, format);
@@ -46,19 +61,29 @@ fn check_laws(kind: &Kind, content: &[u8]) {
     assert_eq!(bytes.len() - content.len(), layout.line.len());
 
     let content_of = compare(kind.item_type, &bytes, &layout);
-    let Content::Intact { coverage: Coverage::Full, uncovered } = content_of else {
+    let Content::Intact {
+        coverage: Coverage::Full,
+        uncovered,
+    } = content_of
+    else {
         panic!("{content_of:?}");
     };
-    assert!(uncovered.iter().all(|range| range.end <= layout.line.end), "content is uncovered: {uncovered:?}");
-    assert_eq!(judge(kind, &bytes, &ring_of(&key)).verdict, Verdict::Full);
+    assert!(
+        uncovered.iter().all(|range| range.end <= layout.line.end),
+        "content is uncovered: {uncovered:?}"
+    );
+    assert_eq!(judge(kind, &bytes).verdict, Verdict::Full);
 
     let later = Timestamp::new("2030-01-01T00:00:00Z").expect("a moment");
-    assert_eq!(sign(&bytes, format, &key, &later), Signed::Unchanged(signature));
+    assert_eq!(sign(&bytes, format, key, &later), Signed::Unchanged(signature));
 }
 
 #[test]
 fn every_kind_of_file_can_be_signed_but_json() {
-    let all: Vec<_> = kinds().iter().map(|kind| format!("{}{}", kind.item_type, kind.extension)).collect();
+    let all: Vec<_> = kinds()
+        .iter()
+        .map(|kind| format!("{}{}", kind.item_type, kind.extension))
+        .collect();
     let expected = "directive.md tool.py tool.yaml tool.yml tool.js tool.ts tool.mjs tool.cjs tool.sh tool.toml \
                     knowledge.md knowledge.yaml knowledge.yml config.yaml config.yml config.toml";
     assert_eq!(all.join(" "), expected);
@@ -88,9 +113,14 @@ fn the_line_has_the_files_own_line_break() {
         assert!(is_unix(line_of(String::new())));
         assert!(is_unix(line_of("one line".to_owned())));
         assert!(is_windows(line_of(text.replace('\n', "\r\n"))));
-        assert!(is_windows(line_of(format!("{SHEBANG}{text}").replace('\n', "\r\n"))));
+        assert!(is_windows(line_of(
+            format!("{SHEBANG}{text}").replace('\n', "\r\n")
+        )));
         if kind.format.after_shebang {
-            assert!(is_windows(line_of(format!("{}one line", SHEBANG.replace('\n', "\r\n")))));
+            assert!(is_windows(line_of(format!(
+                "{}one line",
+                SHEBANG.replace('\n', "\r\n")
+            ))));
         }
     }
 }
@@ -100,7 +130,10 @@ fn the_line_stands_behind_a_shebang_where_the_format_lets_it() {
     for kind in kinds() {
         let bytes = signed(format!("{SHEBANG}{}", sample(&kind)).as_bytes(), &kind.format);
         assert_eq!(bytes.starts_with(SHEBANG.as_bytes()), kind.format.after_shebang);
-        assert_eq!(Layout::of(&bytes, &kind.format).shebang.is_empty(), !kind.format.after_shebang);
+        assert_eq!(
+            Layout::of(&bytes, &kind.format).shebang.is_empty(),
+            !kind.format.after_shebang
+        );
     }
 }
 
@@ -110,13 +143,13 @@ fn signing_after_an_edit_replaces_the_one_line() {
         for content in contents(&kind) {
             let first = signed(&content, &kind.format);
             let edited = [&first[..], b"# one more line\n"].concat();
-            assert_ne!(judge(&kind, &edited, &ring_of(&vector_key())).verdict, Verdict::Full);
+            assert_ne!(judge(&kind, &edited).verdict, Verdict::Full);
             let second = signed(&edited, &kind.format);
             let expected = signed(&[&content[..], b"# one more line\n"].concat(), &kind.format);
             if Layout::of(&content, &kind.format).shebang == Layout::of(&expected, &kind.format).shebang {
                 assert_eq!(second, expected);
             }
-            assert_eq!(judge(&kind, &second, &ring_of(&vector_key())).verdict, Verdict::Full);
+            assert_eq!(judge(&kind, &second).verdict, Verdict::Full);
         }
     }
 }
@@ -140,13 +173,24 @@ fn another_key_replaces_the_line_and_another_line_break_is_repaired() {
 #[test]
 fn a_line_that_is_no_signature_is_content() {
     let kind = kind(ItemType::Tool, ".py");
-    for line in ["# rye:unsigned\n", "# rye:signed:soon\n", "# kiwi-mcp:validated:x\n", "#rye:signed:\n"] {
+    for line in [
+        "# rye:unsigned\n",
+        "# rye:signed:soon\n",
+        "# kiwi-mcp:validated:x\n",
+        "#rye:signed:\n",
+    ] {
         check_laws(&kind, format!("{line}x = 1\n").as_bytes());
     }
     let twice = [signed(b"x = 1\n", &kind.format), signed(b"y = 2\n", &kind.format)].concat();
     let again = signed(&twice, &kind.format);
-    assert_eq!(again.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"# rye:signed:")).count(), 2);
-    assert_eq!(judge(&kind, &again, &ring_of(&vector_key())).verdict, Verdict::Full);
+    assert_eq!(
+        again
+            .split(|byte| *byte == b'\n')
+            .filter(|line| line.starts_with(b"# rye:signed:"))
+            .count(),
+        2
+    );
+    assert_eq!(judge(&kind, &again).verdict, Verdict::Full);
 }
 
 /// Contents made of what signature lines, shebangs and line ends are made of, and any bytes.
@@ -154,8 +198,23 @@ fn any_content() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..40),
         prop::sample::select(vec![
-            &b"\n"[..], b"\r\n", b"\r", b"#!/bin/sh", b"# ", b"// ", b"<!-- ", b" -->", b"rye:signed:", b"---", b"---\n",
-            b"2026-01-02T03:04:05Z:", b"<directive>", b"</directive>", b"\xef\xbb\xbf", b"\0", b"x",
+            &b"\n"[..],
+            b"\r\n",
+            b"\r",
+            b"#!/bin/sh",
+            b"# ",
+            b"// ",
+            b"<!-- ",
+            b" -->",
+            b"rye:signed:",
+            b"---",
+            b"---\n",
+            b"2026-01-02T03:04:05Z:",
+            b"<directive>",
+            b"</directive>",
+            b"\xef\xbb\xbf",
+            b"\0",
+            b"x",
         ])
         .prop_map(<[u8]>::to_vec),
     ];
@@ -187,7 +246,7 @@ proptest! {
         let once = signed(&file, &kind.format);
         prop_assert_eq!(signed(&once, &kind.format), once.clone());
         prop_assert_eq!(without_line(&once, &kind.format), without_line(&file, &kind.format));
-        prop_assert_eq!(judge(&kind, &once, &ring_of(&vector_key())).verdict, Verdict::Full);
+        prop_assert_eq!(judge(&kind, &once).verdict, Verdict::Full);
     }
 
     #[test]
@@ -206,7 +265,7 @@ proptest! {
                                          projects in prop::option::of(prop::collection::vec(any::<String>(), 0..4))) {
         let key = vector_key();
         let identity = Identity { may_introduce, projects, version, ..Identity::new(key.public(), &owner) };
-        let back = document(&identity, &key);
+        let back = document(&identity, key);
         prop_assert!(back.is_self_signed());
         prop_assert_eq!(Identity { signature: None, ..back }, identity);
     }

@@ -1,6 +1,7 @@
 //! What the tests share: the vectors' key, the shipped signature formats, and a subject to be judged.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use lillux::SecretKey;
 use rye_item::{Extractor, ItemId, ItemRef, ItemType, SignatureFormat, Space};
@@ -14,7 +15,9 @@ pub const VECTOR_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEI
 const EXTRACTORS: [(ItemType, &str); 4] = [
     (
         ItemType::Directive,
-        include_str!("../../../../bundles/core/.ai/tools/rye/core/extractors/directive/directive_extractor.yaml"),
+        include_str!(
+            "../../../../bundles/core/.ai/tools/rye/core/extractors/directive/directive_extractor.yaml"
+        ),
     ),
     (
         ItemType::Tool,
@@ -22,7 +25,9 @@ const EXTRACTORS: [(ItemType, &str); 4] = [
     ),
     (
         ItemType::Knowledge,
-        include_str!("../../../../bundles/core/.ai/tools/rye/core/extractors/knowledge/knowledge_extractor.yaml"),
+        include_str!(
+            "../../../../bundles/core/.ai/tools/rye/core/extractors/knowledge/knowledge_extractor.yaml"
+        ),
     ),
     (
         ItemType::Config,
@@ -46,7 +51,11 @@ pub fn kinds() -> Vec<Kind> {
         let extractor = Extractor::from_value(item_type, &value).expect("shipped extractor");
         for extension in &extractor.extensions {
             if let Some(format) = extractor.format_for(extension) {
-                kinds.push(Kind { item_type, extension: extension.clone(), format: format.clone() });
+                kinds.push(Kind {
+                    item_type,
+                    extension: extension.clone(),
+                    format: format.clone(),
+                });
             }
         }
     }
@@ -56,7 +65,9 @@ pub fn kinds() -> Vec<Kind> {
 /// The kind of files of `item_type` that end in `extension`.
 pub fn kind(item_type: ItemType, extension: &str) -> Kind {
     let mut kinds = kinds().into_iter();
-    kinds.find(|kind| kind.item_type == item_type && kind.extension == extension).expect("a kind that can be signed")
+    kinds
+        .find(|kind| kind.item_type == item_type && kind.extension == extension)
+        .expect("a kind that can be signed")
 }
 
 /// A content that fits the kind, with LF line ends.
@@ -79,8 +90,20 @@ pub fn noon() -> Timestamp {
     Timestamp::new("2026-01-02T03:04:05Z").expect("a moment")
 }
 
-pub fn vector_key() -> SecretKey {
-    SecretKey::from_pem(VECTOR_KEY).expect("the vectors' key")
+pub fn vector_key() -> &'static SecretKey {
+    static KEY: LazyLock<SecretKey> =
+        LazyLock::new(|| SecretKey::from_pem(VECTOR_KEY).expect("the vectors' key"));
+    &KEY
+}
+
+/// The ring of a user who trusts the vectors' key everywhere and no other.
+pub fn vector_ring() -> &'static KeyRing {
+    static RING: LazyLock<KeyRing> = LazyLock::new(|| {
+        let key = vector_key();
+        let own = document(&Identity::new(key.public(), "me"), key);
+        KeyRing::of_user(&[own], Some(&key.public()), None, Vec::new())
+    });
+    &RING
 }
 
 /// The bytes of a file after signing.
@@ -93,19 +116,17 @@ pub fn signed_by(bytes: &[u8], format: &SignatureFormat, key: &SecretKey) -> Vec
 
 /// `bytes` signed with the vectors' key.
 pub fn signed(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
-    signed_by(bytes, format, &vector_key())
+    signed_by(bytes, format, vector_key())
 }
 
 /// A signed identity document, read back.
 pub fn document(identity: &Identity, signer: &SecretKey) -> Identity {
-    let bytes = signed_by(identity.to_document().as_bytes(), &rye_trust::identity::format(), signer);
+    let bytes = signed_by(
+        identity.to_document().as_bytes(),
+        &rye_trust::identity::format(),
+        signer,
+    );
     Identity::parse(&bytes).expect("own document")
-}
-
-/// A key ring of a user who trusts `key` everywhere and nothing else.
-pub fn ring_of(key: &SecretKey) -> KeyRing {
-    let own = document(&Identity::new(key.public(), "me"), key);
-    KeyRing::of_user(&[own], Some(&key.public()), None, Vec::new())
 }
 
 /// A file to be judged, in its right place.
@@ -114,12 +135,19 @@ pub struct File {
     pub space: Space,
     pub format: Option<SignatureFormat>,
     pub bytes: Vec<u8>,
+    pub misplacement: Option<String>,
 }
 
 impl File {
     pub fn new(kind: &Kind, space: Space, bytes: Vec<u8>) -> Self {
         let id = ItemId::new("demo/a").expect("an id");
-        Self { item: ItemRef::new(kind.item_type, id), space, format: Some(kind.format.clone()), bytes }
+        Self {
+            item: ItemRef::new(kind.item_type, id),
+            space,
+            format: Some(kind.format.clone()),
+            bytes,
+            misplacement: None,
+        }
     }
 }
 
@@ -141,13 +169,13 @@ impl Subject for File {
     }
 
     fn misplacement(&self) -> Option<String> {
-        None
+        self.misplacement.clone()
     }
 }
 
-/// The report on `bytes` as a user-space file of this kind.
-pub fn judge(kind: &Kind, bytes: &[u8], ring: &KeyRing) -> Report {
-    verify::report(&File::new(kind, Space::User, bytes.to_vec()), ring)
+/// The report on `bytes` as a user-space file of this kind, by a user who trusts the vectors' key.
+pub fn judge(kind: &Kind, bytes: &[u8]) -> Report {
+    verify::report(&File::new(kind, Space::User, bytes.to_vec()), vector_ring())
 }
 
 pub fn is_good(verdict: Verdict) -> bool {
@@ -157,5 +185,8 @@ pub fn is_good(verdict: Verdict) -> bool {
 /// The bytes of a file that somebody vouches for: all but the uncovered ranges.
 pub fn covered(bytes: &[u8], uncovered: &[Range<usize>]) -> Vec<u8> {
     let is_covered = |place: &usize| !uncovered.iter().any(|range| range.contains(place));
-    (0..bytes.len()).filter(is_covered).map(|place| bytes[place]).collect()
+    (0..bytes.len())
+        .filter(is_covered)
+        .map(|place| bytes[place])
+        .collect()
 }

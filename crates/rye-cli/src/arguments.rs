@@ -1,0 +1,358 @@
+//! What people type.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::engine::ArgValueCompleter;
+use rye_item::space::Tier;
+
+use crate::completion;
+
+/// A signed, portable workspace for AI agents.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rye",
+    version,
+    about = "A signed, portable workspace for AI agents: directives, tools and knowledge you can trust",
+    after_help = "New here? Run `rye init` in a project, then `rye search hello`.\nExit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 integrity or trust, 9 not valid. `rye explain CODE` explains any error.",
+    disable_help_subcommand = true,
+    arg_required_else_help = true
+)]
+pub struct Arguments {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// The project's folder [default: the nearest one upwards with `.ai/`]
+    #[arg(short, long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub project: Option<PathBuf>,
+    /// The user space's base folder [default: $USER_SPACE, else home]
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub user_space: Option<PathBuf>,
+    /// Print one JSON object and nothing else
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Say only what was asked for
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// When to use colour [default: auto]
+    #[arg(long, global = true, value_name = "WHEN")]
+    pub color: Option<Colour>,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// A space to look in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SpaceName {
+    /// `<project>/.ai`
+    Project,
+    /// `~/.ai`
+    User,
+    /// Bundles
+    System,
+    /// Every space
+    #[value(alias = "local")]
+    All,
+}
+
+impl SpaceName {
+    /// The tier, unless it is all of them.
+    pub fn tier(self) -> Option<Tier> {
+        match self {
+            Self::Project => Some(Tier::Project),
+            Self::User => Some(Tier::User),
+            Self::System => Some(Tier::System),
+            Self::All => None,
+        }
+    }
+}
+
+/// A space that can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WritableSpace {
+    /// `<project>/.ai`
+    Project,
+    /// `~/.ai`
+    User,
+}
+
+impl WritableSpace {
+    /// The tier.
+    pub fn tier(self) -> Tier {
+        match self {
+            Self::Project => Tier::Project,
+            Self::User => Tier::User,
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a key, a place for items and three signed examples in this folder
+    Init,
+    /// Approve a project folder, or take that back
+    Trust(TrustArguments),
+    /// Your key and the keys you trust
+    #[command(subcommand)]
+    Keys(KeysCommand),
+    /// Find items by words
+    Search(SearchArguments),
+    /// Read one item, or copy it into another space
+    Load(LoadArguments),
+    /// Load when given an id, search when given a query
+    Fetch(FetchArguments),
+    /// Check items and sign them
+    Sign(SignArguments),
+    /// Tell which items are signed by whom, and which were changed
+    Verify(VerifyArguments),
+    /// Show where an item comes from, what it hides, who signed it
+    Why(ItemArguments),
+    /// Settings and where they come from
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// The bundles of the system space
+    #[command(subcommand)]
+    Bundle(BundleCommand),
+    /// Look for problems and say how to mend them
+    Doctor,
+    /// Explain an error code
+    Explain {
+        /// The code, such as RYE0402
+        code: String,
+    },
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "bash: source <(rye completions bash)\nzsh:  source <(rye completions zsh)\nfish: rye completions fish | source"
+    )]
+    Completions {
+        /// bash, zsh, fish, elvish or powershell
+        shell: String,
+    },
+}
+
+/// An item: TYPE ID, or type:id.
+#[derive(Clone, Debug, Args)]
+pub struct ItemArguments {
+    /// directive, tool, knowledge or config; or type:id
+    #[arg(value_name = "TYPE", add = ArgValueCompleter::new(completion::types))]
+    pub first: String,
+    /// The id, such as team/deploy
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
+    pub second: Option<String>,
+}
+
+/// `rye trust`
+#[derive(Debug, Args)]
+pub struct TrustArguments {
+    /// The folder [default: this project]
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub folder: Option<PathBuf>,
+    /// Take the approval back
+    #[arg(long)]
+    pub revoke: bool,
+}
+
+/// `rye keys`
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a signing key
+    Generate {
+        /// Whose key it is [default: $USER]
+        #[arg(long)]
+        owner: Option<String>,
+    },
+    /// List the keys you trust
+    List,
+    /// Show one key [default: your own]
+    Show {
+        /// Its fingerprint
+        fingerprint: Option<String>,
+    },
+    /// Trust the key in a file: a public key in PEM, or an identity document
+    Trust {
+        /// The file
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// user: everywhere; project: in this project alone [default: user, or project for a file in its .ai]
+        #[arg(long)]
+        space: Option<WritableSpace>,
+        /// Whose key it is
+        #[arg(long)]
+        owner: Option<String>,
+        /// Keys whose documents it has signed count in projects that hold those documents
+        #[arg(long)]
+        may_introduce: bool,
+    },
+    /// Revoke a key: nothing it signed verifies from now on
+    Revoke {
+        /// Its fingerprint
+        #[arg(value_name = "FP")]
+        fingerprint: String,
+        /// Why
+        #[arg(long, default_value = "revoked by its user")]
+        reason: String,
+    },
+    /// Print an identity document to give to others [default: your own]
+    Export {
+        /// Its fingerprint
+        fingerprint: Option<String>,
+        /// Write it here instead
+        #[arg(short, long, value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
+    /// Take over a private key in PEM as your own
+    Import {
+        /// The file
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Whose key it is [default: $USER]
+        #[arg(long)]
+        owner: Option<String>,
+    },
+}
+
+/// `rye search`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Words side by side must all occur. \"phrases\", prefix*, AND, OR, NOT and ( ) are understood."
+)]
+pub struct SearchArguments {
+    /// Words to look for; `*` finds everything
+    #[arg(required_unless_present = "all", num_args = 0..)]
+    pub query: Vec<String>,
+    /// Only this type
+    #[arg(long = "type", value_name = "TYPE", add = ArgValueCompleter::new(completion::types))]
+    pub item_type: Option<String>,
+    /// Only this space
+    #[arg(long)]
+    pub space: Option<SpaceName>,
+    /// Only this type and namespace, such as tool.team.*
+    #[arg(long, conflicts_with = "item_type")]
+    pub scope: Option<String>,
+    /// How many results at most [default: the setting search.limit]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Every match, shadowed files too
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `rye load`
+#[derive(Debug, Args)]
+pub struct LoadArguments {
+    /// The item.
+    #[command(flatten)]
+    pub item: ItemArguments,
+    /// Only from this space
+    #[arg(long)]
+    pub from: Option<SpaceName>,
+    /// Copy it there; the copy is signed with your key
+    #[arg(long)]
+    pub to: Option<WritableSpace>,
+    /// Show it even if nobody vouches for it (at a terminal only)
+    #[arg(long, conflicts_with = "to")]
+    pub unverified: bool,
+}
+
+/// `rye fetch`
+#[derive(Debug, Args)]
+pub struct FetchArguments {
+    /// directive, tool or knowledge; or type:id; or an id alone
+    #[arg(value_name = "TYPE", add = ArgValueCompleter::new(completion::types))]
+    pub first: Option<String>,
+    /// The id
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
+    pub second: Option<String>,
+    /// Words to look for
+    #[arg(long, conflicts_with = "second")]
+    pub query: Option<String>,
+    /// Only this type and namespace, such as tool.team.*
+    #[arg(long)]
+    pub scope: Option<String>,
+    /// Only this space
+    #[arg(long, alias = "source")]
+    pub from: Option<SpaceName>,
+    /// Copy it there; the copy is signed with your key
+    #[arg(long, alias = "destination")]
+    pub to: Option<WritableSpace>,
+    /// How many results at most
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+}
+
+/// `rye sign`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "rye sign tool team/deploy      one item\nrye sign tool 'team/*'         all of a category\nrye sign .ai/tools/team/*.py   by path"
+)]
+pub struct SignArguments {
+    /// TYPE and ID or glob; or type:id; or paths
+    #[arg(required = true, value_name = "TYPE ID|GLOB or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
+    pub what: Vec<String>,
+    /// Sign in this space [default: project, else user]
+    #[arg(long, alias = "source")]
+    pub space: Option<WritableSpace>,
+}
+
+/// `rye verify`
+#[derive(Debug, Args)]
+pub struct VerifyArguments {
+    /// TYPE and ID; or type:id; or paths [default: everything in project and user space]
+    #[arg(value_name = "TYPE ID or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
+    pub what: Vec<String>,
+    /// Verify everything below DIR's .ai as a bundle: its own keys vouch for its items
+    #[arg(long, value_name = "DIR", conflicts_with = "what", value_hint = ValueHint::DirPath)]
+    pub root: Option<PathBuf>,
+    /// Add each item's metadata to the JSON
+    #[arg(long)]
+    pub metadata: bool,
+}
+
+/// `rye config`
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show the settings after all layers
+    Show {
+        /// Only this config, such as agent/agent
+        id: Option<String>,
+        /// Say which space each setting comes from
+        #[arg(long)]
+        origin: bool,
+    },
+}
+
+/// `rye bundle`
+#[derive(Debug, Subcommand)]
+pub enum BundleCommand {
+    /// List bundles in the order they are looked at
+    List,
+    /// Approve the signer of a configured bundle, for that bundle alone
+    Trust {
+        /// The bundle's id
+        id: String,
+        /// Which of its keys, if it ships several
+        #[arg(long, value_name = "FP")]
+        signer: Option<String>,
+    },
+}

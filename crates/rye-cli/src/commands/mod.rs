@@ -1,0 +1,182 @@
+//! One function per command: arguments in, one call of a verb, a picture out.
+
+mod items;
+mod keys;
+mod setup;
+mod signing;
+
+use std::io;
+
+use clap_complete::env::Shells;
+use rye_engine::{Code, DevMode, Engine, Error, Kind};
+use rye_item::ItemRef;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::arguments::{Arguments, BundleCommand, Command, ConfigCommand, Global, ItemArguments};
+use crate::explain;
+use crate::output::{self, Output};
+use crate::settings::Settings;
+
+/// Why a command did not work.
+pub enum Failure {
+    /// The verb failed; the data is shown all the same.
+    Verb(Error, Option<Box<Value>>),
+    /// The result could not be printed.
+    Output(io::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Verb(error, None)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// What a command comes to.
+pub type Outcome = Result<(), Failure>;
+
+/// What most commands need.
+pub struct Context {
+    /// The surroundings.
+    pub settings: Settings,
+    /// The engine.
+    pub engine: Engine,
+    /// Where to print.
+    pub output: Output,
+}
+
+impl Context {
+    fn open(global: &Global) -> Result<Self, Failure> {
+        let settings = Settings::read(global).map_err(|error| Error::io(&error))?;
+        let engine = settings.engine()?;
+        let text = |key: &str| engine.workspace.settings.get(key).and_then(Value::as_str);
+        let wants_progress = engine.workspace.settings.get("display.progress") != Some(&Value::Bool(false));
+        let output = Output::new(global, text("display.color"), wants_progress);
+        let context = Self {
+            settings,
+            engine,
+            output,
+        };
+        context.tell_notices();
+        Ok(context)
+    }
+
+    /// What the user should know before the result, one line each.
+    fn tell_notices(&self) {
+        let workspace = &self.engine.workspace;
+        match self.engine.dev_mode {
+            DevMode::Off => {}
+            DevMode::On => self.output.warn("development mode is on: unsigned and edited items of this project are forgiven"),
+            DevMode::Refused => self.output.warn(
+                "RYE_DEV_MODE is ignored: this project is not both approved and listed in `dev_mode.projects` of signed user config",
+            ),
+        }
+        for notice in &workspace.notices {
+            self.output.warn(rye_item::text::one_line(notice));
+        }
+        for ignored in &workspace.settings.ignored {
+            self.output.warn(format_args!(
+                "`{}` in {} config is ignored: {}",
+                rye_item::text::one_line(&ignored.key),
+                ignored.space,
+                rye_item::text::one_line(&ignored.reason)
+            ));
+        }
+        for unsigned in &workspace.settings.unsigned {
+            self.output.detail(format_args!(
+                "`{}` in {} config counts, but should be signed",
+                unsigned.key, unsigned.space
+            ));
+        }
+    }
+
+    /// Prints a JSON answer if JSON is wanted; says whether it did.
+    fn answered(&self, kind: Option<&str>, item_id: Option<&str>, data: &impl Serialize) -> io::Result<bool> {
+        if self.output.is_json {
+            let data = serde_json::to_value(data)?;
+            self.output.json(&output::success_object(kind, item_id, data))?;
+        }
+        Ok(self.output.is_json)
+    }
+}
+
+/// The item a command names.
+fn item_of(arguments: &ItemArguments) -> Result<ItemRef, Error> {
+    match &arguments.second {
+        Some(id) => rye_engine::verbs::sign::parse_item(Some(&arguments.first), id),
+        None => rye_engine::verbs::sign::parse_item(None, &arguments.first),
+    }
+}
+
+/// Runs a command.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let global = &arguments.global;
+    match &arguments.command {
+        Command::Init => setup::init(global),
+        Command::Explain { code } => explain_code(global, code),
+        Command::Completions { shell } => print_completions(shell),
+        Command::Trust(trust) => setup::trust(&Context::open(global)?, trust),
+        Command::Keys(command) => keys::run(&Context::open(global)?, command),
+        Command::Search(search) => items::search(&Context::open(global)?, search),
+        Command::Load(load) => items::load(&Context::open(global)?, load),
+        Command::Fetch(fetch) => items::fetch(&Context::open(global)?, fetch),
+        Command::Sign(sign) => signing::sign(&Context::open(global)?, sign),
+        Command::Verify(verify) => signing::verify(&Context::open(global)?, verify),
+        Command::Why(item) => items::why(&Context::open(global)?, item),
+        Command::Config(ConfigCommand::Show { id, origin }) => {
+            setup::show_config(&Context::open(global)?, id.as_deref(), *origin)
+        }
+        Command::Bundle(BundleCommand::List) => setup::list_bundles(&Context::open(global)?),
+        Command::Bundle(BundleCommand::Trust { id, signer }) => {
+            setup::trust_bundle(&Context::open(global)?, id, signer.as_deref())
+        }
+        Command::Doctor => setup::doctor(&Context::open(global)?),
+    }
+}
+
+fn explain_code(global: &Global, code: &str) -> Outcome {
+    let output = Output::new(global, None, false);
+    let Some((code, page)) = explain::page(code) else {
+        let error = Error::new(
+            Code::NotFound,
+            format!("there is no error `{}`", rye_item::text::one_line(code)),
+        );
+        return Err(error.hint("a code looks like RYE0402").into());
+    };
+    if output.is_json {
+        output.json(&output::success_object(
+            Some("error"),
+            Some(code),
+            serde_json::json!({ "page": page }),
+        ))?;
+    } else {
+        output.raw(page)?;
+    }
+    Ok(())
+}
+
+fn print_completions(shell: &str) -> Outcome {
+    let shells = Shells::builtins();
+    let Some(completer) = shells.completer(shell) else {
+        let known = shells.names().collect::<Vec<_>>().join(", ");
+        let error = Error::new(
+            Code::InvalidArgument,
+            format!("no completions for `{}`", rye_item::text::one_line(shell)),
+        );
+        return Err(error.hint(format!("shells are: {known}")).into());
+    };
+    completer.write_registration("COMPLETE", "rye", "rye", "rye", &mut io::stdout().lock())?;
+    Ok(())
+}
+
+/// An answer that is shown, and still a failure.
+fn failed_with(code: Code, message: String, hint: &str, data: Value) -> Failure {
+    debug_assert_ne!(code.kind(), Kind::Usage);
+    Failure::Verb(Error::new(code, message).hint(hint), Some(Box::new(data)))
+}

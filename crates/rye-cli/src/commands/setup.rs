@@ -1,0 +1,230 @@
+//! `init`, `trust`, `config`, `bundle`, `doctor`.
+
+use rye_engine::verbs::doctor::{self, Level};
+use rye_engine::verbs::{bundles, config, init as init_verb, trust as trust_verb};
+use rye_engine::{Code, Error};
+use rye_item::ItemId;
+
+use super::{Context, Failure, Outcome, failed_with};
+use crate::arguments::{Global, TrustArguments};
+use crate::output::{self, BAD, CAUTION, DIM, GOOD, NAME, Output, STRONG, paint};
+use crate::settings::{Settings, system_clock};
+
+/// `rye init`
+pub fn init(global: &Global) -> Outcome {
+    let settings = Settings::read(global).map_err(|error| Error::io(&error))?;
+    let output = Output::new(global, None, true);
+    let folder = match &global.project {
+        Some(path) => settings.folder.join(path),
+        None => settings.folder.clone(),
+    };
+    let answer = init_verb::init(&settings.roots, &folder, &settings.owner, system_clock)?;
+    if output.is_json {
+        let data = serde_json::to_value(&answer).map_err(std::io::Error::from)?;
+        output.json(&output::success_object(None, None, data))?;
+        return Ok(());
+    }
+    let made = if answer.key_created {
+        "made your key"
+    } else {
+        "your key is"
+    };
+    output.result(format_args!(
+        "{} {made} {}",
+        paint(GOOD, "✓"),
+        paint(NAME, answer.fingerprint)
+    ))?;
+    for path in &answer.created {
+        output.result(format_args!("{} {}", paint(GOOD, "+"), path.display()))?;
+    }
+    if answer.created.is_empty() {
+        output.result(paint(DIM, "everything is there already"))?;
+    }
+    if let Some(project) = &answer.project {
+        output.result(format_args!(
+            "{} {} is approved",
+            paint(GOOD, "✓"),
+            project.display()
+        ))?;
+        output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
+    }
+    Ok(())
+}
+
+/// `rye trust`
+pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
+    let roots = &context.engine.workspace.roots;
+    let folder = match (&arguments.folder, &roots.project) {
+        (Some(folder), _) => context.settings.folder.join(folder),
+        (None, Some(project)) => project.clone(),
+        (None, None) => return Err(Error::new(Code::PathNotFound, "there is no project here").into()),
+    };
+    let answer = trust_verb::trust(&context.engine, &folder, !arguments.revoke)?;
+    if context.answered(None, None, &answer)? {
+        return Ok(());
+    }
+    let word = match (answer.approved, answer.changed) {
+        (true, true) => paint(GOOD, "approved"),
+        (true, false) => paint(GOOD, "already approved"),
+        (false, true) => paint(CAUTION, "no longer approved"),
+        (false, false) => paint(DIM, "was not approved"),
+    };
+    context.output.result(format_args!("{word} {}", answer.project))?;
+    if answer.approved && answer.changed {
+        context.output.note("this allows:");
+        for what in trust_verb::ALLOWS {
+            context.output.note(format_args!("  • {what}"));
+        }
+    }
+    Ok(())
+}
+
+/// `rye config show`
+pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Outcome {
+    let id = id.map(ItemId::new).transpose().map_err(Error::from)?;
+    let answer = config::show(&context.engine, id.as_ref())?;
+    if context.answered(None, None, &answer)? {
+        return Ok(());
+    }
+    let mut table = context.output.table(if with_origin {
+        &["setting", "value", "from"]
+    } else {
+        &["setting", "value"]
+    });
+    for setting in &answer.settings {
+        let name = if setting.config == "config" {
+            setting.key.clone()
+        } else {
+            format!("{}:{}", setting.config, setting.key)
+        };
+        let value = rye_item::text::one_line(&setting.value.to_string());
+        let row = [name, value, setting.origin.clone()];
+        table.add_row(if with_origin {
+            row.to_vec()
+        } else {
+            row[..2].to_vec()
+        });
+    }
+    context.output.result(table)?;
+    for ignored in answer
+        .ignored
+        .iter()
+        .filter(|ignored| !context.engine.workspace.settings.ignored.contains(ignored))
+    {
+        context.output.warn(format_args!(
+            "`{}` in {} is ignored: {}",
+            rye_item::text::one_line(&ignored.key),
+            ignored.path.display(),
+            rye_item::text::one_line(&ignored.reason)
+        ));
+    }
+    Ok(())
+}
+
+/// `rye bundle list`
+pub fn list_bundles(context: &Context) -> Outcome {
+    let rows = bundles::list(&context.engine);
+    if context.answered(None, None, &serde_json::json!({ "bundles": rows }))? {
+        return Ok(());
+    }
+    let mut table = context
+        .output
+        .table(&["bundle", "version", "standing", "items", "categories", "path"]);
+    for row in &rows {
+        let path = row
+            .path
+            .as_ref()
+            .map_or_else(|| "inside rye".to_owned(), |path| path.display().to_string());
+        let categories = if row.categories.is_empty() {
+            "all".to_owned()
+        } else {
+            row.categories.join(", ")
+        };
+        table.add_row([
+            row.bundle_id.clone(),
+            rye_item::text::one_line(&row.version),
+            row.standing.to_owned(),
+            row.items.to_string(),
+            rye_item::text::one_line(&categories),
+            path,
+        ]);
+    }
+    context.output.result(table)?;
+    Ok(())
+}
+
+/// `rye bundle trust`
+pub fn trust_bundle(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
+    let approved = bundles::trust(&context.engine, id, signer)?;
+    if !context.answered(Some("bundle"), Some(&approved.bundle_id), &approved)? {
+        context.output.result(format_args!(
+            "{} {} ({}) for the bundle {}, and for nothing else",
+            paint(GOOD, "approved"),
+            paint(NAME, approved.fingerprint),
+            approved.owner,
+            approved.bundle_id
+        ))?;
+    }
+    Ok(())
+}
+
+/// `rye doctor`
+pub fn doctor(context: &Context) -> Outcome {
+    let mut bar = context.output.progress("looking");
+    let answer = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
+    drop(bar);
+    if !context.output.is_json {
+        for finding in &answer.findings {
+            let mark = match finding.level {
+                Level::Ok => paint(GOOD, "✓"),
+                Level::Info => paint(DIM, "·"),
+                Level::Warning => paint(CAUTION, "!"),
+                Level::Error => paint(BAD, "✗"),
+            };
+            let message = rye_item::text::one_line(&finding.message);
+            context.output.result(format_args!(
+                "{mark} {} {message}",
+                paint(STRONG, format_args!("{:10}", finding.check))
+            ))?;
+            if let Some(path) = &finding.path {
+                context.output.result(format_args!(
+                    "             {}",
+                    paint(DIM, rye_item::text::one_line(&path.display().to_string()))
+                ))?;
+            }
+            if let Some(remedy) = &finding.remedy {
+                context.output.result(format_args!(
+                    "             {} {}",
+                    paint(DIM, "→"),
+                    rye_item::text::one_line(remedy)
+                ))?;
+            }
+        }
+        context.output.result(format_args!(
+            "{} errors, {} warnings",
+            answer.errors, answer.warnings
+        ))?;
+    }
+    if answer.errors == 0 {
+        context.answered(None, None, &answer)?;
+        return Ok(());
+    }
+    if !context.output.is_json {
+        return Err(quiet_failure(&answer));
+    }
+    let data = serde_json::to_value(&answer).map_err(std::io::Error::from)?;
+    Err(failed_with(
+        Code::Unhealthy,
+        format!("{} problems found", answer.errors),
+        "each finding has its remedy",
+        data,
+    ))
+}
+
+fn quiet_failure(answer: &doctor::Answer) -> Failure {
+    let message = format!("{} problems found", answer.errors);
+    Failure::Verb(
+        Error::new(Code::Unhealthy, message).hint("each finding above has its remedy"),
+        None,
+    )
+}

@@ -1,0 +1,56 @@
+//! The pages behind error codes, inside the binary.
+
+macro_rules! pages {
+    ($($code:literal)*) => {
+        /// Code and page.
+        pub const PAGES: &[(&str, &str)] = &[
+            $(($code, include_str!(concat!("../../../docs/errors/", $code, ".md"))),)*
+        ];
+    };
+}
+
+pages! {
+    "RYE0101" "RYE0102" "RYE0103" "RYE0104" "RYE0105"
+    "RYE0201" "RYE0202" "RYE0203" "RYE0204" "RYE0205" "RYE0206"
+    "RYE0301" "RYE0302"
+    "RYE0401" "RYE0402" "RYE0403" "RYE0404" "RYE0405" "RYE0406"
+    "RYE0411" "RYE0412" "RYE0413" "RYE0414" "RYE0415" "RYE0416" "RYE0417" "RYE0418" "RYE0419"
+    "RYE0601" "RYE0602"
+    "RYE0701"
+    "RYE0901" "RYE0902" "RYE0903"
+}
+
+/// The page of a code, however it is written: `RYE0402`, `rye0402`, `402`.
+pub fn page(code: &str) -> Option<(&'static str, &'static str)> {
+    let digits = code.trim_start_matches(['r', 'R', 'y', 'Y', 'e', 'E']);
+    let wanted = format!("RYE{digits:0>4}");
+    PAGES.iter().find(|(known, _)| *known == wanted).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rye_engine::Code;
+
+    #[test]
+    fn every_code_has_a_page_and_every_page_a_code() {
+        let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        let pages: Vec<_> = PAGES.iter().map(|(code, _)| *code).collect();
+        assert_eq!(codes, pages);
+        for (code, page) in PAGES {
+            assert!(page.starts_with(&format!("# {code}: ")), "{code}");
+        }
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors"))
+            .expect("pages")
+            .count();
+        assert_eq!(files, PAGES.len());
+    }
+
+    #[test]
+    fn a_code_may_be_written_short() {
+        for code in ["RYE0402", "rye0402", "402", "0402"] {
+            assert_eq!(page(code).map(|(code, _)| code), Some("RYE0402"), "{code}");
+        }
+        assert_eq!(page("nonsense"), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! The `rye` binary: arguments, settings, rendering, exit codes. It holds no domain logic; it is the only crate that
+//! prints or reads environment, home and working folder.
+
+mod arguments;
+mod commands;
+mod completion;
+mod explain;
+mod output;
+mod settings;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+use rye_engine::{Code, Error};
+
+use crate::arguments::Arguments;
+use crate::commands::Failure;
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    clap_complete::CompleteEnv::with_factory(Arguments::command).complete();
+    survive_file_size_limit();
+    let arguments = match parse() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    match commands::run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Failure::Output(error)) => {
+            Output::new(&arguments.global, None, false)
+                .warn(format_args!("cannot write the result: {error}"));
+            ExitCode::from(1)
+        }
+        Err(Failure::Verb(error, data)) => {
+            let output = Output::new(&arguments.global, None, false);
+            match output.failure(&error, data.map(|data| *data)) {
+                Err(broken) if broken.kind() != io::ErrorKind::BrokenPipe => ExitCode::from(1),
+                _ => ExitCode::from(error.code.kind().exit_code()),
+            }
+        }
+    }
+}
+
+/// A write beyond a file size limit becomes an error that is cleaned up after, instead of the end of the process.
+fn survive_file_size_limit() {
+    let flag = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    // Without the handler the limit ends the process: worse manners, same safety.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag);
+}
+
+fn parse() -> Result<Arguments, ExitCode> {
+    let matches = match Arguments::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return Err(usage(&error)),
+    };
+    Arguments::from_arg_matches(&matches).map_err(|error| usage(&error))
+}
+
+/// Help and versions are results; anything else is wrong usage, told in JSON if JSON was asked for.
+fn usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let wants_json = std::env::args_os().any(|argument| argument == "--json");
+    if is_answer || !wants_json {
+        // A broken pipe while printing help is nobody's problem.
+        let _ = error.print();
+        return ExitCode::from(if is_answer { 0 } else { 2 });
+    }
+    let text = error.to_string();
+    let first = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("error: ")
+        .to_owned();
+    let failure = Error::new(Code::InvalidArgument, first).hint("rye --help");
+    let global = arguments::Global {
+        project: None,
+        user_space: None,
+        json: true,
+        verbose: false,
+        quiet: false,
+        color: None,
+    };
+    let _ = Output::new(&global, None, false).failure(&failure, None);
+    ExitCode::from(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+        assert!(Arguments::try_parse_from(["rye", "search", "hello", "--json"]).is_ok());
+    }
+}

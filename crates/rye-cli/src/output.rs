@@ -1,0 +1,245 @@
+//! The one place that prints. Results go to stdout, everything else to stderr.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rye_engine::Error;
+use serde_json::{Map, Value, json};
+
+use crate::arguments::{Colour, Global};
+use crate::settings;
+
+/// Good news.
+pub const GOOD: Style = AnsiColor::Green.on_default();
+/// Something to look at.
+pub const CAUTION: Style = AnsiColor::Yellow.on_default();
+/// Bad news.
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+/// Less important.
+pub const DIM: Style = Style::new().dimmed();
+/// A heading.
+pub const STRONG: Style = Style::new().bold();
+/// A name.
+pub const NAME: Style = AnsiColor::Cyan.on_default();
+
+/// Where and how to print.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    /// JSON only.
+    pub is_json: bool,
+    is_quiet: bool,
+    is_verbose: bool,
+    colour: ColorChoice,
+    shows_progress: bool,
+}
+
+/// Styled text.
+pub fn paint(style: Style, text: impl Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+impl Output {
+    /// How these options want it; `configured` is the setting `display.color`, used if no option was given.
+    pub fn new(global: &Global, configured: Option<&str>, shows_progress: bool) -> Self {
+        let colour = match (global.color, configured) {
+            (Some(Colour::Always), _) => ColorChoice::Always,
+            (Some(Colour::Never), _) => ColorChoice::Never,
+            (_, _) if settings::refuses_colour() => ColorChoice::Never,
+            (Some(Colour::Auto), _) => ColorChoice::Auto,
+            (None, Some("always")) => ColorChoice::Always,
+            (None, Some("never")) => ColorChoice::Never,
+            (None, _) => ColorChoice::Auto,
+        };
+        Self {
+            is_json: global.json,
+            is_quiet: global.quiet,
+            is_verbose: global.verbose,
+            colour,
+            shows_progress,
+        }
+    }
+
+    /// Prints lines of a result.
+    pub fn result(&self, text: impl Display) -> io::Result<()> {
+        let mut stdout = AutoStream::new(io::stdout().lock(), self.colour);
+        writeln!(stdout, "{text}")
+    }
+
+    /// Prints text of a result as it is, without styles or a final line break of our own.
+    pub fn raw(&self, text: &str) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes())?;
+        if !text.ends_with('\n') {
+            stdout.write_all(b"\n")?;
+        }
+        stdout.flush()
+    }
+
+    /// Prints a JSON answer: one object, on several lines for a person, on one for a program.
+    pub fn json(&self, value: &Value) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        if stdout.is_terminal() {
+            serde_json::to_writer_pretty(&mut stdout, value)?;
+        } else {
+            serde_json::to_writer(&mut stdout, value)?;
+        }
+        stdout.write_all(b"\n")
+    }
+
+    /// Tells something beside the result.
+    pub fn note(&self, text: impl Display) {
+        if !self.is_quiet {
+            self.tell(text);
+        }
+    }
+
+    /// Tells something only who asked for more wants to know.
+    pub fn detail(&self, text: impl Display) {
+        if self.is_verbose {
+            self.tell(text);
+        }
+    }
+
+    /// Warns, whether asked to be quiet or not.
+    pub fn warn(&self, text: impl Display) {
+        self.tell(format_args!("{} {text}", paint(CAUTION, "warning:")));
+    }
+
+    fn tell(&self, text: impl Display) {
+        let mut stderr = AutoStream::new(io::stderr().lock(), self.colour);
+        // Nobody listens on stderr: there is nobody to tell.
+        let _ = writeln!(stderr, "{text}");
+    }
+
+    /// Shows a failure: as the answer in JSON, else on stderr.
+    pub fn failure(&self, error: &Error, data: Option<Value>) -> io::Result<()> {
+        if self.is_json {
+            return self.json(&error_object(error, data));
+        }
+        self.tell(format_args!(
+            "{} {}",
+            paint(BAD, format_args!("error[{}]:", error.code)),
+            rye_item::text::without_controls(&error.message)
+        ));
+        let detail = |key: &str| error.details.get(key);
+        if let Some(path) = detail("path").and_then(Value::as_str) {
+            let path = rye_item::text::one_line(path);
+            match (detail("line"), detail("column")) {
+                (Some(line), Some(column)) => {
+                    self.tell(format_args!("  {} {path}:{line}:{column}", paint(DIM, "-->")))
+                }
+                _ => self.tell(format_args!("  {} {path}", paint(DIM, "-->"))),
+            }
+        }
+        for problem in detail("problems").and_then(Value::as_array).into_iter().flatten() {
+            self.tell(format_args!("  {} {}", paint(BAD, "•"), shown_problem(problem)));
+        }
+        for hint in &error.hints {
+            self.tell(format_args!(
+                "  {} {}",
+                paint(GOOD, "hint:"),
+                rye_item::text::without_controls(hint)
+            ));
+        }
+        Ok(())
+    }
+
+    /// A progress bar on stderr, for a person who has to wait.
+    pub fn progress(&self, what: &'static str) -> Progress {
+        let is_shown = self.shows_progress && !self.is_json && !self.is_quiet && io::stderr().is_terminal();
+        Progress {
+            what,
+            bar: None,
+            is_shown,
+        }
+    }
+
+    /// A table as wide as the terminal, without lines.
+    pub fn table(&self, header: &[&str]) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        let width = terminal_size::terminal_size().map_or(120, |(width, _)| width.0);
+        table.set_width(width);
+        table.set_header(header.iter().map(|word| word.to_uppercase()));
+        table
+    }
+}
+
+fn shown_problem(problem: &Value) -> String {
+    let message = problem.get("message").and_then(Value::as_str).unwrap_or_default();
+    let message = rye_item::text::one_line(message);
+    match (problem.get("line"), problem.get("column")) {
+        (Some(line), Some(column)) => format!("{line}:{column} {message}"),
+        _ => message,
+    }
+}
+
+/// The answer of a command that worked.
+pub fn success_object(kind: Option<&str>, item_id: Option<&str>, data: Value) -> Value {
+    let mut object = Map::new();
+    object.insert("status".to_owned(), json!("success"));
+    if let Some(kind) = kind {
+        object.insert("type".to_owned(), json!(kind));
+    }
+    if let Some(item_id) = item_id {
+        object.insert("item_id".to_owned(), json!(item_id));
+    }
+    object.insert("data".to_owned(), data);
+    Value::Object(object)
+}
+
+fn error_object(error: &Error, data: Option<Value>) -> Value {
+    let mut object = Map::new();
+    object.insert("status".to_owned(), json!("error"));
+    object.insert("error".to_owned(), json!(error.message));
+    object.insert("code".to_owned(), json!(error.code.as_str()));
+    object.insert("item_id".to_owned(), json!(error.item));
+    object.insert("hints".to_owned(), json!(error.hints));
+    object.extend(error.details.as_ref().clone());
+    if let Some(data) = data {
+        object.insert("data".to_owned(), data);
+    }
+    Value::Object(object)
+}
+
+/// A bar that appears once there is something to wait for.
+pub struct Progress {
+    what: &'static str,
+    bar: Option<ProgressBar>,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// `done` of `total` are done.
+    pub fn update(&mut self, done: usize, total: usize) {
+        if !self.is_shown || total < 50 {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar:.cyan/dim} {pos}/{len} {eta}") {
+                bar.set_style(style);
+            }
+            bar.set_message(self.what);
+            bar
+        });
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        if done >= total {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

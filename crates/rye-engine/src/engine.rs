@@ -1,0 +1,178 @@
+//! The engine: a workspace, a clock, and the state that stays warm between requests.
+
+use std::sync::{Mutex, MutexGuard};
+
+use lillux::SecretKey;
+use rye_item::{ItemRef, Space};
+use rye_space::search::{Index, Watcher, index_path};
+use rye_space::{Located, Roots, Workspace, keys};
+use rye_trust::signature::Timestamp;
+use rye_trust::{Subject, Verdict, Verified, verify};
+
+use crate::error::{Code, Error, Result};
+
+/// Where the time comes from.
+pub trait Clock: Send + Sync {
+    /// Seconds since 1970.
+    fn unix_seconds(&self) -> u64;
+}
+
+/// Whether unsigned and edited items of the project are forgiven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DevMode {
+    /// Not asked for.
+    Off,
+    /// Asked for, but this project may not have it.
+    Refused,
+    /// On.
+    On,
+}
+
+/// How the engine behaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// `RYE_DEV_MODE=1` was set.
+    pub wants_dev_mode: bool,
+    /// The process stays: watch the spaces instead of comparing them at each search.
+    pub is_warm: bool,
+}
+
+/// One workspace, opened, with what stays warm.
+pub struct Engine {
+    /// The workspace.
+    pub workspace: Workspace,
+    /// Whether development mode applies.
+    pub dev_mode: DevMode,
+    clock: Box<dyn Clock>,
+    is_warm: bool,
+    search: Mutex<SearchState>,
+}
+
+/// The index and its watcher, opened at the first search.
+#[derive(Default)]
+pub(crate) struct SearchState {
+    pub(crate) index: Option<Index>,
+    pub(crate) watcher: Option<Watcher>,
+}
+
+/// An item a user may see: verified, or forgiven by development mode with a warning.
+pub(crate) enum Admitted {
+    /// A key that counts vouches for it.
+    Verified(Box<Verified<Located>>),
+    /// Nobody does, but the user develops here.
+    Forgiven(Box<Located>, Box<rye_trust::Report>),
+}
+
+impl Admitted {
+    pub(crate) fn located(&self) -> &Located {
+        match self {
+            Self::Verified(verified) => verified,
+            Self::Forgiven(located, _) => located,
+        }
+    }
+
+    pub(crate) fn report(&self) -> &rye_trust::Report {
+        match self {
+            Self::Verified(verified) => verified.report(),
+            Self::Forgiven(_, report) => report,
+        }
+    }
+}
+
+impl Engine {
+    /// Opens the workspace below `roots`.
+    ///
+    /// # Errors
+    /// When the roots are refused or the binary is damaged.
+    pub fn open(roots: Roots, options: Options, clock: Box<dyn Clock>) -> Result<Self> {
+        let workspace = Workspace::open(roots)?;
+        let dev_mode = match (options.wants_dev_mode, workspace.allows_dev_mode()) {
+            (false, _) => DevMode::Off,
+            (true, false) => DevMode::Refused,
+            (true, true) => DevMode::On,
+        };
+        Ok(Self {
+            workspace,
+            dev_mode,
+            clock,
+            is_warm: options.is_warm,
+            search: Mutex::default(),
+        })
+    }
+
+    /// Opens the workspace anew if anything it was opened from has changed.
+    ///
+    /// # Errors
+    /// As [`Engine::open`]; the old workspace then stays.
+    pub fn refresh(&mut self) -> Result<()> {
+        if !self.workspace.is_current() {
+            self.workspace = Workspace::open(self.workspace.roots.clone())?;
+            if self.dev_mode != DevMode::Off {
+                self.dev_mode = if self.workspace.allows_dev_mode() {
+                    DevMode::On
+                } else {
+                    DevMode::Refused
+                };
+            }
+            *self.search_state() = SearchState::default();
+        }
+        Ok(())
+    }
+
+    /// Now, to the second.
+    ///
+    /// # Errors
+    /// When the clock is beyond the year 9999.
+    pub fn now(&self) -> Result<Timestamp> {
+        Timestamp::from_unix(self.clock.unix_seconds())
+            .ok_or_else(|| Error::new(Code::Io, "the clock is out of range"))
+    }
+
+    /// The own signing key.
+    ///
+    /// # Errors
+    /// When it is missing, loose or no key.
+    pub fn signing_key(&self) -> Result<SecretKey> {
+        Ok(keys::own_secret(&self.workspace.roots.signing_keys)?)
+    }
+
+    /// Lets a located item pass if a key that counts vouches for it, or development mode forgives it.
+    pub(crate) fn admit(&self, located: Located) -> Result<Admitted> {
+        let item: ItemRef = located.item().clone();
+        match verify(located, &self.workspace.keys) {
+            Ok(verified) => Ok(Admitted::Verified(Box::new(verified))),
+            Err(refusal) => {
+                let is_forgivable = matches!(refusal.report.verdict, Verdict::Unsigned | Verdict::Tampered);
+                if is_forgivable && self.dev_mode == DevMode::On && *refusal.subject.space() == Space::Project
+                {
+                    let refusal = *refusal;
+                    return Ok(Admitted::Forgiven(
+                        Box::new(refusal.subject),
+                        Box::new(refusal.report),
+                    ));
+                }
+                Err(Error::refused(
+                    &item,
+                    refusal.subject.space(),
+                    &refusal.subject.path,
+                    &refusal.report,
+                ))
+            }
+        }
+    }
+
+    pub(crate) fn search_state(&self) -> MutexGuard<'_, SearchState> {
+        // A panic while searching leaves at worst a stale index, which the next search compares again.
+        self.search
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_warm(&self) -> bool {
+        self.is_warm
+    }
+
+    pub(crate) fn index_path(&self) -> std::path::PathBuf {
+        index_path(&self.workspace.roots)
+    }
+}

@@ -1,0 +1,391 @@
+//! Errors that reach a user: a stable code, what happened, and what to do about it.
+
+use std::fmt;
+use std::path::Path;
+
+use lillux::file::ReadError;
+use rye_item::{ItemRef, Problem, Space};
+use rye_space::keys::OwnKeyError;
+use rye_space::{LocateError, OpenError, RootsError};
+use rye_trust::{Report, Verdict};
+use serde_json::{Map, Value};
+
+/// What kind of failure it is; decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Something failed.
+    Failed,
+    /// Wrong usage or invalid parameters.
+    Usage,
+    /// Not found.
+    NotFound,
+    /// Integrity or trust.
+    Integrity,
+    /// An item is not valid.
+    Validation,
+}
+
+impl Kind {
+    /// The documented exit code.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::Integrity => 4,
+            Self::Validation => 9,
+        }
+    }
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $kind:ident;)*) => {
+        /// A stable error code. Each has a page in `docs/errors/`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Code {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Code {
+            /// All codes.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The code as text: `RYE0401`.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $number,)*
+                }
+            }
+
+            /// What kind of failure it is.
+            #[must_use]
+            pub fn kind(self) -> Kind {
+                match self {
+                    $(Self::$name => Kind::$kind,)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// An id breaks the rules of ids.
+    InvalidId = "RYE0101", Usage;
+    /// A word is no item type.
+    UnknownType = "RYE0102", Usage;
+    /// A search query cannot be read.
+    InvalidQuery = "RYE0103", Usage;
+    /// An argument is wrong.
+    InvalidArgument = "RYE0104", Usage;
+    /// Something needs consent, and nobody can be asked.
+    ConsentNeeded = "RYE0105", Usage;
+    /// No space has the item.
+    NotFound = "RYE0201", NotFound;
+    /// A file or folder is not there.
+    PathNotFound = "RYE0202", NotFound;
+    /// An id names several items.
+    Ambiguous = "RYE0203", Usage;
+    /// A file is larger than the bound.
+    TooLarge = "RYE0204", Validation;
+    /// A link leaves its space.
+    LinkEscapes = "RYE0205", Integrity;
+    /// A path is no item.
+    NotAnItem = "RYE0206", Usage;
+    /// An item is not valid.
+    Invalid = "RYE0301", Validation;
+    /// A file cannot carry a signature.
+    Unsignable = "RYE0302", Validation;
+    /// An item is not signed.
+    Unsigned = "RYE0401", Integrity;
+    /// An item changed after it was signed.
+    Tampered = "RYE0402", Integrity;
+    /// An item was signed for another place.
+    Misplaced = "RYE0403", Integrity;
+    /// An item is signed by a key that does not count here.
+    Untrusted = "RYE0404", Integrity;
+    /// An item is signed by a revoked key.
+    Revoked = "RYE0405", Integrity;
+    /// A signature covers only a part of the item.
+    Partial = "RYE0406", Integrity;
+    /// There is no signing key.
+    NoKey = "RYE0411", Integrity;
+    /// Others can reach the signing key.
+    LooseKey = "RYE0412", Integrity;
+    /// The signing key cannot be read.
+    InvalidKey = "RYE0413", Integrity;
+    /// There is a signing key already.
+    KeyExists = "RYE0414", Usage;
+    /// A key file names nobody.
+    InvalidIdentity = "RYE0415", Integrity;
+    /// No known key has this fingerprint.
+    UnknownKey = "RYE0416", NotFound;
+    /// System items cannot be changed.
+    SystemImmutable = "RYE0417", Usage;
+    /// A user space or key folder lies inside the project.
+    UnsafeRoots = "RYE0418", Integrity;
+    /// A signed record of the user's is damaged; writing would lose it.
+    DamagedRecord = "RYE0419", Integrity;
+    /// There is no such bundle.
+    NoBundle = "RYE0601", NotFound;
+    /// It is not clear which signer to approve.
+    NoSigner = "RYE0602", Integrity;
+    /// The doctor found problems.
+    Unhealthy = "RYE0701", Failed;
+    /// The system refused to read or write.
+    Io = "RYE0901", Failed;
+    /// The binary's own items are damaged.
+    DamagedBinary = "RYE0902", Integrity;
+    /// The search index failed, even anew.
+    Index = "RYE0903", Failed;
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// A failure, as a user sees it.
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// Its code.
+    pub code: Code,
+    /// What happened.
+    pub message: String,
+    /// What to do about it.
+    pub hints: Vec<String>,
+    /// The item it concerns.
+    pub item: Option<String>,
+    /// Further facts: `path`, `line`, `problems`, `expected`, `found`.
+    pub details: Box<Map<String, Value>>,
+}
+
+/// The result of a verb.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// A failure with this code.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            hints: Vec::new(),
+            item: None,
+            details: Box::default(),
+        }
+    }
+
+    /// The same failure, with a hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// The same failure, of an item.
+    #[must_use]
+    pub fn of(mut self, item: &ItemRef) -> Self {
+        self.item = Some(item.id.to_string());
+        self
+    }
+
+    /// The same failure, with a fact.
+    #[must_use]
+    pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.details.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The refusal of an item that does not verify.
+    #[must_use]
+    pub fn refused(item: &ItemRef, space: &Space, path: &Path, report: &Report) -> Self {
+        let reason = report.reason.clone().unwrap_or_default();
+        let signing = format!("rye sign {} {}", item.item_type, item.id);
+        let (code, hint) = match report.verdict {
+            Verdict::Full | Verdict::Partial | Verdict::Unsigned => {
+                (Code::Unsigned, format!("read it, then sign it: {signing}"))
+            }
+            Verdict::Tampered if reason.starts_with("only line endings") => (
+                Code::Tampered,
+                "keep line endings as they are: a `.gitattributes` in `.ai/` with `* -text`, then check it out again"
+                    .to_owned(),
+            ),
+            Verdict::Tampered => (Code::Tampered, format!("read what changed, then sign it again: {signing}")),
+            Verdict::Misplaced => {
+                (Code::Misplaced, "move it back, or make name and category match its path and sign it".to_owned())
+            }
+            Verdict::Untrusted => match space {
+                Space::System(bundle) => {
+                    (Code::Untrusted, format!("approve the bundle's signer: rye bundle trust {bundle}"))
+                }
+                Space::Project | Space::User => (
+                    Code::Untrusted,
+                    format!("trust its signer: rye keys trust FILE; or, if you have read it, sign it yourself: {signing}"),
+                ),
+            },
+            Verdict::Revoked => {
+                (Code::Revoked, format!("if you still want it, read it and sign it yourself: {signing}"))
+            }
+        };
+        let message = format!("{item} is {}: {reason}", report.verdict.as_str());
+        let error = Self::new(code, message)
+            .of(item)
+            .detail("path", path.display().to_string())
+            .hint(hint);
+        let error = error.detail("verdict", report.verdict.as_str());
+        match report.fingerprint() {
+            Some(fingerprint) => error.detail("fingerprint", fingerprint.as_str()),
+            None => error,
+        }
+    }
+
+    /// The refusal to sign an item that is not valid: every problem at once.
+    #[must_use]
+    pub fn invalid(item: &ItemRef, path: &Path, problems: &[Problem]) -> Self {
+        let count = problems.len();
+        let plural = if count == 1 { "problem" } else { "problems" };
+        let error = Self::new(Code::Invalid, format!("{item} is not valid: {count} {plural}"))
+            .of(item)
+            .detail("path", path.display().to_string())
+            .detail("problems", serde_json::to_value(problems).unwrap_or_default())
+            .hint("fix every problem, then sign it again; nothing was changed");
+        match problems.first().and_then(|problem| problem.position) {
+            Some(position) => error
+                .detail("line", position.line)
+                .detail("column", position.column),
+            None => error,
+        }
+    }
+
+    /// A failure to read or write a file.
+    #[must_use]
+    pub fn io(error: &std::io::Error) -> Self {
+        let failure = Self::new(Code::Io, error.to_string());
+        match error.kind() {
+            std::io::ErrorKind::PermissionDenied => failure.hint("check who owns the file and its folder"),
+            std::io::ErrorKind::StorageFull
+            | std::io::ErrorKind::FileTooLarge
+            | std::io::ErrorKind::QuotaExceeded => failure.hint("make room; nothing was changed"),
+            _ => failure,
+        }
+    }
+
+    /// A failure to read a file within bounds.
+    #[must_use]
+    pub fn read(error: &ReadError) -> Self {
+        match error {
+            ReadError::TooLarge { path, limit } => Self::new(Code::TooLarge, error.to_string())
+                .detail("path", path.display().to_string())
+                .detail("expected", format!("at most {limit} bytes"))
+                .hint(
+                    "an item is text for people and models; keep data elsewhere, or raise `items.max_bytes`",
+                ),
+            ReadError::Escapes { path, .. } => Self::new(Code::LinkEscapes, error.to_string())
+                .detail("path", path.display().to_string())
+                .hint("put the file itself into the space"),
+            ReadError::NotAFile { path } => {
+                Self::new(Code::NotAnItem, error.to_string()).detail("path", path.display().to_string())
+            }
+            ReadError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Self::new(Code::PathNotFound, error.to_string())
+            }
+            ReadError::Io(error) => Self::io(error),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} ({})", self.message, self.code)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::io(&error)
+    }
+}
+
+impl From<LocateError> for Error {
+    fn from(error: LocateError) -> Self {
+        match &error {
+            LocateError::NotFound(item) => Self::new(Code::NotFound, error.to_string())
+                .of(item)
+                .hint(format!("look for it: rye search {}", item.id.name())),
+            LocateError::Unreadable { item, source, .. } => Self::read(source).of(item),
+        }
+    }
+}
+
+impl From<rye_item::InvalidId> for Error {
+    fn from(error: rye_item::InvalidId) -> Self {
+        Self::new(Code::InvalidId, error.to_string())
+            .hint("an id is a path below the type's folder without extension, such as `team/deploy`")
+    }
+}
+
+impl From<rye_item::id::UnknownType> for Error {
+    fn from(error: rye_item::id::UnknownType) -> Self {
+        Self::new(Code::UnknownType, error.to_string()).hint("types are: directive, tool, knowledge, config")
+    }
+}
+
+impl From<OwnKeyError> for Error {
+    fn from(error: OwnKeyError) -> Self {
+        let message = error.to_string();
+        match error {
+            OwnKeyError::Missing { .. } => {
+                Self::new(Code::NoKey, message).hint("make one: rye init, or rye keys generate")
+            }
+            OwnKeyError::Loose { path, wanted, .. } => Self::new(Code::LooseKey, message)
+                .detail("path", path.display().to_string())
+                .hint(format!(
+                    "if nobody else has read it: chmod {wanted:o} {}",
+                    path.display()
+                ))
+                .hint("if somebody may have: rye keys revoke it, and generate a new one"),
+            OwnKeyError::Invalid { path, .. } => Self::new(Code::InvalidKey, message)
+                .detail("path", path.display().to_string())
+                .hint("restore it from a backup, or remove it and run: rye keys generate"),
+            OwnKeyError::Exists { .. } => Self::new(Code::KeyExists, message)
+                .hint("keep using it; to replace it, revoke it and move its folder away first"),
+            OwnKeyError::Read(error) => Self::read(&error),
+        }
+    }
+}
+
+impl From<rye_space::keys::DocumentError> for Error {
+    fn from(error: rye_space::keys::DocumentError) -> Self {
+        match &error {
+            rye_space::keys::DocumentError::Read(source) => Self::read(source),
+            rye_space::keys::DocumentError::Identity(_) | rye_space::keys::DocumentError::Misnamed { .. } => {
+                Self::new(Code::InvalidIdentity, error.to_string())
+                    .hint("give a public key in PEM, or an identity document (`<fingerprint>.toml`)")
+            }
+        }
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        let message = error.to_string();
+        match error {
+            OpenError::Roots(RootsError::UserInsideProject { .. } | RootsError::KeysInsideProject { .. }) => {
+                Self::new(Code::UnsafeRoots, message).hint(
+                    "a project must not bring its own user space: unset USER_SPACE and RYE_SIGNING_KEY_DIR, or point them elsewhere",
+                )
+            }
+            OpenError::Roots(RootsError::LinkedOut { .. }) => {
+                Self::new(Code::LinkEscapes, message).hint("make `.ai` a folder of the project")
+            }
+            OpenError::Damaged(_) => {
+                Self::new(Code::DamagedBinary, message).hint("install rye again from a source you trust")
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `bundle list` and `bundle trust`: which bundles the system space has, and whose signature counts for them.
+
+use std::path::PathBuf;
+
+use lillux::Fingerprint;
+use rye_item::{ItemType, Space};
+use rye_space::approvals::Pin;
+use rye_space::bundle::{Bundle, Origin, Standing};
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// A bundle as it is listed.
+#[derive(Clone, Debug, Serialize)]
+pub struct BundleRow {
+    /// Its id.
+    pub bundle_id: String,
+    /// Its label as a space.
+    pub space: Space,
+    /// Its version.
+    pub version: String,
+    /// `embedded`, `approved` or `not approved`.
+    pub standing: &'static str,
+    /// Its folder, if it is one.
+    pub path: Option<PathBuf>,
+    /// The id prefixes its items must have.
+    pub categories: Vec<String>,
+    /// The keys it ships.
+    pub signers: Vec<Fingerprint>,
+    /// How many items it has.
+    pub items: usize,
+}
+
+/// Lists the bundles in the order they are looked at.
+#[must_use]
+pub fn list(engine: &Engine) -> Vec<BundleRow> {
+    let spaces = &engine.workspace.spaces;
+    spaces
+        .bundles()
+        .iter()
+        .map(|bundle| {
+            let space = Space::System(bundle.id.clone());
+            BundleRow {
+                bundle_id: bundle.id.to_string(),
+                version: bundle.version.clone(),
+                standing: match bundle.standing {
+                    Standing::Embedded => "embedded",
+                    Standing::Approved => "approved",
+                    Standing::NotApproved => "not approved",
+                },
+                path: match &bundle.origin {
+                    Origin::Embedded(_) => None,
+                    Origin::Folder(path) => Some(path.clone()),
+                },
+                categories: bundle.categories.clone(),
+                signers: bundle.signers.iter().map(|signer| signer.fingerprint).collect(),
+                items: spaces.walk(&space, &ItemType::FINDABLE).entries.len(),
+                space,
+            }
+        })
+        .collect()
+}
+
+/// A signer that is now approved.
+#[derive(Clone, Debug, Serialize)]
+pub struct Approved {
+    /// The bundle.
+    pub bundle_id: String,
+    /// The pinned key.
+    pub fingerprint: Fingerprint,
+    /// Its owner, as the bundle says.
+    pub owner: String,
+    /// The record.
+    pub record: PathBuf,
+}
+
+/// Approves the signer of a configured bundle: its key vouches for that bundle's items, and for nothing else.
+///
+/// # Errors
+/// When there is no such bundle, the signer is not clear or revoked, or there is no own key.
+pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved> {
+    let workspace = &engine.workspace;
+    let bundle = workspace
+        .spaces
+        .bundles()
+        .iter()
+        .find(|bundle| bundle.id.as_str() == id);
+    let Some(bundle) = bundle.filter(|bundle| bundle.standing != Standing::Embedded) else {
+        return Err(Error::new(
+            Code::NoBundle,
+            format!(
+                "no configured bundle is called `{}`",
+                rye_item::text::one_line(id)
+            ),
+        )
+        .hint("name its folder in `bundles.paths` of your user config, then: rye bundle list"));
+    };
+    let chosen = choose(bundle, signer)?;
+    if let Some(revocation) = workspace.keys.revocation(&chosen.fingerprint) {
+        return Err(Error::new(
+            Code::Revoked,
+            format!("the key {} is revoked: {}", chosen.fingerprint, revocation.reason),
+        ));
+    }
+    let mut approvals = workspace.approvals.clone();
+    if let Some(complaint) = approvals.complaints.first() {
+        return Err(Error::new(Code::DamagedRecord, complaint.clone())
+            .hint("remove that record if you did not change it, then approve your bundles again"));
+    }
+    let pin = Pin {
+        bundle: bundle.id.clone(),
+        key: chosen.key.clone(),
+    };
+    if !approvals.pins.contains(&pin) {
+        approvals.pins.push(pin);
+    }
+    let record = approvals.write_pins(&workspace.roots.user_ai(), &engine.signing_key()?, &engine.now()?)?;
+    Ok(Approved {
+        bundle_id: bundle.id.to_string(),
+        fingerprint: chosen.fingerprint,
+        owner: rye_item::text::one_line(&chosen.owner),
+        record,
+    })
+}
+
+fn choose<'a>(bundle: &'a Bundle, signer: Option<&str>) -> Result<&'a rye_trust::Identity> {
+    match (bundle.signers.as_slice(), signer) {
+        ([], _) => Err(Error::new(
+            Code::NoSigner,
+            format!("the bundle `{}` ships no signed identity document", bundle.id),
+        )
+        .hint("trust its signer's key instead: rye keys trust FILE")),
+        (signers, Some(wanted)) => signers
+            .iter()
+            .find(|signer| signer.fingerprint.as_str() == wanted)
+            .ok_or_else(|| {
+                Error::new(
+                    Code::NoSigner,
+                    format!(
+                        "the bundle `{}` ships no key `{}`",
+                        bundle.id,
+                        rye_item::text::one_line(wanted)
+                    ),
+                )
+            }),
+        ([one], None) => Ok(one),
+        (several, None) => {
+            let list = several
+                .iter()
+                .map(|signer| signer.fingerprint.to_string())
+                .collect::<Vec<_>>()
+                .join(", ");
+            Err(Error::new(
+                Code::NoSigner,
+                format!("the bundle `{}` ships several keys: {list}", bundle.id),
+            )
+            .hint("choose one with --signer FINGERPRINT"))
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `config show`: settings after all layers, where each comes from, and what was left out.
+
+use rye_item::{ItemId, ItemType};
+use rye_space::config::{Ignored, Merged};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// One setting.
+#[derive(Clone, Debug, Serialize)]
+pub struct Setting {
+    /// The config it belongs to.
+    pub config: String,
+    /// Its dotted path.
+    pub key: String,
+    /// Its value.
+    pub value: Value,
+    /// The space it comes from.
+    pub origin: String,
+}
+
+/// The answer of a config show.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Answer {
+    /// The merged documents, by config id.
+    pub config: serde_json::Map<String, Value>,
+    /// Every setting with its origin.
+    pub settings: Vec<Setting>,
+    /// What was left out, and why.
+    pub ignored: Vec<Ignored>,
+    /// What counts, but should be signed.
+    pub unsigned: Vec<Ignored>,
+}
+
+/// Shows one config, or all.
+///
+/// # Errors
+/// When there is no such config.
+pub fn show(engine: &Engine, id: Option<&ItemId>) -> Result<Answer> {
+    let ids = match id {
+        Some(id) => vec![id.clone()],
+        None => all(engine)?,
+    };
+    let mut answer = Answer::default();
+    for id in ids {
+        let merged = engine.workspace.config(&id);
+        let is_empty = merged.origins.is_empty() && merged.ignored.is_empty();
+        if is_empty {
+            return Err(Error::new(Code::NotFound, format!("config not found: {id}"))
+                .hint("rye config show lists all there are"));
+        }
+        add(&mut answer, &id, merged);
+    }
+    Ok(answer)
+}
+
+fn add(answer: &mut Answer, id: &ItemId, merged: Merged) {
+    for (key, origin) in &merged.origins {
+        answer.settings.push(Setting {
+            config: id.to_string(),
+            key: key.clone(),
+            value: merged.get(key).cloned().unwrap_or(Value::Null),
+            origin: origin.to_string(),
+        });
+    }
+    answer.ignored.extend(merged.ignored);
+    answer.unsigned.extend(merged.unsigned);
+    answer.config.insert(id.to_string(), merged.value);
+}
+
+/// Every config of any space, identities and approvals aside.
+fn all(engine: &Engine) -> Result<Vec<ItemId>> {
+    let spaces = &engine.workspace.spaces;
+    let mut ids: Vec<ItemId> = vec![ItemId::new("config")?];
+    for space in spaces.order() {
+        for entry in spaces.walk(&space, &[ItemType::Config]).entries {
+            let id = entry.item.id;
+            let is_layered = entry.extension != ".toml" && !id.is_within("keys") && !id.is_within("trust");
+            if is_layered && !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    Ok(ids)
+}

@@ -1,0 +1,455 @@
+//! `doctor`: what is wrong with this setup, each finding with its remedy.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rye_item::{ItemRef, ItemType, Space};
+use rye_space::bundle::Standing;
+use rye_space::search::Index;
+use rye_trust::Verdict;
+use serde::Serialize;
+
+use crate::engine::{DevMode, Engine};
+use crate::error::{Code, Error};
+use crate::verbs::verify::{self, Progress};
+use crate::verbs::{config, keys};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Worth knowing.
+    Info,
+    /// Should be changed.
+    Warning,
+    /// Does not work.
+    Error,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub check: &'static str,
+    /// How bad it is.
+    pub level: Level,
+    /// What was found.
+    pub message: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// The file it concerns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+}
+
+/// The answer of a doctor.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    /// Everything that was looked at.
+    pub findings: Vec<Finding>,
+    /// How many are errors.
+    pub errors: usize,
+    /// How many are warnings.
+    pub warnings: usize,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, check: &'static str, level: Level, message: impl Into<String>) -> &mut Finding {
+        let index = self.0.len();
+        self.0.push(Finding {
+            check,
+            level,
+            message: message.into(),
+            remedy: None,
+            path: None,
+        });
+        &mut self.0[index]
+    }
+}
+
+impl Finding {
+    fn remedy(&mut self, remedy: impl Into<String>) -> &mut Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    fn path(&mut self, path: impl Into<PathBuf>) -> &mut Self {
+        self.path = Some(path.into());
+        self
+    }
+}
+
+/// Looks at everything.
+#[must_use]
+pub fn doctor(engine: &Engine, progress: Progress<'_>) -> Answer {
+    let mut findings = Findings::default();
+    look_at_key(engine, &mut findings);
+    look_at_trust(engine, &mut findings);
+    look_at_project(engine, &mut findings);
+    look_at_config(engine, &mut findings);
+    look_at_places(engine, &mut findings);
+    look_at_items(engine, progress, &mut findings);
+    look_at_index(engine, &mut findings);
+    let count = |level| findings.0.iter().filter(|finding| finding.level == level).count();
+    Answer {
+        errors: count(Level::Error),
+        warnings: count(Level::Warning),
+        findings: findings.0,
+    }
+}
+
+fn look_at_key(engine: &Engine, findings: &mut Findings) {
+    match engine.signing_key() {
+        Ok(key) => {
+            let public = key.public();
+            let fingerprint = public.fingerprint();
+            if let Some(revocation) = engine.workspace.keys.revocation(&fingerprint) {
+                findings
+                    .add(
+                        "key",
+                        Level::Error,
+                        format!("your key {fingerprint} is revoked: {}", revocation.reason),
+                    )
+                    .remedy("move the key folder away, then: rye init");
+            } else if engine.workspace.keys.is_general(&public) {
+                findings.add("key", Level::Ok, format!("your key is {fingerprint}"));
+            } else {
+                findings
+                    .add("key", Level::Error, format!("your key {fingerprint} has no valid identity document: what you sign is untrusted"))
+                    .remedy("rye init");
+            }
+            if engine.workspace.own.as_ref() != Some(&public) {
+                findings
+                    .add(
+                        "key",
+                        Level::Error,
+                        "public_key.pem is not the public half of private_key.pem",
+                    )
+                    .path(engine.workspace.roots.signing_keys.join("public_key.pem"))
+                    .remedy(
+                        "remove public_key.pem and private_key.pem together, or restore both from a backup",
+                    );
+            }
+        }
+        Err(error) => add_error(findings, "key", &error),
+    }
+}
+
+fn add_error(findings: &mut Findings, check: &'static str, error: &Error) {
+    let level = if error.code == Code::NoKey {
+        Level::Warning
+    } else {
+        Level::Error
+    };
+    let finding = findings.add(check, level, error.message.clone());
+    if let Some(hint) = error.hints.first() {
+        finding.remedy(hint.clone());
+    }
+    if let Some(path) = error.details.get("path").and_then(|path| path.as_str()) {
+        finding.path(path);
+    }
+}
+
+fn look_at_trust(engine: &Engine, findings: &mut Findings) {
+    let listing = keys::list(engine);
+    for broken in &listing.broken {
+        findings
+            .add(
+                "trust",
+                Level::Warning,
+                format!("an identity document does not count: {broken}"),
+            )
+            .remedy("remove it, or ask its owner for a good one");
+    }
+    for key in &listing.keys {
+        match key.trust {
+            "none" => {
+                let reason = key.reason.clone().unwrap_or_default();
+                findings
+                    .add(
+                        "trust",
+                        Level::Info,
+                        format!(
+                            "the key {} ({}) does not count: {reason}",
+                            key.fingerprint, key.owner
+                        ),
+                    )
+                    .path(&key.path)
+                    .remedy(format!(
+                        "if you know its owner: rye keys trust {}",
+                        key.path.display()
+                    ));
+            }
+            "revoked" => {
+                findings.add(
+                    "trust",
+                    Level::Info,
+                    format!("the key {} ({}) is revoked", key.fingerprint, key.owner),
+                );
+            }
+            _ => {}
+        }
+    }
+    let counted = listing
+        .keys
+        .iter()
+        .filter(|key| !matches!(key.trust, "none" | "revoked"))
+        .count();
+    findings.add("trust", Level::Ok, format!("{counted} trusted keys"));
+    for bundle in engine.workspace.spaces.bundles() {
+        if bundle.standing == Standing::NotApproved {
+            findings
+                .add(
+                    "bundles",
+                    Level::Warning,
+                    format!(
+                        "the bundle `{}` is not approved: its items are refused",
+                        bundle.id
+                    ),
+                )
+                .remedy(format!(
+                    "rye verify --root it, then: rye bundle trust {}",
+                    bundle.id
+                ));
+        }
+    }
+    for notice in &engine.workspace.notices {
+        findings.add("workspace", Level::Warning, notice.clone());
+    }
+}
+
+fn look_at_project(engine: &Engine, findings: &mut Findings) {
+    match (
+        &engine.workspace.roots.project,
+        engine.workspace.is_project_approved,
+    ) {
+        (None, _) => {
+            findings
+                .add("project", Level::Info, "there is no project here")
+                .remedy("rye init in its folder");
+        }
+        (Some(project), true) => {
+            findings
+                .add("project", Level::Ok, "the project is approved")
+                .path(project);
+        }
+        (Some(project), false) => {
+            findings
+                .add("project", Level::Info, "the project is not approved: its `.env`, local interpreters and unsafe config are ignored")
+                .path(project)
+                .remedy("if you trust its authors: rye trust");
+        }
+    }
+    match engine.dev_mode {
+        DevMode::Off => {}
+        DevMode::On => {
+            findings
+                .add(
+                    "dev_mode",
+                    Level::Warning,
+                    "development mode is on: unsigned and edited items of this project are forgiven",
+                )
+                .remedy("unset RYE_DEV_MODE when you are done");
+        }
+        DevMode::Refused => {
+            findings
+                .add("dev_mode", Level::Warning, "RYE_DEV_MODE is set, and ignored here")
+                .remedy("approve the project and list it in `dev_mode.projects` of your signed user config, or unset it");
+        }
+    }
+}
+
+fn look_at_config(engine: &Engine, findings: &mut Findings) {
+    let Ok(answer) = config::show(engine, None) else {
+        return;
+    };
+    for ignored in &answer.ignored {
+        findings
+            .add(
+                "config",
+                Level::Warning,
+                format!(
+                    "`{}` in {} config is ignored: {}",
+                    ignored.key, ignored.space, ignored.reason
+                ),
+            )
+            .path(&ignored.path)
+            .remedy("correct or remove it, or sign the file: rye sign config");
+    }
+    for unsigned in &answer.unsigned {
+        findings
+            .add(
+                "config",
+                Level::Info,
+                format!(
+                    "`{}` in {} config counts, but should be signed",
+                    unsigned.key, unsigned.space
+                ),
+            )
+            .path(&unsigned.path)
+            .remedy("rye sign config");
+    }
+}
+
+fn look_at_places(engine: &Engine, findings: &mut Findings) {
+    let spaces = &engine.workspace.spaces;
+    let mut by_item: BTreeMap<ItemRef, Vec<Space>> = BTreeMap::new();
+    for space in spaces.order() {
+        let walk = spaces.walk(&space, &ItemType::ALL);
+        let mut in_space: BTreeMap<ItemRef, Vec<String>> = BTreeMap::new();
+        for entry in walk.entries {
+            in_space.entry(entry.item).or_default().push(entry.relative);
+        }
+        for (item, files) in &in_space {
+            if files.len() > 1 {
+                let order = &spaces.extractors().of(item.item_type).extensions;
+                let mut files = files.clone();
+                files.sort_by_key(|file| {
+                    order
+                        .iter()
+                        .position(|extension| file.ends_with(extension.as_str()))
+                });
+                findings
+                    .add(
+                        "duplicates",
+                        Level::Warning,
+                        format!(
+                            "{item} has {} files in {space} space; `{}` wins",
+                            files.len(),
+                            files[0]
+                        ),
+                    )
+                    .remedy("remove or rename the others");
+            }
+        }
+        for stray in walk.strays {
+            findings
+                .add(
+                    "places",
+                    Level::Warning,
+                    format!(
+                        "a file is passed over: {}",
+                        rye_item::text::one_line(&stray.reason)
+                    ),
+                )
+                .path(stray.path)
+                .remedy("rename it, or put the file itself where the link is");
+        }
+        for item in in_space
+            .into_keys()
+            .filter(|item| item.item_type != ItemType::Config)
+        {
+            by_item.entry(item).or_default().push(space.clone());
+        }
+    }
+    for (item, found) in by_item.iter().filter(|(_, found)| found.len() > 1) {
+        let hidden = found[1..]
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ");
+        findings
+            .add(
+                "shadowing",
+                Level::Info,
+                format!("{item} of {} space hides the one in {hidden}", found[0]),
+            )
+            .remedy(format!("rye why {} {}", item.item_type, item.id));
+    }
+}
+
+fn look_at_items(engine: &Engine, progress: Progress<'_>, findings: &mut Findings) {
+    let answer = verify::verify_all(engine, verify::Options::default(), progress);
+    for row in &answer.items {
+        let is_config = row.kind == "config";
+        let level = match row.verdict {
+            Verdict::Full => continue,
+            Verdict::Partial => Level::Info,
+            Verdict::Unsigned if is_config => Level::Info,
+            Verdict::Unsigned | Verdict::Misplaced => Level::Warning,
+            Verdict::Tampered | Verdict::Untrusted | Verdict::Revoked => Level::Error,
+        };
+        let reason = row
+            .reason
+            .clone()
+            .unwrap_or_else(|| "the signature covers only a part".to_owned());
+        findings
+            .add(
+                "items",
+                level,
+                format!(
+                    "{}:{} is {}: {reason}",
+                    row.kind,
+                    row.item_id,
+                    row.verdict.as_str()
+                ),
+            )
+            .path(&row.path)
+            .remedy(format!("read it, then: rye sign {} {}", row.kind, row.item_id));
+    }
+    for row in answer.items.iter().filter(|row| !row.problems.is_empty()) {
+        findings
+            .add(
+                "items",
+                Level::Error,
+                format!("{}:{} does not parse: {}", row.kind, row.item_id, row.problems[0]),
+            )
+            .path(&row.path)
+            .remedy("correct it, then sign it");
+    }
+    for unreadable in &answer.unreadable {
+        findings
+            .add("items", Level::Error, unreadable.reason.clone())
+            .path(&unreadable.path)
+            .remedy(format!("rye explain {}", unreadable.code));
+    }
+    findings.add(
+        "items",
+        Level::Ok,
+        format!(
+            "{} of {} files of project and user space are signed and trusted",
+            answer.full, answer.checked
+        ),
+    );
+}
+
+fn look_at_index(engine: &Engine, findings: &mut Findings) {
+    let path = engine.index_path();
+    if !path.exists() {
+        findings
+            .add("index", Level::Info, "there is no search index yet")
+            .remedy("the first search makes it");
+        return;
+    }
+    match Index::open(&path).and_then(|index| index.staleness(&engine.workspace.spaces)) {
+        Ok(0) => {
+            findings.add("index", Level::Ok, "the search index is current");
+        }
+        Ok(stale) => {
+            findings
+                .add(
+                    "index",
+                    Level::Info,
+                    format!("the search index does not know {stale} changes yet"),
+                )
+                .path(path)
+                .remedy("the next search brings it up to date");
+        }
+        Err(error) => {
+            findings
+                .add(
+                    "index",
+                    Level::Warning,
+                    format!("the search index cannot be read: {error}"),
+                )
+                .path(path)
+                .remedy("the next search makes it anew");
+        }
+    }
+}

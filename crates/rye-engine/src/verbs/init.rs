@@ -1,0 +1,157 @@
+//! `init`: a key, a place for items, three signed examples, an approved project. Running it again changes nothing.
+
+use std::path::{Path, PathBuf};
+
+use lillux::Fingerprint;
+use lillux::file::{self, Mode};
+use rye_item::{ItemId, ItemRef, ItemType};
+use rye_space::{AI_FOLDER, Roots, roots};
+use serde::Serialize;
+
+use crate::engine::{Clock, Engine, Options};
+use crate::error::{Code, Error, Result};
+use crate::verbs::{keys as key_verbs, sign, trust};
+
+const EXAMPLES: [(ItemType, &str, &str, &str); 3] = [
+    (
+        ItemType::Tool,
+        "examples/hello",
+        ".py",
+        include_str!("../../examples/hello.py"),
+    ),
+    (
+        ItemType::Directive,
+        "examples/greet",
+        ".md",
+        include_str!("../../examples/greet.md"),
+    ),
+    (
+        ItemType::Knowledge,
+        "examples/style",
+        ".md",
+        include_str!("../../examples/style.md"),
+    ),
+];
+
+/// Signed bytes must not change on their way through git.
+const GIT_ATTRIBUTES: &str = "# Signatures cover every byte: keep line endings as they are.\n* -text\n";
+
+/// The answer of an init.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    /// The own key.
+    pub fingerprint: Fingerprint,
+    /// Whether it was made just now.
+    pub key_created: bool,
+    /// The project, unless this is the user space itself.
+    pub project: Option<PathBuf>,
+    /// Files that were made.
+    pub created: Vec<PathBuf>,
+    /// Files that were there and stay as they are.
+    pub kept: Vec<PathBuf>,
+    /// Whether the project is approved now.
+    pub approved: bool,
+}
+
+/// Makes everything a new user needs in `folder`.
+///
+/// # Errors
+/// When something cannot be made; what was made before stays and is completed by the next run.
+pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Clock>) -> Result<Answer> {
+    let is_user_space = roots::real(folder) == roots::real(&roots.user);
+    let project = (!is_user_space).then(|| folder.to_owned());
+    let roots = Roots {
+        project: project.clone(),
+        ..roots.clone()
+    };
+    roots.check().map_err(rye_space::OpenError::from)?;
+    let open = || Engine::open(roots.clone(), Options::default(), clock());
+    let engine = open()?;
+
+    let mut created = Vec::new();
+    let mut kept = Vec::new();
+    let (fingerprint, key_created) = match engine.signing_key() {
+        Ok(key) => {
+            let fingerprint = key.public().fingerprint();
+            if !engine.workspace.keys.is_general(&key.public()) {
+                refuse_revoked(&engine, fingerprint)?;
+                created.push(key_verbs::write_own_document(&engine, &key, owner)?);
+            }
+            (fingerprint, false)
+        }
+        Err(error) if error.code == Code::NoKey => {
+            let generated = key_verbs::generate(&engine, owner)?;
+            created.push(generated.document);
+            (generated.fingerprint, true)
+        }
+        Err(error) => return Err(error),
+    };
+    let base = if is_user_space { &roots.user } else { folder };
+    let ai = base.join(AI_FOLDER);
+    for item_type in ItemType::ALL {
+        file::create_folders(&ai.join(item_type.folder()), false)?;
+    }
+    note(
+        write_if_absent(&ai.join(".gitattributes"), GIT_ATTRIBUTES)?,
+        &mut created,
+        &mut kept,
+    );
+    if !is_user_space {
+        for (item_type, id, extension, text) in EXAMPLES {
+            let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
+            note(write_if_absent(&path, text)?, &mut created, &mut kept);
+        }
+    }
+    // Opened anew: the key and its document count from here on.
+    let engine = open()?;
+    if !is_user_space {
+        for (item_type, id, extension, _) in EXAMPLES {
+            let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
+            if created.contains(&path) {
+                sign::sign_item(&engine, &ItemRef::new(item_type, ItemId::new(id)?), None)?;
+            }
+        }
+        trust::trust(&engine, folder, true)?;
+    }
+    Ok(Answer {
+        fingerprint,
+        key_created,
+        project,
+        created,
+        kept,
+        approved: !is_user_space,
+    })
+}
+
+fn refuse_revoked(engine: &Engine, fingerprint: Fingerprint) -> Result<()> {
+    match engine.workspace.keys.revocation(&fingerprint) {
+        None => Ok(()),
+        Some(revocation) => Err(Error::new(
+            Code::Revoked,
+            format!("your signing key {fingerprint} is revoked: {}", revocation.reason),
+        )
+        .hint(format!(
+            "move `{}` away, then run rye init again for a new key",
+            engine.workspace.roots.signing_keys.display()
+        ))),
+    }
+}
+
+fn note((path, is_new): (PathBuf, bool), created: &mut Vec<PathBuf>, kept: &mut Vec<PathBuf>) {
+    if is_new {
+        created.push(path)
+    } else {
+        kept.push(path)
+    }
+}
+
+fn write_if_absent(path: &Path, text: &str) -> Result<(PathBuf, bool)> {
+    if let Some(folder) = path.parent() {
+        file::create_folders(folder, false)?;
+    }
+    match file::write_new(path, text.as_bytes(), Mode::Kept) {
+        Ok(()) => Ok((path.to_owned(), true)),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok((path.to_owned(), false)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,354 @@
+//! `keys`: the own key pair, the keys of others, revocation.
+
+use std::path::{Path, PathBuf};
+
+use lillux::file::{self, Mode};
+use lillux::{Fingerprint, SecretKey};
+use rye_item::space::Tier;
+use rye_space::keys::{self, REVOKED_FOLDER, TRUSTED_FOLDER};
+use rye_space::{AI_FOLDER, roots};
+use rye_trust::{Identity, Revocation};
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// A key as it is listed.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyRow {
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+    /// Its owner, as its document says.
+    pub owner: String,
+    /// `user`, `project`, `introduced`, `bundle`, `revoked` or `none`.
+    pub trust: &'static str,
+    /// Where its document is.
+    pub path: PathBuf,
+    /// Whether it is the own key.
+    pub own: bool,
+    /// Whether documents it signs introduce their keys.
+    pub may_introduce: bool,
+    /// The projects it is trusted in, if not everywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub projects: Option<Vec<String>>,
+    /// Why it does not count, if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The answer of a key list.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listing {
+    /// Every key with a document in user or project space.
+    pub keys: Vec<KeyRow>,
+    /// Documents that cannot be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub broken: Vec<String>,
+}
+
+/// Lists the keys of user and project space.
+#[must_use]
+pub fn list(engine: &Engine) -> Listing {
+    let workspace = &engine.workspace;
+    let documents = workspace
+        .user_documents
+        .iter()
+        .map(|found| (rye_item::Space::User, found))
+        .chain(
+            workspace
+                .project_documents
+                .iter()
+                .map(|found| (rye_item::Space::Project, found)),
+        );
+    let mut listing = Listing {
+        keys: Vec::new(),
+        broken: Vec::new(),
+    };
+    for (space, found) in documents {
+        let identity = match &found.identity {
+            Ok(identity) => identity,
+            Err(error) => {
+                listing.broken.push(format!("{}: {error}", found.path.display()));
+                continue;
+            }
+        };
+        let revocation = workspace.keys.revocation(&identity.fingerprint);
+        let known = workspace
+            .keys
+            .find(&identity.fingerprint, &rye_item::Space::Project);
+        let known = known.filter(|known| known.key == identity.key);
+        let (trust, reason) = match (revocation, known) {
+            (Some(revocation), _) => ("revoked", Some(revocation.reason.clone())),
+            (None, Some(known)) => (known.vouch.as_str(), None),
+            (None, None) => ("none", Some(why_not(identity, &space))),
+        };
+        listing.keys.push(KeyRow {
+            fingerprint: identity.fingerprint,
+            owner: rye_item::text::one_line(&identity.owner),
+            trust,
+            path: found.path.clone(),
+            own: workspace.own.as_ref() == Some(&identity.key),
+            may_introduce: workspace.keys.is_introducer(&identity.fingerprint),
+            projects: identity.projects.clone(),
+            reason,
+        });
+    }
+    listing
+}
+
+fn why_not(identity: &Identity, space: &rye_item::Space) -> String {
+    let reason = match (&identity.signature, space) {
+        (None, _) => "its document is not signed, or was changed",
+        (Some(_), rye_item::Space::Project) => {
+            "a project's key counts only once you trust it: rye keys trust"
+        }
+        (Some(_), _) if identity.projects.is_some() => "it is trusted in other projects only",
+        (Some(_), _) => "its document is signed by a key you do not trust",
+    };
+    reason.to_owned()
+}
+
+/// What was made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Generated {
+    /// The key.
+    pub fingerprint: Fingerprint,
+    /// The key folder.
+    pub folder: PathBuf,
+    /// Its identity document.
+    pub document: PathBuf,
+}
+
+/// Makes a key pair and its identity document. Never replaces a key.
+///
+/// # Errors
+/// When a key is there already, or it cannot be written.
+pub fn generate(engine: &Engine, owner: &str) -> Result<Generated> {
+    let key = SecretKey::generate().map_err(|error| Error::new(Code::Io, error.to_string()))?;
+    adopt(engine, &key, owner)
+}
+
+/// Takes over a private key from a file, as the own key.
+///
+/// # Errors
+/// When a key is there already, or the file holds none.
+pub fn import(engine: &Engine, path: &Path, owner: &str) -> Result<Generated> {
+    let (bytes, _) = file::read_bounded(path, 64 << 10).map_err(|error| Error::read(&error))?;
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    let key = SecretKey::from_pem(text).map_err(|error| {
+        Error::new(Code::InvalidKey, format!("`{}`: {error}", path.display()))
+            .hint("to trust somebody's public key: rye keys trust FILE")
+    })?;
+    adopt(engine, &key, owner)
+}
+
+fn adopt(engine: &Engine, key: &SecretKey, owner: &str) -> Result<Generated> {
+    let folder = &engine.workspace.roots.signing_keys;
+    keys::store_own(folder, key)?;
+    let document = write_own_document(engine, key, owner)?;
+    Ok(Generated {
+        fingerprint: key.public().fingerprint(),
+        folder: folder.clone(),
+        document,
+    })
+}
+
+/// Writes the own key's identity document, self-signed: through it the key counts.
+pub(crate) fn write_own_document(engine: &Engine, key: &SecretKey, owner: &str) -> Result<PathBuf> {
+    let identity = Identity::new(key.public(), owner);
+    let folder = engine.workspace.roots.user_ai().join(TRUSTED_FOLDER);
+    let path = folder.join(format!("{}.toml", identity.fingerprint));
+    keys::write_signed_document(&path, &identity.to_document(), key, &engine.now()?)?;
+    Ok(path)
+}
+
+/// How to trust a key.
+#[derive(Clone, Debug, Default)]
+pub struct TrustOptions {
+    /// `user`: everywhere; `project`: in this project alone. Without it, a key that lies in the project counts there,
+    /// any other everywhere.
+    pub tier: Option<Tier>,
+    /// The owner's name, for a key in PEM.
+    pub owner: Option<String>,
+    /// Documents this key signs introduce their keys to a project.
+    pub may_introduce: bool,
+}
+
+/// A key that is now trusted.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trusted {
+    /// The key.
+    pub fingerprint: Fingerprint,
+    /// Its owner.
+    pub owner: String,
+    /// Everywhere, or in these projects.
+    pub projects: Option<Vec<String>>,
+    /// Whether it may introduce others.
+    pub may_introduce: bool,
+    /// The document that was written.
+    pub path: PathBuf,
+}
+
+/// Trusts the key in a file: writes its document into user space, signed by the own key.
+///
+/// # Errors
+/// When the file holds no key, the key is revoked, or there is no own key.
+pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Trusted> {
+    let owner = options.owner.clone().unwrap_or_else(|| {
+        path.file_stem().map_or_else(
+            || "unknown".to_owned(),
+            |stem| stem.to_string_lossy().into_owned(),
+        )
+    });
+    let found = keys::read_key_file(path, &owner)?;
+    if let Some(revocation) = engine.workspace.keys.revocation(&found.fingerprint) {
+        return Err(Error::new(
+            Code::Revoked,
+            format!("the key {} is revoked: {}", found.fingerprint, revocation.reason),
+        )
+        .hint("ask its owner for a new key; a revocation is not taken back"));
+    }
+    let project = engine.workspace.roots.project_key();
+    let lies_in_project = match (&engine.workspace.roots.project, path.parent()) {
+        (Some(project), Some(_)) => roots::real(path).starts_with(roots::real(&project.join(AI_FOLDER))),
+        _ => false,
+    };
+    let is_for_project = match options.tier {
+        None => lies_in_project,
+        Some(Tier::Project) => true,
+        Some(Tier::User) => false,
+        Some(Tier::System) => {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                "a key is trusted in user or project space",
+            ));
+        }
+    };
+    let present = engine
+        .workspace
+        .user_documents
+        .iter()
+        .filter_map(|found| found.identity.as_ref().ok());
+    let present = present
+        .filter(|known| known.key == found.key)
+        .find(|known| known.signature.is_some());
+    let projects = match (is_for_project, present) {
+        (false, _) => None,
+        // Trusted everywhere already: asking for less takes nothing away.
+        (true, Some(Identity { projects: None, .. })) => None,
+        (true, present) => {
+            let project = project.ok_or_else(|| {
+                Error::new(Code::InvalidArgument, "there is no project here").hint("use --space user")
+            })?;
+            let mut projects = present
+                .and_then(|known| known.projects.clone())
+                .unwrap_or_default();
+            if !projects.contains(&project) {
+                projects.push(project);
+            }
+            Some(projects)
+        }
+    };
+    let identity = Identity {
+        owner: options.owner.clone().unwrap_or(found.owner),
+        may_introduce: options.may_introduce,
+        projects,
+        signature: None,
+        ..Identity::new(found.key, "")
+    };
+    let key = engine.signing_key()?;
+    let path = engine
+        .workspace
+        .roots
+        .user_ai()
+        .join(TRUSTED_FOLDER)
+        .join(format!("{}.toml", identity.fingerprint));
+    keys::write_signed_document(&path, &identity.to_document(), &key, &engine.now()?)?;
+    Ok(Trusted {
+        fingerprint: identity.fingerprint,
+        owner: rye_item::text::one_line(&identity.owner),
+        projects: identity.projects,
+        may_introduce: identity.may_introduce,
+        path,
+    })
+}
+
+/// A key that is now revoked.
+#[derive(Clone, Debug, Serialize)]
+pub struct Revoked {
+    /// The key.
+    pub fingerprint: Fingerprint,
+    /// Why.
+    pub reason: String,
+    /// The revocation.
+    pub path: PathBuf,
+}
+
+/// Revokes a key: it fails verification everywhere from now on.
+///
+/// # Errors
+/// When the fingerprint is none, or there is no own key to sign with.
+pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<Revoked> {
+    let fingerprint: Fingerprint = fingerprint.parse().map_err(|error| {
+        Error::new(Code::InvalidArgument, format!("{error}")).hint("rye keys list shows the fingerprints")
+    })?;
+    let revocation = Revocation {
+        fingerprint,
+        reason: reason.to_owned(),
+    };
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let path = engine
+        .workspace
+        .roots
+        .user_ai()
+        .join(REVOKED_FOLDER)
+        .join(format!("{fingerprint}.toml"));
+    keys::write_signed_document(&path, &keys::revocation_document(&revocation, &now), &key, &now)?;
+    Ok(Revoked {
+        fingerprint,
+        reason: reason.to_owned(),
+        path,
+    })
+}
+
+/// The identity document of a known key, or of the own one, as text to give to others.
+///
+/// # Errors
+/// When no known key has the fingerprint.
+pub fn export(engine: &Engine, fingerprint: Option<&str>) -> Result<(Fingerprint, String)> {
+    let workspace = &engine.workspace;
+    let wanted = match (fingerprint, &workspace.own) {
+        (Some(text), _) => text.to_owned(),
+        (None, Some(own)) => own.fingerprint().to_string(),
+        (None, None) => {
+            return Err(Error::new(Code::NoKey, "there is no own key").hint("make one: rye keys generate"));
+        }
+    };
+    let documents = workspace
+        .user_documents
+        .iter()
+        .chain(&workspace.project_documents);
+    let found = documents
+        .filter_map(|found| Some((found, found.identity.as_ref().ok()?)))
+        .find(|(_, identity)| identity.fingerprint.as_str() == wanted);
+    let Some((found, identity)) = found else {
+        return Err(Error::new(
+            Code::UnknownKey,
+            format!(
+                "no known key has the fingerprint `{}`",
+                rye_item::text::one_line(&wanted)
+            ),
+        )
+        .hint("rye keys list shows the fingerprints"));
+    };
+    let (bytes, _) = file::read_bounded(&found.path, 64 << 10).map_err(|error| Error::read(&error))?;
+    Ok((identity.fingerprint, String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Writes exported text to a file.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_export(path: &Path, text: &str) -> Result<()> {
+    Ok(file::write_atomic(path, text.as_bytes(), Mode::Kept)?)
+}

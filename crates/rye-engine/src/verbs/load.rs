@@ -1,0 +1,294 @@
+//! `load`: one item that may be trusted, or a copy of it in another space.
+
+use std::path::PathBuf;
+
+use lillux::Fingerprint;
+use lillux::file::{self, Mode};
+use rye_item::space::Tier;
+use rye_item::{ItemRef, ItemType, Space, metadata, parse};
+use rye_space::bundle::Origin;
+use rye_space::{Located, Place, roots};
+use rye_trust::verify::report;
+use rye_trust::{Report, Signed, Subject, Verdict, sign};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::engine::{Admitted, Engine};
+use crate::error::{Code, Error, Result};
+
+/// How to load.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Only from this space.
+    pub from: Option<Tier>,
+    /// Show it even if nobody vouches for it. For people at a terminal only.
+    pub unverified: bool,
+}
+
+/// Who signed an item.
+#[derive(Clone, Debug, Serialize)]
+pub struct Signer {
+    /// The key.
+    pub fingerprint: Fingerprint,
+    /// Its owner.
+    pub owner: Option<String>,
+    /// Why the key counts.
+    pub trusted_by: Option<&'static str>,
+    /// When it was signed, as the signer says.
+    pub signed_at: String,
+}
+
+impl Signer {
+    /// The signer a report names.
+    #[must_use]
+    pub fn of(report: &Report) -> Option<Self> {
+        let line = report.signature.as_ref()?;
+        Some(Self {
+            fingerprint: line.fingerprint,
+            owner: report.owner.as_deref().map(rye_item::text::one_line),
+            trusted_by: report.vouch.map(rye_trust::Vouch::as_str),
+            signed_at: line.timestamp.to_string(),
+        })
+    }
+}
+
+/// A loaded item.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loaded {
+    /// What a reader wants: a directive's prompt, a knowledge entry's body, a tool's source.
+    pub content: String,
+    /// The whole file.
+    pub raw: String,
+    /// Its metadata.
+    pub metadata: Value,
+    /// The title, for knowledge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its space.
+    pub space: Space,
+    /// The verdict in a word.
+    pub verdict: Verdict,
+    /// How much its signature covers.
+    pub coverage: &'static str,
+    /// Who signed it.
+    pub signer: Option<Signer>,
+    /// Spaces whose file of this id it hides.
+    pub shadows: Vec<Space>,
+    /// What the reader should know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Loads an item.
+///
+/// # Errors
+/// When it is not found, or nobody vouches for it.
+pub fn load(engine: &Engine, item: &ItemRef, options: Options) -> Result<Loaded> {
+    let located = engine.workspace.spaces.locate(item, options.from)?;
+    if options.unverified {
+        let report = report(&located, &engine.workspace.keys);
+        let mut loaded = shown(engine, &located, &report)?;
+        if !matches!(report.verdict, Verdict::Full) {
+            loaded.warnings.push(format!(
+                "this item is {}: do not run what it says",
+                report.verdict.as_str()
+            ));
+        }
+        return Ok(loaded);
+    }
+    let admitted = engine.admit(located)?;
+    let mut loaded = shown(engine, admitted.located(), admitted.report())?;
+    match &admitted {
+        Admitted::Forgiven(..) => {
+            loaded.warnings.push(format!(
+                "development mode forgives that it is {}",
+                loaded.verdict.as_str()
+            ));
+        }
+        Admitted::Verified(verified) if !verified.is_fully_covered() => {
+            let part = match item.item_type {
+                ItemType::Directive => "its prompt",
+                ItemType::Knowledge | ItemType::Tool | ItemType::Config => "its metadata",
+            };
+            loaded.warnings.push(format!(
+                "the signature covers only a part: {part} could have been changed; sign it again to cover all"
+            ));
+        }
+        Admitted::Verified(_) => {}
+    }
+    Ok(loaded)
+}
+
+fn shown(engine: &Engine, located: &Located, report: &Report) -> Result<Loaded> {
+    let item = located.item();
+    let raw = located.text().into_owned();
+    let parsed = located.parsed();
+    let content = match item.item_type {
+        ItemType::Directive => parse::directive::prompt(&parsed.fields).to_owned(),
+        ItemType::Knowledge => parsed.text("body").unwrap_or_default().to_owned(),
+        ItemType::Tool | ItemType::Config => raw.clone(),
+    };
+    let title = (item.item_type == ItemType::Knowledge)
+        .then(|| {
+            located
+                .fields()
+                .get("title")
+                .and_then(Value::as_str)
+                .map(rye_item::text::one_line)
+        })
+        .flatten();
+    let places = engine.workspace.spaces.places(item);
+    let shadows = places
+        .iter()
+        .filter(|place| place.is_found)
+        .skip_while(|place| place.space != *located.space())
+        .skip(1)
+        .map(|place| place.space.clone())
+        .collect();
+    Ok(Loaded {
+        content,
+        raw,
+        metadata: metadata::shown(item.item_type, located.fields()),
+        title,
+        path: real_path(engine, located)?,
+        space: located.space().clone(),
+        verdict: report.verdict,
+        coverage: report.coverage.as_str(),
+        signer: Signer::of(report),
+        shadows,
+        warnings: parsed
+            .problems
+            .iter()
+            .map(|problem| format!("it does not parse: {problem}"))
+            .collect(),
+    })
+}
+
+/// The item's path; a tool inside the binary is materialised, so that there is one.
+fn real_path(engine: &Engine, located: &Located) -> Result<PathBuf> {
+    let item = located.item();
+    let Space::System(bundle) = located.space() else {
+        return Ok(located.path.clone());
+    };
+    let bundle = engine
+        .workspace
+        .spaces
+        .bundles()
+        .iter()
+        .find(|known| known.id == *bundle);
+    match bundle.map(|bundle| &bundle.origin) {
+        Some(Origin::Embedded(embedded)) if item.item_type == ItemType::Tool => {
+            let folder = embedded.materialise(&engine.workspace.roots.cache)?;
+            let relative = format!("{}/{}{}", item.item_type.folder(), item.id, located.extension);
+            Ok(folder.join(rye_space::AI_FOLDER).join(relative))
+        }
+        _ => Ok(located.path.clone()),
+    }
+}
+
+/// A copy that was made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Copied {
+    /// Where it came from.
+    pub from: Space,
+    /// Where it is now.
+    pub to: Tier,
+    /// The new file.
+    pub path: PathBuf,
+    /// The own key, which signed the copy.
+    pub signer: Fingerprint,
+}
+
+/// Copies an item into another space and signs the copy with the own key: a bundle's key does not vouch outside it.
+///
+/// # Errors
+/// When the item may not be trusted, the target exists, or there is no key.
+pub fn copy(engine: &Engine, item: &ItemRef, from: Option<Tier>, to: Tier) -> Result<Copied> {
+    let spaces = &engine.workspace.spaces;
+    let located = spaces.locate(item, from)?;
+    let space = match to {
+        Tier::Project => Space::Project,
+        Tier::User => Space::User,
+        Tier::System => {
+            return Err(Error::new(Code::SystemImmutable, "system space cannot be written").of(item));
+        }
+    };
+    let Some(folder) = spaces.folder(&space) else {
+        return Err(
+            Error::new(Code::PathNotFound, "there is no project here").hint("run `rye init` in its folder")
+        );
+    };
+    if *located.space() == space {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            format!("{item} already comes from {to} space"),
+        )
+        .of(item));
+    }
+    let verified = match engine.admit(located)? {
+        Admitted::Verified(verified) => verified,
+        Admitted::Forgiven(located, report) => {
+            return Err(Error::refused(item, located.space(), &located.path, &report));
+        }
+    };
+    let problems = verified.problems();
+    if !problems.is_empty() {
+        return Err(Error::invalid(item, &verified.path, &problems));
+    }
+    let taken: Vec<Place> = spaces
+        .places(item)
+        .into_iter()
+        .filter(|place| place.space == space && place.is_found)
+        .collect();
+    if let Some(place) = taken.first() {
+        return Err(
+            Error::new(Code::InvalidArgument, format!("{item} is already in {to} space"))
+                .of(item)
+                .detail("path", place.path.display().to_string())
+                .hint("remove that file first if you want a fresh copy"),
+        );
+    }
+    let format = verified.format().ok_or_else(|| {
+        Error::new(
+            Code::Unsignable,
+            format!("a {} file cannot carry a signature", verified.extension),
+        )
+        .of(item)
+    })?;
+    let key = engine.signing_key()?;
+    let bytes = match sign(verified.bytes(), format, &key, &engine.now()?) {
+        Signed::Written { bytes, .. } => bytes,
+        Signed::Unchanged(_) => verified.bytes().to_vec(),
+    };
+    let path = folder.join(format!(
+        "{}/{}{}",
+        item.item_type.folder(),
+        item.id,
+        verified.extension
+    ));
+    if let Some(parent) = path.parent() {
+        refuse_escape(&folder, parent)?;
+        file::create_folders(parent, false)?;
+    }
+    file::write_new(&path, &bytes, Mode::Kept)?;
+    Ok(Copied {
+        from: verified.space().clone(),
+        to,
+        path,
+        signer: key.public().fingerprint(),
+    })
+}
+
+/// Refuses to write through a link that leaves the space.
+pub(crate) fn refuse_escape(folder: &std::path::Path, parent: &std::path::Path) -> Result<()> {
+    if roots::real(parent).starts_with(roots::real(folder)) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::LinkEscapes,
+        format!("`{}` leaves its space through a link", parent.display()),
+    )
+    .hint("put a folder there"))
+}

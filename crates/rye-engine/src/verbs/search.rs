@@ -1,0 +1,214 @@
+//! `search` and `fetch`: ranked items, each with how far it can be trusted right now.
+
+use rye_item::space::Tier;
+use rye_item::{ItemRef, ItemType};
+use rye_space::Place;
+use rye_space::search::{self, Hit, Index, Progress, Query, Request, Watcher};
+use rye_trust::{Verdict, verify::report};
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// What to search for.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The query.
+    pub query: String,
+    /// Only this type.
+    pub item_type: Option<ItemType>,
+    /// Only this space.
+    pub tier: Option<Tier>,
+    /// Only ids within this prefix.
+    pub prefix: String,
+    /// How many at most; the setting `search.limit` if not given.
+    pub limit: Option<usize>,
+    /// Every file, shadowed ones too, without a limit unless one is given.
+    pub all: bool,
+}
+
+/// A row of the answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub item_type: ItemType,
+    /// Its id.
+    pub item_id: String,
+    /// Its space.
+    pub space: String,
+    /// Higher is better.
+    pub score: f64,
+    /// Its title.
+    pub title: String,
+    /// Its description.
+    pub description: String,
+    /// Its version.
+    pub version: String,
+    /// Whether a key that counts signed it.
+    pub signed: bool,
+    /// How much that signature covers.
+    pub coverage: &'static str,
+    /// The verdict in a word.
+    pub verdict: &'static str,
+    /// The spaces whose file of this id it hides.
+    pub shadows: Vec<String>,
+    /// The space that hides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shadowed_by: Option<String>,
+}
+
+/// The answer of a search.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    /// The best rows.
+    pub results: Vec<Row>,
+    /// How many there are in all.
+    pub total: usize,
+    /// The query as given.
+    pub query: String,
+    /// Milliseconds it took, the comparing of the index included.
+    pub took_ms: f64,
+    /// Ids that look like what was asked for, when nothing was found.
+    pub suggestions: Vec<String>,
+}
+
+/// Searches.
+///
+/// # Errors
+/// When the query cannot be read or the index fails.
+pub fn search(engine: &Engine, options: &Options, progress: Progress<'_>) -> Result<Answer> {
+    let start = std::time::Instant::now();
+    let query = Query::parse(&options.query).map_err(|error| {
+        Error::new(Code::InvalidQuery, error.to_string())
+            .hint("words, \"phrases\", prefix*, AND, OR, NOT and ( ) are understood")
+    })?;
+    let setting = engine
+        .workspace
+        .settings
+        .get("search.limit")
+        .and_then(serde_json::Value::as_u64);
+    let default = setting
+        .and_then(|limit| usize::try_from(limit).ok())
+        .unwrap_or(10);
+    let request = Request {
+        query,
+        types: options.item_type.into_iter().collect(),
+        tier: options.tier,
+        prefix: options.prefix.clone(),
+        limit: options
+            .limit
+            .unwrap_or(if options.all { usize::MAX } else { default }),
+        shadowed_too: options.all,
+    };
+    let failed =
+        |error: search::IndexError| Error::new(Code::Index, format!("the search index failed: {error}"));
+    let path = engine.index_path();
+    let spaces = &engine.workspace.spaces;
+    let mut state = engine.search_state();
+    if engine.is_warm() && state.watcher.is_none() {
+        state.watcher = Watcher::start(spaces);
+    }
+    let is_fresh = state.watcher.as_ref().is_some_and(|watcher| !watcher.take_stir());
+    let mut index = match state.index.take() {
+        Some(index) => index,
+        None => Index::open(&path).map_err(failed)?,
+    };
+    let found = search::search(&mut index, &path, spaces, &request, is_fresh, progress);
+    state.index = Some(index);
+    drop(state);
+    let found = found.map_err(failed)?;
+    Ok(Answer {
+        results: found.hits.into_iter().map(|hit| judged(engine, hit)).collect(),
+        total: found.total,
+        query: options.query.clone(),
+        took_ms: (start.elapsed().as_secs_f64() * 1e6).round() / 1e3,
+        suggestions: found.suggestions,
+    })
+}
+
+/// A hit with its verdict, judged now: trust may have changed since the file was indexed.
+fn judged(engine: &Engine, hit: Hit) -> Row {
+    let report = place_of(engine, &hit)
+        .and_then(|place| engine.workspace.spaces.read(&hit.item, &place).ok())
+        .map(|located| report(&located, &engine.workspace.keys));
+    let (verdict, coverage) = match &report {
+        Some(report) => (report.verdict.as_str(), report.coverage.as_str()),
+        None => ("unreadable", "none"),
+    };
+    let signed = report
+        .as_ref()
+        .is_some_and(|report| matches!(report.verdict, Verdict::Full | Verdict::Partial));
+    Row {
+        item_type: hit.item.item_type,
+        item_id: hit.item.id.to_string(),
+        space: hit.space,
+        score: (hit.score * 1e4).round() / 1e4,
+        title: clean(&hit.title),
+        description: clean(&hit.description),
+        version: clean(&hit.version),
+        signed,
+        coverage: if signed { coverage } else { "none" },
+        verdict,
+        shadows: hit.shadows,
+        shadowed_by: hit.shadowed_by,
+    }
+}
+
+fn clean(text: &str) -> String {
+    rye_item::text::one_line(text)
+}
+
+fn place_of(engine: &Engine, hit: &Hit) -> Option<Place> {
+    let spaces = &engine.workspace.spaces;
+    let space = spaces.order().find(|space| space.to_string() == hit.space)?;
+    let relative = format!("{}/{}{}", hit.item.item_type.folder(), hit.item.id, hit.extension);
+    let path = spaces.folder(&space).unwrap_or_default().join(relative);
+    Some(Place {
+        space,
+        path,
+        extension: hit.extension.clone(),
+        is_found: true,
+    })
+}
+
+/// Ids of the workspace that begin with `start`, for completion.
+#[must_use]
+pub fn ids(engine: &Engine, item_type: Option<ItemType>, start: &str) -> Vec<ItemRef> {
+    let types: Vec<ItemType> =
+        item_type.map_or_else(|| ItemType::FINDABLE.to_vec(), |item_type| vec![item_type]);
+    let spaces = &engine.workspace.spaces;
+    let mut items: Vec<ItemRef> = spaces
+        .order()
+        .flat_map(|space| spaces.walk(&space, &types).entries)
+        .map(|entry| entry.item)
+        .filter(|item| item.id.as_str().starts_with(start))
+        .collect();
+    items.sort();
+    items.dedup();
+    items
+}
+
+/// Reads a scope: `tool`, or dotted with a wildcard, `tool.rye.core.*`, also as `rye.fetch.tool.rye.core.*`.
+///
+/// # Errors
+/// When it names no type.
+pub fn parse_scope(scope: &str) -> Result<(ItemType, String)> {
+    let rest = scope
+        .strip_prefix("rye.")
+        .and_then(|rest| rest.split_once('.'))
+        .map_or(scope, |(_, rest)| rest);
+    let (item_type, namespace) = rest.split_once('.').unwrap_or((rest, ""));
+    let item_type: ItemType = item_type.parse().map_err(|_| {
+        Error::new(
+            Code::InvalidArgument,
+            format!("the scope `{}` names no item type", clean(scope)),
+        )
+        .hint("write it as `tool`, or as `tool.rye.core.*`")
+    })?;
+    let namespace = namespace
+        .trim_end_matches('*')
+        .trim_end_matches('.')
+        .replace('.', "/");
+    Ok((item_type, namespace))
+}

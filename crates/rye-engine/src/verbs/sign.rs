@@ -1,0 +1,338 @@
+//! `sign`: validate, then write one signature line, atomically. A bad file never stops the others.
+
+use std::path::{Path, PathBuf};
+
+use globset::{GlobBuilder, GlobMatcher};
+use lillux::file::{self, Mode};
+use lillux::{Fingerprint, SecretKey};
+use rye_item::space::Tier;
+use rye_item::{ItemId, ItemRef, ItemType, Problem, Space};
+use rye_space::{Located, Place};
+use rye_trust::signature::Timestamp;
+use rye_trust::{Signed, Subject, sign as sign_bytes};
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+use crate::verbs::verify::place_of_path;
+
+/// What was signed.
+#[derive(Clone, Debug, Serialize)]
+pub struct SignedItem {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub item_type: ItemType,
+    /// Its id.
+    pub item_id: String,
+    /// The file.
+    pub path: PathBuf,
+    /// Its space.
+    pub space: Space,
+    /// The signed hash.
+    pub hash: String,
+    /// The key.
+    pub fingerprint: Fingerprint,
+    /// It was signed already: nothing was written.
+    pub unchanged: bool,
+    /// What works but should be changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Problem>,
+}
+
+/// What could not be signed.
+#[derive(Clone, Debug)]
+pub struct FailedItem {
+    /// The item or path as named.
+    pub name: String,
+    /// Why.
+    pub error: Error,
+}
+
+/// The answer of a sign.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// What was signed.
+    pub signed: Vec<SignedItem>,
+    /// What was not.
+    pub failed: Vec<FailedItem>,
+}
+
+/// Called with how many of how many files are done.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+
+/// Signs one item by type and id; in `tier` if given, else where it is found first, project before user.
+///
+/// # Errors
+/// When it is not found, not valid, or cannot be signed.
+pub fn sign_item(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<SignedItem> {
+    let spaces = &engine.workspace.spaces;
+    let place = spaces.places(item).into_iter().find(|place| {
+        place.is_found
+            && place.space.tier() != Tier::System
+            && tier.is_none_or(|tier| place.space.tier() == tier)
+    });
+    let Some(place) = place else {
+        let is_system = tier != Some(Tier::Project)
+            && tier != Some(Tier::User)
+            && spaces.places(item).iter().any(|place| place.is_found);
+        return Err(if is_system {
+            immutable(item)
+        } else {
+            rye_space::LocateError::NotFound(item.clone()).into()
+        });
+    };
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    sign_at(engine, item, &place, &key, &now)
+}
+
+fn immutable(item: &ItemRef) -> Error {
+    Error::new(
+        Code::SystemImmutable,
+        format!("{item} is a system item and cannot be changed"),
+    )
+    .of(item)
+    .hint(format!(
+        "copy it first: rye load {} {} --to project",
+        item.item_type, item.id
+    ))
+}
+
+/// Whether an id names many items.
+#[must_use]
+pub fn is_glob(id: &str) -> bool {
+    id.contains(['*', '?', '[', '{'])
+}
+
+/// Signs every item of a type whose id matches. `*` does not cross `/`, `**` does; a pattern without `/` matches
+/// names at any depth.
+///
+/// # Errors
+/// When the pattern is wrong or nothing matches; failures of single items are in the answer.
+pub fn sign_glob(
+    engine: &Engine,
+    item_type: ItemType,
+    pattern: &str,
+    tier: Option<Tier>,
+    progress: Progress<'_>,
+) -> Result<Answer> {
+    let matcher = compile(pattern)?;
+    let spaces = &engine.workspace.spaces;
+    let tiers: Vec<Space> = match tier {
+        None => vec![Space::Project],
+        Some(Tier::Project) => vec![Space::Project],
+        Some(Tier::User) => vec![Space::User],
+        Some(Tier::System) => {
+            return Err(
+                Error::new(Code::SystemImmutable, "system items cannot be changed")
+                    .hint("copy one first: rye load TYPE ID --to project"),
+            );
+        }
+    };
+    let mut targets: Vec<(ItemRef, Place)> = Vec::new();
+    for space in tiers {
+        let folder = spaces.folder(&space).unwrap_or_default();
+        for entry in spaces.walk(&space, &[item_type]).entries {
+            let is_identity = item_type == ItemType::Config && entry.item.id.is_within("keys");
+            if !is_identity && matcher.is_match(entry.item.id.as_str()) {
+                let place = Place {
+                    space: space.clone(),
+                    path: folder.join(&entry.relative),
+                    extension: entry.extension,
+                    is_found: true,
+                };
+                targets.push((entry.item, place));
+            }
+        }
+    }
+    if targets.is_empty() {
+        return Err(Error::new(
+            Code::NotFound,
+            format!("no {item_type} matches `{}`", rye_item::text::one_line(pattern)),
+        )
+        .hint("`*` matches within one segment of an id, `**` across segments"));
+    }
+    targets.sort_by(|left, right| left.1.path.cmp(&right.1.path));
+    sign_all(engine, &targets, progress)
+}
+
+fn compile(pattern: &str) -> Result<GlobMatcher> {
+    let pattern = if pattern.contains('/') {
+        pattern.to_owned()
+    } else {
+        format!("**/{pattern}")
+    };
+    let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
+    glob.map(|glob| glob.compile_matcher()).map_err(|error| {
+        Error::new(
+            Code::InvalidArgument,
+            rye_item::text::one_line(&error.to_string()),
+        )
+        .hint("quote the pattern, such as 'team/*'")
+    })
+}
+
+/// Signs files by path; each must be an item of project or user space.
+///
+/// # Errors
+/// When there is no key; failures of single files are in the answer.
+pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: Progress<'_>) -> Result<Answer> {
+    let mut targets = Vec::new();
+    let mut failed = Vec::new();
+    for path in paths {
+        match place_of_path(engine, path) {
+            Ok((item, place)) if place.space.tier() == Tier::System => {
+                failed.push(FailedItem {
+                    name: path.display().to_string(),
+                    error: immutable(&item),
+                });
+            }
+            Ok(target) => targets.push(target),
+            Err(error) => failed.push(FailedItem {
+                name: path.display().to_string(),
+                error,
+            }),
+        }
+    }
+    let mut answer = sign_all(engine, &targets, progress)?;
+    answer.failed.extend(failed);
+    Ok(answer)
+}
+
+fn sign_all(engine: &Engine, targets: &[(ItemRef, Place)], progress: Progress<'_>) -> Result<Answer> {
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let mut answer = Answer::default();
+    for (done, (item, place)) in targets.iter().enumerate() {
+        progress(done, targets.len());
+        match sign_at(engine, item, place, &key, &now) {
+            Ok(signed) => answer.signed.push(signed),
+            Err(error) => answer.failed.push(FailedItem {
+                name: item.to_string(),
+                error,
+            }),
+        }
+    }
+    progress(targets.len(), targets.len());
+    Ok(answer)
+}
+
+fn sign_at(
+    engine: &Engine,
+    item: &ItemRef,
+    place: &Place,
+    key: &SecretKey,
+    now: &Timestamp,
+) -> Result<SignedItem> {
+    let located = engine.workspace.spaces.read(item, place)?;
+    let format = located.format().ok_or_else(|| {
+        Error::new(
+            Code::Unsignable,
+            format!("a {} file cannot carry a signature line", place.extension),
+        )
+        .of(item)
+        .hint("a bundle's manifest can cover it: rye bundle create")
+    })?;
+    let problems = problems_of(engine, &located);
+    if !problems.is_empty() {
+        return Err(Error::invalid(item, &place.path, &problems));
+    }
+    let (signature, unchanged) = match sign_bytes(located.bytes(), format, key, now) {
+        Signed::Unchanged(signature) => (signature, true),
+        Signed::Written { bytes, signature } => {
+            replace(&place.path, located.bytes(), &bytes)?;
+            (signature, false)
+        }
+    };
+    Ok(SignedItem {
+        item_type: item.item_type,
+        item_id: item.id.to_string(),
+        path: place.path.clone(),
+        space: place.space.clone(),
+        hash: signature.hash.to_hex(),
+        fingerprint: signature.fingerprint,
+        unchanged,
+        warnings: located.parsed().warnings.clone(),
+    })
+}
+
+/// Everything that keeps an item from being signed, its config schema included.
+fn problems_of(engine: &Engine, located: &Located) -> Vec<Problem> {
+    let mut problems = located.problems();
+    let item = located.item();
+    if located.bytes().iter().all(u8::is_ascii_whitespace) {
+        return vec![Problem::new("the file is empty")];
+    }
+    if item.item_type == ItemType::Config
+        && let Some(schema) = engine.workspace.schema_for(&item.id)
+    {
+        problems.extend(
+            schema
+                .problems(&located.parsed().fields)
+                .into_iter()
+                .map(|(key, message)| {
+                    let problem = Problem::new(format!("{}.{key}: {message}", item.id)).of(&key);
+                    match located.parsed().positions.get(&key) {
+                        Some(position) => problem.at(*position),
+                        None => problem,
+                    }
+                }),
+        );
+    }
+    problems
+}
+
+/// Writes the signed bytes, unless somebody changed the file since it was read.
+fn replace(path: &Path, read: &[u8], signed: &[u8]) -> Result<()> {
+    // The file itself is replaced, not a link to it.
+    let target = std::fs::canonicalize(path)?;
+    let limit = u64::try_from(read.len()).unwrap_or(u64::MAX).saturating_add(4096);
+    let (present, _) = file::read_bounded(&target, limit).map_err(|error| Error::read(&error))?;
+    if present != read && !is_resigned(&present, read) {
+        return Err(Error::new(
+            Code::Io,
+            format!("`{}` changed while it was being signed", path.display()),
+        )
+        .hint("save it, then sign it again"));
+    }
+    Ok(file::write_atomic(&target, signed, Mode::Kept)?)
+}
+
+/// Whether the difference is only another process's signature line.
+fn is_resigned(present: &[u8], read: &[u8]) -> bool {
+    let without = |bytes: &[u8]| -> Vec<u8> {
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n').take(2);
+        let head: usize = lines
+            .filter(|line| line.windows(11).any(|window| window == b"rye:signed:"))
+            .map(<[u8]>::len)
+            .sum();
+        let shebang = if bytes.starts_with(b"#!/") {
+            bytes
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .map_or(0, |end| end + 1)
+        } else {
+            0
+        };
+        [&bytes[..shebang], &bytes[(shebang + head).min(bytes.len())..]].concat()
+    };
+    without(present) == without(read)
+}
+
+/// Reads `TYPE ID` or `type:id` as one item.
+///
+/// # Errors
+/// When the type or the id is not valid.
+pub fn parse_item(item_type: Option<&str>, id: &str) -> Result<ItemRef> {
+    let (item_type, id) = match (item_type, ItemRef::split_canonical(id)) {
+        (None, Some((item_type, id))) => (item_type, id),
+        (Some(word), Some((item_type, id))) if word == item_type.as_str() => (item_type, id),
+        (Some(word), _) => (word.parse()?, id),
+        (None, None) => {
+            return Err(Error::new(
+                Code::UnknownType,
+                format!("`{}` names no item type", rye_item::text::one_line(id)),
+            )
+            .hint("write TYPE ID, or type:id, such as tool:team/deploy"));
+        }
+    };
+    Ok(ItemRef::new(item_type, ItemId::new(id)?))
+}

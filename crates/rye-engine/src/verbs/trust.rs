@@ -1,0 +1,89 @@
+//! `trust`: approve a project folder, or take that back.
+
+use std::path::{Path, PathBuf};
+
+use rye_space::{AI_FOLDER, roots};
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// What an approval allows.
+pub const ALLOWS: [&str; 4] = [
+    "its `.env` may set variables for its own tools",
+    "its local interpreters (`.venv`, `node_modules`) may run its own tools",
+    "its config, if a key you trust signed it, may change settings that are not marked safe",
+    "development mode, if your signed config lists it",
+];
+
+/// The answer of a trust.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    /// The project's real path.
+    pub project: String,
+    /// Whether it is approved now.
+    pub approved: bool,
+    /// Whether that changed anything.
+    pub changed: bool,
+    /// The record.
+    pub record: PathBuf,
+}
+
+/// Approves `folder`, or takes its approval back.
+///
+/// # Errors
+/// When it is no folder, there is no own key, or the record is damaged.
+pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
+    if approve && !folder.is_dir() {
+        return Err(Error::new(
+            Code::PathNotFound,
+            format!("`{}` is not a folder", folder.display()),
+        ));
+    }
+    let real = roots::real(folder);
+    if approve && real == roots::real(&engine.workspace.roots.user) {
+        return Err(
+            Error::new(Code::InvalidArgument, "the user space is not a project")
+                .hint("name the folder of a project"),
+        );
+    }
+    let project = real
+        .to_str()
+        .ok_or_else(|| Error::new(Code::InvalidArgument, "the folder's path is not UTF-8"))?
+        .to_owned();
+    let user_ai = engine.workspace.roots.user_ai();
+    let mut approvals = engine.workspace.approvals.clone();
+    if let Some(complaint) = approvals.complaints.first() {
+        return Err(Error::new(Code::DamagedRecord, complaint.clone())
+            .hint("remove that record if you did not change it, then approve your projects again"));
+    }
+    let is_approved = approvals.has_project(Some(&project));
+    let record = user_ai.join(rye_space::approvals::PROJECTS_FILE);
+    if is_approved == approve {
+        return Ok(Answer {
+            project,
+            approved: approve,
+            changed: false,
+            record,
+        });
+    }
+    if approve {
+        approvals.projects.push(project.clone());
+        approvals.projects.sort();
+    } else {
+        approvals.projects.retain(|known| *known != project);
+    }
+    let record = approvals.write_projects(&user_ai, &engine.signing_key()?, &engine.now()?)?;
+    Ok(Answer {
+        project,
+        approved: approve,
+        changed: true,
+        record,
+    })
+}
+
+/// Whether a folder looks like a project.
+#[must_use]
+pub fn is_project(folder: &Path) -> bool {
+    folder.join(AI_FOLDER).is_dir()
+}

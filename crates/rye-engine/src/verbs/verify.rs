@@ -1,0 +1,526 @@
+//! `verify`: the verdict on items, one by one, by path, or on everything below a folder as if it were a bundle.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lillux::Fingerprint;
+use lillux::file;
+use rye_item::{BundleId, ItemId, ItemRef, ItemType, Problem, SignatureFormat, Space, metadata};
+use rye_space::walk::split_extension;
+use rye_space::{AI_FOLDER, LocateError, Located, Place, Roots, Spaces, keys, roots};
+use rye_trust::verify::report;
+use rye_trust::{Identity, Report, Subject, Verdict};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// The verdict on one file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The file.
+    pub path: PathBuf,
+    /// Its type; `bundle` for a manifest.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its id.
+    pub item_id: String,
+    /// Its space.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub space: Option<Space>,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// How much the signature covers.
+    pub coverage: &'static str,
+    /// The key the signature names.
+    pub fingerprint: Option<Fingerprint>,
+    /// The key's owner, if it counts.
+    pub owner: Option<String>,
+    /// Why the verdict is not good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Byte ranges nobody vouches for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub uncovered: Vec<Span>,
+    /// What is wrong with its text.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Problem>,
+    /// Its metadata, when asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+}
+
+/// A byte range.
+#[derive(Clone, Debug, Serialize)]
+pub struct Span {
+    /// First byte.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+}
+
+impl From<Range<usize>> for Span {
+    fn from(range: Range<usize>) -> Self {
+        Self {
+            start: range.start,
+            end: range.end,
+        }
+    }
+}
+
+/// A key that a verified folder ships.
+#[derive(Clone, Debug, Serialize)]
+pub struct SignerRow {
+    /// The key.
+    pub fingerprint: Fingerprint,
+    /// Its owner, as the document says.
+    pub owner: String,
+    /// Whether the user trusts it.
+    pub approved: bool,
+}
+
+/// The answer of a verify.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Answer {
+    /// How many files were looked at.
+    pub checked: usize,
+    /// Signed whole by a key that counts.
+    pub full: usize,
+    /// Signed in part.
+    pub partial: usize,
+    /// Not signed.
+    pub unsigned: usize,
+    /// Changed since signing.
+    pub tampered: usize,
+    /// Signed for another place.
+    pub misplaced: usize,
+    /// Signed by a key that does not count.
+    pub untrusted: usize,
+    /// Signed by a revoked key.
+    pub revoked: usize,
+    /// Files that cannot carry a signature line; a bundle's manifest covers them, and they are not counted above.
+    pub assets: usize,
+    /// Files whose text has problems, whatever their verdict.
+    pub invalid: usize,
+    /// Files that could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<Unreadable>,
+    /// The keys a verified folder ships.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signers: Option<Vec<SignerRow>>,
+    /// Each file.
+    pub items: Vec<Row>,
+}
+
+/// A file that could not be read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Unreadable {
+    /// The file.
+    pub path: PathBuf,
+    /// The error's code.
+    pub code: &'static str,
+    /// Why.
+    pub reason: String,
+}
+
+impl Answer {
+    fn add(&mut self, row: Row) {
+        self.checked += 1;
+        *match row.verdict {
+            Verdict::Full => &mut self.full,
+            Verdict::Partial => &mut self.partial,
+            Verdict::Unsigned => &mut self.unsigned,
+            Verdict::Tampered => &mut self.tampered,
+            Verdict::Misplaced => &mut self.misplaced,
+            Verdict::Untrusted => &mut self.untrusted,
+            Verdict::Revoked => &mut self.revoked,
+        } += 1;
+        self.invalid += usize::from(!row.problems.is_empty());
+        self.items.push(row);
+    }
+
+    fn add_error(&mut self, path: PathBuf, error: &Error) {
+        self.checked += 1;
+        self.unreadable.push(Unreadable {
+            path,
+            code: error.code.as_str(),
+            reason: error.message.clone(),
+        });
+    }
+
+    /// Whether every file is signed whole by a key that counts.
+    #[must_use]
+    pub fn is_all_full(&self) -> bool {
+        self.full == self.checked
+    }
+}
+
+/// Called with how many of how many files are done.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+
+/// How to verify.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Add each item's metadata.
+    pub metadata: bool,
+}
+
+fn row(located: &Located, report: Report, options: Options) -> Row {
+    let item = located.item();
+    Row {
+        path: located.path.clone(),
+        kind: item.item_type.to_string(),
+        item_id: item.id.to_string(),
+        space: Some(located.space().clone()),
+        verdict: report.verdict,
+        coverage: report.coverage.as_str(),
+        fingerprint: report.fingerprint(),
+        owner: report.owner.as_deref().map(rye_item::text::one_line),
+        reason: report.reason,
+        uncovered: report.uncovered.into_iter().map(Span::from).collect(),
+        problems: located.parsed().problems.clone(),
+        metadata: options
+            .metadata
+            .then(|| metadata::shown(item.item_type, located.fields())),
+    }
+}
+
+/// Verifies the winning file of an item.
+///
+/// # Errors
+/// When it is not found or cannot be read.
+pub fn verify_item(engine: &Engine, item: &ItemRef, options: Options) -> Result<Answer> {
+    let located = engine.workspace.spaces.locate(item, None)?;
+    let report = report(&located, &engine.workspace.keys);
+    let mut answer = Answer::default();
+    answer.add(row(&located, report, options));
+    Ok(answer)
+}
+
+/// Verifies every item of project and user space.
+#[must_use]
+pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> Answer {
+    let spaces = &engine.workspace.spaces;
+    let mut targets = Vec::new();
+    for space in [Space::Project, Space::User] {
+        let Some(folder) = spaces.folder(&space) else {
+            continue;
+        };
+        for entry in spaces.walk(&space, &ItemType::ALL).entries {
+            let path = folder.join(&entry.relative);
+            targets.push((
+                entry.item,
+                Place {
+                    space: space.clone(),
+                    path,
+                    extension: entry.extension,
+                    is_found: true,
+                },
+            ));
+        }
+    }
+    verify_places(engine, &targets, options, progress)
+}
+
+/// Verifies files by path.
+///
+/// # Errors
+/// When a path is no item.
+pub fn verify_paths(
+    engine: &Engine,
+    paths: &[PathBuf],
+    options: Options,
+    progress: Progress<'_>,
+) -> Result<Answer> {
+    let targets = paths
+        .iter()
+        .map(|path| place_of_path(engine, path))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(verify_places(engine, &targets, options, progress))
+}
+
+fn verify_places(
+    engine: &Engine,
+    targets: &[(ItemRef, Place)],
+    options: Options,
+    progress: Progress<'_>,
+) -> Answer {
+    let mut answer = Answer::default();
+    for (done, (item, place)) in targets.iter().enumerate() {
+        if done % 16 == 0 {
+            progress(done, targets.len());
+        }
+        match engine.workspace.spaces.read(item, place) {
+            Ok(located) if located.format().is_none() => answer.assets += 1,
+            Ok(located) => {
+                let report = report(&located, &engine.workspace.keys);
+                answer.add(row(&located, report, options));
+            }
+            Err(error) => answer.add_error(place.path.clone(), &Error::from(error)),
+        }
+    }
+    progress(targets.len(), targets.len());
+    answer
+}
+
+/// The item and place of a file, which must lie in a space of this workspace.
+///
+/// # Errors
+/// When the file does not exist or is no item.
+pub fn place_of_path(engine: &Engine, path: &Path) -> Result<(ItemRef, Place)> {
+    let shown = path.display().to_string();
+    if std::fs::symlink_metadata(path).is_err() {
+        return Err(
+            Error::new(Code::PathNotFound, format!("`{shown}` does not exist")).detail("path", shown),
+        );
+    }
+    let not_an_item = |why: &str| {
+        Error::new(Code::NotAnItem, format!("`{shown}` is not an item: {why}"))
+            .detail("path", shown.clone())
+            .hint("an item lies below `.ai/directives`, `.ai/tools`, `.ai/knowledge` or `.ai/config`")
+    };
+    // Resolve the folder, not the file: a link is judged where it stands.
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| not_an_item("it has no name"))?;
+    let real = roots::real(parent).join(name);
+    let spaces = &engine.workspace.spaces;
+    for space in spaces.order() {
+        let Some(folder) = spaces.folder(&space) else {
+            continue;
+        };
+        let Ok(relative) = real.strip_prefix(roots::real(&folder)) else {
+            continue;
+        };
+        let relative = relative
+            .to_str()
+            .ok_or_else(|| not_an_item("its path is not UTF-8"))?;
+        let (item, extension) = item_of_relative(relative, spaces).map_err(|why| not_an_item(&why))?;
+        let path = folder.join(relative);
+        return Ok((
+            item,
+            Place {
+                space,
+                path,
+                extension,
+                is_found: true,
+            },
+        ));
+    }
+    Err(not_an_item("it lies in no space of this project or user"))
+}
+
+fn item_of_relative(relative: &str, spaces: &Spaces) -> std::result::Result<(ItemRef, String), String> {
+    let (folder, rest) = relative.split_once('/').ok_or("it lies in no type's folder")?;
+    let item_type = ItemType::of_folder(folder).ok_or("it lies in no type's folder")?;
+    let (stem, extension) = split_extension(rest).ok_or("it has no extension")?;
+    if !spaces
+        .extractors()
+        .of(item_type)
+        .extensions
+        .iter()
+        .any(|known| known == extension)
+    {
+        return Err(format!("a {item_type} has no extension `{extension}`"));
+    }
+    let id = ItemId::new(stem).map_err(|error| error.to_string())?;
+    Ok((ItemRef::new(item_type, id), extension.to_owned()))
+}
+
+/// Verifies everything below `folder`'s `.ai/` as a bundle: its own identity documents vouch for its items.
+///
+/// # Errors
+/// When there is no `.ai/` folder.
+pub fn verify_root(
+    engine: &Engine,
+    folder: &Path,
+    options: Options,
+    progress: Progress<'_>,
+) -> Result<Answer> {
+    let ai = folder.join(AI_FOLDER);
+    if !ai.is_dir() {
+        return Err(Error::new(
+            Code::PathNotFound,
+            format!("`{}` holds no `.ai` folder", folder.display()),
+        )
+        .hint("name the folder that contains `.ai`"));
+    }
+    let bundle = BundleId::new("root")?;
+    let space = Space::System(bundle.clone());
+    let identities: Vec<Identity> = keys::identities_in(&ai.join(keys::TRUSTED_FOLDER))
+        .into_iter()
+        .filter_map(|found| found.identity.ok())
+        .filter(Identity::is_self_signed)
+        .collect();
+    let mut ring = engine.workspace.keys.clone();
+    ring.replace_bundle(&bundle, identities.iter().cloned());
+    let known = rye_space::bundle::Bundle {
+        id: bundle,
+        version: String::new(),
+        categories: Vec::new(),
+        origin: rye_space::bundle::Origin::Folder(folder.to_owned()),
+        standing: rye_space::bundle::Standing::NotApproved,
+        signers: identities.clone(),
+    };
+    let roots = Roots {
+        project: None,
+        ..engine.workspace.roots.clone()
+    };
+    let limit = engine
+        .workspace
+        .settings
+        .get("items.max_bytes")
+        .and_then(Value::as_u64)
+        .unwrap_or(8 << 20);
+    let spaces = Spaces::new(
+        &roots,
+        vec![known],
+        Arc::clone(engine.workspace.spaces.extractors()),
+        limit,
+    );
+
+    let walk = spaces.walk(&space, &ItemType::ALL);
+    let manifests = manifests_in(&ai);
+    let total = walk.entries.len() + manifests.len();
+    let mut answer = Answer::default();
+    for (done, entry) in walk.entries.iter().enumerate() {
+        if done % 16 == 0 {
+            progress(done, total);
+        }
+        let path = ai.join(&entry.relative);
+        let place = Place {
+            space: space.clone(),
+            path: path.clone(),
+            extension: entry.extension.clone(),
+            is_found: true,
+        };
+        match spaces.read(&entry.item, &place) {
+            Ok(located) if located.format().is_none() => answer.assets += 1,
+            Ok(located) => {
+                let report = report(&located, &ring);
+                answer.add(Row {
+                    space: None,
+                    ..row(&located, report, options)
+                });
+            }
+            Err(LocateError::NotFound(_)) => {}
+            Err(error) => answer.add_error(path, &Error::from(error)),
+        }
+    }
+    for stray in walk.strays {
+        let error = Error::new(Code::LinkEscapes, stray.reason);
+        answer.add_error(stray.path, &error);
+    }
+    for path in manifests {
+        match Manifest::read(&ai, &path, &space) {
+            Ok(manifest) => answer.add(manifest.row(&report(&manifest, &ring))),
+            Err(error) => answer.add_error(path, &error),
+        }
+    }
+    progress(total, total);
+    answer.items.sort_by(|left, right| left.path.cmp(&right.path));
+    let pins = &engine.workspace.approvals.pins;
+    answer.signers = Some(
+        identities
+            .iter()
+            .map(|identity| SignerRow {
+                fingerprint: identity.fingerprint,
+                owner: rye_item::text::one_line(&identity.owner),
+                approved: engine.workspace.keys.is_general(&identity.key)
+                    || pins.iter().any(|pin| pin.key == identity.key),
+            })
+            .collect(),
+    );
+    Ok(answer)
+}
+
+fn manifests_in(ai: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(ai.join("bundles")) else {
+        return Vec::new();
+    };
+    let paths = entries.flatten().map(|entry| entry.path().join("manifest.yaml"));
+    let mut paths: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
+    paths.sort();
+    paths
+}
+
+/// A bundle's manifest, signed like config; its place is the bundle's id.
+struct Manifest {
+    item: ItemRef,
+    space: Space,
+    path: PathBuf,
+    bytes: Vec<u8>,
+    format: SignatureFormat,
+    id: String,
+    parsed: std::result::Result<Value, Problem>,
+}
+
+impl Manifest {
+    fn read(ai: &Path, path: &Path, space: &Space) -> Result<Self> {
+        let relative = path.strip_prefix(ai).unwrap_or(path);
+        let (bytes, _) = file::read_beneath(ai, relative, 64 << 20).map_err(|error| Error::read(&error))?;
+        let folder = path
+            .parent()
+            .and_then(Path::file_name)
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let id = BundleId::new(folder)?.to_string();
+        let text = std::str::from_utf8(&bytes).map_err(|_| Problem::new("the file is not valid UTF-8"));
+        let parsed = text
+            .and_then(rye_item::yaml::parse)
+            .map(|document| document.value);
+        Ok(Self {
+            item: ItemRef::new(ItemType::Config, ItemId::new(format!("bundles/{id}/manifest"))?),
+            space: space.clone(),
+            path: path.to_owned(),
+            format: rye_trust::identity::format(),
+            bytes,
+            id,
+            parsed,
+        })
+    }
+
+    fn row(&self, report: &Report) -> Row {
+        Row {
+            path: self.path.clone(),
+            kind: "bundle".to_owned(),
+            item_id: self.id.clone(),
+            space: None,
+            verdict: report.verdict,
+            coverage: report.coverage.as_str(),
+            fingerprint: report.fingerprint(),
+            owner: report.owner.as_deref().map(rye_item::text::one_line),
+            reason: report.reason.clone(),
+            uncovered: report.uncovered.iter().cloned().map(Span::from).collect(),
+            problems: self.parsed.as_ref().err().cloned().into_iter().collect(),
+            metadata: None,
+        }
+    }
+}
+
+impl Subject for Manifest {
+    fn item(&self) -> &ItemRef {
+        &self.item
+    }
+
+    fn space(&self) -> &Space {
+        &self.space
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn format(&self) -> Option<&SignatureFormat> {
+        Some(&self.format)
+    }
+
+    fn misplacement(&self) -> Option<String> {
+        let stated = self.parsed.as_ref().ok()?.get("bundle")?.get("id")?.as_str()?;
+        (stated != self.id).then(|| format!("it is the manifest of `{}`", rye_item::text::one_line(stated)))
+    }
+}

@@ -1,0 +1,4 @@
+//! Directives: markdown with an XML fence.
+#![no_main]
+
+rye_fuzz::item_target!(Directive, MarkdownXml, ".md");

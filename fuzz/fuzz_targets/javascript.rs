@@ -1,0 +1,4 @@
+//! JavaScript tools.
+#![no_main]
+
+rye_fuzz::item_target!(Tool, JavaScript, ".js");

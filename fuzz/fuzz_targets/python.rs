@@ -1,0 +1,4 @@
+//! Python tools.
+#![no_main]
+
+rye_fuzz::item_target!(Tool, Python, ".py");

@@ -1,0 +1,4 @@
+//! TOML config.
+#![no_main]
+
+rye_fuzz::item_target!(Config, Toml, ".toml");
