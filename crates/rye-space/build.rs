@@ -25,21 +25,14 @@ fn main() -> Outcome<()> {
     println!("cargo::rerun-if-changed={}", bundles.display());
     println!("cargo::rerun-if-env-changed=RYE_SEAL_KEY_FILE");
     println!("cargo::rerun-if-env-changed=SOURCE_DATE_EPOCH");
-    let seal = Seal {
-        key: seal_key()?,
-        now: build_time()?,
-    };
+    let seal = Seal { key: seal_key()?, now: build_time()? };
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let mut folders: Vec<_> = fs::read_dir(&bundles)?.collect::<Result<Vec<_>, _>>()?;
     folders.sort_by_key(fs::DirEntry::file_name);
     let extractors = read_extractors(&bundles.join("core"))?;
     let mut code =
         String::from("/// The bundles inside this binary.\npub static BUNDLES: &[Embedded] = &[\n");
-    for folder in folders
-        .iter()
-        .map(fs::DirEntry::path)
-        .filter(|path| path.join("bundle.yaml").is_file())
-    {
+    for folder in folders.iter().map(fs::DirEntry::path).filter(|path| path.join("bundle.yaml").is_file()) {
         code.push_str(&seal_bundle(&folder, &extractors, &seal, &out)?);
     }
     code.push_str("];\n");
@@ -65,18 +58,14 @@ fn seal_key() -> Outcome<SecretKey> {
 fn build_time() -> Outcome<Timestamp> {
     let seconds = match env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text.parse()?,
-        Err(_) => std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)?
-            .as_secs(),
+        Err(_) => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs(),
     };
     Timestamp::from_unix(seconds).ok_or_else(|| "SOURCE_DATE_EPOCH is out of range".into())
 }
 
 fn read_yaml(path: &Path) -> Outcome<Value> {
     let text = fs::read_to_string(path)?;
-    Ok(yaml::parse(&text)
-        .map_err(|problem| format!("{}: {problem}", path.display()))?
-        .value)
+    Ok(yaml::parse(&text).map_err(|problem| format!("{}: {problem}", path.display()))?.value)
 }
 
 fn read_extractors(core: &Path) -> Outcome<Vec<Extractor>> {
@@ -84,9 +73,7 @@ fn read_extractors(core: &Path) -> Outcome<Vec<Extractor>> {
         .into_iter()
         .map(|item_type| {
             let name = item_type.as_str();
-            let path = core.join(format!(
-                ".ai/tools/rye/core/extractors/{name}/{name}_extractor.yaml"
-            ));
+            let path = core.join(format!(".ai/tools/rye/core/extractors/{name}/{name}_extractor.yaml"));
             Extractor::from_value(item_type, &read_yaml(&path)?)
                 .map_err(|problems| format!("{}: {}", path.display(), problems[0]).into())
         })
@@ -97,24 +84,14 @@ fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path)
     let about = read_yaml(&folder.join("bundle.yaml"))?;
     let text = |key: &str| -> Outcome<String> {
         let value = about.get(key).and_then(|value| value.as_str());
-        Ok(value
-            .ok_or_else(|| format!("{}: bundle.yaml needs `{key}`", folder.display()))?
-            .to_owned())
+        Ok(value.ok_or_else(|| format!("{}: bundle.yaml needs `{key}`", folder.display()))?.to_owned())
     };
     let (id, version) = (text("id")?, text("version")?);
-    let categories = about
-        .get("categories")
-        .and_then(|value| value.as_array())
-        .cloned()
-        .unwrap_or_default();
+    let categories = about.get("categories").and_then(|value| value.as_array()).cloned().unwrap_or_default();
 
     let mut files = Vec::new();
     for path in files_below(&folder.join(".ai"))? {
-        let relative = path
-            .strip_prefix(folder)?
-            .to_str()
-            .ok_or("bundle paths are UTF-8")?
-            .to_owned();
+        let relative = path.strip_prefix(folder)?.to_str().ok_or("bundle paths are UTF-8")?.to_owned();
         let bytes = fs::read(&path)?;
         let bytes = match signature_format(&relative, extractors) {
             Some(format) => signed(&bytes, &format, seal),
@@ -125,11 +102,7 @@ fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path)
     let mut identity = Identity::new(seal.key.public(), &format!("the build of {id}"));
     identity.version.clone_from(&version);
     let identity_path = format!(".ai/config/keys/trusted/{}.toml", identity.fingerprint);
-    let document = signed(
-        identity.to_document().as_bytes(),
-        &rye_trust::identity::format(),
-        seal,
-    );
+    let document = signed(identity.to_document().as_bytes(), &rye_trust::identity::format(), seal);
     files.push((identity_path, document));
     files.sort();
 
@@ -180,11 +153,7 @@ fn place(relative: &str) -> Option<(ItemType, &str, &str)> {
 
 fn signature_format(relative: &str, extractors: &[Extractor]) -> Option<SignatureFormat> {
     let (item_type, _, extension) = place(relative)?;
-    extractors
-        .iter()
-        .find(|extractor| extractor.item_type == item_type)?
-        .format_for(extension)
-        .cloned()
+    extractors.iter().find(|extractor| extractor.item_type == item_type)?.format_for(extension).cloned()
 }
 
 fn signed(bytes: &[u8], format: &SignatureFormat, seal: &Seal) -> Vec<u8> {

@@ -5,11 +5,19 @@ use rye_item::Space;
 use rye_trust::{Identity, KeyRing};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let Ok(identity) = Identity::parse(data) else { return };
+    let Ok(identity) = Identity::parse(data) else {
+        return;
+    };
     assert_eq!(identity.fingerprint, identity.key.fingerprint());
     let document = identity.to_document();
     let back = Identity::parse(document.as_bytes()).expect("own document");
-    assert_eq!(back, Identity { signature: None, ..identity.clone() });
+    assert_eq!(
+        back,
+        Identity {
+            signature: None,
+            ..identity.clone()
+        }
+    );
 
     let documents = [identity.clone(), back];
     let mut ring = KeyRing::of_user(&documents, None, Some("/p"), Vec::new());

@@ -6,7 +6,9 @@ use rye_item::interpolate::{interpolate, interpolate_inputs, interpolate_text};
 use serde_json::json;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
     let context = json!({ "a": "${b}", "b": ["{input:a}", 2], "é": { "c": null } });
     let Some(inputs) = context.as_object() else { return };
     let filled = interpolate_text(text, &context);

@@ -34,7 +34,10 @@ fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> Content
         Content::Intact { coverage, uncovered } => {
             let mut end = 0;
             for Range { start, end: next } in uncovered {
-                assert!(end <= *start && start < next && *next <= bytes.len(), "{uncovered:?}");
+                assert!(
+                    end <= *start && start < next && *next <= bytes.len(),
+                    "{uncovered:?}"
+                );
                 end = *next;
             }
             let is_whole = uncovered.iter().all(|range| range.end <= layout.content.start);
@@ -47,7 +50,13 @@ fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> Content
 }
 
 /// A file that claims `hash`, with a signature line that nobody made.
-fn with_line(shebang: &str, content: &[u8], format: &SignatureFormat, hash: Digest, line_break: &str) -> Vec<u8> {
+fn with_line(
+    shebang: &str,
+    content: &[u8],
+    format: &SignatureFormat,
+    hash: Digest,
+    line_break: &str,
+) -> Vec<u8> {
     let signature = KEY.sign(&Digest::of(b"anything"));
     let line = SignatureLine {
         timestamp: NOW.clone(),
@@ -57,11 +66,18 @@ fn with_line(shebang: &str, content: &[u8], format: &SignatureFormat, hash: Dige
         fingerprint: KEY.public().fingerprint(),
         registry: None,
     };
-    [shebang.as_bytes(), write_line(&line, format, line_break).as_bytes(), content].concat()
+    [
+        shebang.as_bytes(),
+        write_line(&line, format, line_break).as_bytes(),
+        content,
+    ]
+    .concat()
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let [choice, mode, start, length, data @ ..] = data else { return };
+    let [choice, mode, start, length, data @ ..] = data else {
+        return;
+    };
     let (item_type, format) = &rye_fuzz::formats()[usize::from(*choice) % rye_fuzz::formats().len()];
     check(*item_type, data, format);
     let shebang = if mode & 4 == 0 { "" } else { "#!/bin/sh\n" };
@@ -69,9 +85,20 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     match mode & 3 {
         0 => {}
         1 => {
-            let Signed::Written { bytes, .. } = sign(data, format, &KEY, &NOW) else { return };
+            let Signed::Written { bytes, .. } = sign(data, format, &KEY, &NOW) else {
+                return;
+            };
             let content = check(*item_type, &bytes, format);
-            assert!(matches!(content, Content::Intact { coverage: Coverage::Full, .. }), "{content:?}");
+            assert!(
+                matches!(
+                    content,
+                    Content::Intact {
+                        coverage: Coverage::Full,
+                        ..
+                    }
+                ),
+                "{content:?}"
+            );
             assert!(matches!(sign(&bytes, format, &KEY, &NOW), Signed::Unchanged(_)));
             let (before, after) = (Layout::of(data, format), Layout::of(&bytes, format));
             assert_eq!(data[before.shebang], bytes[after.shebang]);

@@ -130,10 +130,7 @@ mod tests {
 
     #[test]
     fn delete_and_controls_are_escaped() {
-        assert_eq!(
-            to_string(&json!("\u{7f}\u{0}\u{1f}")),
-            "\"\\u007f\\u0000\\u001f\""
-        );
+        assert_eq!(to_string(&json!("\u{7f}\u{0}\u{1f}")), "\"\\u007f\\u0000\\u001f\"");
     }
 
     fn any_json() -> impl Strategy<Value = Value> {
@@ -142,9 +139,7 @@ mod tests {
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
-            any::<f64>()
-                .prop_filter("finite", |float| float.is_finite())
-                .prop_map(Value::from),
+            any::<f64>().prop_filter("finite", |float| float.is_finite()).prop_map(Value::from),
             any::<String>().prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 32, 6, |inner| {

@@ -116,15 +116,9 @@ mod tests {
 
     #[test]
     fn other_texts_are_no_digests() {
-        for bad in [
-            "",
-            "e3",
-            &"E3".repeat(32),
-            &"zz".repeat(32),
-            &"a".repeat(63),
-            &"a".repeat(65),
-            &"é".repeat(32),
-        ] {
+        for bad in
+            ["", "e3", &"E3".repeat(32), &"zz".repeat(32), &"a".repeat(63), &"a".repeat(65), &"é".repeat(32)]
+        {
             assert_eq!(bad.parse::<Digest>(), Err(InvalidDigest), "{bad}");
         }
     }

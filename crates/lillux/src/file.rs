@@ -66,24 +66,16 @@ pub fn read_bounded(path: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), Read
 fn read_open(file: File, path: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), ReadError> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(ReadError::NotAFile {
-            path: path.to_owned(),
-        });
+        return Err(ReadError::NotAFile { path: path.to_owned() });
     }
     if metadata.len() > limit {
-        return Err(ReadError::TooLarge {
-            path: path.to_owned(),
-            limit,
-        });
+        return Err(ReadError::TooLarge { path: path.to_owned(), limit });
     }
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
     // The file may grow while it is read: the bound holds for what arrives, not for what was promised.
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(ReadError::TooLarge {
-            path: path.to_owned(),
-            limit,
-        });
+        return Err(ReadError::TooLarge { path: path.to_owned(), limit });
     }
     Ok((bytes, metadata))
 }
@@ -99,33 +91,20 @@ pub fn read_beneath(root: &Path, relative: &Path, limit: u64) -> Result<(Vec<u8>
     let path = root.join(relative);
     let with_path = |errno: Errno| {
         let error = io::Error::from(errno);
-        ReadError::Io(io::Error::new(
-            error.kind(),
-            format!("failed to open `{}`: {error}", path.display()),
-        ))
+        ReadError::Io(io::Error::new(error.kind(), format!("failed to open `{}`: {error}", path.display())))
     };
-    let folder = rustix::fs::openat(
-        CWD,
-        root,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Bits::empty(),
-    )
-    .map_err(with_path)?;
+    let folder =
+        rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Bits::empty())
+            .map_err(with_path)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     match rustix::fs::openat2(&folder, relative, flags, Bits::empty(), ResolveFlags::BENEATH) {
         Ok(descriptor) => read_open(File::from(descriptor), &path, limit),
-        Err(Errno::XDEV | Errno::LOOP) => Err(ReadError::Escapes {
-            path,
-            root: root.to_owned(),
-        }),
+        Err(Errno::XDEV | Errno::LOOP) => Err(ReadError::Escapes { path, root: root.to_owned() }),
         // Kernels before 5.6 and some sandboxes have no openat2: resolve, compare, then open.
         Err(Errno::NOSYS | Errno::PERM) => {
             let (real_root, real_path) = (fs_err::canonicalize(root)?, fs_err::canonicalize(&path)?);
             if !real_path.starts_with(&real_root) {
-                return Err(ReadError::Escapes {
-                    path,
-                    root: root.to_owned(),
-                });
+                return Err(ReadError::Escapes { path, root: root.to_owned() });
             }
             read_bounded(&real_path, limit)
         }
@@ -139,10 +118,7 @@ pub fn read_beneath(root: &Path, relative: &Path, limit: u64) -> Result<(Vec<u8>
 /// When any step fails; the old file is then untouched and no temporary file is left.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
     let folder = parent(path);
-    let mut temporary = tempfile::Builder::new()
-        .prefix(".rye-")
-        .suffix(".tmp")
-        .tempfile_in(&folder)?;
+    let mut temporary = tempfile::Builder::new().prefix(".rye-").suffix(".tmp").tempfile_in(&folder)?;
     temporary.write_all(bytes)?;
     let permissions = match mode {
         Mode::Kept => match fs_err::metadata(path) {
@@ -164,10 +140,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
 /// `AlreadyExists` when something is there; otherwise as [`write_atomic`].
 pub fn write_new(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
     let folder = parent(path);
-    let mut temporary = tempfile::Builder::new()
-        .prefix(".rye-")
-        .suffix(".tmp")
-        .tempfile_in(&folder)?;
+    let mut temporary = tempfile::Builder::new().prefix(".rye-").suffix(".tmp").tempfile_in(&folder)?;
     temporary.write_all(bytes)?;
     let permissions = match mode {
         Mode::Kept => Permissions::from_mode(0o644),
@@ -176,9 +149,7 @@ pub fn write_new(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
     };
     temporary.as_file().set_permissions(permissions)?;
     temporary.as_file().sync_all()?;
-    temporary
-        .persist_noclobber(path)
-        .map_err(|failure| failure.error)?;
+    temporary.persist_noclobber(path).map_err(|failure| failure.error)?;
     sync_folder(&folder)
 }
 
@@ -194,10 +165,7 @@ pub fn create_folders(path: &Path, is_private: bool) -> io::Result<()> {
         builder.mode(0o700);
     }
     builder.create(path).map_err(|error| {
-        io::Error::new(
-            error.kind(),
-            format!("failed to create folder `{}`: {error}", path.display()),
-        )
+        io::Error::new(error.kind(), format!("failed to create folder `{}`: {error}", path.display()))
     })
 }
 
@@ -323,14 +291,8 @@ mod tests {
         let path = folder.path().join("a");
         write_atomic(&path, b"12345", Mode::Kept).expect("written");
         assert_eq!(read_bounded(&path, 5).expect("read").0, b"12345");
-        assert!(matches!(
-            read_bounded(&path, 4),
-            Err(ReadError::TooLarge { limit: 4, .. })
-        ));
-        assert!(matches!(
-            read_bounded(folder.path(), 4),
-            Err(ReadError::NotAFile { .. })
-        ));
+        assert!(matches!(read_bounded(&path, 4), Err(ReadError::TooLarge { limit: 4, .. })));
+        assert!(matches!(read_bounded(folder.path(), 4), Err(ReadError::NotAFile { .. })));
     }
 
     #[test]
@@ -353,10 +315,7 @@ mod tests {
 
     #[test]
     fn a_device_is_not_read() {
-        assert!(matches!(
-            read_bounded(Path::new("/dev/zero"), 10),
-            Err(ReadError::NotAFile { .. })
-        ));
+        assert!(matches!(read_bounded(Path::new("/dev/zero"), 10), Err(ReadError::NotAFile { .. })));
     }
 
     #[test]
@@ -367,10 +326,7 @@ mod tests {
         set_mode(&path, 0o755).expect("mode");
         write_atomic(&path, b"2", Mode::Kept).expect("written");
         let (bytes, metadata) = read_bounded(&path, 9).expect("read");
-        assert_eq!(
-            (bytes.as_slice(), metadata.permissions().mode() & 0o777),
-            (&b"2"[..], 0o755)
-        );
+        assert_eq!((bytes.as_slice(), metadata.permissions().mode() & 0o777), (&b"2"[..], 0o755));
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
     }
 
@@ -391,10 +347,7 @@ mod tests {
             Err(io::ErrorKind::AlreadyExists)
         );
         let (bytes, metadata) = read_bounded(&path, 9).expect("read");
-        assert_eq!(
-            (bytes.as_slice(), metadata.permissions().mode() & 0o777),
-            (&b"1"[..], 0o600)
-        );
+        assert_eq!((bytes.as_slice(), metadata.permissions().mode() & 0o777), (&b"1"[..], 0o600));
     }
 
     #[test]

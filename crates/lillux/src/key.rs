@@ -63,11 +63,7 @@ impl FromStr for Fingerprint {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bytes: [u8; 16] = text.as_bytes().try_into().map_err(|_| InvalidFingerprint)?;
         let is_hex = bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if is_hex {
-            Ok(Self(bytes))
-        } else {
-            Err(InvalidFingerprint)
-        }
+        if is_hex { Ok(Self(bytes)) } else { Err(InvalidFingerprint) }
     }
 }
 
@@ -119,11 +115,7 @@ impl PublicKey {
     /// When it is not an Ed25519 public key, or a weak one.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let key = VerifyingKey::from_public_key_pem(pem.trim()).map_err(|_| KeyError::NotPublic)?;
-        if key.is_weak() {
-            Err(KeyError::Weak)
-        } else {
-            Ok(Self(key))
-        }
+        if key.is_weak() { Err(KeyError::Weak) } else { Ok(Self(key)) }
     }
 
     /// The PEM text, with LF line ends and a final newline.
@@ -145,9 +137,7 @@ impl PublicKey {
     #[must_use]
     pub fn verifies(&self, digest: &Digest, signature: &Signature) -> bool {
         let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
-        self.0
-            .verify_strict(digest.to_hex().as_bytes(), &signature)
-            .is_ok()
+        self.0.verify_strict(digest.to_hex().as_bytes(), &signature).is_ok()
     }
 }
 
@@ -176,9 +166,7 @@ impl SecretKey {
     /// # Errors
     /// When it is not an Ed25519 private key.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
-        SigningKey::from_pkcs8_pem(pem.trim())
-            .map(Self)
-            .map_err(|_| KeyError::NotPrivate)
+        SigningKey::from_pkcs8_pem(pem.trim()).map(Self).map_err(|_| KeyError::NotPrivate)
     }
 
     /// The PKCS#8 PEM text, with LF line ends and a final newline.
@@ -186,13 +174,8 @@ impl SecretKey {
     /// # Errors
     /// When it cannot be encoded.
     pub fn to_pem(&self) -> Result<String, KeyError> {
-        let bytes = KeypairBytes {
-            secret_key: self.0.to_bytes(),
-            public_key: None,
-        };
-        let pem = bytes
-            .to_pkcs8_pem(LineEnding::LF)
-            .map_err(|_| KeyError::NotPrivate)?;
+        let bytes = KeypairBytes { secret_key: self.0.to_bytes(), public_key: None };
+        let pem = bytes.to_pkcs8_pem(LineEnding::LF).map_err(|_| KeyError::NotPrivate)?;
         Ok(pem.to_string())
     }
 
@@ -229,10 +212,8 @@ mod tests {
 
     #[test]
     fn a_signature_holds_for_one_digest_and_one_key() {
-        let (key, other) = (
-            SecretKey::generate().expect("randomness"),
-            SecretKey::generate().expect("randomness"),
-        );
+        let (key, other) =
+            (SecretKey::generate().expect("randomness"), SecretKey::generate().expect("randomness"));
         let signature = key.sign(&Digest::of(b"x"));
         assert!(key.public().verifies(&Digest::of(b"x"), &signature));
         assert!(!key.public().verifies(&Digest::of(b"y"), &signature));
@@ -246,14 +227,7 @@ mod tests {
         assert!(!text.contains('='));
         assert_eq!(Signature::from_base64(&text), Some(signature));
         assert_eq!(Signature::from_base64(&format!("{text}==")), Some(signature));
-        for other in [
-            "AAAA",
-            &format!("{text}="),
-            &format!("{text}==="),
-            &format!("{text}===="),
-            "",
-            "==",
-        ] {
+        for other in ["AAAA", &format!("{text}="), &format!("{text}==="), &format!("{text}===="), "", "=="] {
             assert_eq!(Signature::from_base64(other), None, "{other}");
         }
     }

@@ -43,10 +43,7 @@ impl Store {
     /// The store at `root`; nothing larger than `limit` bytes is read from it.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, limit: u64) -> Self {
-        Self {
-            root: root.into(),
-            limit,
-        }
+        Self { root: root.into(), limit }
     }
 
     /// Stores raw bytes.
@@ -87,9 +84,7 @@ impl Store {
         let Some(bytes) = self.get(path.clone(), digest)? else {
             return Ok(None);
         };
-        serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|source| StoreError::NotJson { path, source })
+        serde_json::from_slice(&bytes).map(Some).map_err(|source| StoreError::NotJson { path, source })
     }
 
     fn blob_path(&self, digest: &Digest) -> PathBuf {
@@ -99,11 +94,7 @@ impl Store {
 
     fn object_path(&self, digest: &Digest) -> PathBuf {
         let hex = digest.to_hex();
-        self.root
-            .join("objects")
-            .join(&hex[..2])
-            .join(&hex[2..4])
-            .join(format!("{hex}.json"))
+        self.root.join("objects").join(&hex[..2]).join(&hex[2..4]).join(format!("{hex}.json"))
     }
 
     fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -139,21 +130,10 @@ mod tests {
         let object = store.put_object(&json!({"b": 1, "a": 2})).expect("put");
         assert_eq!(store.put_blob(b"hello").expect("put again"), blob);
         assert_eq!(store.blob(&blob).expect("taken"), Some(b"hello".to_vec()));
-        assert_eq!(
-            store.object(&object).expect("taken"),
-            Some(json!({"a": 2, "b": 1}))
-        );
+        assert_eq!(store.object(&object).expect("taken"), Some(json!({"a": 2, "b": 1})));
         assert_eq!(store.blob(&Digest::of(b"other")).expect("asked"), None);
         let hex = blob.to_hex();
-        assert!(
-            folder
-                .path()
-                .join("blobs")
-                .join(&hex[..2])
-                .join(&hex[2..4])
-                .join(&hex)
-                .is_file()
-        );
+        assert!(folder.path().join("blobs").join(&hex[..2]).join(&hex[2..4]).join(&hex).is_file());
     }
 
     #[test]

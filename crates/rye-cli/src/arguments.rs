@@ -171,6 +171,9 @@ pub struct TrustArguments {
     /// Take the approval back
     #[arg(long)]
     pub revoke: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// `rye keys`

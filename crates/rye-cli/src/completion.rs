@@ -21,10 +21,7 @@ pub fn types(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(start) = current.to_str() else {
         return Vec::new();
     };
-    let words = ItemType::ALL
-        .into_iter()
-        .map(ItemType::as_str)
-        .filter(|word| word.starts_with(start));
+    let words = ItemType::ALL.into_iter().map(ItemType::as_str).filter(|word| word.starts_with(start));
     words.map(CompletionCandidate::new).collect()
 }
 

@@ -70,12 +70,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(if is_answer { 0 } else { 2 });
     }
     let text = error.to_string();
-    let first = text
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .trim_start_matches("error: ")
-        .to_owned();
+    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
     let failure = Error::new(Code::InvalidArgument, first).hint("rye --help");
     let global = arguments::Global {
         project: None,

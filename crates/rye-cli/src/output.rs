@@ -139,11 +139,7 @@ impl Output {
             self.tell(format_args!("  {} {}", paint(BAD, "•"), shown_problem(problem)));
         }
         for hint in &error.hints {
-            self.tell(format_args!(
-                "  {} {}",
-                paint(GOOD, "hint:"),
-                rye_item::text::without_controls(hint)
-            ));
+            self.tell(format_args!("  {} {}", paint(GOOD, "hint:"), rye_item::text::without_controls(hint)));
         }
         Ok(())
     }
@@ -151,11 +147,7 @@ impl Output {
     /// A progress bar on stderr, for a person who has to wait.
     pub fn progress(&self, what: &'static str) -> Progress {
         let is_shown = self.shows_progress && !self.is_json && !self.is_quiet && io::stderr().is_terminal();
-        Progress {
-            what,
-            bar: None,
-            is_shown,
-        }
+        Progress { what, bar: None, is_shown }
     }
 
     /// A table as wide as the terminal, without lines.

@@ -1,8 +1,5 @@
 //! The one place that reads environment, home, working folder and clock.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "this is the door the others are sent to"
-)]
+#![expect(clippy::disallowed_methods, reason = "this is the door the others are sent to")]
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -33,10 +30,8 @@ impl Settings {
     /// Reads the surroundings.
     pub fn read(global: &Global) -> std::io::Result<Self> {
         let folder = env::current_dir()?;
-        let home = variable("HOME")
-            .map(PathBuf::from)
-            .or_else(env::home_dir)
-            .unwrap_or_else(|| folder.clone());
+        let home =
+            variable("HOME").map(PathBuf::from).or_else(env::home_dir).unwrap_or_else(|| folder.clone());
         let user = global
             .user_space
             .clone()
@@ -52,11 +47,7 @@ impl Settings {
             .unwrap_or_else(|| home.join(".cache"))
             .join("rye");
         let bundle_paths = variable("RYE_BUNDLE_PATH")
-            .map(|paths| {
-                env::split_paths(&paths)
-                    .filter(|path| !path.as_os_str().is_empty())
-                    .collect()
-            })
+            .map(|paths| env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect())
             .unwrap_or_default();
         let project = match &global.project {
             Some(path) => Some(folder.join(path)),
@@ -72,20 +63,16 @@ impl Settings {
             },
             folder,
             wants_dev_mode: variable("RYE_DEV_MODE").is_some_and(|value| value == "1"),
-            owner: variable("USER").or_else(|| variable("LOGNAME")).map_or_else(
-                || "local".to_owned(),
-                |name| rye_item::text::one_line(&name.to_string_lossy()),
-            ),
+            owner: variable("USER")
+                .or_else(|| variable("LOGNAME"))
+                .map_or_else(|| "local".to_owned(), |name| rye_item::text::one_line(&name.to_string_lossy())),
             is_interactive: std::io::stdin().is_terminal() && std::io::stderr().is_terminal(),
         })
     }
 
     /// Opens the engine on these settings.
     pub fn engine(&self) -> Result<Engine> {
-        let options = Options {
-            wants_dev_mode: self.wants_dev_mode,
-            is_warm: false,
-        };
+        let options = Options { wants_dev_mode: self.wants_dev_mode, is_warm: false };
         Engine::open(self.roots.clone(), options, system_clock())
     }
 }
@@ -97,18 +84,15 @@ fn variable(name: &str) -> Option<OsString> {
 fn expand(path: &OsString, home: &Path) -> PathBuf {
     match path.to_str() {
         Some("~") => home.to_owned(),
-        Some(text) => text
-            .strip_prefix("~/")
-            .map_or_else(|| PathBuf::from(text), |rest| home.join(rest)),
+        Some(text) => text.strip_prefix("~/").map_or_else(|| PathBuf::from(text), |rest| home.join(rest)),
         None => PathBuf::from(path),
     }
 }
 
 /// The nearest folder upwards that holds an `.ai` which is not the user's; else the folder itself.
 fn find_project(folder: &Path, user: &Path) -> Option<PathBuf> {
-    let holder = folder
-        .ancestors()
-        .find(|ancestor| ancestor.join(AI_FOLDER).is_dir() && !is_same(ancestor, user));
+    let holder =
+        folder.ancestors().find(|ancestor| ancestor.join(AI_FOLDER).is_dir() && !is_same(ancestor, user));
     Some(holder.unwrap_or(folder).to_owned())
 }
 

@@ -7,7 +7,7 @@ use rye_item::{ItemRef, Space};
 use rye_space::search::{Index, Watcher, index_path};
 use rye_space::{Located, Roots, Workspace, keys};
 use rye_trust::signature::Timestamp;
-use rye_trust::{Subject, Verdict, Verified, verify};
+use rye_trust::{Report, Subject, Verdict, Verified, verify};
 
 use crate::error::{Code, Error, Result};
 
@@ -60,7 +60,7 @@ pub(crate) enum Admitted {
     /// A key that counts vouches for it.
     Verified(Box<Verified<Located>>),
     /// Nobody does, but the user develops here.
-    Forgiven(Box<Located>, Box<rye_trust::Report>),
+    Forgiven(Box<Located>, Box<Report>),
 }
 
 impl Admitted {
@@ -71,7 +71,7 @@ impl Admitted {
         }
     }
 
-    pub(crate) fn report(&self) -> &rye_trust::Report {
+    pub(crate) fn report(&self) -> &Report {
         match self {
             Self::Verified(verified) => verified.report(),
             Self::Forgiven(_, report) => report,
@@ -91,13 +91,7 @@ impl Engine {
             (true, false) => DevMode::Refused,
             (true, true) => DevMode::On,
         };
-        Ok(Self {
-            workspace,
-            dev_mode,
-            clock,
-            is_warm: options.is_warm,
-            search: Mutex::default(),
-        })
+        Ok(Self { workspace, dev_mode, clock, is_warm: options.is_warm, search: Mutex::default() })
     }
 
     /// Opens the workspace anew if anything it was opened from has changed.
@@ -108,11 +102,7 @@ impl Engine {
         if !self.workspace.is_current() {
             self.workspace = Workspace::open(self.workspace.roots.clone())?;
             if self.dev_mode != DevMode::Off {
-                self.dev_mode = if self.workspace.allows_dev_mode() {
-                    DevMode::On
-                } else {
-                    DevMode::Refused
-                };
+                self.dev_mode = if self.workspace.allows_dev_mode() { DevMode::On } else { DevMode::Refused };
             }
             *self.search_state() = SearchState::default();
         }
@@ -142,30 +132,33 @@ impl Engine {
         match verify(located, &self.workspace.keys) {
             Ok(verified) => Ok(Admitted::Verified(Box::new(verified))),
             Err(refusal) => {
-                let is_forgivable = matches!(refusal.report.verdict, Verdict::Unsigned | Verdict::Tampered);
-                if is_forgivable && self.dev_mode == DevMode::On && *refusal.subject.space() == Space::Project
-                {
+                if self.is_forgivable(&refusal.report, refusal.subject.space()) {
                     let refusal = *refusal;
-                    return Ok(Admitted::Forgiven(
-                        Box::new(refusal.subject),
-                        Box::new(refusal.report),
-                    ));
+                    return Ok(Admitted::Forgiven(Box::new(refusal.subject), Box::new(refusal.report)));
                 }
-                Err(Error::refused(
-                    &item,
-                    refusal.subject.space(),
-                    &refusal.subject.path,
-                    &refusal.report,
-                ))
+                Err(Error::refused(&item, refusal.subject.space(), &refusal.subject.path, &refusal.report))
             }
         }
     }
 
+    /// Development mode forgives that nobody signed, or that a key which counts signed something else. Never a key
+    /// that does not count.
+    fn is_forgivable(&self, report: &Report, space: &Space) -> bool {
+        let is_own_doing = match report.verdict {
+            Verdict::Unsigned => true,
+            Verdict::Tampered => {
+                report.fingerprint().is_some_and(|signer| self.workspace.keys.find(&signer, space).is_some())
+            }
+            Verdict::Full | Verdict::Partial | Verdict::Misplaced | Verdict::Untrusted | Verdict::Revoked => {
+                false
+            }
+        };
+        is_own_doing && self.dev_mode == DevMode::On && *space == Space::Project
+    }
+
     pub(crate) fn search_state(&self) -> MutexGuard<'_, SearchState> {
         // A panic while searching leaves at worst a stale index, which the next search compares again.
-        self.search
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.search.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     pub(crate) fn is_warm(&self) -> bool {

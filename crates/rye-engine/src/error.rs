@@ -169,13 +169,7 @@ impl Error {
     /// A failure with this code.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            hints: Vec::new(),
-            item: None,
-            details: Box::default(),
-        }
+        Self { code, message: message.into(), hints: Vec::new(), item: None, details: Box::default() }
     }
 
     /// The same failure, with a hint.
@@ -203,38 +197,36 @@ impl Error {
     #[must_use]
     pub fn refused(item: &ItemRef, space: &Space, path: &Path, report: &Report) -> Self {
         let reason = report.reason.clone().unwrap_or_default();
-        let signing = format!("rye sign {} {}", item.item_type, item.id);
-        let (code, hint) = match report.verdict {
-            Verdict::Full | Verdict::Partial | Verdict::Unsigned => {
-                (Code::Unsigned, format!("read it, then sign it: {signing}"))
+        let is_system = matches!(space, Space::System(_));
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        let signing = match (is_system, is_json) {
+            (true, _) => {
+                "a system item cannot be signed: ask who made the bundle, or write your own".to_owned()
             }
-            Verdict::Tampered if reason.starts_with("only line endings") => (
+            (false, true) => "a JSON file cannot carry a signature: write it as YAML".to_owned(),
+            (false, false) => format!("read it, then sign it: rye sign {} {}", item.item_type, item.id),
+        };
+        let (code, hint) = match (report.verdict, space) {
+            (Verdict::Full | Verdict::Partial | Verdict::Unsigned, _) => (Code::Unsigned, signing),
+            (Verdict::Tampered, _) if reason.starts_with("only line endings") => (
                 Code::Tampered,
                 "keep line endings as they are: a `.gitattributes` in `.ai/` with `* -text`, then check it out again"
                     .to_owned(),
             ),
-            Verdict::Tampered => (Code::Tampered, format!("read what changed, then sign it again: {signing}")),
-            Verdict::Misplaced => {
+            (Verdict::Tampered, _) => (Code::Tampered, signing),
+            (Verdict::Misplaced, _) => {
                 (Code::Misplaced, "move it back, or make name and category match its path and sign it".to_owned())
             }
-            Verdict::Untrusted => match space {
-                Space::System(bundle) => {
-                    (Code::Untrusted, format!("approve the bundle's signer: rye bundle trust {bundle}"))
-                }
-                Space::Project | Space::User => (
-                    Code::Untrusted,
-                    format!("trust its signer: rye keys trust FILE; or, if you have read it, sign it yourself: {signing}"),
-                ),
-            },
-            Verdict::Revoked => {
-                (Code::Revoked, format!("if you still want it, read it and sign it yourself: {signing}"))
+            (Verdict::Untrusted, Space::System(bundle)) => {
+                (Code::Untrusted, format!("approve the bundle's signer: rye bundle trust {bundle}"))
             }
+            (Verdict::Untrusted, Space::Project | Space::User) => {
+                (Code::Untrusted, format!("trust its signer: rye keys trust FILE; or {signing}"))
+            }
+            (Verdict::Revoked, _) => (Code::Revoked, signing),
         };
         let message = format!("{item} is {}: {reason}", report.verdict.as_str());
-        let error = Self::new(code, message)
-            .of(item)
-            .detail("path", path.display().to_string())
-            .hint(hint);
+        let error = Self::new(code, message).of(item).detail("path", path.display().to_string()).hint(hint);
         let error = error.detail("verdict", report.verdict.as_str());
         match report.fingerprint() {
             Some(fingerprint) => error.detail("fingerprint", fingerprint.as_str()),
@@ -253,9 +245,7 @@ impl Error {
             .detail("problems", serde_json::to_value(problems).unwrap_or_default())
             .hint("fix every problem, then sign it again; nothing was changed");
         match problems.first().and_then(|problem| problem.position) {
-            Some(position) => error
-                .detail("line", position.line)
-                .detail("column", position.column),
+            Some(position) => error.detail("line", position.line).detail("column", position.column),
             None => error,
         }
     }
@@ -344,10 +334,7 @@ impl From<OwnKeyError> for Error {
             }
             OwnKeyError::Loose { path, wanted, .. } => Self::new(Code::LooseKey, message)
                 .detail("path", path.display().to_string())
-                .hint(format!(
-                    "if nobody else has read it: chmod {wanted:o} {}",
-                    path.display()
-                ))
+                .hint(format!("if nobody else has read it: chmod {wanted:o} {}", path.display()))
                 .hint("if somebody may have: rye keys revoke it, and generate a new one"),
             OwnKeyError::Invalid { path, .. } => Self::new(Code::InvalidKey, message)
                 .detail("path", path.display().to_string())

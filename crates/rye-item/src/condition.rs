@@ -74,11 +74,7 @@ pub struct ConditionError {
 }
 
 fn place(path: &str) -> String {
-    if path.is_empty() {
-        String::new()
-    } else {
-        format!(" at `{path}`")
-    }
+    if path.is_empty() { String::new() } else { format!(" at `{path}`") }
 }
 
 impl Condition {
@@ -108,11 +104,7 @@ impl Test {
         match self {
             Self::Equal(expected) => is_equal(actual, expected),
             Self::NotEqual(expected) => !is_equal(actual, expected),
-            Self::Order {
-                order,
-                or_equal,
-                value,
-            } => compare(actual, value)
+            Self::Order { order, or_equal, value } => compare(actual, value)
                 .is_some_and(|found| found == *order || (*or_equal && found == Ordering::Equal)),
             Self::In(list) => list.iter().any(|expected| is_equal(actual, expected)),
             Self::Contains(text) => !actual.is_null() && text_of(actual).contains(text.as_str()),
@@ -130,11 +122,7 @@ pub fn resolve_path<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
         Value::Array(list) => {
             let index: i64 = part.parse().ok()?;
             let from_end = usize::try_from(index.unsigned_abs()).ok()?;
-            let index = if index < 0 {
-                list.len().checked_sub(from_end)?
-            } else {
-                from_end
-            };
+            let index = if index < 0 { list.len().checked_sub(from_end)? } else { from_end };
             list.get(index)
         }
         _ => None,
@@ -152,12 +140,7 @@ pub fn text_of(value: &Value) -> String {
 }
 
 fn compile(condition: &Value, path: &str, depth: usize) -> Result<Condition, ConditionError> {
-    let fail = |message: String| {
-        Err(ConditionError {
-            path: path.to_owned(),
-            message,
-        })
-    };
+    let fail = |message: String| Err(ConditionError { path: path.to_owned(), message });
     if depth > MOST_DEPTH {
         return fail(format!("nested deeper than {MOST_DEPTH}"));
     }
@@ -167,16 +150,10 @@ fn compile(condition: &Value, path: &str, depth: usize) -> Result<Condition, Con
         Value::Object(map) => map,
         _ => return fail("a condition is a map".to_owned()),
     };
-    let combinators: Vec<_> = ["any", "all", "not"]
-        .into_iter()
-        .filter_map(|key| map.get(key).map(|inner| (key, inner)))
-        .collect();
+    let combinators: Vec<_> =
+        ["any", "all", "not"].into_iter().filter_map(|key| map.get(key).map(|inner| (key, inner))).collect();
     let below = |key: &str| {
-        if path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{path}.{key}")
-        }
+        if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
     };
     match combinators.as_slice() {
         [] => compile_test(map).or_else(fail),
@@ -190,11 +167,7 @@ fn compile(condition: &Value, path: &str, depth: usize) -> Result<Condition, Con
                         .enumerate()
                         .map(|(index, inner)| compile(inner, &format!("{place}[{index}]"), depth + 1))
                         .collect::<Result<_, _>>()?;
-                    Ok(if key == "any" {
-                        Condition::Any(conditions)
-                    } else {
-                        Condition::All(conditions)
-                    })
+                    Ok(if key == "any" { Condition::Any(conditions) } else { Condition::All(conditions) })
                 }
                 (key, _) => fail(format!("`{key}` takes a list of conditions")),
             }
@@ -204,13 +177,8 @@ fn compile(condition: &Value, path: &str, depth: usize) -> Result<Condition, Con
 }
 
 fn compile_test(map: &Map<String, Value>) -> Result<Condition, String> {
-    if let Some(key) = map
-        .keys()
-        .find(|key| !["path", "op", "value"].contains(&key.as_str()))
-    {
-        return Err(format!(
-            "unknown key `{key}`: expected path, op, value, any, all or not"
-        ));
+    if let Some(key) = map.keys().find(|key| !["path", "op", "value"].contains(&key.as_str())) {
+        return Err(format!("unknown key `{key}`: expected path, op, value, any, all or not"));
     }
     let path = match map.get("path") {
         Some(Value::String(path)) if !path.is_empty() => path.clone(),
@@ -251,11 +219,7 @@ fn ordered(operator: &str, value: &Value, order: Ordering, or_equal: bool) -> Re
     if !value.is_number() && !value.is_string() {
         return Err(format!("`{operator}` takes a number or a string"));
     }
-    Ok(Test::Order {
-        order,
-        or_equal,
-        value: value.clone(),
-    })
+    Ok(Test::Order { order, or_equal, value: value.clone() })
 }
 
 fn pattern(text: &str) -> Result<Regex, String> {
@@ -274,9 +238,7 @@ fn is_equal(left: &Value, right: &Value) -> bool {
         }
         (Value::Object(left), Value::Object(right)) => {
             left.len() == right.len()
-                && left
-                    .iter()
-                    .all(|(key, left)| right.get(key).is_some_and(|right| is_equal(left, right)))
+                && left.iter().all(|(key, left)| right.get(key).is_some_and(|right| is_equal(left, right)))
         }
         _ => left == right,
     }
@@ -417,16 +379,7 @@ mod tests {
         assert_eq!(resolve_path(&document, "a.b.0.c"), Some(&json!(1)));
         assert_eq!(resolve_path(&document, "a.b.-1.c"), Some(&json!(2)));
         assert_eq!(resolve_path(&document, "0"), Some(&json!("zero")));
-        for path in [
-            "a.b.2",
-            "a.b.-3",
-            "a.b.x",
-            "a.c",
-            "",
-            "a..b",
-            "a.b.0.c.d",
-            "a.b.99999999999999999999",
-        ] {
+        for path in ["a.b.2", "a.b.-3", "a.b.x", "a.c", "", "a..b", "a.b.0.c.d", "a.b.99999999999999999999"] {
             assert_eq!(resolve_path(&document, path), None, "{path}");
         }
     }

@@ -46,10 +46,7 @@ impl Parser {
     ];
 
     fn named(name: &str) -> Option<Self> {
-        Self::NAMES
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, parser)| *parser)
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, parser)| *parser)
     }
 }
 
@@ -105,15 +102,10 @@ impl Extractor {
     pub fn from_value(item_type: ItemType, value: &Value) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         let extensions = read_extensions(value, &mut problems);
-        let parser = value
-            .get("parser")
-            .and_then(|name| read_parser(name, "parser", &mut problems));
+        let parser = value.get("parser").and_then(|name| read_parser(name, "parser", &mut problems));
         let parsers = object(value, "parsers")
             .filter_map(|(extension, name)| {
-                Some((
-                    extension.clone(),
-                    read_parser(name, &format!("parsers.{extension}"), &mut problems)?,
-                ))
+                Some((extension.clone(), read_parser(name, &format!("parsers.{extension}"), &mut problems)?))
             })
             .collect();
         let signature_format = value
@@ -127,9 +119,8 @@ impl Extractor {
             };
             signature_formats.insert(extension.clone(), format);
         }
-        let rules = object(value, "extraction_rules")
-            .filter_map(|(field, rule)| read_rule(field, rule))
-            .collect();
+        let rules =
+            object(value, "extraction_rules").filter_map(|(field, rule)| read_rule(field, rule)).collect();
         let search_weights = object(value, "search_fields")
             .filter_map(|(field, weight)| Some((field.clone(), weight.as_f64()?)))
             .collect();
@@ -187,18 +178,13 @@ impl Extractor {
             if let Some(parser) = other.parser_for(extension) {
                 self.parsers.insert(extension.clone(), parser);
             }
-            self.signature_formats
-                .insert(extension.clone(), other.format_for(extension).cloned());
+            self.signature_formats.insert(extension.clone(), other.format_for(extension).cloned());
         }
     }
 }
 
 fn object<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    value
-        .get(key)
-        .and_then(Value::as_object)
-        .into_iter()
-        .flat_map(Map::iter)
+    value.get(key).and_then(Value::as_object).into_iter().flat_map(Map::iter)
 }
 
 fn read_extensions(value: &Value, problems: &mut Vec<Problem>) -> Vec<String> {
@@ -245,10 +231,7 @@ fn read_format(format: &Value, field: &str, problems: &mut Vec<Problem>) -> Opti
     Some(SignatureFormat {
         prefix: prefix.to_owned(),
         suffix: suffix.map(str::to_owned),
-        after_shebang: format
-            .get("after_shebang")
-            .and_then(Value::as_bool)
-            .unwrap_or(false),
+        after_shebang: format.get("after_shebang").and_then(Value::as_bool).unwrap_or(false),
     })
 }
 
@@ -256,12 +239,7 @@ fn read_format(format: &Value, field: &str, problems: &mut Vec<Problem>) -> Opti
 fn read_rule(field: &str, rule: &Value) -> Option<(String, Rule)> {
     let rule = match rule.get("type").and_then(Value::as_str)? {
         "filename" => Rule::Filename,
-        "path" => Rule::Path(
-            rule.get("key")
-                .and_then(Value::as_str)
-                .unwrap_or(field)
-                .to_owned(),
-        ),
+        "path" => Rule::Path(rule.get("key").and_then(Value::as_str).unwrap_or(field).to_owned()),
         _ => return None,
     };
     Some((field.to_owned(), rule))

@@ -68,10 +68,7 @@ impl ItemId {
         let prefix = prefix.trim_matches('/');
         prefix.is_empty()
             || self.0 == prefix
-            || self
-                .0
-                .strip_prefix(prefix)
-                .is_some_and(|rest| rest.starts_with('/'))
+            || self.0.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'))
     }
 }
 
@@ -156,9 +153,7 @@ impl ItemType {
     /// The type whose items live in `folder`.
     #[must_use]
     pub fn of_folder(folder: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|item_type| item_type.folder() == folder)
+        Self::ALL.into_iter().find(|item_type| item_type.folder() == folder)
     }
 }
 
@@ -222,9 +217,7 @@ mod tests {
 
     #[test]
     fn ids_that_leave_their_folder_are_refused() {
-        for bad in [
-            "", "..", "a/../b", "/a", "a/", "a//b", "a\\b", "a\0", ".a", "-a", "a b", "é", "a/./b",
-        ] {
+        for bad in ["", "..", "a/../b", "/a", "a/", "a//b", "a\\b", "a\0", ".a", "-a", "a b", "é", "a/./b"] {
             assert!(ItemId::new(bad).is_err(), "{bad:?}");
         }
         assert!(ItemId::new("x".repeat(129)).is_err());
@@ -233,13 +226,7 @@ mod tests {
 
     #[test]
     fn ids_of_published_items_are_allowed() {
-        for good in [
-            "init",
-            "rye/core/bundler/__init__",
-            "a/x.config-schema",
-            "rye/file-system/read",
-            "9a",
-        ] {
+        for good in ["init", "rye/core/bundler/__init__", "a/x.config-schema", "rye/file-system/read", "9a"] {
             assert_eq!(ItemId::new(good).map(|id| id.to_string()), Ok(good.to_owned()));
         }
     }
@@ -255,10 +242,7 @@ mod tests {
 
     #[test]
     fn canonical_names_split_into_type_and_id() {
-        assert_eq!(
-            ItemRef::split_canonical("tool:rye/bash"),
-            Some((ItemType::Tool, "rye/bash"))
-        );
+        assert_eq!(ItemRef::split_canonical("tool:rye/bash"), Some((ItemType::Tool, "rye/bash")));
         assert_eq!(ItemRef::split_canonical("rye/bash"), None);
         assert_eq!(ItemRef::split_canonical("nothing:rye/bash"), None);
     }

@@ -48,12 +48,7 @@ impl fmt::Display for InputProblems {
             let list: Vec<_> = self
                 .mistyped
                 .iter()
-                .map(|wrong| {
-                    format!(
-                        "{} (expected {}, found {})",
-                        wrong.name, wrong.expected, wrong.found
-                    )
-                })
+                .map(|wrong| format!("{} (expected {}, found {})", wrong.name, wrong.expected, wrong.found))
                 .collect();
             parts.push(format!("Wrongly typed inputs: {}", list.join(", ")));
         }
@@ -76,11 +71,7 @@ pub fn check(declared: &[Value], given: &Map<String, Value>) -> Result<Map<Strin
     let name_of = |input: &Value| input.get("name").and_then(Value::as_str).unwrap_or("").to_owned();
     let names: Vec<_> = declared.iter().map(name_of).collect();
     let mut problems = InputProblems {
-        unknown: given
-            .keys()
-            .filter(|name| !names.contains(name))
-            .cloned()
-            .collect(),
+        unknown: given.keys().filter(|name| !names.contains(name)).cloned().collect(),
         declared: names.clone(),
         ..InputProblems::default()
     };
@@ -115,10 +106,7 @@ pub fn check(declared: &[Value], given: &Map<String, Value>) -> Result<Map<Strin
 /// Whether `kind` is a type whose values are checked; of any other, every value is right.
 #[must_use]
 pub fn is_known_type(kind: &str) -> bool {
-    matches!(
-        kind,
-        "string" | "integer" | "number" | "boolean" | "object" | "array"
-    )
+    matches!(kind, "string" | "integer" | "number" | "boolean" | "object" | "array")
 }
 
 /// A text read as the declared type, or nothing where it does not fit; a string is taken as it is.
@@ -160,9 +148,7 @@ fn whole(number: &Number) -> Option<Value> {
     if !number.is_f64() {
         return Some(Value::Number(number.clone()));
     }
-    let value = number
-        .as_f64()
-        .filter(|value| value.fract() == 0.0 && value.abs() < 9e15)?;
+    let value = number.as_f64().filter(|value| value.fract() == 0.0 && value.abs() < 9e15)?;
     format!("{value:.0}").parse::<i64>().ok().map(Value::from)
 }
 
@@ -213,10 +199,7 @@ mod tests {
             { "name": "c" },
         ]);
         assert_eq!(checked(&declared, &json!({})), Ok(json!({ "a": 3 })));
-        assert_eq!(
-            checked(&declared, &json!({ "a": null, "c": "x" })),
-            Ok(json!({ "a": 3, "c": "x" }))
-        );
+        assert_eq!(checked(&declared, &json!({ "a": null, "c": "x" })), Ok(json!({ "a": 3, "c": "x" })));
     }
 
     #[test]

@@ -15,16 +15,15 @@ use crate::condition::{resolve_path, text_of};
 pub fn interpolate(template: &Value, context: &Value) -> Value {
     match template {
         Value::String(text) => match sole_reference(text) {
-            Some(expression) => resolve(expression, context)
-                .cloned()
-                .unwrap_or_else(|| Value::String(String::new())),
+            Some(expression) => {
+                resolve(expression, context).cloned().unwrap_or_else(|| Value::String(String::new()))
+            }
             None => Value::String(interpolate_text(text, context)),
         },
         Value::Array(list) => list.iter().map(|element| interpolate(element, context)).collect(),
-        Value::Object(map) => map
-            .iter()
-            .map(|(key, value)| (key.clone(), interpolate(value, context)))
-            .collect(),
+        Value::Object(map) => {
+            map.iter().map(|(key, value)| (key.clone(), interpolate(value, context))).collect()
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => template.clone(),
     }
 }
@@ -63,9 +62,7 @@ fn reference(text: &str) -> Option<(&str, &str)> {
 }
 
 fn sole_reference(text: &str) -> Option<&str> {
-    reference(text)
-        .filter(|(_, after)| after.is_empty())
-        .map(|(expression, _)| expression)
+    reference(text).filter(|(_, after)| after.is_empty()).map(|(expression, _)| expression)
 }
 
 fn resolve<'a>(expression: &str, context: &'a Value) -> Option<&'a Value> {
@@ -137,11 +134,7 @@ fn input_reference(text: &str) -> Option<InputReference<'_>> {
         }
         _ => return None,
     };
-    Some(InputReference {
-        whole: &text[..text.len() - after.len()],
-        name,
-        default,
-    })
+    Some(InputReference { whole: &text[..text.len() - after.len()], name, default })
 }
 
 #[cfg(test)]
@@ -158,10 +151,7 @@ mod tests {
     #[test]
     fn paths_are_filled_in_as_text() {
         let context = json!({ "a": { "b": ["x", 2] }, "n": 1.5, "t": true, "z": null, "o": { "k": [1] } });
-        assert_eq!(
-            filled("<${a.b.0}> ${n} ${t} ${o}", &context),
-            "<x> 1.5 true {\"k\":[1]}"
-        );
+        assert_eq!(filled("<${a.b.0}> ${n} ${t} ${o}", &context), "<x> 1.5 true {\"k\":[1]}");
         assert_eq!(filled("[${missing}${z}${a.b.9}]", &context), "[]");
         assert_eq!(filled("${z || missing || a.b.1}!", &context), "2!");
         assert_eq!(filled("${missing||z}", &context), "");
@@ -179,10 +169,7 @@ mod tests {
     #[test]
     fn dollars_are_escaped_by_doubling() {
         let context = json!({ "a": "1" });
-        assert_eq!(
-            filled("$$ $${a} $$$${a} $$${a} $ $a", &context),
-            "$ ${a} $${a} $1 $ $a"
-        );
+        assert_eq!(filled("$$ $${a} $$$${a} $$${a} $ $a", &context), "$ ${a} $${a} $1 $ $a");
     }
 
     #[test]
@@ -221,35 +208,17 @@ mod tests {
                 "{input:q}  a b c:d ${inputs.q}",
             ),
             ("{input:q:}{input:q:{}}", "{}"),
-            (
-                "{input:}{input:x y}{input:x?y}{input:x",
-                "{input:}{input:x y}{input:x?y}{input:x",
-            ),
-            (
-                "${inputs.x?}${inputs.}{{input:x}} $${inputs.x}",
-                "${inputs.x?}${inputs.}{v} $v",
-            ),
+            ("{input:}{input:x y}{input:x?y}{input:x", "{input:}{input:x y}{input:x?y}{input:x"),
+            ("${inputs.x?}${inputs.}{{input:x}} $${inputs.x}", "${inputs.x?}${inputs.}{v} $v"),
         ];
         for (text, expected) in table {
-            assert_eq!(
-                interpolate_inputs(text, inputs.as_object().unwrap()),
-                expected,
-                "{text}"
-            );
+            assert_eq!(interpolate_inputs(text, inputs.as_object().unwrap()), expected, "{text}");
         }
     }
 
     #[test]
     fn hostile_texts_take_linear_time() {
-        for part in [
-            "${",
-            "{input:",
-            "{input:a:",
-            "${a",
-            "$",
-            "{input:a?",
-            "${inputs.a",
-        ] {
+        for part in ["${", "{input:", "{input:a:", "${a", "$", "{input:a?", "${inputs.a"] {
             let text = part.repeat(300_000);
             assert_eq!(interpolate_inputs(&text, &Map::new()), text);
             assert!(!interpolate_text(&text, &Value::Null).is_empty());

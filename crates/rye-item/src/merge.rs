@@ -14,11 +14,7 @@ const EXTENDS: &str = "extends";
 /// `extends` in a map of `over` is left out. A layer that is `null` as a whole, an empty file, changes nothing.
 #[must_use]
 pub fn merge(base: &Value, over: &Value) -> Value {
-    if over.is_null() {
-        base.clone()
-    } else {
-        lay(base, over)
-    }
+    if over.is_null() { base.clone() } else { lay(base, over) }
 }
 
 fn lay(base: &Value, over: &Value) -> Value {
@@ -90,10 +86,7 @@ mod tests {
         let base = json!([{ "id": "a" }, { "v": 1 }]);
         let over = json!([{ "id": "b" }]);
         assert_eq!(merge(&base, &over), over);
-        assert_eq!(
-            merge(&over, &json!([{ "id": "a" }, "x"])),
-            json!([{ "id": "a" }, "x"])
-        );
+        assert_eq!(merge(&over, &json!([{ "id": "a" }, "x"])), json!([{ "id": "a" }, "x"]));
         assert_eq!(merge(&over, &json!([{ "id": null }])), json!([{ "id": null }]));
         assert_eq!(
             merge(&json!([{ "id": 1 }]), &json!([{ "id": "1" }])),
@@ -133,9 +126,7 @@ mod tests {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
                 prop::collection::btree_map(0..4, inner.clone(), 0..4).prop_map(|list| {
-                    list.into_iter()
-                        .map(|(id, value)| json!({ "id": id, "value": value }))
-                        .collect()
+                    list.into_iter().map(|(id, value)| json!({ "id": id, "value": value })).collect()
                 }),
                 prop::collection::btree_map(key(), inner, 0..4)
                     .prop_map(|map| Value::Object(map.into_iter().collect())),
@@ -154,11 +145,7 @@ mod tests {
     }
 
     fn ids(list: &Value) -> Vec<&Value> {
-        list.as_array()
-            .unwrap()
-            .iter()
-            .map(|element| &element["id"])
-            .collect()
+        list.as_array().unwrap().iter().map(|element| &element["id"]).collect()
     }
 
     proptest! {

@@ -15,11 +15,7 @@ pub fn extract(extractor: &Extractor, parsed: &Parsed, stem: &str) -> Map<String
     for (field, rule) in &extractor.rules {
         let value = match rule {
             Rule::Filename => Some(Value::from(stem)),
-            Rule::Path(key) => parsed
-                .fields
-                .get(key)
-                .or_else(|| parsed.fields.get(field))
-                .cloned(),
+            Rule::Path(key) => parsed.fields.get(key).or_else(|| parsed.fields.get(field)).cloned(),
         };
         if let Some(value) = value {
             fields.insert(field.clone(), value);
@@ -111,13 +107,7 @@ pub fn search_text(
     fields: &Map<String, Value>,
     parsed: &Parsed,
 ) -> SearchText {
-    let text = |key: &str| {
-        fields
-            .get(key)
-            .and_then(Value::as_str)
-            .map(str::trim)
-            .unwrap_or_default()
-    };
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::trim).unwrap_or_default();
     let parsed_text = |key: &str| parsed.text(key).unwrap_or_default();
     let heading = |markdown: &str| {
         let line = markdown.lines().find_map(|line| line.strip_prefix("# "));
@@ -129,29 +119,21 @@ pub fn search_text(
         ItemType::Tool | ItemType::Config => None,
     };
     let content = match item_type {
-        ItemType::Directive => [
-            parsed_text("preamble"),
-            parsed_text("body"),
-            parsed_text("content"),
-        ]
-        .join("\n"),
+        ItemType::Directive => {
+            [parsed_text("preamble"), parsed_text("body"), parsed_text("content")].join("\n")
+        }
         ItemType::Knowledge => {
             let tags = fields.get("tags").and_then(Value::as_array).into_iter().flatten();
             let tags: Vec<_> = tags.filter_map(Value::as_str).collect();
             [&tags.join(" "), parsed_text("body")].join("\n")
         }
         ItemType::Tool | ItemType::Config => {
-            let schema = fields
-                .get("config_schema")
-                .map(Value::to_string)
-                .unwrap_or_default();
+            let schema = fields.get("config_schema").map(Value::to_string).unwrap_or_default();
             [text("docstring"), text("tool_type"), text("executor_id"), &schema].join("\n")
         }
     };
     SearchText {
-        title: title
-            .filter(|title| !title.is_empty())
-            .unwrap_or_else(|| id.name().to_owned()),
+        title: title.filter(|title| !title.is_empty()).unwrap_or_else(|| id.name().to_owned()),
         name: id.name().to_owned(),
         description: match (item_type, text("description")) {
             (ItemType::Knowledge, "") => parsed_text("description").trim().to_owned(),

@@ -1,10 +1,13 @@
 //! What a parser gives back: fields, where they stand, and everything that is wrong, all at once.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use crate::text;
 
 /// A place in a text: line and column, both from 1, columns counted in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -26,10 +29,7 @@ impl Position {
         let before = &text[..end];
         let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
-        Self {
-            line: saturate(line),
-            column: saturate(column),
-        }
+        Self { line: saturate(line), column: saturate(column) }
     }
 }
 
@@ -57,14 +57,10 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of the text as a whole.
+    /// A problem of the text as a whole. What the message quotes from an item is made safe to show, on one line.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            field: None,
-            position: None,
-        }
+        Self { message: safe(message.into()), field: None, position: None }
     }
 
     /// The same problem, standing at `position`.
@@ -77,9 +73,14 @@ impl Problem {
     /// The same problem, of `field`.
     #[must_use]
     pub fn of(mut self, field: impl Into<String>) -> Self {
-        self.field = Some(field.into());
+        self.field = Some(safe(field.into()));
         self
     }
+}
+
+fn safe(words: String) -> String {
+    let is_safe = matches!(text::without_controls(&words), Cow::Borrowed(_)) && !words.contains(['\n', '\t']);
+    if is_safe { words } else { text::one_line(&words) }
 }
 
 impl fmt::Display for Problem {
@@ -108,10 +109,7 @@ impl Parsed {
     /// A parse that came to nothing but one problem.
     #[must_use]
     pub fn failed(problem: Problem) -> Self {
-        Self {
-            problems: vec![problem],
-            ..Self::default()
-        }
+        Self { problems: vec![problem], ..Self::default() }
     }
 
     /// Sets a field and remembers where it stands.
@@ -126,5 +124,17 @@ impl Parsed {
     #[must_use]
     pub fn text(&self, field: &str) -> Option<&str> {
         self.fields.get(field).and_then(Value::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_problem_quotes_is_safe_to_show() {
+        let problem = Problem::new("got 'a\u{1b}[31m\u{2}b\nc'").of("a\u{9b}2Jb\t\u{202e}");
+        assert_eq!((problem.message.as_str(), problem.field.as_deref()), ("got 'ab c'", Some("ab")));
+        assert_eq!(Problem::new("got  'é'").message, "got  'é'");
     }
 }

@@ -20,10 +20,7 @@ impl BundleId {
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
         let id = ItemId::new(text)?;
         if id.as_str().contains('/') {
-            return Err(InvalidId {
-                id: id.to_string(),
-                reason: "a bundle id is a single segment",
-            });
+            return Err(InvalidId { id: id.to_string(), reason: "a bundle id is a single segment" });
         }
         Ok(Self(id.to_string()))
     }

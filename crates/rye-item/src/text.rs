@@ -25,10 +25,7 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
 /// As [`without_controls`], on one line: line breaks and tabs become single spaces.
 #[must_use]
 pub fn one_line(text: &str) -> String {
-    without_controls(text)
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
+    without_controls(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn is_unsafe(character: char) -> bool {

@@ -7,19 +7,14 @@ use crate::problem::{Parsed, Problem};
 /// What a field may hold.
 #[derive(Clone, Debug)]
 enum Kind {
-    Text {
-        is_snake_case: bool,
-    },
+    Text { is_snake_case: bool },
     Integer,
     Number,
     Boolean,
     Semver,
     Enum(Vec<String>),
     Object(Vec<(String, FieldRule)>),
-    Array {
-        of_objects: bool,
-        required_keys: Vec<String>,
-    },
+    Array { of_objects: bool, required_keys: Vec<String> },
 }
 
 /// What is valid for one field.
@@ -56,10 +51,7 @@ impl FieldRule {
         fields
             .iter()
             .filter_map(|(field, rule)| {
-                Some((
-                    field.clone(),
-                    Self::read(rule, &format!("{path}.{field}"), problems)?,
-                ))
+                Some((field.clone(), Self::read(rule, &format!("{path}.{field}"), problems)?))
             })
             .collect()
     }
@@ -69,13 +61,10 @@ impl FieldRule {
         let text = |key: &str| rule.get(key).and_then(Value::as_str);
         let texts = |key: &str| -> Vec<String> {
             let list = rule.get(key).and_then(Value::as_array).into_iter().flatten();
-            list.filter_map(|entry| entry.as_str().map(str::to_owned))
-                .collect()
+            list.filter_map(|entry| entry.as_str().map(str::to_owned)).collect()
         };
         let kind = match text("type").unwrap_or("string") {
-            "string" => Kind::Text {
-                is_snake_case: text("format") == Some("snake_case"),
-            },
+            "string" => Kind::Text { is_snake_case: text("format") == Some("snake_case") },
             "integer" => Kind::Integer,
             "number" => Kind::Number,
             "boolean" => Kind::Boolean,
@@ -154,40 +143,25 @@ impl FieldRule {
             Kind::Integer | Kind::Number => {
                 let number = value.as_f64().unwrap_or(0.0);
                 if let Some(minimum) = self.minimum.filter(|minimum| number < *minimum) {
-                    messages.add(
-                        field,
-                        format!("Field '{field}' must be >= {minimum}, got {value}"),
-                    );
+                    messages.add(field, format!("Field '{field}' must be >= {minimum}, got {value}"));
                 }
                 if let Some(maximum) = self.maximum.filter(|maximum| number > *maximum) {
-                    messages.add(
-                        field,
-                        format!("Field '{field}' must be <= {maximum}, got {value}"),
-                    );
+                    messages.add(field, format!("Field '{field}' must be <= {maximum}, got {value}"));
                 }
                 true
             }
             Kind::Boolean => value.is_boolean() || messages.refuse(field, must("a boolean")),
             Kind::Semver => match value.as_str() {
                 None => messages.refuse(field, must("a string (semver)")),
-                Some(text) if !is_semver(text) => messages.refuse(
-                    field,
-                    format!("Field '{field}' must be semver format (X.Y.Z), got '{text}'"),
-                ),
+                Some(text) if !is_semver(text) => messages
+                    .refuse(field, format!("Field '{field}' must be semver format (X.Y.Z), got '{text}'")),
                 Some(_) => true,
             },
             Kind::Enum(allowed) => {
                 let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 allowed.contains(&shown) || {
-                    let list = allowed
-                        .iter()
-                        .map(|word| format!("'{word}'"))
-                        .collect::<Vec<_>>()
-                        .join(", ");
-                    messages.refuse(
-                        field,
-                        format!("Field '{field}' must be one of [{list}], got '{shown}'"),
-                    )
+                    let list = allowed.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", ");
+                    messages.refuse(field, format!("Field '{field}' must be one of [{list}], got '{shown}'"))
                 }
             }
             Kind::Object(nested) => match value.as_object() {
@@ -199,10 +173,7 @@ impl FieldRule {
                     true
                 }
             },
-            Kind::Array {
-                of_objects,
-                required_keys,
-            } => match value.as_array() {
+            Kind::Array { of_objects, required_keys } => match value.as_array() {
                 None => messages.refuse(field, must("an array")),
                 Some(list) => {
                     check_elements(field, list, *of_objects, required_keys, messages);
@@ -215,21 +186,13 @@ impl FieldRule {
     fn check_place(&self, field: &str, value: &Value, place: Place<'_>, messages: &mut Messages<'_>) {
         let text = value.as_str().unwrap_or_default();
         if self.matches_filename && text != place.name {
-            messages.add(
-                field,
-                format!(
-                    "Field '{field}' value '{text}' must match filename '{}'",
-                    place.name
-                ),
-            );
+            messages
+                .add(field, format!("Field '{field}' value '{text}' must match filename '{}'", place.name));
         }
         if self.matches_path && text.trim_matches('/') != place.category {
             messages.add(
                 field,
-                format!(
-                    "Field '{field}' value '{text}' must match path category '{}'",
-                    place.category
-                ),
+                format!("Field '{field}' value '{text}' must match path category '{}'", place.category),
             );
         }
     }
@@ -251,10 +214,7 @@ fn check_elements(
         };
         for key in required {
             if !map.get(key).is_some_and(is_truthy) {
-                messages.add(
-                    field,
-                    format!("Field '{field}[{index}]' missing required key '{key}'"),
-                );
+                messages.add(field, format!("Field '{field}[{index}]' missing required key '{key}'"));
             }
         }
     }
@@ -286,17 +246,13 @@ fn type_name(value: &Value) -> &'static str {
 
 fn is_snake_case_word(text: &str) -> bool {
     text.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 fn is_semver(text: &str) -> bool {
     let parts: Vec<_> = text.split('.').collect();
     parts.len() == 3
-        && parts
-            .iter()
-            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+        && parts.iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 struct Messages<'a> {
@@ -307,15 +263,8 @@ struct Messages<'a> {
 impl Messages<'_> {
     fn add(&mut self, field: &str, message: String) {
         let parent = field.split(['.', '[']).next().unwrap_or(field);
-        let position = [field, parent]
-            .iter()
-            .find_map(|name| self.parsed.positions.get(*name))
-            .copied();
-        self.problems.push(Problem {
-            message,
-            field: Some(field.to_owned()),
-            position,
-        });
+        let position = [field, parent].iter().find_map(|name| self.parsed.positions.get(*name)).copied();
+        self.problems.push(Problem { position, ..Problem::new(message).of(field) });
     }
 
     /// Adds a message and says that the value is not of its kind.
@@ -333,10 +282,7 @@ pub fn validate(
     parsed: &Parsed,
     place: Place<'_>,
 ) -> Vec<Problem> {
-    let mut messages = Messages {
-        parsed,
-        problems: Vec::new(),
-    };
+    let mut messages = Messages { parsed, problems: Vec::new() };
     for (field, rule) in schema {
         rule.check(field, fields.get(field), Some(place), &mut messages);
     }
@@ -352,19 +298,11 @@ mod tests {
         let mut problems = Vec::new();
         let schema = FieldRule::read_fields(Some(schema), "fields", &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
-        let place = Place {
-            name: "hello",
-            category: "demo",
-        };
-        validate(
-            &schema,
-            fields.as_object().expect("map"),
-            &Parsed::default(),
-            place,
-        )
-        .into_iter()
-        .map(|problem| problem.message)
-        .collect()
+        let place = Place { name: "hello", category: "demo" };
+        validate(&schema, fields.as_object().expect("map"), &Parsed::default(), place)
+            .into_iter()
+            .map(|problem| problem.message)
+            .collect()
     }
 
     #[test]

@@ -34,15 +34,9 @@ pub fn parse(text: &str) -> Result<Document, Problem> {
     let Some(node) = node else {
         return Ok(Document::default());
     };
-    let mut reader = Reader {
-        text,
-        document: Document::default(),
-    };
+    let mut reader = Reader { text, document: Document::default() };
     let value = reader.value(node, "", 0)?;
-    Ok(Document {
-        value,
-        ..reader.document
-    })
+    Ok(Document { value, ..reader.document })
 }
 
 fn options() -> Options {
@@ -82,10 +76,7 @@ fn problem_of(error: &serde_saphyr::Error) -> Problem {
 fn position_of(location: &Location) -> Option<Position> {
     let line = u32::try_from(location.line()).ok()?;
     let column = u32::try_from(location.column()).ok()?;
-    (line > 0).then_some(Position {
-        line,
-        column: column.max(1),
-    })
+    (line > 0).then_some(Position { line, column: column.max(1) })
 }
 
 /// Any YAML value, with the places of its parts.
@@ -188,11 +179,8 @@ impl Reader<'_> {
             Node::List(list) => {
                 let mut values = Vec::with_capacity(list.len());
                 for (index, element) in list.into_iter().enumerate() {
-                    let element_path = if depth < POSITION_DEPTH {
-                        format!("{path}[{index}]")
-                    } else {
-                        String::new()
-                    };
+                    let element_path =
+                        if depth < POSITION_DEPTH { format!("{path}[{index}]") } else { String::new() };
                     self.note(&element_path, &element.referenced, depth);
                     values.push(self.value(element, &element_path, depth + 1)?);
                 }
@@ -265,20 +253,14 @@ fn has_leading_zero(written: &str) -> bool {
     let digits = written.trim_start_matches(['-', '+']).as_bytes();
     digits.len() > 1
         && digits[0] == b'0'
-        && digits[1..]
-            .iter()
-            .all(|byte| byte.is_ascii_digit() || *byte == b'_')
+        && digits[1..].iter().all(|byte| byte.is_ascii_digit() || *byte == b'_')
 }
 
 fn reads_differently_in_yaml_1_1(written: &str) -> bool {
-    let is_boolean_word = matches!(
-        written.to_ascii_lowercase().as_str(),
-        "yes" | "no" | "on" | "off" | "y" | "n"
-    );
+    let is_boolean_word =
+        matches!(written.to_ascii_lowercase().as_str(), "yes" | "no" | "on" | "off" | "y" | "n");
     let is_sexagesimal = written.contains(':')
-        && written
-            .split(':')
-            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+        && written.split(':').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
     is_boolean_word || is_sexagesimal
 }
 
@@ -339,31 +321,21 @@ mod tests {
 
     #[test]
     fn small_anchors_work() {
-        assert_eq!(
-            value("a: &x {k: 1}\nb: *x\n"),
-            json!({"a": {"k": 1}, "b": {"k": 1}})
-        );
+        assert_eq!(value("a: &x {k: 1}\nb: *x\n"), json!({"a": {"k": 1}, "b": {"k": 1}}));
     }
 
     #[test]
     fn words_of_yaml_1_1_are_warned_about() {
         let document = parse("a: yes\nb: \"no\"\nc: [off, x]\nd: 1:30\n").expect("valid YAML");
-        let lines: Vec<_> = document
-            .warnings
-            .iter()
-            .filter_map(|warning| warning.position)
-            .map(|at| at.line)
-            .collect();
+        let lines: Vec<_> =
+            document.warnings.iter().filter_map(|warning| warning.position).map(|at| at.line).collect();
         assert_eq!(lines, [1, 3, 4]);
     }
 
     #[test]
     fn keys_have_positions() {
         let document = parse("a: 1\nb:\n  c: x\n").expect("valid YAML");
-        assert_eq!(
-            document.positions.get("b.c"),
-            Some(&Position { line: 3, column: 6 })
-        );
+        assert_eq!(document.positions.get("b.c"), Some(&Position { line: 3, column: 6 }));
     }
 
     #[test]

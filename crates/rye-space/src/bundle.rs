@@ -81,9 +81,9 @@ impl Bundle {
     /// When it cannot be read; a missing file is `None`.
     pub fn read(&self, relative: &str, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
         match &self.origin {
-            Origin::Embedded(embedded) => Ok(embedded
-                .file(&format!("{AI_FOLDER}/{relative}"))
-                .map(<[u8]>::to_vec)),
+            Origin::Embedded(embedded) => {
+                Ok(embedded.file(&format!("{AI_FOLDER}/{relative}")).map(<[u8]>::to_vec))
+            }
             Origin::Folder(path) => {
                 match lillux::file::read_beneath(&path.join(AI_FOLDER), Path::new(relative), limit) {
                     Ok((bytes, _)) => Ok(Some(bytes)),
@@ -96,10 +96,7 @@ impl Bundle {
 }
 
 pub(crate) fn is_absent(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
 }
 
 /// The bundles inside the binary.
@@ -111,11 +108,7 @@ pub fn embedded() -> Vec<Bundle> {
             Some(Bundle {
                 id: BundleId::new(embedded.id).ok()?,
                 version: embedded.version.to_owned(),
-                categories: embedded
-                    .categories
-                    .iter()
-                    .map(|category| (*category).to_owned())
-                    .collect(),
+                categories: embedded.categories.iter().map(|category| (*category).to_owned()).collect(),
                 origin: Origin::Embedded(embedded),
                 standing: Standing::Embedded,
                 signers: embedded
@@ -153,18 +146,13 @@ pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
         (Some(id), _) => id.clone(),
         (None, Some(manifest)) => manifest.id.clone(),
         (None, None) => {
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             name.to_owned()
         }
     };
     Ok(Bundle {
         id: BundleId::new(id).map_err(|error| format!("`{shown}`: {error}"))?,
-        version: manifest
-            .as_ref()
-            .map_or_else(|| "0.0.0".to_owned(), |manifest| manifest.version.clone()),
+        version: manifest.as_ref().map_or_else(|| "0.0.0".to_owned(), |manifest| manifest.version.clone()),
         categories: configured
             .categories
             .clone()
@@ -199,9 +187,7 @@ fn choose_manifest(path: &Path, wanted: Option<&str>, signers: &[Identity]) -> O
             let (bytes, _) = lillux::file::read_beneath(&folder, &relative, LIMIT).ok()?;
             let layout = rye_trust::signature::Layout::of(&bytes, &rye_trust::identity::format());
             let is_by_own_signer = layout.signature.as_ref().is_some_and(|line| {
-                signers
-                    .iter()
-                    .any(|signer| signer.key.verifies(&line.hash, &line.signature))
+                signers.iter().any(|signer| signer.key.verifies(&line.hash, &line.signature))
             });
             let document = yaml::parse(std::str::from_utf8(&bytes).ok()?).ok()?.value;
             let about = document.get("bundle")?;
@@ -209,11 +195,7 @@ fn choose_manifest(path: &Path, wanted: Option<&str>, signers: &[Identity]) -> O
             let categories = about
                 .get("categories")
                 .and_then(|value| value.as_array())
-                .map(|list| {
-                    list.iter()
-                        .filter_map(|value| value.as_str().map(str::to_owned))
-                        .collect()
-                });
+                .map(|list| list.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect());
             let manifest = Manifest {
                 id: name.clone(),
                 version: text("version").unwrap_or_else(|| "0.0.0".to_owned()),
@@ -222,9 +204,6 @@ fn choose_manifest(path: &Path, wanted: Option<&str>, signers: &[Identity]) -> O
             Some((is_by_own_signer, manifest))
         })
         .collect();
-    let best = manifests
-        .iter()
-        .position(|(is_by_own_signer, _)| *is_by_own_signer)
-        .unwrap_or(0);
+    let best = manifests.iter().position(|(is_by_own_signer, _)| *is_by_own_signer).unwrap_or(0);
     (best < manifests.len()).then(|| manifests.swap_remove(best).1)
 }

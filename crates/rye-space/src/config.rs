@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::located::Located;
 use crate::schema::{self, Mark, Safety, Schema, flatten};
-use crate::spaces::Spaces;
+use crate::spaces::{Place, Spaces};
 
 /// A key that was left out, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,12 +51,15 @@ impl Merged {
         path.split('.').try_fold(&self.value, |value, key| value.get(key))
     }
 
+    fn at(&self, path: &[String]) -> Option<&Value> {
+        path.iter().try_fold(&self.value, |value, key| value.get(key))
+    }
+
     /// The texts of a list setting.
     #[must_use]
     pub fn texts(&self, path: &str) -> Vec<String> {
         let list = self.get(path).and_then(Value::as_array).into_iter().flatten();
-        list.filter_map(|value| value.as_str().map(str::to_owned))
-            .collect()
+        list.filter_map(|value| value.as_str().map(str::to_owned)).collect()
     }
 }
 
@@ -91,21 +94,48 @@ pub fn load(
     schema: Option<&Schema>,
     judge: Judge<'_>,
 ) -> Merged {
-    let mut layers: Vec<Located> = spaces
-        .places(item)
-        .iter()
-        .filter(|place| place.is_found)
-        .filter_map(|place| spaces.read(item, place).ok())
-        .collect();
-    layers.reverse();
-    let mut merged = Merged {
-        value: Value::Object(Map::new()),
-        ..Merged::default()
-    };
-    for layer in bootstrap.iter().chain(&layers) {
+    let mut merged = Merged { value: Value::Object(Map::new()), ..Merged::default() };
+    for layer in bootstrap {
         apply(&mut merged, layer, schema, judge);
     }
+    let mut places: Vec<(ItemRef, Place)> =
+        spaces.places(item).into_iter().map(|place| (item.clone(), place)).collect();
+    places.reverse();
+    if let Some(flat) = flat_place(spaces, item) {
+        // Below the project's own file, which stands last.
+        let own = places.iter().position(|(_, place)| place.space == Space::Project).unwrap_or(places.len());
+        places.insert(own, flat);
+    }
+    for (item, place) in places.iter().filter(|(_, place)| place.is_found) {
+        let ignored = |reason: String| Ignored {
+            key: "*".to_owned(),
+            space: place.space.clone(),
+            path: place.path.clone(),
+            position: None,
+            reason,
+        };
+        match spaces.read(item, place) {
+            Ok(layer) => apply(&mut merged, &layer, schema, judge),
+            Err(error) => merged.ignored.push(ignored(error.to_string())),
+        }
+        if !item.id.as_str().contains('/') && item.id.as_str() != "config" {
+            merged
+                .unsigned
+                .push(ignored("this place is old: move it below its category's folder".to_owned()));
+        }
+    }
     merged
+}
+
+/// The old flat place of a project's config: `.ai/config/<file>.yaml` for `<category>/<file>`.
+fn flat_place(spaces: &Spaces, item: &ItemRef) -> Option<(ItemRef, Place)> {
+    if !item.id.as_str().contains('/') || item.id.name() == "config" {
+        return None;
+    }
+    let flat = ItemRef::new(ItemType::Config, rye_item::ItemId::new(item.id.name()).ok()?);
+    let place =
+        spaces.places(&flat).into_iter().find(|place| place.space == Space::Project && place.is_found)?;
+    Some((flat, place))
 }
 
 fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, judge: Judge<'_>) {
@@ -122,28 +152,23 @@ fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, judge: Ju
         reason,
     };
     for problem in &parsed.problems {
-        merged
-            .ignored
-            .push(ignore("*".to_owned(), problem.position, problem.message.clone()));
+        merged.ignored.push(ignore("*".to_owned(), problem.position, problem.message.clone()));
     }
     let mut settings = parsed.fields.clone();
     settings.retain(|key, _| !schema::is_description(key));
-    let mut leaves = Vec::new();
-    flatten(&Value::Object(settings), "", rules, &mut leaves);
     let mut accepted = Value::Object(Map::new());
-    for (key, value) in leaves {
+    for (path, value) in flatten(&Value::Object(settings), rules) {
+        let key = path.join(".");
         let position = parsed.positions.get(&key).copied();
-        match judge_key(&key, &value, &space, standing, rules, merged) {
+        match judge_key(&path, &value, &space, standing, rules, merged) {
             Ok(should_be_signed) => {
                 if should_be_signed {
-                    let reason = "this should be signed: `rye sign config`".to_owned();
+                    let reason = "this should be signed: `rye sign config ID`".to_owned();
                     merged.unsigned.push(ignore(key.clone(), position, reason));
                 }
-                merged
-                    .origins
-                    .retain(|known, _| *known != key && !known.starts_with(&format!("{key}.")));
+                merged.origins.retain(|known, _| *known != key && !known.starts_with(&format!("{key}.")));
                 merged.origins.insert(key.clone(), space.clone());
-                insert(&mut accepted, &key, value);
+                insert(&mut accepted, &path, value);
             }
             Err(reason) => merged.ignored.push(ignore(key, position, reason)),
         }
@@ -162,7 +187,7 @@ fn standing(layer: &Located, space: &Space, judge: Judge<'_>) -> Standing {
 
 /// Whether a key counts; `Ok(true)` when it counts but should be signed.
 fn judge_key(
-    key: &str,
+    path: &[String],
     value: &Value,
     space: &Space,
     standing: Standing,
@@ -170,17 +195,15 @@ fn judge_key(
     merged: &Merged,
 ) -> Result<bool, String> {
     let mark = match schema {
-        Some(schema) => schema
-            .mark(key)
-            .ok_or_else(|| "there is no such setting".to_owned())?,
+        Some(schema) => schema.mark(path).ok_or_else(|| "there is no such setting".to_owned())?,
         None => Mark::default(),
     };
     if let Some(schema) = schema {
-        schema.check(key, value)?;
+        schema.check(path, value)?;
     }
     let is_safe = match mark.safety {
         Safety::Safe => true,
-        Safety::Tighter => is_tighter(value, merged.get(key)),
+        Safety::Tighter => is_tighter(value, merged.at(path)),
         Safety::Unsafe => false,
     };
     match (space, standing) {
@@ -190,7 +213,7 @@ fn judge_key(
         (_, Standing::Vouched) => Ok(false),
         (_, _) if is_safe => Ok(false),
         (Space::User, Standing::Unsigned) if mark.must_be_signed => {
-            Err("this counts only in a signed file: `rye sign config`".to_owned())
+            Err("this counts only in a signed file: `rye sign config ID`".to_owned())
         }
         (Space::User, Standing::Unsigned) => Ok(true),
         (_, Standing::NotApproved) => Err("the project is not approved: `rye trust`".to_owned()),
@@ -206,14 +229,14 @@ fn is_tighter(value: &Value, current: Option<&Value>) -> bool {
     }
 }
 
-fn insert(document: &mut Value, path: &str, value: Value) {
+fn insert(document: &mut Value, path: &[String], value: Value) {
     let mut place = document;
-    for key in path.split('.') {
+    for key in path {
         if !place.is_object() {
             *place = Value::Object(Map::new());
         }
         let Value::Object(map) = place else { return };
-        place = map.entry(key.to_owned()).or_insert(Value::Null);
+        place = map.entry(key.clone()).or_insert(Value::Null);
     }
     *place = value;
 }

@@ -30,21 +30,14 @@ impl Embedded {
     /// The bytes of the file at `path` (`.ai/…`).
     #[must_use]
     pub fn file(&self, path: &str) -> Option<&'static [u8]> {
-        let index = self
-            .files
-            .binary_search_by(|(known, _)| (*known).cmp(path))
-            .ok()?;
+        let index = self.files.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
         Some(self.files[index].1)
     }
 
     /// A digest over all files, for telling builds apart.
     #[must_use]
     pub fn digest(&self) -> Digest {
-        Digest::of_pieces(
-            self.files
-                .iter()
-                .flat_map(|(path, bytes)| [path.as_bytes(), *bytes]),
-        )
+        Digest::of_pieces(self.files.iter().flat_map(|(path, bytes)| [path.as_bytes(), *bytes]))
     }
 
     /// The bundle as read-only files in a cache folder named by its seal, for tools that need a real path. A file
@@ -104,11 +97,7 @@ pub fn walk(embedded: &Embedded, types: &[ItemType], extractors: &ExtractorSet) 
         let (folder, rest) = path.strip_prefix(".ai/")?.split_once('/')?;
         let item_type = ItemType::of_folder(folder).filter(|item_type| types.contains(item_type))?;
         let (stem, extension) = split_extension(rest)?;
-        extractors
-            .of(item_type)
-            .extensions
-            .iter()
-            .find(|known| *known == extension)?;
+        extractors.of(item_type).extensions.iter().find(|known| *known == extension)?;
         Some(Entry {
             item: ItemRef::new(item_type, ItemId::new(stem).ok()?),
             extension: extension.to_owned(),
@@ -120,10 +109,7 @@ pub fn walk(embedded: &Embedded, types: &[ItemType], extractors: &ExtractorSet) 
             },
         })
     });
-    Walk {
-        entries: entries.collect(),
-        strays: Vec::new(),
-    }
+    Walk { entries: entries.collect(), strays: Vec::new() }
 }
 
 #[cfg(test)]
@@ -141,10 +127,7 @@ mod tests {
         let file = folder.join(path);
         assert_eq!(file::read_bounded(&file, 1 << 20).expect("read").0, bytes);
         let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
-        assert_eq!(
-            (mode(&file), mode(file.parent().expect("folder"))),
-            (0o444, 0o555)
-        );
+        assert_eq!((mode(&file), mode(file.parent().expect("folder"))), (0o444, 0o555));
 
         file::set_mode(file.parent().expect("folder"), 0o755).expect("opened");
         file::write_atomic(&file, b"evil", Mode::Kept).expect("changed");

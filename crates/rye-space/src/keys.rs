@@ -58,10 +58,7 @@ pub fn identities_in(folder: &Path) -> Vec<Found> {
         .into_iter()
         .map(|name| {
             let identity = read_identity(folder, &name);
-            Found {
-                path: folder.join(&name),
-                identity,
-            }
+            Found { path: folder.join(&name), identity }
         })
         .collect()
 }
@@ -84,10 +81,7 @@ fn read_identity(folder: &Path, name: &str) -> Result<Identity, DocumentError> {
     let identity = Identity::parse(&bytes)?;
     let stated = name.trim_end_matches(".toml");
     if stated != identity.fingerprint.as_str() {
-        return Err(DocumentError::Misnamed {
-            stated: stated.to_owned(),
-            actual: identity.fingerprint,
-        });
+        return Err(DocumentError::Misnamed { stated: stated.to_owned(), actual: identity.fingerprint });
     }
     Ok(identity)
 }
@@ -125,16 +119,9 @@ fn read_reason(folder: &Path, name: &str) -> Option<String> {
     let (bytes, _) = file::read_beneath(folder, Path::new(name), DOCUMENT_LIMIT).ok()?;
     let layout = Layout::of(&bytes, &rye_trust::identity::format());
     let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
-    let line = std::str::from_utf8(&bytes)
-        .ok()?
-        .lines()
-        .find_map(|line| line.strip_prefix("reason = "))?;
+    let line = std::str::from_utf8(&bytes).ok()?.lines().find_map(|line| line.strip_prefix("reason = "))?;
     let reason: String = serde_json::from_str(line).ok()?;
-    let note = if is_intact {
-        ""
-    } else {
-        " (its revocation is not intact)"
-    };
+    let note = if is_intact { "" } else { " (its revocation is not intact)" };
     Some(format!("{}{note}", rye_item::text::one_line(&reason)))
 }
 
@@ -206,19 +193,13 @@ pub fn own_public(folder: &Path) -> Option<PublicKey> {
 pub fn own_secret(folder: &Path) -> Result<SecretKey, OwnKeyError> {
     let path = folder.join("private_key.pem");
     if !path.exists() {
-        return Err(OwnKeyError::Missing {
-            folder: folder.to_owned(),
-        });
+        return Err(OwnKeyError::Missing { folder: folder.to_owned() });
     }
     refuse_loose(folder, 0o700)?;
     let (bytes, metadata) = file::read_bounded(&path, DOCUMENT_LIMIT)?;
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(OwnKeyError::Loose {
-            path,
-            mode,
-            wanted: 0o600,
-        });
+        return Err(OwnKeyError::Loose { path, mode, wanted: 0o600 });
     }
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
     SecretKey::from_pem(text).map_err(|source| OwnKeyError::Invalid { path, source })
@@ -227,11 +208,7 @@ pub fn own_secret(folder: &Path) -> Result<SecretKey, OwnKeyError> {
 fn refuse_loose(path: &Path, wanted: u32) -> Result<(), OwnKeyError> {
     let mode = fs_err::metadata(path)?.permissions().mode() & 0o777;
     if mode & !wanted & 0o077 != 0 {
-        return Err(OwnKeyError::Loose {
-            path: path.to_owned(),
-            mode,
-            wanted,
-        });
+        return Err(OwnKeyError::Loose { path: path.to_owned(), mode, wanted });
     }
     Ok(())
 }
@@ -243,24 +220,17 @@ fn refuse_loose(path: &Path, wanted: u32) -> Result<(), OwnKeyError> {
 pub fn store_own(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
     file::create_folders(folder, true)?;
     file::set_mode(folder, 0o700)?;
-    let pem = key.to_pem().map_err(|source| OwnKeyError::Invalid {
-        path: folder.join("private_key.pem"),
-        source,
-    })?;
+    let pem = key
+        .to_pem()
+        .map_err(|source| OwnKeyError::Invalid { path: folder.join("private_key.pem"), source })?;
     match file::write_new(&folder.join("private_key.pem"), pem.as_bytes(), Mode::Private) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(OwnKeyError::Exists {
-                folder: folder.to_owned(),
-            });
+            return Err(OwnKeyError::Exists { folder: folder.to_owned() });
         }
         Err(error) => return Err(error.into()),
     }
-    file::write_atomic(
-        &folder.join("public_key.pem"),
-        key.public().to_pem().as_bytes(),
-        Mode::Kept,
-    )?;
+    file::write_atomic(&folder.join("public_key.pem"), key.public().to_pem().as_bytes(), Mode::Kept)?;
     Ok(())
 }
 
@@ -300,12 +270,8 @@ pub fn read_signed_yaml(
     let is_vouched =
         is_trusted(&line.fingerprint).is_some_and(|key| key.verifies(&line.hash, &line.signature));
     if !is_intact || !is_vouched {
-        return Err(format!(
-            "`{shown}` is not signed by a key you trust, or was changed"
-        ));
+        return Err(format!("`{shown}` is not signed by a key you trust, or was changed"));
     }
     let text = std::str::from_utf8(&bytes).map_err(|error| format!("`{shown}`: {error}"))?;
-    yaml::parse(text)
-        .map(|document| Some(document.value))
-        .map_err(|problem| format!("`{shown}`:{problem}"))
+    yaml::parse(text).map(|document| Some(document.value)).map_err(|problem| format!("`{shown}`:{problem}"))
 }

@@ -35,15 +35,7 @@ impl Located {
         bytes: Cow<'static, [u8]>,
         extractors: Arc<ExtractorSet>,
     ) -> Self {
-        Self {
-            item,
-            space,
-            path,
-            extension,
-            bytes,
-            extractors,
-            parsed: OnceLock::new(),
-        }
+        Self { item, space, path, extension, bytes, extractors, parsed: OnceLock::new() }
     }
 
     /// What its parser reads from it.
@@ -80,10 +72,7 @@ impl Located {
         let mut problems = parsed.problems.clone();
         // Fields of a text that could not be read are not missing: they are unreadable.
         if parsed.problems.is_empty() {
-            let place = validate::Place {
-                name: self.item.id.name(),
-                category: self.item.id.category(),
-            };
+            let place = validate::Place { name: self.item.id.name(), category: self.item.id.category() };
             let schema = &self.extractors.of(self.item.item_type).schema;
             problems.extend(validate::validate(schema, fields, parsed, place));
         }
@@ -111,37 +100,42 @@ impl Subject for Located {
     }
 
     fn format(&self) -> Option<&SignatureFormat> {
-        self.extractors
-            .of(self.item.item_type)
-            .format_for(&self.extension)
+        self.extractors.of(self.item.item_type).format_for(&self.extension)
     }
 
     fn misplacement(&self) -> Option<String> {
         let fields = self.fields();
-        let states = |field: &str| {
-            fields
-                .get(field)
-                .and_then(Value::as_str)
-                .map(|text| text.trim_matches('/'))
-        };
-        let id = &self.item.id;
-        if let Some(category) = states("category").filter(|category| *category != id.category()) {
-            return Some(format!(
-                "it says category `{}`, but lies in `{}`",
-                rye_item::text::one_line(category),
-                id.category()
-            ));
+        let item = &self.item;
+        let text = |field: &str| fields.get(field).and_then(Value::as_str);
+        // What tells the types apart: a tool says its type, a config has nothing to run on.
+        let parsed = &self.parsed().fields;
+        let is_tool = text("tool_type").is_some();
+        let runs = parsed.contains_key("executor_id") || parsed.contains_key("__executor_id__");
+        match item.item_type {
+            ItemType::Tool if !is_tool => return Some("it does not say that it is a tool".to_owned()),
+            ItemType::Config if runs => return Some("it is a tool, not a config".to_owned()),
+            ItemType::Tool | ItemType::Config | ItemType::Directive | ItemType::Knowledge => {}
         }
-        // A tool has no name of its own.
-        let name = (self.item.item_type != ItemType::Tool)
-            .then(|| states("name"))
-            .flatten();
-        name.filter(|name| *name != id.name()).map(|name| {
-            format!(
-                "it says name `{}`, but is called `{}`",
-                rye_item::text::one_line(name),
-                id.name()
-            )
-        })
+        let shown = |text: &str| rye_item::text::one_line(text);
+        let id = &item.id;
+        // An identity document belongs to its key.
+        if item.item_type == ItemType::Config && id.category() == "keys/trusted" {
+            let stated = parsed.get("fingerprint").and_then(Value::as_str).unwrap_or_default();
+            return (stated != id.name()).then(|| format!("it is the document of `{}`", shown(stated)));
+        }
+        // What states no category belongs to the root, and to nowhere else.
+        let category = text("category").unwrap_or_default();
+        if category.trim_matches('/') != id.category() {
+            return Some(format!("it says category `{}`, but lies in `{}`", shown(category), id.category()));
+        }
+        // A tool and a config are named by their file.
+        match item.item_type {
+            ItemType::Tool | ItemType::Config => None,
+            ItemType::Directive | ItemType::Knowledge => {
+                let name = text("name").unwrap_or_default();
+                (name != id.name())
+                    .then(|| format!("it says name `{}`, but is called `{}`", shown(name), id.name()))
+            }
+        }
     }
 }

@@ -81,13 +81,13 @@ impl Roots {
             path.starts_with(&real_project) && path != real_project
         };
         if is_inside(&self.user) {
-            return Err(RootsError::UserInsideProject {
-                user: self.user.clone(),
-                project: project.clone(),
-            });
+            return Err(RootsError::UserInsideProject { user: self.user.clone(), project: project.clone() });
         }
         // The default key folder lies in user space, which may be the folder above the project, never below it.
-        if is_inside(&self.signing_keys) && !real(&self.signing_keys).starts_with(real(&self.user_ai())) {
+        let keys = real(&self.signing_keys);
+        if (is_inside(&keys) || keys == real_project)
+            && !real(&self.signing_keys).starts_with(real(&self.user_ai()))
+        {
             return Err(RootsError::KeysInsideProject {
                 keys: self.signing_keys.clone(),
                 project: project.clone(),

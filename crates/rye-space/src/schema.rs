@@ -45,19 +45,13 @@ impl Schema {
             .ok_or_else(|| Problem::new("a config schema needs `target_config`").of("target_config"))?;
         let root = document.get("schema").filter(|schema| schema.is_object());
         let root = root.ok_or_else(|| Problem::new("a config schema needs `schema`").of("schema"))?;
-        Ok(Self {
-            target: target.to_owned(),
-            root: root.clone(),
-        })
+        Ok(Self { target: target.to_owned(), root: root.clone() })
     }
 
     /// Whether this schema is for the config `id`.
     #[must_use]
     pub fn is_for(&self, id: &str) -> bool {
-        let stem = self
-            .target
-            .rsplit_once('.')
-            .map_or(self.target.as_str(), |(stem, _)| stem);
+        let stem = self.target.rsplit_once('.').map_or(self.target.as_str(), |(stem, _)| stem);
         match stem.split_once('*') {
             None => stem == id,
             Some((before, after)) => {
@@ -69,18 +63,16 @@ impl Schema {
         }
     }
 
-    fn node(&self, path: &str) -> Option<&Value> {
-        path.split('.')
-            .filter(|key| !key.is_empty())
-            .try_fold(&self.root, |node, key| {
-                let named = node.get("properties").and_then(|properties| properties.get(key));
-                named.or_else(|| node.get("additionalProperties").filter(|node| node.is_object()))
-            })
+    fn node(&self, path: &[String]) -> Option<&Value> {
+        path.iter().try_fold(&self.root, |node, key| {
+            let named = node.get("properties").and_then(|properties| properties.get(key));
+            named.or_else(|| node.get("additionalProperties").filter(|node| node.is_object()))
+        })
     }
 
     /// Whether the key holds further keys.
     #[must_use]
-    pub fn is_object(&self, path: &str) -> bool {
+    pub fn is_object(&self, path: &[String]) -> bool {
         self.node(path).is_some_and(|node| {
             node.get("properties").is_some() || node.get("additionalProperties").is_some()
         })
@@ -88,11 +80,11 @@ impl Schema {
 
     /// Who may set the key; `None` when there is no such key.
     #[must_use]
-    pub fn mark(&self, path: &str) -> Option<Mark> {
+    pub fn mark(&self, path: &[String]) -> Option<Mark> {
         let mut mark = Mark::default();
         let mut node = &self.root;
-        for key in std::iter::once("").chain(path.split('.')) {
-            if !key.is_empty() {
+        for key in std::iter::once(None).chain(path.iter().map(Some)) {
+            if let Some(key) = key {
                 let named = node.get("properties").and_then(|properties| properties.get(key));
                 node = named.or_else(|| node.get("additionalProperties").filter(|node| node.is_object()))?;
             }
@@ -112,7 +104,7 @@ impl Schema {
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn check(&self, path: &str, value: &Value) -> Result<(), String> {
+    pub fn check(&self, path: &[String], value: &Value) -> Result<(), String> {
         let Some(node) = self.node(path) else {
             return Err("there is no such setting".to_owned());
         };
@@ -127,19 +119,12 @@ impl Schema {
             _ => true,
         };
         if !fits {
-            return Err(format!(
-                "expected {kind}, found `{}`",
-                rye_item::text::one_line(&value.to_string())
-            ));
+            return Err(format!("expected {kind}, found `{}`", rye_item::text::one_line(&value.to_string())));
         }
         if let Some(words) = node.get("enum").and_then(Value::as_array)
             && !words.contains(value)
         {
-            let list = words
-                .iter()
-                .filter_map(Value::as_str)
-                .collect::<Vec<_>>()
-                .join(", ");
+            let list = words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
             return Err(format!(
                 "expected one of {list}, found `{}`",
                 rye_item::text::one_line(&value.to_string())
@@ -159,14 +144,7 @@ impl Schema {
 }
 
 /// Keys that describe a config file and are no settings.
-const DESCRIPTION: [&str; 6] = [
-    "version",
-    "category",
-    "description",
-    "name",
-    "extends",
-    "schema_version",
-];
+const DESCRIPTION: [&str; 6] = ["version", "category", "description", "name", "extends", "schema_version"];
 
 /// Whether a top-level key describes the file instead of setting something.
 #[must_use]
@@ -183,30 +161,35 @@ impl Schema {
             .filter(|(key, _)| !is_description(key))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        let mut leaves = Vec::new();
-        flatten(&Value::Object(settings), "", Some(self), &mut leaves);
+        let leaves = flatten(&Value::Object(settings), Some(self));
         leaves
             .into_iter()
-            .filter_map(|(key, value)| Some((key.clone(), self.check(&key, &value).err()?)))
+            .filter_map(|(path, value)| Some((path.join("."), self.check(&path, &value).err()?)))
             .collect()
     }
 }
 
+/// A setting: its keys from the top, and its value.
+pub(crate) type Leaf = (Vec<String>, Value);
+
 /// The settings of a document, one by one. What the schema calls an object is taken apart, anything else is whole.
-pub(crate) fn flatten(value: &Value, path: &str, schema: Option<&Schema>, leaves: &mut Vec<(String, Value)>) {
+pub(crate) fn flatten(value: &Value, schema: Option<&Schema>) -> Vec<Leaf> {
+    let mut leaves = Vec::new();
+    flatten_into(value, &mut Vec::new(), schema, &mut leaves);
+    leaves
+}
+
+fn flatten_into(value: &Value, path: &mut Vec<String>, schema: Option<&Schema>, leaves: &mut Vec<Leaf>) {
     match value {
         Value::Object(map) if !map.is_empty() && schema.is_none_or(|schema| schema.is_object(path)) => {
             for (key, entry) in map {
-                let entry_path = if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
-                };
-                flatten(entry, &entry_path, schema, leaves);
+                path.push(key.clone());
+                flatten_into(entry, path, schema, leaves);
+                path.pop();
             }
         }
         Value::Object(map) if map.is_empty() && path.is_empty() => {}
-        other => leaves.push((path.to_owned(), other.clone())),
+        other => leaves.push((path.clone(), other.clone())),
     }
 }
 
@@ -223,51 +206,46 @@ mod tests {
         .expect("a schema")
     }
 
+    fn path(text: &str) -> Vec<String> {
+        text.split('.').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_key_with_a_dot_is_one_key() {
+        let document = json!({"prices": {"gpt-4.1": {"input": 2}}});
+        assert_eq!(
+            flatten(&document, None),
+            [(vec!["prices".to_owned(), "gpt-4.1".to_owned(), "input".to_owned()], json!(2))]
+        );
+    }
+
     #[test]
     fn marks_are_inherited_and_unknown_keys_have_none() {
         let schema = schema();
-        assert_eq!(
-            schema.mark("x.y"),
-            Some(Mark {
-                is_user_only: true,
-                ..Mark::default()
-            })
-        );
-        assert_eq!(
-            schema.mark("z"),
-            Some(Mark {
-                safety: Safety::Safe,
-                ..Mark::default()
-            })
-        );
-        assert_eq!(schema.mark("x.q"), None);
-        assert_eq!(schema.mark("q"), None);
+        assert_eq!(schema.mark(&path("x.y")), Some(Mark { is_user_only: true, ..Mark::default() }));
+        assert_eq!(schema.mark(&path("z")), Some(Mark { safety: Safety::Safe, ..Mark::default() }));
+        assert_eq!(schema.mark(&path("x.q")), None);
+        assert_eq!(schema.mark(&path("q")), None);
     }
 
     #[test]
     fn values_are_checked_against_type_words_and_bounds() {
         let schema = schema();
-        assert_eq!(schema.check("x.y", &json!(3)), Ok(()));
+        assert_eq!(schema.check(&path("x.y"), &json!(3)), Ok(()));
+        assert_eq!(schema.check(&path("x.y"), &json!(10)), Err("expected at most 9, found 10".to_owned()));
         assert_eq!(
-            schema.check("x.y", &json!(10)),
-            Err("expected at most 9, found 10".to_owned())
-        );
-        assert_eq!(
-            schema.check("x.y", &json!("3")),
+            schema.check(&path("x.y"), &json!("3")),
             Err("expected integer, found `\"3\"`".to_owned())
         );
         assert_eq!(
-            schema.check("z", &json!("r")),
+            schema.check(&path("z"), &json!("r")),
             Err("expected one of p, q, found `\"r\"`".to_owned())
         );
     }
 
     #[test]
     fn a_glob_target_matches_one_segment() {
-        let schema = Schema {
-            target: "keys/trusted/*.toml".to_owned(),
-            root: Value::Null,
-        };
+        let schema = Schema { target: "keys/trusted/*.toml".to_owned(), root: Value::Null };
         assert!(schema.is_for("keys/trusted/abc"));
         assert!(!schema.is_for("keys/trusted/a/b"));
         assert!(!schema.is_for("keys/other"));

@@ -11,6 +11,7 @@ use rye_item::{ExtractorSet, ItemRef, ItemType, Space};
 use crate::bundle::{Bundle, Origin, is_absent};
 use crate::located::Located;
 use crate::roots::{AI_FOLDER, Roots};
+use crate::walk::Walk;
 
 /// Why an item could not be located.
 #[derive(Debug, thiserror::Error)]
@@ -57,13 +58,7 @@ impl Spaces {
     /// The spaces below `roots`, with these bundles. Nothing larger than `limit` bytes is read.
     #[must_use]
     pub fn new(roots: &Roots, bundles: Vec<Bundle>, extractors: Arc<ExtractorSet>, limit: u64) -> Self {
-        Self {
-            project: roots.project_ai(),
-            user: roots.user_ai(),
-            bundles,
-            extractors,
-            limit,
-        }
+        Self { project: roots.project_ai(), user: roots.user_ai(), bundles, extractors, limit }
     }
 
     /// The bundles, in order.
@@ -93,20 +88,14 @@ impl Spaces {
         match space {
             Space::Project => self.project.clone(),
             Space::User => Some(self.user.clone()),
-            Space::System(id) => self
-                .bundles
-                .iter()
-                .find(|bundle| bundle.id == *id)
-                .and_then(Bundle::folder),
+            Space::System(id) => self.bundles.iter().find(|bundle| bundle.id == *id).and_then(Bundle::folder),
         }
     }
 
     /// Every place an item could be in, highest space first, at most one per space.
     #[must_use]
     pub fn places(&self, item: &ItemRef) -> Vec<Place> {
-        self.order()
-            .filter_map(|space| self.place_in(item, space))
-            .collect()
+        self.order().filter_map(|space| self.place_in(item, space)).collect()
     }
 
     fn place_in(&self, item: &ItemRef, space: Space) -> Option<Place> {
@@ -120,17 +109,10 @@ impl Spaces {
             }
             if let Origin::Embedded(embedded) = bundle.origin {
                 let at = |extension: &str| format!("{AI_FOLDER}/{}", file(extension));
-                let found = extensions
-                    .iter()
-                    .find(|extension| embedded.file(&at(extension)).is_some());
+                let found = extensions.iter().find(|extension| embedded.file(&at(extension)).is_some());
                 let extension = found.unwrap_or(first).clone();
                 let path = embedded_path(embedded.id, &at(&extension));
-                return Some(Place {
-                    space,
-                    path,
-                    extension,
-                    is_found: found.is_some(),
-                });
+                return Some(Place { space, path, extension, is_found: found.is_some() });
             }
         }
         let folder = self.folder(&space)?;
@@ -140,12 +122,7 @@ impl Spaces {
         };
         let found = extensions.iter().find(|extension| is_there(extension));
         let extension = found.unwrap_or(first).clone();
-        Some(Place {
-            space,
-            path: folder.join(file(&extension)),
-            extension,
-            is_found: found.is_some(),
-        })
+        Some(Place { space, path: folder.join(file(&extension)), extension, is_found: found.is_some() })
     }
 
     /// The winning file of an item, read; only in `from` if that is given.
@@ -162,6 +139,20 @@ impl Spaces {
         self.read(item, &winner)
     }
 
+    /// The file that an element of `space` sees: nothing of higher precedence than its own space.
+    ///
+    /// # Errors
+    /// As [`Spaces::locate`].
+    pub fn locate_below(&self, item: &ItemRef, space: &Space) -> Result<Located, LocateError> {
+        let winner = self
+            .order()
+            .filter(|candidate| candidate.precedence() <= space.precedence())
+            .filter_map(|candidate| self.place_in(item, candidate))
+            .find(|place| place.is_found)
+            .ok_or_else(|| LocateError::NotFound(item.clone()))?;
+        self.read(item, &winner)
+    }
+
     /// Reads the file at a place.
     ///
     /// # Errors
@@ -169,11 +160,7 @@ impl Spaces {
     pub fn read(&self, item: &ItemRef, place: &Place) -> Result<Located, LocateError> {
         let bytes = self.bytes_at(item, place).map_err(|source| match source {
             ReadError::Io(error) if is_absent(&error) => LocateError::NotFound(item.clone()),
-            source => LocateError::Unreadable {
-                item: item.clone(),
-                space: place.space.clone(),
-                source,
-            },
+            source => LocateError::Unreadable { item: item.clone(), space: place.space.clone(), source },
         })?;
         Ok(Located::new(
             item.clone(),
@@ -188,17 +175,11 @@ impl Spaces {
     fn bytes_at(&self, item: &ItemRef, place: &Place) -> Result<Cow<'static, [u8]>, ReadError> {
         let relative = format!("{}/{}{}", item.item_type.folder(), item.id, place.extension);
         if let Space::System(id) = &place.space
-            && let Some(Bundle {
-                origin: Origin::Embedded(embedded),
-                ..
-            }) = self.bundles.iter().find(|bundle| bundle.id == *id)
+            && let Some(Bundle { origin: Origin::Embedded(embedded), .. }) =
+                self.bundles.iter().find(|bundle| bundle.id == *id)
         {
             let absent = || std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Ok(Cow::Borrowed(
-                embedded
-                    .file(&format!("{AI_FOLDER}/{relative}"))
-                    .ok_or_else(absent)?,
-            ));
+            return Ok(Cow::Borrowed(embedded.file(&format!("{AI_FOLDER}/{relative}")).ok_or_else(absent)?));
         }
         let folder = self.folder(&place.space).unwrap_or_default();
         let (bytes, _) = lillux::file::read_beneath(&folder, Path::new(&relative), self.limit)?;
@@ -207,22 +188,27 @@ impl Spaces {
 
     /// Every item file of a space. Items a bundle may not hold are left out.
     #[must_use]
-    pub fn walk(&self, space: &Space, types: &[ItemType]) -> crate::walk::Walk {
-        let bundle = match space {
-            Space::System(id) => self.bundles.iter().find(|bundle| bundle.id == *id),
-            Space::Project | Space::User => None,
-        };
-        let mut walk = match bundle.map(|bundle| &bundle.origin) {
-            Some(Origin::Embedded(embedded)) => crate::embedded::walk(embedded, types, &self.extractors),
-            Some(Origin::Folder(_)) | None => match self.folder(space) {
-                Some(folder) => crate::walk::walk(&folder, types, &self.extractors),
-                None => crate::walk::Walk::default(),
+    pub fn walk(&self, space: &Space, types: &[ItemType]) -> Walk {
+        match space {
+            Space::System(id) => match self.bundles.iter().find(|bundle| bundle.id == *id) {
+                Some(bundle) => self.walk_bundle(bundle, types),
+                None => Walk::default(),
             },
-        };
-        if let Some(bundle) = bundle {
-            walk.entries
-                .retain(|entry| bundle.admits(entry.item.item_type, &entry.item.id));
+            Space::Project | Space::User => match self.folder(space) {
+                Some(folder) => crate::walk::walk(&folder, types, &self.extractors),
+                None => Walk::default(),
+            },
         }
+    }
+
+    /// Every item file a bundle may hold.
+    #[must_use]
+    pub fn walk_bundle(&self, bundle: &Bundle, types: &[ItemType]) -> Walk {
+        let mut walk = match &bundle.origin {
+            Origin::Embedded(embedded) => crate::embedded::walk(embedded, types, &self.extractors),
+            Origin::Folder(path) => crate::walk::walk(&path.join(AI_FOLDER), types, &self.extractors),
+        };
+        walk.entries.retain(|entry| bundle.admits(entry.item.item_type, &entry.item.id));
         walk
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lillux::PublicKey;
+use lillux::{Fingerprint, PublicKey};
 use rye_item::{Extractor, ExtractorSet, ItemId, ItemRef, ItemType, Space};
 use rye_trust::{Identity, KeyRing, Verified, verify};
 use serde_json::Value;
@@ -54,6 +54,8 @@ pub struct Workspace {
     pub project_documents: Vec<Found>,
     /// Whether the project is approved.
     pub is_project_approved: bool,
+    /// Configured bundles nobody approved whose id an embedded bundle has.
+    pub rivals: Vec<Bundle>,
     /// What the user should know about this workspace.
     pub notices: Vec<String>,
     schemas: Vec<Schema>,
@@ -76,7 +78,19 @@ impl Workspace {
 
         let own = keys::own_public(&roots.signing_keys);
         let user_documents = keys::identities_in(&user_ai.join(TRUSTED_FOLDER));
-        let revocations = keys::revocations_in(&user_ai.join(REVOKED_FOLDER));
+        let embedded = bundle::embedded();
+        let mut notices = Vec::new();
+        let mut revocations = keys::revocations_in(&user_ai.join(REVOKED_FOLDER));
+        revocations.retain(|revocation| {
+            let is_seal = is_seal(&embedded, &revocation.fingerprint);
+            if is_seal {
+                notices.push(format!(
+                    "the revocation of {} is ignored: it seals the items inside this binary",
+                    revocation.fingerprint
+                ));
+            }
+            !is_seal
+        });
         let identities: Vec<Identity> = counted(&user_documents);
         let mut ring = KeyRing::of_user(&identities, own.as_ref(), project_key.as_deref(), revocations);
         for path in [
@@ -88,18 +102,15 @@ impl Workspace {
         ] {
             watched.add(path);
         }
-        user_documents
-            .iter()
-            .for_each(|found| watched.add(found.path.clone()));
+        user_documents.iter().for_each(|found| watched.add(found.path.clone()));
 
-        let embedded = bundle::embedded();
         for bundle in &embedded {
             ring.add_bundle(&bundle.id, bundle.signers.iter().cloned());
         }
         let core = Core::load(&roots, &embedded, &ring)?;
         let approvals = Approvals::read(&user_ai, &ring);
         let is_project_approved = approvals.has_project(project_key.as_deref());
-        let mut notices = approvals.complaints.clone();
+        notices.extend(approvals.complaints.iter().cloned());
 
         let project_documents = match roots.project_ai() {
             Some(ai) => {
@@ -108,33 +119,22 @@ impl Workspace {
             }
             None => Vec::new(),
         };
-        project_documents
-            .iter()
-            .for_each(|found| watched.add(found.path.clone()));
+        project_documents.iter().for_each(|found| watched.add(found.path.clone()));
         ring.add_project(&counted(&project_documents));
 
         let bare = Spaces::new(&roots, Vec::new(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
-        let judge = Judge {
-            keys: &ring,
-            is_project_approved,
-        };
+        let judge = Judge { keys: &ring, is_project_approved };
         let schema = core.schemas.iter().find(|schema| schema.is_for("config"));
         let settings = config::load(&bare, &core.config_item, &core.config, schema, judge);
         for space in [Some(user_ai.clone()), roots.project_ai()].into_iter().flatten() {
-            core.extractors
-                .of(ItemType::Config)
-                .extensions
-                .iter()
-                .for_each(|extension| {
-                    watched.add(space.join(format!("config/config{extension}")));
-                });
+            core.extractors.of(ItemType::Config).extensions.iter().for_each(|extension| {
+                watched.add(space.join(format!("config/config{extension}")));
+            });
         }
 
-        let limit = settings
-            .get("items.max_bytes")
-            .and_then(Value::as_u64)
-            .unwrap_or(DEFAULT_LIMIT);
-        let bundles = gather_bundles(embedded, &roots, &settings, &approvals, &mut ring, &mut notices);
+        let limit = settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_LIMIT);
+        let Gathered { bundles, rivals } =
+            gather_bundles(embedded, &roots, &settings, &approvals, &mut ring, &mut notices);
         let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
         let spaces = Spaces::new(&roots, bundles, extractors, limit);
         Ok(Self {
@@ -146,6 +146,7 @@ impl Workspace {
             user_documents,
             project_documents,
             is_project_approved,
+            rivals,
             notices,
             schemas: core.schemas,
             watched,
@@ -166,10 +167,7 @@ impl Workspace {
             return self.settings.clone();
         }
         let item = ItemRef::new(ItemType::Config, id.clone());
-        let judge = Judge {
-            keys: &self.keys,
-            is_project_approved: self.is_project_approved,
-        };
+        let judge = Judge { keys: &self.keys, is_project_approved: self.is_project_approved };
         config::load(&self.spaces, &item, &[], self.schema_for(id), judge)
     }
 
@@ -184,20 +182,17 @@ impl Workspace {
     #[must_use]
     pub fn allows_dev_mode(&self) -> bool {
         let listed = self.settings.texts("dev_mode.projects");
-        self.is_project_approved
-            && self
-                .roots
-                .project_key()
-                .is_some_and(|project| listed.contains(&project))
+        self.is_project_approved && self.roots.project_key().is_some_and(|project| listed.contains(&project))
     }
 }
 
 fn counted(found: &[Found]) -> Vec<Identity> {
-    found
-        .iter()
-        .filter_map(|found| found.identity.as_ref().ok())
-        .cloned()
-        .collect()
+    found.iter().filter_map(|found| found.identity.as_ref().ok()).cloned().collect()
+}
+
+/// Whether this key seals a bundle inside the binary.
+fn is_seal(embedded: &[Bundle], fingerprint: &Fingerprint) -> bool {
+    embedded.iter().flat_map(|bundle| &bundle.signers).any(|signer| signer.fingerprint == *fingerprint)
 }
 
 /// What the binary itself brings, verified like everything else.
@@ -211,11 +206,8 @@ struct Core {
 impl Core {
     fn load(roots: &Roots, embedded: &[Bundle], ring: &KeyRing) -> Result<Self, OpenError> {
         let damaged = |what: &dyn std::fmt::Display| OpenError::Damaged(what.to_string());
-        let core: Vec<Bundle> = embedded
-            .iter()
-            .filter(|bundle| bundle.id.as_str() == CORE)
-            .cloned()
-            .collect();
+        let core: Vec<Bundle> =
+            embedded.iter().filter(|bundle| bundle.id.as_str() == CORE).cloned().collect();
         let bundle = core.first().ok_or_else(|| damaged(&"there is no core bundle"))?;
         // The extractors are needed to verify the extractors: they are first read as YAML, then verified by what they
         // say themselves. The seal key is inside the binary, so a changed extractor cannot pass.
@@ -223,11 +215,7 @@ impl Core {
         for item_type in ItemType::ALL {
             let name = item_type.as_str();
             let path = format!("tools/rye/core/extractors/{name}/{name}_extractor.yaml");
-            let bytes = bundle
-                .read(&path, DEFAULT_LIMIT)
-                .ok()
-                .flatten()
-                .ok_or_else(|| damaged(&path))?;
+            let bytes = bundle.read(&path, DEFAULT_LIMIT).ok().flatten().ok_or_else(|| damaged(&path))?;
             let text = std::str::from_utf8(&bytes).map_err(|error| damaged(&error))?;
             let document = rye_item::yaml::parse(text).map_err(|problem| damaged(&problem))?;
             let extractor = Extractor::from_value(item_type, &document.value)
@@ -236,27 +224,18 @@ impl Core {
         }
         let extractors = Arc::new(ExtractorSet::new(extractors).map_err(|missing| damaged(&missing))?);
         let spaces = Spaces::new(
-            &Roots {
-                project: None,
-                ..roots.clone()
-            },
+            &Roots { project: None, ..roots.clone() },
             core.clone(),
             Arc::clone(&extractors),
             DEFAULT_LIMIT,
         );
         let space = Space::System(bundle.id.clone());
         let verified = |item: &ItemRef| -> Result<Verified<Located>, OpenError> {
-            let place = spaces
-                .places(item)
-                .into_iter()
-                .find(|place| place.space == space && place.is_found);
+            let place = spaces.places(item).into_iter().find(|place| place.space == space && place.is_found);
             let place = place.ok_or_else(|| damaged(&item))?;
             let located = spaces.read(item, &place).map_err(|error| damaged(&error))?;
             verify(located, ring).map_err(|refusal| {
-                damaged(&format!(
-                    "{item}: {}",
-                    refusal.report.reason.clone().unwrap_or_default()
-                ))
+                damaged(&format!("{item}: {}", refusal.report.reason.clone().unwrap_or_default()))
             })
         };
         let mut schemas = Vec::new();
@@ -274,13 +253,16 @@ impl Core {
         }
         let config_item = config::main_config().map_err(|error| damaged(&error))?;
         let config = vec![verified(&config_item)?.into_subject()];
-        Ok(Self {
-            extractors,
-            schemas,
-            config,
-            config_item,
-        })
+        Ok(Self { extractors, schemas, config, config_item })
     }
+}
+
+/// What was found of bundles.
+struct Gathered {
+    /// The bundles that are looked at, in order.
+    bundles: Vec<Bundle>,
+    /// Those that would replace an embedded one if they were approved.
+    rivals: Vec<Bundle>,
 }
 
 /// The bundles in order: embedded ones, approved folders, then folders nobody approved, which shadow nothing.
@@ -291,9 +273,10 @@ fn gather_bundles(
     approvals: &Approvals,
     ring: &mut KeyRing,
     notices: &mut Vec<String>,
-) -> Vec<Bundle> {
+) -> Gathered {
     let mut bundles = embedded;
-    let mut waiting = Vec::new();
+    let mut waiting: Vec<Bundle> = Vec::new();
+    let mut rivals = Vec::new();
     for configured in configured_folders(roots, settings) {
         let mut bundle = match bundle::in_folder(&configured) {
             Ok(bundle) => bundle,
@@ -302,13 +285,11 @@ fn gather_bundles(
                 continue;
             }
         };
-        let pins: Vec<_> = approvals
-            .pins
-            .iter()
-            .filter(|pin| pin.bundle == bundle.id)
-            .collect();
+        let pins: Vec<_> = approvals.pins.iter().filter(|pin| pin.bundle == bundle.id).collect();
         if pins.is_empty() {
-            if !bundles.iter().chain(&waiting).any(|known| known.id == bundle.id) {
+            if bundles.iter().any(|known| known.id == bundle.id) {
+                rivals.push(bundle);
+            } else if !waiting.iter().any(|known| known.id == bundle.id) {
                 waiting.push(bundle);
             }
             continue;
@@ -317,11 +298,7 @@ fn gather_bundles(
         let identities: Vec<Identity> = pins
             .iter()
             .map(|pin| {
-                let shipped = bundle
-                    .signers
-                    .iter()
-                    .find(|signer| signer.key == pin.key)
-                    .cloned();
+                let shipped = bundle.signers.iter().find(|signer| signer.key == pin.key).cloned();
                 shipped.unwrap_or_else(|| Identity::new(pin.key.clone(), bundle.id.as_str()))
             })
             .collect();
@@ -343,35 +320,24 @@ fn gather_bundles(
         }
     }
     bundles.extend(waiting);
-    bundles
+    Gathered { bundles, rivals }
 }
 
 fn configured_folders(roots: &Roots, settings: &Merged) -> Vec<Configured> {
-    let from_config = settings
-        .get("bundles.paths")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
+    let from_config = settings.get("bundles.paths").and_then(Value::as_array).into_iter().flatten();
     let from_config = from_config.filter_map(|entry| match entry {
-        Value::String(path) => Some(Configured {
-            path: expand(path, roots),
-            ..Configured::default()
-        }),
+        Value::String(path) => Some(Configured { path: expand(path, roots), ..Configured::default() }),
         Value::Object(map) => Some(Configured {
             path: expand(map.get("path")?.as_str()?, roots),
             id: map.get("id").and_then(Value::as_str).map(str::to_owned),
             categories: map.get("categories").and_then(Value::as_array).map(|list| {
-                list.iter()
-                    .filter_map(|category| category.as_str().map(str::to_owned))
-                    .collect()
+                list.iter().filter_map(|category| category.as_str().map(str::to_owned)).collect()
             }),
         }),
         _ => None,
     });
-    let from_environment = roots.bundle_paths.iter().map(|path| Configured {
-        path: path.clone(),
-        ..Configured::default()
-    });
+    let from_environment =
+        roots.bundle_paths.iter().map(|path| Configured { path: path.clone(), ..Configured::default() });
     from_config.chain(from_environment).collect()
 }
 
@@ -391,12 +357,7 @@ fn teach(
     is_project_approved: bool,
     notices: &mut Vec<String>,
 ) -> Arc<ExtractorSet> {
-    let spaces = Spaces::new(
-        roots,
-        bundles.to_vec(),
-        Arc::clone(&core.extractors),
-        DEFAULT_LIMIT,
-    );
+    let spaces = Spaces::new(roots, bundles.to_vec(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
     let mut taught: Option<ExtractorSet> = None;
     for item_type in ItemType::ALL {
         let name = item_type.as_str();
@@ -423,9 +384,7 @@ fn teach(
             };
             match Extractor::from_value(item_type, &Value::Object(located.parsed().fields.clone())) {
                 Ok(extractor) => {
-                    taught
-                        .get_or_insert_with(|| core.extractors.as_ref().clone())
-                        .teach(&extractor);
+                    taught.get_or_insert_with(|| core.extractors.as_ref().clone()).teach(&extractor);
                 }
                 Err(problems) => {
                     notices.push(format!("the extractor `{shown}` is left out: {}", problems[0]));

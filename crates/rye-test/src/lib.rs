@@ -1,8 +1,5 @@
 //! For tests only: temporary spaces, and files to put into them.
-#![allow(
-    clippy::expect_used,
-    reason = "a test that cannot set up its folder has failed"
-)]
+#![allow(clippy::expect_used, reason = "a test that cannot set up its folder has failed")]
 
 use std::path::{Path, PathBuf};
 
@@ -24,9 +21,7 @@ impl World {
     /// A new, empty world.
     #[must_use]
     pub fn new() -> Self {
-        let world = Self {
-            folder: tempfile::tempdir().expect("a temporary folder"),
-        };
+        let world = Self { folder: tempfile::tempdir().expect("a temporary folder") };
         for folder in [world.home(), world.project(), world.cache()] {
             file::create_folders(&folder, false).expect("a folder of the world");
         }
@@ -67,9 +62,7 @@ impl World {
     /// Reads a file below the world's folder.
     #[must_use]
     pub fn read(&self, relative: &str) -> Vec<u8> {
-        file::read_bounded(&self.path().join(relative), 64 << 20)
-            .expect("a file of the world")
-            .0
+        file::read_bounded(&self.path().join(relative), 64 << 20).expect("a file of the world").0
     }
 
     /// Reads a text below the world's folder.

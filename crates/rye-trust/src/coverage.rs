@@ -77,20 +77,13 @@ pub fn compare(item_type: ItemType, bytes: &[u8], layout: &Layout) -> Content {
             .map(|part| (Coverage::Partial, part))
     };
     match covered {
-        Some((coverage, part)) if layout.has_own_break(bytes) => Content::Intact {
-            coverage,
-            uncovered: uncovered(bytes, layout, &part),
-        },
-        Some(_) => Content::Changed {
-            actual,
-            only_line_endings: true,
-        },
+        Some((coverage, part)) if layout.has_own_break(bytes) => {
+            Content::Intact { coverage, uncovered: uncovered(bytes, layout, &part) }
+        }
+        Some(_) => Content::Changed { actual, only_line_endings: true },
         None => {
             let only_line_endings = differs_in_line_endings(item_type, content, &signature.hash);
-            Content::Changed {
-                actual,
-                only_line_endings,
-            }
+            Content::Changed { actual, only_line_endings }
         }
     }
 }
@@ -102,9 +95,7 @@ fn uncovered(bytes: &[u8], layout: &Layout, covered: &Range<usize>) -> Vec<Range
     let line = &bytes[layout.line.clone()];
     if let Some(signature) = &layout.signature {
         let mut note = |word: &str| {
-            let start = line
-                .windows(word.len())
-                .position(|window| window == word.as_bytes());
+            let start = line.windows(word.len()).position(|window| window == word.as_bytes());
             if let Some(start) = start {
                 let start = layout.line.start + start;
                 ranges.push(start..start + word.len());
@@ -149,9 +140,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 }
 
 fn find_last(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .rposition(|window| window == needle)
+    haystack.windows(needle.len()).rposition(|window| window == needle)
 }
 
 /// `range` without outer white space, as the original's `str.strip` sees it.
@@ -190,10 +179,7 @@ mod tests {
         let part = original_part(ItemType::Directive, content).expect("part");
         assert_eq!(&content[part], b"<directive a=\"1\">x</directive> y </directive>");
         assert_eq!(original_part(ItemType::Directive, b"no tags"), None);
-        assert_eq!(
-            original_part(ItemType::Directive, b"</directive> <directive>"),
-            None
-        );
+        assert_eq!(original_part(ItemType::Directive, b"</directive> <directive>"), None);
     }
 
     #[test]

@@ -10,11 +10,7 @@ use crate::signature::{Layout, SignatureLine};
 /// Identity documents are signed as config: a `#` line at the very top.
 #[must_use]
 pub fn format() -> SignatureFormat {
-    SignatureFormat {
-        prefix: "#".to_owned(),
-        suffix: None,
-        after_shebang: false,
-    }
+    SignatureFormat { prefix: "#".to_owned(), suffix: None, after_shebang: false }
 }
 
 /// Why a document names nobody.
@@ -105,18 +101,12 @@ impl Identity {
         let key = PublicKey::from_pem(&document.public_key.pem)?;
         let actual = key.fingerprint();
         if document.fingerprint != actual.as_str() {
-            return Err(IdentityError::Fingerprint {
-                stated: document.fingerprint,
-                actual,
-            });
+            return Err(IdentityError::Fingerprint { stated: document.fingerprint, actual });
         }
         let layout = Layout::of(bytes, &format());
         let is_intact = matches!(
             compare(ItemType::Config, bytes, &layout),
-            Content::Intact {
-                coverage: Coverage::Full,
-                ..
-            }
+            Content::Intact { coverage: Coverage::Full, .. }
         );
         Ok(Self {
             key,
@@ -143,17 +133,10 @@ impl Identity {
             document.push_str("may_introduce = true\n");
         }
         if let Some(projects) = &self.projects {
-            let list = projects
-                .iter()
-                .map(|project| quote(project))
-                .collect::<Vec<_>>()
-                .join(", ");
+            let list = projects.iter().map(|project| quote(project)).collect::<Vec<_>>().join(", ");
             document.push_str(&format!("\n[scope]\nprojects = [{list}]\n"));
         }
-        document.push_str(&format!(
-            "\n[public_key]\npem = \"\"\"\n{}\"\"\"\n",
-            self.key.to_pem()
-        ));
+        document.push_str(&format!("\n[public_key]\npem = \"\"\"\n{}\"\"\"\n", self.key.to_pem()));
         document
     }
 

@@ -89,11 +89,7 @@ impl KeyRing {
             let found: Vec<&Identity> = documents
                 .iter()
                 .filter(|document| !ring.is_revoked(&document.fingerprint))
-                .filter(|document| {
-                    !accepted
-                        .iter()
-                        .any(|known| known.fingerprint == document.fingerprint)
-                })
+                .filter(|document| !accepted.iter().any(|known| known.fingerprint == document.fingerprint))
                 .filter(|document| {
                     accepted
                         .iter()
@@ -107,18 +103,14 @@ impl KeyRing {
         }
         for document in accepted {
             match &document.projects {
-                None => ring
-                    .general
-                    .insert(document.fingerprint, trusted(document, Vouch::User)),
+                None => ring.general.insert(document.fingerprint, trusted(document, Vouch::User)),
                 Some(projects) if project.is_some_and(|path| projects.iter().any(|known| known == path)) => {
-                    ring.project
-                        .insert(document.fingerprint, trusted(document, Vouch::Project))
+                    ring.project.insert(document.fingerprint, trusted(document, Vouch::Project))
                 }
                 Some(_) => continue,
             };
             if document.may_introduce && own.is_some_and(|own| document.is_signed_by(own)) {
-                ring.introducers
-                    .insert(document.fingerprint, document.key.clone());
+                ring.introducers.insert(document.fingerprint, document.key.clone());
             }
         }
         ring
@@ -127,10 +119,7 @@ impl KeyRing {
     /// Adds what documents of project space introduce: one step from a key the user marked, never further.
     pub fn add_project(&mut self, documents: &[Identity]) {
         for document in documents {
-            let is_introduced = self
-                .introducers
-                .values()
-                .any(|introducer| document.is_signed_by(introducer));
+            let is_introduced = self.introducers.values().any(|introducer| document.is_signed_by(introducer));
             if is_introduced && !self.is_revoked(&document.fingerprint) {
                 self.project
                     .entry(document.fingerprint)
@@ -177,10 +166,7 @@ impl KeyRing {
     pub fn is_general(&self, key: &PublicKey) -> bool {
         let fingerprint = key.fingerprint();
         !self.is_revoked(&fingerprint)
-            && self
-                .general
-                .get(&fingerprint)
-                .is_some_and(|known| known.key == *key)
+            && self.general.get(&fingerprint).is_some_and(|known| known.key == *key)
     }
 
     /// Whether documents signed by this key introduce their keys to the project at hand.
@@ -191,10 +177,7 @@ impl KeyRing {
 
     /// Every key that counts somewhere, with its fingerprint.
     pub fn keys(&self) -> impl Iterator<Item = (&Fingerprint, &TrustedKey)> {
-        self.general
-            .iter()
-            .chain(&self.project)
-            .chain(self.bundles.values().flatten())
+        self.general.iter().chain(&self.project).chain(self.bundles.values().flatten())
     }
 
     fn is_revoked(&self, fingerprint: &Fingerprint) -> bool {
@@ -203,9 +186,5 @@ impl KeyRing {
 }
 
 fn trusted(identity: &Identity, vouch: Vouch) -> TrustedKey {
-    TrustedKey {
-        key: identity.key.clone(),
-        owner: identity.owner.clone(),
-        vouch,
-    }
+    TrustedKey { key: identity.key.clone(), owner: identity.owner.clone(), vouch }
 }

@@ -48,8 +48,5 @@ pub fn sign(bytes: &[u8], format: &SignatureFormat, key: &SecretKey, now: &Times
     written.extend_from_slice(&bytes[layout.shebang.clone()]);
     written.extend_from_slice(line.as_bytes());
     written.extend_from_slice(&bytes[layout.content.clone()]);
-    Signed::Written {
-        bytes: written,
-        signature,
-    }
+    Signed::Written { bytes: written, signature }
 }

@@ -47,16 +47,10 @@ impl Timestamp {
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let shifted_month = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-        let month = if shifted_month < 10 {
-            shifted_month + 3
-        } else {
-            shifted_month - 9
-        };
+        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
         let year = era * 400 + year_of_era + u64::from(month <= 2);
         let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
-        Self::new(&format!(
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
-        ))
+        Self::new(&format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"))
     }
 
     /// The text.
@@ -93,11 +87,7 @@ impl SignatureLine {
     /// The line's text without comment syntax.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let registry = self
-            .registry
-            .as_ref()
-            .map(|registry| format!("|{registry}"))
-            .unwrap_or_default();
+        let registry = self.registry.as_ref().map(|registry| format!("|{registry}")).unwrap_or_default();
         format!(
             "{MARKER}{}:{}:{}:{}{registry}",
             self.timestamp, self.hash, self.signature_text, self.fingerprint
@@ -134,9 +124,7 @@ fn read_registry(text: &str) -> Option<String> {
     let (provider, user) = text.split_once('@')?;
     let is_word = |word: &str| {
         !word.is_empty()
-            && word
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+            && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
     };
     (is_word(provider) && is_word(user)).then(|| text.to_owned())
 }
@@ -158,30 +146,19 @@ impl Layout {
     /// Takes `bytes` apart.
     #[must_use]
     pub fn of(bytes: &[u8], format: &SignatureFormat) -> Self {
-        let shebang = 0..if format.after_shebang {
-            shebang_length(bytes)
-        } else {
-            0
-        };
+        let shebang = 0..if format.after_shebang { shebang_length(bytes) } else { 0 };
         let rest = &bytes[shebang.end..];
         let line_length = line_length(rest);
         let signature = read_line(&rest[..line_length], format);
         let line = shebang.end..shebang.end + if signature.is_some() { line_length } else { 0 };
-        Self {
-            shebang,
-            content: line.end..bytes.len(),
-            line,
-            signature,
-        }
+        Self { shebang, content: line.end..bytes.len(), line, signature }
     }
 
     /// The line break a signature line has in this file: the first one behind it, else the shebang's, else LF.
     #[must_use]
     pub fn line_break(&self, bytes: &[u8]) -> &'static str {
         let first = |part: &Range<usize>| first_break(&bytes[part.clone()]);
-        first(&self.content)
-            .or_else(|| first(&self.shebang))
-            .unwrap_or("\n")
+        first(&self.content).or_else(|| first(&self.shebang)).unwrap_or("\n")
     }
 
     /// Whether the signature line ends as signing would end it. No hash covers its line break, so this does.
@@ -193,21 +170,14 @@ impl Layout {
 
 fn first_break(bytes: &[u8]) -> Option<&'static str> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
-    Some(if bytes[..end].ends_with(b"\r") {
-        "\r\n"
-    } else {
-        "\n"
-    })
+    Some(if bytes[..end].ends_with(b"\r") { "\r\n" } else { "\n" })
 }
 
 fn shebang_length(bytes: &[u8]) -> usize {
     if !bytes.starts_with(b"#!/") {
         return 0;
     }
-    bytes
-        .iter()
-        .position(|byte| *byte == b'\n')
-        .map_or(0, |end| end + 1)
+    bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1)
 }
 
 /// The length of the first line with its break, if it is short enough to be a signature line.
@@ -235,11 +205,7 @@ fn read_line(line: &[u8], format: &SignatureFormat) -> Option<SignatureLine> {
 /// The line as it is written into a file, with the line break of [`Layout::line_break`].
 #[must_use]
 pub fn write_line(signature: &SignatureLine, format: &SignatureFormat, line_break: &str) -> String {
-    let suffix = format
-        .suffix
-        .as_ref()
-        .map(|suffix| format!(" {suffix}"))
-        .unwrap_or_default();
+    let suffix = format.suffix.as_ref().map(|suffix| format!(" {suffix}")).unwrap_or_default();
     format!("{} {}{suffix}{line_break}", format.prefix, signature.to_text())
 }
 
@@ -250,11 +216,7 @@ mod tests {
     const LINE: &str = "rye:signed:2026-01-02T03:04:05Z:8ab20818b2ddd5a71bf7d6d5fe6ca0c295c89c4815fd370d60cb4e26226f6a50:a_KtlPKxI3_c03zXlYc5683ugeYGDk4LPbAVEperBq_OM-EDwQt6r3cpO3r0dgwCDgVLC37irl1eC7g-XTOVCQ:f0ff50dacf109dea";
 
     fn python() -> SignatureFormat {
-        SignatureFormat {
-            prefix: "#".into(),
-            suffix: None,
-            after_shebang: true,
-        }
+        SignatureFormat { prefix: "#".into(), suffix: None, after_shebang: true }
     }
 
     #[test]
@@ -302,10 +264,7 @@ mod tests {
 
         let late = format!("\n# {LINE}\nx = 1\n");
         assert_eq!(Layout::of(late.as_bytes(), &python()).signature, None);
-        let config = SignatureFormat {
-            after_shebang: false,
-            ..python()
-        };
+        let config = SignatureFormat { after_shebang: false, ..python() };
         assert_eq!(Layout::of(signed.as_bytes(), &config).signature, None);
     }
 

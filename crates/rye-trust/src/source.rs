@@ -38,11 +38,7 @@ fn signature_info(line: &SignatureLine) -> Value {
         "ed25519_sig": line.signature_text,
         "pubkey_fp": line.fingerprint.as_str(),
     });
-    if let Some((provider, user)) = line
-        .registry
-        .as_ref()
-        .and_then(|registry| registry.split_once('@'))
-    {
+    if let Some((provider, user)) = line.registry.as_ref().and_then(|registry| registry.split_once('@')) {
         info["registry_provider"] = provider.into();
         info["registry_username"] = user.into();
     }

@@ -120,15 +120,15 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
     let layout = Layout::of(subject.bytes(), format);
     let content = compare(subject.item().item_type, subject.bytes(), &layout);
     let signature = layout.signature;
+    if let Some(line) = &signature
+        && let Some(revocation) = keys.revocation(&line.fingerprint)
+    {
+        let reason = format!("the key {} is revoked: {}", line.fingerprint, revocation.reason);
+        return Report::bad(Verdict::Revoked, signature, reason);
+    }
     let (coverage, uncovered, line) = match (content, &signature) {
         (Content::Intact { coverage, uncovered }, Some(line)) => (coverage, uncovered, line.clone()),
-        (
-            Content::Changed {
-                actual,
-                only_line_endings,
-            },
-            Some(line),
-        ) => {
+        (Content::Changed { actual, only_line_endings }, Some(line)) => {
             return Report::bad(
                 Verdict::Tampered,
                 signature.clone(),
@@ -139,35 +139,19 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
             return Report::bad(Verdict::Unsigned, None, "there is no signature line".to_owned());
         }
     };
-    if let Some(revocation) = keys.revocation(&line.fingerprint) {
-        let reason = format!("the key {} is revoked: {}", line.fingerprint, revocation.reason);
-        return Report::bad(Verdict::Revoked, signature, reason);
-    }
     let Some(known) = keys.find(&line.fingerprint, subject.space()) else {
         let reason = format!("no trusted key has the fingerprint {}", line.fingerprint);
-        return Report {
-            coverage,
-            uncovered,
-            ..Report::bad(Verdict::Untrusted, signature, reason)
-        };
+        return Report { coverage, uncovered, ..Report::bad(Verdict::Untrusted, signature, reason) };
     };
     if !known.key.verifies(&line.hash, &line.signature) {
         let reason = format!("the signature is not by the key {}", line.fingerprint);
         return Report::bad(Verdict::Tampered, signature, reason);
     }
     if let Some(reason) = subject.misplacement() {
-        return Report {
-            coverage,
-            uncovered,
-            ..Report::bad(Verdict::Misplaced, signature, reason)
-        };
+        return Report { coverage, uncovered, ..Report::bad(Verdict::Misplaced, signature, reason) };
     }
     Report {
-        verdict: if coverage == Coverage::Full {
-            Verdict::Full
-        } else {
-            Verdict::Partial
-        },
+        verdict: if coverage == Coverage::Full { Verdict::Full } else { Verdict::Partial },
         coverage,
         uncovered,
         signature,

@@ -27,10 +27,7 @@ fn verdict_style(verdict: &str) -> Style {
 pub fn search(context: &Context, arguments: &SearchArguments) -> Outcome {
     let (item_type, prefix) = match (&arguments.scope, &arguments.item_type) {
         (Some(scope), _) => parse_scope(scope).map(|(item_type, prefix)| (Some(item_type), prefix))?,
-        (None, Some(word)) => (
-            Some(word.parse::<ItemType>().map_err(Error::from)?),
-            String::new(),
-        ),
+        (None, Some(word)) => (Some(word.parse::<ItemType>().map_err(Error::from)?), String::new()),
         (None, None) => (None, String::new()),
     };
     let options = search::Options {
@@ -48,25 +45,24 @@ pub fn search(context: &Context, arguments: &SearchArguments) -> Outcome {
 fn join_words(words: &[String]) -> String {
     match words {
         [one] => one.clone(),
-        many => many
-            .iter()
-            .map(|word| {
-                if word.contains(' ') && !word.contains('"') {
-                    format!("\"{word}\"")
-                } else {
-                    word.clone()
-                }
-            })
-            .collect::<Vec<_>>()
-            .join(" "),
+        many => {
+            many.iter()
+                .map(|word| {
+                    if word.contains(' ') && !word.contains('"') {
+                        format!("\"{word}\"")
+                    } else {
+                        word.clone()
+                    }
+                })
+                .collect::<Vec<_>>()
+                .join(" ")
+        }
     }
 }
 
 fn show_search(context: &Context, options: &search::Options) -> Outcome {
     let mut progress = context.output.progress("indexing");
-    let answer = search::search(&context.engine, options, &mut |done, total| {
-        progress.update(done, total)
-    })?;
+    let answer = search::search(&context.engine, options, &mut |done, total| progress.update(done, total))?;
     drop(progress);
     if context.answered(None, None, &answer)? {
         return Ok(());
@@ -85,11 +81,7 @@ fn draw_search(context: &Context, answer: &Answer) -> Outcome {
     }
     let mut table = output.table(&["", "type", "id", "space", "description"]);
     for row in &answer.results {
-        let text = if row.description.is_empty() {
-            &row.title
-        } else {
-            &row.description
-        };
+        let text = if row.description.is_empty() { &row.title } else { &row.description };
         let mut space = row.space.clone();
         if !row.shadows.is_empty() {
             space = format!("{space} (hides {})", row.shadows.join(", "));
@@ -102,11 +94,7 @@ fn draw_search(context: &Context, answer: &Answer) -> Outcome {
             "partial" => "◐",
             _ => "✗",
         };
-        let flag = if row.verdict == "full" {
-            String::new()
-        } else {
-            format!(" [{}]", row.verdict)
-        };
+        let flag = if row.verdict == "full" { String::new() } else { format!(" [{}]", row.verdict) };
         table.add_row([
             mark.to_owned(),
             row.item_type.to_string(),
@@ -118,10 +106,7 @@ fn draw_search(context: &Context, answer: &Answer) -> Outcome {
     output.result(table)?;
     let shown = answer.results.len();
     if answer.total > shown {
-        output.note(format_args!(
-            "{shown} of {} shown; --limit or --all shows more",
-            answer.total
-        ));
+        output.note(format_args!("{shown} of {} shown; --limit or --all shows more", answer.total));
     }
     Ok(())
 }
@@ -176,9 +161,7 @@ fn draw_loaded(context: &Context, item: &ItemRef, loaded: &Loaded) -> Outcome {
         paint(verdict_style(loaded.verdict.as_str()), loaded.verdict.as_str()),
         loaded.path.display()
     ));
-    context
-        .output
-        .raw(&rye_item::text::without_controls(&loaded.content))?;
+    context.output.raw(&rye_item::text::without_controls(&loaded.content))?;
     Ok(())
 }
 
@@ -201,13 +184,8 @@ pub fn fetch(context: &Context, arguments: &FetchArguments) -> Outcome {
             load_or_copy(context, &item, from, arguments.to, false)
         }
         (None, Some(query)) => {
-            let (mut wanted, mut prefix) = (
-                item_type
-                    .map(str::parse::<ItemType>)
-                    .transpose()
-                    .map_err(Error::from)?,
-                String::new(),
-            );
+            let (mut wanted, mut prefix) =
+                (item_type.map(str::parse::<ItemType>).transpose().map_err(Error::from)?, String::new());
             if let Some(scope) = &arguments.scope {
                 let (scope_type, scope_prefix) = parse_scope(scope)?;
                 (wanted, prefix) = (Some(scope_type), scope_prefix);
@@ -248,11 +226,7 @@ fn guess_type(context: &Context, id: &str, from: Option<Tier>) -> Result<ItemRef
             .hint(format!("rye search {}", id.name()))),
         1 => Ok(found.remove(0)),
         _ => {
-            let types = found
-                .iter()
-                .map(|item| item.item_type.as_str())
-                .collect::<Vec<_>>()
-                .join(", ");
+            let types = found.iter().map(|item| item.item_type.as_str()).collect::<Vec<_>>().join(", ");
             Err(Error::new(Code::Ambiguous, format!("`{id}` exists as: {types}"))
                 .hint("name the type as well"))
         }
@@ -272,12 +246,7 @@ pub fn why(context: &Context, arguments: &ItemArguments) -> Outcome {
 
 fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
     let mut lines = Vec::new();
-    let version = answer
-        .item
-        .version
-        .as_deref()
-        .map(|version| format!(" {version}"))
-        .unwrap_or_default();
+    let version = answer.item.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
     lines.push(format!("{}{}", paint(STRONG, item), paint(DIM, version)));
     lines.push(format!("├─ {}", paint(STRONG, "where")));
     let last = answer.tiers.len().saturating_sub(1);
@@ -295,21 +264,10 @@ fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
             }
             _ => String::new(),
         };
-        let path = if tier.found {
-            tier.path.display().to_string()
-        } else {
-            paint(DIM, tier.path.display())
-        };
-        lines.push(format!(
-            "│  {branch} {mark} {} {path}{note}{verdict}",
-            paint(NAME, &tier.space)
-        ));
+        let path = if tier.found { tier.path.display().to_string() } else { paint(DIM, tier.path.display()) };
+        lines.push(format!("│  {branch} {mark} {} {path}{note}{verdict}", paint(NAME, &tier.space)));
     }
-    lines.push(format!(
-        "├─ {} {}",
-        paint(STRONG, "signature"),
-        signature_line(answer)
-    ));
+    lines.push(format!("├─ {} {}", paint(STRONG, "signature"), signature_line(answer)));
     if answer.chain.is_empty() {
         lines.push(format!(
             "└─ {} {}",
@@ -322,11 +280,8 @@ fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
             let indent = "   ".repeat(depth + 1);
             let state = match (&element.space, element.verdict) {
                 (Some(space), Some(verdict)) => {
-                    let hash = element
-                        .hash
-                        .as_deref()
-                        .map(|hash| format!(" {}", &hash[..12]))
-                        .unwrap_or_default();
+                    let hash =
+                        element.hash.as_deref().map(|hash| format!(" {}", &hash[..12])).unwrap_or_default();
                     format!(
                         "{} {}{}",
                         paint(NAME, space),
@@ -352,17 +307,9 @@ fn signature_line(answer: &why::Answer) -> String {
         .map(|reason| format!(": {}", rye_item::text::one_line(reason)))
         .unwrap_or_default();
     match &answer.signer {
-        Some(Signer {
-            fingerprint,
-            owner,
-            signed_at,
-            ..
-        }) => {
+        Some(Signer { fingerprint, owner, signed_at, .. }) => {
             let owner = owner.as_deref().unwrap_or("unknown");
-            format!(
-                "{verdict_text}{reason}, by {owner} {} at {signed_at}",
-                paint(DIM, fingerprint)
-            )
+            format!("{verdict_text}{reason}, by {owner} {} at {signed_at}", paint(DIM, fingerprint))
         }
         None => format!("{verdict_text}{reason}"),
     }

@@ -23,12 +23,7 @@ pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
         }
         KeysCommand::List => list(context),
         KeysCommand::Show { fingerprint } => show(context, fingerprint.as_deref()),
-        KeysCommand::Trust {
-            file,
-            space,
-            owner,
-            may_introduce,
-        } => {
+        KeysCommand::Trust { file, space, owner, may_introduce } => {
             let options = TrustOptions {
                 tier: space.map(WritableSpace::tier),
                 owner: owner.clone(),
@@ -71,9 +66,7 @@ pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
             }
             match output {
                 Some(path) => {
-                    context
-                        .output
-                        .result(format_args!("{} {}", paint(GOOD, "wrote"), path.display()))?
+                    context.output.result(format_args!("{} {}", paint(GOOD, "wrote"), path.display()))?
                 }
                 None => context.output.raw(&text)?,
             }
@@ -138,10 +131,9 @@ fn show(context: &Context, fingerprint: Option<&str>) -> Outcome {
     });
     let Some(key) = key else {
         let message = match fingerprint {
-            Some(wanted) => format!(
-                "no known key has the fingerprint `{}`",
-                rye_item::text::one_line(wanted)
-            ),
+            Some(wanted) => {
+                format!("no known key has the fingerprint `{}`", rye_item::text::one_line(wanted))
+            }
             None => "you have no key with an identity document".to_owned(),
         };
         return Err(Error::new(Code::UnknownKey, message).hint("rye keys list").into());

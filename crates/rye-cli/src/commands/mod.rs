@@ -58,11 +58,7 @@ impl Context {
         let text = |key: &str| engine.workspace.settings.get(key).and_then(Value::as_str);
         let wants_progress = engine.workspace.settings.get("display.progress") != Some(&Value::Bool(false));
         let output = Output::new(global, text("display.color"), wants_progress);
-        let context = Self {
-            settings,
-            engine,
-            output,
-        };
+        let context = Self { settings, engine, output };
         context.tell_notices();
         Ok(context)
     }
@@ -143,10 +139,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn explain_code(global: &Global, code: &str) -> Outcome {
     let output = Output::new(global, None, false);
     let Some((code, page)) = explain::page(code) else {
-        let error = Error::new(
-            Code::NotFound,
-            format!("there is no error `{}`", rye_item::text::one_line(code)),
-        );
+        let error =
+            Error::new(Code::NotFound, format!("there is no error `{}`", rye_item::text::one_line(code)));
         return Err(error.hint("a code looks like RYE0402").into());
     };
     if output.is_json {

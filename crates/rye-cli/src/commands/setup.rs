@@ -24,16 +24,8 @@ pub fn init(global: &Global) -> Outcome {
         output.json(&output::success_object(None, None, data))?;
         return Ok(());
     }
-    let made = if answer.key_created {
-        "made your key"
-    } else {
-        "your key is"
-    };
-    output.result(format_args!(
-        "{} {made} {}",
-        paint(GOOD, "✓"),
-        paint(NAME, answer.fingerprint)
-    ))?;
+    let made = if answer.key_created { "made your key" } else { "your key is" };
+    output.result(format_args!("{} {made} {}", paint(GOOD, "✓"), paint(NAME, answer.fingerprint)))?;
     for path in &answer.created {
         output.result(format_args!("{} {}", paint(GOOD, "+"), path.display()))?;
     }
@@ -41,11 +33,7 @@ pub fn init(global: &Global) -> Outcome {
         output.result(paint(DIM, "everything is there already"))?;
     }
     if let Some(project) = &answer.project {
-        output.result(format_args!(
-            "{} {} is approved",
-            paint(GOOD, "✓"),
-            project.display()
-        ))?;
+        output.result(format_args!("{} {} is approved", paint(GOOD, "✓"), project.display()))?;
         output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
     }
     Ok(())
@@ -59,6 +47,12 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
         (None, Some(project)) => project.clone(),
         (None, None) => return Err(Error::new(Code::PathNotFound, "there is no project here").into()),
     };
+    let is_consent = arguments.folder.is_some() || arguments.yes || arguments.revoke;
+    if !is_consent && !is_agreed(context, &folder)? {
+        return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", folder.display()))
+            .hint("name the folder, rye trust DIR, or add --yes")
+            .into());
+    }
     let answer = trust_verb::trust(&context.engine, &folder, !arguments.revoke)?;
     if context.answered(None, None, &answer)? {
         return Ok(());
@@ -79,6 +73,21 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
     Ok(())
 }
 
+/// Asks whoever is there; nobody there means no.
+fn is_agreed(context: &Context, folder: &std::path::Path) -> std::io::Result<bool> {
+    if !context.settings.is_interactive {
+        return Ok(false);
+    }
+    context.output.note(format_args!("approving {} allows:", folder.display()));
+    for what in trust_verb::ALLOWS {
+        context.output.note(format_args!("  • {what}"));
+    }
+    context.output.note("approve it? [y/N]");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
 /// `rye config show`
 pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Outcome {
     let id = id.map(ItemId::new).transpose().map_err(Error::from)?;
@@ -86,11 +95,8 @@ pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Ou
     if context.answered(None, None, &answer)? {
         return Ok(());
     }
-    let mut table = context.output.table(if with_origin {
-        &["setting", "value", "from"]
-    } else {
-        &["setting", "value"]
-    });
+    let mut table =
+        context.output.table(if with_origin { &["setting", "value", "from"] } else { &["setting", "value"] });
     for setting in &answer.settings {
         let name = if setting.config == "config" {
             setting.key.clone()
@@ -99,17 +105,11 @@ pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Ou
         };
         let value = rye_item::text::one_line(&setting.value.to_string());
         let row = [name, value, setting.origin.clone()];
-        table.add_row(if with_origin {
-            row.to_vec()
-        } else {
-            row[..2].to_vec()
-        });
+        table.add_row(if with_origin { row.to_vec() } else { row[..2].to_vec() });
     }
     context.output.result(table)?;
-    for ignored in answer
-        .ignored
-        .iter()
-        .filter(|ignored| !context.engine.workspace.settings.ignored.contains(ignored))
+    for ignored in
+        answer.ignored.iter().filter(|ignored| !context.engine.workspace.settings.ignored.contains(ignored))
     {
         context.output.warn(format_args!(
             "`{}` in {} is ignored: {}",
@@ -127,19 +127,11 @@ pub fn list_bundles(context: &Context) -> Outcome {
     if context.answered(None, None, &serde_json::json!({ "bundles": rows }))? {
         return Ok(());
     }
-    let mut table = context
-        .output
-        .table(&["bundle", "version", "standing", "items", "categories", "path"]);
+    let mut table = context.output.table(&["bundle", "version", "standing", "items", "categories", "path"]);
     for row in &rows {
-        let path = row
-            .path
-            .as_ref()
-            .map_or_else(|| "inside rye".to_owned(), |path| path.display().to_string());
-        let categories = if row.categories.is_empty() {
-            "all".to_owned()
-        } else {
-            row.categories.join(", ")
-        };
+        let path =
+            row.path.as_ref().map_or_else(|| "inside rye".to_owned(), |path| path.display().to_string());
+        let categories = if row.categories.is_empty() { "all".to_owned() } else { row.categories.join(", ") };
         table.add_row([
             row.bundle_id.clone(),
             rye_item::text::one_line(&row.version),
@@ -200,10 +192,7 @@ pub fn doctor(context: &Context) -> Outcome {
                 ))?;
             }
         }
-        context.output.result(format_args!(
-            "{} errors, {} warnings",
-            answer.errors, answer.warnings
-        ))?;
+        context.output.result(format_args!("{} errors, {} warnings", answer.errors, answer.warnings))?;
     }
     if answer.errors == 0 {
         context.answered(None, None, &answer)?;
@@ -223,8 +212,5 @@ pub fn doctor(context: &Context) -> Outcome {
 
 fn quiet_failure(answer: &doctor::Answer) -> Failure {
     let message = format!("{} problems found", answer.errors);
-    Failure::Verb(
-        Error::new(Code::Unhealthy, message).hint("each finding above has its remedy"),
-        None,
-    )
+    Failure::Verb(Error::new(Code::Unhealthy, message).hint("each finding above has its remedy"), None)
 }

@@ -74,18 +74,12 @@ pub fn sign(context: &Context, arguments: &SignArguments) -> Outcome {
 
 fn show_signed_one(context: &Context, signed: &SignedItem) -> Outcome {
     for warning in &signed.warnings {
-        context
-            .output
-            .warn(format_args!("{}:{warning}", signed.path.display()));
+        context.output.warn(format_args!("{}:{warning}", signed.path.display()));
     }
     if context.answered(Some(signed.item_type.as_str()), Some(&signed.item_id), signed)? {
         return Ok(());
     }
-    let word = if signed.unchanged {
-        paint(DIM, "unchanged")
-    } else {
-        paint(GOOD, "signed")
-    };
+    let word = if signed.unchanged { paint(DIM, "unchanged") } else { paint(GOOD, "signed") };
     context.output.result(format_args!(
         "{word} {}:{} {}",
         signed.item_type,
@@ -113,9 +107,7 @@ fn show_signed(context: &Context, answer: &SignAnswer) -> Outcome {
     if !context.output.is_json {
         for signed in &answer.signed {
             for warning in &signed.warnings {
-                context
-                    .output
-                    .warn(format_args!("{}:{warning}", signed.path.display()));
+                context.output.warn(format_args!("{}:{warning}", signed.path.display()));
             }
         }
         for failed in &answer.failed {
@@ -127,11 +119,7 @@ fn show_signed(context: &Context, answer: &SignAnswer) -> Outcome {
         context.answered(None, None, &data)?;
         return Ok(());
     };
-    let code = answer
-        .failed
-        .iter()
-        .map(|failed| failed.error.code)
-        .find(|code| *code == Code::Invalid);
+    let code = answer.failed.iter().map(|failed| failed.error.code).find(|code| *code == Code::Invalid);
     Err(failed_with(
         code.unwrap_or(worst.error.code),
         summary,
@@ -155,9 +143,7 @@ fn failed_row(failed: &FailedItem) -> Value {
 
 /// `rye verify`
 pub fn verify(context: &Context, arguments: &VerifyArguments) -> Outcome {
-    let options = verify::Options {
-        metadata: arguments.metadata,
-    };
+    let options = verify::Options { metadata: arguments.metadata };
     let mut bar = context.output.progress("verifying");
     let mut progress = |done, total| bar.update(done, total);
     let engine = &context.engine;
@@ -186,10 +172,7 @@ fn show_verified(context: &Context, answer: &VerifyAnswer) -> Outcome {
     }
     let data = serde_json::to_value(answer).map_err(std::io::Error::from)?;
     let (code, message) = if answer.is_all_full() {
-        (
-            Code::Invalid,
-            format!("{} of {} files do not parse", answer.invalid, answer.checked),
-        )
+        (Code::Invalid, format!("{} of {} files do not parse", answer.invalid, answer.checked))
     } else {
         (
             worst_code(answer),
@@ -217,10 +200,7 @@ fn worst_code(answer: &VerifyAnswer) -> Code {
         (answer.unsigned, Code::Unsigned),
         (answer.partial, Code::Partial),
     ];
-    counts
-        .into_iter()
-        .find(|(count, _)| *count > 0)
-        .map_or(Code::Io, |(_, code)| code)
+    counts.into_iter().find(|(count, _)| *count > 0).map_or(Code::Io, |(_, code)| code)
 }
 
 fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()> {
@@ -258,11 +238,7 @@ fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()
     }
     for unreadable in &answer.unreadable {
         let reason = rye_item::text::one_line(&unreadable.reason);
-        output.result(format_args!(
-            "{} {}: {reason}",
-            paint(BAD, "unread   "),
-            unreadable.path.display()
-        ))?;
+        output.result(format_args!("{} {}: {reason}", paint(BAD, "unread   "), unreadable.path.display()))?;
     }
     let parts = [
         ("full", answer.full),
@@ -275,10 +251,7 @@ fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()
         ("unreadable", answer.unreadable.len()),
     ];
     let parts = parts.iter().filter(|(word, count)| *count > 0 || *word == "full");
-    let parts = parts
-        .map(|(word, count)| format!("{count} {word}"))
-        .collect::<Vec<_>>()
-        .join(", ");
+    let parts = parts.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ");
     output.result(format_args!("{} checked: {parts}", answer.checked))?;
     for signer in answer.signers.iter().flatten() {
         let standing = if signer.approved {
@@ -286,10 +259,7 @@ fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()
         } else {
             paint(CAUTION, "not trusted by you")
         };
-        output.result(format_args!(
-            "signer {} ({}): {standing}",
-            signer.fingerprint, signer.owner
-        ))?;
+        output.result(format_args!("signer {} ({}): {standing}", signer.fingerprint, signer.owner))?;
     }
     Ok(())
 }

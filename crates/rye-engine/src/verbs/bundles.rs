@@ -39,6 +39,7 @@ pub fn list(engine: &Engine) -> Vec<BundleRow> {
     spaces
         .bundles()
         .iter()
+        .chain(&engine.workspace.rivals)
         .map(|bundle| {
             let space = Space::System(bundle.id.clone());
             BundleRow {
@@ -55,7 +56,7 @@ pub fn list(engine: &Engine) -> Vec<BundleRow> {
                 },
                 categories: bundle.categories.clone(),
                 signers: bundle.signers.iter().map(|signer| signer.fingerprint).collect(),
-                items: spaces.walk(&space, &ItemType::FINDABLE).entries.len(),
+                items: spaces.walk_bundle(bundle, &ItemType::FINDABLE).entries.len(),
                 space,
             }
         })
@@ -81,18 +82,12 @@ pub struct Approved {
 /// When there is no such bundle, the signer is not clear or revoked, or there is no own key.
 pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved> {
     let workspace = &engine.workspace;
-    let bundle = workspace
-        .spaces
-        .bundles()
-        .iter()
-        .find(|bundle| bundle.id.as_str() == id);
-    let Some(bundle) = bundle.filter(|bundle| bundle.standing != Standing::Embedded) else {
+    let mut configured = workspace.spaces.bundles().iter().chain(&workspace.rivals);
+    let bundle = configured.find(|bundle| bundle.id.as_str() == id && bundle.standing != Standing::Embedded);
+    let Some(bundle) = bundle else {
         return Err(Error::new(
             Code::NoBundle,
-            format!(
-                "no configured bundle is called `{}`",
-                rye_item::text::one_line(id)
-            ),
+            format!("no configured bundle is called `{}`", rye_item::text::one_line(id)),
         )
         .hint("name its folder in `bundles.paths` of your user config, then: rye bundle list"));
     };
@@ -108,10 +103,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
         return Err(Error::new(Code::DamagedRecord, complaint.clone())
             .hint("remove that record if you did not change it, then approve your bundles again"));
     }
-    let pin = Pin {
-        bundle: bundle.id.clone(),
-        key: chosen.key.clone(),
-    };
+    let pin = Pin { bundle: bundle.id.clone(), key: chosen.key.clone() };
     if !approvals.pins.contains(&pin) {
         approvals.pins.push(pin);
     }
@@ -131,31 +123,20 @@ fn choose<'a>(bundle: &'a Bundle, signer: Option<&str>) -> Result<&'a rye_trust:
             format!("the bundle `{}` ships no signed identity document", bundle.id),
         )
         .hint("trust its signer's key instead: rye keys trust FILE")),
-        (signers, Some(wanted)) => signers
-            .iter()
-            .find(|signer| signer.fingerprint.as_str() == wanted)
-            .ok_or_else(|| {
+        (signers, Some(wanted)) => {
+            signers.iter().find(|signer| signer.fingerprint.as_str() == wanted).ok_or_else(|| {
                 Error::new(
                     Code::NoSigner,
-                    format!(
-                        "the bundle `{}` ships no key `{}`",
-                        bundle.id,
-                        rye_item::text::one_line(wanted)
-                    ),
+                    format!("the bundle `{}` ships no key `{}`", bundle.id, rye_item::text::one_line(wanted)),
                 )
-            }),
+            })
+        }
         ([one], None) => Ok(one),
         (several, None) => {
-            let list = several
-                .iter()
-                .map(|signer| signer.fingerprint.to_string())
-                .collect::<Vec<_>>()
-                .join(", ");
-            Err(Error::new(
-                Code::NoSigner,
-                format!("the bundle `{}` ships several keys: {list}", bundle.id),
-            )
-            .hint("choose one with --signer FINGERPRINT"))
+            let list =
+                several.iter().map(|signer| signer.fingerprint.to_string()).collect::<Vec<_>>().join(", ");
+            Err(Error::new(Code::NoSigner, format!("the bundle `{}` ships several keys: {list}", bundle.id))
+                .hint("choose one with --signer FINGERPRINT"))
         }
     }
 }

@@ -62,13 +62,7 @@ struct Findings(Vec<Finding>);
 impl Findings {
     fn add(&mut self, check: &'static str, level: Level, message: impl Into<String>) -> &mut Finding {
         let index = self.0.len();
-        self.0.push(Finding {
-            check,
-            level,
-            message: message.into(),
-            remedy: None,
-            path: None,
-        });
+        self.0.push(Finding { check, level, message: message.into(), remedy: None, path: None });
         &mut self.0[index]
     }
 }
@@ -97,11 +91,7 @@ pub fn doctor(engine: &Engine, progress: Progress<'_>) -> Answer {
     look_at_items(engine, progress, &mut findings);
     look_at_index(engine, &mut findings);
     let count = |level| findings.0.iter().filter(|finding| finding.level == level).count();
-    Answer {
-        errors: count(Level::Error),
-        warnings: count(Level::Warning),
-        findings: findings.0,
-    }
+    Answer { errors: count(Level::Error), warnings: count(Level::Warning), findings: findings.0 }
 }
 
 fn look_at_key(engine: &Engine, findings: &mut Findings) {
@@ -126,11 +116,7 @@ fn look_at_key(engine: &Engine, findings: &mut Findings) {
             }
             if engine.workspace.own.as_ref() != Some(&public) {
                 findings
-                    .add(
-                        "key",
-                        Level::Error,
-                        "public_key.pem is not the public half of private_key.pem",
-                    )
+                    .add("key", Level::Error, "public_key.pem is not the public half of private_key.pem")
                     .path(engine.workspace.roots.signing_keys.join("public_key.pem"))
                     .remedy(
                         "remove public_key.pem and private_key.pem together, or restore both from a backup",
@@ -142,11 +128,7 @@ fn look_at_key(engine: &Engine, findings: &mut Findings) {
 }
 
 fn add_error(findings: &mut Findings, check: &'static str, error: &Error) {
-    let level = if error.code == Code::NoKey {
-        Level::Warning
-    } else {
-        Level::Error
-    };
+    let level = if error.code == Code::NoKey { Level::Warning } else { Level::Error };
     let finding = findings.add(check, level, error.message.clone());
     if let Some(hint) = error.hints.first() {
         finding.remedy(hint.clone());
@@ -160,11 +142,7 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
     let listing = keys::list(engine);
     for broken in &listing.broken {
         findings
-            .add(
-                "trust",
-                Level::Warning,
-                format!("an identity document does not count: {broken}"),
-            )
+            .add("trust", Level::Warning, format!("an identity document does not count: {broken}"))
             .remedy("remove it, or ask its owner for a good one");
     }
     for key in &listing.keys {
@@ -175,16 +153,10 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
                     .add(
                         "trust",
                         Level::Info,
-                        format!(
-                            "the key {} ({}) does not count: {reason}",
-                            key.fingerprint, key.owner
-                        ),
+                        format!("the key {} ({}) does not count: {reason}", key.fingerprint, key.owner),
                     )
                     .path(&key.path)
-                    .remedy(format!(
-                        "if you know its owner: rye keys trust {}",
-                        key.path.display()
-                    ));
+                    .remedy(format!("if you know its owner: rye keys trust {}", key.path.display()));
             }
             "revoked" => {
                 findings.add(
@@ -196,11 +168,7 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
             _ => {}
         }
     }
-    let counted = listing
-        .keys
-        .iter()
-        .filter(|key| !matches!(key.trust, "none" | "revoked"))
-        .count();
+    let counted = listing.keys.iter().filter(|key| !matches!(key.trust, "none" | "revoked")).count();
     findings.add("trust", Level::Ok, format!("{counted} trusted keys"));
     for bundle in engine.workspace.spaces.bundles() {
         if bundle.standing == Standing::NotApproved {
@@ -208,15 +176,9 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
                 .add(
                     "bundles",
                     Level::Warning,
-                    format!(
-                        "the bundle `{}` is not approved: its items are refused",
-                        bundle.id
-                    ),
+                    format!("the bundle `{}` is not approved: its items are refused", bundle.id),
                 )
-                .remedy(format!(
-                    "rye verify --root it, then: rye bundle trust {}",
-                    bundle.id
-                ));
+                .remedy(format!("rye verify --root it, then: rye bundle trust {}", bundle.id));
         }
     }
     for notice in &engine.workspace.notices {
@@ -225,19 +187,12 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
 }
 
 fn look_at_project(engine: &Engine, findings: &mut Findings) {
-    match (
-        &engine.workspace.roots.project,
-        engine.workspace.is_project_approved,
-    ) {
+    match (&engine.workspace.roots.project, engine.workspace.is_project_approved) {
         (None, _) => {
-            findings
-                .add("project", Level::Info, "there is no project here")
-                .remedy("rye init in its folder");
+            findings.add("project", Level::Info, "there is no project here").remedy("rye init in its folder");
         }
         (Some(project), true) => {
-            findings
-                .add("project", Level::Ok, "the project is approved")
-                .path(project);
+            findings.add("project", Level::Ok, "the project is approved").path(project);
         }
         (Some(project), false) => {
             findings
@@ -274,26 +229,20 @@ fn look_at_config(engine: &Engine, findings: &mut Findings) {
             .add(
                 "config",
                 Level::Warning,
-                format!(
-                    "`{}` in {} config is ignored: {}",
-                    ignored.key, ignored.space, ignored.reason
-                ),
+                format!("`{}` in {} config is ignored: {}", ignored.key, ignored.space, ignored.reason),
             )
             .path(&ignored.path)
-            .remedy("correct or remove it, or sign the file: rye sign config");
+            .remedy("correct or remove it, or sign the file: rye sign config ID");
     }
     for unsigned in &answer.unsigned {
         findings
             .add(
                 "config",
                 Level::Info,
-                format!(
-                    "`{}` in {} config counts, but should be signed",
-                    unsigned.key, unsigned.space
-                ),
+                format!("`{}` in {} config counts, but should be signed", unsigned.key, unsigned.space),
             )
             .path(&unsigned.path)
-            .remedy("rye sign config");
+            .remedy("rye sign config ID");
     }
 }
 
@@ -311,19 +260,13 @@ fn look_at_places(engine: &Engine, findings: &mut Findings) {
                 let order = &spaces.extractors().of(item.item_type).extensions;
                 let mut files = files.clone();
                 files.sort_by_key(|file| {
-                    order
-                        .iter()
-                        .position(|extension| file.ends_with(extension.as_str()))
+                    order.iter().position(|extension| file.ends_with(extension.as_str()))
                 });
                 findings
                     .add(
                         "duplicates",
                         Level::Warning,
-                        format!(
-                            "{item} has {} files in {space} space; `{}` wins",
-                            files.len(),
-                            files[0]
-                        ),
+                        format!("{item} has {} files in {space} space; `{}` wins", files.len(), files[0]),
                     )
                     .remedy("remove or rename the others");
             }
@@ -333,33 +276,19 @@ fn look_at_places(engine: &Engine, findings: &mut Findings) {
                 .add(
                     "places",
                     Level::Warning,
-                    format!(
-                        "a file is passed over: {}",
-                        rye_item::text::one_line(&stray.reason)
-                    ),
+                    format!("a file is passed over: {}", rye_item::text::one_line(&stray.reason)),
                 )
                 .path(stray.path)
                 .remedy("rename it, or put the file itself where the link is");
         }
-        for item in in_space
-            .into_keys()
-            .filter(|item| item.item_type != ItemType::Config)
-        {
+        for item in in_space.into_keys().filter(|item| item.item_type != ItemType::Config) {
             by_item.entry(item).or_default().push(space.clone());
         }
     }
     for (item, found) in by_item.iter().filter(|(_, found)| found.len() > 1) {
-        let hidden = found[1..]
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(", ");
+        let hidden = found[1..].iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         findings
-            .add(
-                "shadowing",
-                Level::Info,
-                format!("{item} of {} space hides the one in {hidden}", found[0]),
-            )
+            .add("shadowing", Level::Info, format!("{item} of {} space hides the one in {hidden}", found[0]))
             .remedy(format!("rye why {} {}", item.item_type, item.id));
     }
 }
@@ -375,20 +304,12 @@ fn look_at_items(engine: &Engine, progress: Progress<'_>, findings: &mut Finding
             Verdict::Unsigned | Verdict::Misplaced => Level::Warning,
             Verdict::Tampered | Verdict::Untrusted | Verdict::Revoked => Level::Error,
         };
-        let reason = row
-            .reason
-            .clone()
-            .unwrap_or_else(|| "the signature covers only a part".to_owned());
+        let reason = row.reason.clone().unwrap_or_else(|| "the signature covers only a part".to_owned());
         findings
             .add(
                 "items",
                 level,
-                format!(
-                    "{}:{} is {}: {reason}",
-                    row.kind,
-                    row.item_id,
-                    row.verdict.as_str()
-                ),
+                format!("{}:{} is {}: {reason}", row.kind, row.item_id, row.verdict.as_str()),
             )
             .path(&row.path)
             .remedy(format!("read it, then: rye sign {} {}", row.kind, row.item_id));
@@ -433,21 +354,13 @@ fn look_at_index(engine: &Engine, findings: &mut Findings) {
         }
         Ok(stale) => {
             findings
-                .add(
-                    "index",
-                    Level::Info,
-                    format!("the search index does not know {stale} changes yet"),
-                )
+                .add("index", Level::Info, format!("the search index does not know {stale} changes yet"))
                 .path(path)
                 .remedy("the next search brings it up to date");
         }
         Err(error) => {
             findings
-                .add(
-                    "index",
-                    Level::Warning,
-                    format!("the search index cannot be read: {error}"),
-                )
+                .add("index", Level::Warning, format!("the search index cannot be read: {error}"))
                 .path(path)
                 .remedy("the next search makes it anew");
         }

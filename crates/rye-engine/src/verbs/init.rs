@@ -13,24 +13,9 @@ use crate::error::{Code, Error, Result};
 use crate::verbs::{keys as key_verbs, sign, trust};
 
 const EXAMPLES: [(ItemType, &str, &str, &str); 3] = [
-    (
-        ItemType::Tool,
-        "examples/hello",
-        ".py",
-        include_str!("../../examples/hello.py"),
-    ),
-    (
-        ItemType::Directive,
-        "examples/greet",
-        ".md",
-        include_str!("../../examples/greet.md"),
-    ),
-    (
-        ItemType::Knowledge,
-        "examples/style",
-        ".md",
-        include_str!("../../examples/style.md"),
-    ),
+    (ItemType::Tool, "examples/hello", ".py", include_str!("../../examples/hello.py")),
+    (ItemType::Directive, "examples/greet", ".md", include_str!("../../examples/greet.md")),
+    (ItemType::Knowledge, "examples/style", ".md", include_str!("../../examples/style.md")),
 ];
 
 /// Signed bytes must not change on their way through git.
@@ -60,10 +45,7 @@ pub struct Answer {
 pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Clock>) -> Result<Answer> {
     let is_user_space = roots::real(folder) == roots::real(&roots.user);
     let project = (!is_user_space).then(|| folder.to_owned());
-    let roots = Roots {
-        project: project.clone(),
-        ..roots.clone()
-    };
+    let roots = Roots { project: project.clone(), ..roots.clone() };
     roots.check().map_err(rye_space::OpenError::from)?;
     let open = || Engine::open(roots.clone(), Options::default(), clock());
     let engine = open()?;
@@ -91,11 +73,7 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
     for item_type in ItemType::ALL {
         file::create_folders(&ai.join(item_type.folder()), false)?;
     }
-    note(
-        write_if_absent(&ai.join(".gitattributes"), GIT_ATTRIBUTES)?,
-        &mut created,
-        &mut kept,
-    );
+    note(write_if_absent(&ai.join(".gitattributes"), GIT_ATTRIBUTES)?, &mut created, &mut kept);
     if !is_user_space {
         for (item_type, id, extension, text) in EXAMPLES {
             let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
@@ -113,14 +91,7 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         }
         trust::trust(&engine, folder, true)?;
     }
-    Ok(Answer {
-        fingerprint,
-        key_created,
-        project,
-        created,
-        kept,
-        approved: !is_user_space,
-    })
+    Ok(Answer { fingerprint, key_created, project, created, kept, approved: !is_user_space })
 }
 
 fn refuse_revoked(engine: &Engine, fingerprint: Fingerprint) -> Result<()> {
@@ -138,11 +109,7 @@ fn refuse_revoked(engine: &Engine, fingerprint: Fingerprint) -> Result<()> {
 }
 
 fn note((path, is_new): (PathBuf, bool), created: &mut Vec<PathBuf>, kept: &mut Vec<PathBuf>) {
-    if is_new {
-        created.push(path)
-    } else {
-        kept.push(path)
-    }
+    if is_new { created.push(path) } else { kept.push(path) }
 }
 
 fn write_if_absent(path: &Path, text: &str) -> Result<(PathBuf, bool)> {

@@ -54,16 +54,8 @@ pub fn list(engine: &Engine) -> Listing {
         .user_documents
         .iter()
         .map(|found| (rye_item::Space::User, found))
-        .chain(
-            workspace
-                .project_documents
-                .iter()
-                .map(|found| (rye_item::Space::Project, found)),
-        );
-    let mut listing = Listing {
-        keys: Vec::new(),
-        broken: Vec::new(),
-    };
+        .chain(workspace.project_documents.iter().map(|found| (rye_item::Space::Project, found)));
+    let mut listing = Listing { keys: Vec::new(), broken: Vec::new() };
     for (space, found) in documents {
         let identity = match &found.identity {
             Ok(identity) => identity,
@@ -73,9 +65,7 @@ pub fn list(engine: &Engine) -> Listing {
             }
         };
         let revocation = workspace.keys.revocation(&identity.fingerprint);
-        let known = workspace
-            .keys
-            .find(&identity.fingerprint, &rye_item::Space::Project);
+        let known = workspace.keys.find(&identity.fingerprint, &rye_item::Space::Project);
         let known = known.filter(|known| known.key == identity.key);
         let (trust, reason) = match (revocation, known) {
             (Some(revocation), _) => ("revoked", Some(revocation.reason.clone())),
@@ -146,11 +136,7 @@ fn adopt(engine: &Engine, key: &SecretKey, owner: &str) -> Result<Generated> {
     let folder = &engine.workspace.roots.signing_keys;
     keys::store_own(folder, key)?;
     let document = write_own_document(engine, key, owner)?;
-    Ok(Generated {
-        fingerprint: key.public().fingerprint(),
-        folder: folder.clone(),
-        document,
-    })
+    Ok(Generated { fingerprint: key.public().fingerprint(), folder: folder.clone(), document })
 }
 
 /// Writes the own key's identity document, self-signed: through it the key counts.
@@ -195,10 +181,7 @@ pub struct Trusted {
 /// When the file holds no key, the key is revoked, or there is no own key.
 pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Trusted> {
     let owner = options.owner.clone().unwrap_or_else(|| {
-        path.file_stem().map_or_else(
-            || "unknown".to_owned(),
-            |stem| stem.to_string_lossy().into_owned(),
-        )
+        path.file_stem().map_or_else(|| "unknown".to_owned(), |stem| stem.to_string_lossy().into_owned())
     });
     let found = keys::read_key_file(path, &owner)?;
     if let Some(revocation) = engine.workspace.keys.revocation(&found.fingerprint) {
@@ -218,20 +201,11 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
         Some(Tier::Project) => true,
         Some(Tier::User) => false,
         Some(Tier::System) => {
-            return Err(Error::new(
-                Code::InvalidArgument,
-                "a key is trusted in user or project space",
-            ));
+            return Err(Error::new(Code::InvalidArgument, "a key is trusted in user or project space"));
         }
     };
-    let present = engine
-        .workspace
-        .user_documents
-        .iter()
-        .filter_map(|found| found.identity.as_ref().ok());
-    let present = present
-        .filter(|known| known.key == found.key)
-        .find(|known| known.signature.is_some());
+    let present = engine.workspace.user_documents.iter().filter_map(|found| found.identity.as_ref().ok());
+    let present = present.filter(|known| known.key == found.key).find(|known| known.signature.is_some());
     let projects = match (is_for_project, present) {
         (false, _) => None,
         // Trusted everywhere already: asking for less takes nothing away.
@@ -240,9 +214,7 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
             let project = project.ok_or_else(|| {
                 Error::new(Code::InvalidArgument, "there is no project here").hint("use --space user")
             })?;
-            let mut projects = present
-                .and_then(|known| known.projects.clone())
-                .unwrap_or_default();
+            let mut projects = present.and_then(|known| known.projects.clone()).unwrap_or_default();
             if !projects.contains(&project) {
                 projects.push(project);
             }
@@ -257,12 +229,8 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
         ..Identity::new(found.key, "")
     };
     let key = engine.signing_key()?;
-    let path = engine
-        .workspace
-        .roots
-        .user_ai()
-        .join(TRUSTED_FOLDER)
-        .join(format!("{}.toml", identity.fingerprint));
+    let path =
+        engine.workspace.roots.user_ai().join(TRUSTED_FOLDER).join(format!("{}.toml", identity.fingerprint));
     keys::write_signed_document(&path, &identity.to_document(), &key, &engine.now()?)?;
     Ok(Trusted {
         fingerprint: identity.fingerprint,
@@ -292,23 +260,18 @@ pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<Revoke
     let fingerprint: Fingerprint = fingerprint.parse().map_err(|error| {
         Error::new(Code::InvalidArgument, format!("{error}")).hint("rye keys list shows the fingerprints")
     })?;
-    let revocation = Revocation {
-        fingerprint,
-        reason: reason.to_owned(),
-    };
+    let mut embedded = rye_space::bundle::embedded().into_iter().flat_map(|bundle| bundle.signers);
+    if embedded.any(|signer| signer.fingerprint == fingerprint) {
+        let message = format!("the key {fingerprint} seals the items inside this binary");
+        return Err(
+            Error::new(Code::InvalidArgument, message).hint("if you do not trust the binary, do not run it")
+        );
+    }
+    let revocation = Revocation { fingerprint, reason: reason.to_owned() };
     let (key, now) = (engine.signing_key()?, engine.now()?);
-    let path = engine
-        .workspace
-        .roots
-        .user_ai()
-        .join(REVOKED_FOLDER)
-        .join(format!("{fingerprint}.toml"));
+    let path = engine.workspace.roots.user_ai().join(REVOKED_FOLDER).join(format!("{fingerprint}.toml"));
     keys::write_signed_document(&path, &keys::revocation_document(&revocation, &now), &key, &now)?;
-    Ok(Revoked {
-        fingerprint,
-        reason: reason.to_owned(),
-        path,
-    })
+    Ok(Revoked { fingerprint, reason: reason.to_owned(), path })
 }
 
 /// The identity document of a known key, or of the own one, as text to give to others.
@@ -324,20 +287,14 @@ pub fn export(engine: &Engine, fingerprint: Option<&str>) -> Result<(Fingerprint
             return Err(Error::new(Code::NoKey, "there is no own key").hint("make one: rye keys generate"));
         }
     };
-    let documents = workspace
-        .user_documents
-        .iter()
-        .chain(&workspace.project_documents);
+    let documents = workspace.user_documents.iter().chain(&workspace.project_documents);
     let found = documents
         .filter_map(|found| Some((found, found.identity.as_ref().ok()?)))
         .find(|(_, identity)| identity.fingerprint.as_str() == wanted);
     let Some((found, identity)) = found else {
         return Err(Error::new(
             Code::UnknownKey,
-            format!(
-                "no known key has the fingerprint `{}`",
-                rye_item::text::one_line(&wanted)
-            ),
+            format!("no known key has the fingerprint `{}`", rye_item::text::one_line(&wanted)),
         )
         .hint("rye keys list shows the fingerprints"));
     };

@@ -91,10 +91,9 @@ pub fn load(engine: &Engine, item: &ItemRef, options: Options) -> Result<Loaded>
         let report = report(&located, &engine.workspace.keys);
         let mut loaded = shown(engine, &located, &report)?;
         if !matches!(report.verdict, Verdict::Full) {
-            loaded.warnings.push(format!(
-                "this item is {}: do not run what it says",
-                report.verdict.as_str()
-            ));
+            loaded
+                .warnings
+                .push(format!("this item is {}: do not run what it says", report.verdict.as_str()));
         }
         return Ok(loaded);
     }
@@ -102,10 +101,7 @@ pub fn load(engine: &Engine, item: &ItemRef, options: Options) -> Result<Loaded>
     let mut loaded = shown(engine, admitted.located(), admitted.report())?;
     match &admitted {
         Admitted::Forgiven(..) => {
-            loaded.warnings.push(format!(
-                "development mode forgives that it is {}",
-                loaded.verdict.as_str()
-            ));
+            loaded.warnings.push(format!("development mode forgives that it is {}", loaded.verdict.as_str()));
         }
         Admitted::Verified(verified) if !verified.is_fully_covered() => {
             let part = match item.item_type {
@@ -131,13 +127,7 @@ fn shown(engine: &Engine, located: &Located, report: &Report) -> Result<Loaded> 
         ItemType::Tool | ItemType::Config => raw.clone(),
     };
     let title = (item.item_type == ItemType::Knowledge)
-        .then(|| {
-            located
-                .fields()
-                .get("title")
-                .and_then(Value::as_str)
-                .map(rye_item::text::one_line)
-        })
+        .then(|| located.fields().get("title").and_then(Value::as_str).map(rye_item::text::one_line))
         .flatten();
     let places = engine.workspace.spaces.places(item);
     let shadows = places
@@ -158,11 +148,7 @@ fn shown(engine: &Engine, located: &Located, report: &Report) -> Result<Loaded> 
         coverage: report.coverage.as_str(),
         signer: Signer::of(report),
         shadows,
-        warnings: parsed
-            .problems
-            .iter()
-            .map(|problem| format!("it does not parse: {problem}"))
-            .collect(),
+        warnings: parsed.problems.iter().map(|problem| format!("it does not parse: {problem}")).collect(),
     })
 }
 
@@ -172,12 +158,7 @@ fn real_path(engine: &Engine, located: &Located) -> Result<PathBuf> {
     let Space::System(bundle) = located.space() else {
         return Ok(located.path.clone());
     };
-    let bundle = engine
-        .workspace
-        .spaces
-        .bundles()
-        .iter()
-        .find(|known| known.id == *bundle);
+    let bundle = engine.workspace.spaces.bundles().iter().find(|known| known.id == *bundle);
     match bundle.map(|bundle| &bundle.origin) {
         Some(Origin::Embedded(embedded)) if item.item_type == ItemType::Tool => {
             let folder = embedded.materialise(&engine.workspace.roots.cache)?;
@@ -221,11 +202,9 @@ pub fn copy(engine: &Engine, item: &ItemRef, from: Option<Tier>, to: Tier) -> Re
         );
     };
     if *located.space() == space {
-        return Err(Error::new(
-            Code::InvalidArgument,
-            format!("{item} already comes from {to} space"),
-        )
-        .of(item));
+        return Err(
+            Error::new(Code::InvalidArgument, format!("{item} already comes from {to} space")).of(item)
+        );
     }
     let verified = match engine.admit(located)? {
         Admitted::Verified(verified) => verified,
@@ -233,52 +212,44 @@ pub fn copy(engine: &Engine, item: &ItemRef, from: Option<Tier>, to: Tier) -> Re
             return Err(Error::refused(item, located.space(), &located.path, &report));
         }
     };
+    if !verified.is_fully_covered() {
+        return Err(Error::new(Code::Partial, format!("{item} is only partly covered by its signature"))
+            .of(item)
+            .detail("path", verified.path.display().to_string())
+            .hint("a copy would be signed by you, and with it what nobody vouches for")
+            .hint(format!(
+                "read all of it (rye load {} {}), save it yourself, then sign it",
+                item.item_type, item.id
+            )));
+    }
     let problems = verified.problems();
     if !problems.is_empty() {
         return Err(Error::invalid(item, &verified.path, &problems));
     }
-    let taken: Vec<Place> = spaces
-        .places(item)
-        .into_iter()
-        .filter(|place| place.space == space && place.is_found)
-        .collect();
+    let taken: Vec<Place> =
+        spaces.places(item).into_iter().filter(|place| place.space == space && place.is_found).collect();
     if let Some(place) = taken.first() {
-        return Err(
-            Error::new(Code::InvalidArgument, format!("{item} is already in {to} space"))
-                .of(item)
-                .detail("path", place.path.display().to_string())
-                .hint("remove that file first if you want a fresh copy"),
-        );
+        return Err(Error::new(Code::InvalidArgument, format!("{item} is already in {to} space"))
+            .of(item)
+            .detail("path", place.path.display().to_string())
+            .hint("remove that file first if you want a fresh copy"));
     }
     let format = verified.format().ok_or_else(|| {
-        Error::new(
-            Code::Unsignable,
-            format!("a {} file cannot carry a signature", verified.extension),
-        )
-        .of(item)
+        Error::new(Code::Unsignable, format!("a {} file cannot carry a signature", verified.extension))
+            .of(item)
     })?;
     let key = engine.signing_key()?;
     let bytes = match sign(verified.bytes(), format, &key, &engine.now()?) {
         Signed::Written { bytes, .. } => bytes,
         Signed::Unchanged(_) => verified.bytes().to_vec(),
     };
-    let path = folder.join(format!(
-        "{}/{}{}",
-        item.item_type.folder(),
-        item.id,
-        verified.extension
-    ));
+    let path = folder.join(format!("{}/{}{}", item.item_type.folder(), item.id, verified.extension));
     if let Some(parent) = path.parent() {
         refuse_escape(&folder, parent)?;
         file::create_folders(parent, false)?;
     }
     file::write_new(&path, &bytes, Mode::Kept)?;
-    Ok(Copied {
-        from: verified.space().clone(),
-        to,
-        path,
-        signer: key.public().fingerprint(),
-    })
+    Ok(Copied { from: verified.space().clone(), to, path, signer: key.public().fingerprint() })
 }
 
 /// Refuses to write through a link that leaves the space.
@@ -286,9 +257,6 @@ pub(crate) fn refuse_escape(folder: &std::path::Path, parent: &std::path::Path) 
     if roots::real(parent).starts_with(roots::real(folder)) {
         return Ok(());
     }
-    Err(Error::new(
-        Code::LinkEscapes,
-        format!("`{}` leaves its space through a link", parent.display()),
-    )
-    .hint("put a folder there"))
+    Err(Error::new(Code::LinkEscapes, format!("`{}` leaves its space through a link", parent.display()))
+        .hint("put a folder there"))
 }

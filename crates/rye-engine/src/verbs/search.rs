@@ -83,22 +83,14 @@ pub fn search(engine: &Engine, options: &Options, progress: Progress<'_>) -> Res
         Error::new(Code::InvalidQuery, error.to_string())
             .hint("words, \"phrases\", prefix*, AND, OR, NOT and ( ) are understood")
     })?;
-    let setting = engine
-        .workspace
-        .settings
-        .get("search.limit")
-        .and_then(serde_json::Value::as_u64);
-    let default = setting
-        .and_then(|limit| usize::try_from(limit).ok())
-        .unwrap_or(10);
+    let setting = engine.workspace.settings.get("search.limit").and_then(serde_json::Value::as_u64);
+    let default = setting.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(10);
     let request = Request {
         query,
         types: options.item_type.into_iter().collect(),
         tier: options.tier,
         prefix: options.prefix.clone(),
-        limit: options
-            .limit
-            .unwrap_or(if options.all { usize::MAX } else { default }),
+        limit: options.limit.unwrap_or(if options.all { usize::MAX } else { default }),
         shadowed_too: options.all,
     };
     let failed =
@@ -136,9 +128,8 @@ fn judged(engine: &Engine, hit: Hit) -> Row {
         Some(report) => (report.verdict.as_str(), report.coverage.as_str()),
         None => ("unreadable", "none"),
     };
-    let signed = report
-        .as_ref()
-        .is_some_and(|report| matches!(report.verdict, Verdict::Full | Verdict::Partial));
+    let signed =
+        report.as_ref().is_some_and(|report| matches!(report.verdict, Verdict::Full | Verdict::Partial));
     Row {
         item_type: hit.item.item_type,
         item_id: hit.item.id.to_string(),
@@ -164,12 +155,7 @@ fn place_of(engine: &Engine, hit: &Hit) -> Option<Place> {
     let space = spaces.order().find(|space| space.to_string() == hit.space)?;
     let relative = format!("{}/{}{}", hit.item.item_type.folder(), hit.item.id, hit.extension);
     let path = spaces.folder(&space).unwrap_or_default().join(relative);
-    Some(Place {
-        space,
-        path,
-        extension: hit.extension.clone(),
-        is_found: true,
-    })
+    Some(Place { space, path, extension: hit.extension.clone(), is_found: true })
 }
 
 /// Ids of the workspace that begin with `start`, for completion.
@@ -194,21 +180,13 @@ pub fn ids(engine: &Engine, item_type: Option<ItemType>, start: &str) -> Vec<Ite
 /// # Errors
 /// When it names no type.
 pub fn parse_scope(scope: &str) -> Result<(ItemType, String)> {
-    let rest = scope
-        .strip_prefix("rye.")
-        .and_then(|rest| rest.split_once('.'))
-        .map_or(scope, |(_, rest)| rest);
+    let rest =
+        scope.strip_prefix("rye.").and_then(|rest| rest.split_once('.')).map_or(scope, |(_, rest)| rest);
     let (item_type, namespace) = rest.split_once('.').unwrap_or((rest, ""));
     let item_type: ItemType = item_type.parse().map_err(|_| {
-        Error::new(
-            Code::InvalidArgument,
-            format!("the scope `{}` names no item type", clean(scope)),
-        )
-        .hint("write it as `tool`, or as `tool.rye.core.*`")
+        Error::new(Code::InvalidArgument, format!("the scope `{}` names no item type", clean(scope)))
+            .hint("write it as `tool`, or as `tool.rye.core.*`")
     })?;
-    let namespace = namespace
-        .trim_end_matches('*')
-        .trim_end_matches('.')
-        .replace('.', "/");
+    let namespace = namespace.trim_end_matches('*').trim_end_matches('.').replace('.', "/");
     Ok((item_type, namespace))
 }

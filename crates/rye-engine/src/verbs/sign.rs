@@ -86,15 +86,9 @@ pub fn sign_item(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<
 }
 
 fn immutable(item: &ItemRef) -> Error {
-    Error::new(
-        Code::SystemImmutable,
-        format!("{item} is a system item and cannot be changed"),
-    )
-    .of(item)
-    .hint(format!(
-        "copy it first: rye load {} {} --to project",
-        item.item_type, item.id
-    ))
+    Error::new(Code::SystemImmutable, format!("{item} is a system item and cannot be changed"))
+        .of(item)
+        .hint(format!("copy it first: rye load {} {} --to project", item.item_type, item.id))
 }
 
 /// Whether an id names many items.
@@ -122,10 +116,8 @@ pub fn sign_glob(
         Some(Tier::Project) => vec![Space::Project],
         Some(Tier::User) => vec![Space::User],
         Some(Tier::System) => {
-            return Err(
-                Error::new(Code::SystemImmutable, "system items cannot be changed")
-                    .hint("copy one first: rye load TYPE ID --to project"),
-            );
+            return Err(Error::new(Code::SystemImmutable, "system items cannot be changed")
+                .hint("copy one first: rye load TYPE ID --to project"));
         }
     };
     let mut targets: Vec<(ItemRef, Place)> = Vec::new();
@@ -156,18 +148,11 @@ pub fn sign_glob(
 }
 
 fn compile(pattern: &str) -> Result<GlobMatcher> {
-    let pattern = if pattern.contains('/') {
-        pattern.to_owned()
-    } else {
-        format!("**/{pattern}")
-    };
+    let pattern = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
     let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
     glob.map(|glob| glob.compile_matcher()).map_err(|error| {
-        Error::new(
-            Code::InvalidArgument,
-            rye_item::text::one_line(&error.to_string()),
-        )
-        .hint("quote the pattern, such as 'team/*'")
+        Error::new(Code::InvalidArgument, rye_item::text::one_line(&error.to_string()))
+            .hint("quote the pattern, such as 'team/*'")
     })
 }
 
@@ -181,16 +166,10 @@ pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: Progress<'_>) ->
     for path in paths {
         match place_of_path(engine, path) {
             Ok((item, place)) if place.space.tier() == Tier::System => {
-                failed.push(FailedItem {
-                    name: path.display().to_string(),
-                    error: immutable(&item),
-                });
+                failed.push(FailedItem { name: path.display().to_string(), error: immutable(&item) });
             }
             Ok(target) => targets.push(target),
-            Err(error) => failed.push(FailedItem {
-                name: path.display().to_string(),
-                error,
-            }),
+            Err(error) => failed.push(FailedItem { name: path.display().to_string(), error }),
         }
     }
     let mut answer = sign_all(engine, &targets, progress)?;
@@ -205,10 +184,7 @@ fn sign_all(engine: &Engine, targets: &[(ItemRef, Place)], progress: Progress<'_
         progress(done, targets.len());
         match sign_at(engine, item, place, &key, &now) {
             Ok(signed) => answer.signed.push(signed),
-            Err(error) => answer.failed.push(FailedItem {
-                name: item.to_string(),
-                error,
-            }),
+            Err(error) => answer.failed.push(FailedItem { name: item.to_string(), error }),
         }
     }
     progress(targets.len(), targets.len());
@@ -224,12 +200,9 @@ fn sign_at(
 ) -> Result<SignedItem> {
     let located = engine.workspace.spaces.read(item, place)?;
     let format = located.format().ok_or_else(|| {
-        Error::new(
-            Code::Unsignable,
-            format!("a {} file cannot carry a signature line", place.extension),
-        )
-        .of(item)
-        .hint("a bundle's manifest can cover it: rye bundle create")
+        Error::new(Code::Unsignable, format!("a {} file cannot carry a signature line", place.extension))
+            .of(item)
+            .hint("a bundle's manifest can cover it: rye bundle create")
     })?;
     let problems = problems_of(engine, &located);
     if !problems.is_empty() {
@@ -264,18 +237,13 @@ fn problems_of(engine: &Engine, located: &Located) -> Vec<Problem> {
     if item.item_type == ItemType::Config
         && let Some(schema) = engine.workspace.schema_for(&item.id)
     {
-        problems.extend(
-            schema
-                .problems(&located.parsed().fields)
-                .into_iter()
-                .map(|(key, message)| {
-                    let problem = Problem::new(format!("{}.{key}: {message}", item.id)).of(&key);
-                    match located.parsed().positions.get(&key) {
-                        Some(position) => problem.at(*position),
-                        None => problem,
-                    }
-                }),
-        );
+        problems.extend(schema.problems(&located.parsed().fields).into_iter().map(|(key, message)| {
+            let problem = Problem::new(format!("{}.{key}: {message}", item.id)).of(&key);
+            match located.parsed().positions.get(&key) {
+                Some(position) => problem.at(*position),
+                None => problem,
+            }
+        }));
     }
     problems
 }
@@ -287,11 +255,8 @@ fn replace(path: &Path, read: &[u8], signed: &[u8]) -> Result<()> {
     let limit = u64::try_from(read.len()).unwrap_or(u64::MAX).saturating_add(4096);
     let (present, _) = file::read_bounded(&target, limit).map_err(|error| Error::read(&error))?;
     if present != read && !is_resigned(&present, read) {
-        return Err(Error::new(
-            Code::Io,
-            format!("`{}` changed while it was being signed", path.display()),
-        )
-        .hint("save it, then sign it again"));
+        return Err(Error::new(Code::Io, format!("`{}` changed while it was being signed", path.display()))
+            .hint("save it, then sign it again"));
     }
     Ok(file::write_atomic(&target, signed, Mode::Kept)?)
 }
@@ -305,10 +270,7 @@ fn is_resigned(present: &[u8], read: &[u8]) -> bool {
             .map(<[u8]>::len)
             .sum();
         let shebang = if bytes.starts_with(b"#!/") {
-            bytes
-                .iter()
-                .position(|byte| *byte == b'\n')
-                .map_or(0, |end| end + 1)
+            bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1)
         } else {
             0
         };

@@ -35,17 +35,12 @@ pub struct Answer {
 /// When it is no folder, there is no own key, or the record is damaged.
 pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
     if approve && !folder.is_dir() {
-        return Err(Error::new(
-            Code::PathNotFound,
-            format!("`{}` is not a folder", folder.display()),
-        ));
+        return Err(Error::new(Code::PathNotFound, format!("`{}` is not a folder", folder.display())));
     }
     let real = roots::real(folder);
     if approve && real == roots::real(&engine.workspace.roots.user) {
-        return Err(
-            Error::new(Code::InvalidArgument, "the user space is not a project")
-                .hint("name the folder of a project"),
-        );
+        return Err(Error::new(Code::InvalidArgument, "the user space is not a project")
+            .hint("name the folder of a project"));
     }
     let project = real
         .to_str()
@@ -60,12 +55,7 @@ pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
     let is_approved = approvals.has_project(Some(&project));
     let record = user_ai.join(rye_space::approvals::PROJECTS_FILE);
     if is_approved == approve {
-        return Ok(Answer {
-            project,
-            approved: approve,
-            changed: false,
-            record,
-        });
+        return Ok(Answer { project, approved: approve, changed: false, record });
     }
     if approve {
         approvals.projects.push(project.clone());
@@ -74,12 +64,7 @@ pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
         approvals.projects.retain(|known| *known != project);
     }
     let record = approvals.write_projects(&user_ai, &engine.signing_key()?, &engine.now()?)?;
-    Ok(Answer {
-        project,
-        approved: approve,
-        changed: true,
-        record,
-    })
+    Ok(Answer { project, approved: approve, changed: true, record })
 }
 
 /// Whether a folder looks like a project.

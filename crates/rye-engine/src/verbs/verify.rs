@@ -63,10 +63,7 @@ pub struct Span {
 
 impl From<Range<usize>> for Span {
     fn from(range: Range<usize>) -> Self {
-        Self {
-            start: range.start,
-            end: range.end,
-        }
+        Self { start: range.start, end: range.end }
     }
 }
 
@@ -143,11 +140,7 @@ impl Answer {
 
     fn add_error(&mut self, path: PathBuf, error: &Error) {
         self.checked += 1;
-        self.unreadable.push(Unreadable {
-            path,
-            code: error.code.as_str(),
-            reason: error.message.clone(),
-        });
+        self.unreadable.push(Unreadable { path, code: error.code.as_str(), reason: error.message.clone() });
     }
 
     /// Whether every file is signed whole by a key that counts.
@@ -181,9 +174,7 @@ fn row(located: &Located, report: Report, options: Options) -> Row {
         reason: report.reason,
         uncovered: report.uncovered.into_iter().map(Span::from).collect(),
         problems: located.parsed().problems.clone(),
-        metadata: options
-            .metadata
-            .then(|| metadata::shown(item.item_type, located.fields())),
+        metadata: options.metadata.then(|| metadata::shown(item.item_type, located.fields())),
     }
 }
 
@@ -209,15 +200,14 @@ pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> 
             continue;
         };
         for entry in spaces.walk(&space, &ItemType::ALL).entries {
+            // Identity documents are no items: `rye keys list` judges them.
+            if entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys") {
+                continue;
+            }
             let path = folder.join(&entry.relative);
             targets.push((
                 entry.item,
-                Place {
-                    space: space.clone(),
-                    path,
-                    extension: entry.extension,
-                    is_found: true,
-                },
+                Place { space: space.clone(), path, extension: entry.extension, is_found: true },
             ));
         }
     }
@@ -234,10 +224,7 @@ pub fn verify_paths(
     options: Options,
     progress: Progress<'_>,
 ) -> Result<Answer> {
-    let targets = paths
-        .iter()
-        .map(|path| place_of_path(engine, path))
-        .collect::<Result<Vec<_>>>()?;
+    let targets = paths.iter().map(|path| place_of_path(engine, path)).collect::<Result<Vec<_>>>()?;
     Ok(verify_places(engine, &targets, options, progress))
 }
 
@@ -272,9 +259,7 @@ fn verify_places(
 pub fn place_of_path(engine: &Engine, path: &Path) -> Result<(ItemRef, Place)> {
     let shown = path.display().to_string();
     if std::fs::symlink_metadata(path).is_err() {
-        return Err(
-            Error::new(Code::PathNotFound, format!("`{shown}` does not exist")).detail("path", shown),
-        );
+        return Err(Error::new(Code::PathNotFound, format!("`{shown}` does not exist")).detail("path", shown));
     }
     let not_an_item = |why: &str| {
         Error::new(Code::NotAnItem, format!("`{shown}` is not an item: {why}"))
@@ -282,10 +267,7 @@ pub fn place_of_path(engine: &Engine, path: &Path) -> Result<(ItemRef, Place)> {
             .hint("an item lies below `.ai/directives`, `.ai/tools`, `.ai/knowledge` or `.ai/config`")
     };
     // Resolve the folder, not the file: a link is judged where it stands.
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| not_an_item("it has no name"))?;
     let real = roots::real(parent).join(name);
     let spaces = &engine.workspace.spaces;
@@ -296,20 +278,10 @@ pub fn place_of_path(engine: &Engine, path: &Path) -> Result<(ItemRef, Place)> {
         let Ok(relative) = real.strip_prefix(roots::real(&folder)) else {
             continue;
         };
-        let relative = relative
-            .to_str()
-            .ok_or_else(|| not_an_item("its path is not UTF-8"))?;
+        let relative = relative.to_str().ok_or_else(|| not_an_item("its path is not UTF-8"))?;
         let (item, extension) = item_of_relative(relative, spaces).map_err(|why| not_an_item(&why))?;
         let path = folder.join(relative);
-        return Ok((
-            item,
-            Place {
-                space,
-                path,
-                extension,
-                is_found: true,
-            },
-        ));
+        return Ok((item, Place { space, path, extension, is_found: true }));
     }
     Err(not_an_item("it lies in no space of this project or user"))
 }
@@ -318,13 +290,7 @@ fn item_of_relative(relative: &str, spaces: &Spaces) -> std::result::Result<(Ite
     let (folder, rest) = relative.split_once('/').ok_or("it lies in no type's folder")?;
     let item_type = ItemType::of_folder(folder).ok_or("it lies in no type's folder")?;
     let (stem, extension) = split_extension(rest).ok_or("it has no extension")?;
-    if !spaces
-        .extractors()
-        .of(item_type)
-        .extensions
-        .iter()
-        .any(|known| known == extension)
-    {
+    if !spaces.extractors().of(item_type).extensions.iter().any(|known| known == extension) {
         return Err(format!("a {item_type} has no extension `{extension}`"));
     }
     let id = ItemId::new(stem).map_err(|error| error.to_string())?;
@@ -343,11 +309,8 @@ pub fn verify_root(
 ) -> Result<Answer> {
     let ai = folder.join(AI_FOLDER);
     if !ai.is_dir() {
-        return Err(Error::new(
-            Code::PathNotFound,
-            format!("`{}` holds no `.ai` folder", folder.display()),
-        )
-        .hint("name the folder that contains `.ai`"));
+        return Err(Error::new(Code::PathNotFound, format!("`{}` holds no `.ai` folder", folder.display()))
+            .hint("name the folder that contains `.ai`"));
     }
     let bundle = BundleId::new("root")?;
     let space = Space::System(bundle.clone());
@@ -366,22 +329,9 @@ pub fn verify_root(
         standing: rye_space::bundle::Standing::NotApproved,
         signers: identities.clone(),
     };
-    let roots = Roots {
-        project: None,
-        ..engine.workspace.roots.clone()
-    };
-    let limit = engine
-        .workspace
-        .settings
-        .get("items.max_bytes")
-        .and_then(Value::as_u64)
-        .unwrap_or(8 << 20);
-    let spaces = Spaces::new(
-        &roots,
-        vec![known],
-        Arc::clone(engine.workspace.spaces.extractors()),
-        limit,
-    );
+    let roots = Roots { project: None, ..engine.workspace.roots.clone() };
+    let limit = engine.workspace.settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(8 << 20);
+    let spaces = Spaces::new(&roots, vec![known], Arc::clone(engine.workspace.spaces.extractors()), limit);
 
     let walk = spaces.walk(&space, &ItemType::ALL);
     let manifests = manifests_in(&ai);
@@ -402,17 +352,15 @@ pub fn verify_root(
             Ok(located) if located.format().is_none() => answer.assets += 1,
             Ok(located) => {
                 let report = report(&located, &ring);
-                answer.add(Row {
-                    space: None,
-                    ..row(&located, report, options)
-                });
+                answer.add(Row { space: None, ..row(&located, report, options) });
             }
             Err(LocateError::NotFound(_)) => {}
             Err(error) => answer.add_error(path, &Error::from(error)),
         }
     }
     for stray in walk.strays {
-        let error = Error::new(Code::LinkEscapes, stray.reason);
+        let code = if stray.path.is_symlink() { Code::LinkEscapes } else { Code::NotAnItem };
+        let error = Error::new(code, stray.reason);
         answer.add_error(stray.path, &error);
     }
     for path in manifests {
@@ -423,7 +371,14 @@ pub fn verify_root(
     }
     progress(total, total);
     answer.items.sort_by(|left, right| left.path.cmp(&right.path));
-    let pins = &engine.workspace.approvals.pins;
+    let real = roots::real(folder);
+    let bundles = engine.workspace.spaces.bundles().iter();
+    let here = bundles.filter(
+        |known| matches!(&known.origin, rye_space::bundle::Origin::Folder(path) if roots::real(path) == real),
+    );
+    let ids: Vec<&BundleId> = here.map(|known| &known.id).collect();
+    let pins: Vec<_> =
+        engine.workspace.approvals.pins.iter().filter(|pin| ids.contains(&&pin.bundle)).collect();
     answer.signers = Some(
         identities
             .iter()
@@ -463,16 +418,11 @@ impl Manifest {
     fn read(ai: &Path, path: &Path, space: &Space) -> Result<Self> {
         let relative = path.strip_prefix(ai).unwrap_or(path);
         let (bytes, _) = file::read_beneath(ai, relative, 64 << 20).map_err(|error| Error::read(&error))?;
-        let folder = path
-            .parent()
-            .and_then(Path::file_name)
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
+        let folder =
+            path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
         let id = BundleId::new(folder)?.to_string();
         let text = std::str::from_utf8(&bytes).map_err(|_| Problem::new("the file is not valid UTF-8"));
-        let parsed = text
-            .and_then(rye_item::yaml::parse)
-            .map(|document| document.value);
+        let parsed = text.and_then(rye_item::yaml::parse).map(|document| document.value);
         Ok(Self {
             item: ItemRef::new(ItemType::Config, ItemId::new(format!("bundles/{id}/manifest"))?),
             space: space.clone(),

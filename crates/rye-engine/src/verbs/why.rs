@@ -103,17 +103,8 @@ pub fn why(engine: &Engine, item: &ItemRef) -> Result<Answer> {
             }
         })
         .collect();
-    let shadows = tiers
-        .iter()
-        .filter(|tier| tier.found)
-        .skip(1)
-        .map(|tier| tier.space.clone())
-        .collect();
-    let version = located
-        .fields()
-        .get("version")
-        .and_then(Value::as_str)
-        .map(rye_item::text::one_line);
+    let shadows = tiers.iter().filter(|tier| tier.found).skip(1).map(|tier| tier.space.clone()).collect();
+    let version = located.fields().get("version").and_then(Value::as_str).map(rye_item::text::one_line);
     Ok(Answer {
         item: ItemRow {
             item_type: item.item_type,
@@ -127,11 +118,7 @@ pub fn why(engine: &Engine, item: &ItemRef) -> Result<Answer> {
         shadows,
         signer: Signer::of(&winner),
         coverage: winner.coverage.as_str(),
-        chain: if item.item_type == ItemType::Tool {
-            chain(engine, located)
-        } else {
-            Vec::new()
-        },
+        chain: if item.item_type == ItemType::Tool { chain(engine, located) } else { Vec::new() },
         lock: None,
         tiers,
     })
@@ -143,14 +130,12 @@ fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
     let mut next = Some(tool);
     while let Some(located) = next.take() {
         let report = report(&located, &engine.workspace.keys);
-        let executor = located
-            .fields()
-            .get("executor_id")
-            .and_then(Value::as_str)
-            .map(rye_item::text::one_line);
+        let space = located.space().clone();
+        let executor =
+            located.fields().get("executor_id").and_then(Value::as_str).map(rye_item::text::one_line);
         elements.push(Element {
             item_id: located.item().id.to_string(),
-            space: Some(located.space().clone()),
+            space: Some(space.clone()),
             verdict: Some(report.verdict),
             hash: report.signature.map(|line| line.hash.to_hex()),
             executor_id: executor.clone(),
@@ -161,22 +146,13 @@ fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
             .ok()
             .filter(|_| !is_circular && elements.len() < MAX_CHAIN)
             .and_then(|id| {
-                engine
-                    .workspace
-                    .spaces
-                    .locate(&ItemRef::new(ItemType::Tool, id), None)
-                    .ok()
+                engine.workspace.spaces.locate_below(&ItemRef::new(ItemType::Tool, id), &space).ok()
             });
         match found {
             Some(located) => next = Some(located),
             None => {
-                let absent = Element {
-                    item_id: executor,
-                    space: None,
-                    verdict: None,
-                    hash: None,
-                    executor_id: None,
-                };
+                let absent =
+                    Element { item_id: executor, space: None, verdict: None, hash: None, executor_id: None };
                 elements.push(absent);
             }
         }

@@ -63,12 +63,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(text: &'a str) -> Self {
-        Self {
-            text,
-            locator: Locator::new(text),
-            start: 0,
-            parsed: Parsed::default(),
-        }
+        Self { text, locator: Locator::new(text), start: 0, parsed: Parsed::default() }
     }
 
     fn read(&mut self, fence: &Fence) {
@@ -78,25 +73,18 @@ impl<'a> Reader<'a> {
         match xml::mask(content) {
             Err(refusal) => {
                 let position = self.locator.position(self.start + refusal.offset);
-                self.parsed
-                    .problems
-                    .push(Problem::new(refusal.message).at(position));
+                self.parsed.problems.push(Problem::new(refusal.message).at(position));
             }
             Ok(masked) => {
                 self.read_xml(&masked.text);
-                let templates = masked
-                    .templates
-                    .iter()
-                    .map(|(key, inner)| (key.clone(), json!(inner)));
-                self.parsed
-                    .set("templates", Value::Object(templates.collect()), None);
+                let templates = masked.templates.iter().map(|(key, inner)| (key.clone(), json!(inner)));
+                self.parsed.set("templates", Value::Object(templates.collect()), None);
             }
         }
         let signature = fence::after_signature(self.text);
         self.set_trimmed("preamble", signature.min(fence.preamble.end), fence.preamble.end);
         self.set_trimmed("body", fence.body.start, fence.body.end);
-        self.parsed
-            .set("content", json!(content), Some(self.locator.position(self.start)));
+        self.parsed.set("content", json!(content), Some(self.locator.position(self.start)));
         self.parsed.set("raw", json!(self.text), None);
     }
 
@@ -105,9 +93,7 @@ impl<'a> Reader<'a> {
             Ok(document) => document,
             Err(refusal) => {
                 let position = self.locator.position(self.start + refusal.offset);
-                self.parsed
-                    .problems
-                    .push(Problem::new(refusal.message).at(position));
+                self.parsed.problems.push(Problem::new(refusal.message).at(position));
                 return;
             }
         };
@@ -213,31 +199,18 @@ impl<'a> Reader<'a> {
             return None;
         }
         if !names.insert(name.to_owned()) {
-            self.problem(
-                node,
-                Some(field),
-                format!("Duplicate {} name `{name}`", tag(node)),
-            );
+            self.problem(node, Some(field), format!("Duplicate {} name `{name}`", tag(node)));
             return None;
         }
         let required = node.attribute("required").unwrap_or("false");
-        if !["true", "false"]
-            .iter()
-            .any(|word| required.eq_ignore_ascii_case(word))
-        {
+        if !["true", "false"].iter().any(|word| required.eq_ignore_ascii_case(word)) {
             let message = format!("required=\"{required}\" means false: write `true` or `false`");
             self.warning(node, Some(field), message);
         }
         let mut declared = Map::new();
         declared.insert("name".to_owned(), json!(name));
-        declared.insert(
-            "type".to_owned(),
-            json!(node.attribute("type").unwrap_or("string")),
-        );
-        declared.insert(
-            "required".to_owned(),
-            json!(required.eq_ignore_ascii_case("true")),
-        );
+        declared.insert("type".to_owned(), json!(node.attribute("type").unwrap_or("string")));
+        declared.insert("required".to_owned(), json!(required.eq_ignore_ascii_case("true")));
         Some(declared)
     }
 
@@ -283,10 +256,7 @@ impl<'a> Reader<'a> {
         action.insert("primary".to_owned(), json!(tag(node)));
         for attribute in attributes(node) {
             if attribute.name() == "primary" {
-                let message = format!(
-                    "The action is <{}>: its attribute `primary` is ignored",
-                    tag(node)
-                );
+                let message = format!("The action is <{}>: its attribute `primary` is ignored", tag(node));
                 self.warning(node, Some("actions"), message);
             } else {
                 action.insert(attribute.name().to_owned(), json!(attribute.value()));
@@ -296,16 +266,10 @@ impl<'a> Reader<'a> {
         for param in elements(node).filter(|child| tag(*child) == "param") {
             match param.attribute("name").filter(|name| !name.is_empty()) {
                 Some(name) => {
-                    let value = param
-                        .attribute("value")
-                        .map_or_else(|| leading_text(param), str::to_owned);
+                    let value = param.attribute("value").map_or_else(|| leading_text(param), str::to_owned);
                     params.insert(name.to_owned(), json!(value));
                 }
-                None => self.warning(
-                    param,
-                    Some("actions"),
-                    "<param> without a name is ignored".to_owned(),
-                ),
+                None => self.warning(param, Some("actions"), "<param> without a name is ignored".to_owned()),
             }
         }
         if !params.is_empty() {
@@ -342,47 +306,40 @@ impl<'a> Reader<'a> {
 
     fn problem(&mut self, node: Node<'_, '_>, field: Option<&str>, message: String) {
         if self.parsed.problems.len() < MOST_PROBLEMS {
-            let position = Some(self.place(node));
-            self.parsed.problems.push(Problem {
-                message,
-                field: field.map(str::to_owned),
-                position,
+            let problem = Problem::new(message).at(self.place(node));
+            self.parsed.problems.push(match field {
+                Some(field) => problem.of(field),
+                None => problem,
             });
         }
     }
 
     fn problem_at(&mut self, position: Position, field: &str, message: String) {
         if self.parsed.problems.len() < MOST_PROBLEMS {
-            self.parsed
-                .problems
-                .push(Problem::new(message).of(field).at(position));
+            self.parsed.problems.push(Problem::new(message).of(field).at(position));
         }
     }
 
     fn warning(&mut self, node: Node<'_, '_>, field: Option<&str>, message: String) {
         if self.parsed.warnings.len() < MOST_PROBLEMS {
-            let position = Some(self.place(node));
-            self.parsed.warnings.push(Problem {
-                message,
-                field: field.map(str::to_owned),
-                position,
+            let problem = Problem::new(message).at(self.place(node));
+            self.parsed.warnings.push(match field {
+                Some(field) => problem.of(field),
+                None => problem,
             });
         }
     }
 
     fn warning_at(&mut self, position: Position, field: &str, message: String) {
         if self.parsed.warnings.len() < MOST_PROBLEMS {
-            self.parsed
-                .warnings
-                .push(Problem::new(message).of(field).at(position));
+            self.parsed.warnings.push(Problem::new(message).of(field).at(position));
         }
     }
 }
 
 /// The attributes that belong to no namespace: ours.
 fn attributes<'n, 'i: 'n>(node: Node<'n, 'i>) -> impl Iterator<Item = Attribute<'n, 'i>> {
-    node.attributes()
-        .filter(|attribute| attribute.namespace().is_none())
+    node.attributes().filter(|attribute| attribute.namespace().is_none())
 }
 
 fn describe(declared: &mut Map<String, Value>, node: Node<'_, '_>) {

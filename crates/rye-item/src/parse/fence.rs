@@ -82,11 +82,7 @@ fn close(
     start: usize,
 ) -> Result<Fence, FenceError> {
     let is_guarded = language == "xml" && marker.length == 3;
-    let protected = if is_guarded {
-        markup::protected_ranges(text, start)
-    } else {
-        Vec::new()
-    };
+    let protected = if is_guarded { markup::protected_ranges(text, start) } else { Vec::new() };
     let mut ranges = protected.iter().peekable();
     let mut first = None;
     let mut found = None;
@@ -103,18 +99,11 @@ fn close(
         first = first.or(Some(candidate));
     }
     let (end, after) = found.or(first).ok_or_else(|| unclosed(text, opener))?;
-    Ok(Fence {
-        opener,
-        content: start..end,
-        preamble: 0..opener,
-        body: after..text.len(),
-    })
+    Ok(Fence { opener, content: start..end, preamble: 0..opener, body: after..text.len() })
 }
 
 fn unclosed(text: &str, opener: usize) -> FenceError {
-    FenceError::Unclosed {
-        position: Position::of_offset(text, opener),
-    }
+    FenceError::Unclosed { position: Position::of_offset(text, opener) }
 }
 
 /// The run of characters that opens a code block, and the info string after it.
@@ -127,19 +116,12 @@ struct Marker<'a> {
 
 impl<'a> Marker<'a> {
     fn of(line: &'a str) -> Option<Self> {
-        let character = line
-            .chars()
-            .next()
-            .filter(|character| matches!(character, '`' | '~'))?;
+        let character = line.chars().next().filter(|character| matches!(character, '`' | '~'))?;
         let rest = line.trim_start_matches(character);
         let length = line.len() - rest.len();
         let info = rest.trim();
         let is_inline_code = character == '`' && info.contains('`');
-        (length >= 3 && !is_inline_code).then_some(Self {
-            character,
-            length,
-            info,
-        })
+        (length >= 3 && !is_inline_code).then_some(Self { character, length, info })
     }
 
     fn is_closed_by(&self, line: Option<&str>) -> bool {
@@ -169,21 +151,13 @@ pub(crate) fn lines(text: &str, start: usize) -> impl Iterator<Item = Line<'_>> 
     text[start..].split_inclusive('\n').map(move |whole| {
         let start = next;
         next += whole.len();
-        Line {
-            text: whole.trim_end_matches(['\n', '\r']),
-            start,
-            end: next,
-        }
+        Line { text: whole.trim_end_matches(['\n', '\r']), start, end: next }
     })
 }
 
 /// Where the text starts once the comment lines of our own that may open it (`<!-- rye:… -->`) are skipped.
 pub(crate) fn after_signature(text: &str) -> usize {
-    let mut start = if text.starts_with('\u{feff}') {
-        '\u{feff}'.len_utf8()
-    } else {
-        0
-    };
+    let mut start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     for line in lines(text, start) {
         let words = line.text.trim();
         if !words.starts_with("<!-- rye:") || !words.ends_with("-->") {
@@ -205,15 +179,9 @@ mod tests {
 
     #[test]
     fn text_before_inside_and_after_is_split() {
-        assert_eq!(
-            parts("a\n```xml  \n<x/>\n```\nb\n", "xml"),
-            ("a\n", "<x/>\n", "b\n")
-        );
+        assert_eq!(parts("a\n```xml  \n<x/>\n```\nb\n", "xml"), ("a\n", "<x/>\n", "b\n"));
         assert_eq!(parts("```xml\n```", "xml"), ("", "", ""));
-        assert_eq!(
-            parts("a\r\n```xml\r\n<x/>\r\n```\r\nb", "xml"),
-            ("a\r\n", "<x/>\r\n", "b")
-        );
+        assert_eq!(parts("a\r\n```xml\r\n<x/>\r\n```\r\nb", "xml"), ("a\r\n", "<x/>\r\n", "b"));
     }
 
     #[test]
@@ -227,29 +195,18 @@ mod tests {
 
     #[test]
     fn only_the_exact_info_string_at_the_first_column_counts() {
-        for text in [
-            "```xml foo\n```\n",
-            " ```xml\n```\n",
-            "~~~xml\n~~~\n",
-            "```XML\n```\n",
-            "``xml\n``\n",
-            "",
-        ] {
+        for text in
+            ["```xml foo\n```\n", " ```xml\n```\n", "~~~xml\n~~~\n", "```XML\n```\n", "``xml\n``\n", ""]
+        {
             assert_eq!(find(text, "xml"), Err(FenceError::Missing), "{text:?}");
         }
     }
 
     #[test]
     fn longer_fences_hold_shorter_ones() {
-        assert_eq!(
-            parts("````xml\n<a>\n```\n</a>\n````\nb", "xml").1,
-            "<a>\n```\n</a>\n"
-        );
+        assert_eq!(parts("````xml\n<a>\n```\n</a>\n````\nb", "xml").1, "<a>\n```\n</a>\n");
         assert_eq!(parts("```xml\n<a/>\n`````\nb", "xml"), ("", "<a/>\n", "b"));
-        assert_eq!(
-            parts("```xml\n<a>\n  ```\n</a>\n```\nb", "xml").1,
-            "<a>\n  ```\n</a>\n"
-        );
+        assert_eq!(parts("```xml\n<a>\n  ```\n</a>\n```\nb", "xml").1, "<a>\n  ```\n</a>\n");
     }
 
     #[test]
@@ -267,14 +224,8 @@ mod tests {
     #[test]
     fn unclosed_fences_are_reported_where_they_open() {
         let position = Position { line: 2, column: 1 };
-        assert_eq!(
-            find("a\n```xml\n<x/>\n", "xml"),
-            Err(FenceError::Unclosed { position })
-        );
-        assert_eq!(
-            find("a\n~~~\n```xml\n```\n", "xml"),
-            Err(FenceError::Unclosed { position })
-        );
+        assert_eq!(find("a\n```xml\n<x/>\n", "xml"), Err(FenceError::Unclosed { position }));
+        assert_eq!(find("a\n~~~\n```xml\n```\n", "xml"), Err(FenceError::Unclosed { position }));
     }
 
     #[test]

@@ -43,9 +43,7 @@ fn parse(text: &str, language: &Language) -> Parsed {
             continue;
         };
         for declarator in syntax::children(declaration) {
-            let name = declarator
-                .child_by_field_name("name")
-                .filter(|name| name.kind() == "identifier");
+            let name = declarator.child_by_field_name("name").filter(|name| name.kind() == "identifier");
             let (Some(name), Some(value)) = (name, declarator.child_by_field_name("value")) else {
                 continue;
             };
@@ -132,10 +130,9 @@ impl Reader<'_> {
     }
 
     fn signed(&self, node: Node<'_>, depth: usize) -> Result<Value, Refusal> {
-        let (Some(operator), Some(argument)) = (
-            node.child_by_field_name("operator"),
-            node.child_by_field_name("argument"),
-        ) else {
+        let (Some(operator), Some(argument)) =
+            (node.child_by_field_name("operator"), node.child_by_field_name("argument"))
+        else {
             return Err(Refusal::NotLiteral);
         };
         let is_negative = match operator.kind() {
@@ -175,17 +172,11 @@ impl Reader<'_> {
     /// A name as it is written; one that holds escapes would have to be decoded first.
     fn name(&self, node: Node<'_>) -> Result<&str, Refusal> {
         let name = syntax::text_of(node, self.text);
-        if name.contains('\\') {
-            Err(Refusal::NotLiteral)
-        } else {
-            Ok(name)
-        }
+        if name.contains('\\') { Err(Refusal::NotLiteral) } else { Ok(name) }
     }
 
     fn number(&self, node: Node<'_>) -> Result<f64, Refusal> {
-        let text = syntax::text_of(node, self.text)
-            .replace('_', "")
-            .to_ascii_lowercase();
+        let text = syntax::text_of(node, self.text).replace('_', "").to_ascii_lowercase();
         let radix = match text.get(..2) {
             Some("0x") => 16,
             Some("0o") => 8,
@@ -202,27 +193,16 @@ impl Reader<'_> {
         }
         // Beyond 64 bits nothing would be exact any more.
         let number = u64::from_str_radix(&text[2..], radix).map_err(|_| Refusal::NotLiteral)?;
-        if number <= 1 << 53 {
-            Ok(number as f64)
-        } else {
-            Err(Refusal::NotLiteral)
-        }
+        if number <= 1 << 53 { Ok(number as f64) } else { Err(Refusal::NotLiteral) }
     }
 
     fn string(&self, node: Node<'_>) -> Result<String, Refusal> {
         let is_template = node.kind() == "template_string";
-        if is_template
-            && syntax::children(node)
-                .iter()
-                .any(|part| part.kind() == "template_substitution")
-        {
+        if is_template && syntax::children(node).iter().any(|part| part.kind() == "template_substitution") {
             return Err(Refusal::NotLiteral);
         }
         let start = node.start_byte() + 1;
-        let content = self
-            .text
-            .get(start..node.end_byte().saturating_sub(1))
-            .ok_or(Refusal::NotLiteral)?;
+        let content = self.text.get(start..node.end_byte().saturating_sub(1)).ok_or(Refusal::NotLiteral)?;
         decode(content, start, is_template)
     }
 }
@@ -319,11 +299,7 @@ fn unicode_escape(rest: &str, malformed: Refusal) -> Result<(char, &str), Refusa
     if let Some(braced) = rest.strip_prefix('{') {
         let (digits, rest) = braced.split_once('}').ok_or(malformed)?;
         let digits = digits.trim_start_matches('0');
-        let code = if digits.is_empty() {
-            Some(0)
-        } else {
-            syntax::hexadecimal(digits, digits.len())
-        };
+        let code = if digits.is_empty() { Some(0) } else { syntax::hexadecimal(digits, digits.len()) };
         return match code {
             Some(code) if code <= 0x0010_ffff => Ok((char::from_u32(code).ok_or(Refusal::NotLiteral)?, rest)),
             _ => Err(malformed),
@@ -334,9 +310,7 @@ fn unicode_escape(rest: &str, malformed: Refusal) -> Result<(char, &str), Refusa
     if let Some(character) = char::from_u32(first) {
         return Ok((character, rest));
     }
-    let second = rest
-        .strip_prefix("\\u")
-        .and_then(|digits| syntax::hexadecimal(digits, 4));
+    let second = rest.strip_prefix("\\u").and_then(|digits| syntax::hexadecimal(digits, 4));
     match (first, second) {
         (0xd800..=0xdbff, Some(second @ 0xdc00..=0xdfff)) => {
             let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
@@ -362,11 +336,7 @@ mod tests {
     }
 
     fn problems(text: &str) -> Vec<String> {
-        parse_javascript(text)
-            .problems
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        parse_javascript(text).problems.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -387,20 +357,8 @@ mod tests {
                 "B": "ab",
             })
         );
-        let places: Vec<_> = parsed
-            .positions
-            .iter()
-            .map(|(name, place)| format!("{name} {place}"))
-            .collect();
-        assert_eq!(
-            places,
-            [
-                "B 11:5",
-                "CONFIG_SCHEMA 6:14",
-                "__executor_id__ 5:5",
-                "__version__ 4:14"
-            ]
-        );
+        let places: Vec<_> = parsed.positions.iter().map(|(name, place)| format!("{name} {place}")).collect();
+        assert_eq!(places, ["B 11:5", "CONFIG_SCHEMA 6:14", "__executor_id__ 5:5", "__version__ 4:14"]);
     }
 
     #[test]
@@ -470,11 +428,7 @@ mod tests {
             [undefined] | 1 + 2 | 'a' + 1 | 'a' - 'b' | !0 | -'1' | -null | 1n | 010 | /a/ | () => 1
             (1, 2) | '\01' | '\8' | '\ud800' | '\ude00\ud83d' | 1e999 | 0x20000000000001 | a ? 1 : 2
             new A() | {1e30: 1}";
-        for source in sources
-            .split(['|', '\n'])
-            .map(str::trim)
-            .filter(|source| !source.is_empty())
-        {
+        for source in sources.split(['|', '\n']).map(str::trim).filter(|source| !source.is_empty()) {
             assert_eq!(value(source), None, "{source}");
         }
     }
@@ -485,10 +439,7 @@ mod tests {
             problems(
                 "const VERSION = f();\nexport const __version__ = `${a}`;\nlet a = 1, __category__ = undefined;\n"
             ),
-            [
-                "2:14: `__version__` must be a plain literal",
-                "3:12: `__category__` must be a plain literal"
-            ]
+            ["2:14: `__version__` must be a plain literal", "3:12: `__category__` must be a plain literal"]
         );
     }
 
@@ -496,11 +447,7 @@ mod tests {
     fn syntax_error_is_reported_where_it_stands_and_sound_fields_stay() {
         let parsed = parse_javascript("const A = 1;\nconst B = = 2;\nconst C = 3;\n");
         assert_eq!(
-            parsed
-                .problems
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>(),
+            parsed.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["2:9: Syntax error"]
         );
         assert_eq!(parsed.fields.get("A"), Some(&json!(1)));
@@ -513,14 +460,8 @@ mod tests {
             assert_eq!(problems(text).len(), 1, "{text:?}");
             assert!(problems(text)[0].starts_with("2:"), "{:?}", problems(text));
         }
-        assert_eq!(
-            problems("const A = '\n';"),
-            ["1:12: Syntax error: unterminated string"]
-        );
-        assert_eq!(
-            problems(r"const A = '\u{110000}';"),
-            ["1:12: Syntax error: invalid escape in a string"]
-        );
+        assert_eq!(problems("const A = '\n';"), ["1:12: Syntax error: unterminated string"]);
+        assert_eq!(problems(r"const A = '\u{110000}';"), ["1:12: Syntax error: invalid escape in a string"]);
     }
 
     #[test]
@@ -528,10 +469,7 @@ mod tests {
         let text = "\u{feff}// a\nconst A = {\n  b: `c\nd`, // e\n};\nlet __version__ = 'x'\n";
         let parsed = parse_typescript(&text.replace('\n', "\r\n"));
         assert_eq!(parsed.problems, []);
-        assert_eq!(
-            Value::Object(parsed.fields),
-            json!({"A": {"b": "c\nd"}, "__version__": "x"})
-        );
+        assert_eq!(Value::Object(parsed.fields), json!({"A": {"b": "c\nd"}, "__version__": "x"}));
         assert_eq!(parsed.positions["__version__"].to_string(), "6:5");
     }
 
@@ -539,10 +477,7 @@ mod tests {
     fn nesting_is_allowed_to_its_limit_and_refused_beyond() {
         let nested = |depth: usize| format!("let X = {}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse_javascript(&nested(64)).fields.contains_key("X"));
-        assert_eq!(
-            problems(&nested(65)),
-            ["1:73: `X` is nested deeper than 64 levels"]
-        );
+        assert_eq!(problems(&nested(65)), ["1:73: `X` is nested deeper than 64 levels"]);
     }
 
     #[test]
@@ -567,27 +502,18 @@ mod tests {
     #[test]
     fn long_chains_and_strings_are_read() {
         let count = 100_000;
-        assert_eq!(
-            value(&format!("''{}", "+'a'".repeat(count))),
-            Some(json!("a".repeat(count)))
-        );
+        assert_eq!(value(&format!("''{}", "+'a'".repeat(count))), Some(json!("a".repeat(count))));
         assert_eq!(value(&format!("a{}", ".b()".repeat(count))), None);
         let long = "é\\n".repeat(1 << 18);
         assert_eq!(value(&format!("'{long}'")), Some(json!("é\n".repeat(1 << 18))));
         let chain = format!("let X = 1{};", " as T".repeat(count));
         assert_eq!(parse_typescript(&chain).fields.get("X"), Some(&json!(1)));
         assert_eq!(problems(&format!("let X = '{}", "a".repeat(1 << 20))).len(), 1);
-        assert_eq!(
-            Value::Object(parse_javascript(&"var x=1;".repeat(count)).fields),
-            json!({"x": 1})
-        );
+        assert_eq!(Value::Object(parse_javascript(&"var x=1;".repeat(count)).fields), json!({"x": 1}));
     }
 
     #[test]
     fn nul_bytes_are_refused() {
-        assert_eq!(
-            problems("let A = 1;\nlet B = '\0';"),
-            ["2:10: Syntax error: NUL byte"]
-        );
+        assert_eq!(problems("let A = 1;\nlet B = '\0';"), ["2:10: Syntax error: NUL byte"]);
     }
 }

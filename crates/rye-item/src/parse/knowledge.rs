@@ -58,10 +58,8 @@ pub fn parse_yaml(text: &str) -> Parsed {
 /// Reads the YAML at `range`, which begins a line of `text`; keys of `own` names are ours and left out.
 fn read_yaml(text: &str, range: Range<usize>, own: &[&str]) -> Parsed {
     let start = Position::of_offset(text, range.start);
-    let shifted = |position: Position| Position {
-        line: position.line.saturating_add(start.line - 1),
-        ..position
-    };
+    let shifted =
+        |position: Position| Position { line: position.line.saturating_add(start.line - 1), ..position };
     let placed = |mut problem: Problem| {
         problem.position = problem.position.map(shifted);
         problem
@@ -71,20 +69,14 @@ fn read_yaml(text: &str, range: Range<usize>, own: &[&str]) -> Parsed {
         Err(problem) => return Parsed::failed(placed(problem)),
     };
     let mut parsed = Parsed {
-        positions: document
-            .positions
-            .into_iter()
-            .map(|(key, place)| (key, shifted(place)))
-            .collect(),
+        positions: document.positions.into_iter().map(|(key, place)| (key, shifted(place))).collect(),
         warnings: document.warnings.into_iter().map(placed).collect(),
         ..Parsed::default()
     };
     match document.value {
         Value::Object(fields) => parsed.fields = fields,
         Value::Null => parsed.problems.push(Problem::new(NO_METADATA).at(start)),
-        _ => parsed
-            .problems
-            .push(Problem::new("Metadata must be a mapping of keys to values").at(start)),
+        _ => parsed.problems.push(Problem::new("Metadata must be a mapping of keys to values").at(start)),
     }
     for key in own {
         if parsed.fields.shift_remove(*key).is_some() {
@@ -159,23 +151,14 @@ mod tests {
 
     #[test]
     fn rules_around_a_block_are_no_front_matter() {
-        assert_eq!(
-            parse("---\n\n```yaml\nname: a\n```\n---\nBody").text("name"),
-            Some("a")
-        );
-        assert_eq!(
-            parse("# Title\n---\nname: a\n---\n").problems,
-            [Problem::new(NO_METADATA)]
-        );
+        assert_eq!(parse("---\n\n```yaml\nname: a\n```\n---\nBody").text("name"), Some("a"));
+        assert_eq!(parse("# Title\n---\nname: a\n---\n").problems, [Problem::new(NO_METADATA)]);
     }
 
     #[test]
     fn plain_yaml_holds_its_own_body() {
         let parsed = parse_yaml("<!-- rye:signed:x -->\nname: a\ncontent: words\nraw: mine\n");
-        assert_eq!(
-            (parsed.text("name"), parsed.text("body")),
-            (Some("a"), Some("words"))
-        );
+        assert_eq!((parsed.text("name"), parsed.text("body")), (Some("a"), Some("words")));
         assert!(parsed.text("raw").unwrap().starts_with("<!--"));
         assert_eq!(parsed.positions["name"].line, 2);
         assert_eq!(parse_yaml("body: b\ncontent: c\n").text("body"), Some("b"));
@@ -186,10 +169,7 @@ mod tests {
     fn metadata_cannot_replace_body_and_raw() {
         let text = "```yaml\nname: a\nbody: fake\nraw: fake\n```\nreal";
         let parsed = parse(text);
-        assert_eq!(
-            (parsed.text("body"), parsed.text("raw")),
-            (Some("real"), Some(text))
-        );
+        assert_eq!((parsed.text("body"), parsed.text("raw")), (Some("real"), Some(text)));
         assert_eq!(parsed.warnings.len(), 2);
         assert_eq!(parsed.warnings[0].position.map(|position| position.line), Some(3));
     }
@@ -210,12 +190,7 @@ mod tests {
 
     #[test]
     fn attacks_give_problems() {
-        for attack in [
-            "[".repeat(100_000),
-            "- ".repeat(100_000),
-            "a: \u{0}".to_owned(),
-            "a: *x".to_owned(),
-        ] {
+        for attack in ["[".repeat(100_000), "- ".repeat(100_000), "a: \u{0}".to_owned(), "a: *x".to_owned()] {
             assert_eq!(parse(&format!("```yaml\n{attack}\n```\n")).problems.len(), 1);
         }
     }

@@ -42,11 +42,9 @@ pub fn parse(parser: Parser, extension: &str, bytes: &[u8]) -> Parsed {
 
 fn parse_yaml(text: &str) -> Parsed {
     match yaml::parse(text) {
-        Ok(document) => Parsed {
-            positions: document.positions,
-            warnings: document.warnings,
-            ..mapping(document.value)
-        },
+        Ok(document) => {
+            Parsed { positions: document.positions, warnings: document.warnings, ..mapping(document.value) }
+        }
         Err(problem) => Parsed::failed(problem),
     }
 }
@@ -58,10 +56,7 @@ fn parse_toml(text: &str) -> Parsed {
             Err(error) => Parsed::failed(Problem::new(format!("Invalid TOML: {error}"))),
         },
         Err(error) => {
-            let problem = Problem::new(format!(
-                "Invalid TOML: {}",
-                crate::text::one_line(error.message())
-            ));
+            let problem = Problem::new(format!("Invalid TOML: {}", crate::text::one_line(error.message())));
             Parsed::failed(match error.span() {
                 Some(span) => problem.at(Position::of_offset(text, span.start)),
                 None => problem,
@@ -77,9 +72,7 @@ fn parse_json(text: &str) -> Parsed {
             let line = u32::try_from(error.line()).unwrap_or(u32::MAX);
             let column = u32::try_from(error.column().max(1)).unwrap_or(u32::MAX);
             let message = error.to_string();
-            let message = message
-                .rfind(" at line ")
-                .map_or(message.as_str(), |cut| &message[..cut]);
+            let message = message.rfind(" at line ").map_or(message.as_str(), |cut| &message[..cut]);
             Parsed::failed(Problem::new(format!("Invalid JSON: {message}")).at(Position { line, column }))
         }
     }
@@ -87,10 +80,7 @@ fn parse_json(text: &str) -> Parsed {
 
 fn mapping(value: Value) -> Parsed {
     match value {
-        Value::Object(fields) => Parsed {
-            fields,
-            ..Parsed::default()
-        },
+        Value::Object(fields) => Parsed { fields, ..Parsed::default() },
         Value::Null => Parsed::default(),
         _ => Parsed::failed(Problem::new("the document must be a mapping of keys to values")),
     }

@@ -31,11 +31,7 @@ pub fn parse(text: &str) -> Parsed {
     {
         let is_space = |character: char| character.is_whitespace() || matches!(character, '\x1c'..='\x1f');
         let documentation = documentation.trim_matches(is_space).to_owned();
-        collector.record(
-            "__docstring__",
-            first.start_byte(),
-            Ok(Value::String(documentation)),
-        );
+        collector.record("__docstring__", first.start_byte(), Ok(Value::String(documentation)));
     }
     for statement in syntax::sound_statements(root) {
         if statement.kind() != "expression_statement" {
@@ -44,9 +40,7 @@ pub fn parse(text: &str) -> Parsed {
         let Some(assignment) = only_child(statement).filter(|child| child.kind() == "assignment") else {
             continue;
         };
-        let name = assignment
-            .child_by_field_name("left")
-            .filter(|left| left.kind() == "identifier");
+        let name = assignment.child_by_field_name("left").filter(|left| left.kind() == "identifier");
         if let (Some(name), Some(value)) = (name, assignment.child_by_field_name("right")) {
             let reading = reader.literal(value, 0).map(Literal::into_value);
             collector.record(syntax::text_of(name, &text), name.start_byte(), reading);
@@ -181,9 +175,7 @@ impl Reader<'_> {
 
     fn items(&self, node: Node<'_>, depth: usize) -> Result<Vec<Value>, Refusal> {
         let items = syntax::children(node).into_iter();
-        items
-            .map(|item| self.literal(item, depth + 1).map(Literal::into_value))
-            .collect()
+        items.map(|item| self.literal(item, depth + 1).map(Literal::into_value)).collect()
     }
 
     /// A set as a list without repetitions. Lists, dictionaries and sets cannot be in a set.
@@ -223,10 +215,9 @@ impl Reader<'_> {
     }
 
     fn signed(&self, node: Node<'_>, depth: usize) -> Result<Literal, Refusal> {
-        let (Some(operator), Some(argument)) = (
-            node.child_by_field_name("operator"),
-            node.child_by_field_name("argument"),
-        ) else {
+        let (Some(operator), Some(argument)) =
+            (node.child_by_field_name("operator"), node.child_by_field_name("argument"))
+        else {
             return Err(Refusal::NotLiteral);
         };
         let is_negative = match operator.kind() {
@@ -302,10 +293,9 @@ impl Reader<'_> {
     fn any_string(&self, node: Node<'_>) -> Result<String, Refusal> {
         match node.kind() {
             "string" => self.string(node),
-            "concatenated_string" => syntax::children(node)
-                .into_iter()
-                .map(|part| self.any_string(part))
-                .collect(),
+            "concatenated_string" => {
+                syntax::children(node).into_iter().map(|part| self.any_string(part)).collect()
+            }
             _ => Err(Refusal::NotLiteral),
         }
     }

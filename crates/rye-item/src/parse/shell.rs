@@ -11,25 +11,11 @@ use serde_json::Value;
 use crate::problem::{Parsed, Position, Problem};
 
 /// Keys whose value is text.
-const TEXT_KEYS: [&str; 7] = [
-    "version",
-    "tool_type",
-    "executor_id",
-    "category",
-    "description",
-    "name",
-    "timeout",
-];
+const TEXT_KEYS: [&str; 7] =
+    ["version", "tool_type", "executor_id", "category", "description", "name", "timeout"];
 
 /// Keys whose value is JSON.
-const JSON_KEYS: [&str; 6] = [
-    "config_schema",
-    "env_config",
-    "config",
-    "anchor",
-    "verify_deps",
-    "requires",
-];
+const JSON_KEYS: [&str; 6] = ["config_schema", "env_config", "config", "anchor", "verify_deps", "requires"];
 
 /// Reads the metadata of a shell script.
 #[must_use]
@@ -68,11 +54,9 @@ fn read_text(key: &str, value: &str) -> Value {
     if key == "executor_id" && value == "null" {
         return Value::Null;
     }
-    let unquoted = ['"', '\''].into_iter().find_map(|quote| {
-        value
-            .strip_prefix(quote)
-            .and_then(|inner| inner.strip_suffix(quote))
-    });
+    let unquoted = ['"', '\'']
+        .into_iter()
+        .find_map(|quote| value.strip_prefix(quote).and_then(|inner| inner.strip_suffix(quote)));
     Value::from(unquoted.unwrap_or(value))
 }
 
@@ -107,10 +91,7 @@ fn read_json(entry: &Entry<'_>, comments: &mut Comments<'_>) -> Result<Value, Pr
 /// `position` moved over `text`, which stands on the same line.
 fn advance(position: Position, text: &str) -> Position {
     let columns = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
-    Position {
-        column: position.column.saturating_add(columns),
-        ..position
-    }
+    Position { column: position.column.saturating_add(columns), ..position }
 }
 
 /// Whether JSON read line by line has come to its end. Sees each line once, however many there are.
@@ -161,10 +142,7 @@ struct Comments<'text> {
 impl<'text> Comments<'text> {
     fn new(text: &'text str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        Self {
-            lines: text.lines().peekable(),
-            line: 1,
-        }
+        Self { lines: text.lines().peekable(), line: 1 }
     }
 
     fn next(&mut self) -> Option<Comment<'text>> {
@@ -179,14 +157,8 @@ impl<'text> Comments<'text> {
         let after = self.lines.peek()?.strip_prefix('#')?;
         let content = after.strip_prefix(' ');
         let column = if content.is_some() { 3 } else { 2 };
-        let position = Position {
-            line: self.line,
-            column,
-        };
-        let comment = Comment {
-            content: content.unwrap_or(after),
-            position,
-        };
+        let position = Position { line: self.line, column };
+        let comment = Comment { content: content.unwrap_or(after), position };
         if !is_wanted(&comment) {
             return None;
         }
@@ -218,12 +190,7 @@ impl<'text> Entry<'text> {
         let value = after.trim();
         let leading = after.len() - after.trim_start().len();
         let value_position = advance(key_position, &content[..key.len() + 1 + leading]);
-        Some(Self {
-            key,
-            key_position,
-            value,
-            value_position,
-        })
+        Some(Self { key, key_position, value, value_position })
     }
 }
 
@@ -273,22 +240,13 @@ mod tests {
     #[test]
     fn carriage_returns_and_byte_order_marks_work() {
         let text = "\u{feff}# version: 1.0\r\n\r\n# config:\r\n#   {\"a\":\r\n#   1}\r\n# executor_id: null\r\nexit\r\n";
-        assert_eq!(
-            fields(text),
-            json!({"version": "1.0", "config": {"a": 1}, "executor_id": null})
-        );
+        assert_eq!(fields(text), json!({"version": "1.0", "config": {"a": 1}, "executor_id": null}));
     }
 
     #[test]
     fn quotes_around_a_text_are_removed() {
-        assert_eq!(
-            fields("# name: \"a'b\"\n# version: '1'\n"),
-            json!({"name": "a'b", "version": "1"})
-        );
-        assert_eq!(
-            fields("# name: \"a'\n# version: \"\n"),
-            json!({"name": "\"a'", "version": "\""})
-        );
+        assert_eq!(fields("# name: \"a'b\"\n# version: '1'\n"), json!({"name": "a'b", "version": "1"}));
+        assert_eq!(fields("# name: \"a'\n# version: \"\n"), json!({"name": "\"a'", "version": "\""}));
         assert_eq!(
             fields("# executor_id: \"null\"\n# name: null"),
             json!({"executor_id": "null", "name": "null"})
@@ -323,11 +281,7 @@ mod tests {
     fn a_key_given_twice_is_a_problem() {
         let parsed = parse("# version: 1\n# version: 2\n");
         assert_eq!(
-            parsed
-                .problems
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>(),
+            parsed.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["2:3: `version` is given more than once"]
         );
         assert_eq!(parsed.text("version"), Some("1"));
@@ -335,20 +289,14 @@ mod tests {
 
     #[test]
     fn invalid_json_is_a_problem_where_it_goes_wrong() {
-        assert_eq!(
-            problems("# config: {\"a\": é}\n"),
-            ["1:17: `config` is not valid JSON: expected value"]
-        );
+        assert_eq!(problems("# config: {\"a\": é}\n"), ["1:17: `config` is not valid JSON: expected value"]);
         assert_eq!(
             problems("# config: {\n#  \"é\": 1,\n#  é\": x }\n"),
             ["3:4: `config` is not valid JSON: key must be a string"]
         );
         assert_eq!(
             problems("# config: {\n#  \"a\": 1,\n# version: 1\n# config: 1\necho"),
-            [
-                "1:3: `config` is not complete JSON",
-                "4:3: `config` is given more than once"
-            ]
+            ["1:3: `config` is not complete JSON", "4:3: `config` is given more than once"]
         );
         assert_eq!(problems("# config: {\"a\": 1}}\n# version: 1").len(), 1);
         assert_eq!(problems("# config: {\"a: 1}\n# prose\n# version: 1").len(), 1);
@@ -360,17 +308,11 @@ mod tests {
     #[test]
     fn attack_inputs_end_in_problems() {
         let count = 100_000;
-        assert_eq!(
-            problems(&format!("# config: {}{}\n", "[".repeat(count), "]".repeat(count))).len(),
-            1
-        );
+        assert_eq!(problems(&format!("# config: {}{}\n", "[".repeat(count), "]".repeat(count))).len(), 1);
         assert_eq!(problems(&format!("# config: {}", "[\n# ".repeat(count))).len(), 1);
         assert_eq!(problems(&"# config: [\n".repeat(count)).len(), count);
         assert_eq!(problems(&format!("# config: \"{}", "a".repeat(1 << 20))).len(), 1);
-        assert_eq!(
-            problems("# version: 1\n# name: \0\n"),
-            ["2:9: Syntax error: NUL byte"]
-        );
+        assert_eq!(problems("# version: 1\n# name: \0\n"), ["2:9: Syntax error: NUL byte"]);
         let long = "a".repeat(1 << 20);
         assert_eq!(fields(&format!("# name: {long}\n")), json!({ "name": long }));
     }

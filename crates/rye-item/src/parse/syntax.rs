@@ -22,13 +22,8 @@ const SIZE_LIMIT: usize = 2 * 1024 * 1024;
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Names by which the engine knows a tool: a value that cannot be read is a mistake, not somebody's variable.
-const METADATA_NAMES: [&str; 5] = [
-    "__version__",
-    "__tool_type__",
-    "__executor_id__",
-    "__category__",
-    "__tool_description__",
-];
+const METADATA_NAMES: [&str; 5] =
+    ["__version__", "__tool_type__", "__executor_id__", "__category__", "__tool_description__"];
 
 /// Why an expression did not become a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +44,7 @@ pub(super) fn read_tree(text: &str, language: &Language) -> Result<Tree, Problem
 fn read_tree_within(text: &str, language: &Language, time_limit: Duration) -> Result<Tree, Problem> {
     if text.len() > SIZE_LIMIT {
         let mebibytes = SIZE_LIMIT / (1024 * 1024);
-        return Err(Problem::new(format!(
-            "source text is longer than {mebibytes} MiB"
-        )));
+        return Err(Problem::new(format!("source text is longer than {mebibytes} MiB")));
     }
     if let Some(offset) = text.find('\0') {
         return Err(Problem::new("Syntax error: NUL byte").at(Position::of_offset(text, offset)));
@@ -66,11 +59,7 @@ fn read_tree_within(text: &str, language: &Language, time_limit: Duration) -> Re
     let mut reached = 0;
     let mut check_time = |state: &ParseState| {
         reached = state.current_byte_offset();
-        if start.elapsed() >= time_limit {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if start.elapsed() >= time_limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let tree = parser.parse_with_options(
         &mut |offset, _| bytes.get(offset..).unwrap_or_default(),
@@ -88,18 +77,13 @@ pub(super) fn sound_statements(root: Node<'_>) -> Vec<Node<'_>> {
         // What stands directly in an error may come from within a block.
         return Vec::new();
     }
-    children(root)
-        .into_iter()
-        .filter(|statement| !statement.has_error())
-        .collect()
+    children(root).into_iter().filter(|statement| !statement.has_error()).collect()
 }
 
 /// The named children of a node, without comments.
 pub(super) fn children(node: Node<'_>) -> Vec<Node<'_>> {
     let mut cursor = node.walk();
-    node.named_children(&mut cursor)
-        .filter(|child| !child.is_extra() || child.is_error())
-        .collect()
+    node.named_children(&mut cursor).filter(|child| !child.is_extra() || child.is_error()).collect()
 }
 
 /// The source text of a node.
@@ -109,11 +93,7 @@ pub(super) fn text_of<'a>(node: Node<'_>, text: &'a str) -> &'a str {
 
 /// Refuses a literal that would stand below `depth` others.
 pub(super) fn check_depth(node: Node<'_>, depth: usize) -> Result<(), Refusal> {
-    if depth < DEPTH_LIMIT {
-        Ok(())
-    } else {
-        Err(Refusal::TooDeep(node.start_byte()))
-    }
+    if depth < DEPTH_LIMIT { Ok(()) } else { Err(Refusal::TooDeep(node.start_byte())) }
 }
 
 /// A JSON integer, if the number fits one.
@@ -126,20 +106,14 @@ pub(super) fn integer(number: i128) -> Result<Value, Refusal> {
 
 /// A JSON number, if the number is finite.
 pub(super) fn float(number: f64) -> Result<Value, Refusal> {
-    serde_json::Number::from_f64(number)
-        .map(Value::Number)
-        .ok_or(Refusal::NotLiteral)
+    serde_json::Number::from_f64(number).map(Value::Number).ok_or(Refusal::NotLiteral)
 }
 
 /// The number that `rest` begins with, of exactly `digits` hexadecimal digits.
 pub(super) fn hexadecimal(rest: &str, digits: usize) -> Option<u32> {
     let digits = rest.get(..digits)?;
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if is_number {
-        u32::from_str_radix(digits, 16).ok()
-    } else {
-        None
-    }
+    if is_number { u32::from_str_radix(digits, 16).ok() } else { None }
 }
 
 /// What has been read so far from one text.
@@ -156,15 +130,7 @@ impl<'text> Collector<'text> {
             let position = Position::of_offset(text, first_error(root));
             parsed.problems.push(Problem::new("Syntax error").at(position));
         }
-        Self {
-            locator: Locator {
-                text,
-                offset: 0,
-                line: 1,
-                column: 1,
-            },
-            parsed,
-        }
+        Self { locator: Locator { text, offset: 0, line: 1, column: 1 }, parsed }
     }
 
     /// Takes what was assigned to `name` at `offset`: a value as a field, a refusal as the problem it may be.
@@ -179,16 +145,13 @@ impl<'text> Collector<'text> {
                 (format!("`{name}` must be a plain literal"), offset)
             }
             Err(Refusal::NotLiteral) => return,
-            Err(Refusal::TooDeep(place)) => (
-                format!("`{name}` is nested deeper than {DEPTH_LIMIT} levels"),
-                place,
-            ),
+            Err(Refusal::TooDeep(place)) => {
+                (format!("`{name}` is nested deeper than {DEPTH_LIMIT} levels"), place)
+            }
             Err(Refusal::Malformed(place, reason)) => (format!("Syntax error: {reason}"), place),
         };
         let position = self.locator.position(problem_offset);
-        self.parsed
-            .problems
-            .push(Problem::new(message).of(name).at(position));
+        self.parsed.problems.push(Problem::new(message).of(name).at(position));
     }
 
     /// All that was read.
@@ -219,10 +182,7 @@ impl Locator<'_> {
             }
         }
         self.offset = offset;
-        Position {
-            line: self.line,
-            column: self.column,
-        }
+        Position { line: self.line, column: self.column }
     }
 }
 
@@ -263,9 +223,7 @@ mod tests {
     }
 
     fn refusal(text: &str, time_limit: Duration) -> Option<String> {
-        read_tree_within(text, &python(), time_limit)
-            .err()
-            .map(|problem| problem.to_string())
+        read_tree_within(text, &python(), time_limit).err().map(|problem| problem.to_string())
     }
 
     #[test]
@@ -281,10 +239,7 @@ mod tests {
 
     #[test]
     fn nul_bytes_and_giants_are_refused_before_they_are_parsed() {
-        assert_eq!(
-            refusal("a\n\0", TIME_LIMIT),
-            Some("2:1: Syntax error: NUL byte".to_owned())
-        );
+        assert_eq!(refusal("a\n\0", TIME_LIMIT), Some("2:1: Syntax error: NUL byte".to_owned()));
         assert_eq!(
             refusal(&" ".repeat(3 << 20), TIME_LIMIT),
             Some("source text is longer than 2 MiB".to_owned())
@@ -294,34 +249,19 @@ mod tests {
     #[test]
     fn positions_are_found_forwards_and_backwards() {
         let text = "é1\r\n345\n";
-        let mut locator = Locator {
-            text,
-            offset: 0,
-            line: 1,
-            column: 1,
-        };
+        let mut locator = Locator { text, offset: 0, line: 1, column: 1 };
         for offset in [0, 2, 3, 5, 6, 9, 2, 0] {
-            assert_eq!(
-                locator.position(offset),
-                Position::of_offset(text, offset),
-                "{offset}"
-            );
+            assert_eq!(locator.position(offset), Position::of_offset(text, offset), "{offset}");
         }
     }
 
     #[test]
     fn the_first_error_is_the_first_in_the_text() {
-        for (text, expected) in [
-            ("a = = 1\nb = = 2\n", 4),
-            ("a = 1\nb = (\n", 6),
-            ("if x:\n    a = = 1\n", 14),
-        ] {
+        for (text, expected) in
+            [("a = = 1\nb = = 2\n", 4), ("a = 1\nb = (\n", 6), ("if x:\n    a = = 1\n", 14)]
+        {
             let tree = read_tree(text, &python()).map_err(|problem| problem.to_string());
-            assert_eq!(
-                tree.map(|tree| first_error(tree.root_node())),
-                Ok(expected),
-                "{text:?}"
-            );
+            assert_eq!(tree.map(|tree| first_error(tree.root_node())), Ok(expected), "{text:?}");
         }
     }
 }

@@ -67,17 +67,12 @@ impl Index {
     }
 
     fn in_memory() -> rusqlite::Result<Self> {
-        let index = Self {
-            connection: Connection::open_in_memory()?,
-        };
+        let index = Self { connection: Connection::open_in_memory()? };
         index.connection.execute_batch(CREATE)?;
         Ok(index)
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this module is the one that opens the index"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this module is the one that opens the index")]
     fn open_file(path: &Path) -> rusqlite::Result<Self> {
         if let Some(folder) = path.parent() {
             lillux::file::create_folders(folder, true)
@@ -151,9 +146,7 @@ impl Index {
         for space in spaces.order() {
             let mut files = known.remove(&space.to_string()).unwrap_or_default();
             for entry in spaces.walk(&space, &ItemType::FINDABLE).entries {
-                let is_known = files
-                    .remove(&entry.relative)
-                    .is_some_and(|file| file.stamp == entry.stamp);
+                let is_known = files.remove(&entry.relative).is_some_and(|file| file.stamp == entry.stamp);
                 stale += usize::from(!is_known);
             }
             stale += files.len();
@@ -168,24 +161,13 @@ impl Index {
         let mut rows = statement.query([])?;
         let mut known: HashMap<String, HashMap<String, Known>> = HashMap::new();
         while let Some(row) = rows.next()? {
-            let stamp = Stamp {
-                size: row.get(3)?,
-                modified: row.get(4)?,
-                changed: row.get(5)?,
-            };
+            let stamp = Stamp { size: row.get(3)?, modified: row.get(4)?, changed: row.get(5)? };
             let space = row.get_ref(1)?.as_str()?;
             if !known.contains_key(space) {
                 known.insert(space.to_owned(), HashMap::new());
             }
             if let Some(files) = known.get_mut(space) {
-                files.insert(
-                    row.get(2)?,
-                    Known {
-                        row: row.get(0)?,
-                        stamp,
-                        is_seen: false,
-                    },
-                );
+                files.insert(row.get(2)?, Known { row: row.get(0)?, stamp, is_seen: false });
             }
         }
         Ok(known)
@@ -198,9 +180,8 @@ impl Index {
         changed: &[(Space, Entry)],
         progress: Progress<'_>,
     ) -> rusqlite::Result<()> {
-        let transaction = self
-            .connection
-            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let transaction =
+            self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
             let mut remove_item = transaction.prepare("DELETE FROM items WHERE id = ?1")?;
             let mut remove_words = transaction.prepare("DELETE FROM words WHERE rowid = ?1")?;

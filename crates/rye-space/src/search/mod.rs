@@ -80,15 +80,8 @@ pub struct Found {
 pub fn index_path(roots: &Roots) -> PathBuf {
     let project = roots.project.as_deref().map(real).unwrap_or_default();
     let user = real(&roots.user);
-    let pieces = [
-        project.as_os_str().as_encoded_bytes(),
-        b"\0",
-        user.as_os_str().as_encoded_bytes(),
-    ];
-    roots
-        .cache
-        .join("index")
-        .join(format!("{}.db", Digest::of_pieces(pieces).short()))
+    let pieces = [project.as_os_str().as_encoded_bytes(), b"\0", user.as_os_str().as_encoded_bytes()];
+    roots.cache.join("index").join(format!("{}.db", Digest::of_pieces(pieces).short()))
 }
 
 /// Searches the index, which is brought up to date first unless `is_fresh`. An index that fails is made anew once.
@@ -129,11 +122,7 @@ fn attempt(
 
 /// Where a space stands: lower is higher precedence.
 fn ranks(spaces: &Spaces) -> HashMap<String, usize> {
-    spaces
-        .order()
-        .enumerate()
-        .map(|(rank, space)| (space.to_string(), rank))
-        .collect()
+    spaces.order().enumerate().map(|(rank, space)| (space.to_string(), rank)).collect()
 }
 
 fn find(connection: &Connection, spaces: &Spaces, request: &Request) -> rusqlite::Result<Found> {
@@ -165,26 +154,14 @@ fn find(connection: &Connection, spaces: &Spaces, request: &Request) -> rusqlite
             .then_with(|| left.space.cmp(&right.space))
     });
     hits.truncate(request.limit);
-    let suggestions = if total == 0 {
-        near::suggest(connection, request)?
-    } else {
-        Vec::new()
-    };
-    Ok(Found {
-        hits,
-        total,
-        suggestions,
-    })
+    let suggestions = if total == 0 { near::suggest(connection, request)? } else { Vec::new() };
+    Ok(Found { hits, total, suggestions })
 }
 
 fn weights(spaces: &Spaces, item_type: ItemType) -> [f64; 5] {
     let declared = &spaces.extractors().of(item_type).search_weights;
-    ["title", "name", "description", "category", "content"].map(|field| {
-        declared
-            .iter()
-            .find(|(known, _)| known == field)
-            .map_or(0.0, |(_, weight)| *weight)
-    })
+    ["title", "name", "description", "category", "content"]
+        .map(|field| declared.iter().find(|(known, _)| known == field).map_or(0.0, |(_, weight)| *weight))
 }
 
 /// One row of the ranking: the item's row number and its score.
@@ -247,16 +224,17 @@ fn find_in(
     Ok((hits, total))
 }
 
+/// The query, narrowed to types and tier. Every indexed item has a findable type, so all of them need no narrowing.
 fn with_facets(query: &Query, types: &[ItemType], tier: Option<Tier>) -> String {
-    let types = types
-        .iter()
-        .map(|item_type| format!("facets : \"type{item_type}\""))
-        .collect::<Vec<_>>()
-        .join(" OR ");
-    let tier = tier
-        .map(|tier| format!(" AND facets : \"tier{tier}\""))
-        .unwrap_or_default();
-    format!("({}) AND ({types}){tier}", query.to_match())
+    let mut expression = format!("({})", query.to_match());
+    if types.len() < ItemType::FINDABLE.len() {
+        let types = types.iter().map(|item_type| format!("facets : \"type{item_type}\"")).collect::<Vec<_>>();
+        expression.push_str(&format!(" AND ({})", types.join(" OR ")));
+    }
+    if let Some(tier) = tier {
+        expression.push_str(&format!(" AND facets : \"tier{tier}\""));
+    }
+    expression
 }
 
 /// All matching rows, best first.
@@ -269,16 +247,12 @@ fn rank(
     let score = if is_everything {
         "0.0".to_owned()
     } else {
-        format!(
-            "-bm25(words, {}, 0.0)",
-            weights.map(|weight| format!("{weight:?}")).join(", ")
-        )
+        format!("-bm25(words, {}, 0.0)", weights.map(|weight| format!("{weight:?}")).join(", "))
     };
     let mut statement =
         connection.prepare_cached(&format!("SELECT rowid, {score} FROM words WHERE words MATCH ?1"))?;
-    let mut ranked: Vec<Ranked> = statement
-        .query_map([expression], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Result<_, _>>()?;
+    let mut ranked: Vec<Ranked> =
+        statement.query_map([expression], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
     ranked.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
     Ok(ranked)
 }
@@ -292,9 +266,7 @@ fn shadows_of(
         connection.prepare_cached("SELECT space FROM items WHERE type = ?1 AND item_id = ?2")?;
     let own = ranks.get(&hit.space).copied().unwrap_or(usize::MAX);
     let mut spaces: Vec<String> = statement
-        .query_map([hit.item.item_type.as_str(), hit.item.id.as_str()], |row| {
-            row.get(0)
-        })?
+        .query_map([hit.item.item_type.as_str(), hit.item.id.as_str()], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     spaces.retain(|space| ranks.get(space).copied().unwrap_or(usize::MAX) > own);
     spaces.sort_by_key(|space| ranks.get(space).copied().unwrap_or(usize::MAX));

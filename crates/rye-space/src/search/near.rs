@@ -49,11 +49,7 @@ pub(super) fn suggest(connection: &Connection, request: &Request) -> rusqlite::R
 
 fn trigrams(word: &str) -> Vec<String> {
     let letters: Vec<char> = word.to_lowercase().chars().collect();
-    letters
-        .windows(3)
-        .take(64)
-        .map(|window| window.iter().collect())
-        .collect()
+    letters.windows(3).take(64).map(|window| window.iter().collect()).collect()
 }
 
 /// Shared trigrams over all trigrams.

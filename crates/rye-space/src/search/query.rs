@@ -95,10 +95,7 @@ impl Query {
         if tokens.len() > MAX_TERMS * 4 {
             return Err(QueryError::TooLarge);
         }
-        let mut reader = Reader {
-            tokens: &tokens,
-            next: 0,
-        };
+        let mut reader = Reader { tokens: &tokens, next: 0 };
         let query = reader.either(0)?;
         if reader.next < tokens.len() {
             return Err(QueryError::Unbalanced);
@@ -159,11 +156,7 @@ impl Query {
 fn write_words(text: &str, suffix: &str, out: &mut String) {
     // A word without a letter or digit has no token in the index: it restricts nothing.
     if text.chars().any(char::is_alphanumeric) {
-        let _ = write!(
-            out,
-            "({COLUMNS} : \"{}\"{suffix})",
-            text.replace(['"', '\0'], " ")
-        );
+        let _ = write!(out, "({COLUMNS} : \"{}\"{suffix})", text.replace(['"', '\0'], " "));
     } else {
         out.push_str(EVERYTHING);
     }
@@ -290,10 +283,7 @@ mod tests {
         assert_eq!(Query::parse("\"open phrase"), Ok(words("open phrase")));
         assert_eq!(Query::parse(&"(".repeat(100)), Err(QueryError::TooLarge));
         assert_eq!(Query::parse(&"a ".repeat(1000)), Err(QueryError::TooLarge));
-        assert_eq!(
-            words("a\" OR facets:x").to_match(),
-            format!("({COLUMNS} : \"a  OR facets:x\")")
-        );
+        assert_eq!(words("a\" OR facets:x").to_match(), format!("({COLUMNS} : \"a  OR facets:x\")"));
     }
 
     #[test]

@@ -21,11 +21,7 @@ pub(super) fn is_order_known(connection: &Connection, spaces: &Spaces) -> rusqli
 }
 
 fn order(spaces: &Spaces) -> String {
-    spaces
-        .order()
-        .map(|space| space.to_string())
-        .collect::<Vec<_>>()
-        .join(" ")
+    spaces.order().map(|space| space.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// Works out anew which rows are hidden, and by which space.
@@ -39,23 +35,14 @@ pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Resu
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (item_type, space, extension): (String, String, String) = (row.get(1)?, row.get(3)?, row.get(4)?);
-        let known = item_type
-            .parse()
-            .ok()
-            .map(|item_type: ItemType| &spaces.extractors().of(item_type).extensions);
-        let order = known
-            .and_then(|list| list.iter().position(|known| *known == extension))
-            .unwrap_or(usize::MAX);
+        let known =
+            item_type.parse().ok().map(|item_type: ItemType| &spaces.extractors().of(item_type).extensions);
+        let order =
+            known.and_then(|list| list.iter().position(|known| *known == extension)).unwrap_or(usize::MAX);
         let rank = ranks.get(&space).copied().unwrap_or(usize::MAX);
-        by_item
-            .entry((item_type, row.get(2)?))
-            .or_default()
-            .push((rank, order, row.get(0)?, space));
+        by_item.entry((item_type, row.get(2)?)).or_default().push((rank, order, row.get(0)?, space));
     }
-    connection.execute(
-        "UPDATE items SET hidden_by = NULL WHERE hidden_by IS NOT NULL",
-        [],
-    )?;
+    connection.execute("UPDATE items SET hidden_by = NULL WHERE hidden_by IS NOT NULL", [])?;
     let mut hide = connection.prepare("UPDATE items SET hidden_by = ?2 WHERE id = ?1")?;
     for mut files in by_item.into_values() {
         files.sort();
@@ -64,10 +51,7 @@ pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Resu
             hide.execute(params![row, winner])?;
         }
     }
-    connection.execute(
-        "INSERT OR REPLACE INTO facts (name, value) VALUES ('order', ?1)",
-        [order(spaces)],
-    )?;
+    connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('order', ?1)", [order(spaces)])?;
     Ok(())
 }
 
@@ -75,7 +59,5 @@ pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Resu
 pub(super) fn hidden_rows(connection: &Connection) -> rusqlite::Result<HashMap<i64, String>> {
     let mut statement =
         connection.prepare_cached("SELECT id, hidden_by FROM items WHERE hidden_by IS NOT NULL")?;
-    statement
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect()
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }

@@ -34,10 +34,7 @@ impl Watcher {
         for folder in spaces.order().filter_map(|space| spaces.folder(&space)) {
             watch_space(&mut watcher, &folder)?;
         }
-        Some(Self {
-            _watcher: watcher,
-            has_stirred,
-        })
+        Some(Self { _watcher: watcher, has_stirred })
     }
 
     /// Whether anything stirred since the last call.

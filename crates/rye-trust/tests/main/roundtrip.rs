@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use rye_item::{ItemType, SignatureFormat};
 use rye_trust::coverage::{Content, compare};
 use rye_trust::signature::{Layout, Timestamp};
-use rye_trust::{Coverage, Identity, Signed, Verdict, sign};
+use rye_trust::{Coverage, Signed, Verdict, sign};
 
-use crate::support::{Kind, document, judge, kind, kinds, noon, sample, signed, signed_by, vector_key};
+use crate::support::{Kind, judge, kind, kinds, noon, sample, signed, signed_by, vector_key};
 
 const SHEBANG: &str = "#!/usr/bin/env run\n";
 
@@ -20,25 +20,11 @@ fn without_line(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
 fn contents(kind: &Kind) -> Vec<Vec<u8>> {
     let text = sample(kind);
     let with_shebang = format!("{SHEBANG}{text}");
-    let mut texts: Vec<String> = [
-        text,
-        &with_shebang,
-        text.trim_end(),
-        with_shebang.trim_end(),
-        "",
-        "\n",
-        SHEBANG,
-        "x",
-    ]
-    .into_iter()
-    .flat_map(|text| {
-        [
-            text.to_owned(),
-            text.replace('\n', "\r\n"),
-            text.replace('\n', "\r"),
-        ]
-    })
-    .collect();
+    let mut texts: Vec<String> =
+        [text, &with_shebang, text.trim_end(), with_shebang.trim_end(), "", "\n", SHEBANG, "x"]
+            .into_iter()
+            .flat_map(|text| [text.to_owned(), text.replace('\n', "\r\n"), text.replace('\n', "\r")])
+            .collect();
     texts.push(format!("{SHEBANG}{}", text.replace('\n', "\r\n")));
     texts.push(format!("{}{text}", SHEBANG.replace('\n', "\r\n")));
     texts.push(format!("\u{feff}{text}"));
@@ -61,11 +47,7 @@ fn check_laws(kind: &Kind, content: &[u8]) {
     assert_eq!(bytes.len() - content.len(), layout.line.len());
 
     let content_of = compare(kind.item_type, &bytes, &layout);
-    let Content::Intact {
-        coverage: Coverage::Full,
-        uncovered,
-    } = content_of
-    else {
+    let Content::Intact { coverage: Coverage::Full, uncovered } = content_of else {
         panic!("{content_of:?}");
     };
     assert!(
@@ -80,10 +62,7 @@ fn check_laws(kind: &Kind, content: &[u8]) {
 
 #[test]
 fn every_kind_of_file_can_be_signed_but_json() {
-    let all: Vec<_> = kinds()
-        .iter()
-        .map(|kind| format!("{}{}", kind.item_type, kind.extension))
-        .collect();
+    let all: Vec<_> = kinds().iter().map(|kind| format!("{}{}", kind.item_type, kind.extension)).collect();
     let expected = "directive.md tool.py tool.yaml tool.yml tool.js tool.ts tool.mjs tool.cjs tool.sh tool.toml \
                     knowledge.md knowledge.yaml knowledge.yml config.yaml config.yml config.toml";
     assert_eq!(all.join(" "), expected);
@@ -113,14 +92,9 @@ fn the_line_has_the_files_own_line_break() {
         assert!(is_unix(line_of(String::new())));
         assert!(is_unix(line_of("one line".to_owned())));
         assert!(is_windows(line_of(text.replace('\n', "\r\n"))));
-        assert!(is_windows(line_of(
-            format!("{SHEBANG}{text}").replace('\n', "\r\n")
-        )));
+        assert!(is_windows(line_of(format!("{SHEBANG}{text}").replace('\n', "\r\n"))));
         if kind.format.after_shebang {
-            assert!(is_windows(line_of(format!(
-                "{}one line",
-                SHEBANG.replace('\n', "\r\n")
-            ))));
+            assert!(is_windows(line_of(format!("{}one line", SHEBANG.replace('\n', "\r\n")))));
         }
     }
 }
@@ -130,10 +104,7 @@ fn the_line_stands_behind_a_shebang_where_the_format_lets_it() {
     for kind in kinds() {
         let bytes = signed(format!("{SHEBANG}{}", sample(&kind)).as_bytes(), &kind.format);
         assert_eq!(bytes.starts_with(SHEBANG.as_bytes()), kind.format.after_shebang);
-        assert_eq!(
-            Layout::of(&bytes, &kind.format).shebang.is_empty(),
-            !kind.format.after_shebang
-        );
+        assert_eq!(Layout::of(&bytes, &kind.format).shebang.is_empty(), !kind.format.after_shebang);
     }
 }
 
@@ -173,21 +144,13 @@ fn another_key_replaces_the_line_and_another_line_break_is_repaired() {
 #[test]
 fn a_line_that_is_no_signature_is_content() {
     let kind = kind(ItemType::Tool, ".py");
-    for line in [
-        "# rye:unsigned\n",
-        "# rye:signed:soon\n",
-        "# kiwi-mcp:validated:x\n",
-        "#rye:signed:\n",
-    ] {
+    for line in ["# rye:unsigned\n", "# rye:signed:soon\n", "# kiwi-mcp:validated:x\n", "#rye:signed:\n"] {
         check_laws(&kind, format!("{line}x = 1\n").as_bytes());
     }
     let twice = [signed(b"x = 1\n", &kind.format), signed(b"y = 2\n", &kind.format)].concat();
     let again = signed(&twice, &kind.format);
     assert_eq!(
-        again
-            .split(|byte| *byte == b'\n')
-            .filter(|line| line.starts_with(b"# rye:signed:"))
-            .count(),
+        again.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"# rye:signed:")).count(),
         2
     );
     assert_eq!(judge(&kind, &again).verdict, Verdict::Full);
@@ -258,15 +221,5 @@ proptest! {
         prop_assert_eq!(layout.line.end, layout.content.start);
         prop_assert_eq!(layout.content.end, bytes.len());
         prop_assert_eq!(layout.signature.is_some(), !layout.line.is_empty());
-    }
-
-    #[test]
-    fn an_identity_survives_its_document(owner in any::<String>(), version in any::<String>(), may_introduce: bool,
-                                         projects in prop::option::of(prop::collection::vec(any::<String>(), 0..4))) {
-        let key = vector_key();
-        let identity = Identity { may_introduce, projects, version, ..Identity::new(key.public(), &owner) };
-        let back = document(&identity, key);
-        prop_assert!(back.is_self_signed());
-        prop_assert_eq!(Identity { signature: None, ..back }, identity);
     }
 }

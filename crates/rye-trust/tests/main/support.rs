@@ -51,11 +51,7 @@ pub fn kinds() -> Vec<Kind> {
         let extractor = Extractor::from_value(item_type, &value).expect("shipped extractor");
         for extension in &extractor.extensions {
             if let Some(format) = extractor.format_for(extension) {
-                kinds.push(Kind {
-                    item_type,
-                    extension: extension.clone(),
-                    format: format.clone(),
-                });
+                kinds.push(Kind { item_type, extension: extension.clone(), format: format.clone() });
             }
         }
     }
@@ -121,11 +117,7 @@ pub fn signed(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
 
 /// A signed identity document, read back.
 pub fn document(identity: &Identity, signer: &SecretKey) -> Identity {
-    let bytes = signed_by(
-        identity.to_document().as_bytes(),
-        &rye_trust::identity::format(),
-        signer,
-    );
+    let bytes = signed_by(identity.to_document().as_bytes(), &rye_trust::identity::format(), signer);
     Identity::parse(&bytes).expect("own document")
 }
 
@@ -185,8 +177,5 @@ pub fn is_good(verdict: Verdict) -> bool {
 /// The bytes of a file that somebody vouches for: all but the uncovered ranges.
 pub fn covered(bytes: &[u8], uncovered: &[Range<usize>]) -> Vec<u8> {
     let is_covered = |place: &usize| !uncovered.iter().any(|range| range.contains(place));
-    (0..bytes.len())
-        .filter(is_covered)
-        .map(|place| bytes[place])
-        .collect()
+    (0..bytes.len()).filter(is_covered).map(|place| bytes[place]).collect()
 }

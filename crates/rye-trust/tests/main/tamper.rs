@@ -22,74 +22,42 @@ fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |name: &str, kind: &Kind, bytes: Vec<u8>| {
         let name = format!("{name} {}{}", kind.item_type, kind.extension);
-        cases.push(Case {
-            name,
-            kind: kind.clone(),
-            bytes,
-        });
+        cases.push(Case { name, kind: kind.clone(), bytes });
     };
     for kind in kinds() {
         let text = sample(&kind);
         add("plain", &kind, signed(text.as_bytes(), &kind.format));
     }
-    for kind in [
-        kind(ItemType::Tool, ".py"),
-        kind(ItemType::Directive, ".md"),
-        kind(ItemType::Knowledge, ".md"),
-    ] {
+    for kind in
+        [kind(ItemType::Tool, ".py"), kind(ItemType::Directive, ".md"), kind(ItemType::Knowledge, ".md")]
+    {
         let text = sample(&kind);
-        add(
-            "crlf",
-            &kind,
-            signed(text.replace('\n', "\r\n").as_bytes(), &kind.format),
-        );
+        add("crlf", &kind, signed(text.replace('\n', "\r\n").as_bytes(), &kind.format));
         let shebang = format!("#!/usr/bin/env run\n{text}");
         add("empty", &kind, signed(b"", &kind.format));
         add("one line", &kind, signed(b"x", &kind.format));
-        add(
-            "no final line break",
-            &kind,
-            signed(text.trim_end().as_bytes(), &kind.format),
-        );
+        add("no final line break", &kind, signed(text.trim_end().as_bytes(), &kind.format));
         add("shebang", &kind, signed(shebang.as_bytes(), &kind.format));
-        add(
-            "shebang crlf",
-            &kind,
-            signed(shebang.replace('\n', "\r\n").as_bytes(), &kind.format),
-        );
+        add("shebang crlf", &kind, signed(shebang.replace('\n', "\r\n").as_bytes(), &kind.format));
         add("shebang only", &kind, signed(b"#!/bin/sh\n", &kind.format));
-        add(
-            "registry",
-            &kind,
-            with_registry(&signed(text.as_bytes(), &kind.format), &kind),
-        );
+        add("registry", &kind, with_registry(&signed(text.as_bytes(), &kind.format), &kind));
         add("line breaks", &kind, signed(b"\n\r\n\n\r\n", &kind.format));
     }
     let directive = kind(ItemType::Directive, ".md");
-    add(
-        "xml only",
-        &directive,
-        signed(b"<directive>x</directive>", &directive.format),
-    );
+    add("xml only", &directive, signed(b"<directive>x</directive>", &directive.format));
     let vectors: Value = serde_json::from_str(include_str!("../fixtures/vectors.json")).expect("vectors");
     for item in vectors["items"].as_array().expect("items") {
         let path = item["path"].as_str().expect("path");
         let item_type: ItemType = item["type"].as_str().expect("type").parse().expect("a type");
         let (_, extension) = path.rsplit_once('.').expect("an extension");
         let kind = kind(item_type, &format!(".{extension}"));
-        add(
-            path,
-            &kind,
-            item["signed"].as_str().expect("text").as_bytes().to_vec(),
-        );
+        add(path, &kind, item["signed"].as_str().expect("text").as_bytes().to_vec());
     }
     cases
 }
 
 fn line_of(bytes: &[u8], kind: &Kind) -> SignatureLine {
-    Layout::of(bytes, &kind.format)
-        .signature
-        .expect("a signature line")
+    Layout::of(bytes, &kind.format).signature.expect("a signature line")
 }
 
 /// The same file with other words in its signature line.
@@ -103,10 +71,7 @@ fn with_registry(bytes: &[u8], kind: &Kind) -> Vec<u8> {
     with_line(
         bytes,
         kind,
-        &SignatureLine {
-            registry: Some("hub@some-one".to_owned()),
-            ..line_of(bytes, kind)
-        },
+        &SignatureLine { registry: Some("hub@some-one".to_owned()), ..line_of(bytes, kind) },
     )
 }
 
@@ -117,11 +82,7 @@ fn for_each_case(check: impl Fn(&Case, &Report) + Sync) {
     std::thread::scope(|scope| {
         for share in cases.chunks(cases.len().div_ceil(threads)) {
             let check = &check;
-            scope.spawn(move || {
-                share
-                    .iter()
-                    .for_each(|case| check(case, &judge(&case.kind, &case.bytes)))
-            });
+            scope.spawn(move || share.iter().for_each(|case| check(case, &judge(&case.kind, &case.bytes))));
         }
     });
 }
@@ -147,16 +108,9 @@ fn verdict_on(case: &Case, before: &Report, changed: &[u8], what: &str) -> Verdi
 
 #[test]
 fn the_files_are_good_before_they_are_changed() {
-    let partial = [
-        ".ai/directives/demo/d.md directive.md",
-        ".ai/knowledge/demo/dash.md knowledge.md",
-    ];
+    let partial = [".ai/directives/demo/d.md directive.md", ".ai/knowledge/demo/dash.md knowledge.md"];
     for case in cases() {
-        let expected = if partial.contains(&case.name.as_str()) {
-            Verdict::Partial
-        } else {
-            Verdict::Full
-        };
+        let expected = if partial.contains(&case.name.as_str()) { Verdict::Partial } else { Verdict::Full };
         assert_eq!(judge(&case.kind, &case.bytes).verdict, expected, "{}", case.name);
     }
 }
@@ -174,11 +128,7 @@ fn a_changed_byte_is_seen() {
                 changed[place] = new;
                 let what = format!("byte {place} made {new:#04x}");
                 let verdict = verdict_on(case, before, &changed, &what);
-                assert!(
-                    is_uncovered || verdict != before.verdict,
-                    "{}: {what} is {verdict:?}",
-                    case.name
-                );
+                assert!(is_uncovered || verdict != before.verdict, "{}: {what} is {verdict:?}", case.name);
             }
         }
     });
@@ -193,11 +143,7 @@ fn a_missing_byte_is_seen() {
             let what = format!("byte {place} removed");
             let verdict = verdict_on(case, before, &changed, &what);
             let is_uncovered = before.uncovered.iter().any(|range| range.contains(&place));
-            assert!(
-                is_uncovered || verdict != before.verdict,
-                "{}: {what} is {verdict:?}",
-                case.name
-            );
+            assert!(is_uncovered || verdict != before.verdict, "{}: {what} is {verdict:?}", case.name);
         }
     });
 }
@@ -207,29 +153,17 @@ fn an_added_byte_is_seen() {
     for_each_case(|case, before| {
         for place in 0..=case.bytes.len() {
             let double = case.bytes.get(place).copied();
-            for new in double
-                .into_iter()
-                .chain([b'\n', b'\r', b' ', b'=', b'0', b'#', 0, 0xff])
-            {
+            for new in double.into_iter().chain([b'\n', b'\r', b' ', b'=', b'0', b'#', 0, 0xff]) {
                 let mut changed = case.bytes.clone();
                 changed.insert(place, new);
                 let what = format!("{new:#04x} added at {place}");
                 let verdict = verdict_on(case, before, &changed, &what);
                 // At the edge of an uncovered range an added byte joins it, and so does one at the edge of a run of
                 // the same bytes that ends there: nobody can tell where in the run it was added.
-                let run = case.bytes[place..]
-                    .iter()
-                    .take_while(|byte| **byte == new)
-                    .count();
-                let is_beside = before
-                    .uncovered
-                    .iter()
-                    .any(|range| range.start <= place + run && place <= range.end);
-                assert!(
-                    is_beside || verdict != before.verdict,
-                    "{}: {what} is {verdict:?}",
-                    case.name
-                );
+                let run = case.bytes[place..].iter().take_while(|byte| **byte == new).count();
+                let is_beside =
+                    before.uncovered.iter().any(|range| range.start <= place + run && place <= range.end);
+                assert!(is_beside || verdict != before.verdict, "{}: {what} is {verdict:?}", case.name);
             }
         }
     });
@@ -240,12 +174,7 @@ fn a_file_cut_short_is_seen() {
     for_each_case(|case, before| {
         for place in 0..case.bytes.len() {
             verdict_on(case, before, &case.bytes[..place], &format!("cut at {place}"));
-            verdict_on(
-                case,
-                before,
-                &case.bytes[place + 1..],
-                &format!("begun behind {place}"),
-            );
+            verdict_on(case, before, &case.bytes[place + 1..], &format!("begun behind {place}"));
         }
     });
 }
@@ -264,21 +193,12 @@ fn other_line_ends_are_seen_and_named() {
             ("all of LF to CRLF", text.replace('\n', "\r\n")),
             ("all of CRLF to LF", windows_text.replace("\r\n", "\n")),
             ("only the line's to CRLF", format!("{first}\r\n{rest}")),
-            (
-                "only the content's to CRLF",
-                format!("{first}\n{}", rest.replace('\n', "\r\n")),
-            ),
+            ("only the content's to CRLF", format!("{first}\n{}", rest.replace('\n', "\r\n"))),
             ("only the line's to LF", windows_text.replacen("\r\n", "\n", 1)),
         ];
         for (what, changed) in variants {
             let report = judge(&kind, changed.as_bytes());
-            assert_eq!(
-                report.verdict,
-                Verdict::Tampered,
-                "{}{}: {what}",
-                kind.item_type,
-                kind.extension
-            );
+            assert_eq!(report.verdict, Verdict::Tampered, "{}{}: {what}", kind.item_type, kind.extension);
             assert_eq!(
                 report.reason.as_deref(),
                 Some("only line endings differ from what was signed"),
@@ -294,23 +214,14 @@ fn other_line_ends_are_seen_and_named() {
             ("a line separator", format!("{first}\u{2028}{rest}")),
         ] {
             let verdict = judge(&kind, changed.as_bytes()).verdict;
-            assert!(
-                !is_good(verdict),
-                "{}{}: {what} is {verdict:?}",
-                kind.item_type,
-                kind.extension
-            );
+            assert!(!is_good(verdict), "{}{}: {what} is {verdict:?}", kind.item_type, kind.extension);
         }
     }
     for bare in ["", "\r", "\r\n"] {
         let kind = kind(ItemType::Tool, ".py");
         let empty = String::from_utf8(signed(b"", &kind.format)).expect("text");
         let changed = format!("{}{bare}", empty.trim_end());
-        assert_eq!(
-            judge(&kind, changed.as_bytes()).verdict,
-            Verdict::Tampered,
-            "{bare:?}"
-        );
+        assert_eq!(judge(&kind, changed.as_bytes()).verdict, Verdict::Tampered, "{bare:?}");
     }
 }
 
@@ -325,13 +236,8 @@ fn base64_has_two_spellings_and_no_more() {
     assert_eq!(spelt(&format!("{text}==")), Verdict::Full);
     let standard = text.replace('-', "+").replace('_', "/");
     assert_ne!(&standard, text);
-    for other in [
-        format!("{text}="),
-        format!("{text}==="),
-        format!("={text}"),
-        standard,
-        format!("{text}A"),
-    ] {
+    for other in [format!("{text}="), format!("{text}==="), format!("={text}"), standard, format!("{text}A")]
+    {
         assert_eq!(spelt(&other), Verdict::Unsigned, "{other}");
     }
     // The last character holds four bits that no byte of the signature uses.
@@ -352,21 +258,12 @@ fn a_line_of_another_file_key_or_place_does_not_count() {
         let verdict = |bytes: &[u8]| judge(&kind, bytes).verdict;
         let (ours_line, foreign_line) = (line_of(&ours, &kind), line_of(&foreign, &kind));
 
-        assert_eq!(
-            verdict(&with_line(&ours, &kind, &foreign_line)),
-            Verdict::Tampered
-        );
-        let mixed = SignatureLine {
-            hash: ours_line.hash,
-            ..foreign_line
-        };
+        assert_eq!(verdict(&with_line(&ours, &kind, &foreign_line)), Verdict::Tampered);
+        let mixed = SignatureLine { hash: ours_line.hash, ..foreign_line };
         assert_eq!(verdict(&with_line(&ours, &kind, &mixed)), Verdict::Tampered);
         let theirs = signed_by(&ours, &kind.format, &other);
         assert_eq!(verdict(&theirs), Verdict::Untrusted);
-        let claimed = SignatureLine {
-            fingerprint: key.public().fingerprint(),
-            ..line_of(&theirs, &kind)
-        };
+        let claimed = SignatureLine { fingerprint: key.public().fingerprint(), ..line_of(&theirs, &kind) };
         assert_eq!(verdict(&with_line(&theirs, &kind, &claimed)), Verdict::Tampered);
 
         assert_eq!(verdict(sample(&kind).as_bytes()), Verdict::Unsigned);
@@ -381,22 +278,13 @@ fn a_line_of_another_file_key_or_place_does_not_count() {
 fn a_line_in_another_comment_syntax_does_not_count() {
     let formats: Vec<_> = ["#", "//", "<!--"]
         .into_iter()
-        .map(|prefix| {
-            kinds()
-                .into_iter()
-                .find(|kind| kind.format.prefix == prefix)
-                .expect("a kind")
-                .format
-        })
+        .map(|prefix| kinds().into_iter().find(|kind| kind.format.prefix == prefix).expect("a kind").format)
         .collect();
     for kind in kinds() {
         for format in &formats {
             let verdict = judge(&kind, &signed(sample(&kind).as_bytes(), format)).verdict;
-            let expected = if kind.format.prefix == format.prefix {
-                Verdict::Full
-            } else {
-                Verdict::Unsigned
-            };
+            let expected =
+                if kind.format.prefix == format.prefix { Verdict::Full } else { Verdict::Unsigned };
             assert_eq!(verdict, expected, "{kind:?} {format:?}");
         }
     }
@@ -420,23 +308,12 @@ fn only_verified_files_pass_and_others_come_back_with_a_report() {
     for (bytes, misplacement, verdict) in [
         (b"x = 1\n".to_vec(), None, Verdict::Unsigned),
         ([&good.bytes[..], b"y"].concat(), None, Verdict::Tampered),
-        (
-            good.bytes.clone(),
-            Some("it lies elsewhere".to_owned()),
-            Verdict::Misplaced,
-        ),
+        (good.bytes.clone(), Some("it lies elsewhere".to_owned()), Verdict::Misplaced),
     ] {
-        let file = File {
-            misplacement: misplacement.clone(),
-            ..File::new(&kind, Space::User, bytes.clone())
-        };
-        let Err(refusal) = verify(file, vector_ring()) else {
-            panic!("{verdict:?} passed")
-        };
-        assert_eq!(
-            (refusal.report.verdict, &refusal.subject.bytes),
-            (verdict, &bytes)
-        );
+        let file =
+            File { misplacement: misplacement.clone(), ..File::new(&kind, Space::User, bytes.clone()) };
+        let Err(refusal) = verify(file, vector_ring()) else { panic!("{verdict:?} passed") };
+        assert_eq!((refusal.report.verdict, &refusal.subject.bytes), (verdict, &bytes));
         assert!(misplacement.is_none() || refusal.report.reason == misplacement);
     }
 }

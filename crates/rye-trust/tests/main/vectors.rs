@@ -49,10 +49,8 @@ impl Item {
     }
 
     fn id(&self) -> &str {
-        let below = self
-            .path
-            .strip_prefix(&format!(".ai/{}/", self.item_type.folder()))
-            .expect("a path of its type");
+        let below =
+            self.path.strip_prefix(&format!(".ai/{}/", self.item_type.folder())).expect("a path of its type");
         below.rsplit_once('.').expect("an extension").0
     }
 
@@ -88,11 +86,7 @@ fn keys_read_and_write_as_the_original_wrote_them() {
 
 #[test]
 fn the_vectors_have_every_kind_of_item() {
-    let paths: Vec<_> = vectors()
-        .items
-        .iter()
-        .map(|item| (item.path.clone(), item.is_whole()))
-        .collect();
+    let paths: Vec<_> = vectors().items.iter().map(|item| (item.path.clone(), item.is_whole())).collect();
     let expected = [
         (".ai/tools/demo/a.py", true),
         (".ai/tools/demo/sheb.py", true),
@@ -103,33 +97,21 @@ fn the_vectors_have_every_kind_of_item() {
         (".ai/knowledge/demo/dash.md", false),
         (".ai/config/demo/x.yaml", true),
     ];
-    assert_eq!(
-        paths,
-        expected.map(|(path, is_whole)| (path.to_owned(), is_whole))
-    );
+    assert_eq!(paths, expected.map(|(path, is_whole)| (path.to_owned(), is_whole)));
 }
 
 #[test]
 fn signature_lines_name_the_hash_of_the_hashed_text_and_verify() {
     let public = vector_key().public();
     for item in vectors().items {
-        assert_eq!(
-            Digest::of(item.hashed_text.as_bytes()).to_hex(),
-            item.hash,
-            "{}",
-            item.path
-        );
+        assert_eq!(Digest::of(item.hashed_text.as_bytes()).to_hex(), item.hash, "{}", item.path);
         let layout = Layout::of(item.signed.as_bytes(), &item.kind().format);
         let line = layout.signature.expect("a signature line");
         assert_eq!(line.hash.to_hex(), item.hash, "{}", item.path);
         assert_eq!(line.timestamp, noon());
         assert_eq!(line.fingerprint, public.fingerprint());
         assert!(public.verifies(&line.hash, &line.signature), "{}", item.path);
-        assert!(
-            !public.verifies(&Digest::of(b"other"), &line.signature),
-            "{}",
-            item.path
-        );
+        assert!(!public.verifies(&Digest::of(b"other"), &line.signature), "{}", item.path);
     }
 }
 
@@ -149,12 +131,7 @@ fn signing_reproduces_what_the_original_hashed_whole() {
         let again = sign(item.signed.as_bytes(), &kind.format, vector_key(), &noon());
         assert!(matches!(again, Signed::Unchanged(_)), "{}", item.path);
         let report = judge(&kind, item.signed.as_bytes());
-        assert_eq!(
-            (report.verdict, report.coverage),
-            (Verdict::Full, Coverage::Full),
-            "{}",
-            item.path
-        );
+        assert_eq!((report.verdict, report.coverage), (Verdict::Full, Coverage::Full), "{}", item.path);
     }
 }
 
@@ -171,30 +148,14 @@ fn what_the_original_left_out_is_reported_as_uncovered() {
             covered.end..bytes.len(),
         ];
         uncovered.retain(|range| !range.is_empty());
-        let coverage = if item.is_whole() {
-            Coverage::Full
-        } else {
-            Coverage::Partial
-        };
+        let coverage = if item.is_whole() { Coverage::Full } else { Coverage::Partial };
         assert_eq!(
             compare(kind.item_type, bytes, &layout),
-            Content::Intact {
-                coverage,
-                uncovered: uncovered.clone()
-            }
+            Content::Intact { coverage, uncovered: uncovered.clone() }
         );
         let report = judge(&kind, bytes);
-        let verdict = if item.is_whole() {
-            Verdict::Full
-        } else {
-            Verdict::Partial
-        };
-        assert_eq!(
-            (report.verdict, report.uncovered),
-            (verdict, uncovered),
-            "{}",
-            item.path
-        );
+        let verdict = if item.is_whole() { Verdict::Full } else { Verdict::Partial };
+        assert_eq!((report.verdict, report.uncovered), (verdict, uncovered), "{}", item.path);
     }
 }
 
@@ -202,27 +163,13 @@ fn what_the_original_left_out_is_reported_as_uncovered() {
 fn the_uncovered_parts_are_the_known_ones() {
     let uncovered_text = |name: &str| {
         let vectors = vectors();
-        let item = vectors
-            .items
-            .iter()
-            .find(|item| item.id() == name)
-            .expect("a vector");
+        let item = vectors.items.iter().find(|item| item.id() == name).expect("a vector");
         let report = judge(&item.kind(), item.signed.as_bytes());
-        report
-            .uncovered
-            .into_iter()
-            .map(|range| item.signed[range].to_owned())
-            .collect::<Vec<_>>()
+        report.uncovered.into_iter().map(|range| item.signed[range].to_owned()).collect::<Vec<_>>()
     };
     let moment = "2026-01-02T03:04:05Z";
-    assert_eq!(
-        uncovered_text("demo/d"),
-        [moment, "# T\n\n```xml\n", "\n```\n\nBody not covered\n"]
-    );
-    assert_eq!(
-        uncovered_text("demo/dash"),
-        [moment, "---\nname: k\n---\n\n  ", "\n\n"]
-    );
+    assert_eq!(uncovered_text("demo/d"), [moment, "# T\n\n```xml\n", "\n```\n\nBody not covered\n"]);
+    assert_eq!(uncovered_text("demo/dash"), [moment, "---\nname: k\n---\n\n  ", "\n\n"]);
     assert_eq!(uncovered_text("demo/sheb"), ["#!/usr/bin/env python3\n", moment]);
     assert_eq!(uncovered_text("demo/a"), [moment]);
 }
@@ -232,12 +179,7 @@ fn signing_again_covers_what_the_original_left_out() {
     for item in vectors().items.iter().filter(|item| !item.is_whole()) {
         let kind = item.kind();
         let ours = signed(item.signed.as_bytes(), &kind.format);
-        assert_eq!(
-            ours,
-            signed(item.unsigned.as_bytes(), &kind.format),
-            "{}",
-            item.path
-        );
+        assert_eq!(ours, signed(item.unsigned.as_bytes(), &kind.format), "{}", item.path);
         assert_eq!(judge(&kind, &ours).verdict, Verdict::Full, "{}", item.path);
     }
 }
@@ -269,11 +211,7 @@ fn the_identity_document_is_the_originals() {
     let (vectors, key) = (vectors(), vector_key());
     let identity = Identity::parse(vectors.trusted_key_toml.as_bytes()).expect("an identity document");
     assert_eq!(
-        (
-            identity.owner.as_str(),
-            identity.version.as_str(),
-            identity.fingerprint.as_str()
-        ),
+        (identity.owner.as_str(), identity.version.as_str(), identity.fingerprint.as_str()),
         ("vector", "1.0.0", vectors.fingerprint.as_str())
     );
     assert_eq!((identity.may_introduce, &identity.projects), (false, &None));
@@ -299,22 +237,15 @@ fn the_signed_seeds_verify_with_the_published_key() {
     ];
     let ring = KeyRing::of_user(&documents, Some(&me.public()), None, Vec::new());
     let knowledge = kind(ItemType::Knowledge, ".md");
-    for (seed, padding) in [
-        (&include_bytes!("../fixtures/000.md")[..], ""),
-        (&include_bytes!("../fixtures/002.md")[..], "=="),
-    ] {
+    for (seed, padding) in
+        [(&include_bytes!("../fixtures/000.md")[..], ""), (&include_bytes!("../fixtures/002.md")[..], "==")]
+    {
         let report = verify::report(&File::new(&knowledge, Space::User, seed.to_vec()), &ring);
         assert_eq!((report.verdict, report.coverage), (Verdict::Full, Coverage::Full));
-        assert_eq!(
-            (report.owner.as_deref(), report.vouch),
-            (Some("github-ci"), Some(Vouch::User))
-        );
+        assert_eq!((report.owner.as_deref(), report.vouch), (Some("github-ci"), Some(Vouch::User)));
         let line = report.signature.expect("a signature line");
         assert!(key.verifies(&line.hash, &line.signature));
-        assert_eq!(
-            line.signature_text,
-            format!("{}{padding}", line.signature.to_base64())
-        );
+        assert_eq!(line.signature_text, format!("{}{padding}", line.signature.to_base64()));
         assert_eq!(judge(&knowledge, seed).verdict, Verdict::Untrusted);
     }
 }

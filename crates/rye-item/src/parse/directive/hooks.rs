@@ -47,11 +47,7 @@ impl Reader<'_> {
         let mut condition = attribute_map(node);
         let is_list = condition.get("op").and_then(Value::as_str) == Some("in");
         if let Some(Value::String(text)) = condition.get("value") {
-            let value = if is_list {
-                serde_json::from_str(text).ok()
-            } else {
-                None
-            };
+            let value = if is_list { serde_json::from_str(text).ok() } else { None };
             let value = value.unwrap_or_else(|| coerced(text));
             condition.insert("value".to_owned(), value);
         }
@@ -59,11 +55,7 @@ impl Reader<'_> {
         if node.attribute("path").is_none() {
             self.problem(node, Some("hooks"), "<condition> has no path".to_owned());
         } else if let Err(error) = Condition::compile(&condition) {
-            self.problem(
-                node,
-                Some("hooks"),
-                format!("Invalid <condition>: {}", error.message),
-            );
+            self.problem(node, Some("hooks"), format!("Invalid <condition>: {}", error.message));
         }
         condition
     }
@@ -96,9 +88,7 @@ fn action_map(node: Node<'_, '_>) -> Map<String, Value> {
 }
 
 fn attribute_map(node: Node<'_, '_>) -> Map<String, Value> {
-    attributes(node)
-        .map(|attribute| (attribute.name().to_owned(), json!(attribute.value())))
-        .collect()
+    attributes(node).map(|attribute| (attribute.name().to_owned(), json!(attribute.value()))).collect()
 }
 
 /// The texts of the elements inside, by their `name` or their tag.

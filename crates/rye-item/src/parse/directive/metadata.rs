@@ -10,31 +10,15 @@ use super::{Reader, attributes};
 use crate::problem::Position;
 
 /// The limits a directive may set.
-const LIMITS: [&str; 7] = [
-    "turns",
-    "tokens",
-    "spend",
-    "spend_currency",
-    "spawns",
-    "depth",
-    "duration_seconds",
-];
+const LIMITS: [&str; 7] =
+    ["turns", "tokens", "spend", "spend_currency", "spawns", "depth", "duration_seconds"];
 
 /// Limits that count things: a fraction has no meaning there.
 const COUNTS: [&str; 4] = ["turns", "tokens", "spawns", "depth"];
 
 /// Fields that come from elsewhere in the file; a metadata tag of that name would replace them.
-const ELSEWHERE: [&str; 9] = [
-    "raw",
-    "body",
-    "content",
-    "preamble",
-    "templates",
-    "actions",
-    "inputs",
-    "outputs",
-    "acknowledged_risks",
-];
+const ELSEWHERE: [&str; 9] =
+    ["raw", "body", "content", "preamble", "templates", "actions", "inputs", "outputs", "acknowledged_risks"];
 
 /// The parts of `<context>`.
 const CONTEXT: [&str; 4] = ["system", "before", "after", "suppress"];
@@ -52,9 +36,8 @@ impl Reader<'_> {
             }
             match field {
                 "model" => {
-                    let model = attributes(node)
-                        .map(|item| (item.name().to_owned(), json!(item.value())))
-                        .collect();
+                    let model =
+                        attributes(node).map(|item| (item.name().to_owned(), json!(item.value()))).collect();
                     self.set("model", Value::Object(model), node);
                 }
                 "limits" => self.read_limits(node),
@@ -65,11 +48,7 @@ impl Reader<'_> {
                 "name" | "version" | "extends" => self.read_identity(node, field),
                 "description" if self.parsed.fields.contains_key("description") => {}
                 _ if ELSEWHERE.contains(&field) => {
-                    self.problem(
-                        node,
-                        Some(field),
-                        format!("<{field}> does not belong inside <metadata>"),
-                    );
+                    self.problem(node, Some(field), format!("<{field}> does not belong inside <metadata>"));
                 }
                 _ => {
                     let text = leading_text(node);
@@ -145,37 +124,23 @@ impl Reader<'_> {
             return Some((plain, Value::String(text)));
         }
         let Some(number) = number(&text) else {
-            self.problem_at(
-                position,
-                "limits",
-                format!("Limit `{plain}` is not a number: `{text}`"),
-            );
+            self.problem_at(position, "limits", format!("Limit `{plain}` is not a number: `{text}`"));
             return None;
         };
         if number.as_f64().is_some_and(|number| number < 0.0) {
-            self.problem_at(
-                position,
-                "limits",
-                format!("Limit `{plain}` is negative: `{text}`"),
-            );
+            self.problem_at(position, "limits", format!("Limit `{plain}` is negative: `{text}`"));
             return None;
         }
         if number.is_f64() && COUNTS.contains(&plain) {
-            self.problem_at(
-                position,
-                "limits",
-                format!("Limit `{plain}` is not a whole number: `{text}`"),
-            );
+            self.problem_at(position, "limits", format!("Limit `{plain}` is not a whole number: `{text}`"));
             return None;
         }
         Some((plain, Value::Number(number)))
     }
 
     fn read_context(&mut self, node: Node<'_, '_>) {
-        let mut context: Map<String, Value> = CONTEXT
-            .iter()
-            .map(|part| ((*part).to_owned(), json!([])))
-            .collect();
+        let mut context: Map<String, Value> =
+            CONTEXT.iter().map(|part| ((*part).to_owned(), json!([]))).collect();
         for child in elements(node) {
             let text = leading_text(child);
             match context.get_mut(tag(child)).and_then(Value::as_array_mut) {
@@ -198,13 +163,8 @@ impl Reader<'_> {
 /// A number as people write it: whole without a dot, else a fraction.
 pub(super) fn number(text: &str) -> Option<Number> {
     if text.contains('.') {
-        let is_plain = text
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
         return text.parse().ok().filter(|_| is_plain).and_then(Number::from_f64);
     }
-    text.parse::<i64>()
-        .map(Number::from)
-        .or_else(|_| text.parse::<u64>().map(Number::from))
-        .ok()
+    text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from)).ok()
 }

@@ -18,10 +18,7 @@ impl Reader<'_> {
             "" => {}
             "*" => capabilities.push("rye.*".to_owned()),
             other => {
-                let message = format!(
-                    "Text `{}` inside <permissions>: expected `*` or tags",
-                    excerpt(other)
-                );
+                let message = format!("Text `{}` inside <permissions>: expected `*` or tags", excerpt(other));
                 self.problem(block, Some("permissions"), message);
             }
         }
@@ -38,10 +35,8 @@ impl Reader<'_> {
                 }
             }
         }
-        let capabilities = capabilities
-            .into_iter()
-            .map(|content| json!({ "tag": "cap", "content": content }))
-            .collect();
+        let capabilities =
+            capabilities.into_iter().map(|content| json!({ "tag": "cap", "content": content })).collect();
         self.set("permissions", Value::Array(capabilities), block);
         if !risks.is_empty() {
             self.set("acknowledged_risks", Value::Array(risks), block);
@@ -80,10 +75,7 @@ impl Reader<'_> {
             }
         }
         if has_items && !text.is_empty() {
-            let message = format!(
-                "Text `{}` beside the tags inside <{action}> is ignored",
-                excerpt(&text)
-            );
+            let message = format!("Text `{}` beside the tags inside <{action}> is ignored", excerpt(&text));
             self.warning(node, Some("permissions"), message);
         } else if !text.is_empty() {
             capabilities.push(format!("rye.{action}.{text}"));

@@ -21,9 +21,7 @@ fn messages(parsed: &Parsed) -> Vec<String> {
 
 fn capabilities(parsed: &Parsed) -> Vec<&str> {
     let list = parsed.fields["permissions"].as_array().unwrap();
-    list.iter()
-        .map(|item| item["content"].as_str().unwrap())
-        .collect()
+    list.iter().map(|item| item["content"].as_str().unwrap()).collect()
 }
 
 #[test]
@@ -76,20 +74,14 @@ fn a_whole_directive_is_read() {
     assert_eq!(parsed.fields.keys().next_back().map(String::as_str), Some("raw"));
     assert_eq!(parsed.positions["name"], Position { line: 7, column: 1 });
     assert_eq!(parsed.positions["author"], Position { line: 10, column: 31 });
-    assert_eq!(
-        parsed.positions["limits.duration_seconds"],
-        Position { line: 12, column: 36 }
-    );
+    assert_eq!(parsed.positions["limits.duration_seconds"], Position { line: 12, column: 36 });
     assert_eq!(parsed.positions["body"], Position { line: 28, column: 1 });
 }
 
 #[test]
 fn the_prompt_is_the_first_text_there_is() {
     let fields = |body: &str, preamble: &str| {
-        json!({ "body": body, "preamble": preamble, "description": "D" })
-            .as_object()
-            .cloned()
-            .unwrap()
+        json!({ "body": body, "preamble": preamble, "description": "D" }).as_object().cloned().unwrap()
     };
     assert_eq!(prompt(&fields("B", "P")), "B");
     assert_eq!(prompt(&fields("", "# P")), "# P");
@@ -101,22 +93,12 @@ fn the_prompt_is_the_first_text_there_is() {
 fn permissions_become_capabilities() {
     let table = [
         ("*", vec!["rye.*"]),
-        (
-            "<execute>*</execute><search>a.b</search>",
-            vec!["rye.execute.*", "rye.search.a.b"],
-        ),
+        ("<execute>*</execute><search>a.b</search>", vec!["rye.execute.*", "rye.search.a.b"]),
         (
             "<load><knowledge>a/*</knowledge><tool>t</tool></load><fetch><directive>*</directive></fetch>",
-            vec![
-                "rye.load.knowledge.a/*",
-                "rye.load.tool.t",
-                "rye.fetch.directive.*",
-            ],
+            vec!["rye.load.knowledge.a/*", "rye.load.tool.t", "rye.fetch.directive.*"],
         ),
-        (
-            "<sign><!-- why --><tool> x </tool></sign>",
-            vec!["rye.sign.tool.x"],
-        ),
+        ("<sign><!-- why --><tool> x </tool></sign>", vec!["rye.sign.tool.x"]),
         ("", vec![]),
     ];
     for (inside, expected) in table {
@@ -135,10 +117,7 @@ fn everything_may_be_granted_beside_an_acknowledgement() {
         let parsed = metadata(&format!("<permissions>{inside}</permissions>"));
         assert_eq!(parsed.problems, []);
         assert_eq!(capabilities(&parsed), ["rye.*"]);
-        assert_eq!(
-            parsed.fields["acknowledged_risks"],
-            json!([{ "risk": "unrestricted", "reason": "why" }])
-        );
+        assert_eq!(parsed.fields["acknowledged_risks"], json!([{ "risk": "unrestricted", "reason": "why" }]));
     }
 }
 
@@ -160,10 +139,7 @@ fn permissions_outside_metadata_are_a_problem_and_no_action() {
     let parsed = parse(&wrapped(
         "<directive name='d'>\n<process><permissions><execute>*</execute></permissions></process></directive>",
     ));
-    assert_eq!(
-        messages(&parsed),
-        ["8:10: <permissions> belongs inside <metadata>"]
-    );
+    assert_eq!(messages(&parsed), ["8:10: <permissions> belongs inside <metadata>"]);
     assert!(!parsed.fields.contains_key("actions") && !parsed.fields.contains_key("permissions"));
 }
 
@@ -172,24 +148,14 @@ fn limits_are_checked_and_old_names_translated() {
     let parsed =
         metadata("<limits max_turns=\"3\" spend_currency=\"USD\"><max_spend> 0.5 </max_spend></limits>");
     assert_eq!(parsed.problems, []);
-    assert_eq!(
-        parsed.fields["limits"],
-        json!({ "turns": 3, "spend_currency": "USD", "spend": 0.5 })
-    );
+    assert_eq!(parsed.fields["limits"], json!({ "turns": 3, "spend_currency": "USD", "spend": 0.5 }));
     assert_eq!(parsed.warnings.len(), 2);
-    assert_eq!(
-        parsed.warnings[0].position,
-        Some(Position { line: 8, column: 19 })
-    );
+    assert_eq!(parsed.warnings[0].position, Some(Position { line: 8, column: 19 }));
     let parsed = metadata(
         "<limits turns='x' tokens='-1' spawns='1.5' speed='1' spend='inf.'><depth>1</depth><max_depth>2</max_depth></limits>",
     );
     assert_eq!(
-        parsed
-            .problems
-            .iter()
-            .map(|problem| problem.message.as_str())
-            .collect::<Vec<_>>(),
+        parsed.problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>(),
         [
             "Limit `turns` is not a number: `x`",
             "Limit `tokens` is negative: `-1`",
@@ -238,11 +204,7 @@ fn hooks_are_read_with_conditions_and_actions() {
 
 #[test]
 fn a_hook_condition_that_could_never_fire_is_a_problem() {
-    for condition in [
-        "<condition path='a' op='equals' value='1'/>",
-        "<condition/>",
-        "<condition op='eq'/>",
-    ] {
+    for condition in ["<condition path='a' op='equals' value='1'/>", "<condition/>", "<condition op='eq'/>"] {
         let parsed = metadata(&format!("<hooks><hook event='e'>{condition}</hook></hooks>"));
         assert_eq!(parsed.problems.len(), 1, "{condition}");
     }
@@ -272,10 +234,7 @@ fn start_tags_may_span_lines_and_hold_brackets() {
         "<directive\n  name=\"a>b\"\n  version='1.0.0'>\n<description><![CDATA[<x> & y]]></description></directive>",
     ));
     assert_eq!(parsed.problems, []);
-    assert_eq!(
-        (parsed.text("name"), parsed.text("version")),
-        (Some("a>b"), Some("1.0.0"))
-    );
+    assert_eq!((parsed.text("name"), parsed.text("version")), (Some("a>b"), Some("1.0.0")));
     assert_eq!(parsed.text("description"), Some("<x> & y"));
 }
 
@@ -288,10 +247,7 @@ fn opaque_sections_are_kept_as_text_in_document_order() {
         parsed.fields["templates"],
         json!({ "__opaque_raw_0__": "x < é", "__opaque_template_1__": "\n```\n<execute/>\n", "__opaque_raw_2__": "x < é" })
     );
-    assert_eq!(
-        messages(&parsed),
-        ["11:9: Invalid XML: expected 'oops' tag, not 'directive'"]
-    );
+    assert_eq!(messages(&parsed), ["11:9: Invalid XML: expected 'oops' tag, not 'directive'"]);
 }
 
 #[test]
@@ -300,15 +256,9 @@ fn metadata_cannot_replace_what_comes_from_elsewhere() {
         "<body>evil</body><inputs><input name='x'/></inputs><name>other</name><version>1.0.0</version>",
     );
     assert_eq!(parsed.problems.len(), 3);
-    assert_eq!(
-        (parsed.text("body"), parsed.text("name")),
-        (Some("Do {input:a}."), Some("d"))
-    );
+    assert_eq!((parsed.text("body"), parsed.text("name")), (Some("Do {input:a}."), Some("d")));
     let parsed = metadata("<permissions><sign>x</sign></permissions><permissions>*</permissions>");
-    assert_eq!(
-        messages(&parsed),
-        ["8:52: Duplicate <permissions> inside <metadata>"]
-    );
+    assert_eq!(messages(&parsed), ["8:52: Duplicate <permissions> inside <metadata>"]);
 }
 
 #[test]
@@ -316,35 +266,14 @@ fn texts_without_readable_xml_keep_their_body_and_say_why() {
     let table = [
         ("# Only words\n", "No XML code block found"),
         ("x\n```xml\n<directive/>\n", "2:1: unclosed code fence"),
-        (
-            "```xml\n<foo/>\n```\n",
-            "2:1: Root element must be <directive>, found <foo>",
-        ),
-        (
-            "```xml\n```\n",
-            "2:1: Invalid XML: the document does not have a root node",
-        ),
-        (
-            "```xml\n<directive>\n a & b</directive>\n```\n",
-            "3:4: Invalid XML: malformed entity reference",
-        ),
-        (
-            "```xml\n<directive>\n&x;</directive>\n```\n",
-            "3:1: Invalid XML: unknown entity reference 'x'",
-        ),
+        ("```xml\n<foo/>\n```\n", "2:1: Root element must be <directive>, found <foo>"),
+        ("```xml\n```\n", "2:1: Invalid XML: the document does not have a root node"),
+        ("```xml\n<directive>\n a & b</directive>\n```\n", "3:4: Invalid XML: malformed entity reference"),
+        ("```xml\n<directive>\n&x;</directive>\n```\n", "3:1: Invalid XML: unknown entity reference 'x'"),
         ("```xml\n<directive>\n", "1:1: unclosed code fence"),
-        (
-            "```xml\n<directive><a>\n```\n",
-            "2:1: Invalid XML: the root node was opened but never closed",
-        ),
-        (
-            "```xml\n<directive xmlns='u'/>\n```\n",
-            "2:1: Invalid XML: namespaces are not supported",
-        ),
-        (
-            "```xml\n<a:directive/>\n```\n",
-            "2:2: Invalid XML: an unknown namespace prefix 'a'",
-        ),
+        ("```xml\n<directive><a>\n```\n", "2:1: Invalid XML: the root node was opened but never closed"),
+        ("```xml\n<directive xmlns='u'/>\n```\n", "2:1: Invalid XML: namespaces are not supported"),
+        ("```xml\n<a:directive/>\n```\n", "2:2: Invalid XML: an unknown namespace prefix 'a'"),
         (
             "```xml\n<?xml version='1.0'?>\n<!DOCTYPE d [<!ENTITY a 'b'>]>\n<directive>&a;</directive>\n```\n",
             "3:1: Invalid XML: document type declarations are not allowed",
@@ -386,20 +315,10 @@ fn attacks_give_one_quick_problem() {
         assert_eq!(parse(&wrapped(&xml)).problems.len(), 1, "{:.60}", xml);
     }
     let huge = "x".repeat(4 << 20);
-    assert_eq!(
-        parse(&wrapped(&format!("<directive name='{huge}'/>"))).text("name"),
-        Some(huge.as_str())
-    );
+    assert_eq!(parse(&wrapped(&format!("<directive name='{huge}'/>"))).text("name"), Some(huge.as_str()));
     let many = "<x/>".repeat(200_000);
-    assert_eq!(
-        metadata(&format!("<permissions>{many}</permissions>"))
-            .problems
-            .len(),
-        MOST_PROBLEMS
-    );
-    let fields: String = (0..50_000)
-        .map(|number| format!("<f{number}>x</f{number}>"))
-        .collect();
+    assert_eq!(metadata(&format!("<permissions>{many}</permissions>")).problems.len(), MOST_PROBLEMS);
+    let fields: String = (0..50_000).map(|number| format!("<f{number}>x</f{number}>")).collect();
     assert_eq!(metadata(&fields).problems, []);
 }
 

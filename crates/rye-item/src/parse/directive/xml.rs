@@ -34,22 +34,10 @@ pub(super) fn mask(content: &str) -> Result<Masked, Refusal> {
     let mut depth = 0_usize;
     for token in markup::tokens(content, 0) {
         match token {
-            Token::Open {
-                start,
-                is_empty,
-                attributes,
-                declares_namespace,
-            } => {
-                let refuse = |message: String| {
-                    Err(Refusal {
-                        message,
-                        offset: start,
-                    })
-                };
+            Token::Open { start, is_empty, attributes, declares_namespace } => {
+                let refuse = |message: String| Err(Refusal { message, offset: start });
                 if attributes > MOST_ATTRIBUTES {
-                    return refuse(format!(
-                        "Invalid XML: a tag with more than {MOST_ATTRIBUTES} attributes"
-                    ));
+                    return refuse(format!("Invalid XML: a tag with more than {MOST_ATTRIBUTES} attributes"));
                 }
                 if declares_namespace {
                     return refuse("Invalid XML: namespaces are not supported".to_owned());
@@ -90,31 +78,18 @@ pub(super) fn parse(masked: &str) -> Result<Document<'_>, Refusal> {
             Error::UnexpectedEndOfStream => masked.len(),
             _ => offset_of(masked, position),
         };
-        Refusal {
-            message: format!("Invalid XML: {words}"),
-            offset,
-        }
+        Refusal { message: format!("Invalid XML: {words}"), offset }
     })
 }
 
 fn offset_of(text: &str, position: TextPos) -> usize {
-    let row = usize::try_from(position.row)
-        .unwrap_or(usize::MAX)
-        .saturating_sub(1);
-    let column = usize::try_from(position.col)
-        .unwrap_or(usize::MAX)
-        .saturating_sub(1);
+    let row = usize::try_from(position.row).unwrap_or(usize::MAX).saturating_sub(1);
+    let column = usize::try_from(position.col).unwrap_or(usize::MAX).saturating_sub(1);
     let line_start = match row.checked_sub(1) {
         None => 0,
-        Some(breaks) => text
-            .match_indices('\n')
-            .nth(breaks)
-            .map_or(text.len(), |(offset, _)| offset + 1),
+        Some(breaks) => text.match_indices('\n').nth(breaks).map_or(text.len(), |(offset, _)| offset + 1),
     };
-    text[line_start..]
-        .char_indices()
-        .nth(column)
-        .map_or(text.len(), |(offset, _)| line_start + offset)
+    text[line_start..].char_indices().nth(column).map_or(text.len(), |(offset, _)| line_start + offset)
 }
 
 /// The element's own name.
@@ -138,10 +113,7 @@ pub(super) fn own_text(node: Node<'_, '_>) -> String {
 }
 
 fn collect_text<'n, 'i: 'n>(nodes: impl Iterator<Item = Node<'n, 'i>>) -> String {
-    let text: String = nodes
-        .filter(Node::is_text)
-        .filter_map(|node| node.text())
-        .collect();
+    let text: String = nodes.filter(Node::is_text).filter_map(|node| node.text()).collect();
     text.trim().to_owned()
 }
 
@@ -156,20 +128,14 @@ mod tests {
         assert_eq!(masked.text.len(), content.len());
         assert_eq!(masked.text.find("<a/>"), content.find("<a/>"));
         assert_eq!(masked.text.find('\n'), content.find('\n'));
-        assert_eq!(
-            masked.templates,
-            [("__opaque_raw_0__".to_owned(), "é < &\n😀".to_owned())]
-        );
+        assert_eq!(masked.templates, [("__opaque_raw_0__".to_owned(), "é < &\n😀".to_owned())]);
     }
 
     #[test]
     fn error_positions_become_offsets() {
         let text = "<é>\n<ü>&</ü></é>";
         let refusal = parse(text).unwrap_err();
-        assert_eq!(
-            (&*refusal.message, refusal.offset),
-            ("Invalid XML: malformed entity reference", 9)
-        );
+        assert_eq!((&*refusal.message, refusal.offset), ("Invalid XML: malformed entity reference", 9));
     }
 
     #[test]

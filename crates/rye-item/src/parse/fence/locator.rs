@@ -30,11 +30,8 @@ impl<'a> Locator<'a> {
     /// The place of the byte `offset`; an offset beyond the end gives the end.
     pub(crate) fn position(&self, offset: usize) -> Position {
         let index = self.marks.partition_point(|(mark, _)| *mark <= offset);
-        let (mark, mut position) = self
-            .marks
-            .get(index.saturating_sub(1))
-            .copied()
-            .unwrap_or((0, Position { line: 1, column: 1 }));
+        let (mark, mut position) =
+            self.marks.get(index.saturating_sub(1)).copied().unwrap_or((0, Position { line: 1, column: 1 }));
         for (index, character) in self.text[mark..].char_indices() {
             if mark + index + character.len_utf8() > offset {
                 break;
@@ -47,15 +44,9 @@ impl<'a> Locator<'a> {
 
 fn after(position: Position, character: char) -> Position {
     if character == '\n' {
-        Position {
-            line: position.line.saturating_add(1),
-            column: 1,
-        }
+        Position { line: position.line.saturating_add(1), column: 1 }
     } else {
-        Position {
-            line: position.line,
-            column: position.column.saturating_add(1),
-        }
+        Position { line: position.line, column: position.column.saturating_add(1) }
     }
 }
 
@@ -70,11 +61,7 @@ mod tests {
         let text = "é\n".repeat(3000) + &"x".repeat(5000);
         let locator = Locator::new(&text);
         for offset in (0..text.len() + 10).step_by(7) {
-            assert_eq!(
-                locator.position(offset),
-                Position::of_offset(&text, offset),
-                "{offset}"
-            );
+            assert_eq!(locator.position(offset), Position::of_offset(&text, offset), "{offset}");
         }
     }
 

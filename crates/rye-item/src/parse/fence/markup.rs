@@ -12,12 +12,7 @@ pub(crate) const OPAQUE_TAGS: [&str; 3] = ["template", "example", "raw"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Token<'a> {
     /// `<name …>` or `<name …/>`.
-    Open {
-        start: usize,
-        is_empty: bool,
-        attributes: usize,
-        declares_namespace: bool,
-    },
+    Open { start: usize, is_empty: bool, attributes: usize, declares_namespace: bool },
     /// `</name>`.
     Close,
     /// `<![CDATA[…]]>`, all of it.
@@ -28,12 +23,7 @@ pub(crate) enum Token<'a> {
 
 /// Walks over the markup of `text` from the byte `start`; all offsets are offsets of `text`.
 pub(crate) fn tokens(text: &str, start: usize) -> Tokens<'_> {
-    Tokens {
-        text,
-        next: start,
-        opaque: None,
-        without_end: [false; 3],
-    }
+    Tokens { text, next: start, opaque: None, without_end: [false; 3] }
 }
 
 /// The ranges in which a fence line is content: CDATA sections and the insides of opaque elements, in order.
@@ -69,9 +59,7 @@ impl<'a> Iterator for Tokens<'a> {
                 self.next = self.end_of(start + 4, "-->")?;
             } else if rest.starts_with("<![CDATA[") {
                 self.next = self.end_of(start, "]]>")?;
-                return Some(Token::Cdata {
-                    range: start..self.next,
-                });
+                return Some(Token::Cdata { range: start..self.next });
             } else if rest.starts_with("<?") {
                 self.next = self.end_of(start, "?>")?;
             } else if rest.starts_with("</") {
@@ -122,12 +110,7 @@ impl<'a> Tokens<'a> {
             let name = &text[start + 1..name_end.map_or(end, |length| start + 1 + length)];
             self.opaque = self.opaque_inside(name);
         }
-        Some(Token::Open {
-            start,
-            is_empty,
-            attributes,
-            declares_namespace,
-        })
+        Some(Token::Open { start, is_empty, attributes, declares_namespace })
     }
 
     /// The inside of the opaque element `name`, whose start tag has just been read; the walk goes on at its end tag.
@@ -142,8 +125,7 @@ impl<'a> Tokens<'a> {
             let end = from + found;
             from = end + 2;
             let is_end_tag = self.text[from..].strip_prefix(tag).is_some_and(|rest| {
-                rest.trim_start_matches(|character: char| character.is_ascii_whitespace())
-                    .starts_with('>')
+                rest.trim_start_matches(|character: char| character.is_ascii_whitespace()).starts_with('>')
             });
             if is_end_tag {
                 let inner = self.next..end;
@@ -190,18 +172,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                Token::Open {
-                    start: 0,
-                    is_empty: false,
-                    attributes: 2,
-                    declares_namespace: false
-                },
-                Token::Open {
-                    start: 15,
-                    is_empty: true,
-                    attributes: 1,
-                    declares_namespace: true
-                },
+                Token::Open { start: 0, is_empty: false, attributes: 2, declares_namespace: false },
+                Token::Open { start: 15, is_empty: true, attributes: 1, declares_namespace: true },
                 Token::Close,
             ]
         );

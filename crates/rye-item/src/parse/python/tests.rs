@@ -34,20 +34,8 @@ fn a_tool_gives_its_metadata_docstring_and_places() {
             "CONFIG_SCHEMA": {"type": "object", "required": ["a"], "n": -1},
         })
     );
-    let places: Vec<_> = parsed
-        .positions
-        .iter()
-        .map(|(name, place)| format!("{name} {place}"))
-        .collect();
-    assert_eq!(
-        places,
-        [
-            "CONFIG_SCHEMA 9:1",
-            "__docstring__ 2:1",
-            "__executor_id__ 8:1",
-            "__version__ 7:1"
-        ]
-    );
+    let places: Vec<_> = parsed.positions.iter().map(|(name, place)| format!("{name} {place}")).collect();
+    assert_eq!(places, ["CONFIG_SCHEMA 9:1", "__docstring__ 2:1", "__executor_id__ 8:1", "__version__ 7:1"]);
 }
 
 #[test]
@@ -80,11 +68,7 @@ fn numbers_are_read_in_every_notation() {
 fn numbers_json_cannot_hold_are_skipped() {
     let sources = r"
         18446744073709551616 | -9223372036854775809 | 1e999 | 1j | 1.5J | 9223372036854775807 * 2";
-    for source in sources
-        .split(['|', '\n'])
-        .map(str::trim)
-        .filter(|source| !source.is_empty())
-    {
+    for source in sources.split(['|', '\n']).map(str::trim).filter(|source| !source.is_empty()) {
         assert_eq!(value(source), None, "{source}");
     }
 }
@@ -120,11 +104,7 @@ fn strings_json_cannot_hold_are_skipped() {
     let sources = r"
         '\N{DASH}' | '\ud800' | '\ud83d\ude00' | b'a' | Rb'a' | f'a' | f'{a}' | 'a' f'b'
         'a' b'b'";
-    for source in sources
-        .split(['|', '\n'])
-        .map(str::trim)
-        .filter(|source| !source.is_empty())
-    {
+    for source in sources.split(['|', '\n']).map(str::trim).filter(|source| !source.is_empty()) {
         assert_eq!(parse(&format!("X = {source}")).fields.get("X"), None, "{source}");
     }
 }
@@ -132,20 +112,14 @@ fn strings_json_cannot_hold_are_skipped() {
 #[test]
 fn containers_become_arrays_and_objects() {
     for (source, expected) in [
-        (
-            "[1, 'a', None, True, [False]]",
-            json!([1, "a", null, true, [false]]),
-        ),
+        ("[1, 'a', None, True, [False]]", json!([1, "a", null, true, [false]])),
         ("()", json!([])),
         ("(1,)", json!([1])),
         ("1, 2", json!([1, 2])),
         ("1,", json!([1])),
         ("{3, 1, 3}", json!([3, 1])),
         ("{}", json!({})),
-        (
-            "{'b': 1, 'a': {2: (3,)}, -1: 0, 'b': 4}",
-            json!({"b": 4, "a": {"2": [3]}, "-1": 0}),
-        ),
+        ("{'b': 1, 'a': {2: (3,)}, -1: 0, 'b': 4}", json!({"b": 4, "a": {"2": [3]}, "-1": 0})),
         ("[1] + [2] + [3]", json!([1, 2, 3])),
         ("(1,) + (2,)", json!([1, 2])),
     ] {
@@ -159,11 +133,7 @@ fn what_is_not_a_literal_is_skipped() {
         name | call() | [x for x in y] | {**a} | {'a': b} | [*a] | {1.5: 1} | {True: 1}
         {None: 1} | {(1,): 1} | {[1]} | 'a' % 1 | 'a' + 1 | [1] + (1,) | [1] - [1] | -True | ~1
         not 1 | a.b | a[0] | 1 if a else 2 | lambda: 1 | ... | 'a' * 2 | True + 1";
-    for source in sources
-        .split(['|', '\n'])
-        .map(str::trim)
-        .filter(|source| !source.is_empty())
-    {
+    for source in sources.split(['|', '\n']).map(str::trim).filter(|source| !source.is_empty()) {
         assert_eq!(value(source), None, "{source}");
     }
 }
@@ -194,15 +164,7 @@ fn metadata_names_must_be_plain_literals() {
 #[test]
 fn docstring_is_only_a_string_that_stands_first() {
     assert_eq!(fields("('a' 'b')\n"), json!({"__docstring__": "ab"}));
-    for text in [
-        "x = 1\n'a'\n",
-        "f'a'\n",
-        "b'a'\n",
-        "'a', 'b'\n",
-        "'a' + 'b'\n",
-        "'a'.b\n",
-        "",
-    ] {
+    for text in ["x = 1\n'a'\n", "f'a'\n", "b'a'\n", "'a', 'b'\n", "'a' + 'b'\n", "'a'.b\n", ""] {
         assert_eq!(parse(text).fields.get("__docstring__"), None, "{text:?}");
     }
 }
@@ -210,29 +172,13 @@ fn docstring_is_only_a_string_that_stands_first() {
 #[test]
 fn syntax_error_is_reported_where_it_stands_and_sound_fields_stay() {
     let parsed = parse("A = 1\nB = = 2\nC = 3\n");
-    assert_eq!(
-        parsed
-            .problems
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>(),
-        ["2:5: Syntax error"]
-    );
+    assert_eq!(parsed.problems.iter().map(ToString::to_string).collect::<Vec<_>>(), ["2:5: Syntax error"]);
     assert_eq!(parsed.text("B"), None);
     assert_eq!(parsed.fields.get("A"), Some(&json!(1)));
     assert_eq!(parsed.fields.get("C"), Some(&json!(3)));
-    for text in [
-        "A = 1\nB = [1,\n",
-        "A = 1\nB = '''a\n",
-        "A = 1\nB = 'a\nC = 2",
-        "A = 1\ndef f(:\n",
-    ] {
+    for text in ["A = 1\nB = [1,\n", "A = 1\nB = '''a\n", "A = 1\nB = 'a\nC = 2", "A = 1\ndef f(:\n"] {
         assert_eq!(parse(text).problems.len(), 1, "{text:?}");
-        assert_eq!(
-            parse(text).problems[0].position.map(|place| place.line),
-            Some(2),
-            "{text:?}"
-        );
+        assert_eq!(parse(text).problems[0].position.map(|place| place.line), Some(2), "{text:?}");
     }
 }
 
@@ -255,16 +201,10 @@ fn line_ends_of_every_kind_work() {
     let text = "#!/x\n'''d\ne'''\nA = [1,\n 2]\n__version__ = 'x'\nB = '''y\nz'''\n";
     let expected = fields(text);
     let crlf = parse(&text.replace('\n', "\r\n"));
-    assert_eq!(
-        (crlf.problems, Value::Object(crlf.fields)),
-        (Vec::new(), expected.clone())
-    );
+    assert_eq!((crlf.problems, Value::Object(crlf.fields)), (Vec::new(), expected.clone()));
     assert_eq!(crlf.positions["__version__"], Position { line: 6, column: 1 });
     let carriage_returns = parse(&text.replace('\n', "\r"));
-    assert_eq!(
-        (carriage_returns.problems, Value::Object(carriage_returns.fields)),
-        (Vec::new(), expected)
-    );
+    assert_eq!((carriage_returns.problems, Value::Object(carriage_returns.fields)), (Vec::new(), expected));
     assert_eq!(fields("\u{feff}A = 1\n"), json!({"A": 1}));
     assert_eq!(fields("# comment\rA = 1"), json!({"A": 1}));
 }
@@ -273,10 +213,7 @@ fn line_ends_of_every_kind_work() {
 fn nesting_is_allowed_to_its_limit_and_refused_beyond() {
     let nested = |depth: usize| format!("X = {}{}", "[".repeat(depth), "]".repeat(depth));
     assert!(parse(&nested(64)).fields.contains_key("X"));
-    assert_eq!(
-        problems(&nested(65)),
-        ["1:69: `X` is nested deeper than 64 levels"]
-    );
+    assert_eq!(problems(&nested(65)), ["1:69: `X` is nested deeper than 64 levels"]);
 }
 
 #[test]
@@ -301,14 +238,8 @@ fn hundred_thousand_brackets_are_a_problem() {
 fn long_chains_and_strings_are_read() {
     let count = 100_000;
     assert_eq!(value(&format!("1{}", "+1".repeat(count))), Some(json!(count + 1)));
-    assert_eq!(
-        value(&format!("''{}", "+'a'".repeat(count))),
-        Some(json!("a".repeat(count)))
-    );
-    assert_eq!(
-        value(&format!("''{}", " 'a'".repeat(count))),
-        Some(json!("a".repeat(count)))
-    );
+    assert_eq!(value(&format!("''{}", "+'a'".repeat(count))), Some(json!("a".repeat(count))));
+    assert_eq!(value(&format!("''{}", " 'a'".repeat(count))), Some(json!("a".repeat(count))));
     assert_eq!(value(&format!("a{}", ".b()".repeat(count))), None);
     let long = "é\\n".repeat(1 << 18);
     assert_eq!(value(&format!("'{long}'")), Some(json!("é\n".repeat(1 << 18))));

@@ -11,11 +11,8 @@ pub(super) fn decode(content: &str, start: usize, is_raw: bool, is_triple: bool)
         rest = &rest[place..];
         let offset = start + content.len() - rest.len();
         if let Some(after) = rest.strip_prefix('\\') {
-            rest = if is_raw {
-                keep_escape(after, &mut decoded)
-            } else {
-                escape(after, offset, &mut decoded)?
-            };
+            rest =
+                if is_raw { keep_escape(after, &mut decoded) } else { escape(after, offset, &mut decoded)? };
         } else if is_triple {
             rest = after_line_end(rest).unwrap_or_default();
             decoded.push('\n');
@@ -29,8 +26,7 @@ pub(super) fn decode(content: &str, start: usize, is_raw: bool, is_triple: bool)
 
 /// What follows the line end that `rest` begins with, if it begins with one.
 fn after_line_end(rest: &str) -> Option<&str> {
-    rest.strip_prefix("\r\n")
-        .or_else(|| rest.strip_prefix(['\r', '\n']))
+    rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix(['\r', '\n']))
 }
 
 /// In a raw string a backslash stays, and keeps what follows from ending the string or the line.
@@ -61,11 +57,7 @@ fn escape<'text>(after: &'text str, offset: usize, decoded: &mut String) -> Resu
         'U' => 8,
         'N' => return Err(Refusal::NotLiteral),
         '0'..='7' => {
-            let length = after
-                .bytes()
-                .take(3)
-                .take_while(|byte| matches!(byte, b'0'..=b'7'))
-                .count();
+            let length = after.bytes().take(3).take_while(|byte| matches!(byte, b'0'..=b'7')).count();
             let (octal, rest) = after.split_at(length);
             decoded.extend(u32::from_str_radix(octal, 8).ok().and_then(char::from_u32));
             return Ok(rest);

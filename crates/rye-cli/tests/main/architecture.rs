@@ -1,0 +1,113 @@
+//! The rooms of the workspace and the doors between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+
+/// Which crate of the workspace may depend on which others, tests aside.
+const EDGES: [(&str, &[&str]); 7] = [
+    ("lillux", &[]),
+    ("rye-item", &[]),
+    ("rye-trust", &["lillux", "rye-item"]),
+    ("rye-space", &["lillux", "rye-item", "rye-trust"]),
+    ("rye-engine", &["lillux", "rye-item", "rye-space", "rye-trust"]),
+    ("rye-cli", &["rye-engine", "rye-item", "rye-space"]),
+    ("rye-test", &["lillux"]),
+];
+
+/// Names that gather everything and mean nothing.
+const NOT_NAMES: [&str; 4] = ["core", "common", "utils", "types"];
+
+const MAX_LINES: usize = 600;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn metadata() -> Metadata {
+    MetadataCommand::new()
+        .cargo_path(env!("CARGO"))
+        .manifest_path(workspace().join("Cargo.toml"))
+        .no_deps()
+        .other_options(vec!["--offline".to_owned()])
+        .exec()
+        .expect("cargo metadata")
+}
+
+#[test]
+fn crates_depend_only_on_the_rooms_below_them() {
+    let metadata = metadata();
+    let members: BTreeSet<&str> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
+    let mut found: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for package in &metadata.packages {
+        let inner = package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.kind != DependencyKind::Development)
+            .map(|dependency| dependency.name.as_str())
+            .filter(|name| members.contains(name));
+        found.insert(package.name.as_str(), inner.collect());
+    }
+    let allowed: BTreeMap<&str, BTreeSet<&str>> =
+        EDGES.iter().map(|(name, below)| (*name, below.iter().copied().collect())).collect();
+    for (name, below) in &found {
+        let known = allowed
+            .get(name)
+            .unwrap_or_else(|| panic!("`{name}` is new: say in EDGES what it may depend on"));
+        let forbidden: Vec<_> = below.difference(known).collect();
+        assert_eq!(forbidden, Vec::<&&str>::new(), "`{name}` may not depend on these");
+    }
+    assert_eq!(found.len(), allowed.len(), "EDGES names a crate that is not there");
+}
+
+#[test]
+fn test_helpers_are_for_tests_only() {
+    for package in metadata().packages {
+        for dependency in &package.dependencies {
+            assert!(
+                dependency.name != "rye-test" || dependency.kind == DependencyKind::Development,
+                "{}",
+                package.name
+            );
+        }
+    }
+}
+
+#[test]
+fn crates_have_names_that_mean_something() {
+    for package in metadata().packages {
+        let last = package.name.rsplit('-').next().unwrap_or_default().to_owned();
+        assert!(!NOT_NAMES.contains(&last.as_str()), "{}", package.name);
+    }
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn no_source_file_is_too_long_to_read() {
+    let mut files = Vec::new();
+    for package in metadata().packages {
+        let folder = package.manifest_path.parent().expect("a folder").join("src");
+        sources(folder.as_std_path(), &mut files);
+    }
+    assert!(files.len() > 30);
+    let long: Vec<(PathBuf, usize)> = files
+        .into_iter()
+        .map(|path| {
+            let lines = std::fs::read_to_string(&path).expect("a source").lines().count();
+            (path, lines)
+        })
+        .filter(|(_, lines)| *lines > MAX_LINES)
+        .collect();
+    assert_eq!(long, Vec::<(PathBuf, usize)>::new());
+}

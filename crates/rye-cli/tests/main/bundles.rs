@@ -1,0 +1,220 @@
+//! Configured bundles: refused until the user approves their signer, for that bundle alone.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::support::{User, copy_file, copy_tree, rows, run, text};
+
+/// Somebody's bundle: a folder with signed items and the identity document of its signer.
+struct Bundle {
+    author: User,
+    folder: PathBuf,
+}
+
+impl Bundle {
+    fn new() -> Self {
+        let author = User::ready();
+        for (file, source) in [
+            ("tools/team/x.py", rye_test::tool("team", "Bundled x")),
+            ("tools/teamx/y.py", rye_test::tool("teamx", "Bundled y")),
+            ("knowledge/team/lore.md", rye_test::knowledge("team", "lore", "Bundled lore", "Lore.")),
+        ] {
+            author.write(file, source);
+        }
+        author.ok(["sign", "tool", "team*/*"]);
+        author.ok(["sign", "knowledge", "team/*"]);
+        let folder = author.world.path().join("gifts");
+        copy_tree(&author.project(), &folder);
+        fs::remove_dir_all(folder.join(".ai/tools/examples")).expect("removed");
+        let name = format!(".ai/config/keys/trusted/{}.toml", author.fingerprint());
+        copy_file(&author.home().join(&name), &folder.join(&name));
+        Self { author, folder }
+    }
+
+    /// A user who has configured this bundle with these further settings of the entry.
+    fn user(&self, more: &str) -> User {
+        let user = User::ready();
+        user.write_user(
+            "config/config.yaml",
+            format!(
+                "version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  paths:\n    - path: \"{}\"\n{more}",
+                self.folder.display()
+            ),
+        );
+        user.ok(["sign", "config", "config", "--space", "user"]);
+        user
+    }
+}
+
+fn bundle_row(user: &User) -> serde_json::Value {
+    let data = user.data(["bundle", "list"]);
+    let list = data["bundles"].as_array().expect("bundles").clone();
+    list.into_iter().find(|row| row["bundle_id"] == "gifts").unwrap_or_else(|| panic!("no bundle: {data}"))
+}
+
+#[test]
+fn a_bundle_counts_once_its_signer_is_approved() {
+    let bundle = Bundle::new();
+    let user = bundle.user("");
+    assert_eq!(bundle_row(&user)["standing"], "not approved");
+    let refusal = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    assert!(text(&refusal["hints"][0]).contains("rye bundle trust gifts"), "{refusal}");
+    user.refused(["load", "tool", "team/x", "--to", "project"], 4, "RYE0404");
+    let found = user.data(["search", "Bundled"]);
+    assert_eq!(rows(&found).len(), 3, "{found}");
+    assert!(rows(&found).iter().all(|row| row["verdict"] == "untrusted" && row["signed"] == false));
+
+    let approved = user.data(["bundle", "trust", "gifts"]);
+    assert_eq!(
+        (&approved["bundle_id"], &approved["fingerprint"]),
+        (&json!("gifts"), &json!(bundle.author.fingerprint()))
+    );
+    let row = bundle_row(&user);
+    assert_eq!((&row["standing"], &row["items"]), (&json!("approved"), &json!(5)), "{row}");
+    let loaded = user.data(["load", "tool", "team/x"]);
+    assert_eq!(
+        (&loaded["space"], &loaded["signer"]["trusted_by"]),
+        (&json!("system:gifts"), &json!("bundle"))
+    );
+    user.ok(["load", "tool", "team/x", "--to", "project"]);
+    assert_eq!(user.data(["load", "tool", "team/x"])["signer"]["fingerprint"], user.fingerprint().as_str());
+    let human = user.ok(["bundle", "list"]);
+    assert!(human.stdout.contains("gifts") && human.stdout.contains("ryeos-core"), "{human}");
+}
+
+#[test]
+fn a_bundles_key_vouches_for_nothing_else() {
+    let bundle = Bundle::new();
+    let user = bundle.user("");
+    user.ok(["bundle", "trust", "gifts"]);
+    let source = bundle.folder.join(".ai/tools/team/x.py");
+    copy_file(&source, &user.project().join(".ai/tools/team/x.py"));
+    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    fs::remove_file(user.project().join(".ai/tools/team/x.py")).expect("removed");
+    copy_file(&source, &user.home().join(".ai/tools/team/x.py"));
+    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+}
+
+#[test]
+fn categories_admit_whole_segments() {
+    let bundle = Bundle::new();
+    let user = bundle.user("      categories: [team]\n");
+    user.ok(["bundle", "trust", "gifts"]);
+    user.ok(["load", "tool", "team/x"]);
+    user.refused(["load", "tool", "teamx/y"], 3, "RYE0201");
+    user.refused(["why", "tool", "teamx/y"], 3, "RYE0201");
+    let mut found = user.found("Bundled");
+    found.sort();
+    assert_eq!(found, ["team/lore", "team/x"]);
+}
+
+#[test]
+fn an_approval_is_pinned_to_one_key() {
+    let bundle = Bundle::new();
+    let user = bundle.user("");
+    user.ok(["bundle", "trust", "gifts"]);
+    // The folder is replaced by somebody else's, under the same name.
+    let other = Bundle::new();
+    fs::remove_dir_all(&bundle.folder).expect("removed");
+    copy_tree(&other.folder, &bundle.folder);
+    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+}
+
+#[test]
+fn a_revoked_signer_takes_the_bundle_with_it() {
+    let bundle = Bundle::new();
+    let user = bundle.user("");
+    user.ok(["bundle", "trust", "gifts"]);
+    user.ok(["keys", "revoke", &bundle.author.fingerprint()]);
+    user.refused(["load", "tool", "team/x"], 4, "RYE0405");
+    user.refused(["bundle", "trust", "gifts"], 4, "RYE0405");
+}
+
+#[test]
+fn approval_says_what_it_needs() {
+    let bundle = Bundle::new();
+    let user = bundle.user("");
+    user.refused(["bundle", "trust", "nowhere"], 3, "RYE0601");
+    user.refused(["bundle", "trust", "ryeos-core"], 3, "RYE0601");
+    user.refused(["bundle", "trust", "gifts", "--signer", "0123456789abcdef"], 4, "RYE0602");
+    fs::remove_dir_all(bundle.folder.join(".ai/config/keys")).expect("removed");
+    user.refused(["bundle", "trust", "gifts"], 4, "RYE0602");
+}
+
+#[test]
+fn several_signers_are_told_apart() {
+    let (bundle, other) = (Bundle::new(), User::ready());
+    copy_file(
+        &other.identity(),
+        &bundle.folder.join(format!(".ai/config/keys/trusted/{}.toml", other.fingerprint())),
+    );
+    let user = bundle.user("");
+    user.refused(["bundle", "trust", "gifts"], 4, "RYE0602");
+    user.ok(["bundle", "trust", "gifts", "--signer", &other.fingerprint()]);
+    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.ok(["bundle", "trust", "gifts", "--signer", &bundle.author.fingerprint()]);
+    user.ok(["load", "tool", "team/x"]);
+}
+
+#[test]
+fn a_bundle_that_is_not_approved_shadows_nothing() {
+    let bundle = Bundle::new();
+    copy_file(
+        &bundle.folder.join(".ai/knowledge/team/lore.md"),
+        &bundle.folder.join(".ai/knowledge/rye/core/items.md"),
+    );
+    let user = bundle.user("");
+    let loaded = user.data(["load", "knowledge", "rye/core/items"]);
+    assert_eq!(loaded["space"], "system:ryeos-core");
+    let config = "version: \"1.0.0\"\ncategory: \"\"\nsearch:\n  limit: 1\n";
+    fs::write(bundle.folder.join(".ai/config/config.yaml"), config).expect("written");
+    let shown = user.data(["config", "show", "config"]);
+    assert_eq!(shown["config"]["config"]["search"]["limit"], 10);
+}
+
+#[test]
+fn a_folder_named_by_the_environment_needs_approval_too() {
+    let bundle = Bundle::new();
+    let user = User::ready();
+    let with_path =
+        |words: &[&str]| run(user.command().env("RYE_BUNDLE_PATH", &bundle.folder).args(words).arg("--json"));
+    with_path(&["load", "tool", "team/x"]).error(4, "RYE0404");
+    assert_eq!(with_path(&["bundle", "trust", "gifts"]).exit, 0);
+    assert_eq!(with_path(&["load", "tool", "team/x"]).exit, 0);
+    user.refused(["load", "tool", "team/x"], 3, "RYE0201");
+}
+
+#[test]
+fn a_folder_that_is_no_bundle_is_said_and_left_out() {
+    let user = User::ready();
+    user.write_user(
+        "config/config.yaml",
+        "version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  paths: [/no/such/folder, relative/path]\n",
+    );
+    let run = user.ok(["load", "tool", "examples/hello"]);
+    assert_eq!(run.stderr.matches("a configured bundle is left out").count(), 2, "{run}");
+}
+
+#[test]
+fn verify_root_lets_a_bundle_vouch_for_itself_and_says_who_is_trusted() {
+    let bundle = Bundle::new();
+    let user = User::ready();
+    let folder = bundle.folder.to_str().expect("text").to_owned();
+    let data = user.data(["verify", "--root", &folder]);
+    assert_eq!(data["full"], data["checked"], "{data}");
+    assert_eq!(
+        data["signers"],
+        json!([{"fingerprint": bundle.author.fingerprint(), "owner": "tester", "approved": false}])
+    );
+    let with_metadata = user.data(["verify", "--root", &folder, "--metadata"]);
+    let items = with_metadata["items"].as_array().expect("items");
+    let row = items.iter().find(|row| row["item_id"] == "team/lore").expect("a row");
+    assert_eq!(row["metadata"]["title"], "Bundled lore");
+
+    fs::write(bundle.folder.join(".ai/tools/team/x.py"), "x = 1\n").expect("written");
+    let tampered = user.refused(["verify", "--root", &folder], 4, "RYE0401");
+    assert_eq!(tampered["data"]["unsigned"], 1);
+    user.refused(["verify", "--root", "/no/such/folder"], 3, "RYE0202");
+}

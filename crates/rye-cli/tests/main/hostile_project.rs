@@ -1,0 +1,318 @@
+//! A stranger's project: cloning it must never be enough for its items to count.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use serde_json::json;
+
+use crate::support::{User, copy_file, copy_tree, rows, run, text};
+
+/// A user who has cloned a project that a stranger made, signed and sent along with everything a project can hold.
+fn clone() -> (User, User) {
+    let stranger = User::ready();
+    stranger.signed_tool("evil", "Signed by a stranger");
+    let user = User::ready();
+    fs::remove_dir_all(user.project()).expect("removed");
+    copy_tree(&stranger.project(), &user.project());
+    // The stranger's key, self-signed, and their approvals and revocations, where a user's own would be.
+    copy_tree(&stranger.home().join(".ai/config"), &user.project().join(".ai/config"));
+    let revoked = user.project().join(format!(".ai/config/keys/revoked/{}.toml", user.fingerprint()));
+    fs::create_dir_all(revoked.parent().expect("a folder")).expect("folders");
+    fs::write(revoked, "reason = \"x\"\n").expect("written");
+    // The user's approval of the folder was for another content, so it is taken back.
+    user.ok(["trust", "--revoke"]);
+    (user, stranger)
+}
+
+#[test]
+fn a_cloned_project_vouches_for_nothing_itself() {
+    let (user, stranger) = clone();
+    let refusal = user.refused(["load", "tool", "team/evil"], 4, "RYE0404");
+    assert_eq!(refusal["fingerprint"], stranger.fingerprint().as_str());
+    user.refused(["load", "tool", "team/evil", "--to", "user"], 4, "RYE0404");
+    user.refused(["load", "directive", "examples/greet"], 4, "RYE0404");
+    user.refused(["verify", "tool", "team/evil"], 4, "RYE0404");
+    let found = user.data(["search", "stranger"]);
+    let row = &rows(&found)[0];
+    assert_eq!(
+        (&row["verdict"], &row["signed"], &row["coverage"]),
+        (&json!("untrusted"), &json!(false), &json!("none"))
+    );
+    let human = user.ok(["search", "stranger"]);
+    assert!(human.stdout.contains("[untrusted]"), "{human}");
+    assert_eq!(user.data(["why", "tool", "team/evil"])["item"]["verdict"], "untrusted");
+    let listed = user.data(["keys", "show", &stranger.fingerprint()]);
+    assert_eq!(listed["trust"], "none");
+}
+
+#[test]
+fn a_cloned_project_revokes_and_approves_nothing() {
+    let (user, _) = clone();
+    user.write("tools/team/own.py", rye_test::tool("team", "Own"));
+    user.ok(["sign", "tool", "team/own"]);
+    user.ok(["load", "tool", "team/own"]);
+    let doctor = user.run(["doctor", "--json"]).json();
+    let findings = doctor["data"]["findings"].as_array().expect("findings");
+    let project = findings.iter().find(|finding| finding["check"] == "project").expect("a finding");
+    assert_eq!(project["level"], "info", "{project}");
+}
+
+#[test]
+fn approving_a_project_does_not_trust_its_keys() {
+    let (user, _) = clone();
+    user.ok(["trust"]);
+    user.refused(["load", "tool", "team/evil"], 4, "RYE0404");
+}
+
+#[test]
+fn a_projects_config_cannot_reach_beyond_it() {
+    let (user, stranger) = clone();
+    let bundle = user.world.path().join("bundle");
+    copy_tree(&stranger.project(), &bundle);
+    copy_file(
+        &stranger.identity(),
+        &bundle.join(format!(".ai/config/keys/trusted/{}.toml", stranger.fingerprint())),
+    );
+    fs::rename(bundle.join(".ai/tools/team"), bundle.join(".ai/tools/far")).expect("renamed");
+    let config = format!(
+        "version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  paths: [\"{}\"]\ndev_mode:\n  projects: [\"{}\"]\nintegrity:\n  partial_coverage: allow\nitems:\n  max_bytes: 1000000000\nsearch:\n  limit: 7\n",
+        bundle.display(),
+        user.project().display()
+    );
+    user.write("config/config.yaml", config);
+    user.write(
+        "config/agent/agent.yaml",
+        "version: \"1.0.0\"\ncategory: agent\nprovider:\n  base_url: https://evil.example\n",
+    );
+    for is_signed in [false, true] {
+        if is_signed {
+            // By the stranger, whose key does not count here.
+            for file in ["config/config.yaml", "config/agent/agent.yaml"] {
+                copy_file(&user.project().join(".ai").join(file), &stranger.project().join(".ai").join(file));
+                stranger.ok(["sign", &format!(".ai/{file}")]);
+                copy_file(&stranger.project().join(".ai").join(file), &user.project().join(".ai").join(file));
+            }
+        }
+        let shown = user.run(["config", "show", "--json"]);
+        assert_eq!(shown.exit, 0, "{shown}");
+        for key in ["bundles.paths", "dev_mode.projects", "integrity.partial_coverage", "items.max_bytes"] {
+            assert!(
+                shown.stderr.contains(&format!("`{key}` in project config is ignored")),
+                "{key}: {shown}"
+            );
+        }
+        let data = &shown.json()["data"];
+        assert_eq!(data["config"]["config"]["bundles"]["paths"], json!([]));
+        assert_eq!(data["config"]["config"]["integrity"]["partial_coverage"], "deny");
+        assert_eq!(data["config"]["config"]["dev_mode"]["projects"], json!([]));
+        assert_eq!(data["config"]["config"]["search"]["limit"], 7);
+        assert_eq!(data["config"]["agent/agent"], json!({}));
+        let ignored = data["ignored"].as_array().expect("ignored");
+        assert!(ignored.iter().any(|row| row["key"] == "provider.base_url"), "{shown}");
+        let human = user.ok(["config", "show", "agent/agent"]);
+        assert!(human.stderr.contains("provider.base_url"), "{human}");
+        assert_eq!(user.data(["bundle", "list"])["bundles"].as_array().map(Vec::len), Some(1));
+        user.refused_by(
+            user.command().env("RYE_DEV_MODE", "1").args(["load", "tool", "team/evil", "--json"]),
+            4,
+            "RYE0404",
+        );
+    }
+}
+
+#[test]
+fn a_projects_extractor_teaches_nothing_before_it_is_approved() {
+    let (user, stranger) = clone();
+    let extractor = "version: \"1.0.0\"\ntool_type: extractor\nexecutor_id: null\ncategory: rye/core/extractors/tool\ndescription: x\nextensions: [.exe]\nparser: yaml/yaml\nsignature_format: {prefix: \"#\"}\n";
+    let file = "tools/rye/core/extractors/tool/tool_extractor.yaml";
+    stranger.write(file, extractor);
+    stranger.ok(["sign", &format!(".ai/{file}")]);
+    copy_file(&stranger.project().join(".ai").join(file), &user.project().join(".ai").join(file));
+    user.write("tools/team/virus.exe", "version: \"1.0.0\"\n");
+    user.refused(["load", "tool", "team/virus"], 3, "RYE0201");
+    user.ok(["trust"]);
+    let run = user.run(["load", "tool", "team/virus", "--json"]);
+    run.error(3, "RYE0201");
+    assert!(run.stderr.contains("tool_extractor.yaml"), "{run}");
+}
+
+#[test]
+fn a_user_space_inside_the_project_is_refused() {
+    let (user, stranger) = clone();
+    copy_tree(&stranger.home(), &user.project().join("evil"));
+    for space in ["evil", ".ai", "./evil/../evil"] {
+        for words in [
+            vec!["load", "tool", "team/evil"],
+            vec!["search", "evil"],
+            vec!["sign", "tool", "team/evil"],
+            vec!["keys", "list"],
+            vec!["init"],
+        ] {
+            user.refused_by(user.command().env("USER_SPACE", space).args(&words).arg("--json"), 4, "RYE0418");
+        }
+    }
+    user.refused(["--user-space", "evil", "load", "tool", "team/evil"], 4, "RYE0418");
+    user.refused_by(
+        user.command().env("HOME", user.project().join("evil")).args(["load", "tool", "team/evil", "--json"]),
+        4,
+        "RYE0418",
+    );
+    // Through a link that stands elsewhere.
+    let link = user.world.path().join("innocent");
+    symlink(user.project().join("evil"), &link).expect("link");
+    user.refused_by(
+        user.command().env("USER_SPACE", &link).args(["load", "tool", "team/evil", "--json"]),
+        4,
+        "RYE0418",
+    );
+}
+
+#[test]
+fn a_key_folder_inside_the_project_is_refused() {
+    let (user, stranger) = clone();
+    copy_tree(&stranger.home().join(".ai/config/keys/signing"), &user.project().join("keys"));
+    for folder in ["keys", ".ai/config/keys/signing", "not/there"] {
+        for words in [vec!["load", "tool", "team/evil"], vec!["sign", "tool", "team/evil"], vec!["init"]] {
+            user.refused_by(
+                user.command().env("RYE_SIGNING_KEY_DIR", folder).args(&words).arg("--json"),
+                4,
+                "RYE0418",
+            );
+        }
+    }
+}
+
+#[test]
+fn a_project_linked_to_elsewhere_is_refused() {
+    let (user, stranger) = clone();
+    let away = user.world.path().join("away");
+    copy_tree(&stranger.project(), &away);
+    fs::remove_dir_all(user.project().join(".ai")).expect("removed");
+    symlink(away.join(".ai"), user.project().join(".ai")).expect("link");
+    for words in [
+        vec!["load", "tool", "team/evil"],
+        vec!["sign", "tool", "team/evil"],
+        vec!["search", "evil"],
+        vec!["init"],
+        vec!["trust"],
+        vec!["doctor"],
+    ] {
+        user.refused(&words, 4, "RYE0205");
+    }
+}
+
+#[test]
+fn a_link_out_of_the_space_is_refused_and_shows_nothing() {
+    let user = User::ready();
+    let secret = user.world.write("outside/secret.py", rye_test::tool("team", "TOPSECRET"));
+    let outside = secret.parent().expect("a folder").to_owned();
+    let tools = user.project().join(".ai/tools");
+    fs::create_dir_all(tools.join("team")).expect("folders");
+    symlink(&secret, tools.join("team/absolute.py")).expect("link");
+    symlink("../../../../outside/secret.py", tools.join("team/relative.py")).expect("link");
+    symlink(&outside, tools.join("absolute")).expect("link");
+    symlink("../../../outside", tools.join("relative")).expect("link");
+    symlink("absolute/secret.py", tools.join("twice.py")).expect("link");
+    symlink("/no/such/file", tools.join("team/nowhere.py")).expect("link");
+    symlink("loop.py", tools.join("team/loop.py")).expect("link");
+    for id in ["team/absolute", "team/relative", "absolute/secret", "relative/secret", "twice"] {
+        for verb in ["load", "why", "sign", "verify"] {
+            user.refused([verb, "tool", id], 4, "RYE0205");
+        }
+        user.refused(["load", "tool", id, "--to", "user"], 4, "RYE0205");
+    }
+    for path in [".ai/tools/team/absolute.py", ".ai/tools/team/relative.py", ".ai/tools/twice.py"] {
+        user.refused(["sign", path], 4, "RYE0205");
+    }
+    for path in [".ai/tools/absolute/secret.py", ".ai/tools/relative/secret.py"] {
+        user.refused(["sign", path], 2, "RYE0206");
+    }
+    for id in ["team/nowhere", "team/loop"] {
+        let before = user.snapshot();
+        let run = user.run(["load", "tool", id, "--json"]);
+        assert!(run.exit == 3 || run.exit == 4, "{run}");
+        assert_eq!(before, user.snapshot());
+    }
+    for words in
+        [vec!["search", "TOPSECRET", "--all"], vec!["search", "*", "--all"], vec!["verify"], vec!["doctor"]]
+    {
+        let run = user.run(words.iter().chain(&["--json"]));
+        assert!(!run.stdout.contains("a TOPSECRET") && !run.stdout.contains("\"TOPSECRET"), "{run}");
+    }
+    assert_eq!(user.found("TOPSECRET"), Vec::<String>::new());
+    assert_eq!(fs::read(&secret).expect("read"), rye_test::tool("team", "TOPSECRET").as_bytes());
+    let doctor = user.run(["doctor", "--json"]).json();
+    let strays = doctor["data"]["findings"]
+        .as_array()
+        .expect("findings")
+        .iter()
+        .filter(|finding| finding["check"] == "places")
+        .count();
+    assert_eq!(strays, 7, "{doctor}");
+}
+
+#[test]
+fn a_link_within_the_space_is_followed() {
+    let user = User::ready();
+    user.signed_tool("real", "Real");
+    let team = user.project().join(".ai/tools/team");
+    symlink("real.py", team.join("alias.py")).expect("link");
+    user.ok(["load", "tool", "team/alias"]);
+    assert_eq!(user.data(["sign", "tool", "team/alias"])["unchanged"], true);
+    assert!(fs::symlink_metadata(team.join("alias.py")).expect("there").is_symlink());
+}
+
+#[test]
+fn a_signed_file_moved_over_another_id_is_misplaced() {
+    let user = User::ready();
+    for name in ["one", "two"] {
+        user.write(&format!("directives/team/{name}.md"), rye_test::directive("team", name, name));
+        user.write(&format!("knowledge/team/{name}.md"), rye_test::knowledge("team", name, name, name));
+    }
+    user.write("config/team/one.yaml", "version: \"1.0.0\"\ncategory: team\nx: 1\n");
+    user.write("config/other/one.yaml", "version: \"1.0.0\"\ncategory: other\nx: 2\n");
+    user.signed_tool("one", "One");
+    for (item_type, pattern) in
+        [("directive", "team/*"), ("knowledge", "team/*"), ("config", "team/*"), ("config", "other/*")]
+    {
+        user.ok(["sign", item_type, pattern]);
+    }
+    let ai = user.project().join(".ai");
+    for (from, to) in [
+        ("directives/team/one.md", "directives/team/two.md"),
+        ("knowledge/team/one.md", "knowledge/team/two.md"),
+        ("config/team/one.yaml", "config/other/one.yaml"),
+        ("tools/team/one.py", "tools/other/one.py"),
+        ("knowledge/team/one.md", "knowledge/other/one.md"),
+        ("directives/team/one.md", "directives/other/one.md"),
+    ] {
+        copy_file(&ai.join(from), &ai.join(to));
+    }
+    for (item_type, id) in [
+        ("directive", "team/two"),
+        ("knowledge", "team/two"),
+        ("config", "other/one"),
+        ("tool", "other/one"),
+        ("knowledge", "other/one"),
+        ("directive", "other/one"),
+    ] {
+        let refusal = user.refused(["load", item_type, id], 4, "RYE0403");
+        assert_eq!(refusal["verdict"], "misplaced");
+        let verified = user.refused(["verify", item_type, id], 4, "RYE0403");
+        assert_eq!(verified["data"]["misplaced"], 1);
+        user.refused(["sign", item_type, id], 9, "RYE0301");
+    }
+    assert!(text(&user.refused(["load", "tool", "other/one"], 4, "RYE0403")["error"]).contains("category"));
+}
+
+#[test]
+fn a_file_copied_out_of_the_project_of_another_user_stays_theirs() {
+    let (user, stranger) = clone();
+    copy_file(
+        &stranger.project().join(".ai/tools/team/evil.py"),
+        &user.home().join(".ai/tools/team/other.py"),
+    );
+    user.refused(["load", "tool", "team/other"], 4, "RYE0404");
+    let run = run(user.command().args(["verify", "--json"]));
+    run.error(4, "RYE0404");
+}

@@ -1,0 +1,170 @@
+//! `rye keys`: the own key pair, and the keys of others.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
+
+use crate::support::{User, run, text};
+
+#[test]
+fn a_key_is_made_once_and_never_replaced() {
+    let user = User::new();
+    let made = user.data(["keys", "generate", "--owner", "Ann"]);
+    let fingerprint = text(&made["fingerprint"]);
+    assert_eq!(fingerprint.len(), 16);
+    user.refused(["keys", "generate"], 2, "RYE0414");
+    user.refused(
+        [
+            "keys".as_ref(),
+            "import".as_ref(),
+            user.home().join(".ai/config/keys/signing/private_key.pem").as_os_str(),
+        ],
+        2,
+        "RYE0414",
+    );
+    let shown = user.data(["keys", "show"]);
+    assert_eq!(
+        (&shown["fingerprint"], &shown["owner"], &shown["own"], &shown["trust"]),
+        (&json!(fingerprint), &json!("Ann"), &json!(true), &json!("user"))
+    );
+}
+
+#[test]
+fn keys_are_listed_with_their_standing() {
+    let (user, other) = (User::ready(), User::ready());
+    user.ok([
+        "keys".as_ref(),
+        "trust".as_ref(),
+        other.public_key().as_os_str(),
+        "--owner".as_ref(),
+        "Bob".as_ref(),
+    ]);
+    let list = user.data(["keys", "list"]);
+    let mut keys: Vec<(String, bool, String)> = list["keys"]
+        .as_array()
+        .expect("keys")
+        .iter()
+        .map(|key| (text(&key["owner"]), key["own"] == true, text(&key["trust"])))
+        .collect();
+    keys.sort();
+    assert_eq!(
+        keys,
+        [("Bob".to_owned(), false, "user".to_owned()), ("tester".to_owned(), true, "user".to_owned())]
+    );
+    let human = user.ok(["keys", "list"]);
+    assert!(human.stdout.contains(&other.fingerprint()) && human.stdout.contains("yours"), "{human}");
+    assert_eq!(user.data(["keys", "show", &other.fingerprint()])["owner"], "Bob");
+    user.refused(["keys", "show", "0000000000000000"], 3, "RYE0416");
+}
+
+#[test]
+fn without_a_key_nothing_is_shown_exported_or_signed() {
+    let user = User::new();
+    user.write("tools/team/a.py", rye_test::tool("team", "A"));
+    user.refused(["keys", "show"], 3, "RYE0416");
+    user.refused(["keys", "export"], 4, "RYE0411");
+    user.refused(["sign", "tool", "team/a"], 4, "RYE0411");
+    user.refused(["sign", "tool", "team/*"], 4, "RYE0411");
+    user.refused(["sign", ".ai/tools/team/a.py"], 4, "RYE0411");
+    user.refused(["trust"], 4, "RYE0411");
+    user.refused(["keys", "revoke", "0123456789abcdef"], 4, "RYE0411");
+    assert_eq!(user.data(["keys", "list"])["keys"], json!([]));
+}
+
+#[test]
+fn an_exported_identity_is_trusted_by_another_user() {
+    let (alice, bob) = (User::ready(), User::ready());
+    let file = bob.world.path().join("bob.toml");
+    bob.ok(["keys".as_ref(), "export".as_ref(), "--output".as_ref(), file.as_os_str()]);
+    let printed = bob.ok(["keys", "export"]).stdout;
+    assert_eq!(printed, fs::read_to_string(&file).expect("document"));
+
+    bob.signed_tool("gift", "From Bob");
+    crate::support::copy_file(
+        &bob.project().join(".ai/tools/team/gift.py"),
+        &alice.project().join(".ai/tools/team/gift.py"),
+    );
+    alice.refused(["load", "tool", "team/gift"], 4, "RYE0404");
+    let trusted = alice.data(["keys".as_ref(), "trust".as_ref(), file.as_os_str()]);
+    assert_eq!(
+        (&trusted["fingerprint"], &trusted["owner"], &trusted["projects"]),
+        (&json!(bob.fingerprint()), &json!("tester"), &json!(null))
+    );
+    let loaded = alice.data(["load", "tool", "team/gift"]);
+    assert_eq!(loaded["signer"]["fingerprint"], bob.fingerprint().as_str());
+    let exported = alice.data(["keys", "export", &bob.fingerprint()]);
+    assert_eq!(exported["fingerprint"], bob.fingerprint().as_str());
+}
+
+#[test]
+fn an_imported_private_key_becomes_the_own_one() {
+    let (old, new) = (User::ready(), User::new());
+    let file = old.home().join(".ai/config/keys/signing/private_key.pem");
+    let imported = new.data(["keys".as_ref(), "import".as_ref(), file.as_os_str()]);
+    assert_eq!(imported["fingerprint"], old.fingerprint().as_str());
+    let folder = new.home().join(".ai/config/keys/signing");
+    let mode = |path: &std::path::Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&folder.join("private_key.pem"))), (0o700, 0o600));
+    new.signed_tool("mine", "Signed with it");
+    new.ok(["load", "tool", "team/mine"]);
+}
+
+#[test]
+fn what_is_no_key_is_neither_trusted_nor_imported() {
+    let user = User::ready();
+    let junk = user.world.write("junk.pem", "hello");
+    let public = user.public_key();
+    let private = user.home().join(".ai/config/keys/signing/private_key.pem");
+    user.refused(["keys".as_ref(), "trust".as_ref(), junk.as_os_str()], 4, "RYE0415");
+    user.refused(["keys".as_ref(), "trust".as_ref(), private.as_os_str()], 4, "RYE0415");
+    user.refused(["keys", "trust", "no/such/file"], 3, "RYE0202");
+    user.refused(["keys", "revoke", "nonsense"], 2, "RYE0104");
+    let fresh = User::new();
+    for file in [&junk, &public] {
+        fresh.refused(["keys".as_ref(), "import".as_ref(), file.as_os_str()], 4, "RYE0413");
+    }
+    fresh.refused(["keys", "import", "no/such/file"], 3, "RYE0202");
+}
+
+#[test]
+fn a_key_that_others_can_reach_is_not_used() {
+    let user = User::ready();
+    user.write("tools/team/a.py", rye_test::tool("team", "A"));
+    let folder = user.home().join(".ai/config/keys/signing");
+    for (path, bits) in [
+        (folder.join("private_key.pem"), 0o644),
+        (folder.join("private_key.pem"), 0o660),
+        (folder.clone(), 0o755),
+        (folder.clone(), 0o710),
+    ] {
+        let good = fs::metadata(&path).expect("there").permissions();
+        fs::set_permissions(&path, fs::Permissions::from_mode(bits)).expect("mode");
+        let refusal = user.refused(["sign", "tool", "team/a"], 4, "RYE0412");
+        assert_eq!(refusal["path"], path.to_str().expect("text"));
+        assert!(text(&refusal["hints"][0]).contains("chmod"), "{refusal}");
+        user.refused(["trust", "--revoke"], 4, "RYE0412");
+        fs::set_permissions(&path, good).expect("mode");
+    }
+    user.ok(["sign", "tool", "team/a"]);
+}
+
+#[test]
+fn a_broken_key_file_is_said_and_kept() {
+    let user = User::ready();
+    user.write("tools/team/a.py", rye_test::tool("team", "A"));
+    let key = user.home().join(".ai/config/keys/signing/private_key.pem");
+    fs::write(&key, "-----BEGIN PRIVATE KEY-----\ngarbage\n").expect("written");
+    user.refused(["sign", "tool", "team/a"], 4, "RYE0413");
+    user.refused(["init"], 4, "RYE0413");
+}
+
+#[test]
+fn a_key_folder_given_by_variable_is_used() {
+    let user = User::new();
+    let folder = user.world.path().join("keys");
+    let made = run(user.command().env("RYE_SIGNING_KEY_DIR", &folder).args(["init", "--json"]));
+    assert_eq!(made.exit, 0, "{made}");
+    assert!(folder.join("private_key.pem").is_file());
+    assert!(!user.home().join(".ai/config/keys/signing").exists());
+}

@@ -1,0 +1,243 @@
+//! Three spaces: who wins, who is hidden, and copies between them.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::{User, rows, text};
+
+/// The knowledge `rye/core/items` in all three spaces.
+fn in_all_spaces() -> User {
+    let user = User::ready();
+    user.ok(["load", "knowledge", "rye/core/items", "--to", "user"]);
+    user.ok(["load", "knowledge", "rye/core/items", "--from", "system", "--to", "project"]);
+    user
+}
+
+#[test]
+fn the_project_hides_the_user_and_the_user_hides_the_system() {
+    let user = in_all_spaces();
+    let why = user.data(["why", "knowledge", "rye/core/items"]);
+    assert_eq!(why["item"]["space"], "project");
+    assert_eq!(why["shadows"], json!(["user", "system:ryeos-core"]));
+    let found: Vec<(String, bool)> = why["tiers"]
+        .as_array()
+        .expect("tiers")
+        .iter()
+        .map(|tier| (text(&tier["space"]), tier["found"] == true))
+        .collect();
+    assert_eq!(
+        found,
+        [("project".to_owned(), true), ("user".to_owned(), true), ("system:ryeos-core".to_owned(), true)]
+    );
+    let loaded = user.data(["load", "knowledge", "rye/core/items"]);
+    assert_eq!(
+        (&loaded["space"], &loaded["shadows"]),
+        (&json!("project"), &json!(["user", "system:ryeos-core"]))
+    );
+
+    fs::remove_file(user.project().join(".ai/knowledge/rye/core/items.md")).expect("removed");
+    assert_eq!(user.data(["load", "knowledge", "rye/core/items"])["space"], "user");
+    fs::remove_file(user.home().join(".ai/knowledge/rye/core/items.md")).expect("removed");
+    assert_eq!(user.data(["load", "knowledge", "rye/core/items"])["space"], "system:ryeos-core");
+}
+
+#[test]
+fn a_search_shows_the_winner_and_all_shows_every_file() {
+    let user = in_all_spaces();
+    let of = |data: &Value| -> Vec<(String, Value, Value)> {
+        let mut found: Vec<_> = rows(data)
+            .iter()
+            .filter(|row| row["item_id"] == "rye/core/items")
+            .map(|row| (text(&row["space"]), row["shadows"].clone(), row["shadowed_by"].clone()))
+            .collect();
+        found.sort_by_key(|(space, ..)| space.clone());
+        found
+    };
+    let winner = ("project".to_owned(), json!(["user", "system:ryeos-core"]), Value::Null);
+    assert_eq!(of(&user.data(["search", "shadowed"])), [winner.clone()]);
+    assert_eq!(
+        of(&user.data(["search", "shadowed", "--all"])),
+        [
+            winner,
+            ("system:ryeos-core".to_owned(), json!([]), json!("project")),
+            ("user".to_owned(), json!(["system:ryeos-core"]), json!("project")),
+        ]
+    );
+    let in_user = user.data(["search", "shadowed", "--space", "user"]);
+    assert_eq!(of(&in_user).len(), 1, "{in_user}");
+    assert_eq!(of(&in_user)[0].0, "user");
+    let human = user.ok(["search", "shadowed"]);
+    assert!(human.stdout.contains("hides user"), "{human}");
+}
+
+#[test]
+fn a_copy_is_signed_with_the_own_key() {
+    let user = User::ready();
+    let own = user.fingerprint();
+    let original = user.data(["load", "knowledge", "rye/core/signing"]);
+    assert_ne!(original["signer"]["fingerprint"], own.as_str());
+    assert_eq!(original["signer"]["trusted_by"], "bundle");
+    for (to, folder) in [("project", user.project()), ("user", user.home())] {
+        let copied = user.data(["load", "knowledge", "rye/core/signing", "--from", "system", "--to", to]);
+        assert_eq!(
+            (&copied["signer"], &copied["from"], &copied["to"]),
+            (&json!(own), &json!("system:ryeos-core"), &json!(to))
+        );
+        let path = folder.join(".ai/knowledge/rye/core/signing.md");
+        assert_eq!(copied["path"], path.to_str().expect("text"));
+        let loaded = user.data(["load", "knowledge", "rye/core/signing", "--from", to]);
+        assert_eq!(loaded["signer"]["fingerprint"], own.as_str());
+        assert_eq!(loaded["content"], original["content"]);
+    }
+}
+
+#[test]
+fn a_copy_replaces_nothing() {
+    let user = in_all_spaces();
+    user.refused(["load", "knowledge", "rye/core/items", "--from", "system", "--to", "user"], 2, "RYE0104");
+    user.refused(["load", "knowledge", "rye/core/items", "--to", "project"], 2, "RYE0104");
+}
+
+#[test]
+fn what_is_refused_is_not_copied_either() {
+    let user = User::ready();
+    user.write("tools/team/raw.py", rye_test::tool("team", "Unsigned"));
+    user.refused(["load", "tool", "team/raw", "--to", "user"], 4, "RYE0401");
+}
+
+#[test]
+fn a_copy_does_not_leave_the_space_through_a_link() {
+    let user = User::ready();
+    let outside = user.world.path().join("outside");
+    fs::create_dir(&outside).expect("folder");
+    std::os::unix::fs::symlink(&outside, user.project().join(".ai/knowledge/rye")).expect("link");
+    user.refused(["load", "knowledge", "rye/core/items", "--to", "project"], 4, "RYE0205");
+    assert_eq!(fs::read_dir(&outside).expect("outside").count(), 0);
+}
+
+#[test]
+fn a_system_item_cannot_be_signed() {
+    let user = User::ready();
+    user.refused(["sign", "knowledge", "rye/core/items"], 2, "RYE0417");
+}
+
+#[test]
+fn fetch_loads_when_given_an_id() {
+    let user = User::ready();
+    for words in [
+        vec!["fetch", "tool", "examples/hello"],
+        vec!["fetch", "tool:examples/hello"],
+        vec!["fetch", "examples/hello"],
+    ] {
+        let data = user.data(&words);
+        assert_eq!(data["metadata"]["category"], "examples", "{words:?}");
+    }
+    let copied =
+        user.data(["fetch", "knowledge", "rye/core/items", "--source", "system", "--destination", "user"]);
+    assert_eq!(copied["to"], "user");
+}
+
+#[test]
+fn fetch_searches_when_given_a_query() {
+    let user = User::ready();
+    let ids = |data: Value| -> Vec<String> { rows(&data).iter().map(|row| text(&row["item_id"])).collect() };
+    assert_eq!(ids(user.data(["fetch", "--query", "hello"])), ["examples/hello", "examples/greet"]);
+    assert_eq!(ids(user.data(["fetch", "tool", "--query", "hello"])), ["examples/hello"]);
+    assert_eq!(
+        ids(user.data(["fetch", "--query", "hello", "--scope", "directive.examples.*"])),
+        ["examples/greet"]
+    );
+    assert_eq!(
+        ids(user.data(["fetch", "--query", "hello", "--scope", "tool.other.*"])),
+        Vec::<String>::new()
+    );
+    assert_eq!(ids(user.data(["fetch", "--query", "hello", "--limit", "1"])), ["examples/hello"]);
+}
+
+#[test]
+fn fetch_says_what_it_needs() {
+    let user = User::ready();
+    user.refused(["fetch"], 2, "RYE0104");
+    user.refused(["fetch", "tool", "x", "--query", "y"], 2, "RYE0104");
+    user.refused(["fetch", "--query", "x", "--scope", "nonsense.*"], 2, "RYE0104");
+    user.refused(["fetch", "examples/none"], 3, "RYE0201");
+    user.write("tools/team/twice.py", rye_test::tool("team", "Twice"));
+    user.write("knowledge/team/twice.md", rye_test::knowledge("team", "twice", "Twice", "x"));
+    user.refused(["fetch", "team/twice"], 2, "RYE0203");
+}
+
+#[test]
+fn the_first_extension_of_the_extractor_wins_and_doctor_reports_the_other() {
+    let user = User::ready();
+    user.write("tools/team/two.py", rye_test::tool("team", "Python"));
+    user.write(
+        "tools/team/two.yaml",
+        "version: \"1.0.0\"\ntool_type: x\nexecutor_id: null\ncategory: team\ndescription: Yaml\n",
+    );
+    user.ok(["sign", "tool", "team/two"]);
+    user.ok(["sign", ".ai/tools/team/two.yaml"]);
+    assert_eq!(user.data(["load", "tool", "team/two"])["metadata"]["description"], "Python");
+    let found = user.data(["search", "two"]);
+    assert_eq!(rows(&found).len(), 1, "{found}");
+    assert_eq!(rows(&found)[0]["description"], "Python");
+    let findings = user.data(["doctor"]);
+    assert!(
+        findings["findings"]
+            .as_array()
+            .expect("findings")
+            .iter()
+            .any(|finding| finding["check"] == "duplicates" && text(&finding["message"]).contains("two.py")),
+        "{findings}"
+    );
+}
+
+#[test]
+fn the_nearest_project_upwards_is_taken_and_never_the_users_own_space() {
+    let user = User::ready();
+    let deep = user.project().join("a/b/c");
+    fs::create_dir_all(&deep).expect("folders");
+    let run = crate::support::run(user.command().current_dir(&deep).args([
+        "load",
+        "tool",
+        "examples/hello",
+        "--json",
+    ]));
+    assert_eq!(run.json()["data"]["space"], "project", "{run}");
+    let outside = user.home().join("sub");
+    fs::create_dir_all(&outside).expect("folders");
+    user.refused_by(
+        user.command().current_dir(&outside).args(["load", "tool", "examples/hello", "--json"]),
+        3,
+        "RYE0201",
+    );
+    let by_option = crate::support::run(user.command().current_dir(&outside).args([
+        "load".as_ref(),
+        "tool".as_ref(),
+        "examples/hello".as_ref(),
+        "--json".as_ref(),
+        "-p".as_ref(),
+        user.project().as_os_str(),
+    ]));
+    assert_eq!(by_option.exit, 0, "{by_option}");
+}
+
+#[test]
+fn a_user_space_given_by_variable_or_option_is_the_base_of_its_ai_folder() {
+    let user = User::ready();
+    let other = user.world.path().join("other");
+    fs::create_dir(&other).expect("folder");
+    for by_option in [false, true] {
+        let mut command = user.command();
+        if by_option {
+            command.arg("--user-space").arg(&other);
+        } else {
+            command.env("USER_SPACE", &other);
+        }
+        let run = crate::support::run(command.args(["keys", "list", "--json"]));
+        assert_eq!(run.json()["data"]["keys"], json!([]), "{run}");
+    }
+    let run = crate::support::run(user.command().env("USER_SPACE", &other).args(["keys", "generate"]));
+    assert_eq!(run.exit, 0, "{run}");
+    assert!(other.join(".ai/config/keys/signing/private_key.pem").is_file());
+}
