@@ -11,13 +11,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     assert_eq!(identity.fingerprint, identity.key.fingerprint());
     let document = identity.to_document();
     let back = Identity::parse(document.as_bytes()).expect("own document");
-    assert_eq!(
-        back,
-        Identity {
-            signature: None,
-            ..identity.clone()
-        }
-    );
+    assert_eq!(back, Identity { signature: None, ..identity.clone() });
 
     let documents = [identity.clone(), back];
     let mut ring = KeyRing::of_user(&documents, None, Some("/p"), Vec::new());

@@ -34,10 +34,7 @@ fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> Content
         Content::Intact { coverage, uncovered } => {
             let mut end = 0;
             for Range { start, end: next } in uncovered {
-                assert!(
-                    end <= *start && start < next && *next <= bytes.len(),
-                    "{uncovered:?}"
-                );
+                assert!(end <= *start && start < next && *next <= bytes.len(), "{uncovered:?}");
                 end = *next;
             }
             let is_whole = uncovered.iter().all(|range| range.end <= layout.content.start);
@@ -66,12 +63,7 @@ fn with_line(
         fingerprint: KEY.public().fingerprint(),
         registry: None,
     };
-    [
-        shebang.as_bytes(),
-        write_line(&line, format, line_break).as_bytes(),
-        content,
-    ]
-    .concat()
+    [shebang.as_bytes(), write_line(&line, format, line_break).as_bytes(), content].concat()
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -89,16 +81,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 return;
             };
             let content = check(*item_type, &bytes, format);
-            assert!(
-                matches!(
-                    content,
-                    Content::Intact {
-                        coverage: Coverage::Full,
-                        ..
-                    }
-                ),
-                "{content:?}"
-            );
+            assert!(matches!(content, Content::Intact { coverage: Coverage::Full, .. }), "{content:?}");
             assert!(matches!(sign(&bytes, format, &KEY, &NOW), Signed::Unchanged(_)));
             let (before, after) = (Layout::of(data, format), Layout::of(&bytes, format));
             assert_eq!(data[before.shebang], bytes[after.shebang]);

@@ -36,9 +36,7 @@ static READ: LazyLock<Vec<Extractor>> = LazyLock::new(|| {
 
 /// The shipped extractor of a type.
 pub fn extractor(item_type: ItemType) -> &'static Extractor {
-    READ.iter()
-        .find(|extractor| extractor.item_type == item_type)
-        .expect("every type has an extractor")
+    READ.iter().find(|extractor| extractor.item_type == item_type).expect("every type has an extractor")
 }
 
 /// Every type with every signature format it has, each once.
@@ -46,10 +44,7 @@ pub fn formats() -> &'static [(ItemType, SignatureFormat)] {
     static FORMATS: LazyLock<Vec<(ItemType, SignatureFormat)>> = LazyLock::new(|| {
         let mut formats = Vec::new();
         for extractor in READ.iter() {
-            for format in extractor
-                .extensions
-                .iter()
-                .filter_map(|extension| extractor.format_for(extension))
+            for format in extractor.extensions.iter().filter_map(|extension| extractor.format_for(extension))
             {
                 let entry = (extractor.item_type, format.clone());
                 if !formats.contains(&entry) {
@@ -69,10 +64,7 @@ pub fn read_item(item_type: ItemType, parser: Parser, extension: &str, data: &[u
     check_places(&parsed, data);
     let id = ItemId::new("demo/a").expect("an id");
     let fields = metadata::extract(extractor(item_type), &parsed, id.name());
-    let place = validate::Place {
-        name: id.name(),
-        category: id.category(),
-    };
+    let place = validate::Place { name: id.name(), category: id.category() };
     let problems = validate::validate(&extractor(item_type).schema, &fields, &parsed, place);
     check_problems(&problems, data);
     let _ = metadata::shown(item_type, &fields).to_string();

@@ -256,6 +256,16 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
+    /// Waits for the lock on the folder `path` itself, which leaves no lock file behind.
+    ///
+    /// # Errors
+    /// When the folder is not there or cannot be locked.
+    pub fn acquire_folder(path: &Path) -> io::Result<Self> {
+        let folder = fs_err::File::open(path)?.into_parts().0;
+        folder.lock()?;
+        Ok(Self { _file: folder })
+    }
+
     /// Takes the lock on `path` if it is free.
     ///
     /// # Errors

@@ -70,8 +70,10 @@ fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(if is_answer { 0 } else { 2 });
     }
     let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    let failure = Error::new(Code::InvalidArgument, first).hint("rye --help");
+    // The first paragraph says what is wrong, the rest how it is used.
+    let what = text.lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ");
+    let what = rye_item::text::one_line(what.trim_start_matches("error: "));
+    let failure = Error::new(Code::InvalidArgument, what).hint("rye --help");
     let global = arguments::Global {
         project: None,
         user_space: None,

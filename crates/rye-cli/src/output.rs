@@ -1,7 +1,9 @@
 //! The one place that prints. Results go to stdout, everything else to stderr.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -82,11 +84,12 @@ impl Output {
     /// Prints a JSON answer: one object, on several lines for a person, on one for a program.
     pub fn json(&self, value: &Value) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
-        if stdout.is_terminal() {
-            serde_json::to_writer_pretty(&mut stdout, value)?;
+        let text = if stdout.is_terminal() {
+            serde_json::to_string_pretty(value)?
         } else {
-            serde_json::to_writer(&mut stdout, value)?;
-        }
+            serde_json::to_string(value)?
+        };
+        stdout.write_all(escaped(&text).as_bytes())?;
         stdout.write_all(b"\n")
     }
 
@@ -117,6 +120,8 @@ impl Output {
 
     /// Shows a failure: as the answer in JSON, else on stderr.
     pub fn failure(&self, error: &Error, data: Option<Value>) -> io::Result<()> {
+        let page = format!("rye explain {}", error.code);
+        let error = &if error.hints.is_empty() { error.clone().hint(page) } else { error.clone() };
         if self.is_json {
             return self.json(&error_object(error, data));
         }
@@ -160,6 +165,27 @@ impl Output {
         table.set_header(header.iter().map(|word| word.to_uppercase()));
         table
     }
+}
+
+/// JSON escapes the control characters of ASCII itself; the others, which stand in strings only, are escaped here.
+fn escaped(json: &str) -> Cow<'_, str> {
+    if !json.chars().any(rye_item::text::is_unsafe) {
+        return Cow::Borrowed(json);
+    }
+    let mut safe = String::with_capacity(json.len());
+    for character in json.chars() {
+        if rye_item::text::is_unsafe(character) {
+            safe.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            safe.push(character);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// A path, without what a terminal could obey.
+pub fn shown_path(path: &Path) -> String {
+    rye_item::text::without_controls(&path.display().to_string()).replace(['\n', '\t'], " ")
 }
 
 fn shown_problem(problem: &Value) -> String {

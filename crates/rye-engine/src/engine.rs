@@ -121,9 +121,19 @@ impl Engine {
     /// The own signing key.
     ///
     /// # Errors
-    /// When it is missing, loose or no key.
+    /// When it is missing, loose, no key or revoked: what it signs would count nowhere.
     pub fn signing_key(&self) -> Result<SecretKey> {
-        Ok(keys::own_secret(&self.workspace.roots.signing_keys)?)
+        let folder = &self.workspace.roots.signing_keys;
+        let key = keys::own_secret(folder)?;
+        let fingerprint = key.public().fingerprint();
+        match self.workspace.keys.revocation(&fingerprint) {
+            None => Ok(key),
+            Some(revocation) => Err(Error::new(
+                Code::Revoked,
+                format!("your signing key {fingerprint} is revoked: {}", revocation.reason),
+            )
+            .hint(format!("move `{}` away, then run rye init for a new key", folder.display()))),
+        }
     }
 
     /// Lets a located item pass if a key that counts vouches for it, or development mode forgives it.

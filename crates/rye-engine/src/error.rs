@@ -276,11 +276,12 @@ impl Error {
             ReadError::Escapes { path, .. } => Self::new(Code::LinkEscapes, error.to_string())
                 .detail("path", path.display().to_string())
                 .hint("put the file itself into the space"),
-            ReadError::NotAFile { path } => {
-                Self::new(Code::NotAnItem, error.to_string()).detail("path", path.display().to_string())
-            }
+            ReadError::NotAFile { path } => Self::new(Code::NotAnItem, error.to_string())
+                .detail("path", path.display().to_string())
+                .hint("put a regular file there: no folder, pipe or device"),
             ReadError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Self::new(Code::PathNotFound, error.to_string())
+                    .hint("a path is taken from the current folder")
             }
             ReadError::Io(error) => Self::io(error),
         }

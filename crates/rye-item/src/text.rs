@@ -28,7 +28,9 @@ pub fn one_line(text: &str) -> String {
     without_controls(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn is_unsafe(character: char) -> bool {
+/// Whether a terminal could obey the character, or be misled by it, instead of showing it.
+#[must_use]
+pub fn is_unsafe(character: char) -> bool {
     let is_kept = matches!(character, '\n' | '\t');
     let is_bidirectional_override =
         matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lillux::file::{self, Lock};
 use lillux::{Fingerprint, PublicKey, SecretKey};
 use rye_item::BundleId;
 use rye_trust::KeyRing;
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use crate::keys;
 
+const RECORDS_FOLDER: &str = "config/trust";
 /// Below the user's `.ai/`: approved projects.
 pub const PROJECTS_FILE: &str = "config/trust/projects.yaml";
 /// Below the user's `.ai/`: approved bundle signers.
@@ -64,6 +66,18 @@ impl Approvals {
             })
             .collect();
         approvals
+    }
+
+    /// As [`Approvals::read`], with the lock under which the records may be written: without it, one of two
+    /// processes that approve at once would take back what the other approved.
+    ///
+    /// # Errors
+    /// When the folder of the records cannot be made or locked.
+    pub fn read_locked(user_ai: &Path, keys: &KeyRing) -> std::io::Result<(Self, Lock)> {
+        let folder = user_ai.join(RECORDS_FOLDER);
+        file::create_folders(&folder, false)?;
+        let lock = Lock::acquire_folder(&folder)?;
+        Ok((Self::read(user_ai, keys), lock))
     }
 
     /// Whether the project with this real path is approved.

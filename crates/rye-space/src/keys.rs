@@ -218,8 +218,12 @@ fn refuse_loose(path: &Path, wanted: u32) -> Result<(), OwnKeyError> {
 /// # Errors
 /// When a key is there already or the files cannot be written.
 pub fn store_own(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
+    if folder.join("private_key.pem").exists() {
+        return Err(OwnKeyError::Exists { folder: folder.to_owned() });
+    }
     file::create_folders(folder, true)?;
-    file::set_mode(folder, 0o700)?;
+    // A folder that was there before is somebody's: it is not closed behind their back.
+    refuse_loose(folder, 0o700)?;
     let pem = key
         .to_pem()
         .map_err(|source| OwnKeyError::Invalid { path: folder.join("private_key.pem"), source })?;
@@ -230,8 +234,18 @@ pub fn store_own(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
         }
         Err(error) => return Err(error.into()),
     }
-    file::write_atomic(&folder.join("public_key.pem"), key.public().to_pem().as_bytes(), Mode::Kept)?;
+    store_public(folder, &key.public())?;
     Ok(())
+}
+
+/// Writes the public half of the own key beside it.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn store_public(folder: &Path, key: &PublicKey) -> io::Result<PathBuf> {
+    let path = folder.join("public_key.pem");
+    file::write_atomic(&path, key.to_pem().as_bytes(), Mode::Kept)?;
+    Ok(path)
 }
 
 /// Signs a document of config syntax and writes it.

@@ -58,6 +58,8 @@ pub struct Workspace {
     pub rivals: Vec<Bundle>,
     /// What the user should know about this workspace.
     pub notices: Vec<String>,
+    /// What is worth knowing when asked.
+    pub remarks: Vec<String>,
     schemas: Vec<Schema>,
     watched: Watched,
 }
@@ -133,7 +135,7 @@ impl Workspace {
         }
 
         let limit = settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_LIMIT);
-        let Gathered { bundles, rivals } =
+        let Gathered { bundles, rivals, remarks } =
             gather_bundles(embedded, &roots, &settings, &approvals, &mut ring, &mut notices);
         let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
         let spaces = Spaces::new(&roots, bundles, extractors, limit);
@@ -147,6 +149,7 @@ impl Workspace {
             project_documents,
             is_project_approved,
             rivals,
+            remarks,
             notices,
             schemas: core.schemas,
             watched,
@@ -263,6 +266,8 @@ struct Gathered {
     bundles: Vec<Bundle>,
     /// Those that would replace an embedded one if they were approved.
     rivals: Vec<Bundle>,
+    /// What is worth knowing about them.
+    remarks: Vec<String>,
 }
 
 /// The bundles in order: embedded ones, approved folders, then folders nobody approved, which shadow nothing.
@@ -277,6 +282,7 @@ fn gather_bundles(
     let mut bundles = embedded;
     let mut waiting: Vec<Bundle> = Vec::new();
     let mut rivals = Vec::new();
+    let mut remarks = Vec::new();
     for configured in configured_folders(roots, settings) {
         let mut bundle = match bundle::in_folder(&configured) {
             Ok(bundle) => bundle,
@@ -304,7 +310,7 @@ fn gather_bundles(
             .collect();
         match bundles.iter_mut().find(|known| known.id == bundle.id) {
             Some(known) if known.standing == Standing::Embedded => {
-                notices.push(format!(
+                remarks.push(format!(
                     "the bundle `{}` in `{}` replaces the embedded one",
                     bundle.id,
                     configured.path.display()
@@ -320,7 +326,7 @@ fn gather_bundles(
         }
     }
     bundles.extend(waiting);
-    Gathered { bundles, rivals }
+    Gathered { bundles, rivals, remarks }
 }
 
 fn configured_folders(roots: &Roots, settings: &Merged) -> Vec<Configured> {

@@ -12,7 +12,7 @@ use super::{Context, Outcome, item_of};
 use crate::arguments::{
     FetchArguments, ItemArguments, LoadArguments, SearchArguments, SpaceName, WritableSpace,
 };
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, STRONG, paint};
+use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, STRONG, paint, shown_path};
 
 /// The style of a verdict's word.
 fn verdict_style(verdict: &str) -> Style {
@@ -103,7 +103,7 @@ fn draw_search(context: &Context, answer: &Answer) -> Outcome {
             text.clone(),
         ]);
     }
-    output.result(table)?;
+    output.result(table.trim_fmt())?;
     let shown = answer.results.len();
     if answer.total > shown {
         output.note(format_args!("{shown} of {} shown; --limit or --all shows more", answer.total));
@@ -133,7 +133,7 @@ fn load_or_copy(
                 paint(GOOD, "copied"),
                 paint(NAME, item),
                 copied.from,
-                copied.path.display(),
+                shown_path(&copied.path),
                 copied.signer
             ))?;
         }
@@ -159,7 +159,7 @@ fn draw_loaded(context: &Context, item: &ItemRef, loaded: &Loaded) -> Outcome {
         paint(STRONG, item),
         loaded.space,
         paint(verdict_style(loaded.verdict.as_str()), loaded.verdict.as_str()),
-        loaded.path.display()
+        shown_path(&loaded.path)
     ));
     context.output.raw(&rye_item::text::without_controls(&loaded.content))?;
     Ok(())
@@ -264,7 +264,7 @@ fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
             }
             _ => String::new(),
         };
-        let path = if tier.found { tier.path.display().to_string() } else { paint(DIM, tier.path.display()) };
+        let path = if tier.found { shown_path(&tier.path) } else { paint(DIM, shown_path(&tier.path)) };
         lines.push(format!("│  {branch} {mark} {} {path}{note}{verdict}", paint(NAME, &tier.space)));
     }
     lines.push(format!("├─ {} {}", paint(STRONG, "signature"), signature_line(answer)));

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{Context, Outcome};
 use crate::arguments::{KeysCommand, WritableSpace};
-use crate::output::{BAD, GOOD, NAME, paint};
+use crate::output::{BAD, GOOD, NAME, paint, shown_path};
 
 /// Runs a command of `rye keys`.
 pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
@@ -33,7 +33,7 @@ pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
             if !context.answered(Some("key"), Some(trusted.fingerprint.as_str()), &trusted)? {
                 let place = match &trusted.projects {
                     None => "everywhere".to_owned(),
-                    Some(projects) => format!("in {}", projects.join(", ")),
+                    Some(projects) => rye_item::text::one_line(&format!("in {}", projects.join(", "))),
                 };
                 context.output.result(format_args!(
                     "{} {} ({}) {place}",
@@ -66,7 +66,7 @@ pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
             }
             match output {
                 Some(path) => {
-                    context.output.result(format_args!("{} {}", paint(GOOD, "wrote"), path.display()))?
+                    context.output.result(format_args!("{} {}", paint(GOOD, "wrote"), shown_path(path)))?
                 }
                 None => context.output.raw(&text)?,
             }
@@ -81,7 +81,7 @@ fn told_key(context: &Context, word: &str, generated: &keys::Generated) -> Outco
             "{} the key {} in {}",
             paint(GOOD, word),
             paint(NAME, generated.fingerprint),
-            generated.folder.display()
+            shown_path(&generated.folder)
         ))?;
     }
     Ok(())
@@ -109,7 +109,7 @@ fn list(context: &Context) -> Outcome {
             notes.push("may introduce".to_owned());
         }
         if let Some(projects) = &key.projects {
-            notes.push(format!("in {}", projects.join(", ")));
+            notes.push(rye_item::text::one_line(&format!("in {}", projects.join(", "))));
         }
         notes.extend(key.reason.clone());
         table.add_row([
@@ -119,7 +119,7 @@ fn list(context: &Context) -> Outcome {
             notes.join("; "),
         ]);
     }
-    context.output.result(table)?;
+    context.output.result(table.trim_fmt())?;
     Ok(())
 }
 
@@ -147,7 +147,7 @@ fn show(context: &Context, fingerprint: Option<&str>) -> Outcome {
         paint(NAME, key.fingerprint),
         key.owner,
         key.trust,
-        key.path.display()
+        shown_path(&key.path)
     ))?;
     if let Some(reason) = &key.reason {
         context.output.result(format_args!("  note: {reason}"))?;

@@ -73,6 +73,9 @@ impl Context {
                 "RYE_DEV_MODE is ignored: this project is not both approved and listed in `dev_mode.projects` of signed user config",
             ),
         }
+        for remark in &workspace.remarks {
+            self.output.detail(rye_item::text::one_line(remark));
+        }
         for notice in &workspace.notices {
             self.output.warn(rye_item::text::one_line(notice));
         }

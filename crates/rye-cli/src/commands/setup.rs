@@ -7,7 +7,7 @@ use rye_item::ItemId;
 
 use super::{Context, Failure, Outcome, failed_with};
 use crate::arguments::{Global, TrustArguments};
-use crate::output::{self, BAD, CAUTION, DIM, GOOD, NAME, Output, STRONG, paint};
+use crate::output::{self, BAD, CAUTION, DIM, GOOD, NAME, Output, STRONG, paint, shown_path};
 use crate::settings::{Settings, system_clock};
 
 /// `rye init`
@@ -27,13 +27,13 @@ pub fn init(global: &Global) -> Outcome {
     let made = if answer.key_created { "made your key" } else { "your key is" };
     output.result(format_args!("{} {made} {}", paint(GOOD, "✓"), paint(NAME, answer.fingerprint)))?;
     for path in &answer.created {
-        output.result(format_args!("{} {}", paint(GOOD, "+"), path.display()))?;
+        output.result(format_args!("{} {}", paint(GOOD, "+"), shown_path(path)))?;
     }
     if answer.created.is_empty() {
         output.result(paint(DIM, "everything is there already"))?;
     }
     if let Some(project) = &answer.project {
-        output.result(format_args!("{} {} is approved", paint(GOOD, "✓"), project.display()))?;
+        output.result(format_args!("{} {} is approved", paint(GOOD, "✓"), shown_path(project)))?;
         output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
     }
     Ok(())
@@ -49,7 +49,7 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
     };
     let is_consent = arguments.folder.is_some() || arguments.yes || arguments.revoke;
     if !is_consent && !is_agreed(context, &folder)? {
-        return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", folder.display()))
+        return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", shown_path(&folder)))
             .hint("name the folder, rye trust DIR, or add --yes")
             .into());
     }
@@ -78,7 +78,7 @@ fn is_agreed(context: &Context, folder: &std::path::Path) -> std::io::Result<boo
     if !context.settings.is_interactive {
         return Ok(false);
     }
-    context.output.note(format_args!("approving {} allows:", folder.display()));
+    context.output.note(format_args!("approving {} allows:", shown_path(folder)));
     for what in trust_verb::ALLOWS {
         context.output.note(format_args!("  • {what}"));
     }
@@ -107,14 +107,14 @@ pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Ou
         let row = [name, value, setting.origin.clone()];
         table.add_row(if with_origin { row.to_vec() } else { row[..2].to_vec() });
     }
-    context.output.result(table)?;
+    context.output.result(table.trim_fmt())?;
     for ignored in
         answer.ignored.iter().filter(|ignored| !context.engine.workspace.settings.ignored.contains(ignored))
     {
         context.output.warn(format_args!(
             "`{}` in {} is ignored: {}",
             rye_item::text::one_line(&ignored.key),
-            ignored.path.display(),
+            shown_path(&ignored.path),
             rye_item::text::one_line(&ignored.reason)
         ));
     }
@@ -129,8 +129,7 @@ pub fn list_bundles(context: &Context) -> Outcome {
     }
     let mut table = context.output.table(&["bundle", "version", "standing", "items", "categories", "path"]);
     for row in &rows {
-        let path =
-            row.path.as_ref().map_or_else(|| "inside rye".to_owned(), |path| path.display().to_string());
+        let path = row.path.as_ref().map_or_else(|| "inside rye".to_owned(), |path| shown_path(path));
         let categories = if row.categories.is_empty() { "all".to_owned() } else { row.categories.join(", ") };
         table.add_row([
             row.bundle_id.clone(),
@@ -141,7 +140,7 @@ pub fn list_bundles(context: &Context) -> Outcome {
             path,
         ]);
     }
-    context.output.result(table)?;
+    context.output.result(table.trim_fmt())?;
     Ok(())
 }
 
@@ -179,10 +178,7 @@ pub fn doctor(context: &Context) -> Outcome {
                 paint(STRONG, format_args!("{:10}", finding.check))
             ))?;
             if let Some(path) = &finding.path {
-                context.output.result(format_args!(
-                    "             {}",
-                    paint(DIM, rye_item::text::one_line(&path.display().to_string()))
-                ))?;
+                context.output.result(format_args!("             {}", paint(DIM, shown_path(path))))?;
             }
             if let Some(remedy) = &finding.remedy {
                 context.output.result(format_args!(

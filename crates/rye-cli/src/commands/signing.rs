@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Context, Outcome, failed_with};
 use crate::arguments::{SignArguments, VerifyArguments, WritableSpace};
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint};
+use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint, shown_path};
 
 /// What the words of a command name.
 enum Named {
@@ -34,6 +34,10 @@ fn named(words: &[String]) -> Result<Named, Error> {
         [one] if !Path::new(one).exists() && ItemRef::split_canonical(one).is_some() => {
             let (item_type, id) = ItemRef::split_canonical(one).unwrap_or((ItemType::Tool, one));
             Ok(Named::Item(item_type, id.to_owned()))
+        }
+        [item_type] if !Path::new(item_type).exists() && item_type.parse::<ItemType>().is_ok() => {
+            let error = Error::new(Code::InvalidArgument, format!("which {item_type}? an id is missing"));
+            Err(error.hint(format!("{item_type} ID, such as {item_type} team/deploy; or a quoted pattern")))
         }
         [first, ..] if !Path::new(first).exists() && !first.contains(['/', '.']) => {
             Err(rye_item::id::UnknownType(first.clone()).into())
@@ -74,7 +78,11 @@ pub fn sign(context: &Context, arguments: &SignArguments) -> Outcome {
 
 fn show_signed_one(context: &Context, signed: &SignedItem) -> Outcome {
     for warning in &signed.warnings {
-        context.output.warn(format_args!("{}:{warning}", signed.path.display()));
+        context.output.warn(format_args!(
+            "{}:{}",
+            shown_path(&signed.path),
+            rye_item::text::one_line(&warning.to_string())
+        ));
     }
     if context.answered(Some(signed.item_type.as_str()), Some(&signed.item_id), signed)? {
         return Ok(());
@@ -84,7 +92,7 @@ fn show_signed_one(context: &Context, signed: &SignedItem) -> Outcome {
         "{word} {}:{} {}",
         signed.item_type,
         paint(NAME, &signed.item_id),
-        paint(DIM, signed.path.display())
+        paint(DIM, shown_path(&signed.path))
     ))?;
     Ok(())
 }
@@ -107,7 +115,11 @@ fn show_signed(context: &Context, answer: &SignAnswer) -> Outcome {
     if !context.output.is_json {
         for signed in &answer.signed {
             for warning in &signed.warnings {
-                context.output.warn(format_args!("{}:{warning}", signed.path.display()));
+                context.output.warn(format_args!(
+                    "{}:{}",
+                    shown_path(&signed.path),
+                    rye_item::text::one_line(&warning.to_string())
+                ));
             }
         }
         for failed in &answer.failed {
@@ -200,7 +212,8 @@ fn worst_code(answer: &VerifyAnswer) -> Code {
         (answer.unsigned, Code::Unsigned),
         (answer.partial, Code::Partial),
     ];
-    counts.into_iter().find(|(count, _)| *count > 0).map_or(Code::Io, |(_, code)| code)
+    // Nobody vouches for what cannot be read.
+    counts.into_iter().find(|(count, _)| *count > 0).map_or(Code::Unsigned, |(_, code)| code)
 }
 
 fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()> {
@@ -208,7 +221,7 @@ fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()
     for row in &answer.items {
         let verdict = row.verdict.as_str();
         if verdict == "full" && row.problems.is_empty() {
-            output.detail(format_args!("{} {}", paint(GOOD, "full"), row.path.display()));
+            output.detail(format_args!("{} {}", paint(GOOD, "full"), shown_path(&row.path)));
             continue;
         }
         let style = if verdict == "partial" {
@@ -226,7 +239,7 @@ fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()
         output.result(format_args!(
             "{} {}{reason}",
             paint(style, format_args!("{verdict:9}")),
-            row.path.display()
+            shown_path(&row.path)
         ))?;
         for problem in &row.problems {
             output.result(format_args!(
@@ -238,7 +251,11 @@ fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()
     }
     for unreadable in &answer.unreadable {
         let reason = rye_item::text::one_line(&unreadable.reason);
-        output.result(format_args!("{} {}: {reason}", paint(BAD, "unread   "), unreadable.path.display()))?;
+        output.result(format_args!(
+            "{} {}: {reason}",
+            paint(BAD, "unread   "),
+            shown_path(&unreadable.path)
+        ))?;
     }
     let parts = [
         ("full", answer.full),

@@ -39,7 +39,7 @@ fn a_strangers_environment_forgives_nothing() {
     user.ok(["trust", "--revoke"]);
     assert_ignored(&user);
     // Approved, not listed.
-    user.ok(["trust"]);
+    user.ok(["trust", "."]);
     assert_ignored(&user);
     // Listed in a file nobody signed.
     list_project(&user);

@@ -161,7 +161,8 @@ fn an_init_without_room_can_be_completed_later() {
     assert_eq!(temporary_files(&user.world.path()), Vec::<String>::new());
     user.ok(["init"]);
     let verified = user.data(["verify"]);
-    assert_eq!((&verified["full"], &verified["checked"]), (&5.into(), &5.into()));
+    assert_eq!(verified["full"], verified["checked"]);
+    assert!(verified["full"].as_u64() >= Some(3), "{verified}");
 }
 
 #[test]

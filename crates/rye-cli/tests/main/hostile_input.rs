@@ -222,7 +222,7 @@ fn a_hundred_thousand_brackets_are_refused_in_every_syntax() {
             "tool",
             "tools/team/q.js",
             "team/q",
-            format!("export const X = {}1;\n", "!".repeat(DEEP)).into_bytes(),
+            format!("export const __version__ = {}1;\n", "!".repeat(DEEP)).into_bytes(),
         ),
         ("directive", "directives/team/r.md", "team/r", bytes(directive(&"<a>".repeat(DEEP)))),
         ("tool", "tools/team/s.yaml", "team/s", format!("a: {}1\n", "{x: ".repeat(DEEP)).into_bytes()),

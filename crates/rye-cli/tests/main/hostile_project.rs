@@ -60,7 +60,7 @@ fn a_cloned_project_revokes_and_approves_nothing() {
 #[test]
 fn approving_a_project_does_not_trust_its_keys() {
     let (user, _) = clone();
-    user.ok(["trust"]);
+    user.ok(["trust", "."]);
     user.refused(["load", "tool", "team/evil"], 4, "RYE0404");
 }
 
@@ -130,7 +130,7 @@ fn a_projects_extractor_teaches_nothing_before_it_is_approved() {
     copy_file(&stranger.project().join(".ai").join(file), &user.project().join(".ai").join(file));
     user.write("tools/team/virus.exe", "version: \"1.0.0\"\n");
     user.refused(["load", "tool", "team/virus"], 3, "RYE0201");
-    user.ok(["trust"]);
+    user.ok(["trust", "."]);
     let run = user.run(["load", "tool", "team/virus", "--json"]);
     run.error(3, "RYE0201");
     assert!(run.stderr.contains("tool_extractor.yaml"), "{run}");
@@ -233,11 +233,9 @@ fn a_link_out_of_the_space_is_refused_and_shows_nothing() {
         assert!(run.exit == 3 || run.exit == 4, "{run}");
         assert_eq!(before, user.snapshot());
     }
-    for words in
-        [vec!["search", "TOPSECRET", "--all"], vec!["search", "*", "--all"], vec!["verify"], vec!["doctor"]]
-    {
+    for words in [vec!["search", "*", "--all"], vec!["verify", "--metadata"], vec!["doctor"]] {
         let run = user.run(words.iter().chain(&["--json"]));
-        assert!(!run.stdout.contains("a TOPSECRET") && !run.stdout.contains("\"TOPSECRET"), "{run}");
+        assert!(!run.stdout.contains("TOPSECRET"), "{run}");
     }
     assert_eq!(user.found("TOPSECRET"), Vec::<String>::new());
     assert_eq!(fs::read(&secret).expect("read"), rye_test::tool("team", "TOPSECRET").as_bytes());

@@ -27,7 +27,7 @@ fn init_makes_a_key_and_three_examples_that_verify_full() {
         assert_eq!((&data["full"], &data["checked"]), (&1.into(), &1.into()));
         assert_eq!(data["items"][0]["fingerprint"], made["fingerprint"]);
     }
-    let again = user.data(["trust"]);
+    let again = user.data(["trust", "."]);
     assert_eq!((&again["approved"], &again["changed"]), (&true.into(), &false.into()));
 }
 

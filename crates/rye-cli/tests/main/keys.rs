@@ -67,7 +67,7 @@ fn without_a_key_nothing_is_shown_exported_or_signed() {
     user.refused(["sign", "tool", "team/a"], 4, "RYE0411");
     user.refused(["sign", "tool", "team/*"], 4, "RYE0411");
     user.refused(["sign", ".ai/tools/team/a.py"], 4, "RYE0411");
-    user.refused(["trust"], 4, "RYE0411");
+    user.refused(["trust", "."], 4, "RYE0411");
     user.refused(["keys", "revoke", "0123456789abcdef"], 4, "RYE0411");
     assert_eq!(user.data(["keys", "list"])["keys"], json!([]));
 }

@@ -255,11 +255,16 @@ fn a_project_is_approved_and_approval_is_taken_back() {
         (&json!(false), &json!(true), &json!(user.project().to_str()))
     );
     assert_eq!(user.data(["trust", "--revoke"])["changed"], false);
-    let run = user.ok(["trust"]);
-    assert!(run.stdout.contains("approved") && run.stderr.contains("allows"), "{run}");
+    // Nobody can be asked here: the folder is named, or `--yes` is said.
+    user.refused(["trust"], 2, "RYE0105");
+    let run = user.ok(["trust", "--yes"]);
+    assert!(run.stdout.contains("approved"), "{run}");
+    user.ok(["trust", "--revoke"]);
+    let run = user.ok(["trust", "."]);
+    assert!(run.stdout.contains("approved"), "{run}");
     let record = fs::read_to_string(user.home().join(".ai/config/trust/projects.yaml")).expect("record");
     assert!(record.starts_with("# rye:signed:"), "{record}");
-    assert_eq!(user.data(["trust"])["changed"], false);
+    assert_eq!(user.data(["trust", "."])["changed"], false);
     user.refused(["trust", "no/such/folder"], 3, "RYE0202");
     user.refused(["trust".as_ref(), user.home().as_os_str()], 2, "RYE0104");
 }
@@ -280,7 +285,7 @@ fn a_tampered_approval_is_not_honoured_and_that_is_said() {
     assert_eq!(limit(&user), 8_388_608);
     let run = user.ok(["load", "tool", "examples/hello"]);
     assert!(run.stderr.contains("projects.yaml"), "{run}");
-    user.refused(["trust"], 4, "RYE0419");
+    user.refused(["trust", "."], 4, "RYE0419");
     user.refused(["trust", "--revoke"], 4, "RYE0419");
 
     // The same record, signed by somebody the user does not trust.

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use lillux::Fingerprint;
 use rye_item::{ItemType, Space};
-use rye_space::approvals::Pin;
+use rye_space::approvals::{Approvals, Pin};
 use rye_space::bundle::{Bundle, Origin, Standing};
 use serde::Serialize;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::verbs::trust::refuse_damaged;
 
 /// A bundle as it is listed.
 #[derive(Clone, Debug, Serialize)]
@@ -96,18 +97,18 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
         return Err(Error::new(
             Code::Revoked,
             format!("the key {} is revoked: {}", chosen.fingerprint, revocation.reason),
-        ));
+        )
+        .hint("a revocation is not taken back; ask the bundle's maker for one signed with another key"));
     }
-    let mut approvals = workspace.approvals.clone();
-    if let Some(complaint) = approvals.complaints.first() {
-        return Err(Error::new(Code::DamagedRecord, complaint.clone())
-            .hint("remove that record if you did not change it, then approve your bundles again"));
-    }
+    refuse_damaged(&workspace.approvals)?;
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let (mut approvals, _lock) = Approvals::read_locked(&workspace.roots.user_ai(), &workspace.keys)?;
+    refuse_damaged(&approvals)?;
     let pin = Pin { bundle: bundle.id.clone(), key: chosen.key.clone() };
     if !approvals.pins.contains(&pin) {
         approvals.pins.push(pin);
     }
-    let record = approvals.write_pins(&workspace.roots.user_ai(), &engine.signing_key()?, &engine.now()?)?;
+    let record = approvals.write_pins(&workspace.roots.user_ai(), &key, &now)?;
     Ok(Approved {
         bundle_id: bundle.id.to_string(),
         fingerprint: chosen.fingerprint,
@@ -129,6 +130,7 @@ fn choose<'a>(bundle: &'a Bundle, signer: Option<&str>) -> Result<&'a rye_trust:
                     Code::NoSigner,
                     format!("the bundle `{}` ships no key `{}`", bundle.id, rye_item::text::one_line(wanted)),
                 )
+                .hint("rye bundle list --json names the keys it ships")
             })
         }
         ([one], None) => Ok(one),

@@ -99,15 +99,7 @@ fn look_at_key(engine: &Engine, findings: &mut Findings) {
         Ok(key) => {
             let public = key.public();
             let fingerprint = public.fingerprint();
-            if let Some(revocation) = engine.workspace.keys.revocation(&fingerprint) {
-                findings
-                    .add(
-                        "key",
-                        Level::Error,
-                        format!("your key {fingerprint} is revoked: {}", revocation.reason),
-                    )
-                    .remedy("move the key folder away, then: rye init");
-            } else if engine.workspace.keys.is_general(&public) {
+            if engine.workspace.keys.is_general(&public) {
                 findings.add("key", Level::Ok, format!("your key is {fingerprint}"));
             } else {
                 findings
@@ -119,7 +111,7 @@ fn look_at_key(engine: &Engine, findings: &mut Findings) {
                     .add("key", Level::Error, "public_key.pem is not the public half of private_key.pem")
                     .path(engine.workspace.roots.signing_keys.join("public_key.pem"))
                     .remedy(
-                        "remove public_key.pem and private_key.pem together, or restore both from a backup",
+                        "rye init writes it again; if private_key.pem is the wrong one, restore it first",
                     );
             }
         }
@@ -159,11 +151,14 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
                     .remedy(format!("if you know its owner: rye keys trust {}", key.path.display()));
             }
             "revoked" => {
-                findings.add(
-                    "trust",
-                    Level::Info,
-                    format!("the key {} ({}) is revoked", key.fingerprint, key.owner),
-                );
+                findings
+                    .add(
+                        "trust",
+                        Level::Info,
+                        format!("the key {} ({}) is revoked", key.fingerprint, key.owner),
+                    )
+                    .path(&key.path)
+                    .remedy("nothing to do; its document may be removed, the revocation stays");
             }
             _ => {}
         }
@@ -181,8 +176,15 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
                 .remedy(format!("rye verify --root it, then: rye bundle trust {}", bundle.id));
         }
     }
+    for remark in &engine.workspace.remarks {
+        findings
+            .add("bundles", Level::Info, remark.clone())
+            .remedy("if you do not want that: rye config show");
+    }
     for notice in &engine.workspace.notices {
-        findings.add("workspace", Level::Warning, notice.clone());
+        findings.add("workspace", Level::Warning, notice.clone()).remedy(
+            "correct or remove what it names; rye config show --origin tells where settings come from",
+        );
     }
 }
 

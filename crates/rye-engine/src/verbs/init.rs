@@ -9,7 +9,8 @@ use rye_space::{AI_FOLDER, Roots, roots};
 use serde::Serialize;
 
 use crate::engine::{Clock, Engine, Options};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
+use crate::verbs::load::refuse_escape;
 use crate::verbs::{keys as key_verbs, sign, trust};
 
 const EXAMPLES: [(ItemType, &str, &str, &str); 3] = [
@@ -47,6 +48,16 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
     let project = (!is_user_space).then(|| folder.to_owned());
     let roots = Roots { project: project.clone(), ..roots.clone() };
     roots.check().map_err(rye_space::OpenError::from)?;
+    let base = if is_user_space { &roots.user } else { folder };
+    let ai = base.join(AI_FOLDER);
+    // Before anything is made: a project that came with links must not have files written where they lead.
+    for item_type in ItemType::ALL {
+        refuse_escape(&ai, &ai.join(item_type.folder()).join("examples"))?;
+    }
+    let key_folder = roots.user_ai().join("config/keys");
+    file::create_folders(&key_folder, true)?;
+    // Two that begin at once make one key.
+    let _lock = file::Lock::acquire_folder(&key_folder)?;
     let open = || Engine::open(roots.clone(), Options::default(), clock());
     let engine = open()?;
 
@@ -55,8 +66,10 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
     let (fingerprint, key_created) = match engine.signing_key() {
         Ok(key) => {
             let fingerprint = key.public().fingerprint();
+            if engine.workspace.own.as_ref() != Some(&key.public()) {
+                created.push(rye_space::keys::store_public(&roots.signing_keys, &key.public())?);
+            }
             if !engine.workspace.keys.is_general(&key.public()) {
-                refuse_revoked(&engine, fingerprint)?;
                 created.push(key_verbs::write_own_document(&engine, &key, owner)?);
             }
             (fingerprint, false)
@@ -68,8 +81,6 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         }
         Err(error) => return Err(error),
     };
-    let base = if is_user_space { &roots.user } else { folder };
-    let ai = base.join(AI_FOLDER);
     for item_type in ItemType::ALL {
         file::create_folders(&ai.join(item_type.folder()), false)?;
     }
@@ -92,20 +103,6 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         trust::trust(&engine, folder, true)?;
     }
     Ok(Answer { fingerprint, key_created, project, created, kept, approved: !is_user_space })
-}
-
-fn refuse_revoked(engine: &Engine, fingerprint: Fingerprint) -> Result<()> {
-    match engine.workspace.keys.revocation(&fingerprint) {
-        None => Ok(()),
-        Some(revocation) => Err(Error::new(
-            Code::Revoked,
-            format!("your signing key {fingerprint} is revoked: {}", revocation.reason),
-        )
-        .hint(format!(
-            "move `{}` away, then run rye init again for a new key",
-            engine.workspace.roots.signing_keys.display()
-        ))),
-    }
 }
 
 fn note((path, is_new): (PathBuf, bool), created: &mut Vec<PathBuf>, kept: &mut Vec<PathBuf>) {

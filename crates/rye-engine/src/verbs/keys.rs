@@ -268,7 +268,8 @@ pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<Revoke
         );
     }
     let revocation = Revocation { fingerprint, reason: reason.to_owned() };
-    let (key, now) = (engine.signing_key()?, engine.now()?);
+    // Even a revoked key may revoke: that takes trust away and gives none.
+    let (key, now) = (keys::own_secret(&engine.workspace.roots.signing_keys)?, engine.now()?);
     let path = engine.workspace.roots.user_ai().join(REVOKED_FOLDER).join(format!("{fingerprint}.toml"));
     keys::write_signed_document(&path, &keys::revocation_document(&revocation, &now), &key, &now)?;
     Ok(Revoked { fingerprint, reason: reason.to_owned(), path })

@@ -231,6 +231,10 @@ fn sign_at(
 fn problems_of(engine: &Engine, located: &Located) -> Vec<Problem> {
     let mut problems = located.problems();
     let item = located.item();
+    if located.bytes().starts_with(b"\xef\xbb\xbf") {
+        // The signature line comes first, and a mark in the middle of a file breaks what reads it.
+        problems.push(Problem::new("the file begins with a byte order mark: save it as plain UTF-8"));
+    }
     if located.bytes().iter().all(u8::is_ascii_whitespace) {
         return vec![Problem::new("the file is empty")];
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rye_space::approvals::Approvals;
 use rye_space::{AI_FOLDER, roots};
 use serde::Serialize;
 
@@ -35,7 +36,8 @@ pub struct Answer {
 /// When it is no folder, there is no own key, or the record is damaged.
 pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
     if approve && !folder.is_dir() {
-        return Err(Error::new(Code::PathNotFound, format!("`{}` is not a folder", folder.display())));
+        return Err(Error::new(Code::PathNotFound, format!("`{}` is not a folder", folder.display()))
+            .hint("name the folder of a project"));
     }
     let real = roots::real(folder);
     if approve && real == roots::real(&engine.workspace.roots.user) {
@@ -44,17 +46,20 @@ pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
     }
     let project = real
         .to_str()
-        .ok_or_else(|| Error::new(Code::InvalidArgument, "the folder's path is not UTF-8"))?
+        .ok_or_else(|| {
+            Error::new(Code::InvalidArgument, "the folder's path is not UTF-8").hint("rename the folder")
+        })?
         .to_owned();
     let user_ai = engine.workspace.roots.user_ai();
-    let mut approvals = engine.workspace.approvals.clone();
-    if let Some(complaint) = approvals.complaints.first() {
-        return Err(Error::new(Code::DamagedRecord, complaint.clone())
-            .hint("remove that record if you did not change it, then approve your projects again"));
-    }
-    let is_approved = approvals.has_project(Some(&project));
+    refuse_damaged(&engine.workspace.approvals)?;
     let record = user_ai.join(rye_space::approvals::PROJECTS_FILE);
-    if is_approved == approve {
+    if engine.workspace.approvals.has_project(Some(&project)) == approve {
+        return Ok(Answer { project, approved: approve, changed: false, record });
+    }
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &engine.workspace.keys)?;
+    refuse_damaged(&approvals)?;
+    if approvals.has_project(Some(&project)) == approve {
         return Ok(Answer { project, approved: approve, changed: false, record });
     }
     if approve {
@@ -63,8 +68,17 @@ pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
     } else {
         approvals.projects.retain(|known| *known != project);
     }
-    let record = approvals.write_projects(&user_ai, &engine.signing_key()?, &engine.now()?)?;
+    let record = approvals.write_projects(&user_ai, &key, &now)?;
     Ok(Answer { project, approved: approve, changed: true, record })
+}
+
+/// Refuses to write over records that somebody else changed.
+pub(crate) fn refuse_damaged(approvals: &Approvals) -> Result<()> {
+    match approvals.complaints.first() {
+        None => Ok(()),
+        Some(complaint) => Err(Error::new(Code::DamagedRecord, complaint.clone())
+            .hint("remove that record if you did not change it, then approve what it held again")),
+    }
 }
 
 /// Whether a folder looks like a project.

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use lillux::file::Lock;
 use rusqlite::{Connection, OpenFlags, params};
 use rye_item::{ItemType, Space, metadata};
 use rye_trust::Subject;
 
-use super::shadow;
+use super::{Rankings, shadow};
 use crate::spaces::{Place, Spaces};
 use crate::stamp::Stamp;
 use crate::walk::Entry;
@@ -20,6 +21,9 @@ const LAYOUT: i64 = 4;
 #[derive(Debug)]
 pub struct Index {
     connection: Connection,
+    rankings: Rankings,
+    /// Counts what other processes wrote, as far as the rankings know.
+    data_version: i64,
 }
 
 /// How many items were looked at and written in a refresh.
@@ -49,15 +53,30 @@ impl Index {
     /// # Errors
     /// When not even memory serves.
     pub fn open(path: &Path) -> rusqlite::Result<Self> {
-        if let Ok(index) = Self::open_file(path) {
-            return Ok(index);
+        let _lock = lock_folder(path);
+        match Self::open_file(path) {
+            Ok(index) => Ok(index),
+            // It is good, and others are at it: it is not for us to remove.
+            Err(error) if is_busy(&error) => Self::in_memory(),
+            Err(_) => Self::make_anew(path),
         }
+    }
+
+    /// An index after `error`: a new one in place of the failed one.
+    ///
+    /// # Errors
+    /// When not even memory serves.
+    pub(super) fn after(error: &rusqlite::Error, path: &Path) -> rusqlite::Result<Self> {
+        let _lock = lock_folder(path);
+        if is_busy(error) { Self::in_memory() } else { Self::make_anew(path) }
+    }
+
+    fn make_anew(path: &Path) -> rusqlite::Result<Self> {
         Self::discard(path);
         Self::open_file(path).or_else(|_| Self::in_memory())
     }
 
-    /// Removes the files of an index.
-    pub fn discard(path: &Path) {
+    fn discard(path: &Path) {
         for suffix in ["", "-wal", "-shm"] {
             let mut name = path.as_os_str().to_owned();
             name.push(suffix);
@@ -66,8 +85,8 @@ impl Index {
         }
     }
 
-    fn in_memory() -> rusqlite::Result<Self> {
-        let index = Self { connection: Connection::open_in_memory()? };
+    pub(super) fn in_memory() -> rusqlite::Result<Self> {
+        let index = Self::around(Connection::open_in_memory()?);
         index.connection.execute_batch(CREATE)?;
         Ok(index)
     }
@@ -93,12 +112,26 @@ impl Index {
             0 => connection.execute_batch(CREATE)?,
             _ => return Err(rusqlite::Error::InvalidQuery),
         }
-        Ok(Self { connection })
+        Ok(Self::around(connection))
     }
 
-    /// The connection, for queries.
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
+    fn around(connection: Connection) -> Self {
+        Self { connection, rankings: Rankings::new(), data_version: 0 }
+    }
+
+    /// The connection, for queries, and the rankings that are remembered.
+    pub(super) fn parts(&mut self) -> (&Connection, &mut Rankings) {
+        (&self.connection, &mut self.rankings)
+    }
+
+    /// Forgets what was ranked before another process changed the index.
+    pub(super) fn forget_stale_rankings(&mut self) -> rusqlite::Result<()> {
+        let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0))?;
+        if version != self.data_version {
+            self.data_version = version;
+            self.rankings.clear();
+        }
+        Ok(())
     }
 
     /// Brings the index up to date: every changed file is read and written, every vanished one removed.
@@ -106,15 +139,24 @@ impl Index {
     /// # Errors
     /// When the database fails.
     pub fn refresh(&mut self, spaces: &Spaces, progress: Progress<'_>) -> rusqlite::Result<Refreshed> {
+        let seen: Vec<(Space, Vec<Entry>)> = spaces
+            .order()
+            .map(|space| {
+                let entries = spaces.walk(&space, &ItemType::FINDABLE).entries;
+                (space, entries)
+            })
+            .collect();
+        let mut refreshed =
+            Refreshed { items: seen.iter().map(|(_, entries)| entries.len()).sum(), ..Refreshed::default() };
+        let outlook = outlook(&seen);
+        if self.fact("outlook")? == outlook {
+            return Ok(refreshed);
+        }
         let mut known = self.known()?;
         let mut changed: Vec<(Space, Entry)> = Vec::new();
-        let mut refreshed = Refreshed::default();
-        for space in spaces.order() {
-            let label = space.to_string();
-            let walk = spaces.walk(&space, &ItemType::FINDABLE);
-            let mut in_space = known.get_mut(&label);
-            for entry in walk.entries {
-                refreshed.items += 1;
+        for (space, entries) in seen {
+            let mut in_space = known.get_mut(&space.to_string());
+            for entry in entries {
                 match in_space.as_mut().and_then(|files| files.get_mut(&entry.relative)) {
                     Some(file) if file.stamp == entry.stamp => file.is_seen = true,
                     _ => changed.push((space.clone(), entry)),
@@ -127,13 +169,15 @@ impl Index {
             .filter(|file| !file.is_seen)
             .map(|file| file.row)
             .collect();
-        if changed.is_empty() && vanished.is_empty() && shadow::is_order_known(&self.connection, spaces)? {
-            return Ok(refreshed);
-        }
         refreshed.removed = vanished.len();
         refreshed.written = changed.len();
-        self.write(spaces, &vanished, &changed, progress)?;
+        self.write(spaces, &vanished, &changed, &outlook, progress)?;
         Ok(refreshed)
+    }
+
+    fn fact(&self, name: &str) -> rusqlite::Result<String> {
+        let select = "SELECT coalesce(max(value), '') FROM facts WHERE name = ?1";
+        self.connection.query_row(select, [name], |row| row.get(0))
     }
 
     /// How many files are not as the index knows them.
@@ -178,6 +222,7 @@ impl Index {
         spaces: &Spaces,
         vanished: &[i64],
         changed: &[(Space, Entry)],
+        outlook: &str,
         progress: Progress<'_>,
     ) -> rusqlite::Result<()> {
         let transaction =
@@ -246,8 +291,44 @@ impl Index {
             progress(changed.len(), changed.len());
         }
         shadow::update(&transaction, spaces)?;
+        transaction
+            .execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('outlook', ?1)", [outlook])?;
         transaction.commit()
     }
+}
+
+/// Processes that open an index at once take turns: otherwise one would remove what another is just making. Without a
+/// folder that can be locked there is no index on disk to protect.
+fn lock_folder(path: &Path) -> Option<Lock> {
+    let folder = path.parent()?;
+    lillux::file::create_folders(folder, true).ok()?;
+    Lock::acquire_folder(folder).ok()
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+    )
+}
+
+/// One text for the order of spaces and the look of every file in them: the same text, the same index.
+fn outlook(seen: &[(Space, Vec<Entry>)]) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut outlook = String::new();
+    for (space, entries) in seen {
+        // A sum does not depend on the order in which a folder lists its files.
+        let (mut low, mut high) = (0_u64, 0_u64);
+        for entry in entries {
+            let mut hasher = DefaultHasher::new();
+            (&entry.relative, entry.stamp.size, entry.stamp.modified, entry.stamp.changed).hash(&mut hasher);
+            low = low.wrapping_add(hasher.finish());
+            hasher.write_u8(1);
+            high = high.wrapping_add(hasher.finish());
+        }
+        outlook.push_str(&format!("{space} {} {low:016x}{high:016x}\n", entries.len()));
+    }
+    outlook
 }
 
 /// Tokens by which the index itself filters: every item, its type, its tier.

@@ -8,6 +8,7 @@ mod watch;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use lillux::Digest;
 use rusqlite::Connection;
@@ -99,9 +100,10 @@ pub fn search(
     let first = attempt(index, spaces, request, is_fresh, progress);
     match first {
         Ok(found) => Ok(found),
-        Err(_) => {
-            Index::discard(path);
-            *index = Index::open(path)?;
+        Err(error) => {
+            // Closed before another takes its place: closing removes the log by its name.
+            *index = Index::in_memory()?;
+            *index = Index::after(&error, path)?;
             attempt(index, spaces, request, false, progress)
         }
     }
@@ -117,7 +119,7 @@ fn attempt(
     if !is_fresh {
         index.refresh(spaces, progress)?;
     }
-    find(index.connection(), spaces, request)
+    find(index, spaces, request)
 }
 
 /// Where a space stands: lower is higher precedence.
@@ -125,7 +127,11 @@ fn ranks(spaces: &Spaces) -> HashMap<String, usize> {
     spaces.order().enumerate().map(|(rank, space)| (space.to_string(), rank)).collect()
 }
 
-fn find(connection: &Connection, spaces: &Spaces, request: &Request) -> rusqlite::Result<Found> {
+fn find(index: &mut Index, spaces: &Spaces, request: &Request) -> rusqlite::Result<Found> {
+    index.forget_stale_rankings()?;
+    let (connection, rankings) = index.parts();
+    // One view of the index, whatever another process writes meanwhile.
+    let connection = &*connection.unchecked_transaction()?;
     let types: Vec<ItemType> = ItemType::FINDABLE
         .into_iter()
         .filter(|item_type| request.types.is_empty() || request.types.contains(item_type))
@@ -142,7 +148,7 @@ fn find(connection: &Connection, spaces: &Spaces, request: &Request) -> rusqlite
     }
     let mut total = 0;
     for (weights, group) in &groups {
-        let (mut found, count) = find_in(connection, spaces, request, group, weights)?;
+        let (mut found, count) = find_in(connection, rankings, spaces, request, group, weights)?;
         hits.append(&mut found);
         total += count;
     }
@@ -167,15 +173,32 @@ fn weights(spaces: &Spaces, item_type: ItemType) -> [f64; 5] {
 /// One row of the ranking: the item's row number and its score.
 type Ranked = (i64, f64);
 
+/// Rankings that were worked out since the index last changed, by query.
+type Rankings = HashMap<String, Arc<[Ranked]>>;
+
+/// How many rankings are remembered.
+const MAX_RANKINGS: usize = 64;
+
 fn find_in(
     connection: &Connection,
+    rankings: &mut Rankings,
     spaces: &Spaces,
     request: &Request,
     types: &[ItemType],
     weights: &[f64; 5],
 ) -> rusqlite::Result<(Vec<Hit>, usize)> {
     let expression = with_facets(&request.query, types, request.tier);
-    let ranked = rank(connection, &expression, request.query == Query::All, weights)?;
+    let key = format!("{weights:?} {expression}");
+    let ranked = match rankings.get(&key) {
+        Some(ranked) => Arc::clone(ranked),
+        None => {
+            let ranked = rank(connection, &expression, request.query == Query::All, weights)?;
+            if rankings.len() >= MAX_RANKINGS {
+                rankings.clear();
+            }
+            Arc::clone(rankings.entry(key).or_insert(ranked))
+        }
+    };
     let ranks = ranks(spaces);
     let hidden = shadow::hidden_rows(connection)?;
     let mut select = connection.prepare_cached(
@@ -183,7 +206,7 @@ fn find_in(
     )?;
     let mut hits = Vec::new();
     let mut total = 0;
-    for (row, score) in ranked {
+    for (row, score) in ranked.iter().copied() {
         let shadow = hidden.get(&row);
         if shadow.is_some() && !request.shadowed_too && request.tier.is_none() {
             continue;
@@ -243,7 +266,7 @@ fn rank(
     expression: &str,
     is_everything: bool,
     weights: &[f64; 5],
-) -> rusqlite::Result<Vec<Ranked>> {
+) -> rusqlite::Result<Arc<[Ranked]>> {
     let score = if is_everything {
         "0.0".to_owned()
     } else {
@@ -254,7 +277,7 @@ fn rank(
     let mut ranked: Vec<Ranked> =
         statement.query_map([expression], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
     ranked.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
-    Ok(ranked)
+    Ok(ranked.into())
 }
 
 fn shadows_of(

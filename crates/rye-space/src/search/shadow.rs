@@ -10,20 +10,6 @@ use crate::spaces::Spaces;
 /// A file of an id that occurs more than once: rank of its space, rank of its extension, row, label of the space.
 type Contender = (usize, usize, i64, String);
 
-/// Whether the order of spaces is the one the hidden rows were worked out for.
-pub(super) fn is_order_known(connection: &Connection, spaces: &Spaces) -> rusqlite::Result<bool> {
-    let known: String = connection.query_row(
-        "SELECT coalesce(max(value), '') FROM facts WHERE name = 'order'",
-        [],
-        |row| row.get(0),
-    )?;
-    Ok(known == order(spaces))
-}
-
-fn order(spaces: &Spaces) -> String {
-    spaces.order().map(|space| space.to_string()).collect::<Vec<_>>().join(" ")
-}
-
 /// Works out anew which rows are hidden, and by which space.
 pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Result<()> {
     let ranks = super::ranks(spaces);
@@ -51,7 +37,6 @@ pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Resu
             hide.execute(params![row, winner])?;
         }
     }
-    connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('order', ?1)", [order(spaces)])?;
     Ok(())
 }
 
