@@ -24,6 +24,17 @@ pub fn extract(extractor: &Extractor, parsed: &Parsed, stem: &str) -> Map<String
     fields
 }
 
+/// Lets each extracted field be found where its key stands: `version` where `__version__` is written.
+pub fn name_positions(extractor: &Extractor, parsed: &mut Parsed) {
+    for (field, rule) in &extractor.rules {
+        if let Rule::Path(key) = rule
+            && let Some(position) = parsed.positions.get(key).copied()
+        {
+            parsed.positions.entry(field.clone()).or_insert(position);
+        }
+    }
+}
+
 /// The metadata of an item as users see it; what is absent is null.
 #[must_use]
 pub fn shown(item_type: ItemType, fields: &Map<String, Value>) -> Value {

@@ -53,13 +53,14 @@ impl Located {
     fn read(&self) -> &(Parsed, Map<String, Value>) {
         self.parsed.get_or_init(|| {
             let extractor = self.extractors.of(self.item.item_type);
-            let parsed = match extractor.parser_for(&self.extension) {
+            let mut parsed = match extractor.parser_for(&self.extension) {
                 Some(parser) => parse::parse(parser, &self.extension, &self.bytes),
                 None => Parsed::failed(Problem::new(format!(
                     "No parser registered for extension: {}",
                     self.extension
                 ))),
             };
+            metadata::name_positions(extractor, &mut parsed);
             let fields = metadata::extract(extractor, &parsed, self.item.id.name());
             (parsed, fields)
         })

@@ -8,6 +8,8 @@ pub mod python;
 pub mod shell;
 mod syntax;
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::extractor::Parser;
@@ -52,7 +54,7 @@ fn parse_yaml(text: &str) -> Parsed {
 fn parse_toml(text: &str) -> Parsed {
     match toml::from_str::<toml::Table>(text) {
         Ok(table) => match serde_json::to_value(table) {
-            Ok(value) => mapping(value),
+            Ok(value) => Parsed { positions: toml_positions(text), ..mapping(value) },
             Err(error) => Parsed::failed(Problem::new(format!("Invalid TOML: {error}"))),
         },
         Err(error) => {
@@ -63,6 +65,25 @@ fn parse_toml(text: &str) -> Parsed {
             })
         }
     }
+}
+
+/// Where the values of a TOML document stand, by dotted path, as far down as YAML remembers them.
+fn toml_positions(text: &str) -> BTreeMap<String, Position> {
+    const DEPTH: usize = 3;
+    let mut positions = BTreeMap::new();
+    let Ok(document) = toml::de::DeTable::parse(text) else { return positions };
+    let mut pending: Vec<(String, &toml::de::DeTable<'_>, usize)> =
+        vec![(String::new(), document.get_ref(), 1)];
+    while let Some((prefix, table, depth)) = pending.pop() {
+        for (key, value) in table {
+            let path = format!("{prefix}{}", key.get_ref());
+            positions.insert(path.clone(), Position::of_offset(text, value.span().start));
+            if let Some(inner) = value.get_ref().as_table().filter(|_| depth < DEPTH) {
+                pending.push((format!("{path}."), inner, depth + 1));
+            }
+        }
+    }
+    positions
 }
 
 fn parse_json(text: &str) -> Parsed {
@@ -83,5 +104,32 @@ fn mapping(value: Value) -> Parsed {
         Value::Object(fields) => Parsed { fields, ..Parsed::default() },
         Value::Null => Parsed::default(),
         _ => Parsed::failed(Problem::new("the document must be a mapping of keys to values")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toml_keys_have_positions() {
+        let parsed = parse(Parser::Toml, ".toml", b"a = 1\n\n[b]\nc = \"x\"\n");
+        assert_eq!(parsed.positions.get("b.c"), Some(&Position { line: 4, column: 5 }));
+        assert_eq!(parsed.problems, []);
+    }
+
+    #[test]
+    fn a_document_must_be_a_mapping() {
+        for (parser, text) in [(Parser::Yaml, "- a\n"), (Parser::Json, "[1]")] {
+            assert_eq!(parse(parser, "", text.as_bytes()).problems.len(), 1);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_a_problem_with_a_position() {
+        for parser in [Parser::Python, Parser::MarkdownXml, Parser::Yaml] {
+            let parsed = parse(parser, ".x", b"ok\n \xff");
+            assert_eq!(parsed.problems[0].position, Some(Position { line: 2, column: 2 }));
+        }
     }
 }

@@ -225,6 +225,7 @@ impl Index {
         outlook: &str,
         progress: Progress<'_>,
     ) -> rusqlite::Result<()> {
+        self.rankings.clear();
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
