@@ -140,3 +140,18 @@ fn a_colour_setting_is_honoured_and_the_option_goes_over_it() {
     let run = run(user.command().env("NO_COLOR", "1").args(["why", "tool", "examples/hello"]));
     assert!(!run.stdout.contains('\u{1b}'), "{run}");
 }
+
+#[test]
+fn config_that_cannot_be_read_is_said_and_stops_nothing() {
+    let user = User::ready();
+    let place = user.project().join(".ai/config/config.yaml");
+    let outside = user.world.write("outside.yaml", "search:\n  limit: 1\n");
+    std::os::unix::fs::symlink(outside, &place).expect("link");
+    let run = user.ok(["load", "tool", "examples/hello"]);
+    assert!(run.stderr.contains("project config is ignored"), "{run}");
+    assert_eq!(setting(&user, "search.limit").0, json!(10));
+    std::fs::remove_file(&place).expect("removed");
+    std::fs::File::create(&place).expect("made").set_len(1 << 30).expect("a sparse file");
+    let run = user.ok(["load", "tool", "examples/hello"]);
+    assert!(run.stderr.contains("larger than"), "{run}");
+}

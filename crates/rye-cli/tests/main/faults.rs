@@ -1,7 +1,7 @@
 //! When things go wrong half-way: several writers, no room, no permission. A file is whole or as it was.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -190,6 +190,9 @@ fn as_ordinary_user(user: &User, line: &[&str]) -> Option<Run> {
             std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).ok()?;
         }
         command.uid(NOBODY).gid(NOBODY);
+    } else if fs::metadata(&world).ok()?.uid() == 0 {
+        // Nothing is closed to the superuser, and we cannot stop being it.
+        return None;
     }
     // The binary may lie where an ordinary user cannot reach it.
     let output = command.output().ok()?;

@@ -116,9 +116,9 @@ fn a_gigabyte_is_not_read() {
 type Bad = (&'static str, &'static str, &'static str, Vec<u8>);
 
 /// Signing each of these must fail with a place; no command may fall over any of them.
-fn assert_all_refused(bad: Vec<Bad>) {
+fn assert_all_refused(bad: &[Bad]) {
     let user = User::ready();
-    for (item_type, file, id, bytes) in &bad {
+    for (item_type, file, id, bytes) in bad {
         user.write(file, bytes);
         let refusal = user.refused(["sign", item_type, id], 9, "RYE0301");
         assert!(
@@ -136,7 +136,6 @@ fn assert_all_refused(bad: Vec<Bad>) {
         findable.count() + 3,
     );
     user.run(["verify", "--json", "--metadata"]).error(4, "RYE0401");
-    user.run(["doctor", "--json"]).error(1, "RYE0701");
     let (item_type, _, id, _) = &bad[0];
     user.refused(["load", item_type, id], 4, "RYE0401");
     user.ok(["why", item_type, id]);
@@ -149,7 +148,7 @@ fn invalid_utf8_is_refused_with_its_place() {
         bytes.extend_from_slice(b"\xc3\x28\n");
         bytes
     };
-    assert_all_refused(vec![
+    assert_all_refused(&[
         ("tool", "tools/team/a.py", "team/a", broken("x = 1\ny = '")),
         ("tool", "tools/team/b.yaml", "team/b", broken("a: 1\nb: ")),
         ("tool", "tools/team/c.js", "team/c", broken("// x\n")),
@@ -172,7 +171,7 @@ fn an_alias_bomb_is_refused() {
     }
     let fenced = format!("```yaml\nname: c\n{bomb}```\n\nbody\n");
     let front = format!("---\nname: d\n{bomb}---\n\nbody\n");
-    assert_all_refused(vec![
+    assert_all_refused(&[
         ("tool", "tools/team/a.yaml", "team/a", bomb.clone().into_bytes()),
         ("config", "config/team/b.yaml", "team/b", bomb.clone().into_bytes()),
         ("knowledge", "knowledge/team/c.md", "team/c", fenced.into_bytes()),
@@ -183,56 +182,45 @@ fn an_alias_bomb_is_refused() {
 }
 
 #[test]
-fn a_hundred_thousand_brackets_are_refused_in_every_syntax() {
-    let deep = nested();
-    let open = "[".repeat(DEEP);
-    let tags = format!("{}{}", "<a>".repeat(DEEP), "</a>".repeat(DEEP));
+fn a_hundred_thousand_brackets_are_refused_in_every_data_syntax() {
+    let (deep, open) = (nested(), "[".repeat(DEEP));
     let directive = |inner: &str| {
         format!("# T\n\n```xml\n<directive name=\"x\" version=\"1.0.0\">{inner}</directive>\n```\n\nDo it.\n")
     };
-    let bytes = String::into_bytes;
-    assert_all_refused(vec![
-        ("tool", "tools/team/a.yaml", "team/a", format!("a: {deep}\n").into_bytes()),
-        ("tool", "tools/team/b.py", "team/b", format!("X = {deep}\n").into_bytes()),
-        ("tool", "tools/team/c.js", "team/c", format!("export const CONFIG_SCHEMA = {deep};\n").into_bytes()),
-        ("tool", "tools/team/d.ts", "team/d", format!("export const CONFIG_SCHEMA = {deep};\n").into_bytes()),
-        ("tool", "tools/team/e.toml", "team/e", format!("a = {deep}\n").into_bytes()),
-        (
-            "tool",
-            "tools/team/f.sh",
-            "team/f",
-            format!("# version: 1.0.0\n# config_schema: {deep}\n").into_bytes(),
-        ),
-        ("directive", "directives/team/g.md", "team/g", bytes(directive(&tags))),
-        ("knowledge", "knowledge/team/h.md", "team/h", format!("```yaml\na: {deep}\n```\n").into_bytes()),
-        ("config", "config/team/i.yaml", "team/i", format!("a: {deep}\n").into_bytes()),
-        ("config", "config/team/j.toml", "team/j", format!("a = {deep}\n").into_bytes()),
-        ("tool", "tools/team/k.yaml", "team/k", format!("a: {open}\n").into_bytes()),
-        ("tool", "tools/team/l.py", "team/l", format!("X = {open}\n").into_bytes()),
-        ("tool", "tools/team/m.js", "team/m", format!("export const X = {open};\n").into_bytes()),
-        ("tool", "tools/team/n.toml", "team/n", format!("a = {open}\n").into_bytes()),
-        (
-            "tool",
-            "tools/team/o.py",
-            "team/o",
-            format!("X = {}1{}\n", "(".repeat(DEEP), ")".repeat(DEEP)).into_bytes(),
-        ),
-        ("tool", "tools/team/p.py", "team/p", format!("X = {}1\n", "-".repeat(DEEP)).into_bytes()),
-        (
-            "tool",
-            "tools/team/q.js",
-            "team/q",
-            format!("export const __version__ = {}1;\n", "!".repeat(DEEP)).into_bytes(),
-        ),
-        ("directive", "directives/team/r.md", "team/r", bytes(directive(&"<a>".repeat(DEEP)))),
-        ("tool", "tools/team/s.yaml", "team/s", format!("a: {}1\n", "{x: ".repeat(DEEP)).into_bytes()),
-        (
-            "tool",
-            "tools/team/t.yaml",
-            "team/t",
-            (0..2_000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect::<String>().into_bytes(),
-        ),
-    ]);
+    let tags = format!("{}{}", "<a>".repeat(DEEP), "</a>".repeat(DEEP));
+    let staircase: String = (0..2_000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
+    let bad = [
+        ("tool", "tools/team/a.yaml", "team/a", format!("a: {deep}\n")),
+        ("tool", "tools/team/b.yaml", "team/b", format!("a: {open}\n")),
+        ("tool", "tools/team/c.yaml", "team/c", format!("a: {}1\n", "{x: ".repeat(DEEP))),
+        ("tool", "tools/team/d.yaml", "team/d", staircase),
+        ("tool", "tools/team/e.toml", "team/e", format!("a = {deep}\n")),
+        ("tool", "tools/team/f.toml", "team/f", format!("a = {open}\n")),
+        ("tool", "tools/team/g.sh", "team/g", format!("# version: 1.0.0\n# config_schema: {deep}\n")),
+        ("directive", "directives/team/h.md", "team/h", directive(&tags)),
+        ("directive", "directives/team/i.md", "team/i", directive(&"<a>".repeat(DEEP))),
+        ("knowledge", "knowledge/team/j.md", "team/j", format!("```yaml\na: {deep}\n```\n")),
+        ("config", "config/team/k.yaml", "team/k", format!("a: {deep}\n")),
+        ("config", "config/team/l.toml", "team/l", format!("a = {deep}\n")),
+    ];
+    assert_all_refused(&bad.map(|(item_type, file, id, source)| (item_type, file, id, source.into_bytes())));
+}
+
+#[test]
+fn a_hundred_thousand_brackets_are_refused_in_every_program_syntax() {
+    let (deep, open) = (nested(), "[".repeat(DEEP));
+    let round = format!("{}1{}", "(".repeat(DEEP), ")".repeat(DEEP));
+    let bad = [
+        ("tool", "tools/team/a.py", "team/a", format!("X = {deep}\n")),
+        ("tool", "tools/team/b.py", "team/b", format!("X = {open}\n")),
+        ("tool", "tools/team/c.py", "team/c", format!("X = {round}\n")),
+        ("tool", "tools/team/d.py", "team/d", format!("X = {}1\n", "-".repeat(DEEP))),
+        ("tool", "tools/team/e.js", "team/e", format!("export const CONFIG_SCHEMA = {deep};\n")),
+        ("tool", "tools/team/f.js", "team/f", format!("export const X = {open};\n")),
+        ("tool", "tools/team/g.js", "team/g", format!("export const __version__ = {}1;\n", "!".repeat(DEEP))),
+        ("tool", "tools/team/h.ts", "team/h", format!("export const CONFIG_SCHEMA = {deep};\n")),
+    ];
+    assert_all_refused(&bad.map(|(item_type, file, id, source)| (item_type, file, id, source.into_bytes())));
 }
 
 #[test]
@@ -286,7 +274,7 @@ fn a_duplicate_key_is_named_where_it_stands() {
 #[test]
 fn entities_and_doctypes_are_not_expanded() {
     let laughs = "# T\n\n```xml\n<!DOCTYPE d [<!ENTITY a \"ha\"><!ENTITY b \"&a;&a;&a;&a;\"><!ENTITY x SYSTEM \"file:///etc/passwd\">]>\n<directive name=\"x\" version=\"1.0.0\">&b;&x;</directive>\n```\n\nDo it.\n";
-    assert_all_refused(vec![
+    assert_all_refused(&[
         ("directive", "directives/team/x.md", "team/x", laughs.as_bytes().to_vec()),
         (
             "directive",
@@ -386,4 +374,11 @@ fn unverified_reading_needs_a_person() {
     let user = User::ready();
     user.write("tools/team/raw.py", rye_test::tool("team", "Raw"));
     user.refused(["load", "tool", "team/raw", "--unverified"], 2, "RYE0105");
+}
+
+#[test]
+fn a_type_without_an_id_is_asked_about() {
+    let user = User::ready();
+    user.refused(["sign", "config"], 2, "RYE0104");
+    user.refused(["verify", "tool"], 2, "RYE0104");
 }

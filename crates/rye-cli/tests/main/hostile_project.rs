@@ -269,6 +269,8 @@ fn a_signed_file_moved_over_another_id_is_misplaced() {
     }
     user.write("config/team/one.yaml", "version: \"1.0.0\"\ncategory: team\nx: 1\n");
     user.write("config/other/one.yaml", "version: \"1.0.0\"\ncategory: other\nx: 2\n");
+    user.write("tools/team/data.yaml", crate::support::TOOLS[1].1);
+    user.ok(["sign", "tool", "team/data"]);
     user.signed_tool("one", "One");
     for (item_type, pattern) in
         [("directive", "team/*"), ("knowledge", "team/*"), ("config", "team/*"), ("config", "other/*")]
@@ -281,6 +283,8 @@ fn a_signed_file_moved_over_another_id_is_misplaced() {
         ("knowledge/team/one.md", "knowledge/team/two.md"),
         ("config/team/one.yaml", "config/other/one.yaml"),
         ("tools/team/one.py", "tools/other/one.py"),
+        ("config/team/one.yaml", "tools/team/cross.yaml"),
+        ("tools/team/data.yaml", "config/team/data.yaml"),
         ("knowledge/team/one.md", "knowledge/other/one.md"),
         ("directives/team/one.md", "directives/other/one.md"),
     ] {
@@ -291,6 +295,8 @@ fn a_signed_file_moved_over_another_id_is_misplaced() {
         ("knowledge", "team/two"),
         ("config", "other/one"),
         ("tool", "other/one"),
+        ("tool", "team/cross"),
+        ("config", "team/data"),
         ("knowledge", "other/one"),
         ("directive", "other/one"),
     ] {

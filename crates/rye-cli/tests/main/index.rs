@@ -1,7 +1,7 @@
 //! The search index: lost, damaged, replaced or locked, it is made anew and never an error.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use crate::support::{Run, User, rows, text};
@@ -24,9 +24,9 @@ fn assert_hello_is_found(user: &User) {
     assert_eq!(user.found("hello"), ["examples/hello", "examples/greet"]);
 }
 
-fn remove(path: &PathBuf) {
+fn remove(path: &Path) {
     for suffix in ["", "-wal", "-shm"] {
-        let mut name = path.clone().into_os_string();
+        let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         let _ = fs::remove_file(PathBuf::from(name));
     }

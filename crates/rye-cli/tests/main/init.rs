@@ -1,6 +1,7 @@
 //! `rye init`: the first thing a user runs.
 
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
@@ -128,4 +129,33 @@ fn init_with_a_revoked_key_says_so() {
     let user = User::ready();
     user.ok(["keys", "revoke", &user.fingerprint()]);
     user.refused(["init"], 4, "RYE0405");
+}
+
+#[test]
+fn a_project_may_have_any_name() {
+    for name in ["a\nb: [c", "quo\"te' \\slash", "日本語 ${HOME} *", "-p"] {
+        let user = User::new();
+        let project = user.world.path().join(name);
+        fs::create_dir(&project).expect("folder");
+        let at = |words: &[&str]| run(user.command().current_dir(&project).args(words).arg("--json"));
+        assert_eq!(at(&["init"]).exit, 0, "{name:?}");
+        let approved = at(&["trust", "."]);
+        assert_eq!(approved.json()["data"]["changed"], false, "{name:?}: {approved}");
+        let stranger = User::ready();
+        let key = stranger.public_key();
+        let trusted = at(&["keys", "trust", key.to_str().expect("text"), "--space", "project"]);
+        assert_eq!(trusted.exit, 0, "{trusted}");
+        let shown = at(&["keys", "show", &stranger.fingerprint()]);
+        assert_eq!(shown.json()["data"]["trust"], "project", "{name:?}: {shown}");
+        assert_eq!(at(&["search", "hello"]).json()["data"]["total"], 2, "{name:?}");
+    }
+}
+
+#[test]
+fn a_project_whose_path_is_no_text_is_refused_before_anything_is_made() {
+    let user = User::ready();
+    let name = std::ffi::OsString::from_vec(b"\xff".to_vec());
+    let project = user.project().join(name);
+    fs::create_dir(&project).expect("folder");
+    user.refused_by(user.command().current_dir(&project).args(["init", "--json"]), 2, "RYE0104");
 }

@@ -168,3 +168,23 @@ fn a_key_folder_given_by_variable_is_used() {
     assert!(folder.join("private_key.pem").is_file());
     assert!(!user.home().join(".ai/config/keys/signing").exists());
 }
+
+#[test]
+fn a_folder_that_is_open_to_others_takes_no_key_and_is_not_closed() {
+    let user = User::new();
+    let folder = user.home().join("shared");
+    fs::create_dir(&folder).expect("folder");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("mode");
+    user.refused_by(
+        user.command().env("RYE_SIGNING_KEY_DIR", &folder).args(["keys", "generate", "--json"]),
+        4,
+        "RYE0412",
+    );
+}
+
+#[test]
+fn the_key_of_the_binary_itself_cannot_be_revoked() {
+    let user = User::ready();
+    let sealed = user.data(["load", "knowledge", "rye/core/items"]);
+    user.refused(["keys", "revoke", &text(&sealed["signer"]["fingerprint"])], 2, "RYE0104");
+}

@@ -315,6 +315,16 @@ fn a_reader_who_has_seen_enough_is_no_failure() {
 }
 
 #[test]
+fn a_result_that_cannot_be_written_is_a_failure() {
+    let user = User::ready();
+    for line in ["load tool examples/hello", "search hello --json", "load tool no/such --json", "doctor"] {
+        let script = format!("{} {line} >/dev/full", env!("CARGO_BIN_EXE_rye"));
+        let output = user.program("bash").arg("-c").arg(script).output().expect("bash");
+        assert_eq!(output.status.code(), Some(1), "{line}");
+    }
+}
+
+#[test]
 fn every_finding_that_is_not_good_has_a_remedy() {
     let (user, stranger) = (with_escapes(), User::ready());
     // As much trouble as fits into one setup.

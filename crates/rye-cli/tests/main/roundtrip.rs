@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use serde_json::{Value, json};
 
@@ -289,4 +289,41 @@ fn signing_warns_of_words_that_older_yaml_reads_differently() {
     );
     let run = user.ok(["sign", "tool", "team/warned"]);
     assert!(run.stderr.contains("YAML 1.1") && run.stderr.contains(":5:14"), "{run}");
+}
+
+#[test]
+fn signing_keeps_the_mode_of_a_file() {
+    let user = User::ready();
+    let path = user.write("tools/team/run.sh", TOOLS[7].1);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).expect("mode");
+    user.ok(["sign", "tool", "team/run"]);
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o750);
+}
+
+#[test]
+fn a_partly_covered_item_is_flagged_and_not_copied() {
+    let user = User::ready();
+    // What the original signed of knowledge: the text behind its front matter, without outer white space.
+    let body = rye_test::knowledge("team", "whole", "Whole", "Text").trim_end().to_owned();
+    user.write("knowledge/team/whole.md", &body);
+    user.ok(["sign", "knowledge", "team/whole"]);
+    let signed = String::from_utf8(user.read("knowledge/team/whole.md")).expect("text");
+    let line = signed.lines().next().expect("a signature");
+    let front =
+        "---\nname: part\ntitle: Part\nentry_type: reference\ncategory: team\nversion: \"1.0.0\"\n---\n";
+    user.write("knowledge/team/part.md", format!("{line}\n{front}\n{body}\n"));
+
+    let loaded = user.run(["load", "knowledge", "team/part", "--json"]);
+    assert_eq!(loaded.exit, 0, "{loaded}");
+    let data = &loaded.json()["data"];
+    assert_eq!((&data["verdict"], &data["coverage"]), (&json!("partial"), &json!("partial")), "{loaded}");
+    assert!(loaded.stderr.contains("only a part"), "{loaded}");
+    let verified = user.refused(["verify", "knowledge", "team/part"], 4, "RYE0406");
+    assert_eq!(verified["data"]["partial"], 1);
+    assert!(!verified["data"]["items"][0]["uncovered"].as_array().expect("ranges").is_empty());
+    let found = user.data(["search", "Part"]);
+    assert_eq!(found["results"][0]["coverage"], "partial", "{found}");
+    user.refused(["load", "knowledge", "team/part", "--to", "user"], 4, "RYE0406");
+    user.ok(["sign", "knowledge", "team/part"]);
+    assert_eq!(user.data(["load", "knowledge", "team/part"])["coverage"], "full");
 }

@@ -55,7 +55,7 @@ fn a_search_shows_the_winner_and_all_shows_every_file() {
         found
     };
     let winner = ("project".to_owned(), json!(["user", "system:ryeos-core"]), Value::Null);
-    assert_eq!(of(&user.data(["search", "shadowed"])), [winner.clone()]);
+    assert_eq!(of(&user.data(["search", "shadowed"])), std::slice::from_ref(&winner));
     assert_eq!(
         of(&user.data(["search", "shadowed", "--all"])),
         [
@@ -240,4 +240,15 @@ fn a_user_space_given_by_variable_or_option_is_the_base_of_its_ai_folder() {
     let run = crate::support::run(user.command().env("USER_SPACE", &other).args(["keys", "generate"]));
     assert_eq!(run.exit, 0, "{run}");
     assert!(other.join(".ai/config/keys/signing/private_key.pem").is_file());
+}
+
+#[test]
+fn a_refused_winner_is_not_replaced_by_what_it_hides() {
+    let user = User::ready();
+    user.write_user("tools/team/both.py", rye_test::tool("team", "Good"));
+    user.ok(["sign", "tool", "team/both"]);
+    user.ok(["load", "tool", "team/both"]);
+    user.write("tools/team/both.py", rye_test::tool("team", "Nobody signed this"));
+    user.refused(["load", "tool", "team/both"], 4, "RYE0401");
+    user.ok(["load", "tool", "team/both", "--from", "user"]);
 }

@@ -103,8 +103,7 @@ impl User {
         let run = run(command);
         let after = self.snapshot();
         assert_eq!(differences(&before, &after), Vec::<String>::new(), "{run}");
-        let answer = run.error(exit, code);
-        answer
+        run.error(exit, code)
     }
 
     /// Home and project as they are now.

@@ -96,6 +96,24 @@ fn a_revoked_own_key_signs_nothing_more() {
     user.refused(["sign", "tool", "team/*"], 4, "RYE0405");
     user.refused(["sign", ".ai/tools/team/late.py"], 4, "RYE0405");
     user.refused(["load", "knowledge", "rye/core/items", "--to", "project"], 4, "RYE0405");
+    // Taking trust away needs none.
+    user.ok(["keys", "revoke", "0123456789abcdef"]);
+}
+
+#[test]
+fn after_a_revocation_a_user_starts_anew_with_another_key() {
+    let user = User::ready();
+    user.ok(["keys", "revoke", &user.fingerprint()]);
+    let keys = user.home().join(".ai/config/keys");
+    fs::rename(keys.join("signing"), keys.join("old")).expect("moved");
+    // What the old key approved counts no more, and is not written over unseen.
+    let refusal = user.run(["init", "--json"]).error(4, "RYE0419");
+    assert!(text(&refusal["hints"][0]).contains("remove that record"), "{refusal}");
+    fs::remove_file(user.home().join(".ai/config/trust/projects.yaml")).expect("removed");
+    user.ok(["init"]);
+    user.refused(["load", "tool", "examples/hello"], 4, "RYE0405");
+    user.ok(["sign", "tool", "examples/hello"]);
+    user.ok(["load", "tool", "examples/hello"]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rye_space::{AI_FOLDER, Roots, roots};
 use serde::Serialize;
 
 use crate::engine::{Clock, Engine, Options};
-use crate::error::{Code, Result};
+use crate::error::{Code, Error, Result};
 use crate::verbs::load::refuse_escape;
 use crate::verbs::{keys as key_verbs, sign, trust};
 
@@ -48,6 +48,11 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
     let project = (!is_user_space).then(|| folder.to_owned());
     let roots = Roots { project: project.clone(), ..roots.clone() };
     roots.check().map_err(rye_space::OpenError::from)?;
+    if project.is_some() && roots.project_key().is_none() {
+        return Err(
+            Error::new(Code::InvalidArgument, "the folder's path is not UTF-8").hint("rename the folder")
+        );
+    }
     let base = if is_user_space { &roots.user } else { folder };
     let ai = base.join(AI_FOLDER);
     // Before anything is made: a project that came with links must not have files written where they lead.

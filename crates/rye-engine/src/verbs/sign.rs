@@ -249,6 +249,10 @@ fn problems_of(engine: &Engine, located: &Located) -> Vec<Problem> {
             }
         }));
     }
+    // What verification would call misplaced is not signed in the first place.
+    if problems.is_empty() {
+        problems.extend(located.misplacement().map(Problem::new));
+    }
     problems
 }
 
