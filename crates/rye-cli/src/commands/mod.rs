@@ -54,6 +54,13 @@ pub struct Context {
 impl Context {
     fn open(global: &Global) -> Result<Self, Failure> {
         let settings = Settings::read(global).map_err(|error| Error::io(&error))?;
+        if let Some(folder) = settings.roots.project.as_ref().filter(|_| global.project.is_some())
+            && !folder.is_dir()
+        {
+            let error =
+                Error::new(Code::PathNotFound, format!("the project `{}` is not a folder", folder.display()));
+            return Err(error.hint("name an existing folder with --project").into());
+        }
         let engine = settings.engine()?;
         let text = |key: &str| engine.workspace.settings.get(key).and_then(Value::as_str);
         let wants_progress = engine.workspace.settings.get("display.progress") != Some(&Value::Bool(false));
