@@ -2,6 +2,7 @@
 
 __version__ = "1.0.0"
 __tool_type__ = "python"
+__tool_name__ = "hello"
 __executor_id__ = "rye/core/runtimes/python/function"
 __category__ = "examples"
 __tool_description__ = "Say hello to somebody by name"

@@ -80,6 +80,13 @@ impl Located {
         problems
     }
 
+    /// Whether its fields are variables of a program, where `name` may be anybody's.
+    fn is_source_code(&self) -> bool {
+        use rye_item::extractor::Parser;
+        let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension);
+        matches!(parser, Some(Parser::Python | Parser::JavaScript | Parser::TypeScript))
+    }
+
     /// The text, with invalid parts replaced.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
@@ -129,14 +136,15 @@ impl Subject for Located {
         if category.trim_matches('/') != id.category() {
             return Some(format!("it says category `{}`, but lies in `{}`", shown(category), id.category()));
         }
-        // A tool and a config are named by their file.
-        match item.item_type {
-            ItemType::Tool | ItemType::Config => None,
-            ItemType::Directive | ItemType::Knowledge => {
-                let name = text("name").unwrap_or_default();
-                (name != id.name())
-                    .then(|| format!("it says name `{}`, but is called `{}`", shown(name), id.name()))
+        // A tool or a config need not say its name; if it does, that must be true.
+        let name = match item.item_type {
+            ItemType::Directive | ItemType::Knowledge => Some(text("name").unwrap_or_default()),
+            ItemType::Tool | ItemType::Config => {
+                let key = if self.is_source_code() { "__tool_name__" } else { "name" };
+                parsed.get(key).map(|name| name.as_str().unwrap_or_default())
             }
-        }
+        };
+        name.filter(|name| *name != id.name())
+            .map(|name| format!("it says name `{}`, but is called `{}`", shown(name), id.name()))
     }
 }

@@ -53,7 +53,7 @@ pub struct Context {
 
 impl Context {
     fn open(global: &Global) -> Result<Self, Failure> {
-        let settings = Settings::read(global).map_err(|error| Error::io(&error))?;
+        let settings = Settings::read(global).map_err(|error| no_folder(&error))?;
         if let Some(folder) = settings.roots.project.as_ref().filter(|_| global.project.is_some())
             && !folder.is_dir()
         {
@@ -94,10 +94,12 @@ impl Context {
                 rye_item::text::one_line(&ignored.reason)
             ));
         }
-        for unsigned in &workspace.settings.unsigned {
-            self.output.detail(format_args!(
-                "`{}` in {} config counts, but should be signed",
-                unsigned.key, unsigned.space
+        if let Some(first) = workspace.settings.unsigned.first() {
+            let keys = workspace.settings.unsigned.iter().map(|unsigned| format!("`{}`", unsigned.key));
+            let keys = rye_item::text::one_line(&keys.collect::<Vec<_>>().join(", "));
+            self.output.warn(format_args!(
+                "{keys} in {} config counts, but should be signed: rye sign config config",
+                first.space
             ));
         }
     }
@@ -110,6 +112,12 @@ impl Context {
         }
         Ok(self.output.is_json)
     }
+}
+
+/// The surroundings cannot be read when the current folder is gone.
+pub fn no_folder(error: &io::Error) -> Error {
+    Error::new(Code::PathNotFound, format!("the current folder cannot be read: {error}"))
+        .hint("it may have been removed: change into one that exists")
 }
 
 /// The item a command names.

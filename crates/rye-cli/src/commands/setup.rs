@@ -12,7 +12,7 @@ use crate::settings::{Settings, system_clock};
 
 /// `rye init`
 pub fn init(global: &Global) -> Outcome {
-    let settings = Settings::read(global).map_err(|error| Error::io(&error))?;
+    let settings = Settings::read(global).map_err(|error| super::no_folder(&error))?;
     let output = Output::new(global, None, true);
     let folder = match &global.project {
         Some(path) => settings.folder.join(path),

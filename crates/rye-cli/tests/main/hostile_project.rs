@@ -272,6 +272,11 @@ fn a_signed_file_moved_over_another_id_is_misplaced() {
     user.write("tools/team/data.yaml", crate::support::TOOLS[1].1);
     user.ok(["sign", "tool", "team/data"]);
     user.signed_tool("one", "One");
+    let named = rye_test::tool("team", "Named").replace("\n\n", "\n__tool_name__ = \"named\"\n\n");
+    user.write("tools/team/named.py", named);
+    user.write("tools/team/plain.yaml", crate::support::TOOLS[1].1.to_owned() + "\nname: plain\n");
+    user.ok(["sign", "tool", "team/named"]);
+    user.ok(["sign", "tool", "team/plain"]);
     for (item_type, pattern) in
         [("directive", "team/*"), ("knowledge", "team/*"), ("config", "team/*"), ("config", "other/*")]
     {
@@ -283,6 +288,8 @@ fn a_signed_file_moved_over_another_id_is_misplaced() {
         ("knowledge/team/one.md", "knowledge/team/two.md"),
         ("config/team/one.yaml", "config/other/one.yaml"),
         ("tools/team/one.py", "tools/other/one.py"),
+        ("tools/team/named.py", "tools/team/renamed.py"),
+        ("tools/team/plain.yaml", "tools/team/replaced.yaml"),
         ("config/team/one.yaml", "tools/team/cross.yaml"),
         ("tools/team/data.yaml", "config/team/data.yaml"),
         ("knowledge/team/one.md", "knowledge/other/one.md"),

@@ -204,7 +204,12 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
             return Err(Error::new(Code::InvalidArgument, "a key is trusted in user or project space"));
         }
     };
-    let present = engine.workspace.user_documents.iter().filter_map(|found| found.identity.as_ref().ok());
+    // Two at once for one key: the second adds its project to what the first has written.
+    let folder = engine.workspace.roots.user_ai().join(TRUSTED_FOLDER);
+    file::create_folders(&folder, false)?;
+    let _lock = file::Lock::acquire_folder(&folder)?;
+    let documents = keys::identities_in(&folder);
+    let present = documents.iter().filter_map(|found| found.identity.as_ref().ok());
     let present = present.filter(|known| known.key == found.key).find(|known| known.signature.is_some());
     let projects = match (is_for_project, present) {
         (false, _) => None,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rye_space::approvals::Approvals;
-use rye_space::{AI_FOLDER, roots};
+use rye_space::roots;
 use serde::Serialize;
 
 use crate::engine::Engine;
@@ -79,10 +79,4 @@ pub(crate) fn refuse_damaged(approvals: &Approvals) -> Result<()> {
         Some(complaint) => Err(Error::new(Code::DamagedRecord, complaint.clone())
             .hint("remove that record if you did not change it, then approve what it held again")),
     }
-}
-
-/// Whether a folder looks like a project.
-#[must_use]
-pub fn is_project(folder: &Path) -> bool {
-    folder.join(AI_FOLDER).is_dir()
 }

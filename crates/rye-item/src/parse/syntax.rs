@@ -22,8 +22,17 @@ const SIZE_LIMIT: usize = 2 * 1024 * 1024;
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Names by which the engine knows a tool: a value that cannot be read is a mistake, not somebody's variable.
-const METADATA_NAMES: [&str; 5] =
-    ["__version__", "__tool_type__", "__executor_id__", "__category__", "__tool_description__"];
+const METADATA_NAMES: [&str; 6] = [
+    "__version__",
+    "__tool_type__",
+    "__executor_id__",
+    "__category__",
+    "__tool_description__",
+    "__tool_name__",
+];
+
+/// Names that may well be computed, but then do nothing.
+const SETTING_NAMES: [&str; 4] = ["CONFIG_SCHEMA", "ENV_CONFIG", "CONFIG", "CONFIG_RESOLVE"];
 
 /// Why an expression did not become a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +153,16 @@ impl<'text> Collector<'text> {
             Err(Refusal::NotLiteral) if METADATA_NAMES.contains(&name) => {
                 (format!("`{name}` must be a plain literal"), offset)
             }
-            Err(Refusal::NotLiteral) => return,
+            Err(Refusal::NotLiteral) => {
+                if SETTING_NAMES.contains(&name) {
+                    let message =
+                        format!("`{name}` is not a plain literal: it cannot be read, and counts as absent");
+                    let position = self.locator.position(offset);
+                    self.parsed.warnings.push(Problem::new(message).of(name).at(position));
+                    self.parsed.fields.shift_remove(name);
+                }
+                return;
+            }
             Err(Refusal::TooDeep(place)) => {
                 (format!("`{name}` is nested deeper than {DEPTH_LIMIT} levels"), place)
             }

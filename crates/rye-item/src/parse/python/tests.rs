@@ -251,3 +251,12 @@ fn long_chains_and_strings_are_read() {
 fn nul_bytes_are_refused() {
     assert_eq!(problems("A = 1\nB = '\0'\n"), ["2:6: Syntax error: NUL byte"]);
 }
+
+#[test]
+fn a_computed_schema_is_warned_about_and_counts_as_absent() {
+    let parsed = parse("CONFIG_SCHEMA = {\"a\": 1}\nCONFIG_SCHEMA = build()\nother = build()\n");
+    assert_eq!(parsed.fields.get("CONFIG_SCHEMA"), None);
+    assert_eq!(parsed.problems, []);
+    assert_eq!(parsed.warnings.len(), 1);
+    assert_eq!(parsed.warnings[0].position.map(|position| position.line), Some(2));
+}
