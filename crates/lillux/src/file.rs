@@ -40,6 +40,17 @@ pub enum ReadError {
     Io(#[from] io::Error),
 }
 
+impl ReadError {
+    /// Whether there is simply no such file.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::Io(error) => matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+            Self::TooLarge { .. } | Self::NotAFile { .. } | Self::Escapes { .. } => false,
+        }
+    }
+}
+
 /// The mode of a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -7,7 +7,7 @@ use clap_complete::engine::CompletionCandidate;
 use rye_engine::verbs::search;
 use rye_item::ItemType;
 
-use crate::arguments::Global;
+use crate::global::Global;
 use crate::settings::Settings;
 
 #[derive(clap::Parser)]

@@ -5,6 +5,7 @@ mod arguments;
 mod commands;
 mod completion;
 mod explain;
+mod global;
 mod output;
 mod settings;
 
@@ -74,7 +75,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     let what = text.lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ");
     let what = rye_item::text::one_line(what.trim_start_matches("error: "));
     let failure = Error::new(Code::InvalidArgument, what).hint("rye --help");
-    let global = arguments::Global {
+    let global = global::Global {
         project: None,
         user_space: None,
         json: true,

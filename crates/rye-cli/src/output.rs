@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rye_engine::Error;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Colour, Global};
+use crate::global::{Colour, Global};
 use crate::settings;
 
 /// Good news.

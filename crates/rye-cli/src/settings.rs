@@ -9,7 +9,7 @@ use std::{env, fs};
 use rye_engine::{Clock, Engine, Options, Result};
 use rye_space::{AI_FOLDER, Roots, keys};
 
-use crate::arguments::Global;
+use crate::global::Global;
 
 /// Everything a command needs to know about its surroundings.
 #[derive(Clone, Debug)]

@@ -87,16 +87,12 @@ impl Bundle {
             Origin::Folder(path) => {
                 match lillux::file::read_beneath(&path.join(AI_FOLDER), Path::new(relative), limit) {
                     Ok((bytes, _)) => Ok(Some(bytes)),
-                    Err(ReadError::Io(error)) if is_absent(&error) => Ok(None),
+                    Err(error) if error.is_absent() => Ok(None),
                     Err(error) => Err(error),
                 }
             }
         }
     }
-}
-
-pub(crate) fn is_absent(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
 }
 
 /// The bundles inside the binary.

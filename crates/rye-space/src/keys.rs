@@ -272,7 +272,7 @@ pub fn read_signed_yaml(
 ) -> Result<Option<serde_json::Value>, String> {
     let bytes = match file::read_bounded(path, 1 << 20) {
         Ok((bytes, _)) => bytes,
-        Err(ReadError::Io(error)) if crate::bundle::is_absent(&error) => return Ok(None),
+        Err(error) if error.is_absent() => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
     let layout = Layout::of(&bytes, &rye_trust::identity::format());

@@ -87,6 +87,19 @@ impl Located {
         matches!(parser, Some(Parser::Python | Parser::JavaScript | Parser::TypeScript))
     }
 
+    /// Whether it was read as what it is, and says nothing of its place: other implementations sign tools with a
+    /// version only, and knowledge without a category. `rye sign` does not.
+    fn is_placeless(&self) -> bool {
+        let (parsed, fields) = self.read();
+        let says = |field: &str| fields.get(field).is_some_and(|value| !value.is_null());
+        let says_what_it_is = match self.item.item_type {
+            ItemType::Tool => says("version") && !says("tool_type") && !says("executor_id"),
+            ItemType::Knowledge => says("name"),
+            ItemType::Directive | ItemType::Config => false,
+        };
+        parsed.problems.is_empty() && says_what_it_is && !says("category")
+    }
+
     /// The text, with invalid parts replaced.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
@@ -119,8 +132,11 @@ impl Subject for Located {
         let parsed = &self.parsed().fields;
         let is_tool = text("tool_type").is_some();
         let runs = parsed.contains_key("executor_id") || parsed.contains_key("__executor_id__");
+        let is_placeless = self.is_placeless();
         match item.item_type {
-            ItemType::Tool if !is_tool => return Some("it does not say that it is a tool".to_owned()),
+            ItemType::Tool if !is_tool && !is_placeless => {
+                return Some("it does not say that it is a tool".to_owned());
+            }
             ItemType::Config if runs => return Some("it is a tool, not a config".to_owned()),
             ItemType::Tool | ItemType::Config | ItemType::Directive | ItemType::Knowledge => {}
         }
@@ -131,9 +147,9 @@ impl Subject for Located {
             let stated = parsed.get("fingerprint").and_then(Value::as_str).unwrap_or_default();
             return (stated != id.name()).then(|| format!("it is the document of `{}`", shown(stated)));
         }
-        // What states no category belongs to the root, and to nowhere else.
+        // Anything else that states no category belongs to the root, and to nowhere else.
         let category = text("category").unwrap_or_default();
-        if category.trim_matches('/') != id.category() {
+        if category.trim_matches('/') != id.category() && !is_placeless {
             return Some(format!("it says category `{}`, but lies in `{}`", shown(category), id.category()));
         }
         // A tool or a config need not say its name; if it does, that must be true.

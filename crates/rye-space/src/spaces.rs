@@ -8,7 +8,7 @@ use lillux::file::ReadError;
 use rye_item::space::Tier;
 use rye_item::{ExtractorSet, ItemRef, ItemType, Space};
 
-use crate::bundle::{Bundle, Origin, is_absent};
+use crate::bundle::{Bundle, Origin};
 use crate::located::Located;
 use crate::roots::{AI_FOLDER, Roots};
 use crate::walk::Walk;
@@ -159,7 +159,7 @@ impl Spaces {
     /// When it cannot be read.
     pub fn read(&self, item: &ItemRef, place: &Place) -> Result<Located, LocateError> {
         let bytes = self.bytes_at(item, place).map_err(|source| match source {
-            ReadError::Io(error) if is_absent(&error) => LocateError::NotFound(item.clone()),
+            source if source.is_absent() => LocateError::NotFound(item.clone()),
             source => LocateError::Unreadable { item: item.clone(), space: place.space.clone(), source },
         })?;
         Ok(Located::new(

@@ -100,3 +100,24 @@ pub fn knowledge(category: &str, name: &str, title: &str, body: &str) -> String 
         "```yaml\nname: {name}\ntitle: {title}\nentry_type: reference\ncategory: {category}\nversion: \"1.0.0\"\n```\n\n{body}\n"
     )
 }
+
+/// Fails when a file of `<crate>/tests/main` is not declared in its `main.rs`, or lies beside that folder, where cargo
+/// would make it another binary.
+///
+/// # Panics
+/// When a file is forgotten.
+pub fn assert_all_declared(crate_folder: &str, main_source: &str) {
+    let files_of = |folder: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).expect("a test folder");
+        let names =
+            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a UTF-8 name"));
+        names.filter_map(|name| name.strip_suffix(".rs").map(str::to_owned)).collect()
+    };
+    let is_declared =
+        |name: &String| name == "main" || main_source.lines().any(|line| line == format!("mod {name};"));
+    let tests = Path::new(crate_folder).join("tests");
+    let forgotten: Vec<String> =
+        files_of(&tests.join("main")).into_iter().filter(|name| !is_declared(name)).collect();
+    assert_eq!(forgotten, Vec::<String>::new());
+    assert_eq!(files_of(&tests), Vec::<String>::new());
+}

@@ -13,8 +13,9 @@ use rye_item::ItemRef;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::arguments::{Arguments, BundleCommand, Command, ConfigCommand, Global, ItemArguments};
+use crate::arguments::{Arguments, BundleCommand, Command, ConfigCommand, ItemArguments};
 use crate::explain;
+use crate::global::Global;
 use crate::output::{self, Output};
 use crate::settings::Settings;
 

@@ -6,7 +6,8 @@ use rye_engine::{Code, Error};
 use rye_item::ItemId;
 
 use super::{Context, Failure, Outcome, failed_with};
-use crate::arguments::{Global, TrustArguments};
+use crate::arguments::TrustArguments;
+use crate::global::Global;
 use crate::output::{self, BAD, CAUTION, DIM, GOOD, NAME, Output, STRONG, paint, shown_path};
 use crate::settings::{Settings, system_clock};
 

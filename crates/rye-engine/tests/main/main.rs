@@ -2,3 +2,9 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod warm;
+
+/// A test file that nobody declares would never run; one beside this folder would be another binary.
+#[test]
+fn every_file_of_this_folder_is_declared() {
+    rye_test::assert_all_declared(env!("CARGO_MANIFEST_DIR"), include_str!("main.rs"));
+}

@@ -1,0 +1,39 @@
+//! The options every command takes.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// The project's folder [default: the nearest one upwards with `.ai/`]
+    #[arg(short, long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub project: Option<PathBuf>,
+    /// The user space's base folder [default: $USER_SPACE, else home]
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub user_space: Option<PathBuf>,
+    /// Print one JSON object and nothing else
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Say only what was asked for
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// When to use colour [default: auto]
+    #[arg(long, global = true, value_name = "WHEN")]
+    pub color: Option<Colour>,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
