@@ -6,8 +6,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use rye_engine::{Clock, Engine, Options, Result};
-use rye_space::{AI_FOLDER, Roots, keys};
+use rye_engine::{Clock, Code, Engine, Error, Options, Result};
+use rye_space::{AI_FOLDER, Roots, keys, roots};
 
 use crate::global::Global;
 
@@ -28,8 +28,14 @@ pub struct Settings {
 
 impl Settings {
     /// Reads the surroundings.
-    pub fn read(global: &Global) -> std::io::Result<Self> {
-        let folder = env::current_dir()?;
+    ///
+    /// # Errors
+    /// When the current folder is gone, or the environment points user space or keys into a checkout.
+    pub fn read(global: &Global) -> Result<Self> {
+        let folder = env::current_dir().map_err(|error| {
+            Error::new(Code::PathNotFound, format!("the current folder cannot be read: {error}"))
+                .hint("it may have been removed: change into one that exists")
+        })?;
         let home =
             variable("HOME").map(PathBuf::from).or_else(env::home_dir).unwrap_or_else(|| folder.clone());
         let user = global
@@ -53,6 +59,16 @@ impl Settings {
             Some(path) => Some(folder.join(path)),
             None => find_project(&folder, &user),
         };
+        // Only what the environment says explicitly: a home above or below the current folder is nobody's trick.
+        let own_keys = user.join(AI_FOLDER).join(keys::SIGNING_FOLDER);
+        for (name, path, usual) in
+            [("USER_SPACE", &user, &home), ("RYE_SIGNING_KEY_DIR", &signing_keys, &own_keys)]
+        {
+            let is_overruled = name == "USER_SPACE" && global.user_space.is_some();
+            if let Some(given) = variable(name).filter(|_| !is_overruled && !is_same(path, usual)) {
+                refuse_inner(name, &given, path, project.as_deref().unwrap_or(&folder))?;
+            }
+        }
         Ok(Self {
             roots: Roots {
                 project: project.filter(|path| !is_same(path, &user)),
@@ -75,6 +91,21 @@ impl Settings {
         let options = Options { wants_dev_mode: self.wants_dev_mode, is_warm: false };
         Engine::open(self.roots.clone(), options, system_clock())
     }
+}
+
+/// Refuses a folder from the environment that a project could have brought along: a relative one, or one inside the
+/// project, which is the current folder if nothing else is.
+fn refuse_inner(name: &str, given: &OsString, path: &Path, project: &Path) -> Result<()> {
+    let is_relative = !Path::new(given).is_absolute() && !given.to_string_lossy().starts_with('~');
+    let (real, project) = (roots::real(path), roots::real(project));
+    let is_inner = real.starts_with(&project) && real != project;
+    if !is_relative && !is_inner {
+        return Ok(());
+    }
+    let why = if is_relative { "is a relative path" } else { "lies inside the project" };
+    Err(Error::new(Code::UnsafeRoots, format!("{name} `{}` {why}", path.display())).hint(format!(
+        "a project must not bring its own user space or keys: unset {name}, or point it elsewhere"
+    )))
 }
 
 fn variable(name: &str) -> Option<OsString> {

@@ -127,7 +127,12 @@ impl Engine {
         let key = keys::own_secret(folder)?;
         let fingerprint = key.public().fingerprint();
         match self.workspace.keys.revocation(&fingerprint) {
-            None => Ok(key),
+            None if self.workspace.keys.is_general(&key.public()) => Ok(key),
+            None => Err(Error::new(
+                Code::Untrusted,
+                format!("your signing key {fingerprint} has no valid identity document: what it signs would not count"),
+            )
+            .hint("if it is your key: rye init")),
             Some(revocation) => Err(Error::new(
                 Code::Revoked,
                 format!("your signing key {fingerprint} is revoked: {}", revocation.reason),

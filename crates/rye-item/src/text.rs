@@ -39,6 +39,28 @@ pub fn is_unsafe(character: char) -> bool {
 
 type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
+/// `text` in double quotes, readable as YAML, TOML and by people: everything unusual is escaped.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            ' '..='~' => out.push(character),
+            other => {
+                let number = u32::from(other);
+                out.push_str(&if number > 0xffff {
+                    format!("\\U{number:08x}")
+                } else {
+                    format!("\\u{number:04x}")
+                });
+            }
+        }
+    }
+    out.push('"');
+    out
+}
+
 fn skip_escape(rest: &mut Characters<'_>) {
     match rest.peek() {
         Some('[') => {
@@ -102,6 +124,15 @@ mod tests {
         assert_eq!(without_controls("\u{202e}abc"), "abc");
         assert_eq!(without_controls("a\tb\nc é😀"), "a\tb\nc é😀");
         assert_eq!(without_controls("end\u{1b}"), "end");
+    }
+
+    #[test]
+    fn quoted_text_reads_back_from_yaml_and_toml() {
+        let odd = "a\"b\\c\n\t\u{7f}\u{85}\u{fffe}\u{feff}\u{2028}é😀";
+        let document = format!("k: {}\n", quoted(odd));
+        assert_eq!(crate::yaml::parse(&document).expect("YAML").value["k"], odd);
+        let document: toml::Table = toml::from_str(&format!("k = {}\n", quoted(odd))).expect("TOML");
+        assert_eq!(document["k"].as_str(), Some(odd));
     }
 
     #[test]

@@ -46,7 +46,9 @@ impl Approvals {
             let known = keys.find(fingerprint, &rye_item::Space::User)?;
             keys.is_general(&known.key).then(|| known.key.clone())
         };
-        let mut read = |file: &str| match keys::read_signed_yaml(&user_ai.join(file), is_trusted) {
+        let is_revoked = |fingerprint: &Fingerprint| keys.revocation(fingerprint).is_some();
+        let mut read = |file: &str| match keys::read_signed_yaml(&user_ai.join(file), is_trusted, is_revoked)
+        {
             Ok(value) => value.unwrap_or(Value::Null),
             Err(complaint) => {
                 approvals.complaints.push(complaint);
@@ -101,7 +103,7 @@ impl Approvals {
             text = text.replace("projects:\n", "projects: []\n");
         }
         for project in &self.projects {
-            text.push_str(&format!("  - path: {}\n", quoted(project)));
+            text.push_str(&format!("  - path: {}\n", rye_item::text::quoted(project)));
         }
         let path = user_ai.join(PROJECTS_FILE);
         keys::write_signed_document(&path, &text, key, now)?;
@@ -120,20 +122,15 @@ impl Approvals {
         for pin in &self.pins {
             text.push_str(&format!(
                 "  - id: {}\n    fingerprint: {}\n    public_key: {}\n",
-                quoted(pin.bundle.as_str()),
-                quoted(pin.key.fingerprint().as_str()),
-                quoted(&pin.key.to_pem())
+                rye_item::text::quoted(pin.bundle.as_str()),
+                rye_item::text::quoted(pin.key.fingerprint().as_str()),
+                rye_item::text::quoted(&pin.key.to_pem())
             ));
         }
         let path = user_ai.join(BUNDLES_FILE);
         keys::write_signed_document(&path, &text, key, now)?;
         Ok(path)
     }
-}
-
-/// A JSON string is a YAML string.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {

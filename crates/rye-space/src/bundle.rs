@@ -182,9 +182,12 @@ fn choose_manifest(path: &Path, wanted: Option<&str>, signers: &[Identity]) -> O
             let relative = Path::new(name).join("manifest.yaml");
             let (bytes, _) = lillux::file::read_beneath(&folder, &relative, LIMIT).ok()?;
             let layout = rye_trust::signature::Layout::of(&bytes, &rye_trust::identity::format());
-            let is_by_own_signer = layout.signature.as_ref().is_some_and(|line| {
-                signers.iter().any(|signer| signer.key.verifies(&line.hash, &line.signature))
-            });
+            let content = rye_trust::coverage::compare(ItemType::Config, &bytes, &layout);
+            let is_intact = matches!(content, rye_trust::Content::Intact { .. });
+            let is_by_own_signer = is_intact
+                && layout.signature.as_ref().is_some_and(|line| {
+                    signers.iter().any(|signer| signer.key.verifies(&line.hash, &line.signature))
+                });
             let document = yaml::parse(std::str::from_utf8(&bytes).ok()?).ok()?.value;
             let about = document.get("bundle")?;
             let text = |key: &str| about.get(key).and_then(|value| value.as_str()).map(str::to_owned);

@@ -23,6 +23,7 @@ pub struct Ignored {
     /// The space of the file.
     pub space: Space,
     /// The file.
+    #[serde(serialize_with = "crate::shown::path")]
     pub path: PathBuf,
     /// Where in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,8 +37,8 @@ pub struct Ignored {
 pub struct Merged {
     /// The settings.
     pub value: Value,
-    /// Which space each setting comes from, by dotted path.
-    pub origins: BTreeMap<String, Space>,
+    /// Which space each setting comes from, by its keys from the top.
+    pub origins: BTreeMap<Vec<String>, Space>,
     /// What was left out.
     pub ignored: Vec<Ignored>,
     /// What was taken, but should be signed.
@@ -51,7 +52,9 @@ impl Merged {
         path.split('.').try_fold(&self.value, |value, key| value.get(key))
     }
 
-    fn at(&self, path: &[String]) -> Option<&Value> {
+    /// The setting at these keys, from the top.
+    #[must_use]
+    pub fn at(&self, path: &[String]) -> Option<&Value> {
         path.iter().try_fold(&self.value, |value, key| value.get(key))
     }
 
@@ -166,8 +169,8 @@ fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, judge: Ju
                     let reason = "this should be signed: `rye sign config ID`".to_owned();
                     merged.unsigned.push(ignore(key.clone(), position, reason));
                 }
-                merged.origins.retain(|known, _| *known != key && !known.starts_with(&format!("{key}.")));
-                merged.origins.insert(key.clone(), space.clone());
+                merged.origins.retain(|known, _| !known.starts_with(&path));
+                merged.origins.insert(path.clone(), space.clone());
                 insert(&mut accepted, &path, value);
             }
             Err(reason) => merged.ignored.push(ignore(key, position, reason)),

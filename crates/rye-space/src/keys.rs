@@ -12,9 +12,9 @@ use rye_trust::coverage::{Content, compare};
 use rye_trust::signature::{Layout, Timestamp};
 use rye_trust::{Identity, IdentityError, Revocation, Signed, sign};
 
-const DOCUMENT_LIMIT: u64 = 64 << 10;
+const DOCUMENT_LIMIT: u64 = 16 << 10;
 /// More documents than this in one folder are not keys but an attack on patience.
-const MAX_DOCUMENTS: usize = 4096;
+const MAX_DOCUMENTS: usize = 512;
 
 /// Below a space's `.ai/`: identity documents.
 pub const TRUSTED_FOLDER: &str = "config/keys/trusted";
@@ -54,6 +54,11 @@ pub enum DocumentError {
 /// The identity documents in a folder, sorted by file name. A folder that is not there has none.
 #[must_use]
 pub fn identities_in(folder: &Path) -> Vec<Found> {
+    // `.ai` is three levels up: a folder that is linked to elsewhere holds somebody else's documents.
+    let ai = folder.ancestors().nth(3).unwrap_or(folder);
+    if !crate::roots::real(folder).starts_with(crate::roots::real(ai)) {
+        return Vec::new();
+    }
     toml_files(folder)
         .into_iter()
         .map(|name| {
@@ -70,9 +75,9 @@ fn toml_files(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| name.ends_with(".toml") && !name.starts_with('.'))
-        .take(MAX_DOCUMENTS)
         .collect();
     names.sort();
+    names.truncate(MAX_DOCUMENTS);
     names
 }
 
@@ -119,10 +124,9 @@ fn read_reason(folder: &Path, name: &str) -> Option<String> {
     let (bytes, _) = file::read_beneath(folder, Path::new(name), DOCUMENT_LIMIT).ok()?;
     let layout = Layout::of(&bytes, &rye_trust::identity::format());
     let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
-    let line = std::str::from_utf8(&bytes).ok()?.lines().find_map(|line| line.strip_prefix("reason = "))?;
-    let reason: String = serde_json::from_str(line).ok()?;
+    let parsed = rye_item::parse::parse(rye_item::extractor::Parser::Toml, ".toml", &bytes);
     let note = if is_intact { "" } else { " (its revocation is not intact)" };
-    Some(format!("{}{note}", rye_item::text::one_line(&reason)))
+    Some(format!("{}{note}", rye_item::text::one_line(parsed.text("reason")?)))
 }
 
 /// The text of a revocation, unsigned.
@@ -131,7 +135,7 @@ pub fn revocation_document(revocation: &Revocation, at: &Timestamp) -> String {
     format!(
         "version = \"1.0.0\"\ncategory = \"keys/revoked\"\nfingerprint = \"{}\"\nrevoked_at = \"{at}\"\nreason = {}\n",
         revocation.fingerprint,
-        serde_json::Value::from(revocation.reason.as_str())
+        rye_item::text::quoted(&revocation.reason)
     )
 }
 
@@ -269,6 +273,7 @@ pub fn write_signed_document(path: &Path, text: &str, key: &SecretKey, now: &Tim
 pub fn read_signed_yaml(
     path: &Path,
     is_trusted: impl Fn(&Fingerprint) -> Option<PublicKey>,
+    is_revoked: impl Fn(&Fingerprint) -> bool,
 ) -> Result<Option<serde_json::Value>, String> {
     let bytes = match file::read_bounded(path, 1 << 20) {
         Ok((bytes, _)) => bytes,
@@ -281,6 +286,10 @@ pub fn read_signed_yaml(
         return Err(format!("`{shown}` is not signed"));
     };
     let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
+    if is_intact && is_revoked(&line.fingerprint) {
+        // What a revoked key approved is approved no longer; nobody has tampered with it.
+        return Ok(None);
+    }
     let is_vouched =
         is_trusted(&line.fingerprint).is_some_and(|key| key.verifies(&line.hash, &line.signature));
     if !is_intact || !is_vouched {

@@ -11,6 +11,7 @@ pub mod located;
 pub mod roots;
 pub mod schema;
 pub mod search;
+pub mod shown;
 pub mod spaces;
 pub mod stamp;
 pub mod walk;

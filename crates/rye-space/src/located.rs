@@ -90,6 +90,10 @@ impl Located {
     /// Whether it was read as what it is, and says nothing of its place: other implementations sign tools with a
     /// version only, and knowledge without a category. `rye sign` does not.
     fn is_placeless(&self) -> bool {
+        // A package holds such items where its maker put them; in project and user space anybody may have moved them.
+        if !matches!(self.space, Space::System(_)) {
+            return false;
+        }
         let (parsed, fields) = self.read();
         let says = |field: &str| fields.get(field).is_some_and(|value| !value.is_null());
         let says_what_it_is = match self.item.item_type {

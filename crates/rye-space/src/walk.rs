@@ -50,7 +50,14 @@ pub struct Walk {
 pub fn walk(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
     let mut walk = Walk::default();
     for item_type in types {
-        let mut pending = vec![(ai.join(item_type.folder()), String::new(), 0)];
+        let top = ai.join(item_type.folder());
+        if top.is_symlink()
+            && let Err(reason) = linked_type(ai, &top)
+        {
+            walk.strays.push(Stray { path: top, reason });
+            continue;
+        }
+        let mut pending = vec![(top, String::new(), 0)];
         while let Some((folder, prefix, depth)) = pending.pop() {
             let Ok(entries) = std::fs::read_dir(&folder) else {
                 continue;
@@ -99,11 +106,19 @@ pub fn walk(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
                         extractors,
                         &mut walk,
                     );
+                } else if is_item_name(*item_type, name, extractors) {
+                    walk.strays
+                        .push(Stray { path: entry.path(), reason: "it is not a regular file".to_owned() });
                 }
             }
         }
     }
     walk
+}
+
+fn is_item_name(item_type: ItemType, name: &str, extractors: &ExtractorSet) -> bool {
+    let known = &extractors.of(item_type).extensions;
+    split_extension(name).is_some_and(|(_, extension)| known.iter().any(|known| known == extension))
 }
 
 fn note_file(

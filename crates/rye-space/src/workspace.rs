@@ -50,8 +50,6 @@ pub struct Workspace {
     pub own: Option<PublicKey>,
     /// Identity documents of user space.
     pub user_documents: Vec<Found>,
-    /// Identity documents of project space.
-    pub project_documents: Vec<Found>,
     /// Whether the project is approved.
     pub is_project_approved: bool,
     /// Configured bundles nobody approved whose id an embedded bundle has.
@@ -114,12 +112,13 @@ impl Workspace {
         let is_project_approved = approvals.has_project(project_key.as_deref());
         notices.extend(approvals.complaints.iter().cloned());
 
+        // Without anybody who may introduce keys, a project's documents count for nothing and are not even read.
         let project_documents = match roots.project_ai() {
-            Some(ai) => {
+            Some(ai) if ring.has_introducers() => {
                 watched.add(ai.join(TRUSTED_FOLDER));
                 keys::identities_in(&ai.join(TRUSTED_FOLDER))
             }
-            None => Vec::new(),
+            Some(_) | None => Vec::new(),
         };
         project_documents.iter().for_each(|found| watched.add(found.path.clone()));
         ring.add_project(&counted(&project_documents));
@@ -146,7 +145,6 @@ impl Workspace {
             approvals,
             own,
             user_documents,
-            project_documents,
             is_project_approved,
             rivals,
             remarks,
@@ -161,6 +159,13 @@ impl Workspace {
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.watched.is_unchanged()
+    }
+
+    /// Identity documents of project space, whether they count or not.
+    #[must_use]
+    pub fn project_documents(&self) -> Vec<Found> {
+        let ai = self.roots.project_ai();
+        ai.map(|ai| keys::identities_in(&ai.join(TRUSTED_FOLDER))).unwrap_or_default()
     }
 
     /// The merged config `id` (`agent/agent`).

@@ -77,6 +77,15 @@ fn write(path: &Path, content: &[u8]) {
     file::write_atomic(path, content, Mode::Kept).expect("a file");
 }
 
+/// A signature by the key in `private_pem` over `covered` alone, as the text of a signature line without comment.
+#[must_use]
+pub fn signature(private_pem: &str, covered: &[u8]) -> String {
+    let key = lillux::SecretKey::from_pem(private_pem).expect("a private key");
+    let hash = lillux::Digest::of(covered);
+    let signature = key.sign(&hash).to_base64();
+    format!("rye:signed:2026-01-02T03:04:05Z:{hash}:{signature}:{}", key.public().fingerprint())
+}
+
 /// A small valid tool.
 #[must_use]
 pub fn tool(category: &str, description: &str) -> String {

@@ -123,7 +123,11 @@ fn original_part(item_type: ItemType, content: &[u8]) -> Option<Range<usize>> {
         ItemType::Knowledge => {
             let rest = content.strip_prefix(b"---")?;
             let second = find(rest, b"---")? + 6;
-            Some(trimmed(content, second..content.len()))
+            let body = trimmed(content, second..content.len());
+            // A body with metadata of its own was signed whole, as another entry; front matter was put before it.
+            let has_own =
+                [&b"---"[..], b"```yaml"].iter().any(|opener| content[body.clone()].starts_with(opener));
+            (!has_own).then_some(body)
         }
         ItemType::Tool | ItemType::Config => None,
     }

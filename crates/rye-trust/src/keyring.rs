@@ -148,11 +148,19 @@ impl KeyRing {
     /// goes before what a project's or a bundle's document says. Revoked keys are never found.
     #[must_use]
     pub fn find(&self, fingerprint: &Fingerprint, space: &Space) -> Option<&TrustedKey> {
-        self.general.get(fingerprint).or_else(|| match space {
+        let local = match space {
             Space::Project => self.project.get(fingerprint),
             Space::User => None,
-            Space::System(bundle) => self.bundles.get(bundle).and_then(|keys| keys.get(fingerprint)),
-        })
+            // A bundle that nobody approved counts for nothing, whoever signed its items.
+            Space::System(bundle) => self.bundles.get(bundle)?.get(fingerprint),
+        };
+        self.general.get(fingerprint).or(local)
+    }
+
+    /// Whether anybody may introduce keys to the project at hand.
+    #[must_use]
+    pub fn has_introducers(&self) -> bool {
+        !self.introducers.is_empty()
     }
 
     /// The revocation of this fingerprint, if the user revoked it.

@@ -8,8 +8,8 @@ mod signing;
 use std::io;
 
 use clap_complete::env::Shells;
-use rye_engine::{Code, DevMode, Engine, Error, Kind};
-use rye_item::ItemRef;
+use rye_engine::{Code, DevMode, Engine, Error};
+use rye_item::{ItemRef, ItemType};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ pub struct Context {
 
 impl Context {
     fn open(global: &Global) -> Result<Self, Failure> {
-        let settings = Settings::read(global).map_err(|error| no_folder(&error))?;
+        let settings = Settings::read(global)?;
         if let Some(folder) = settings.roots.project.as_ref().filter(|_| global.project.is_some())
             && !folder.is_dir()
         {
@@ -115,16 +115,15 @@ impl Context {
     }
 }
 
-/// The surroundings cannot be read when the current folder is gone.
-pub fn no_folder(error: &io::Error) -> Error {
-    Error::new(Code::PathNotFound, format!("the current folder cannot be read: {error}"))
-        .hint("it may have been removed: change into one that exists")
-}
-
 /// The item a command names.
 fn item_of(arguments: &ItemArguments) -> Result<ItemRef, Error> {
     match &arguments.second {
         Some(id) => rye_engine::verbs::sign::parse_item(Some(&arguments.first), id),
+        None if arguments.first.parse::<ItemType>().is_ok() => {
+            let item_type = &arguments.first;
+            let error = Error::new(Code::InvalidArgument, format!("which {item_type}? an id is missing"));
+            Err(error.hint(format!("rye search '*' --type {item_type} lists them")))
+        }
         None => rye_engine::verbs::sign::parse_item(None, &arguments.first),
     }
 }
@@ -135,7 +134,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.command {
         Command::Init => setup::init(global),
         Command::Explain { code } => explain_code(global, code),
-        Command::Completions { shell } => print_completions(shell),
+        Command::Completions { shell } => print_completions(global, shell),
         Command::Trust(trust) => setup::trust(&Context::open(global)?, trust),
         Command::Keys(command) => keys::run(&Context::open(global)?, command),
         Command::Search(search) => items::search(&Context::open(global)?, search),
@@ -174,7 +173,7 @@ fn explain_code(global: &Global, code: &str) -> Outcome {
     Ok(())
 }
 
-fn print_completions(shell: &str) -> Outcome {
+fn print_completions(global: &Global, shell: &str) -> Outcome {
     let shells = Shells::builtins();
     let Some(completer) = shells.completer(shell) else {
         let known = shells.names().collect::<Vec<_>>().join(", ");
@@ -184,12 +183,19 @@ fn print_completions(shell: &str) -> Outcome {
         );
         return Err(error.hint(format!("shells are: {known}")).into());
     };
-    completer.write_registration("COMPLETE", "rye", "rye", "rye", &mut io::stdout().lock())?;
+    let mut script = Vec::new();
+    completer.write_registration("COMPLETE", "rye", "rye", "rye", &mut script)?;
+    let script = String::from_utf8_lossy(&script);
+    let output = Output::new(global, None, false);
+    if output.is_json {
+        output.json(&output::success_object(None, None, serde_json::json!({ "script": script })))?;
+    } else {
+        output.raw(&script)?;
+    }
     Ok(())
 }
 
 /// An answer that is shown, and still a failure.
 fn failed_with(code: Code, message: String, hint: &str, data: Value) -> Failure {
-    debug_assert_ne!(code.kind(), Kind::Usage);
     Failure::Verb(Error::new(code, message).hint(hint), Some(Box::new(data)))
 }

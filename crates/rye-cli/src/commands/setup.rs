@@ -13,7 +13,7 @@ use crate::settings::{Settings, system_clock};
 
 /// `rye init`
 pub fn init(global: &Global) -> Outcome {
-    let settings = Settings::read(global).map_err(|error| super::no_folder(&error))?;
+    let settings = Settings::read(global)?;
     let output = Output::new(global, None, true);
     let folder = match &global.project {
         Some(path) => settings.folder.join(path),
@@ -64,7 +64,7 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
         (false, true) => paint(CAUTION, "no longer approved"),
         (false, false) => paint(DIM, "was not approved"),
     };
-    context.output.result(format_args!("{word} {}", answer.project))?;
+    context.output.result(format_args!("{word} {}", rye_item::text::one_line(&answer.project)))?;
     if answer.approved && answer.changed {
         context.output.note("this allows:");
         for what in trust_verb::ALLOWS {

@@ -39,6 +39,11 @@ fn named(words: &[String]) -> Result<Named, Error> {
             let error = Error::new(Code::InvalidArgument, format!("which {item_type}? an id is missing"));
             Err(error.hint(format!("{item_type} ID, such as {item_type} team/deploy; or a quoted pattern")))
         }
+        [item_type, _, _, ..] if item_type.parse::<ItemType>().is_ok() => {
+            let error = Error::new(Code::InvalidArgument, format!("more than one {item_type} is named"));
+            Err(error
+                .hint(format!("quote the pattern, so that the shell leaves it alone: {item_type} 'team/*'")))
+        }
         [first, ..] if !Path::new(first).exists() && !first.contains(['/', '.']) => {
             Err(rye_item::id::UnknownType(first.clone()).into())
         }
@@ -135,7 +140,7 @@ fn show_signed(context: &Context, answer: &SignAnswer) -> Outcome {
     Err(failed_with(
         code.unwrap_or(worst.error.code),
         summary,
-        "the others are signed; correct these and sign again",
+        "what is not named here is signed; correct these and sign again",
         data,
     ))
 }

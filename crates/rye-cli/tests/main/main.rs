@@ -20,6 +20,7 @@ mod init;
 mod keys;
 mod output;
 mod query;
+mod regressions;
 mod roundtrip;
 mod spaces;
 mod support;

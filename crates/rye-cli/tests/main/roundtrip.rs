@@ -304,14 +304,11 @@ fn signing_keeps_the_mode_of_a_file() {
 fn a_partly_covered_item_is_flagged_and_not_copied() {
     let user = User::ready();
     // What the original signed of knowledge: the text behind its front matter, without outer white space.
-    let body = rye_test::knowledge("team", "whole", "Whole", "Text").trim_end().to_owned();
-    user.write("knowledge/team/whole.md", &body);
-    user.ok(["sign", "knowledge", "team/whole"]);
-    let signed = String::from_utf8(user.read("knowledge/team/whole.md")).expect("text");
-    let line = signed.lines().next().expect("a signature");
+    let key = fs::read_to_string(user.home().join(".ai/config/keys/signing/private_key.pem")).expect("key");
+    let line = format!("<!-- {} -->", rye_test::signature(&key, b"Text"));
     let front =
         "---\nname: part\ntitle: Part\nentry_type: reference\ncategory: team\nversion: \"1.0.0\"\n---\n";
-    user.write("knowledge/team/part.md", format!("{line}\n{front}\n{body}\n"));
+    user.write("knowledge/team/part.md", format!("{line}\n{front}\nText\n"));
 
     let loaded = user.run(["load", "knowledge", "team/part", "--json"]);
     assert_eq!(loaded.exit, 0, "{loaded}");
@@ -326,4 +323,18 @@ fn a_partly_covered_item_is_flagged_and_not_copied() {
     user.refused(["load", "knowledge", "team/part", "--to", "user"], 4, "RYE0406");
     user.ok(["sign", "knowledge", "team/part"]);
     assert_eq!(user.data(["load", "knowledge", "team/part"])["coverage"], "full");
+}
+
+#[test]
+fn front_matter_put_before_a_signed_entry_is_tampering() {
+    let user = User::ready();
+    let whole = rye_test::knowledge("team", "whole", "Whole", "Text").trim_end().to_owned();
+    user.write("knowledge/team/whole.md", &whole);
+    user.ok(["sign", "knowledge", "team/whole"]);
+    let signed = String::from_utf8(user.read("knowledge/team/whole.md")).expect("text");
+    let line = signed.lines().next().expect("a signature");
+    let front =
+        "---\nname: evil\ntitle: Evil\nentry_type: reference\ncategory: team\nversion: \"1.0.0\"\n---\n";
+    user.write("knowledge/team/evil.md", format!("{line}\n{front}\n{whole}\n"));
+    user.refused(["load", "knowledge", "team/evil"], 4, "RYE0402");
 }

@@ -6,6 +6,7 @@ use lillux::Fingerprint;
 use rye_item::{ItemType, Space};
 use rye_space::approvals::{Approvals, Pin};
 use rye_space::bundle::{Bundle, Origin, Standing};
+use rye_trust::Identity;
 use serde::Serialize;
 
 use crate::engine::Engine;
@@ -24,6 +25,7 @@ pub struct BundleRow {
     /// `embedded`, `approved` or `not approved`.
     pub standing: &'static str,
     /// Its folder, if it is one.
+    #[serde(serialize_with = "rye_space::shown::option")]
     pub path: Option<PathBuf>,
     /// The id prefixes its items must have.
     pub categories: Vec<String>,
@@ -74,6 +76,7 @@ pub struct Approved {
     /// Its owner, as the bundle says.
     pub owner: String,
     /// The record.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub record: PathBuf,
 }
 
@@ -92,7 +95,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
         )
         .hint("name its folder in `bundles.paths` of your user config, then: rye bundle list"));
     };
-    let chosen = choose(bundle, signer)?;
+    let chosen = choose(engine, bundle, signer)?;
     if let Some(revocation) = workspace.keys.revocation(&chosen.fingerprint) {
         return Err(Error::new(
             Code::Revoked,
@@ -117,24 +120,32 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
     })
 }
 
-fn choose<'a>(bundle: &'a Bundle, signer: Option<&str>) -> Result<&'a rye_trust::Identity> {
-    match (bundle.signers.as_slice(), signer) {
-        ([], _) => Err(Error::new(
+/// The signer to approve: the only one the bundle ships, or the one that is named, shipped or trusted already.
+fn choose(engine: &Engine, bundle: &Bundle, signer: Option<&str>) -> Result<Identity> {
+    let shipped = bundle.signers.as_slice();
+    if let Some(wanted) = signer {
+        let known = || {
+            let known = engine.workspace.keys.find(&wanted.parse().ok()?, &Space::User)?;
+            Some(Identity::new(known.key.clone(), &known.owner))
+        };
+        let found = shipped.iter().find(|signer| signer.fingerprint.as_str() == wanted).cloned();
+        return found.or_else(known).ok_or_else(|| {
+            let wanted = rye_item::text::one_line(wanted);
+            Error::new(Code::NoSigner, format!("the bundle `{}` ships no key `{wanted}`", bundle.id))
+                .hint("rye bundle list --json names the keys it ships")
+        });
+    }
+    match shipped {
+        [one] => Ok(one.clone()),
+        [] => Err(Error::new(
             Code::NoSigner,
             format!("the bundle `{}` ships no signed identity document", bundle.id),
         )
-        .hint("trust its signer's key instead: rye keys trust FILE")),
-        (signers, Some(wanted)) => {
-            signers.iter().find(|signer| signer.fingerprint.as_str() == wanted).ok_or_else(|| {
-                Error::new(
-                    Code::NoSigner,
-                    format!("the bundle `{}` ships no key `{}`", bundle.id, rye_item::text::one_line(wanted)),
-                )
-                .hint("rye bundle list --json names the keys it ships")
-            })
-        }
-        ([one], None) => Ok(one),
-        (several, None) => {
+        .hint(format!(
+            "trust its signer's key, rye keys trust FILE, then: rye bundle trust {} --signer FP",
+            bundle.id
+        ))),
+        several => {
             let list =
                 several.iter().map(|signer| signer.fingerprint.to_string()).collect::<Vec<_>>().join(", ");
             Err(Error::new(Code::NoSigner, format!("the bundle `{}` ships several keys: {list}", bundle.id))

@@ -60,8 +60,8 @@ fn add(answer: &mut Answer, id: &ItemId, merged: Merged) {
     for (key, origin) in &merged.origins {
         answer.settings.push(Setting {
             config: id.to_string(),
-            key: key.clone(),
-            value: merged.get(key).cloned().unwrap_or(Value::Null),
+            key: key.join("."),
+            value: merged.at(key).cloned().unwrap_or(Value::Null),
             origin: origin.to_string(),
         });
     }

@@ -42,6 +42,7 @@ pub struct Finding {
     pub remedy: Option<String>,
     /// The file it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "rye_space::shown::option")]
     pub path: Option<PathBuf>,
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use lillux::Fingerprint;
 use lillux::file::{self, Mode};
+use lillux::{Fingerprint, SecretKey};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::{AI_FOLDER, Roots, roots};
 use serde::Serialize;
@@ -30,10 +30,13 @@ pub struct Answer {
     /// Whether it was made just now.
     pub key_created: bool,
     /// The project, unless this is the user space itself.
+    #[serde(serialize_with = "rye_space::shown::option")]
     pub project: Option<PathBuf>,
     /// Files that were made.
+    #[serde(serialize_with = "rye_space::shown::list")]
     pub created: Vec<PathBuf>,
     /// Files that were there and stay as they are.
+    #[serde(serialize_with = "rye_space::shown::list")]
     pub kept: Vec<PathBuf>,
     /// Whether the project is approved now.
     pub approved: bool,
@@ -68,7 +71,7 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
 
     let mut created = Vec::new();
     let mut kept = Vec::new();
-    let (fingerprint, key_created) = match engine.signing_key() {
+    let (fingerprint, key_created) = match own_key(&engine) {
         Ok(key) => {
             let fingerprint = key.public().fingerprint();
             if engine.workspace.own.as_ref() != Some(&key.public()) {
@@ -108,6 +111,16 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         trust::trust(&engine, folder, true)?;
     }
     Ok(Answer { fingerprint, key_created, project, created, kept, approved: !is_user_space })
+}
+
+/// The own key, whether its document is there yet or not.
+fn own_key(engine: &Engine) -> Result<SecretKey> {
+    match engine.signing_key() {
+        Err(error) if error.code == Code::Untrusted => {
+            Ok(rye_space::keys::own_secret(&engine.workspace.roots.signing_keys)?)
+        }
+        other => other,
+    }
 }
 
 fn note((path, is_new): (PathBuf, bool), created: &mut Vec<PathBuf>, kept: &mut Vec<PathBuf>) {

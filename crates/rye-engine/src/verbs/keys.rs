@@ -13,6 +13,8 @@ use serde::Serialize;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
+const MAX_OWNER_BYTES: usize = 256;
+
 /// A key as it is listed.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyRow {
@@ -23,6 +25,7 @@ pub struct KeyRow {
     /// `user`, `project`, `introduced`, `bundle`, `revoked` or `none`.
     pub trust: &'static str,
     /// Where its document is.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// Whether it is the own key.
     pub own: bool,
@@ -50,11 +53,12 @@ pub struct Listing {
 #[must_use]
 pub fn list(engine: &Engine) -> Listing {
     let workspace = &engine.workspace;
+    let project_documents = workspace.project_documents();
     let documents = workspace
         .user_documents
         .iter()
         .map(|found| (rye_item::Space::User, found))
-        .chain(workspace.project_documents.iter().map(|found| (rye_item::Space::Project, found)));
+        .chain(project_documents.iter().map(|found| (rye_item::Space::Project, found)));
     let mut listing = Listing { keys: Vec::new(), broken: Vec::new() };
     for (space, found) in documents {
         let identity = match &found.identity {
@@ -104,8 +108,10 @@ pub struct Generated {
     /// The key.
     pub fingerprint: Fingerprint,
     /// The key folder.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub folder: PathBuf,
     /// Its identity document.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub document: PathBuf,
 }
 
@@ -133,6 +139,13 @@ pub fn import(engine: &Engine, path: &Path, owner: &str) -> Result<Generated> {
 }
 
 fn adopt(engine: &Engine, key: &SecretKey, owner: &str) -> Result<Generated> {
+    if owner.len() > MAX_OWNER_BYTES {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            format!("an owner's name has at most {MAX_OWNER_BYTES} bytes"),
+        )
+        .hint("--owner NAME"));
+    }
     let folder = &engine.workspace.roots.signing_keys;
     keys::store_own(folder, key)?;
     let document = write_own_document(engine, key, owner)?;
@@ -172,6 +185,7 @@ pub struct Trusted {
     /// Whether it may introduce others.
     pub may_introduce: bool,
     /// The document that was written.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
 }
 
@@ -254,6 +268,7 @@ pub struct Revoked {
     /// Why.
     pub reason: String,
     /// The revocation.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
 }
 
@@ -293,7 +308,8 @@ pub fn export(engine: &Engine, fingerprint: Option<&str>) -> Result<(Fingerprint
             return Err(Error::new(Code::NoKey, "there is no own key").hint("make one: rye keys generate"));
         }
     };
-    let documents = workspace.user_documents.iter().chain(&workspace.project_documents);
+    let project_documents = workspace.project_documents();
+    let documents = workspace.user_documents.iter().chain(&project_documents);
     let found = documents
         .filter_map(|found| Some((found, found.identity.as_ref().ok()?)))
         .find(|(_, identity)| identity.fingerprint.as_str() == wanted);

@@ -65,6 +65,7 @@ pub struct Loaded {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// Where it is.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// Its space.
     pub space: Space,
@@ -142,7 +143,7 @@ fn shown(engine: &Engine, located: &Located, report: &Report) -> Result<Loaded> 
         raw,
         metadata: metadata::shown(item.item_type, located.fields()),
         title,
-        path: real_path(engine, located)?,
+        path: real_path(engine, located),
         space: located.space().clone(),
         verdict: report.verdict,
         coverage: report.coverage.as_str(),
@@ -153,19 +154,22 @@ fn shown(engine: &Engine, located: &Located, report: &Report) -> Result<Loaded> 
 }
 
 /// The item's path; a tool inside the binary is materialised, so that there is one.
-fn real_path(engine: &Engine, located: &Located) -> Result<PathBuf> {
+fn real_path(engine: &Engine, located: &Located) -> PathBuf {
     let item = located.item();
     let Space::System(bundle) = located.space() else {
-        return Ok(located.path.clone());
+        return located.path.clone();
     };
     let bundle = engine.workspace.spaces.bundles().iter().find(|known| known.id == *bundle);
     match bundle.map(|bundle| &bundle.origin) {
         Some(Origin::Embedded(embedded)) if item.item_type == ItemType::Tool => {
-            let folder = embedded.materialise(&engine.workspace.roots.cache)?;
+            // Without a cache to write to, the path inside the binary still says where it is.
+            let Ok(folder) = embedded.materialise(&engine.workspace.roots.cache) else {
+                return located.path.clone();
+            };
             let relative = format!("{}/{}{}", item.item_type.folder(), item.id, located.extension);
-            Ok(folder.join(rye_space::AI_FOLDER).join(relative))
+            folder.join(rye_space::AI_FOLDER).join(relative)
         }
-        _ => Ok(located.path.clone()),
+        _ => located.path.clone(),
     }
 }
 
@@ -177,6 +181,7 @@ pub struct Copied {
     /// Where it is now.
     pub to: Tier,
     /// The new file.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// The own key, which signed the copy.
     pub signer: Fingerprint,

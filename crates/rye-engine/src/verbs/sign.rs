@@ -25,6 +25,7 @@ pub struct SignedItem {
     /// Its id.
     pub item_id: String,
     /// The file.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// Its space.
     pub space: Space,

@@ -27,6 +27,7 @@ pub struct Answer {
     /// Whether that changed anything.
     pub changed: bool,
     /// The record.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub record: PathBuf,
 }
 

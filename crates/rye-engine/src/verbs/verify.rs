@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lillux::Fingerprint;
 use lillux::file;
 use rye_item::{BundleId, ItemId, ItemRef, ItemType, Problem, SignatureFormat, Space, metadata};
-use rye_space::walk::split_extension;
+use rye_space::walk::{Stray, split_extension};
 use rye_space::{AI_FOLDER, LocateError, Located, Place, Roots, Spaces, keys, roots};
 use rye_trust::verify::report;
 use rye_trust::{Identity, Report, Subject, Verdict};
@@ -21,6 +21,7 @@ use crate::error::{Code, Error, Result};
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The file.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// Its type; `bundle` for a manifest.
     #[serde(rename = "type")]
@@ -115,6 +116,7 @@ pub struct Answer {
 #[derive(Clone, Debug, Serialize)]
 pub struct Unreadable {
     /// The file.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// The error's code.
     pub code: &'static str,
@@ -141,6 +143,13 @@ impl Answer {
     fn add_error(&mut self, path: PathBuf, error: &Error) {
         self.checked += 1;
         self.unreadable.push(Unreadable { path, code: error.code.as_str(), reason: error.message.clone() });
+    }
+
+    fn add_strays(&mut self, strays: Vec<Stray>) {
+        for stray in strays {
+            let code = if stray.path.is_symlink() { Code::LinkEscapes } else { Code::NotAnItem };
+            self.add_error(stray.path, &Error::new(code, stray.reason));
+        }
     }
 
     /// Whether every file is signed whole by a key that counts.
@@ -194,12 +203,15 @@ pub fn verify_item(engine: &Engine, item: &ItemRef, options: Options) -> Result<
 #[must_use]
 pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> Answer {
     let spaces = &engine.workspace.spaces;
+    let mut strays = Vec::new();
     let mut targets = Vec::new();
     for space in [Space::Project, Space::User] {
         let Some(folder) = spaces.folder(&space) else {
             continue;
         };
-        for entry in spaces.walk(&space, &ItemType::ALL).entries {
+        let walk = spaces.walk(&space, &ItemType::ALL);
+        strays.extend(walk.strays);
+        for entry in walk.entries {
             // Identity documents are no items: `rye keys list` judges them.
             if entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys") {
                 continue;
@@ -211,7 +223,9 @@ pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> 
             ));
         }
     }
-    verify_places(engine, &targets, options, progress)
+    let mut answer = verify_places(engine, &targets, options, progress);
+    answer.add_strays(strays);
+    answer
 }
 
 /// Verifies files by path.
@@ -358,11 +372,7 @@ pub fn verify_root(
             Err(error) => answer.add_error(path, &Error::from(error)),
         }
     }
-    for stray in walk.strays {
-        let code = if stray.path.is_symlink() { Code::LinkEscapes } else { Code::NotAnItem };
-        let error = Error::new(code, stray.reason);
-        answer.add_error(stray.path, &error);
-    }
+    answer.add_strays(walk.strays);
     for path in manifests {
         match Manifest::read(&ai, &path, &space) {
             Ok(manifest) => answer.add(manifest.row(&report(&manifest, &ring))),

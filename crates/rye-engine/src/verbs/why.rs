@@ -21,6 +21,7 @@ pub struct TierRow {
     /// The space.
     pub space: Space,
     /// The file there, or the one looked for first.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// Whether it is there.
     pub found: bool,
@@ -54,6 +55,7 @@ pub struct ItemRow {
     /// Its space.
     pub space: Space,
     /// Its file.
+    #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// Its version.
     pub version: Option<String>,

@@ -208,7 +208,9 @@ fn find_in(
     let mut total = 0;
     for (row, score) in ranked.iter().copied() {
         let shadow = hidden.get(&row);
-        if shadow.is_some() && !request.shadowed_too && request.tier.is_none() {
+        // Within one space asked for, only a file of that space hides another.
+        let is_hidden = shadow.is_some_and(|shadow| request.tier.is_none() || shadow.by == shadow.space);
+        if is_hidden && !request.shadowed_too {
             continue;
         }
         if hits.len() >= request.limit && request.prefix.is_empty() {
@@ -237,7 +239,7 @@ fn find_in(
                 description,
                 version,
                 shadows: Vec::new(),
-                shadowed_by: shadow.cloned(),
+                shadowed_by: shadow.map(|shadow| shadow.by.clone()),
             });
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn suggest(connection: &Connection, request: &Request) -> rusqlite::R
                 .chain([id.as_str()])
                 .map(|part| similarity(&grams, &trigrams(part)))
                 .fold(0.0, f64::max);
-            if near >= 0.3 {
+            if near >= 0.25 {
                 best.push((near, id));
             }
         }

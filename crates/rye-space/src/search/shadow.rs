@@ -40,9 +40,19 @@ pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Resu
     Ok(())
 }
 
-/// The hidden rows, with the label of the space that hides them.
-pub(super) fn hidden_rows(connection: &Connection) -> rusqlite::Result<HashMap<i64, String>> {
+/// Why a row is hidden.
+pub(super) struct Hidden {
+    /// The space of the file that hides it.
+    pub(super) by: String,
+    /// Its own space.
+    pub(super) space: String,
+}
+
+/// The hidden rows.
+pub(super) fn hidden_rows(connection: &Connection) -> rusqlite::Result<HashMap<i64, Hidden>> {
     let mut statement =
-        connection.prepare_cached("SELECT id, hidden_by FROM items WHERE hidden_by IS NOT NULL")?;
-    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        connection.prepare_cached("SELECT id, hidden_by, space FROM items WHERE hidden_by IS NOT NULL")?;
+    statement
+        .query_map([], |row| Ok((row.get(0)?, Hidden { by: row.get(1)?, space: row.get(2)? })))?
+        .collect()
 }

@@ -78,13 +78,18 @@ const REVOKED: [Verdict; 4] = [Verdict::Revoked; 4];
 const IN_PROJECT: [Verdict; 4] = [Verdict::Full, Verdict::Untrusted, Verdict::Untrusted, Verdict::Untrusted];
 const IN_ONE: [Verdict; 4] = [Verdict::Untrusted, Verdict::Untrusted, Verdict::Full, Verdict::Untrusted];
 
+/// The ring of a user who has approved both bundles.
 fn ring(documents: &[Identity], own: &Person) -> KeyRing {
-    KeyRing::of_user(documents, Some(&own.key.public()), Some(HERE), Vec::new())
+    ring_without(documents, own, &[])
 }
 
 fn ring_without(documents: &[Identity], own: &Person, revoked: &[&Person]) -> KeyRing {
     let revocations = revoked.iter().map(|person| person.revocation()).collect();
-    KeyRing::of_user(documents, Some(&own.key.public()), Some(HERE), revocations)
+    let mut ring = KeyRing::of_user(documents, Some(&own.key.public()), Some(HERE), revocations);
+    for name in ["one", "two"] {
+        ring.add_bundle(&bundle(name), []);
+    }
+    ring
 }
 
 #[test]
@@ -211,7 +216,12 @@ fn only_the_own_key_makes_introducers() {
         let mut ring = KeyRing::of_user(&documents, own.as_ref(), Some(HERE), Vec::new());
         ring.add_project(&[author.signed_by(&friend), author.signed_by(&third)]);
         assert_eq!(author.verdicts(&ring), NOWHERE);
-        assert_eq!((friend.verdicts(&ring), third.verdicts(&ring)), (EVERYWHERE, EVERYWHERE));
+        for space in [Space::Project, Space::User] {
+            assert_eq!(
+                (friend.verdict(&ring, &space), third.verdict(&ring, &space)),
+                (Verdict::Full, Verdict::Full)
+            );
+        }
         for person in [&friend, &third] {
             assert!(!ring.is_introducer(&person.key.public().fingerprint()), "{}", person.name);
         }
@@ -394,4 +404,12 @@ fn a_key_found_under_anothers_fingerprint_does_not_count() {
     ring.add_bundle(&bundle("one"), [claim]);
     assert_eq!(attacker.verdicts(&ring), NOWHERE);
     assert_eq!(me.verdicts(&ring), EVERYWHERE);
+}
+
+#[test]
+fn a_bundle_nobody_approved_counts_for_nothing_whoever_signed_it() {
+    let me = Person::new("me");
+    let ring = ring(&[me.self_signed()], &me);
+    assert_eq!(me.verdict(&ring, &Space::System(bundle("one"))), Verdict::Full);
+    assert_eq!(me.verdict(&ring, &Space::System(bundle("three"))), Verdict::Untrusted);
 }
