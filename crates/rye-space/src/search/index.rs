@@ -9,13 +9,14 @@ use rusqlite::{Connection, OpenFlags, params};
 use rye_item::{ItemType, Space, metadata};
 use rye_trust::Subject;
 
+use super::query::FACET;
 use super::{Rankings, shadow};
 use crate::spaces::{Place, Spaces};
 use crate::stamp::Stamp;
 use crate::walk::Entry;
 
 /// Another number means another layout: an index with another number is made anew.
-const LAYOUT: i64 = 4;
+const LAYOUT: i64 = 5;
 
 /// An open index.
 #[derive(Debug)]
@@ -343,7 +344,7 @@ fn outlook(seen: &[(Space, Vec<Entry>)]) -> String {
 
 /// Tokens by which the index itself filters: every item, its type, its tier.
 fn facets(space: &Space, item_type: ItemType) -> String {
-    format!("any type{item_type} tier{}", space.tier())
+    format!("{FACET}any {FACET}type{item_type} {FACET}tier{}", space.tier())
 }
 
 fn read_text(spaces: &Spaces, space: &Space, entry: &Entry) -> metadata::SearchText {
@@ -396,6 +397,6 @@ CREATE VIRTUAL TABLE words USING fts5 (
     content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
 );
 CREATE VIRTUAL TABLE near USING fts5 (text, content = '', contentless_delete = 1, detail = none, tokenize = 'trigram');
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 COMMIT;
 ";

@@ -19,6 +19,7 @@ use rye_item::{ItemId, ItemRef, ItemType};
 pub use rusqlite::Error as IndexError;
 
 pub use index::{Index, Progress, Refreshed};
+use query::FACET;
 pub use query::{Query, QueryError};
 pub use watch::Watcher;
 
@@ -253,11 +254,12 @@ fn find_in(
 fn with_facets(query: &Query, types: &[ItemType], tier: Option<Tier>) -> String {
     let mut expression = format!("({})", query.to_match());
     if types.len() < ItemType::FINDABLE.len() {
-        let types = types.iter().map(|item_type| format!("facets : \"type{item_type}\"")).collect::<Vec<_>>();
+        let types =
+            types.iter().map(|item_type| format!("facets : \"{FACET}type{item_type}\"")).collect::<Vec<_>>();
         expression.push_str(&format!(" AND ({})", types.join(" OR ")));
     }
     if let Some(tier) = tier {
-        expression.push_str(&format!(" AND facets : \"tier{tier}\""));
+        expression.push_str(&format!(" AND facets : \"{FACET}tier{tier}\""));
     }
     expression
 }
