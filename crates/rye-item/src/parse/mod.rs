@@ -90,11 +90,13 @@ fn parse_json(text: &str) -> Parsed {
     match serde_json::from_str(text) {
         Ok(value) => mapping(value),
         Err(error) => {
-            let line = u32::try_from(error.line()).unwrap_or(u32::MAX);
-            let column = u32::try_from(error.column().max(1)).unwrap_or(u32::MAX);
+            // The reader counts columns in bytes, and one past the end.
+            let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
+            let start: usize = lines.map(str::len).sum();
+            let position = Position::of_offset(text, start + error.column().saturating_sub(1));
             let message = error.to_string();
             let message = message.rfind(" at line ").map_or(message.as_str(), |cut| &message[..cut]);
-            Parsed::failed(Problem::new(format!("Invalid JSON: {message}")).at(Position { line, column }))
+            Parsed::failed(Problem::new(format!("Invalid JSON: {message}")).at(position))
         }
     }
 }
@@ -116,6 +118,12 @@ mod tests {
         let parsed = parse(Parser::Toml, ".toml", b"a = 1\n\n[b]\nc = \"x\"\n");
         assert_eq!(parsed.positions.get("b.c"), Some(&Position { line: 4, column: 5 }));
         assert_eq!(parsed.problems, []);
+    }
+
+    #[test]
+    fn json_columns_are_counted_in_characters() {
+        let parsed = parse(Parser::Json, ".json", "{\n  \"éé\": x".as_bytes());
+        assert_eq!(parsed.problems[0].position, Some(Position { line: 2, column: 9 }));
     }
 
     #[test]
