@@ -1,0 +1,7 @@
+//! How a verified chain runs: tool → runtime → primitive, built, validated, locked, given its environment, confined and
+//! run. It accepts nothing that was not admitted by `rye-trust`, and knows nothing of verbs, printing or the process
+//! environment: what it needs of those comes in as values.
+
+pub mod native;
+
+pub use native::{NativeCall, NativeError, NativeTool};

@@ -1,0 +1,90 @@
+//! The native primitive: functions compiled into the binary, reached through ordinary signed tool descriptors.
+//!
+//! A descriptor names its function (`config.function: file_system.read`); whoever opens the engine registers the
+//! functions. A native tool obeys the same policy as a process: what it may read and write is in its call.
+
+use std::path::{Path, PathBuf};
+
+use lillux::Cancel;
+use serde_json::{Map, Value};
+
+/// What a native tool may touch.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Folders below which it may write.
+    pub write: Vec<PathBuf>,
+    /// Files and folders it may not read, whatever lies above them.
+    pub hidden: Vec<PathBuf>,
+    /// Files and folders it may read but not change, whatever lies above them.
+    pub read_only: Vec<PathBuf>,
+    /// Whether it may use the network.
+    pub network: bool,
+    /// Hosts, addresses and networks that are reachable although they are loopback, private or metadata.
+    pub allowed_hosts: Vec<String>,
+}
+
+/// One call of a native tool.
+#[derive(Debug)]
+pub struct NativeCall<'a> {
+    /// The parameters, checked against the descriptor's schema, defaults filled in.
+    pub parameters: &'a Map<String, Value>,
+    /// The descriptor's own `config`.
+    pub config: &'a Map<String, Value>,
+    /// The config the descriptor's `config_resolve` asked for, if any.
+    pub resolved_config: Option<&'a Value>,
+    /// The folder the tool works in: the project's.
+    pub project: &'a Path,
+    /// The cache folder, for state that may be lost.
+    pub cache: &'a Path,
+    /// What it may touch.
+    pub access: &'a Access,
+    /// Ends the call early.
+    pub cancel: &'a Cancel,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+/// Why a native tool did not answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct NativeError {
+    /// What happened, for a person or a model in a hurry.
+    pub message: String,
+    /// Further facts, kept as the answer's `data`.
+    pub data: Option<Value>,
+    /// Whether policy refused it, rather than the world.
+    pub is_denied: bool,
+}
+
+impl NativeError {
+    /// It failed.
+    #[must_use]
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), data: None, is_denied: false }
+    }
+
+    /// Policy refused it.
+    #[must_use]
+    pub fn denied(message: impl Into<String>) -> Self {
+        Self { message: message.into(), data: None, is_denied: true }
+    }
+
+    /// The same failure, with facts.
+    #[must_use]
+    pub fn with(mut self, data: Value) -> Self {
+        self.data = Some(data);
+        self
+    }
+}
+
+/// A function compiled into the binary.
+pub trait NativeTool: Send + Sync {
+    /// The name descriptors use: `file_system.read`.
+    fn name(&self) -> &'static str;
+
+    /// Answers one call.
+    ///
+    /// # Errors
+    /// When the tool fails or policy refuses it.
+    fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError>;
+}
