@@ -3,11 +3,11 @@
 use std::sync::{Mutex, MutexGuard};
 
 use lillux::SecretKey;
-use rye_item::{ItemRef, Space};
+use rye_item::ItemRef;
 use rye_space::search::{Index, Watcher, index_path};
 use rye_space::{Located, Roots, Workspace, keys};
 use rye_trust::signature::Timestamp;
-use rye_trust::{Report, Subject, Verdict, Verified, verify};
+use rye_trust::{Admitted, Forgiveness, Subject, admit};
 
 use crate::error::{Code, Error, Result};
 
@@ -53,30 +53,6 @@ pub struct Engine {
 pub(crate) struct SearchState {
     pub(crate) index: Option<Index>,
     pub(crate) watcher: Option<Watcher>,
-}
-
-/// An item a user may see: verified, or forgiven by development mode with a warning.
-pub(crate) enum Admitted {
-    /// A key that counts vouches for it.
-    Verified(Box<Verified<Located>>),
-    /// Nobody does, but the user develops here.
-    Forgiven(Box<Located>, Box<Report>),
-}
-
-impl Admitted {
-    pub(crate) fn located(&self) -> &Located {
-        match self {
-            Self::Verified(verified) => verified,
-            Self::Forgiven(located, _) => located,
-        }
-    }
-
-    pub(crate) fn report(&self) -> &Report {
-        match self {
-            Self::Verified(verified) => verified.report(),
-            Self::Forgiven(_, report) => report,
-        }
-    }
 }
 
 impl Engine {
@@ -142,33 +118,19 @@ impl Engine {
     }
 
     /// Lets a located item pass if a key that counts vouches for it, or development mode forgives it.
-    pub(crate) fn admit(&self, located: Located) -> Result<Admitted> {
+    pub(crate) fn admit(&self, located: Located) -> Result<Admitted<Located>> {
         let item: ItemRef = located.item().clone();
-        match verify(located, &self.workspace.keys) {
-            Ok(verified) => Ok(Admitted::Verified(Box::new(verified))),
-            Err(refusal) => {
-                if self.is_forgivable(&refusal.report, refusal.subject.space()) {
-                    let refusal = *refusal;
-                    return Ok(Admitted::Forgiven(Box::new(refusal.subject), Box::new(refusal.report)));
-                }
-                Err(Error::refused(&item, refusal.subject.space(), &refusal.subject.path, &refusal.report))
-            }
-        }
+        admit(located, &self.workspace.keys, self.forgiveness()).map_err(|refusal| {
+            Error::refused(&item, refusal.subject.space(), &refusal.subject.path, &refusal.report)
+        })
     }
 
-    /// Development mode forgives that nobody signed, or that a key which counts signed something else. Never a key
-    /// that does not count.
-    fn is_forgivable(&self, report: &Report, space: &Space) -> bool {
-        let is_own_doing = match report.verdict {
-            Verdict::Unsigned => true,
-            Verdict::Tampered => {
-                report.fingerprint().is_some_and(|signer| self.workspace.keys.find(&signer, space).is_some())
-            }
-            Verdict::Full | Verdict::Partial | Verdict::Misplaced | Verdict::Untrusted | Verdict::Revoked => {
-                false
-            }
-        };
-        is_own_doing && self.dev_mode == DevMode::On && *space == Space::Project
+    /// What development mode forgives here.
+    pub(crate) fn forgiveness(&self) -> Forgiveness {
+        match self.dev_mode {
+            DevMode::On => Forgiveness::OwnDoing,
+            DevMode::Off | DevMode::Refused => Forgiveness::Nothing,
+        }
     }
 
     pub(crate) fn search_state(&self) -> MutexGuard<'_, SearchState> {

@@ -2,6 +2,13 @@
 //! run. It accepts nothing that was not admitted by `rye-trust`, and knows nothing of verbs, printing or the process
 //! environment: what it needs of those comes in as values.
 
+pub mod chain;
+pub mod invocation;
 pub mod native;
+pub mod outcome;
+pub mod parameters;
+pub mod template;
+pub mod validate;
 
+pub use chain::{Aliases, Chain, ChainError, Element, Primitive};
 pub use native::{NativeCall, NativeError, NativeTool};

@@ -53,11 +53,7 @@ impl Space {
     /// Project 3, user 2, every system bundle 1. An element may depend on equal or lower precedence only.
     #[must_use]
     pub fn precedence(&self) -> u8 {
-        match self {
-            Self::Project => 3,
-            Self::User => 2,
-            Self::System(_) => 1,
-        }
+        self.tier().precedence()
     }
 
     /// The space without its bundle: `project`, `user`, `system`.
@@ -100,6 +96,16 @@ pub enum Tier {
 }
 
 impl Tier {
+    /// Project 3, user 2, system 1.
+    #[must_use]
+    pub fn precedence(self) -> u8 {
+        match self {
+            Self::Project => 3,
+            Self::User => 2,
+            Self::System => 1,
+        }
+    }
+
     /// The tier's word.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -3,6 +3,7 @@
 //!
 //! No I/O: keys, documents and items come in as bytes; `rye-space` reads them.
 
+pub mod admit;
 pub mod coverage;
 pub mod identity;
 pub mod keyring;
@@ -11,6 +12,7 @@ pub mod signature;
 pub mod source;
 pub mod verify;
 
+pub use admit::{Admitted, Forgiveness, admit};
 pub use coverage::{Content, Coverage};
 pub use identity::{Identity, IdentityError};
 pub use keyring::{KeyRing, Revocation, TrustedKey, Vouch};

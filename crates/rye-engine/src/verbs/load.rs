@@ -13,7 +13,7 @@ use rye_trust::{Report, Signed, Subject, Verdict, sign};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::engine::{Admitted, Engine};
+use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// How to load.
@@ -99,21 +99,17 @@ pub fn load(engine: &Engine, item: &ItemRef, options: Options) -> Result<Loaded>
         return Ok(loaded);
     }
     let admitted = engine.admit(located)?;
-    let mut loaded = shown(engine, admitted.located(), admitted.report())?;
-    match &admitted {
-        Admitted::Forgiven(..) => {
-            loaded.warnings.push(format!("development mode forgives that it is {}", loaded.verdict.as_str()));
-        }
-        Admitted::Verified(verified) if !verified.is_fully_covered() => {
-            let part = match item.item_type {
-                ItemType::Directive => "its prompt",
-                ItemType::Knowledge | ItemType::Tool | ItemType::Config => "its metadata",
-            };
-            loaded.warnings.push(format!(
-                "the signature covers only a part: {part} could have been changed; sign it again to cover all"
-            ));
-        }
-        Admitted::Verified(_) => {}
+    let mut loaded = shown(engine, &admitted, admitted.report())?;
+    if admitted.is_forgiven() {
+        loaded.warnings.push(format!("development mode forgives that it is {}", loaded.verdict.as_str()));
+    } else if !admitted.is_fully_covered() {
+        let part = match item.item_type {
+            ItemType::Directive => "its prompt",
+            ItemType::Knowledge | ItemType::Tool | ItemType::Config => "its metadata",
+        };
+        loaded.warnings.push(format!(
+            "the signature covers only a part: {part} could have been changed; sign it again to cover all"
+        ));
     }
     Ok(loaded)
 }
@@ -211,12 +207,10 @@ pub fn copy(engine: &Engine, item: &ItemRef, from: Option<Tier>, to: Tier) -> Re
             Error::new(Code::InvalidArgument, format!("{item} already comes from {to} space")).of(item)
         );
     }
-    let verified = match engine.admit(located)? {
-        Admitted::Verified(verified) => verified,
-        Admitted::Forgiven(located, report) => {
-            return Err(Error::refused(item, located.space(), &located.path, &report));
-        }
-    };
+    let verified = engine.admit(located)?;
+    if verified.is_forgiven() {
+        return Err(Error::refused(item, verified.space(), &verified.path, verified.report()));
+    }
     if !verified.is_fully_covered() {
         return Err(Error::new(Code::Partial, format!("{item} is only partly covered by its signature"))
             .of(item)

@@ -1,0 +1,330 @@
+//! From a tool to its primitive: `executor_id` by `executor_id`, each element found from the space of the one that
+//! names it, each admitted before it counts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use rye_item::{ItemId, ItemRef, ItemType, Space, text};
+use rye_space::{LocateError, Located, Spaces};
+use rye_trust::{Admitted, Subject};
+use serde_json::{Map, Value};
+
+use crate::validate::{Link, names, space_issue};
+
+/// The longest chain.
+pub const MAX_DEPTH: usize = 10;
+
+/// What ends a chain: what the engine itself can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Primitive {
+    /// Runs a process.
+    Subprocess,
+    /// Sends an HTTP request.
+    HttpClient,
+    /// Calls a function compiled into the binary.
+    Native,
+}
+
+impl Primitive {
+    fn of(id: &str) -> Option<Self> {
+        match id {
+            "rye/core/primitives/subprocess" => Some(Self::Subprocess),
+            "rye/core/primitives/http_client" => Some(Self::HttpClient),
+            "rye/core/primitives/native" => Some(Self::Native),
+            _ => None,
+        }
+    }
+
+    /// The primitive's id.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Subprocess => "rye/core/primitives/subprocess",
+            Self::HttpClient => "rye/core/primitives/http_client",
+            Self::Native => "rye/core/primitives/native",
+        }
+    }
+}
+
+/// Other names of executors, as data: short names, and names other implementations use.
+#[derive(Clone, Debug, Default)]
+pub struct Aliases(BTreeMap<String, String>);
+
+impl Aliases {
+    /// The table in the setting `execution.aliases`.
+    #[must_use]
+    pub fn from_setting(setting: Option<&Value>) -> Self {
+        let table = setting.and_then(Value::as_object).into_iter().flatten();
+        Self(table.filter_map(|(alias, id)| Some((alias.clone(), id.as_str()?.to_owned()))).collect())
+    }
+
+    fn get(&self, id: &str) -> Option<&str> {
+        self.0.get(id).map(String::as_str)
+    }
+}
+
+/// One element of a chain, admitted.
+#[derive(Clone, Debug)]
+pub struct Element {
+    item: Arc<Admitted<Located>>,
+}
+
+impl Element {
+    /// The item itself.
+    #[must_use]
+    pub fn item(&self) -> &Admitted<Located> {
+        &self.item
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &ItemId {
+        &self.item.item().id
+    }
+
+    /// Its space.
+    #[must_use]
+    pub fn space(&self) -> &Space {
+        self.item.space()
+    }
+
+    /// The hash of its content, in hex.
+    #[must_use]
+    pub fn integrity(&self) -> String {
+        self.item.digest().to_hex()
+    }
+
+    /// One of its fields.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&Value> {
+        self.item.fields().get(name).filter(|value| !value.is_null())
+    }
+
+    /// A field that is an object.
+    #[must_use]
+    pub fn object(&self, name: &str) -> Option<&Map<String, Value>> {
+        self.field(name).and_then(Value::as_object)
+    }
+
+    /// A field that is a text.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.field(name).and_then(Value::as_str)
+    }
+
+    /// Its version; what states none is `0.0.0`.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        self.text("version").unwrap_or("0.0.0")
+    }
+
+    fn link(&self) -> Link {
+        Link {
+            item_id: self.id().to_string(),
+            tier: self.space().tier(),
+            version: self.text("version").map(str::to_owned),
+            inputs: names(self.field("inputs")),
+            outputs: names(self.field("outputs")),
+            child_constraints: self.object("child_constraints").cloned().unwrap_or_default(),
+        }
+    }
+}
+
+/// A chain from a tool to a primitive, every element admitted.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    elements: Vec<Element>,
+    primitive: Primitive,
+}
+
+impl Chain {
+    /// The elements, the tool first.
+    #[must_use]
+    pub fn elements(&self) -> &[Element] {
+        &self.elements
+    }
+
+    /// The tool.
+    #[must_use]
+    pub fn tool(&self) -> &Element {
+        &self.elements[0]
+    }
+
+    /// What ends the chain.
+    #[must_use]
+    pub fn primitive(&self) -> Primitive {
+        self.primitive
+    }
+
+    /// What the validator looks at.
+    #[must_use]
+    pub fn links(&self) -> Vec<Link> {
+        self.elements.iter().map(Element::link).collect()
+    }
+
+    /// The first element, from the tool on, that states a field, with what it states.
+    #[must_use]
+    pub fn first_with(&self, field: &str) -> Option<(&Element, &Value)> {
+        self.elements.iter().find_map(|element| Some((element, element.field(field)?)))
+    }
+
+    /// Whether development mode let any element pass.
+    #[must_use]
+    pub fn is_forgiven(&self) -> bool {
+        self.elements.iter().any(|element| element.item.is_forgiven())
+    }
+}
+
+/// The ids of the elements so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trail(pub Vec<String>);
+
+impl fmt::Display for Trail {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0.join(" → "))
+    }
+}
+
+/// Why there is no chain.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError<E> {
+    /// The tool is not there, or an element cannot be read.
+    #[error(transparent)]
+    Locate(LocateError),
+    /// An element was not admitted.
+    #[error("an element of the chain was refused")]
+    Refused(E),
+    /// An executor is nowhere.
+    #[error("Executor not found: {executor} (chain: {trail} → {executor})")]
+    Missing {
+        /// The executor.
+        executor: String,
+        /// The chain so far.
+        trail: Trail,
+    },
+    /// An executor lies only where the element may not look.
+    #[error("{message} (chain: {trail})")]
+    Space {
+        /// What the validator says.
+        message: String,
+        /// The chain so far, the executor included.
+        trail: Trail,
+    },
+    /// The chain comes back to itself.
+    #[error("Circular dependency detected: {trail}")]
+    Circular {
+        /// The chain, up to the element seen twice.
+        trail: Trail,
+    },
+    /// The chain is too long.
+    #[error("Chain too deep (max {MAX_DEPTH}): {trail}")]
+    TooDeep {
+        /// The chain, up to the element too many.
+        trail: Trail,
+    },
+    /// The last element is nothing the engine can do.
+    #[error("Unknown primitive: {id} (chain: {trail})")]
+    UnknownPrimitive {
+        /// The last element.
+        id: String,
+        /// The whole chain.
+        trail: Trail,
+    },
+    /// An element's `executor_id` is no id.
+    #[error("`{id}` names no valid executor: {reason} (chain: {trail})")]
+    InvalidExecutor {
+        /// The element.
+        id: String,
+        /// What is wrong.
+        reason: String,
+        /// The chain so far.
+        trail: Trail,
+    },
+}
+
+/// Lets located items pass, or not.
+pub type Admit<'a, E> = dyn Fn(Located) -> Result<Arc<Admitted<Located>>, E> + 'a;
+
+/// Builds the chain of a tool that was located.
+///
+/// # Errors
+/// When an element is missing, refused, out of reach, seen twice, one too many, or no primitive ends it. Each names the
+/// chain so far.
+pub fn build<E>(
+    tool: Located,
+    spaces: &Spaces,
+    aliases: &Aliases,
+    admit: &Admit<'_, E>,
+) -> Result<Chain, ChainError<E>> {
+    let mut elements: Vec<Element> = Vec::new();
+    let mut trail = Trail::default();
+    let mut next = tool;
+    loop {
+        let id = next.item().id.to_string();
+        let is_circular = trail.0.contains(&id);
+        trail.0.push(id.clone());
+        if is_circular {
+            return Err(ChainError::Circular { trail });
+        }
+        if elements.len() == MAX_DEPTH {
+            return Err(ChainError::TooDeep { trail });
+        }
+        let element = Element { item: admit(next).map_err(ChainError::Refused)? };
+        let executor = match element.field("executor_id") {
+            None => None,
+            Some(Value::String(executor)) => Some(executor.clone()),
+            Some(other) => {
+                let reason = format!("executor_id is {other}");
+                return Err(ChainError::InvalidExecutor { id, reason, trail });
+            }
+        };
+        let space = element.space().clone();
+        elements.push(element);
+        let Some(executor) = executor else {
+            let canonical = aliases.get(&id).unwrap_or(&id);
+            let Some(primitive) = Primitive::of(canonical) else {
+                return Err(ChainError::UnknownPrimitive { id, trail });
+            };
+            return Ok(Chain { elements, primitive });
+        };
+        next = executor_of(&executor, &id, &space, spaces, aliases, &trail)?;
+    }
+}
+
+fn executor_of<E>(
+    executor: &str,
+    child: &str,
+    space: &Space,
+    spaces: &Spaces,
+    aliases: &Aliases,
+    trail: &Trail,
+) -> Result<Located, ChainError<E>> {
+    let invalid =
+        |reason: String| ChainError::InvalidExecutor { id: child.to_owned(), reason, trail: trail.clone() };
+    let mut seen_above = None;
+    // The id as it is written first: a project may have an item of that very name.
+    for id in [Some(executor), aliases.get(executor)].into_iter().flatten() {
+        let item = ItemId::new(id).map_err(|error| invalid(text::one_line(&error.to_string())))?;
+        let item = ItemRef::new(ItemType::Tool, item);
+        match spaces.locate_below(&item, space) {
+            Ok(located) => return Ok(located),
+            Err(LocateError::NotFound(_)) => {}
+            Err(error @ LocateError::Unreadable { .. }) => return Err(ChainError::Locate(error)),
+        }
+        if seen_above.is_none() {
+            seen_above =
+                spaces.places(&item).into_iter().find(|place| place.is_found).map(|place| (item, place));
+        }
+    }
+    match seen_above {
+        Some((item, place)) => {
+            let parent = item.id.to_string();
+            let message = space_issue((child, space.tier()), (&parent, place.space.tier()));
+            let mut trail = trail.clone();
+            trail.0.push(parent);
+            Err(ChainError::Space { message: message.unwrap_or_default(), trail })
+        }
+        None => Err(ChainError::Missing { executor: text::one_line(executor), trail: trail.clone() }),
+    }
+}

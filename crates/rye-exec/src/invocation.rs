@@ -1,0 +1,293 @@
+//! From a chain and its surroundings to what exactly is run: config merged, filled in, checked. Nothing is run here.
+//!
+//! The config of the primitive, the runtime and the tool are laid over one another, the tool's last. The caller's
+//! parameters fill placeholders and reach the tool as JSON; they never become config.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::chain::{Chain, Primitive};
+use crate::template::{self, Names, Writing};
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Invocation {
+    /// A process.
+    Process(Process),
+    /// An HTTP request.
+    Http(Http),
+    /// A function of the binary.
+    Native(Native),
+}
+
+/// A process to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Process {
+    /// The program.
+    pub command: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Its folder; the project's if the chain says nothing.
+    pub folder: Option<String>,
+    /// What it reads.
+    pub stdin: String,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// How its result is found.
+    pub result: ResultMode,
+    /// Whether it goes on after `rye` has answered.
+    pub is_detached: bool,
+    /// Variables that carry the parameters one by one.
+    pub parameter_variables: BTreeMap<String, String>,
+}
+
+/// How a process gives its result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResultMode {
+    /// As JSON on a descriptor of its own.
+    Channel,
+    /// As the last line of its output that is JSON.
+    #[default]
+    LastJsonLine,
+    /// Its output is the result.
+    Text,
+}
+
+/// A request to send.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Http {
+    /// The filled-in config.
+    pub config: Map<String, Value>,
+    /// The URL as it is written in the signed item.
+    pub url_template: String,
+}
+
+/// A function to call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Native {
+    /// Its name.
+    pub function: String,
+    /// The filled-in config.
+    pub config: Map<String, Value>,
+}
+
+/// Why a chain cannot be invoked: what a signed item says does not make sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvocationError {
+    /// Nothing says which program to run.
+    #[error("No command specified")]
+    NoCommand,
+    /// The tool's own file would be run through its first line, which no signature covers.
+    #[error("the command is the tool's own file: its first line is not signed; use a runtime")]
+    OwnFile,
+    /// A key of the config cannot be used.
+    #[error("`config.{key}` {problem}")]
+    Config {
+        /// The key.
+        key: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A parameter would change more of a URL than its own part.
+    #[error("parameter `{name}` would walk through the URL's path: `{value}`")]
+    DotSegment {
+        /// The parameter.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+}
+
+/// What the placeholders of a chain stand for, and how long anything may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// The environment of the child.
+    pub environment: &'a BTreeMap<String, String>,
+    /// The engine's own names.
+    pub context: &'a BTreeMap<String, String>,
+    /// The checked parameters.
+    pub parameters: &'a Map<String, Value>,
+    /// The config the tool asked for.
+    pub resolved_config: Option<&'a Value>,
+    /// The longest time a process may take.
+    pub max_timeout: Duration,
+}
+
+const DEFAULT_TIMEOUT: f64 = 300.0;
+
+/// The config of a chain: the tool's over the runtime's over the primitive's, key by key.
+#[must_use]
+pub fn merged_config(chain: &Chain) -> Map<String, Value> {
+    let mut merged = Map::new();
+    for element in chain.elements().iter().rev() {
+        for (key, value) in element.object("config").into_iter().flatten() {
+            merged.insert(key.clone(), value.clone());
+        }
+    }
+    merged
+}
+
+/// The JSON a tool reads: its parameters, what its config fixes, and the config it asked for.
+fn parameters_json(config: &Map<String, Value>, given: &Given<'_>) -> String {
+    let mut parameters = given.parameters.clone();
+    parameters.retain(|name, _| !name.starts_with("__"));
+    if let Some(resolved) = given.resolved_config {
+        parameters.insert("resolved_config".to_owned(), resolved.clone());
+    }
+    let fixed = config.get("fixed_params").and_then(Value::as_object);
+    let whole = match (fixed, config.get("params_key").and_then(Value::as_str)) {
+        (Some(fixed), Some(key)) => {
+            let mut whole = fixed.clone();
+            whole.insert(key.to_owned(), Value::Object(parameters));
+            whole
+        }
+        (Some(fixed), None) => {
+            parameters.extend(fixed.iter().map(|(key, value)| (key.clone(), value.clone())));
+            parameters
+        }
+        (None, _) => parameters,
+    };
+    Value::Object(whole).to_string()
+}
+
+/// Works out what is run.
+///
+/// # Errors
+/// When what the signed items say cannot be run.
+pub fn invocation(chain: &Chain, given: &Given<'_>) -> Result<Invocation, InvocationError> {
+    let config = merged_config(chain);
+    let schema = chain.tool().field("config_schema");
+    let declared = schema.map(|schema| schema.get("properties").and_then(Value::as_object));
+    let none = Map::new();
+    let declared = declared.map(|properties| properties.unwrap_or(&none));
+    let params_json = parameters_json(&config, given);
+    let names = Names {
+        environment: given.environment,
+        context: given.context,
+        parameters: given.parameters,
+        declared,
+        config: &config,
+        params_json: &params_json,
+    };
+    match chain.primitive() {
+        Primitive::Subprocess => process(&config, &names, given).map(Invocation::Process),
+        Primitive::HttpClient => http(&config, &names, given).map(Invocation::Http),
+        Primitive::Native => native(&config, &names).map(Invocation::Native),
+    }
+}
+
+fn process(
+    config: &Map<String, Value>,
+    names: &Names<'_>,
+    given: &Given<'_>,
+) -> Result<Process, InvocationError> {
+    let text = |key: &'static str| -> Result<Option<String>, InvocationError> {
+        match config.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(template)) => Ok(Some(template::fill_text(template, names, Writing::Plain))),
+            Some(_) => Err(InvocationError::Config { key, problem: "is not a text".to_owned() }),
+        }
+    };
+    let command = text("command")?.filter(|command| !command.trim().is_empty());
+    let command = command.ok_or(InvocationError::NoCommand)?;
+    if given.context.get("tool_path").is_some_and(|path| *path == command) {
+        return Err(InvocationError::OwnFile);
+    }
+    let arguments = match config.get("args") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(list)) => list
+            .iter()
+            .map(|argument| template::as_text(&template::fill(argument, names, Writing::Plain)))
+            .collect(),
+        Some(_) => {
+            return Err(InvocationError::Config { key: "args", problem: "is not a list".to_owned() });
+        }
+    };
+    if [&command].into_iter().chain(&arguments).any(|word| word.contains('\0')) {
+        return Err(InvocationError::Config { key: "args", problem: "would hold a NUL".to_owned() });
+    }
+    let seconds = match config.get("timeout") {
+        None | Some(Value::Null) => DEFAULT_TIMEOUT,
+        Some(timeout) => timeout.as_f64().filter(|seconds| *seconds > 0.0 && seconds.is_finite()).ok_or(
+            InvocationError::Config { key: "timeout", problem: "is not a number of seconds".to_owned() },
+        )?,
+    };
+    let result = match config.get("result").and_then(Value::as_str) {
+        Some("channel") => ResultMode::Channel,
+        Some("last_json_line") | None => ResultMode::LastJsonLine,
+        Some("text") => ResultMode::Text,
+        Some(other) => {
+            return Err(InvocationError::Config {
+                key: "result",
+                problem: format!("is `{other}`: it may be channel, last_json_line or text"),
+            });
+        }
+    };
+    let parameter_variables = match config.get("parameter_prefix").and_then(Value::as_str) {
+        Some(prefix) => parameter_variables(prefix, given.parameters),
+        None => BTreeMap::new(),
+    };
+    Ok(Process {
+        command,
+        arguments,
+        folder: text("cwd")?.filter(|folder| !folder.is_empty()),
+        stdin: text("input_data")?.unwrap_or_default(),
+        timeout: Duration::from_secs_f64(seconds).min(given.max_timeout),
+        result,
+        is_detached: config.get("detached").and_then(Value::as_bool).unwrap_or(false),
+        parameter_variables,
+    })
+}
+
+/// `RYE_PARAM_CITY` for `city`: letters, digits and `_`, in capitals.
+fn parameter_variables(prefix: &str, parameters: &Map<String, Value>) -> BTreeMap<String, String> {
+    parameters
+        .iter()
+        .map(|(name, value)| {
+            let name: String = name
+                .chars()
+                .map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' })
+                .collect();
+            (format!("{prefix}{name}"), template::as_text(value).replace('\0', ""))
+        })
+        .collect()
+}
+
+fn http(config: &Map<String, Value>, names: &Names<'_>, given: &Given<'_>) -> Result<Http, InvocationError> {
+    let Some(url) = config.get("url").and_then(Value::as_str) else {
+        return Err(InvocationError::Config { key: "url", problem: "is missing".to_owned() });
+    };
+    // A dot segment walks up even when it is percent-encoded.
+    let walks = |value: &Value| matches!(value.as_str(), Some("." | ".."));
+    if let Some((name, value)) =
+        given.parameters.iter().find(|(name, value)| url.contains(&format!("{{{name}}}")) && walks(value))
+    {
+        return Err(InvocationError::DotSegment { name: name.clone(), value: template::as_text(value) });
+    }
+    let mut filled: Map<String, Value> = config
+        .iter()
+        .map(|(key, value)| {
+            let writing = if key == "url" { Writing::Url } else { Writing::Plain };
+            (key.clone(), template::fill(value, names, writing))
+        })
+        .collect();
+    for key in ["body", "query"] {
+        if let Some(Value::Object(map)) = filled.get_mut(key) {
+            // What was not given is not sent.
+            map.retain(|_, value| value.as_str().is_none_or(|text| template::placeholder(text).is_none()));
+        }
+    }
+    Ok(Http { config: filled, url_template: url.to_owned() })
+}
+
+fn native(config: &Map<String, Value>, names: &Names<'_>) -> Result<Native, InvocationError> {
+    let function = config.get("function").and_then(Value::as_str);
+    let function = function
+        .ok_or(InvocationError::Config { key: "function", problem: "is missing".to_owned() })?
+        .to_owned();
+    let filled =
+        config.iter().map(|(key, value)| (key.clone(), template::fill(value, names, Writing::Plain)));
+    Ok(Native { function, config: filled.collect() })
+}

@@ -1,0 +1,95 @@
+//! The door to use: verified, or forgiven because its author develops here. Nobody else makes an [`Admitted`].
+
+use std::ops::Deref;
+
+use lillux::Digest;
+use rye_item::Space;
+
+use crate::coverage::{Coverage, whole_hash};
+use crate::keyring::KeyRing;
+use crate::signature::Layout;
+use crate::verify::{Refusal, Report, Subject, Verdict, report};
+
+/// What is forgiven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgiveness {
+    /// Nothing: a key that counts must vouch.
+    Nothing,
+    /// That the project's own items are not signed, or were edited since: development mode.
+    OwnDoing,
+}
+
+/// A subject that may be used.
+#[derive(Clone, Debug)]
+pub struct Admitted<T> {
+    subject: T,
+    report: Report,
+    is_forgiven: bool,
+    digest: Digest,
+}
+
+impl<T> Admitted<T> {
+    /// What the verdict rests on.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Whether nobody vouches for it, but development mode lets it pass.
+    #[must_use]
+    pub fn is_forgiven(&self) -> bool {
+        self.is_forgiven
+    }
+
+    /// Whether every byte of the content is covered by a key that counts.
+    #[must_use]
+    pub fn is_fully_covered(&self) -> bool {
+        self.report.coverage == Coverage::Full
+    }
+
+    /// The hash of its whole content.
+    #[must_use]
+    pub fn digest(&self) -> &Digest {
+        &self.digest
+    }
+}
+
+impl<T> Deref for Admitted<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.subject
+    }
+}
+
+/// Lets a subject pass if a key that counts vouches for it, or if it may be forgiven. An untrusted or revoked key is
+/// never forgiven, nor is anything outside the project.
+///
+/// # Errors
+/// The subject back, with the report that says why it may not pass.
+pub fn admit<T: Subject>(
+    subject: T,
+    keys: &KeyRing,
+    forgiveness: Forgiveness,
+) -> Result<Admitted<T>, Box<Refusal<T>>> {
+    let report = report(&subject, keys);
+    let is_own_doing = match report.verdict {
+        Verdict::Unsigned => true,
+        Verdict::Tampered => {
+            report.fingerprint().is_some_and(|signer| keys.find(&signer, subject.space()).is_some())
+        }
+        Verdict::Full | Verdict::Partial | Verdict::Misplaced | Verdict::Untrusted | Verdict::Revoked => {
+            false
+        }
+    };
+    let is_forgiven =
+        is_own_doing && forgiveness == Forgiveness::OwnDoing && *subject.space() == Space::Project;
+    if !is_forgiven && !matches!(report.verdict, Verdict::Full | Verdict::Partial) {
+        return Err(Box::new(Refusal { subject, report }));
+    }
+    let digest = match subject.format() {
+        Some(format) => whole_hash(subject.bytes(), &Layout::of(subject.bytes(), format)),
+        None => Digest::of(subject.bytes()),
+    };
+    Ok(Admitted { subject, report, is_forgiven, digest })
+}
