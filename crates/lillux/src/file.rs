@@ -3,12 +3,16 @@
 //! A write is a temporary file beside the target, fsync, rename, fsync of the folder: a reader sees the old file or
 //! the new one, never a part.
 
+mod temporary;
+
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
+
+pub use temporary::TemporaryFolder;
 
 /// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -203,16 +207,39 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
         Ok(metadata) if !metadata.is_dir() => return remove(path),
         Ok(_) => {}
     }
-    make_folders_writable(path)?;
+    open_folders(path)?;
     fs_err::remove_dir_all(path)
 }
 
-fn make_folders_writable(folder: &Path) -> io::Result<()> {
-    fs_err::set_permissions(folder, Permissions::from_mode(0o755))?;
-    for entry in fs_err::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            make_folders_writable(&entry.path())?;
+/// How deep folders may be nested before they are brought up: as many names as fit into one path.
+const MOST_NESTED: usize = 8;
+
+/// Prepares a tree for its removal: closed folders are opened, and folders nested so deep that neither paths nor
+/// descriptors would suffice are brought up. Whoever filled the tree may have meant it to stay.
+fn open_folders(root: &Path) -> io::Result<()> {
+    let mut brought_up: u64 = 0;
+    let mut pending = vec![(root.to_owned(), 0)];
+    while let Some((folder, depth)) = pending.pop() {
+        fs_err::set_permissions(&folder, Permissions::from_mode(0o755))?;
+        for entry in fs_err::read_dir(&folder)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                continue;
+            }
+            if depth < MOST_NESTED {
+                pending.push((entry.path(), depth + 1));
+                continue;
+            }
+            fs_err::set_permissions(entry.path(), Permissions::from_mode(0o755))?;
+            let place = loop {
+                let place = root.join(format!(".{brought_up}"));
+                brought_up += 1;
+                if place.symlink_metadata().is_err() {
+                    break place;
+                }
+            };
+            fs_err::rename(entry.path(), &place)?;
+            pending.push((place, 1));
         }
     }
     Ok(())
@@ -332,6 +359,28 @@ mod tests {
         assert!(matches!(read("etc/passwd"), Err(ReadError::Escapes { .. })));
         assert!(matches!(read("../secret"), Err(ReadError::Escapes { .. })));
         assert!(matches!(read("none"), Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_tree_is_removed_however_deep_and_closed_it_is() {
+        let folder = tempfile::tempdir().expect("folder");
+        let root = folder.path().join("root");
+        let name = "n".repeat(200);
+        std::fs::create_dir_all(root.join(".0/kept")).expect("a name that is taken");
+        // Deeper than a path can be: made from the inside out.
+        for _ in 0..100 {
+            let outer = folder.path().join("outer");
+            std::fs::create_dir(&outer).expect("a folder");
+            if folder.path().join("inner").exists() {
+                fs_err::rename(folder.path().join("inner"), outer.join(&name)).expect("moved");
+            }
+            std::fs::set_permissions(&outer, Permissions::from_mode(0o700)).expect("mode");
+            fs_err::rename(outer, folder.path().join("inner")).expect("moved");
+        }
+        fs_err::rename(folder.path().join("inner"), root.join("deep")).expect("moved");
+        std::fs::set_permissions(root.join("deep"), Permissions::from_mode(0o000)).expect("mode");
+        remove_tree(&root).expect("removed");
+        assert!(!root.exists());
     }
 
     #[test]

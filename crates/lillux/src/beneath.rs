@@ -1,0 +1,506 @@
+//! A folder held open, and the files and folders beneath it.
+//!
+//! Paths are resolved by the kernel below the held folder (`openat2` with `RESOLVE_BENEATH`), and what was opened is
+//! what is used: swapping a folder for a link between two steps changes nothing. Who may touch what is decided by the
+//! caller, who is told the real path of everything that was opened.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode as Bits, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::file::Mode;
+
+/// Why something beneath a folder could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BeneathError {
+    /// A link on the way leaves the folder, or goes in circles.
+    #[error("`{}` leaves `{}` through a link", path.display(), root.display())]
+    Escapes {
+        /// The path as given.
+        path: PathBuf,
+        /// The folder it has to stay in.
+        root: PathBuf,
+    },
+    /// It is a folder, a link, a device or something else.
+    #[error("`{}` is not a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// It was moved or removed while it was being opened.
+    #[error("`{}` was moved or removed while it was opened", path.display())]
+    Moved {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("failed to {action} `{}`: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl BeneathError {
+    fn io(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self::Io { action, path: path.to_owned(), source: source.into() }
+    }
+
+    /// Whether there is simply nothing of that name.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+            }
+            Self::Escapes { .. } | Self::NotAFile { .. } | Self::Moved { .. } => false,
+        }
+    }
+}
+
+/// What a name in a folder stands for. Links are not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link.
+    Link,
+    /// A device, a pipe, a socket.
+    Other,
+}
+
+/// One name in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: OsString,
+    /// What it stands for.
+    pub kind: Kind,
+}
+
+/// What the system knows of a name. Links are not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// What it stands for.
+    pub kind: Kind,
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// When it was last changed: seconds and nanoseconds since 1970.
+    pub modified: (i64, u64),
+}
+
+/// A regular file that is open for reading.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// The file.
+    pub file: File,
+    /// Where it really is.
+    pub path: PathBuf,
+    /// What the system knows of it.
+    pub metadata: Metadata,
+}
+
+/// How much a write waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Until the bytes are on the disk.
+    Synced,
+    /// Until other processes see them. After a crash of the machine there may be the old file or the new one.
+    Renamed,
+}
+
+/// A folder that is held open.
+#[derive(Debug)]
+pub struct Folder {
+    descriptor: OwnedFd,
+    path: PathBuf,
+}
+
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+/// The kernel asks to try again when a folder was renamed while it resolved `..`.
+const ATTEMPTS: usize = 128;
+
+impl Folder {
+    /// Opens the folder at `path`, following links.
+    ///
+    /// # Errors
+    /// When there is no such folder.
+    pub fn open(path: &Path) -> Result<Self, BeneathError> {
+        let descriptor = rustix::fs::openat(CWD, path, FOLDER, Bits::empty())
+            .map_err(|errno| BeneathError::io("open the folder", path, errno))?;
+        Self::of(descriptor)
+    }
+
+    fn of(descriptor: OwnedFd) -> Result<Self, BeneathError> {
+        let path = real_path(&descriptor)?;
+        Ok(Self { descriptor, path })
+    }
+
+    /// Where the folder really was when it was opened: absolute, without links.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the folder `relative`. Links are followed as long as they stay beneath this folder.
+    ///
+    /// # Errors
+    /// When it is not there or leaves this folder.
+    pub fn folder(&self, relative: &Path) -> Result<Self, BeneathError> {
+        Self::of(self.resolve(relative, FOLDER, "open the folder")?)
+    }
+
+    /// Opens the longest part of `relative` that exists, and returns the names that are missing below it.
+    ///
+    /// # Errors
+    /// When a part exists but is no folder, leaves this folder, or a missing name is not a plain one.
+    pub fn nearest_folder(&self, relative: &Path) -> Result<(Self, Vec<OsString>), BeneathError> {
+        let mut names: Vec<OsString> = Vec::new();
+        for component in relative.components() {
+            match component {
+                Component::Normal(name) => names.push(name.to_owned()),
+                Component::CurDir => {}
+                Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                    return Err(self.escape(relative));
+                }
+            }
+        }
+        let mut present = names.len();
+        loop {
+            let part: PathBuf = names[..present].iter().collect();
+            match self.folder(&part) {
+                Ok(folder) => return Ok((folder, names.split_off(present))),
+                Err(BeneathError::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && present > 0 =>
+                {
+                    present -= 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Opens the regular file `relative` for reading. Links are followed as long as they stay beneath this folder.
+    ///
+    /// # Errors
+    /// When it is not there, not a regular file, or leaves this folder.
+    pub fn file(&self, relative: &Path) -> Result<OpenFile, BeneathError> {
+        let descriptor = self.resolve(relative, READ, "open")?;
+        let path = real_path(&descriptor)?;
+        open_file(descriptor, path)
+    }
+
+    /// Opens the folder of that name in this one. A link is refused.
+    ///
+    /// # Errors
+    /// When it is not there or not a folder.
+    pub fn child_folder(&self, name: &OsStr) -> Result<Self, BeneathError> {
+        let path = self.join(name)?;
+        let descriptor = rustix::fs::openat(&self.descriptor, name, FOLDER | OFlags::NOFOLLOW, Bits::empty())
+            .map_err(|errno| BeneathError::io("open the folder", &path, errno))?;
+        Ok(Self { descriptor, path })
+    }
+
+    /// Opens the regular file of that name in this folder for reading. A link is refused.
+    ///
+    /// # Errors
+    /// When it is not there or not a regular file.
+    pub fn child_file(&self, name: &OsStr) -> Result<OpenFile, BeneathError> {
+        let path = self.join(name)?;
+        match rustix::fs::openat(&self.descriptor, name, READ | OFlags::NOFOLLOW, Bits::empty()) {
+            Ok(descriptor) => open_file(descriptor, path),
+            Err(Errno::LOOP) => Err(BeneathError::NotAFile { path }),
+            Err(errno) => Err(BeneathError::io("open", &path, errno)),
+        }
+    }
+
+    /// Makes the folder of that name unless it is there, and opens it. A link is refused.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the name is taken by something else.
+    pub fn make_folder(&self, name: &OsStr) -> Result<Self, BeneathError> {
+        let path = self.join(name)?;
+        match rustix::fs::mkdirat(&self.descriptor, name, Bits::from_raw_mode(0o777)) {
+            Ok(()) | Err(Errno::EXIST) => self.child_folder(name),
+            Err(errno) => Err(BeneathError::io("make the folder", &path, errno)),
+        }
+    }
+
+    /// What stands under that name, if anything.
+    ///
+    /// # Errors
+    /// When the system refuses to say.
+    pub fn status(&self, name: &OsStr) -> Result<Option<Status>, BeneathError> {
+        let path = self.join(name)?;
+        match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Status {
+                kind: kind(FileType::from_raw_mode(stat.st_mode)),
+                size: u64::try_from(stat.st_size).unwrap_or(0),
+                mode: stat.st_mode & 0o7777,
+                modified: (stat.st_mtime, stat.st_mtime_nsec),
+            })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(BeneathError::io("look at", &path, errno)),
+        }
+    }
+
+    /// The names in this folder, sorted, at most `limit` of them; and whether these are all.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn entries(&self, limit: usize) -> Result<(Vec<Entry>, bool), BeneathError> {
+        let failed = |errno: Errno| BeneathError::io("list", &self.path, errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let readable = rustix::fs::openat(&self.descriptor, ".", flags, Bits::empty()).map_err(failed)?;
+        let mut entries = Vec::new();
+        let mut is_complete = true;
+        for found in rustix::fs::Dir::new(readable).map_err(failed)? {
+            let found = found.map_err(failed)?;
+            let name = found.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            if entries.len() >= limit {
+                is_complete = false;
+                break;
+            }
+            let name = OsString::from_vec(name.to_vec());
+            let kind = match found.file_type() {
+                FileType::Unknown => self.status(&name)?.map_or(Kind::Other, |status| status.kind),
+                known => kind(known),
+            };
+            entries.push(Entry { name, kind });
+        }
+        entries.sort_unstable_by(|left, right| left.name.cmp(&right.name));
+        Ok((entries, is_complete))
+    }
+
+    /// Where the link of that name points, as it is written.
+    ///
+    /// # Errors
+    /// When it is not a link.
+    pub fn link_target(&self, name: &OsStr) -> Result<PathBuf, BeneathError> {
+        let path = self.join(name)?;
+        let target = rustix::fs::readlinkat(&self.descriptor, name, Vec::new())
+            .map_err(|errno| BeneathError::io("read the link", &path, errno))?;
+        Ok(OsString::from_vec(target.into_bytes()).into())
+    }
+
+    /// Replaces or makes the file of that name in this folder, whole or not at all. What stands there is replaced
+    /// itself: a link is not followed.
+    ///
+    /// [`Mode::Kept`] gives a new file what the process's umask leaves of 0666.
+    ///
+    /// # Errors
+    /// When any step fails; what was there is then untouched and no temporary file is left.
+    pub fn write_atomic(
+        &self,
+        name: &OsStr,
+        bytes: &[u8],
+        mode: Mode,
+        durability: Durability,
+    ) -> Result<(), BeneathError> {
+        let path = self.join(name)?;
+        let wanted = match mode {
+            Mode::Kept => {
+                self.status(name)?.filter(|status| status.kind == Kind::File).map(|s| s.mode & 0o777)
+            }
+            Mode::Private => Some(0o600),
+            Mode::ReadOnly => Some(0o444),
+        };
+        let temporary = temporary_name().map_err(|error| BeneathError::io("write", &path, error))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let first_mode = Bits::from_raw_mode(if wanted.is_some() { 0o600 } else { 0o666 });
+        let descriptor = rustix::fs::openat(&self.descriptor, &temporary, flags, first_mode)
+            .map_err(|errno| BeneathError::io("write", &path, errno))?;
+        let written = self.fill(File::from(descriptor), bytes, wanted, durability).and_then(|()| {
+            rustix::fs::renameat(&self.descriptor, &temporary, &self.descriptor, name)?;
+            Ok(())
+        });
+        if let Err(error) = written {
+            // The first failure is the one worth telling; a leftover is only untidy.
+            let _ = rustix::fs::unlinkat(&self.descriptor, &temporary, AtFlags::empty());
+            return Err(BeneathError::io("write", &path, error));
+        }
+        match durability {
+            Durability::Synced => self.sync().map_err(|error| BeneathError::io("sync", &path, error)),
+            Durability::Renamed => Ok(()),
+        }
+    }
+
+    fn fill(
+        &self,
+        mut file: File,
+        bytes: &[u8],
+        mode: Option<u32>,
+        durability: Durability,
+    ) -> io::Result<()> {
+        file.write_all(bytes)?;
+        if let Some(mode) = mode {
+            rustix::fs::fchmod(&file, Bits::from_raw_mode(mode))?;
+        }
+        match durability {
+            Durability::Synced => file.sync_all(),
+            Durability::Renamed => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let readable = rustix::fs::openat(&self.descriptor, ".", flags, Bits::empty())?;
+        match rustix::fs::fsync(readable) {
+            // Some file systems cannot sync a folder; the rename itself has happened.
+            Err(Errno::INVAL) | Ok(()) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Marks the file of that name as changed just now.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn touch(&self, name: &OsStr) -> Result<(), BeneathError> {
+        use rustix::fs::{Timespec, Timestamps, UTIME_NOW, utimensat};
+        let path = self.join(name)?;
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        utimensat(&self.descriptor, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| BeneathError::io("touch", &path, errno))
+    }
+
+    /// Removes the file or link of that name in this folder. One that is not there is no error.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn remove(&self, name: &OsStr) -> Result<(), BeneathError> {
+        let path = self.join(name)?;
+        match rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(BeneathError::io("remove", &path, errno)),
+        }
+    }
+
+    /// The path of a name in this folder; refuses what is not one plain name.
+    fn join(&self, name: &OsStr) -> Result<PathBuf, BeneathError> {
+        let bytes = name.as_bytes();
+        if bytes.is_empty() || matches!(bytes, b"." | b"..") || bytes.contains(&b'/') || bytes.contains(&0) {
+            return Err(self.escape(Path::new(name)));
+        }
+        Ok(self.path.join(name))
+    }
+
+    fn escape(&self, relative: &Path) -> BeneathError {
+        BeneathError::Escapes { path: self.path.join(relative), root: self.path.clone() }
+    }
+
+    fn resolve(&self, relative: &Path, flags: OFlags, action: &'static str) -> Result<OwnedFd, BeneathError> {
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        let limits = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        for _ in 0..ATTEMPTS {
+            match rustix::fs::openat2(&self.descriptor, relative, flags, Bits::empty(), limits) {
+                Ok(descriptor) => return Ok(descriptor),
+                Err(Errno::AGAIN) => {}
+                Err(Errno::XDEV | Errno::LOOP) => return Err(self.escape(relative)),
+                // Kernels before 5.6 and some sandboxes have no openat2.
+                Err(Errno::NOSYS | Errno::PERM) => return self.resolve_by_name(relative, flags, action),
+                Err(errno) => return Err(BeneathError::io(action, &self.path.join(relative), errno)),
+            }
+        }
+        Err(BeneathError::Moved { path: self.path.join(relative) })
+    }
+
+    /// Opens one name after the other, and follows no link at all.
+    fn resolve_by_name(
+        &self,
+        relative: &Path,
+        flags: OFlags,
+        action: &'static str,
+    ) -> Result<OwnedFd, BeneathError> {
+        let failed = |errno: Errno| match errno {
+            Errno::LOOP => self.escape(relative),
+            other => BeneathError::io(action, &self.path.join(relative), other),
+        };
+        let mut names = Vec::new();
+        for component in relative.components() {
+            match component {
+                Component::Normal(name) => names.push(name),
+                Component::CurDir => {}
+                Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                    return Err(self.escape(relative));
+                }
+            }
+        }
+        let mut held = rustix::fs::openat(&self.descriptor, ".", FOLDER, Bits::empty()).map_err(failed)?;
+        let Some((last, folders)) = names.split_last() else {
+            return rustix::fs::openat(&held, ".", flags, Bits::empty()).map_err(failed);
+        };
+        for name in folders {
+            held =
+                rustix::fs::openat(&held, *name, FOLDER | OFlags::NOFOLLOW, Bits::empty()).map_err(failed)?;
+        }
+        rustix::fs::openat(&held, *last, flags | OFlags::NOFOLLOW, Bits::empty()).map_err(failed)
+    }
+}
+
+fn kind(file_type: FileType) -> Kind {
+    match file_type {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Folder,
+        FileType::Symlink => Kind::Link,
+        _ => Kind::Other,
+    }
+}
+
+fn open_file(descriptor: OwnedFd, path: PathBuf) -> Result<OpenFile, BeneathError> {
+    let file = File::from(descriptor);
+    let metadata = file.metadata().map_err(|error| BeneathError::io("look at", &path, error))?;
+    if metadata.is_file() {
+        Ok(OpenFile { file, path, metadata })
+    } else {
+        Err(BeneathError::NotAFile { path })
+    }
+}
+
+/// Where an open file or folder really is.
+fn real_path(descriptor: &OwnedFd) -> Result<PathBuf, BeneathError> {
+    let link = PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+    let path = rustix::fs::readlink(&link, Vec::new())
+        .map_err(|errno| BeneathError::io("find the real path of", &link, errno))?;
+    let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
+    // The kernel marks what was unlinked in the text itself: such a text is not where the bytes came from.
+    if path.as_os_str().as_bytes().ends_with(b" (deleted)") {
+        let failed = |errno: Errno| BeneathError::io("look at", &path, errno);
+        let held = rustix::fs::fstat(descriptor).map_err(failed)?;
+        let is_there = fs_err::symlink_metadata(&path)
+            .is_ok_and(|named| named.dev() == held.st_dev && named.ino() == held.st_ino);
+        if !is_there {
+            return Err(BeneathError::Moved { path });
+        }
+    }
+    Ok(path)
+}
+
+fn temporary_name() -> io::Result<String> {
+    let mut random = [0_u8; 8];
+    getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(format!(".rye-{}.tmp", crate::digest::to_hex(&random)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! What a process may touch, and how the kernel is made to hold it to that.
+//!
+//! Three steps, each in its own process: the launcher leaves namespaces and lays mounts ([`isolate`]), the supervisor
+//! settles inside them ([`settle`]), and the process that becomes the tool gives up the rest ([`restrict`]). What a
+//! kernel or a container does not offer is left out and said in the [`Receipt`], unless that is to be refused.
+
+mod mounts;
+mod namespaces;
+mod paths;
+mod privileges;
+mod probe;
+mod receipt;
+mod system_calls;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::Limits;
+
+pub use probe::probe;
+pub use receipt::{Level, Mechanism, Receipt, Row, Rule};
+
+/// What a process may touch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// What it may read.
+    pub read: Reading,
+    /// Files and folders it may change. They are real paths: one that leads through a link is refused.
+    pub write: Vec<PathBuf>,
+    /// What stays as it is although it lies below a folder in `write`. Only what exists is protected.
+    pub read_only: Vec<PathBuf>,
+    /// What it may neither read nor make, whatever lies above.
+    pub hidden: Vec<PathBuf>,
+    /// Sockets, or folders of sockets, that are closed even where the network is open.
+    pub sockets: Vec<PathBuf>,
+    /// Whether the network is open.
+    pub network: Network,
+    /// What happens if a rule cannot be enforced.
+    pub on_missing: OnMissing,
+    /// Whether namespaces are used.
+    pub namespaces: Namespaces,
+}
+
+/// What a process may read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reading {
+    /// Everything that is not hidden.
+    Everything,
+    /// These files and folders, and what it may write.
+    Only(Vec<PathBuf>),
+}
+
+/// Whether the network is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// Internet sockets, and UNIX sockets that are not closed by name.
+    Open,
+    /// No sockets but pairs.
+    Closed,
+}
+
+/// What happens if a rule cannot be enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnMissing {
+    /// The process runs, and the receipt says what is missing.
+    Warn,
+    /// The process does not run.
+    Refuse,
+}
+
+/// Whether namespaces are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Namespaces {
+    /// Where the system allows them.
+    Auto,
+    /// Never, as on systems that allow none.
+    Avoided,
+}
+
+/// What the launcher has made for the processes below it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stage {
+    pub(crate) has_user_namespace: bool,
+    pub(crate) has_mount_namespace: bool,
+    pub(crate) has_pid_namespace: bool,
+    pub(crate) has_network_namespace: bool,
+    /// Whether `/proc` shows the run's own processes only.
+    pub(crate) has_own_proc: bool,
+    /// Whether `/dev/shm` is the run's own.
+    pub(crate) has_own_memory_folder: bool,
+    /// What mounts protect already.
+    pub(crate) covered: Vec<PathBuf>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// In the launcher: leaves the namespaces and lays the mounts that are to be had.
+pub(crate) fn isolate(confinement: &Confinement) -> Result<Stage, String> {
+    paths::check(confinement)?;
+    let mut stage = Stage::default();
+    if confinement.namespaces == Namespaces::Auto {
+        namespaces::enter(&mut stage, confinement.network);
+    }
+    if stage.has_mount_namespace {
+        mounts::lay(&mut stage, confinement);
+    }
+    Ok(stage)
+}
+
+/// In the launcher, where nothing is to be confined: a process tree of its own, for those who may make one.
+pub(crate) fn gather() -> Stage {
+    let mut stage = Stage::default();
+    namespaces::enter_for_supervision(&mut stage);
+    stage
+}
+
+/// In the supervisor: a `/proc` that shows the new process tree, and a hard bound of its size.
+pub(crate) fn settle(stage: &mut Stage, limits: &Limits) {
+    if stage.has_pid_namespace && stage.has_mount_namespace {
+        stage.has_own_proc = mounts::mount_proc().is_ok();
+        if stage.has_own_proc {
+            // Only newer kernels count per namespace. Where they do not, this file is not ours to write: it would
+            // change the whole system, so it is tried only where the new namespace began with its own count.
+            namespaces::bound_tasks(tasks(limits));
+        }
+    }
+}
+
+/// In the process that becomes the tool: gives up everything that is not allowed. `guarded` are the processes that
+/// must be out of its reach where no namespace hides them.
+pub(crate) fn restrict(
+    confinement: &Confinement,
+    stage: &Stage,
+    guarded: &[i32],
+) -> Result<Vec<Row>, String> {
+    let mut rows = vec![privileges::drop_all(stage)?];
+    let landlock = paths::restrict(confinement, stage, &mut rows)?;
+    system_calls::restrict(confinement, stage, landlock, guarded, &mut rows);
+    Ok(rows)
+}
+
+/// What is missing, if that is to be refused.
+pub(crate) fn missing(confinement: &Confinement, rows: Vec<Row>) -> Option<String> {
+    let unmet = Receipt::of(rows).unmet();
+    if confinement.on_missing == OnMissing::Warn || unmet.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = unmet.iter().map(|rule| format!("{rule:?}")).collect();
+    Some(format!("nothing here enforces {}", names.join(", ")))
+}
+
+/// The hard bound of tasks, threads included, for a bound of processes.
+pub(crate) fn tasks(limits: &Limits) -> u64 {
+    (u64::from(limits.processes) * 8).max(1024)
+}

@@ -1,0 +1,169 @@
+//! Mounts of the run's own: hidden paths are masked, paths that must stay as they are become read-only.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::mount::MountFlags;
+
+use super::paths::{is_at_or_below, places};
+use super::{Confinement, Mechanism, Reading, Row, Rule, Stage};
+
+const HARMLESS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
+
+/// Lays every mount of the confinement, and notes what each now protects.
+pub(crate) fn lay(stage: &mut Stage, confinement: &Confinement) {
+    let loose = pin_ancestors(confinement);
+    let mut mask = None;
+    let mut report = |rule, paths: &[PathBuf], cover: &mut dyn FnMut(&Path) -> io::Result<()>| {
+        let mut failures = Vec::new();
+        for path in
+            paths.iter().flat_map(|path| places(path)).filter(|path| path.exists() && !path.is_symlink())
+        {
+            let covered = match loose.iter().any(|loose| is_at_or_below(&path, loose)) {
+                true => Err(io::Error::other("a folder above could be moved away")),
+                false => cover(&path),
+            };
+            match covered {
+                Ok(()) => stage.covered.push(path),
+                Err(error) => failures.push(format!("`{}`: {error}", path.display())),
+            }
+        }
+        let detail = if failures.is_empty() { "mounted over".to_owned() } else { failures.join("; ") };
+        stage.rows.push(Row::new(rule, Mechanism::MountNamespace, failures.is_empty(), detail));
+    };
+    report(Rule::Hidden, &confinement.hidden, &mut |path| {
+        // What lies below and is needed would vanish with it: there, Landlock hides the rest alone.
+        if needed(confinement).any(|needed| is_at_or_below(needed, path)) {
+            return Err(io::Error::other("something below is needed"));
+        }
+        cover(path, &mut mask)
+    });
+    report(Rule::AgentSockets, &confinement.sockets, &mut |path| cover(path, &mut mask));
+    let kept: Vec<PathBuf> = confinement
+        .write
+        .iter()
+        .filter(|path| lies_below_any(path, &confinement.read_only))
+        .cloned()
+        .collect();
+    let unsplit: Vec<&PathBuf> = kept.iter().filter(|path| bind_onto_itself(path).is_err()).collect();
+    report(Rule::ReadOnly, &confinement.read_only, &mut |path| {
+        if unsplit.iter().any(|kept| is_at_or_below(kept, path)) {
+            return Err(io::Error::other("a folder below that is open for writing could not be kept apart"));
+        }
+        make_read_only(path, &kept)
+    });
+    stage.has_own_memory_folder =
+        rustix::mount::mount("tmpfs", "/dev/shm", "tmpfs", HARMLESS, Some(c"mode=1777,size=256m")).is_ok();
+}
+
+/// A `/proc` of the run's own processes.
+pub(crate) fn mount_proc() -> io::Result<()> {
+    Ok(rustix::mount::mount("proc", "/proc", "proc", HARMLESS, None::<&std::ffi::CStr>)?)
+}
+
+fn needed(confinement: &Confinement) -> impl Iterator<Item = &PathBuf> {
+    let read: &[PathBuf] = match &confinement.read {
+        Reading::Everything => &[],
+        Reading::Only(paths) => paths,
+    };
+    confinement.write.iter().chain(read)
+}
+
+fn lies_below_any(path: &Path, others: &[PathBuf]) -> bool {
+    others.iter().flat_map(|other| places(other)).any(|other| is_at_or_below(path, &other))
+}
+
+/// Keeps the folders between one that is open for writing and what is protected below from being renamed: with them, a
+/// tool could move what is protected aside and put its own in its place. A mount point cannot be renamed. Says which
+/// could not be kept.
+fn pin_ancestors(confinement: &Confinement) -> Vec<PathBuf> {
+    let protected = confinement.hidden.iter().chain(&confinement.read_only).flat_map(|path| places(path));
+    let mut between: Vec<PathBuf> = protected
+        .filter(|path| path.exists())
+        .flat_map(|path| {
+            let roots = confinement.write.iter().filter(|root| path.starts_with(root) && path != **root);
+            // The outermost root decides.
+            let root = roots.min_by_key(|root| root.components().count()).cloned();
+            let above: Vec<PathBuf> = path.ancestors().skip(1).map(Path::to_owned).collect();
+            above.into_iter().take_while(move |above| {
+                root.as_ref().is_some_and(|root| above != root && above.starts_with(root))
+            })
+        })
+        .collect();
+    between.sort_by_key(|path| path.components().count());
+    between.dedup();
+    between.retain(|path| bind_onto_itself(path).is_err());
+    between
+}
+
+/// Opens a path for mounting on it. No link is followed, so nobody can swap one in.
+fn pin(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
+}
+
+fn handle(descriptor: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+/// Puts an empty folder over a folder, and nothing over anything else.
+fn cover(path: &Path, mask: &mut Option<OwnedFd>) -> io::Result<()> {
+    let target = pin(path)?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) != FileType::Directory {
+        return Ok(rustix::mount::mount_bind("/dev/null", handle(&target))?);
+    }
+    // One empty file system serves all.
+    if let Some(mask) = mask {
+        return Ok(rustix::mount::mount_bind(handle(mask), handle(&target))?);
+    }
+    let flags = HARMLESS | MountFlags::RDONLY;
+    rustix::mount::mount("tmpfs", handle(&target), "tmpfs", flags, Some(c"mode=0555,size=4k,nr_inodes=2"))?;
+    *mask = Some(pin(path)?);
+    Ok(())
+}
+
+fn bind_onto_itself(path: &Path) -> io::Result<()> {
+    let target = pin(path)?;
+    Ok(rustix::mount::mount_bind_recursive(handle(&target), handle(&target))?)
+}
+
+/// Makes everything at and below `path` read-only, apart from what is at or below `kept`.
+fn make_read_only(path: &Path, kept: &[PathBuf]) -> io::Result<()> {
+    bind_onto_itself(path)?;
+    let (table, _) =
+        crate::file::read_bounded(Path::new("/proc/self/mountinfo"), 64 << 20).map_err(io::Error::other)?;
+    let table = String::from_utf8_lossy(&table).into_owned();
+    for line in table.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let (Some(place), Some(options)) = (fields.get(4), fields.get(5)) else {
+            continue;
+        };
+        let place = PathBuf::from(unescape(place));
+        if !is_at_or_below(&place, path) || kept.iter().any(|kept| is_at_or_below(&place, kept)) {
+            continue;
+        }
+        let flags = options.split(',').fold(MountFlags::BIND | MountFlags::RDONLY, |flags, option| {
+            flags
+                | match option {
+                    "nosuid" => MountFlags::NOSUID,
+                    "nodev" => MountFlags::NODEV,
+                    "noexec" => MountFlags::NOEXEC,
+                    "noatime" => MountFlags::NOATIME,
+                    "nodiratime" => MountFlags::NODIRATIME,
+                    "relatime" => MountFlags::RELATIME,
+                    _ => MountFlags::empty(),
+                }
+        });
+        rustix::mount::mount_remount(&place, flags, c"")?;
+    }
+    Ok(())
+}
+
+/// The mount table writes blanks and backslashes as three octal digits.
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
+}

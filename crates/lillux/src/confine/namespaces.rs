@@ -1,0 +1,105 @@
+//! Namespaces: a process tree, mounts, interprocess memory and a network of the run's own.
+
+use std::io::{self, Write};
+
+use rustix::mount::MountPropagationFlags;
+use rustix::process::WaitOptions;
+use rustix::thread::UnshareFlags;
+
+use super::{Mechanism, Network, Row, Rule, Stage};
+use crate::process::{Side, fork, unshare};
+
+/// Leaves what can be left. Whoever may not do so directly tries through a user namespace.
+pub(crate) fn enter(stage: &mut Stage, network: Network) {
+    let base = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
+    let with_network = base | UnshareFlags::NEWNET;
+    let attempts = match network {
+        Network::Closed => vec![with_network, base],
+        Network::Open => vec![base],
+    };
+    let mut reason = String::new();
+    for flags in attempts {
+        let entered = match unshare(flags) {
+            Ok(()) => {
+                stage.has_mount_namespace = mount_privately().is_ok();
+                Ok(())
+            }
+            // Tried in a process that is thrown away: some systems grant the namespace but no rights inside it, and
+            // there is no way back out of one.
+            Err(_) => enter_as_user(flags).map(|()| {
+                stage.has_user_namespace = true;
+                stage.has_mount_namespace = true;
+            }),
+        };
+        match entered {
+            Ok(()) => {
+                stage.has_pid_namespace = true;
+                stage.has_network_namespace = flags.contains(UnshareFlags::NEWNET);
+                break;
+            }
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    if !stage.has_pid_namespace {
+        let detail = format!("namespaces are not allowed here: {reason}");
+        stage.rows.push(Row::new(Rule::OtherProcesses, Mechanism::PidNamespace, false, detail));
+    }
+    if network == Network::Closed {
+        let is_enforced = stage.has_network_namespace;
+        let detail = if is_enforced { "a network with nothing in it" } else { "not allowed here" };
+        stage.rows.push(Row::new(Rule::Network, Mechanism::NetworkNamespace, is_enforced, detail));
+    }
+}
+
+/// A process tree of its own without further change, for those who need no user namespace for it.
+pub(crate) fn enter_for_supervision(stage: &mut Stage) {
+    if unshare(UnshareFlags::NEWNS | UnshareFlags::NEWPID).is_ok() {
+        stage.has_pid_namespace = true;
+        stage.has_mount_namespace = mount_privately().is_ok();
+    }
+}
+
+fn enter_as_user(flags: UnshareFlags) -> io::Result<()> {
+    let flags = flags | UnshareFlags::NEWUSER;
+    match fork()? {
+        Side::Child => std::process::exit(i32::from(become_user(flags).is_err())),
+        Side::Parent(pid) => {
+            let status = rustix::process::waitpid(Some(pid), WaitOptions::empty())?;
+            if status.is_none_or(|(_, status)| status.exit_status() != Some(0)) {
+                return Err(io::Error::other("user namespaces are restricted"));
+            }
+        }
+    }
+    become_user(flags)
+}
+
+/// Everybody is in the new namespace who they were outside.
+fn become_user(flags: UnshareFlags) -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    unshare(flags)?;
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/uid_map", &format!("{user} {user} 1"))?;
+    write("/proc/self/gid_map", &format!("{group} {group} 1"))?;
+    mount_privately()
+}
+
+/// What is mounted from here on is seen by this run alone.
+fn mount_privately() -> io::Result<()> {
+    Ok(rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
+}
+
+/// Bounds the number of tasks where the kernel counts them per namespace: there, a new one's bound is not the system's.
+pub(crate) fn bound_tasks(count: u64) {
+    let version = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = version.split(|character: char| !character.is_ascii_digit()).map(str::parse::<u32>);
+    if let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next())
+        && (major, minor) >= (6, 14)
+    {
+        // The counting supervisor is the bound that is promised; this one only slows a flood down.
+        let _ = write("/proc/sys/kernel/pid_max", &count.to_string());
+    }
+}
+
+fn write(path: &str, text: &str) -> io::Result<()> {
+    std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}

@@ -1,0 +1,38 @@
+//! What this system offers, found out by trying.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Confinement, Namespaces, Network, OnMissing, Reading, Receipt};
+use crate::Cancel;
+use crate::process::{Command, Launcher, Limits, RunError, run};
+
+/// Runs the launcher's own program, asked for its version, as confined as it goes. The receipt says what held.
+///
+/// # Errors
+/// When not even that can be run.
+pub fn probe(launcher: &Launcher) -> Result<Receipt, RunError> {
+    let command = Command {
+        program: launcher.program.clone().into(),
+        arguments: vec!["--version".to_owned()],
+        environment: BTreeMap::new(),
+        folder: PathBuf::from("/"),
+        stdin: Vec::new(),
+        timeout: Duration::from_secs(10),
+        has_result_channel: false,
+        limits: Limits::default(),
+        log: None,
+    };
+    let confinement = Confinement {
+        read: Reading::Everything,
+        write: Vec::new(),
+        read_only: Vec::new(),
+        hidden: Vec::new(),
+        sockets: Vec::new(),
+        network: Network::Closed,
+        on_missing: OnMissing::Warn,
+        namespaces: Namespaces::Auto,
+    };
+    run(launcher, &command, Some(&confinement), &Cancel::new()?).map(|finished| finished.receipt)
+}

@@ -1,0 +1,135 @@
+//! The receipt: which rule of a confinement is in force, and by what.
+
+use serde::{Deserialize, Serialize};
+
+/// What confined a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// How much of what was asked for is in force.
+    pub level: Level,
+    /// Each rule, with each mechanism that was to enforce it.
+    pub rows: Vec<Row>,
+}
+
+/// How much of what was asked for is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Every rule, by at least one mechanism.
+    Full,
+    /// Some rules are not enforced.
+    Partial,
+    /// No confinement was asked for.
+    #[default]
+    Off,
+}
+
+/// One rule and one mechanism.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The rule.
+    pub rule: Rule,
+    /// What enforces it.
+    pub mechanism: Mechanism,
+    /// The version of the mechanism, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abi: Option<u32>,
+    /// Whether it is in force.
+    pub is_enforced: bool,
+    /// What a person should know of it.
+    pub detail: String,
+}
+
+/// What a confinement demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// Files change only below the folders that are open for writing.
+    Writes,
+    /// Hidden files cannot be read.
+    Hidden,
+    /// Files inside folders that are open for writing stay as they are.
+    ReadOnly,
+    /// The network is closed.
+    Network,
+    /// Sockets of agents and daemons are closed.
+    AgentSockets,
+    /// Dangerous system calls are refused.
+    SystemCalls,
+    /// Processes outside cannot be read or signalled.
+    OtherProcesses,
+    /// Every descendant ends with the run.
+    Descendants,
+    /// Privileges are gone and cannot be gained.
+    Privileges,
+    /// The number of processes is bounded.
+    Processes,
+    /// File sizes, descriptors and memory are bounded.
+    Resources,
+}
+
+/// What enforces a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mechanism {
+    /// Landlock, the kernel's path, port and scope rules.
+    Landlock,
+    /// A filter of system calls.
+    Seccomp,
+    /// Mounts of the process's own.
+    MountNamespace,
+    /// A process tree of its own.
+    PidNamespace,
+    /// A network of its own, with nothing in it.
+    NetworkNamespace,
+    /// A user namespace, which allows the others to ordinary users.
+    UserNamespace,
+    /// The kernel's limits of resources.
+    ResourceLimit,
+    /// A supervisor that counts.
+    Counting,
+    /// A supervisor that inherits orphans and ends them.
+    Subreaper,
+    /// `no_new_privs` and dropped capabilities.
+    Capabilities,
+    /// Nothing.
+    None,
+}
+
+impl Row {
+    pub(crate) fn new(
+        rule: Rule,
+        mechanism: Mechanism,
+        is_enforced: bool,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self { rule, mechanism, abi: None, is_enforced, detail: detail.into() }
+    }
+
+    pub(crate) fn abi(mut self, abi: Option<u32>) -> Self {
+        self.abi = abi;
+        self
+    }
+}
+
+impl Receipt {
+    /// A receipt whose level follows from its rows.
+    #[must_use]
+    pub fn of(rows: Vec<Row>) -> Self {
+        let mut receipt = Self { level: Level::Full, rows };
+        if !receipt.unmet().is_empty() {
+            receipt.level = Level::Partial;
+        }
+        receipt
+    }
+
+    /// The rules that nothing enforces.
+    #[must_use]
+    pub fn unmet(&self) -> Vec<Rule> {
+        let mut rules: Vec<Rule> = self.rows.iter().map(|row| row.rule).collect();
+        rules.sort();
+        rules.dedup();
+        rules.retain(|rule| !self.rows.iter().any(|row| row.rule == *rule && row.is_enforced));
+        rules
+    }
+}

@@ -1,0 +1,117 @@
+//! Server-sent events: bytes in, events out, bounded.
+
+use std::mem;
+
+/// One event of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// Its name, if the server gave one.
+    pub name: Option<String>,
+    /// Its data; several `data:` lines are joined by line breaks.
+    pub data: String,
+}
+
+/// Cuts a stream of bytes into events.
+#[derive(Debug, Default)]
+pub(super) struct Parser {
+    line: Vec<u8>,
+    event: Event,
+    has_data: bool,
+    is_after_return: bool,
+    is_started: bool,
+}
+
+impl Parser {
+    /// Takes bytes as they come and hands out the events that are complete.
+    pub(super) fn feed(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
+        for byte in bytes {
+            let is_second_of_pair = mem::replace(&mut self.is_after_return, *byte == b'\r') && *byte == b'\n';
+            match byte {
+                b'\n' if is_second_of_pair => {}
+                b'\n' | b'\r' => {
+                    let line = mem::take(&mut self.line);
+                    self.take_line(&line, out);
+                }
+                other => self.line.push(*other),
+            }
+        }
+    }
+
+    /// Ends the stream: servers often leave out the last empty line.
+    pub(super) fn finish(&mut self, out: &mut Vec<Event>) {
+        let line = mem::take(&mut self.line);
+        if !line.is_empty() {
+            self.take_line(&line, out);
+        }
+        self.dispatch(out);
+    }
+
+    fn take_line(&mut self, line: &[u8], out: &mut Vec<Event>) {
+        let text = String::from_utf8_lossy(line);
+        let text = match mem::replace(&mut self.is_started, true) {
+            false => text.trim_start_matches('\u{feff}'),
+            true => &text,
+        };
+        if text.is_empty() {
+            self.dispatch(out);
+            return;
+        }
+        let (field, value) = text.split_once(':').unwrap_or((text, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "data" => {
+                if mem::replace(&mut self.has_data, true) {
+                    self.event.data.push('\n');
+                }
+                self.event.data.push_str(value);
+            }
+            "event" => self.event.name = Some(value.to_owned()),
+            // Comments, ids and reconnection times mean nothing to one request.
+            _ => {}
+        }
+    }
+
+    fn dispatch(&mut self, out: &mut Vec<Event>) {
+        let event = mem::take(&mut self.event);
+        if mem::take(&mut self.has_data) {
+            out.push(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(chunks: &[&[u8]]) -> Vec<(Option<String>, String)> {
+        let (mut parser, mut out) = (Parser::default(), Vec::new());
+        for chunk in chunks {
+            parser.feed(chunk, &mut out);
+        }
+        parser.finish(&mut out);
+        out.into_iter().map(|event| (event.name, event.data)).collect()
+    }
+
+    #[test]
+    fn lines_may_end_in_any_way_and_be_cut_anywhere() {
+        let expected = vec![(Some("a".to_owned()), "1\n2".to_owned()), (None, "é".to_owned())];
+        for text in [
+            ": hello\nevent: a\ndata: 1\ndata:2\n\ndata: é\n\n",
+            "event: a\r\ndata: 1\r\ndata: 2\r\n\r\nid: 7\r\ndata: é\r\n\r\n",
+            "event: a\rdata: 1\rdata: 2\r\rdata: é",
+            "\u{feff}event: a\ndata: 1\ndata: 2\n\n\n\ndata: é\n",
+        ] {
+            assert_eq!(events(&[text.as_bytes()]), expected);
+            for cut in 0..text.len() {
+                let (before, after) = text.as_bytes().split_at(cut);
+                assert_eq!(events(&[before, after]), expected, "{text:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_without_data_is_none() {
+        assert_eq!(events(&[b"event: ping\n\n: comment\n\nretry: 5\n\n"]), vec![]);
+        assert_eq!(events(&[b"data\n\n"]), vec![(None, String::new())]);
+    }
+}

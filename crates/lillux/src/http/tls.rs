@@ -1,0 +1,53 @@
+//! The certificates https is checked with: the system's, or those of a file that is passed in.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+const LIMIT: u64 = 16 << 20;
+
+/// Where the distributions keep their certificates. The environment is not asked: it is passed in.
+const FILES: [&str; 7] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/ssl/cert.pem",
+    "/opt/etc/ssl/certs/ca-certificates.crt",
+];
+
+fn config(roots: RootCertStore) -> Result<ClientConfig, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Settings that trust nobody, for plain http.
+pub(super) fn without_certificates() -> Result<ClientConfig, String> {
+    config(RootCertStore::empty())
+}
+
+/// Settings that trust the certificates of this file, or the system's.
+pub(super) fn with_certificates(file: Option<&Path>) -> Result<ClientConfig, String> {
+    let bytes = match file {
+        Some(path) => crate::file::read_bounded(path, LIMIT)
+            .map(|(bytes, _)| bytes)
+            .map_err(|error| format!("`{}`: {error}", path.display()))?,
+        None => FILES
+            .iter()
+            .find_map(|path| Some(crate::file::read_bounded(Path::new(path), LIMIT).ok()?.0))
+            .ok_or("the system has no certificate file; pass one as SSL_CERT_FILE")?,
+    };
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&bytes).flatten());
+    if roots.is_empty() {
+        return Err("the certificate file holds no certificate".to_owned());
+    }
+    config(roots)
+}

@@ -1,0 +1,114 @@
+//! Output kept within bounds: the first and the last bytes of a stream, and how many there were.
+
+use std::collections::VecDeque;
+
+/// What is kept of one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// The first bytes.
+    pub head: Vec<u8>,
+    /// The last bytes, where they are not part of the head.
+    pub tail: Vec<u8>,
+    /// How many bytes there were.
+    pub total: u64,
+}
+
+impl Captured {
+    /// Whether bytes between head and tail were thrown away.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut() > 0
+    }
+
+    /// How many bytes were thrown away.
+    #[must_use]
+    pub fn cut(&self) -> u64 {
+        self.total - self.head.len() as u64 - self.tail.len() as u64
+    }
+
+    /// Everything that was kept, as text; a cut is marked, bytes that are not UTF-8 are replaced.
+    #[must_use]
+    pub fn text(&self) -> String {
+        if self.is_cut() {
+            let head = String::from_utf8_lossy(&self.head);
+            let tail = String::from_utf8_lossy(&self.tail);
+            return format!("{head}\n… {} bytes cut …\n{tail}", self.cut());
+        }
+        // A character may lie on the seam.
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+
+    /// Everything that was kept. Only whole if nothing [is cut](Self::is_cut).
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        [self.head.as_slice(), self.tail.as_slice()].concat()
+    }
+}
+
+/// Gathers one stream.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    head_limit: usize,
+    tail_limit: usize,
+    total: u64,
+}
+
+impl Collector {
+    /// Keeps the first `head` and the last `tail` bytes.
+    pub(crate) fn new(head: usize, tail: usize) -> Self {
+        Self { head: Vec::new(), tail: VecDeque::new(), head_limit: head, tail_limit: tail, total: 0 }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let room = self.head_limit - self.head.len();
+        let (first, rest) = bytes.split_at(room.min(bytes.len()));
+        self.head.extend_from_slice(first);
+        let rest = &rest[rest.len().saturating_sub(self.tail_limit)..];
+        let excess = (self.tail.len() + rest.len()).saturating_sub(self.tail_limit);
+        self.tail.drain(..excess);
+        self.tail.extend(rest);
+    }
+
+    pub(crate) fn finish(self) -> Captured {
+        Captured { head: self.head, tail: self.tail.into(), total: self.total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collect(head: usize, tail: usize, pieces: &[&str]) -> Captured {
+        let mut collector = Collector::new(head, tail);
+        for piece in pieces {
+            collector.push(piece.as_bytes());
+        }
+        collector.finish()
+    }
+
+    #[test]
+    fn short_output_is_kept_whole() {
+        let captured = collect(4, 4, &["ab", "cdef", "gh"]);
+        assert_eq!((captured.text().as_str(), captured.is_cut(), captured.total), ("abcdefgh", false, 8));
+    }
+
+    #[test]
+    fn the_middle_of_long_output_is_cut_and_counted() {
+        let captured = collect(2, 3, &["abcdef", "g", "hijklm"]);
+        assert_eq!(captured, Captured { head: b"ab".to_vec(), tail: b"klm".to_vec(), total: 13 });
+        assert_eq!(captured.text(), "ab\n… 8 bytes cut …\nklm");
+    }
+
+    #[test]
+    fn a_character_on_the_seam_survives() {
+        assert_eq!(collect(1, 9, &["é!"]).text(), "é!");
+    }
+
+    #[test]
+    fn a_stream_without_a_tail_keeps_its_beginning() {
+        assert_eq!(collect(2, 0, &["abc", "d"]), Captured { head: b"ab".to_vec(), tail: vec![], total: 4 });
+    }
+}

@@ -1,0 +1,120 @@
+//! The last steps before the tool: limits, confinement, and the change into the program itself.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use rustix::io::FdFlags;
+use rustix::process::{Resource, Rlimit};
+use serde::{Deserialize, Serialize};
+
+use super::wire::{self, Order};
+use super::{Limits, RESULT_VARIABLE};
+use crate::confine::{self, Mechanism, Row, Rule, Stage};
+
+/// What the process says before it becomes the tool.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// Everything is in force.
+    Ready { rows: Vec<Row> },
+    /// It is not begun, since something is not in force.
+    Refused { reason: String, rows: Vec<Row> },
+    /// It could not be begun.
+    Failed { reason: String },
+}
+
+/// Becomes the tool. Returns never: what fails is said to `status`, which closes by itself when the program begins.
+pub(crate) fn become_tool(
+    order: &Order,
+    stage: &Stage,
+    guarded: &[i32],
+    descriptors: Vec<OwnedFd>,
+    status: &OwnedFd,
+) -> ! {
+    let verdict = match prepare(order, stage, guarded) {
+        Ok(Verdict::Ready { rows }) => {
+            // If the supervisor is gone, so is this process in a moment.
+            let _ = wire::send_line(status, &Verdict::Ready { rows });
+            Verdict::Failed { reason: execute(order, descriptors) }
+        }
+        Ok(verdict) => verdict,
+        Err(reason) => Verdict::Failed { reason },
+    };
+    let _ = wire::send_line(status, &verdict);
+    std::process::exit(126)
+}
+
+fn prepare(order: &Order, stage: &Stage, guarded: &[i32]) -> Result<Verdict, String> {
+    rustix::process::setsid().map_err(|error| format!("no session: {error}"))?;
+    let mut rows = vec![limit(&order.limits, stage)?];
+    let Some(confinement) = &order.confinement else {
+        return Ok(Verdict::Ready { rows });
+    };
+    rows.extend(confine::restrict(confinement, stage, guarded)?);
+    let all = stage.rows.iter().chain(&rows).cloned().collect();
+    Ok(match confine::missing(confinement, all) {
+        Some(reason) => Verdict::Refused { reason, rows },
+        None => Verdict::Ready { rows },
+    })
+}
+
+fn limit(limits: &Limits, stage: &Stage) -> Result<Row, String> {
+    let mut wanted = vec![
+        (Resource::Core, 0),
+        (Resource::Fsize, limits.file_bytes),
+        (Resource::Nofile, limits.open_files),
+    ];
+    wanted.extend(limits.memory_bytes.map(|bytes| (Resource::As, bytes)));
+    if stage.has_user_namespace {
+        // Only there does the kernel count this run alone. It counts threads, of which a process has many.
+        wanted.push((Resource::Nproc, confine::tasks(limits)));
+    } else if !stage.has_pid_namespace
+        && let Some(others) = tasks_now()
+    {
+        // Elsewhere the kernel counts everything of this user, and does not bound root at all.
+        wanted.push((Resource::Nproc, others + confine::tasks(limits)));
+    }
+    for (resource, value) in wanted {
+        // Never above what the caller has itself.
+        let value = rustix::process::getrlimit(resource).maximum.map_or(value, |maximum| value.min(maximum));
+        let both = Rlimit { current: Some(value), maximum: Some(value) };
+        rustix::process::setrlimit(resource, both)
+            .map_err(|error| format!("limit {resource:?} of {value} was refused: {error}"))?;
+    }
+    let memory = limits.memory_bytes.map_or_else(|| "unbounded".to_owned(), |bytes| format!("{bytes} bytes"));
+    let detail = format!(
+        "files of {} bytes, {} descriptors, address space {memory}, no core files",
+        limits.file_bytes, limits.open_files
+    );
+    Ok(Row::new(Rule::Resources, Mechanism::ResourceLimit, true, detail))
+}
+
+/// How many tasks the system has: never fewer than this user has.
+fn tasks_now() -> Option<u64> {
+    let (text, _) = crate::file::read_bounded(std::path::Path::new("/proc/loadavg"), 4096).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    text.split_ascii_whitespace().nth(3)?.split('/').nth(1)?.parse().ok()
+}
+
+fn execute(order: &Order, descriptors: Vec<OwnedFd>) -> String {
+    let mut descriptors = descriptors.into_iter();
+    let (Some(stdin), Some(stdout), Some(stderr)) =
+        (descriptors.next(), descriptors.next(), descriptors.next())
+    else {
+        return "a descriptor is missing".to_owned();
+    };
+    #[expect(clippy::disallowed_methods, reason = "this is the one door to starting processes")]
+    let mut command = std::process::Command::new(&order.program);
+    command.args(&order.arguments).env_clear().envs(&order.environment).current_dir(&order.folder);
+    command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
+    let result = descriptors.next();
+    if let Some(result) = &result {
+        command.env(RESULT_VARIABLE, result.as_raw_fd().to_string());
+        if let Err(error) = rustix::io::fcntl_setfd(result, FdFlags::empty()) {
+            return format!("no result channel: {error}");
+        }
+    }
+    let error = command.exec();
+    format!("`{}` in `{}`: {error}", order.program.display(), order.folder.display())
+}

@@ -1,0 +1,44 @@
+//! The system calls that have no safe door: `fork`, `unshare`, `close_range`. Nothing else in the workspace is `unsafe`.
+#![expect(unsafe_code, reason = "these calls have no safe form")]
+
+use std::io;
+
+use rustix::process::Pid;
+use rustix::thread::UnshareFlags;
+
+/// Which side of a fork the caller finds itself on.
+#[derive(Debug)]
+pub(crate) enum Side {
+    /// The new process.
+    Child,
+    /// The old one, and the child it now has.
+    Parent(Pid),
+}
+
+/// Splits this process in two. Only the launcher may call it: it never starts a thread.
+pub(crate) fn fork() -> io::Result<Side> {
+    // SAFETY: the launcher is single-threaded (it runs before anything of `main`), so no lock can be held by a thread
+    // that does not exist in the child, and the child may go on as an ordinary process.
+    let answer = unsafe { libc::fork() };
+    match answer {
+        -1 => Err(io::Error::last_os_error()),
+        other => Ok(Pid::from_raw(other).map_or(Side::Child, Side::Parent)),
+    }
+}
+
+/// Leaves the given namespaces for new ones.
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    debug_assert!(!flags.contains(UnshareFlags::FILES));
+    // SAFETY: only the unsharing of the descriptor table can break others, and it is never asked for.
+    Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
+}
+
+/// Marks every descriptor but input, output and error to be closed when a program begins, whoever opened it.
+pub(crate) fn inherit_nothing() -> io::Result<()> {
+    let flag = libc::c_int::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or_default();
+    // SAFETY: descriptors stay open and valid; only what happens to them at `exec` changes.
+    match unsafe { libc::close_range(3, libc::c_uint::MAX, flag) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,176 @@
+//! How a process is run: started by a launcher, supervised to its end with every descendant, its output bounded.
+//!
+//! The caller (`rye`) starts its own binary again as the *launcher*, which makes namespaces and mounts, and forks the
+//! *supervisor*, which forks the tool. The supervisor hears of cancellation and of the caller's death over a socket;
+//! the tool ends when the supervisor does. Nothing inherited reaches the tool: environment, descriptors and folder are
+//! all given.
+
+mod capture;
+mod child;
+mod fork;
+mod launch;
+mod open;
+mod supervise;
+mod tree;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::confine::Receipt;
+
+pub use capture::Captured;
+pub(crate) use fork::{Side, fork, unshare};
+pub use launch::{run, spawn_detached};
+pub use open::{Guard, Opened, open};
+pub use supervise::supervise_if_asked;
+
+/// How long a tool may take to end after it was asked to, before it is made to.
+pub const GRACE: Duration = Duration::from_millis(300);
+
+/// The variable that tells a tool the number of the descriptor its result goes to.
+pub const RESULT_VARIABLE: &str = "RYE_RESULT_FD";
+
+/// The binary that starts processes. Its `main` begins with [`supervise_if_asked`].
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// The binary: `/proc/self/exe` for a program that is its own launcher.
+    pub program: PathBuf,
+}
+
+/// One process to run.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The program: a path, or a name that is searched on the `PATH` of `environment`.
+    pub program: OsString,
+    /// Its arguments, without its own name.
+    pub arguments: Vec<String>,
+    /// The whole environment: nothing is inherited.
+    pub environment: BTreeMap<String, String>,
+    /// The folder it works in.
+    pub folder: PathBuf,
+    /// What it reads from its standard input.
+    pub stdin: Vec<u8>,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// Whether it gets a descriptor for its result, whose number it finds in [`RESULT_VARIABLE`].
+    pub has_result_channel: bool,
+    /// Its bounds.
+    pub limits: Limits,
+    /// Where the output of a detached process goes. Without one it is thrown away.
+    pub log: Option<PathBuf>,
+}
+
+/// Bounds of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Processes alive at one time.
+    pub processes: u32,
+    /// Bytes of one file it writes.
+    pub file_bytes: u64,
+    /// Descriptors one process may hold.
+    pub open_files: u64,
+    /// Address space of one process.
+    pub memory_bytes: Option<u64>,
+    /// Bytes kept of each stream: the first and the last this many.
+    pub kept_bytes: usize,
+    /// Bytes kept of the result channel.
+    pub result_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            processes: 256,
+            file_bytes: 1 << 30,
+            open_files: 1024,
+            memory_bytes: None,
+            kept_bytes: 512 << 10,
+            result_bytes: 8 << 20,
+        }
+    }
+}
+
+/// A run that came to an end.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub end: End,
+    /// Its standard output.
+    pub stdout: Captured,
+    /// Its standard error.
+    pub stderr: Captured,
+    /// What it wrote to its result channel, if it had one.
+    pub result: Option<Captured>,
+    /// What confined it.
+    pub receipt: Receipt,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// How a run ended. In every case no process of it is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Signalled(i32),
+    /// Its time was up.
+    TimedOut,
+    /// The caller cancelled it.
+    Cancelled,
+    /// It had more processes than allowed.
+    TooManyProcesses {
+        /// How many were allowed.
+        limit: u32,
+    },
+    /// The supervisor was killed or did not answer in time.
+    SupervisorLost,
+}
+
+/// A process that outlives its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detached {
+    /// Its launcher: when that is killed, every process of the run ends.
+    pub pid: u32,
+}
+
+/// Why a process was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// There is no such program.
+    #[error("program `{program}` was not found; install it or correct the PATH")]
+    NotFound {
+        /// What was looked for.
+        program: String,
+    },
+    /// What was asked for cannot be expressed.
+    #[error("cannot run this: {reason}")]
+    Invalid {
+        /// Why not.
+        reason: String,
+    },
+    /// The confinement that was asked for is not to be had here.
+    #[error("not run, because it could not be confined: {reason}")]
+    Refused {
+        /// What is missing.
+        reason: String,
+        /// What would have been in force.
+        receipt: Box<Receipt>,
+    },
+    /// Setting it up failed before the program began.
+    #[error("cannot start the process: {reason}")]
+    Failed {
+        /// What failed.
+        reason: String,
+    },
+    /// The system refused.
+    #[error("cannot start the process: {0}")]
+    Io(#[from] io::Error),
+}

@@ -1,0 +1,360 @@
+//! The launcher and the supervisor: two single-threaded processes between the caller and the tool.
+//!
+//! The launcher isolates and waits; the supervisor (process 1 of the tool's pid namespace, or a subreaper where there
+//! is none) ends the run when the tool ends, its time is up, it has too many processes, or the caller or the launcher
+//! is gone. If the supervisor itself is killed, the launcher ends what is left.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
+
+use super::child::{self, Verdict};
+use super::fork::{Side, fork};
+use super::tree::Tree;
+use super::wire::{self, Answer, Manner, Order};
+use super::{End, GRACE};
+use crate::confine::{self, Mechanism, Receipt, Row, Rule, Stage};
+
+/// How often descendants are counted. A fork bomb makes some hundreds of processes in this time.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How many ended children are collected at once.
+const MAX_COLLECTED: usize = 10_000;
+
+/// Becomes the launcher if this process was started as one, and then never returns.
+///
+/// It must be the first thing in `main`: the launcher may not have threads.
+pub fn supervise_if_asked() {
+    if std::env::args_os().next().is_some_and(|name| name == wire::MARK) {
+        std::process::exit(launch());
+    }
+}
+
+fn launch() -> i32 {
+    let Ok(control) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) else {
+        return 2;
+    };
+    let null = std::fs::File::open("/dev/null");
+    if null.and_then(|null| Ok(rustix::stdio::dup2_stdin(&null)?)).is_err() {
+        return 2;
+    }
+    if super::fork::inherit_nothing().is_err() {
+        return 2;
+    }
+    // A caller that is gone before it gave its order, or something that is no caller: nobody is left to tell.
+    let Ok((order, descriptors)) = wire::receive_order(&control) else {
+        return 2;
+    };
+    match isolate_and_wait(&order, descriptors, &control) {
+        Ok(()) => 0,
+        Err(reason) => {
+            // If the caller is gone too, the exit code is all there is to say.
+            let _ = wire::send_line(&control, &Answer::Failed { reason });
+            1
+        }
+    }
+}
+
+fn isolate_and_wait(order: &Order, descriptors: Vec<OwnedFd>, control: &OwnedFd) -> Result<(), String> {
+    let tree = Tree::open().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
+    let own = rustix::process::getpid();
+    // A session of its own: a Ctrl-C at the terminal reaches the caller alone, who then cancels.
+    rustix::process::setsid().map_err(|error| format!("no session: {error}"))?;
+    let stage = match &order.confinement {
+        Some(confinement) => confine::isolate(confinement)?,
+        None => confine::gather(),
+    };
+    // The order holds secrets: no other process of this user may look into this one or the supervisor.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| format!("memory cannot be protected: {error}"))?;
+    rustix::process::set_child_subreaper(Some(own)).map_err(|error| format!("no subreaper: {error}"))?;
+    let (lifeline, held) = pipe()?;
+    match fork().map_err(|error| format!("no supervisor: {error}"))? {
+        Side::Child => {
+            drop(held);
+            let supervisor = Supervisor { order, control, lifeline, tree, stage, launcher: own };
+            std::process::exit(match supervisor.run(descriptors) {
+                Ok(()) => 0,
+                Err(reason) => {
+                    let _ = wire::send_line(control, &Answer::Failed { reason });
+                    1
+                }
+            });
+        }
+        Side::Parent(supervisor) => {
+            drop(descriptors);
+            while let Err(Errno::INTR) = rustix::process::waitpid(Some(supervisor), WaitOptions::empty()) {}
+            if !stage.has_pid_namespace {
+                tree.end_all(own.as_raw_pid());
+            }
+            drop(held);
+            // The kernel takes its time to take mounts and namespaces apart; the caller need not wait for that.
+            let _ = wire::send_line(control, &Answer::Gone);
+            Ok(())
+        }
+    }
+}
+
+struct Supervisor<'a> {
+    order: &'a Order,
+    control: &'a OwnedFd,
+    /// Closes when the launcher dies.
+    lifeline: OwnedFd,
+    tree: Tree,
+    stage: Stage,
+    launcher: Pid,
+}
+
+/// The tool as its supervisor sees it.
+struct Tool {
+    pid: Pid,
+    exit: OwnedFd,
+    /// What the tool's process says before it becomes the tool; closes when it does.
+    status: Option<OwnedFd>,
+    said: Vec<u8>,
+    end: Option<End>,
+}
+
+impl Supervisor<'_> {
+    fn run(mut self, descriptors: Vec<OwnedFd>) -> Result<(), String> {
+        let own = rustix::process::getpid();
+        if self.stage.has_pid_namespace {
+            // A second net under the lifeline. Without the namespace the supervisor must live to end the others.
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+                .map_err(|error| format!("no parent death signal: {error}"))?;
+        } else {
+            rustix::process::set_child_subreaper(Some(own))
+                .map_err(|error| format!("no subreaper: {error}"))?;
+        }
+        confine::settle(&mut self.stage, &self.order.limits);
+        let own_number =
+            self.tree.own_number().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
+        let (status, said) = pipe()?;
+        let pid = match fork().map_err(|error| format!("no process for the tool: {error}"))? {
+            Side::Child => {
+                drop(status);
+                let mut guarded = vec![own.as_raw_pid(), self.launcher.as_raw_pid()];
+                guarded.extend(i32::try_from(self.order.caller));
+                child::become_tool(self.order, &self.stage, &guarded, descriptors, &said);
+            }
+            Side::Parent(pid) => pid,
+        };
+        drop((said, descriptors));
+        // A tool that floods the machine must not starve whoever ends it. Ordinary users may not ask for this.
+        let _ = rustix::process::setpriority_process(None, -20);
+        let exit = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            .map_err(|error| format!("the tool cannot be watched: {error}"))?;
+        let mut tool = Tool { pid, exit, status: Some(status), said: Vec::new(), end: None };
+        let end = self.watch(&mut tool, own_number);
+        if !self.stage.has_pid_namespace {
+            self.tree.end_all(own_number);
+        }
+        // The caller may be gone, which is then why this is the end.
+        let _ = wire::send_line(self.control, &self.answer(&tool, end));
+        Ok(())
+    }
+
+    /// Waits for the end, whatever brings it. `None` when nobody is left to hear of it.
+    fn watch(&self, tool: &mut Tool, own: i32) -> Option<End> {
+        let mut deadline = Instant::now().checked_add(Duration::from_millis(self.order.timeout_milliseconds));
+        let mut tick = Instant::now() + TICK;
+        let mut asked = None;
+        let mut hears_caller = true;
+        loop {
+            let now = Instant::now();
+            let wait = deadline.map_or(tick, |deadline| deadline.min(tick)).saturating_duration_since(now);
+            let (caller, launcher, has_ended) = self.poll(tool, hears_caller, wait);
+            if has_ended {
+                tool.collect();
+            }
+            if let Some(end) = tool.end {
+                tool.listen();
+                return Some(asked.unwrap_or(end));
+            }
+            if launcher {
+                return None;
+            }
+            if caller {
+                match self.hear() {
+                    Heard::Cancel if asked.is_none() => {
+                        asked = Some(End::Cancelled);
+                        deadline = Some(ask_to_end(tool.pid));
+                    }
+                    Heard::Gone if self.order.manner == Manner::Detached => hears_caller = false,
+                    Heard::Gone => return None,
+                    Heard::Cancel | Heard::Nothing => {}
+                }
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                if asked.is_some() {
+                    return asked;
+                }
+                asked = Some(End::TimedOut);
+                deadline = Some(ask_to_end(tool.pid));
+            }
+            if Instant::now() >= tick {
+                let started = Instant::now();
+                tool.collect();
+                let count = self.tree.descendants(own).len();
+                if count > self.order.limits.processes as usize {
+                    return Some(End::TooManyProcesses { limit: self.order.limits.processes });
+                }
+                // A large tree takes long to count; counting takes at most a tenth of a core.
+                tick = Instant::now() + TICK.max(started.elapsed() * 10);
+            }
+        }
+    }
+
+    /// Whether the caller, the launcher, the tool's end have something to say.
+    fn poll(&self, tool: &mut Tool, hears_caller: bool, wait: Duration) -> (bool, bool, bool) {
+        let mut descriptors =
+            vec![PollFd::new(&tool.exit, PollFlags::IN), PollFd::new(&self.lifeline, PollFlags::IN)];
+        if hears_caller {
+            descriptors.push(PollFd::new(self.control, PollFlags::IN));
+        }
+        if let Some(status) = &tool.status {
+            descriptors.push(PollFd::new(status, PollFlags::IN));
+        }
+        let wait = Timespec::try_from(wait).ok();
+        // An interrupted or failed wait is a short one: every condition is looked at again.
+        let _ = rustix::event::poll(&mut descriptors, wait.as_ref());
+        let is_ready: Vec<bool> =
+            descriptors.iter().map(|descriptor| !descriptor.revents().is_empty()).collect();
+        drop(descriptors);
+        let has_status = tool.status.is_some() && is_ready.last() == Some(&true);
+        let wants_start = self.order.manner != Manner::Awaited;
+        if has_status && tool.listen_once() && wants_start && tool.verdict().is_none() {
+            let _ = wire::send_line(self.control, &Answer::Started);
+        }
+        (hears_caller && is_ready[2], is_ready[1], is_ready[0])
+    }
+
+    fn hear(&self) -> Heard {
+        let mut byte = [0];
+        match rustix::io::read(self.control, &mut byte) {
+            Ok(1) if byte == [wire::CANCEL] => Heard::Cancel,
+            Ok(1) | Err(Errno::INTR | Errno::AGAIN) => Heard::Nothing,
+            Ok(_) | Err(_) => Heard::Gone,
+        }
+    }
+
+    fn answer(&self, tool: &Tool, end: Option<End>) -> Answer {
+        let mut rows = self.stage.rows.clone();
+        let (mechanism, detail) = if self.stage.has_pid_namespace {
+            (Mechanism::PidNamespace, "the process tree ends with its first process")
+        } else {
+            (Mechanism::Subreaper, "orphans are inherited, found and ended")
+        };
+        rows.push(Row::new(Rule::Descendants, mechanism, true, detail));
+        rows.push(Row::new(
+            Rule::Processes,
+            Mechanism::Counting,
+            true,
+            format!(
+                "at most {}, counted {} times a second",
+                self.order.limits.processes,
+                1000 / TICK.as_millis()
+            ),
+        ));
+        match tool.verdict() {
+            Some(Verdict::Failed { reason }) => return Answer::Failed { reason },
+            Some(Verdict::Refused { reason, rows: more }) => {
+                rows.extend(more);
+                return Answer::Refused { reason, receipt: Receipt::of(rows) };
+            }
+            Some(Verdict::Ready { .. }) | None => {}
+        }
+        rows.extend(tool.rows());
+        let receipt = match self.order.confinement {
+            Some(_) => Receipt::of(rows),
+            None => Receipt { rows, ..Receipt::default() },
+        };
+        Answer::Ended { end: end.unwrap_or(End::SupervisorLost), receipt }
+    }
+}
+
+impl Tool {
+    /// Collects children that have ended: orphans, and the tool itself.
+    fn collect(&mut self) {
+        // Bounded, so that a tool that makes orphans without pause cannot keep the supervisor from its other duties.
+        for _ in 0..MAX_COLLECTED {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.pid => self.end = Some(end_of(status)),
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes what is there. Says whether the process has become the tool or given up.
+    fn listen_once(&mut self) -> bool {
+        let Some(status) = &self.status else {
+            return false;
+        };
+        let mut buffer = [0; 4096];
+        match rustix::io::read(status, &mut buffer) {
+            Ok(count) if count > 0 => self.said.extend_from_slice(&buffer[..count]),
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => {
+                self.status = None;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn listen(&mut self) {
+        while self.status.is_some() {
+            self.listen_once();
+        }
+    }
+
+    fn verdicts(&self) -> impl Iterator<Item = Verdict> {
+        self.said.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
+    }
+
+    /// Why it did not become the tool, if it did not.
+    fn verdict(&self) -> Option<Verdict> {
+        self.verdicts().find(|verdict| !matches!(verdict, Verdict::Ready { .. }))
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        self.verdicts()
+            .find_map(|verdict| match verdict {
+                Verdict::Ready { rows } => Some(rows),
+                Verdict::Failed { .. } | Verdict::Refused { .. } => None,
+            })
+            .unwrap_or_default()
+    }
+}
+
+enum Heard {
+    Nothing,
+    Cancel,
+    Gone,
+}
+
+/// Asks the tool and its group to end. Says until when they may take.
+fn ask_to_end(pid: Pid) -> Instant {
+    for signal in [Signal::TERM, Signal::CONT] {
+        // It may have ended already.
+        let _ = rustix::process::kill_process_group(pid, signal);
+    }
+    Instant::now() + GRACE
+}
+
+fn end_of(status: WaitStatus) -> End {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => End::Exited(code),
+        (None, Some(signal)) => End::Signalled(signal),
+        (None, None) => End::SupervisorLost,
+    }
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), String> {
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("no pipe: {error}"))
+}

@@ -1,0 +1,250 @@
+//! Running to the end: output, input, codes, time, cancellation, descendants.
+
+use std::time::Duration;
+
+use lillux::Cancel;
+use lillux::confine::Level;
+use lillux::process::{Captured, End, RunError, run, spawn_detached};
+
+use crate::support::{bash, command, exists, launcher, left_behind, python, run_free, until};
+
+#[test]
+fn output_and_code_come_back() {
+    let finished = run_free(&bash("echo out; echo err >&2; exit 7"));
+    assert_eq!(
+        (finished.end, finished.stdout.text().as_str(), finished.stderr.text().as_str()),
+        (End::Exited(7), "out\n", "err\n")
+    );
+    assert_eq!((finished.result, finished.receipt.level), (None, Level::Off));
+}
+
+#[test]
+fn a_signal_is_told() {
+    assert_eq!(run_free(&bash("kill -SEGV $$")).end, End::Signalled(11));
+}
+
+#[test]
+fn the_environment_is_exactly_what_was_given() {
+    let mut command = command("env", &[]);
+    command.environment.insert("X".to_owned(), "a b\nc".to_owned());
+    let expected: Vec<String> =
+        command.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(run_free(&command).stdout.text(), expected.join("\n") + "\n");
+}
+
+#[test]
+fn only_the_given_descriptors_are_open() {
+    let mut command = bash("echo $RYE_RESULT_FD; ls -l /proc/self/fd | grep -c -- '->'");
+    command.has_result_channel = true;
+    let text = run_free(&command).stdout.text();
+    // Input, output, error, the result, and the folder `ls` reads.
+    assert!(text.ends_with("\n5\n"), "{text}");
+}
+
+#[test]
+fn a_result_has_its_own_channel() {
+    let mut command = bash("echo noise; printf '{\"a\":1}' >&$RYE_RESULT_FD");
+    command.has_result_channel = true;
+    let finished = run_free(&command);
+    assert_eq!(finished.stdout.text(), "noise\n");
+    assert_eq!(finished.result, Some(Captured { head: b"{\"a\":1}".to_vec(), tail: vec![], total: 7 }));
+    command.limits.result_bytes = 3;
+    assert!(run_free(&command).result.is_some_and(|result| result.is_cut() && result.head == b"{\"a"));
+}
+
+#[test]
+fn input_larger_than_a_pipe_arrives_whole() {
+    let mut command = command("sha256sum", &["-"]);
+    command.stdin = vec![b'x'; 3 << 20];
+    let digest = lillux::Digest::of(&command.stdin).to_string();
+    let text = run_free(&command).stdout.text();
+    assert!(digest.ends_with(text.split(' ').next().expect("a digest")), "{digest} {text}");
+}
+
+#[test]
+fn input_that_nobody_reads_does_not_hang() {
+    let mut command = command("true", &[]);
+    command.stdin = vec![b'x'; 3 << 20];
+    assert_eq!(run_free(&command).end, End::Exited(0));
+}
+
+#[test]
+fn long_noise_is_drained_and_bounded() {
+    let mut command = command("head", &["-c", "300000000", "/dev/urandom"]);
+    command.limits.kept_bytes = 1000;
+    let finished = run_free(&command);
+    assert_eq!(
+        (finished.end, finished.stdout.total, finished.stdout.head.len(), finished.stdout.tail.len()),
+        (End::Exited(0), 300_000_000, 1000, 1000)
+    );
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    let ran = run(&launcher(), &command("no-such-program", &[]), None, &Cancel::new().expect("an event"));
+    assert!(matches!(ran, Err(RunError::NotFound { program }) if program == "no-such-program"));
+    let mut command = command("true", &[]);
+    command.folder = "/no/such/folder".into();
+    let ran = run(&launcher(), &command, None, &Cancel::new().expect("an event"));
+    assert!(matches!(ran, Err(RunError::Failed { reason }) if reason.contains("/no/such/folder")));
+}
+
+#[test]
+fn a_relative_path_in_path_is_not_searched() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::copy("/bin/true", folder.path().join("mine")).expect("a program");
+    let mut command = command("mine", &[]);
+    command.folder = folder.path().to_owned();
+    command.environment.insert("PATH".to_owned(), ".:".to_owned());
+    let ran = run(&launcher(), &command, None, &Cancel::new().expect("an event"));
+    assert!(matches!(ran, Err(RunError::NotFound { .. })));
+}
+
+#[test]
+fn a_launcher_that_is_none_is_noticed() {
+    let launcher = lillux::process::Launcher { program: "/bin/true".into() };
+    match run(&launcher, &bash("true"), None, &Cancel::new().expect("an event")) {
+        Ok(finished) => assert_eq!(finished.end, End::SupervisorLost),
+        Err(error) => assert!(matches!(error, RunError::Failed { .. }), "{error}"),
+    }
+}
+
+#[test]
+fn time_that_is_up_ends_grandchildren() {
+    let mut command =
+        bash("trap '' TERM; (trap '' TERM; setsid sleep 600) & (sleep 600 &) ; echo begun; wait");
+    command.timeout = Duration::from_millis(500);
+    let finished = run_free(&command);
+    assert_eq!((finished.end, finished.stdout.text().as_str()), (End::TimedOut, "begun\n"));
+    assert_eq!(left_behind(&command), Vec::<String>::new());
+}
+
+#[test]
+fn a_tool_may_tidy_up_when_its_time_is_up() {
+    let mut command = bash("trap 'echo tidied; exit 0' TERM; while :; do sleep 0.01; done");
+    command.timeout = Duration::from_millis(500);
+    let finished = run_free(&command);
+    assert_eq!((finished.end, finished.stdout.text().as_str()), (End::TimedOut, "tidied\n"));
+}
+
+#[test]
+fn a_daemon_ends_with_the_run() {
+    let script = "
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in range(3): os.close(number)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print('daemon', flush=True)
+";
+    let command = python(script);
+    let finished = run_free(&command);
+    assert_eq!((finished.end, finished.stdout.text().as_str()), (End::Exited(0), "daemon\n"));
+    assert_eq!(left_behind(&command), Vec::<String>::new());
+}
+
+#[test]
+fn cancelling_ends_everything() {
+    let command = bash("sleep 600 & sleep 600");
+    let cancel = Cancel::new().expect("an event");
+    let other = cancel.clone();
+    let watched = command.clone();
+    let canceller = std::thread::spawn(move || {
+        until("the run", || left_behind(&watched).iter().filter(|name| *name == "sleep\n").count() == 2);
+        other.cancel();
+    });
+    let finished = run(&launcher(), &command, None, &cancel).expect("it ran");
+    canceller.join().expect("cancelled");
+    assert_eq!(finished.end, End::Cancelled);
+    assert_eq!(left_behind(&command), Vec::<String>::new());
+}
+
+#[test]
+fn a_flood_of_processes_is_stopped() {
+    // Bounded by itself, at 512 processes in 512 sessions, so that a failure of this test spares the machine.
+    let script = "
+import os, time
+for level in range(9):
+    if os.fork() == 0:
+        os.setsid()
+time.sleep(600)
+";
+    let mut command = python(script);
+    command.limits.processes = 50;
+    assert_eq!(run_free(&command).end, End::TooManyProcesses { limit: 50 });
+    assert_eq!(left_behind(&command), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_larger_than_the_limit_is_not_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = command("dd", &["if=/dev/zero", "of=big", "bs=1M", "count=10"]);
+    command.folder = folder.path().to_owned();
+    command.limits.file_bytes = 2 << 20;
+    assert_eq!(run_free(&command).end, End::Signalled(25));
+    assert_eq!(std::fs::metadata(folder.path().join("big")).expect("a file").len(), 2 << 20);
+}
+
+#[test]
+fn a_detached_run_goes_on_and_its_launcher_is_its_handle() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let mut command = bash("cat; echo begun; (setsid sleep 600 &) ; sleep 600");
+    command.stdin = b"input ".to_vec();
+    command.log = Some(log.clone());
+    let detached = spawn_detached(&launcher(), &command, None).expect("it started");
+    until("the log", || std::fs::read_to_string(&log).is_ok_and(|text| text == "input begun\n"));
+    let pid = i32::try_from(detached.pid).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    until("the end of all", || left_behind(&command).is_empty());
+    assert!(exists(&log));
+}
+
+#[test]
+fn a_detached_run_ends_when_its_time_is_up() {
+    let mut command = bash("sleep 600 & sleep 600");
+    command.timeout = Duration::from_millis(300);
+    spawn_detached(&launcher(), &command, None).expect("it started");
+    until("the end", || left_behind(&command).is_empty());
+}
+
+#[test]
+fn a_detached_run_that_cannot_begin_says_so() {
+    let mut command = command("true", &[]);
+    command.folder = "/no/such/folder".into();
+    assert!(matches!(spawn_detached(&launcher(), &command, None), Err(RunError::Failed { .. })));
+}
+
+#[test]
+fn many_runs_at_once_share_nothing() {
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..50)
+            .map(|number| {
+                scope.spawn(move || {
+                    let mut command = bash(&format!("echo {number}; ls -l /proc/self/fd | grep -c -- '->'"));
+                    command.stdin = vec![b'x'; 100];
+                    let finished = run_free(&command);
+                    assert_eq!(
+                        (finished.end, finished.stdout.text()),
+                        (End::Exited(0), format!("{number}\n4\n")),
+                        "{}",
+                        finished.stderr.text()
+                    );
+                })
+            })
+            .collect();
+        for run in runs {
+            run.join().expect("a run");
+        }
+    });
+    let open: Vec<String> = std::fs::read_dir("/proc/self/fd")
+        .expect("descriptors")
+        .filter_map(|entry| std::fs::read_link(entry.expect("an entry").path()).ok())
+        .map(|target| target.display().to_string())
+        .filter(|target| target.contains("memfd:stdin"))
+        .collect();
+    assert_eq!(open, Vec::<String>::new());
+}
