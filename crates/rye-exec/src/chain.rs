@@ -288,11 +288,15 @@ pub fn build<E>(
             };
             return Ok(Chain { elements, primitive });
         };
-        next = executor_of(&executor, &id, &space, spaces, aliases, &trail)?;
+        next = find_executor(&executor, &id, &space, spaces, aliases, &trail)?;
     }
 }
 
-fn executor_of<E>(
+/// Finds the executor that an element of `space` names: by its id as written, else by what that is an alias of.
+///
+/// # Errors
+/// When it is nowhere, out of reach, unreadable, or its id is none.
+pub fn find_executor<E>(
     executor: &str,
     child: &str,
     space: &Space,

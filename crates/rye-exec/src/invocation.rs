@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::chain::{Chain, Primitive};
-use crate::template::{self, Names, Writing};
+use crate::environment::Context;
+use crate::http::fill_url;
+use crate::template::{self, Names};
 
 /// What is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +53,9 @@ pub enum ResultMode {
     /// As the last line of its output that is JSON.
     #[default]
     LastJsonLine,
-    /// Its output is the result.
+    /// Its output, error output and exit code are the result.
+    Streams,
+    /// Its output is the result, as text.
     Text,
 }
 
@@ -90,14 +94,9 @@ pub enum InvocationError {
         /// What is wrong.
         problem: String,
     },
-    /// A parameter would change more of a URL than its own part.
-    #[error("parameter `{name}` would walk through the URL's path: `{value}`")]
-    DotSegment {
-        /// The parameter.
-        name: String,
-        /// Its value.
-        value: String,
-    },
+    /// The parameters do not make a URL of the template.
+    #[error("{0}")]
+    Url(String),
 }
 
 /// What the placeholders of a chain stand for, and how long anything may take.
@@ -106,7 +105,7 @@ pub struct Given<'a> {
     /// The environment of the child.
     pub environment: &'a BTreeMap<String, String>,
     /// The engine's own names.
-    pub context: &'a BTreeMap<String, String>,
+    pub context: &'a Context,
     /// The checked parameters.
     pub parameters: &'a Map<String, Value>,
     /// The config the tool asked for.
@@ -170,10 +169,11 @@ pub fn invocation(chain: &Chain, given: &Given<'_>) -> Result<Invocation, Invoca
         declared,
         config: &config,
         params_json: &params_json,
+        is_variables_only: false,
     };
     match chain.primitive() {
         Primitive::Subprocess => process(&config, &names, given).map(Invocation::Process),
-        Primitive::HttpClient => http(&config, &names, given).map(Invocation::Http),
+        Primitive::HttpClient => http(&config, &names).map(Invocation::Http),
         Primitive::Native => native(&config, &names).map(Invocation::Native),
     }
 }
@@ -186,21 +186,20 @@ fn process(
     let text = |key: &'static str| -> Result<Option<String>, InvocationError> {
         match config.get(key) {
             None | Some(Value::Null) => Ok(None),
-            Some(Value::String(template)) => Ok(Some(template::fill_text(template, names, Writing::Plain))),
+            Some(Value::String(template)) => Ok(Some(template::fill_text(template, names))),
             Some(_) => Err(InvocationError::Config { key, problem: "is not a text".to_owned() }),
         }
     };
     let command = text("command")?.filter(|command| !command.trim().is_empty());
     let command = command.ok_or(InvocationError::NoCommand)?;
-    if given.context.get("tool_path").is_some_and(|path| *path == command) {
+    if given.context.tool_path == command {
         return Err(InvocationError::OwnFile);
     }
     let arguments = match config.get("args") {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(list)) => list
-            .iter()
-            .map(|argument| template::as_text(&template::fill(argument, names, Writing::Plain)))
-            .collect(),
+        Some(Value::Array(list)) => {
+            list.iter().map(|argument| template::as_text(&template::fill(argument, names))).collect()
+        }
         Some(_) => {
             return Err(InvocationError::Config { key: "args", problem: "is not a list".to_owned() });
         }
@@ -217,15 +216,16 @@ fn process(
     let result = match config.get("result").and_then(Value::as_str) {
         Some("channel") => ResultMode::Channel,
         Some("last_json_line") | None => ResultMode::LastJsonLine,
+        Some("streams") => ResultMode::Streams,
         Some("text") => ResultMode::Text,
         Some(other) => {
             return Err(InvocationError::Config {
                 key: "result",
-                problem: format!("is `{other}`: it may be channel, last_json_line or text"),
+                problem: format!("is `{other}`: it may be channel, last_json_line, streams or text"),
             });
         }
     };
-    let parameter_variables = match config.get("parameter_prefix").and_then(Value::as_str) {
+    let parameter_variables = match config.get("params_env").and_then(Value::as_str) {
         Some(prefix) => parameter_variables(prefix, given.parameters),
         None => BTreeMap::new(),
     };
@@ -255,24 +255,17 @@ fn parameter_variables(prefix: &str, parameters: &Map<String, Value>) -> BTreeMa
         .collect()
 }
 
-fn http(config: &Map<String, Value>, names: &Names<'_>, given: &Given<'_>) -> Result<Http, InvocationError> {
+fn http(config: &Map<String, Value>, names: &Names<'_>) -> Result<Http, InvocationError> {
     let Some(url) = config.get("url").and_then(Value::as_str) else {
         return Err(InvocationError::Config { key: "url", problem: "is missing".to_owned() });
     };
-    // A dot segment walks up even when it is percent-encoded.
-    let walks = |value: &Value| matches!(value.as_str(), Some("." | ".."));
-    if let Some((name, value)) =
-        given.parameters.iter().find(|(name, value)| url.contains(&format!("{{{name}}}")) && walks(value))
-    {
-        return Err(InvocationError::DotSegment { name: name.clone(), value: template::as_text(value) });
-    }
-    let mut filled: Map<String, Value> = config
-        .iter()
-        .map(|(key, value)| {
-            let writing = if key == "url" { Writing::Url } else { Writing::Plain };
-            (key.clone(), template::fill(value, names, writing))
-        })
-        .collect();
+    let is_free = config.get("url_from_parameter").and_then(Value::as_bool).unwrap_or(false);
+    let template = template::fill_variables(url, names);
+    let value = |name: &str| names.get(name).map(|value| template::as_text(&value));
+    let filled_url = fill_url(&template, value, is_free).map_err(InvocationError::Url)?;
+    let mut filled: Map<String, Value> =
+        config.iter().map(|(key, value)| (key.clone(), template::fill(value, names))).collect();
+    filled.insert("url".to_owned(), Value::String(filled_url));
     for key in ["body", "query"] {
         if let Some(Value::Object(map)) = filled.get_mut(key) {
             // What was not given is not sent.
@@ -287,7 +280,6 @@ fn native(config: &Map<String, Value>, names: &Names<'_>) -> Result<Native, Invo
     let function = function
         .ok_or(InvocationError::Config { key: "function", problem: "is missing".to_owned() })?
         .to_owned();
-    let filled =
-        config.iter().map(|(key, value)| (key.clone(), template::fill(value, names, Writing::Plain)));
+    let filled = config.iter().map(|(key, value)| (key.clone(), template::fill(value, names)));
     Ok(Native { function, config: filled.collect() })
 }

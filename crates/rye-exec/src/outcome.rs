@@ -97,7 +97,17 @@ pub fn of_process(mode: ResultMode, exit: Exit, printed: Printed) -> Outcome {
     let (result, stdout) = match mode {
         ResultMode::Channel => (from_channel(&printed), printed.stdout.clone()),
         ResultMode::LastJsonLine => from_output(&printed),
-        ResultMode::Text => (Found::Result(raw(&printed)), String::new()),
+        ResultMode::Streams => {
+            let streams = json!({
+                "stdout": printed.stdout,
+                "stderr": printed.stderr,
+                "exit_code": code,
+                "return_code": code,
+                "truncated": is_truncated,
+            });
+            (Found::Result(streams), String::new())
+        }
+        ResultMode::Text => (Found::Result(Value::from(printed.stdout.as_str())), String::new()),
     };
     let (data, unreadable) = match result {
         Found::Result(value) => (value, None),
@@ -115,7 +125,11 @@ pub fn of_process(mode: ResultMode, exit: Exit, printed: Printed) -> Outcome {
     Outcome {
         data,
         failure: failure.map(Failure::Tool),
-        logs: Logs { stdout, stderr: printed.stderr },
+        // What is the result itself is not told twice.
+        logs: Logs {
+            stdout,
+            stderr: if mode == ResultMode::Streams { String::new() } else { printed.stderr },
+        },
         is_truncated,
     }
 }

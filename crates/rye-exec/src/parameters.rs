@@ -123,6 +123,7 @@ fn json_path(pointer: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "values are written in place")]
 mod tests {
     use super::*;
     use serde_json::json;

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::environment::Context;
+
 /// Where names come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
     /// `${VAR}`.
     pub environment: &'a BTreeMap<String, String>,
     /// `{tool_path}` and the like: what the engine says, which nobody overrides.
-    pub context: &'a BTreeMap<String, String>,
+    pub context: &'a Context,
     /// The caller's parameters.
     pub parameters: &'a Map<String, Value>,
     /// The names of parameters the tool declares; `None` if it declares no schema.
@@ -20,25 +22,21 @@ pub struct Names<'a> {
     pub config: &'a Map<String, Value>,
     /// The text of `{params_json}`.
     pub params_json: &'a str,
-}
-
-/// How a value is written into a longer text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writing {
-    /// As it is.
-    Plain,
-    /// Percent-encoded: a part of a URL.
-    Url,
+    /// Whether only variables are filled in.
+    pub is_variables_only: bool,
 }
 
 impl Names<'_> {
     /// What a name stands for: the engine's word first, then the caller's, then the config's.
-    fn get(&self, name: &str) -> Option<Value> {
+    pub(crate) fn get(&self, name: &str) -> Option<Value> {
+        if self.is_variables_only {
+            return None;
+        }
         if name == "params_json" {
             return Some(Value::from(self.params_json));
         }
         if let Some(text) = self.context.get(name) {
-            return Some(Value::from(text.as_str()));
+            return Some(Value::from(text));
         }
         let is_declared = self.declared.is_none_or(|declared| declared.contains_key(name));
         if is_declared
@@ -72,25 +70,24 @@ impl Names<'_> {
 
 /// Fills in every text of a value. A text that is exactly `{name}` becomes the value itself, typed.
 #[must_use]
-pub fn fill(value: &Value, names: &Names<'_>, writing: Writing) -> Value {
+pub fn fill(value: &Value, names: &Names<'_>) -> Value {
     match value {
-        Value::String(text) => fill_typed(text, names, writing),
-        Value::Array(list) => Value::Array(list.iter().map(|value| fill(value, names, writing)).collect()),
+        Value::String(text) => fill_typed(text, names),
+        Value::Array(list) => Value::Array(list.iter().map(|value| fill(value, names)).collect()),
         Value::Object(map) => {
-            Value::Object(map.iter().map(|(key, value)| (key.clone(), fill(value, names, writing))).collect())
+            Value::Object(map.iter().map(|(key, value)| (key.clone(), fill(value, names))).collect())
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 
-fn fill_typed(text: &str, names: &Names<'_>, writing: Writing) -> Value {
+fn fill_typed(text: &str, names: &Names<'_>) -> Value {
     if let Some(name) = placeholder(text)
-        && writing == Writing::Plain
         && let Some(value) = names.get(name)
     {
         return value;
     }
-    Value::String(fill_text(text, names, writing))
+    Value::String(fill_text(text, names))
 }
 
 /// The name in a text that is exactly `{name}`.
@@ -106,7 +103,7 @@ fn is_word(name: &str) -> bool {
 
 /// Fills in a text. What stands for nothing stays as it is.
 #[must_use]
-pub fn fill_text(text: &str, names: &Names<'_>, writing: Writing) -> String {
+pub fn fill_text(text: &str, names: &Names<'_>) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(['$', '{']) {
@@ -120,7 +117,7 @@ pub fn fill_text(text: &str, names: &Names<'_>, writing: Writing) -> String {
         };
         let value = match inner {
             Some(inner) if is_variable => names.variable(inner),
-            Some(inner) if is_word(inner) => names.get(inner).map(|value| written(&value, writing)),
+            Some(inner) if is_word(inner) => names.get(inner).map(|value| as_text(&value)),
             Some(_) | None => None,
         };
         match (value, inner) {
@@ -147,34 +144,31 @@ pub fn as_text(value: &Value) -> String {
     }
 }
 
-fn written(value: &Value, writing: Writing) -> String {
-    let text = as_text(value);
-    match writing {
-        Writing::Plain => text,
-        Writing::Url => percent_encoded(&text),
-    }
-}
-
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
+/// Fills in variables only: what is in braces alone stays.
+#[must_use]
+pub fn fill_variables(text: &str, names: &Names<'_>) -> String {
+    let nothing = Map::new();
+    let context = Context::default();
+    let names = Names {
+        parameters: &nothing,
+        config: &nothing,
+        declared: None,
+        is_variables_only: true,
+        context: &context,
+        ..*names
+    };
+    fill_text(text, &names)
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "values are written in place")]
 mod tests {
     use super::*;
     use serde_json::json;
 
     struct World {
         environment: BTreeMap<String, String>,
-        context: BTreeMap<String, String>,
+        context: Context,
         parameters: Map<String, Value>,
         declared: Option<Map<String, Value>>,
         config: Map<String, Value>,
@@ -185,7 +179,11 @@ mod tests {
             let text = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
             Self {
                 environment: [("HOME", "/home/u"), ("EMPTY", "")].map(text).into(),
-                context: [("project_path", "/p"), ("tool_path", "/t.py")].map(text).into(),
+                context: Context {
+                    project_path: "/p".to_owned(),
+                    tool_path: "/t.py".to_owned(),
+                    ..Context::default()
+                },
                 parameters: parameters.as_object().expect("an object").clone(),
                 declared: None,
                 config: json!({"command": "/bin/bash", "timeout": 3}).as_object().expect("an object").clone(),
@@ -193,7 +191,7 @@ mod tests {
         }
 
         fn fill(&self, template: Value) -> Value {
-            fill(&template, &self.names(), Writing::Plain)
+            fill(&template, &self.names())
         }
 
         fn names(&self) -> Names<'_> {
@@ -204,6 +202,7 @@ mod tests {
                 declared: self.declared.as_ref(),
                 config: &self.config,
                 params_json: r#"{"x":"${HOME} {tool_path}"}"#,
+                is_variables_only: false,
             }
         }
     }
@@ -256,9 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_url_stays_a_part() {
-        let world = World::new(json!({"city": "a/../b?c#d@e:é"}));
-        let filled = fill_text("https://x.example/{city}", &world.names(), Writing::Url);
-        assert_eq!(filled, "https://x.example/a%2F..%2Fb%3Fc%23d%40e%3A%C3%A9");
+    fn variables_alone_are_filled_in_where_a_url_is_made() {
+        let world = World::new(json!({"city": "x"}));
+        let filled = fill_variables("${HOME}/{city}/{tool_path}", &world.names());
+        assert_eq!(filled, "/home/u/{city}/{tool_path}");
     }
 }

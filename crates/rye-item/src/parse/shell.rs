@@ -15,7 +15,16 @@ const TEXT_KEYS: [&str; 7] =
     ["version", "tool_type", "executor_id", "category", "description", "name", "timeout"];
 
 /// Keys whose value is JSON.
-const JSON_KEYS: [&str; 6] = ["config_schema", "env_config", "config", "anchor", "verify_deps", "requires"];
+const JSON_KEYS: [&str; 8] = [
+    "config_schema",
+    "env_config",
+    "config",
+    "config_resolve",
+    "sandbox",
+    "anchor",
+    "verify_deps",
+    "requires",
+];
 
 /// Reads the metadata of a shell script.
 #[must_use]
@@ -235,6 +244,15 @@ mod tests {
         assert_eq!(parsed.positions["executor_id"].to_string(), "7:5");
         assert_eq!(parsed.positions["category"].to_string(), "8:2");
         assert_eq!(parsed.positions["requires"].to_string(), "15:3");
+    }
+
+    #[test]
+    fn what_a_script_declares_of_its_sandbox_and_its_config_is_read() {
+        assert_eq!(
+            fields("# sandbox: {\"level\": \"strict\"}\n# config_resolve: {\"path\": \"a/b.yaml\"}\n"),
+            json!({"sandbox": {"level": "strict"}, "config_resolve": {"path": "a/b.yaml"}})
+        );
+        assert_eq!(problems("# sandbox: strict\n").len(), 1);
     }
 
     #[test]

@@ -22,13 +22,15 @@ const SIZE_LIMIT: usize = 2 * 1024 * 1024;
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Names by which the engine knows a tool: a value that cannot be read is a mistake, not somebody's variable.
-const METADATA_NAMES: [&str; 6] = [
+const METADATA_NAMES: [&str; 7] = [
     "__version__",
     "__tool_type__",
     "__executor_id__",
     "__category__",
     "__tool_description__",
     "__tool_name__",
+    // A restriction that cannot be read must not count as none.
+    "SANDBOX",
 ];
 
 /// Names that may well be computed, but then do nothing.

@@ -64,7 +64,7 @@ fn check_laws(kind: &Kind, content: &[u8]) {
 fn every_kind_of_file_can_be_signed_but_json() {
     let all: Vec<_> = kinds().iter().map(|kind| format!("{}{}", kind.item_type, kind.extension)).collect();
     let expected = "directive.md tool.py tool.yaml tool.yml tool.js tool.ts tool.mjs tool.cjs tool.sh tool.toml \
-                    knowledge.md knowledge.yaml knowledge.yml config.yaml config.yml config.toml";
+                    tool.pl tool.rb knowledge.md knowledge.yaml knowledge.yml config.yaml config.yml config.toml";
     assert_eq!(all.join(" "), expected);
 }
 

@@ -157,6 +157,7 @@ fn metadata_names_must_be_plain_literals() {
             "4:8: `__tool_type__` must be a plain literal",
         ]
     );
+    assert_eq!(problems("SANDBOX = {'network': NETWORK}\n"), ["1:1: `SANDBOX` must be a plain literal"]);
     let parsed = parse("__version__ = f()");
     assert_eq!(parsed.problems[0].field.as_deref(), Some("__version__"));
 }

@@ -1,0 +1,239 @@
+//! The `.env` file of an approved project: `NAME=value` lines, nothing expanded, nothing that decides what code runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use lillux::file::{self, ReadError};
+
+use super::policy::Policy;
+use super::template::is_name;
+
+const FILE: &str = ".env";
+const MAX_BYTES: u64 = 64 * 1024;
+/// How many names or lines one notice lists.
+const MAX_LISTED: usize = 20;
+
+/// What an `.env` file says, and what of it was left out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dotenv {
+    pub values: BTreeMap<String, String>,
+    pub notices: Vec<String>,
+}
+
+/// Reads the project's `.env`. `interpreters` are the variables that say which interpreter runs: never from here.
+pub(crate) fn load(project: &Path, policy: &Policy, interpreters: &BTreeSet<String>) -> Dotenv {
+    let bytes = match file::read_beneath(project, Path::new(FILE), MAX_BYTES) {
+        Ok((bytes, _)) => bytes,
+        Err(error) if error.is_absent() => return Dotenv::default(),
+        Err(error) => return Dotenv::ignored(reason(&error)),
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => select(&text, policy, interpreters),
+        Err(_) => Dotenv::ignored("it is not UTF-8"),
+    }
+}
+
+/// Whether the project has an `.env` at all.
+pub(crate) fn is_there(project: &Path) -> bool {
+    project.join(FILE).symlink_metadata().is_ok()
+}
+
+fn reason(error: &ReadError) -> &'static str {
+    match error {
+        ReadError::TooLarge { .. } => "it is larger than 64 KiB",
+        ReadError::NotAFile { .. } => "it is not a regular file",
+        ReadError::Escapes { .. } => "it is a link that leaves the project",
+        ReadError::Io(_) => "it cannot be read",
+    }
+}
+
+impl Dotenv {
+    fn ignored(reason: &str) -> Self {
+        Self { values: BTreeMap::new(), notices: vec![format!("the project's `.env` is ignored: {reason}")] }
+    }
+}
+
+fn select(text: &str, policy: &Policy, interpreters: &BTreeSet<String>) -> Dotenv {
+    let parsed = parse(text);
+    let mut dotenv = Dotenv::default();
+    let mut denied = BTreeSet::new();
+    for (name, value) in parsed.pairs {
+        if policy.is_denied_in_dotenv(&name) || interpreters.contains(&name) {
+            denied.insert(name);
+        } else {
+            dotenv.values.insert(name, value);
+        }
+    }
+    if !denied.is_empty() {
+        let names = listed(denied.iter().map(|name| format!("`{name}`")), denied.len());
+        dotenv.notices.push(format!(
+            "the project's `.env` may not set {names}: ignored; set it in your own environment if you want it"
+        ));
+    }
+    if !parsed.malformed.is_empty() {
+        let lines = listed(parsed.malformed.iter().map(usize::to_string), parsed.malformed.len());
+        let word = if parsed.malformed.len() == 1 { "line" } else { "lines" };
+        dotenv.notices.push(format!("the project's `.env`, {word} {lines}: not `NAME=value`, ignored"));
+    }
+    dotenv
+}
+
+fn listed(entries: impl Iterator<Item = String>, count: usize) -> String {
+    let mut text = entries.take(MAX_LISTED).collect::<Vec<_>>().join(", ");
+    if count > MAX_LISTED {
+        text.push_str(&format!(" and {} more", count - MAX_LISTED));
+    }
+    text
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Parsed {
+    pairs: Vec<(String, String)>,
+    /// Line numbers, from 1.
+    malformed: Vec<usize>,
+}
+
+fn parse(text: &str) -> Parsed {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
+    let mut parsed = Parsed::default();
+    let (mut rest, mut line) = (text.as_str(), 1);
+    while !rest.is_empty() {
+        let first = rest.split_inclusive('\n').next().unwrap_or(rest);
+        let length = match statement(rest, first) {
+            Statement::Blank => first.len(),
+            Statement::Malformed => {
+                parsed.malformed.push(line);
+                first.len()
+            }
+            Statement::Pair { name, value, length } => {
+                parsed.pairs.push((name, value));
+                length
+            }
+        };
+        line += rest[..length].matches('\n').count();
+        rest = &rest[length..];
+    }
+    parsed
+}
+
+enum Statement {
+    Blank,
+    Malformed,
+    Pair { name: String, value: String, length: usize },
+}
+
+/// The statement that opens `rest`, whose first line is `first`. A quoted value may go on for several lines.
+fn statement(rest: &str, first: &str) -> Statement {
+    let line = first.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return Statement::Blank;
+    }
+    let Some(equals) = first.find('=') else {
+        return Statement::Malformed;
+    };
+    let name = first[..equals].trim();
+    let name = match name.strip_prefix("export") {
+        Some(exported) if exported.starts_with([' ', '\t']) => exported.trim_start(),
+        _ => name,
+    };
+    let blanks = first[equals + 1..].len() - first[equals + 1..].trim_start_matches([' ', '\t']).len();
+    let start = equals + 1 + blanks;
+    let value = match rest[start..].chars().next() {
+        Some(quote @ ('"' | '\'')) => quoted(&rest[start + 1..], quote).and_then(|(value, used)| {
+            let after = rest[start + 1 + used..].split_inclusive('\n').next().unwrap_or("");
+            let tail = after.trim();
+            let is_over = tail.is_empty() || tail.starts_with('#');
+            is_over.then(|| (value, start + 1 + used + after.len()))
+        }),
+        _ => Some((unquoted(&first[start..]), first.len())),
+    };
+    match value {
+        Some((value, length)) if is_name(name) && !value.contains('\0') => {
+            Statement::Pair { name: name.to_owned(), value, length }
+        }
+        _ => Statement::Malformed,
+    }
+}
+
+/// The value up to a comment, which a blank sets apart: `a#b` holds none.
+fn unquoted(text: &str) -> String {
+    let is_comment = |(place, _): &(usize, &str)| *place == 0 || text[..*place].ends_with([' ', '\t']);
+    let end = text.match_indices('#').find(is_comment).map_or(text.len(), |(place, _)| place);
+    text[..end].trim().to_owned()
+}
+
+/// The value up to the closing quote, and how many bytes it took with that quote.
+fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
+    let mut value = String::new();
+    let mut characters = text.char_indices();
+    while let Some((place, character)) = characters.next() {
+        if character == quote {
+            return Some((value, place + 1));
+        }
+        if character != '\\' || quote == '\'' {
+            value.push(character);
+            continue;
+        }
+        match characters.next()?.1 {
+            'n' => value.push('\n'),
+            'r' => value.push('\r'),
+            't' => value.push('\t'),
+            plain @ ('"' | '\\' | '$' | '`') => value.push(plain),
+            other => value.extend(['\\', other]),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_usual_forms_are_read() {
+        let text = "\u{feff}# comment\r\nA=1\r\n\n  export B = two words  # comment\nC=a#b\nD='single $X \\n' # c\n\
+                    E=\"double \\\"q\\\" \\n\\t\\\\ \\$X \\z\"\nF=\nG=\"\"\nH=\"two\nlines\"\nI==x=\nexport\tJ=tab\nexportK=k\nA=again\n";
+        let expected = [
+            ("A", "1"),
+            ("B", "two words"),
+            ("C", "a#b"),
+            ("D", "single $X \\n"),
+            ("E", "double \"q\" \n\t\\ $X \\z"),
+            ("F", ""),
+            ("G", ""),
+            ("H", "two\nlines"),
+            ("I", "=x="),
+            ("J", "tab"),
+            ("exportK", "k"),
+            ("A", "again"),
+        ];
+        assert_eq!(parse(text), Parsed { pairs: pairs(&expected), malformed: Vec::new() });
+    }
+
+    #[test]
+    fn malformed_lines_are_told_by_number_and_do_not_hide_the_rest() {
+        let text = "A=1\nno equals\n2B=x\n=x\nC=\"open\nD='x' y\nE=\"a\nb\"\nF F=1\nG=\0\nH=1";
+        let expected = [("A", "1"), ("E", "a\nb"), ("H", "1")];
+        // The quote that `C` opens is closed by the one of `E`, with more behind it.
+        assert_eq!(parse(text), Parsed { pairs: pairs(&expected), malformed: vec![2, 3, 4, 5, 6, 9, 10] });
+    }
+
+    #[test]
+    fn values_are_never_told() {
+        let settings = serde_json::json!({
+            "inherit": [], "pass": [], "secrets": [], "dotenv_denied": ["BAD*"], "reserved": [],
+        });
+        let policy = Policy::from_settings(&settings).expect("a policy");
+        let many: String = (0..30).map(|index| format!("BAD{index:02}=hush\n")).collect();
+        let dotenv = select(&format!("{many}hush\nA=1\n"), &policy, &BTreeSet::from(["A".to_owned()]));
+        assert_eq!(dotenv.values, BTreeMap::new());
+        assert_eq!(dotenv.notices.len(), 2);
+        assert!(dotenv.notices[0].contains("`A`, `BAD00`") && dotenv.notices[0].contains("and 11 more"));
+        assert_eq!(dotenv.notices[1], "the project's `.env`, line 31: not `NAME=value`, ignored");
+        assert!(!dotenv.notices.concat().contains("hush"));
+    }
+}

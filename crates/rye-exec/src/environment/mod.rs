@@ -1,0 +1,447 @@
+//! The environment of a tool's process: what of the surroundings reaches it, and what the signed elements of its
+//! chain set. Nothing is read from this process, and nothing is started: both come in as values.
+//!
+//! From weak to strong: the project's `.env` (approved projects only), the process's variables on the allow-list,
+//! then primitive, runtime and tool, each with what it passes on, its interpreter and its own values.
+
+mod context;
+mod dotenv;
+mod interpreter;
+mod policy;
+mod search;
+mod template;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use rye_item::text::one_line;
+use serde_json::{Map, Value};
+
+pub use context::Context;
+pub use interpreter::Which;
+pub use policy::Policy;
+pub use search::{apply_search_paths, find_on_path};
+
+use interpreter::Scene;
+use template::is_name;
+pub(crate) use template::{fill, is_name as is_variable_name};
+
+/// The kernel takes no longer text as one variable.
+const MAX_VALUE: usize = 128 * 1024;
+
+/// What lies around a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// The environment of this process.
+    pub process: &'a BTreeMap<String, String>,
+    /// The project, if there is one.
+    pub project: Option<&'a Path>,
+    /// Whether the user approved the project.
+    pub is_project_approved: bool,
+    /// What may reach a tool.
+    pub policy: &'a Policy,
+    /// Whether interpreters of the project may serve where they otherwise could: not for a tool with packages of its own.
+    pub uses_project_programs: bool,
+}
+
+/// What one element of the chain adds.
+#[derive(Clone, Copy, Debug)]
+pub struct Contribution<'a> {
+    /// The element's id.
+    pub item_id: &'a str,
+    /// Whether the element is an item of the project.
+    pub is_project: bool,
+    /// Its `env_config`.
+    pub env_config: Option<&'a Value>,
+}
+
+/// The environment of a tool's process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// All variables the process gets.
+    pub variables: BTreeMap<String, String>,
+    /// Which variables each element set, `.env` first if it set any.
+    pub contributed: Vec<(String, Vec<String>)>,
+    /// What was left out or not found, for the user.
+    pub notices: Vec<String>,
+    /// The interpreters that were found, links and what they lead to, so that a sandbox can let them be read.
+    pub interpreters: Vec<PathBuf>,
+}
+
+/// Why an environment could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvironmentError {
+    /// The settings are not usable.
+    #[error("the setting `environment.{key}` must be {expected}")]
+    Policy {
+        /// The key below `environment`.
+        key: &'static str,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// An element sets or takes a variable that no item may touch.
+    #[error(
+        "`{item}` may not set or pass `{name}`: it decides what code is loaded, or belongs to RYE; remove it"
+    )]
+    Reserved {
+        /// The element.
+        item: String,
+        /// The variable.
+        name: String,
+    },
+    /// An element names a variable that cannot be.
+    #[error(
+        "`{item}` names the variable `{name}`: a name is letters, digits and `_`, and starts with no digit"
+    )]
+    Name {
+        /// The element.
+        item: String,
+        /// The name.
+        name: String,
+    },
+    /// A part of an element's `env_config` or `anchor` has the wrong type.
+    #[error("`{key}` of `{item}` must be {expected}")]
+    Shape {
+        /// The element.
+        item: String,
+        /// The key, with dots.
+        key: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// An interpreter type that nobody knows.
+    #[error(
+        "`{item}` asks for the interpreter type `{kind}`, which is unknown; use local_binary, system_binary or command"
+    )]
+    UnknownInterpreter {
+        /// The element.
+        item: String,
+        /// The type.
+        kind: String,
+    },
+    /// A value that a process cannot be given.
+    #[error("the value of `{name}` in `{item}` cannot be given to a process: {reason}")]
+    Value {
+        /// The element.
+        item: String,
+        /// The variable.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A folder that cannot stand on a search path.
+    #[error("`{entry}` cannot be on `{variable}`: {reason}")]
+    SearchPath {
+        /// The variable.
+        variable: String,
+        /// The folder.
+        entry: String,
+        /// Why not.
+        reason: &'static str,
+    },
+}
+
+/// Makes the environment. The contributions come in the order primitive, runtime, tool; the last one is the tool.
+///
+/// # Errors
+/// When an element asks for what no item may have, or its `env_config` is malformed.
+pub fn resolve(
+    contributions: &[Contribution<'_>],
+    context: &Context,
+    surroundings: &Surroundings<'_>,
+    which: &dyn Which,
+) -> Result<Environment, EnvironmentError> {
+    Ok(build(contributions, context, surroundings, which)?.environment)
+}
+
+/// As [`resolve`], and fills the texts of `config`, which is part of the last element: as in the values of an `env`,
+/// `${NAME}` is a variable of the environment or, because a signed element names it, of what lies around the run.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_with(
+    contributions: &[Contribution<'_>],
+    context: &Context,
+    surroundings: &Surroundings<'_>,
+    which: &dyn Which,
+    config: &Value,
+) -> Result<(Environment, Value), EnvironmentError> {
+    let build = build(contributions, context, surroundings, which)?;
+    let filled = build.filled(config);
+    Ok((build.environment, filled))
+}
+
+fn build<'a>(
+    contributions: &[Contribution<'_>],
+    context: &'a Context,
+    surroundings: &'a Surroundings<'a>,
+    which: &dyn Which,
+) -> Result<Build<'a>, EnvironmentError> {
+    let configs = contributions.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+    let variables = configs
+        .iter()
+        .filter_map(|(_, config)| interpreter::variable(*config, surroundings.policy))
+        .collect::<BTreeSet<_>>();
+    let is_project_tool = contributions.last().is_some_and(|tool| tool.is_project);
+    let mut build = Build {
+        context,
+        surroundings,
+        scene: Scene::new(surroundings, is_project_tool),
+        dotenv: BTreeMap::new(),
+        weak: BTreeSet::new(),
+        environment: Environment::default(),
+    };
+    build.lay_ground(&variables);
+    for (contribution, config) in configs {
+        let keys = build.contribute(contribution, config, which)?;
+        if !keys.is_empty() {
+            let keys = keys.into_iter().collect();
+            build.environment.contributed.push((contribution.item_id.to_owned(), keys));
+        }
+    }
+    Ok(build)
+}
+
+/// The variable that the interpreter of an `env_config` is named by.
+#[must_use]
+pub fn interpreter_variable(env_config: Option<&Value>, policy: &Policy) -> Option<String> {
+    interpreter::variable(env_config.and_then(Value::as_object), policy)
+}
+
+type Checked<'a> = (&'a Contribution<'a>, Option<&'a Map<String, Value>>);
+
+fn checked<'a>(contribution: &'a Contribution<'a>) -> Result<Checked<'a>, EnvironmentError> {
+    match contribution.env_config {
+        None | Some(Value::Null) => Ok((contribution, None)),
+        Some(Value::Object(map)) => Ok((contribution, Some(map))),
+        Some(_) => Err(shape(contribution.item_id, "env_config", "a map")),
+    }
+}
+
+fn shape(item: &str, key: impl Into<String>, expected: &'static str) -> EnvironmentError {
+    EnvironmentError::Shape { item: item.to_owned(), key: key.into(), expected }
+}
+
+struct Build<'a> {
+    context: &'a Context,
+    surroundings: &'a Surroundings<'a>,
+    scene: Scene<'a>,
+    /// What `.env` may set, secrets included: they wait for an element that asks for them.
+    dotenv: BTreeMap<String, String>,
+    /// Variables whose value is `.env`'s still.
+    weak: BTreeSet<String>,
+    environment: Environment,
+}
+
+impl Build<'_> {
+    /// `.env`, then the allowed part of the process's variables.
+    fn lay_ground(&mut self, interpreters: &BTreeSet<String>) {
+        let Surroundings { process, project, is_project_approved, policy, .. } = *self.surroundings;
+        if let Some(project) = project {
+            if is_project_approved {
+                let dotenv = dotenv::load(project, policy, interpreters);
+                self.dotenv = dotenv.values;
+                self.environment.notices.extend(dotenv.notices);
+            } else if dotenv::is_there(project) {
+                let notice = "the project's `.env` is not read: the project is not approved";
+                self.environment.notices.push(notice.to_owned());
+            }
+        }
+        let is_open = |name: &str| !policy.is_secret(name) || policy.is_passed_by_name(name);
+        for (name, value) in process {
+            if is_name(name) && policy.is_inherited(name) {
+                self.environment.variables.insert(name.clone(), value.clone());
+            }
+        }
+        for (name, value) in self.dotenv.iter().filter(|(name, _)| is_open(name)) {
+            if !self.environment.variables.contains_key(name) {
+                self.environment.variables.insert(name.clone(), value.clone());
+                self.weak.insert(name.clone());
+            }
+        }
+        if !self.weak.is_empty() {
+            self.environment.contributed.push((".env".to_owned(), self.weak.iter().cloned().collect()));
+        }
+        if let Some(path) = self.environment.variables.get_mut("PATH") {
+            let (kept, dropped) = self.scene.clean_path(path);
+            *path = kept;
+            if !dropped.is_empty() {
+                let dropped = dropped.iter().map(|entry| format!("`{}`", one_line(entry)));
+                let dropped = dropped.collect::<Vec<_>>().join(", ");
+                self.environment.notices.push(format!(
+                    "left out of PATH: {dropped} (relative, or in a project that is not approved)"
+                ));
+            }
+        }
+    }
+
+    fn contribute(
+        &mut self,
+        contribution: &Contribution<'_>,
+        config: Option<&Map<String, Value>>,
+        which: &dyn Which,
+    ) -> Result<BTreeSet<String>, EnvironmentError> {
+        let mut keys = BTreeSet::new();
+        let Some(config) = config else {
+            return Ok(keys);
+        };
+        let item = contribution.item_id;
+        for list in ["pass", "secrets"] {
+            self.pass(item, list, config.get(list), &mut keys)?;
+        }
+        if let Some(interpreter) = config.get("interpreter").filter(|value| !value.is_null()) {
+            self.find_interpreter(contribution, interpreter, which, &mut keys)?;
+        }
+        match config.get("env") {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(env)) => {
+                for (name, value) in env {
+                    self.set(item, name, value)?;
+                    keys.insert(name.clone());
+                }
+            }
+            Some(_) => return Err(shape(item, "env_config.env", "a map of names to values")),
+        }
+        Ok(keys)
+    }
+
+    fn pass(
+        &mut self,
+        item: &str,
+        list: &str,
+        names: Option<&Value>,
+        keys: &mut BTreeSet<String>,
+    ) -> Result<(), EnvironmentError> {
+        let wrong = || shape(item, format!("env_config.{list}"), "a list of variable names");
+        let names = match names {
+            None | Some(Value::Null) => return Ok(()),
+            Some(names) => names.as_array().ok_or_else(wrong)?,
+        };
+        for name in names {
+            let name = name.as_str().ok_or_else(wrong)?;
+            self.check_name(item, name)?;
+            let value = self.outside(name).map(str::to_owned);
+            // A PATH that was asked for by name is still the one without the project's own folders.
+            if let Some(value) = value.filter(|_| name != "PATH") {
+                self.put(name, value);
+                keys.insert(name.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn find_interpreter(
+        &mut self,
+        contribution: &Contribution<'_>,
+        config: &Value,
+        which: &dyn Which,
+        keys: &mut BTreeSet<String>,
+    ) -> Result<(), EnvironmentError> {
+        let item = contribution.item_id;
+        let variables = &self.environment.variables;
+        let request = interpreter::Request::new(item, config, self.surroundings.policy, |text, fields| {
+            fill(text, &|name| variables.get(name).cloned(), &|name| {
+                fields(name).or_else(|| self.context.get(name).map(str::to_owned))
+            })
+        })?;
+        let Some(request) = request else {
+            let notice = format!("the interpreter of `{}` has no `var`: not looked for", one_line(item));
+            self.environment.notices.push(notice);
+            return Ok(());
+        };
+        let variable = request.variable.clone();
+        if !is_name(&variable) {
+            return Err(EnvironmentError::Name { item: item.to_owned(), name: variable });
+        }
+        let is_own = variable.to_ascii_uppercase().starts_with("RYE_");
+        if self.surroundings.policy.is_reserved(&variable) && !is_own || variable == "PATH" {
+            return Err(EnvironmentError::Reserved { item: item.to_owned(), name: variable });
+        }
+        let path = self.environment.variables.get("PATH").map_or("", String::as_str);
+        let finding = self.scene.find(contribution, &request, path, which);
+        self.environment.notices.extend(finding.notices);
+        match finding.path.as_deref().and_then(Path::to_str) {
+            Some(path) => {
+                self.put(&variable, path.to_owned());
+                self.environment.interpreters.extend(interpreter::with_target(Path::new(path)));
+                keys.insert(variable);
+            }
+            None => {
+                self.environment.variables.remove(&variable);
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, item: &str, name: &str, value: &Value) -> Result<(), EnvironmentError> {
+        self.check_name(item, name)?;
+        let text = match value {
+            Value::Null => {
+                self.environment.variables.remove(name);
+                return Ok(());
+            }
+            Value::String(text) => self.filled_text(text),
+            Value::Bool(_) | Value::Number(_) => value.to_string(),
+            Value::Array(_) | Value::Object(_) => {
+                return Err(shape(item, format!("env_config.env.{name}"), "a text, a number or a boolean"));
+            }
+        };
+        let reason = if text.contains('\0') {
+            Some("it holds a zero byte")
+        } else if text.len() >= MAX_VALUE {
+            Some("it is longer than 128 KiB")
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            return Err(EnvironmentError::Value { item: item.to_owned(), name: name.to_owned(), reason });
+        }
+        self.put(name, text);
+        Ok(())
+    }
+
+    fn filled_text(&self, text: &str) -> String {
+        let place = |name: &str| self.context.get(name).map(str::to_owned);
+        fill(text, &|name| self.visible(name).map(str::to_owned), &place)
+    }
+
+    fn filled(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.filled_text(text)),
+            Value::Array(list) => list.iter().map(|entry| self.filled(entry)).collect(),
+            Value::Object(map) => {
+                map.iter().map(|(name, entry)| (name.clone(), self.filled(entry))).collect()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+
+    fn put(&mut self, name: &str, value: String) {
+        self.weak.remove(name);
+        self.environment.variables.insert(name.to_owned(), value);
+    }
+
+    fn check_name(&self, item: &str, name: &str) -> Result<(), EnvironmentError> {
+        if !is_name(name) {
+            return Err(EnvironmentError::Name { item: item.to_owned(), name: one_line(name) });
+        }
+        if self.surroundings.policy.is_reserved(name) {
+            return Err(EnvironmentError::Reserved { item: item.to_owned(), name: name.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// What `${name}` in a signed element means: the environment so far, or what lies outside under that name.
+    fn visible(&self, name: &str) -> Option<&str> {
+        let known = self.environment.variables.get(name).filter(|_| !self.weak.contains(name));
+        known
+            .map(String::as_str)
+            .or_else(|| if self.surroundings.policy.is_reserved(name) { None } else { self.outside(name) })
+    }
+
+    fn outside(&self, name: &str) -> Option<&str> {
+        self.surroundings.process.get(name).or_else(|| self.dotenv.get(name)).map(String::as_str)
+    }
+}

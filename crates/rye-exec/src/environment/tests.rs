@@ -1,0 +1,586 @@
+//! The environment against hostile projects, unapproved ones, and elements that ask for too much.
+
+use std::cell::RefCell;
+use std::os::unix::fs::symlink;
+use std::sync::LazyLock;
+
+use lillux::file;
+use proptest::prelude::*;
+use rye_test::World;
+use serde_json::json;
+
+use super::*;
+
+fn settings() -> Value {
+    rye_item::yaml::parse(include_str!("../../../../bundles/core/.ai/config/execution/environment.yaml"))
+        .expect("YAML")
+        .value
+}
+
+fn policy() -> Policy {
+    static POLICY: LazyLock<Policy> = LazyLock::new(|| Policy::from_settings(&settings()).expect("a policy"));
+    POLICY.clone()
+}
+
+fn policy_passing(names: &[&str]) -> Policy {
+    let mut settings = settings();
+    settings["pass"] = json!(names);
+    Policy::from_settings(&settings).expect("a policy")
+}
+
+/// Looks on the path, and answers every command with one text.
+#[derive(Default)]
+struct Programs {
+    answer: Option<String>,
+    asked: RefCell<Vec<Vec<String>>>,
+}
+
+impl Which for Programs {
+    fn find(&self, name: &str, path: &str) -> Option<PathBuf> {
+        find_on_path(name, path)
+    }
+
+    fn output(&self, command: &[String]) -> Option<String> {
+        self.asked.borrow_mut().push(command.to_vec());
+        self.answer.clone()
+    }
+}
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn program(world: &World, relative: &str) -> PathBuf {
+    let path = world.write(relative, "#!/bin/sh\n");
+    file::set_mode(&path, 0o755).expect("mode");
+    path
+}
+
+/// A run of `tool`, an item of the project or not, upon one runtime.
+struct Run<'a> {
+    process: BTreeMap<String, String>,
+    project: Option<PathBuf>,
+    is_approved: bool,
+    is_project_tool: bool,
+    uses_project_programs: bool,
+    policy: Policy,
+    runtime: Value,
+    tool: Value,
+    programs: &'a Programs,
+}
+
+impl<'a> Run<'a> {
+    fn new(world: &World, programs: &'a Programs) -> Self {
+        Self {
+            process: BTreeMap::new(),
+            project: Some(world.project()),
+            is_approved: true,
+            is_project_tool: true,
+            uses_project_programs: true,
+            policy: policy(),
+            runtime: Value::Null,
+            tool: Value::Null,
+            programs,
+        }
+    }
+
+    fn resolve(&self) -> Result<Environment, EnvironmentError> {
+        let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let project_path = shown(&self.project).unwrap_or_default();
+        let context = Context { anchor_path: project_path.clone(), project_path, ..Context::default() };
+        let surroundings = Surroundings {
+            process: &self.process,
+            project: self.project.as_deref(),
+            is_project_approved: self.is_approved,
+            policy: &self.policy,
+            uses_project_programs: self.uses_project_programs,
+        };
+        let contributions = [
+            Contribution { item_id: "primitive", is_project: false, env_config: None },
+            Contribution { item_id: "runtime", is_project: false, env_config: Some(&self.runtime) },
+            Contribution { item_id: "tool", is_project: self.is_project_tool, env_config: Some(&self.tool) },
+        ];
+        resolve(&contributions, &context, &surroundings, self.programs)
+    }
+
+    fn environment(&self) -> Environment {
+        self.resolve().expect("an environment")
+    }
+}
+
+#[test]
+fn only_the_allow_list_is_inherited_and_secrets_stay_out() {
+    let (world, programs) = (World::new(), Programs::default());
+    let kept = map(&[
+        ("HOME", "/home/u"),
+        ("LC_ALL", "C"),
+        ("PATH", "/usr/bin"),
+        ("XDG_DATA_HOME", "/d"),
+        ("http_proxy", "p"),
+    ]);
+    let mut process = map(&[
+        ("AWS_SECRET_ACCESS_KEY", "s"),
+        ("BASH_ENV", "/x"),
+        ("GITHUB_TOKEN", "t"),
+        ("LC_API_KEY", "k"),
+        ("LD_PRELOAD", "/evil.so"),
+        ("PYTHONPATH", "/x"),
+        ("RYE_PYTHON", "/x"),
+        ("SSH_AUTH_SOCK", "/s"),
+        ("UNKNOWN", "u"),
+        ("XDG_RUNTIME_DIR", "/run"),
+    ]);
+    process.extend(kept.clone());
+    let run = Run { process, ..Run::new(&world, &programs) };
+    assert_eq!(run.environment(), Environment { variables: kept, ..Environment::default() });
+}
+
+#[test]
+fn a_user_passes_further_variables_and_secrets_by_name() {
+    let (world, programs) = (World::new(), Programs::default());
+    let process = map(&[("GITHUB_TOKEN", "t"), ("MY_TOKEN", "m"), ("MY_X", "x"), ("OTHER", "o")]);
+    let policy = policy_passing(&["GITHUB_TOKEN", "MY_*"]);
+    let run = Run { process, policy, ..Run::new(&world, &programs) };
+    assert_eq!(run.environment().variables, map(&[("GITHUB_TOKEN", "t"), ("MY_X", "x")]));
+}
+
+#[test]
+fn an_element_gets_the_secrets_it_names_and_no_others() {
+    let (world, programs) = (World::new(), Programs::default());
+    world.write("project/.env", "DB_PASSWORD=from-file\nGITHUB_TOKEN=weak\nPLAIN=p\n");
+    let process = map(&[("GITHUB_TOKEN", "t"), ("OPENAI_API_KEY", "k"), ("AWS_REGION", "r")]);
+    let tool = json!({"pass": ["GITHUB_TOKEN", "ABSENT"], "secrets": ["DB_PASSWORD"], "env": {"KEY": "${OPENAI_API_KEY}"}});
+    let environment = Run { process, tool, ..Run::new(&world, &programs) }.environment();
+    assert_eq!(
+        environment.variables,
+        map(&[("DB_PASSWORD", "from-file"), ("GITHUB_TOKEN", "t"), ("KEY", "k"), ("PLAIN", "p")])
+    );
+    let keys = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        environment.contributed,
+        [
+            (".env".to_owned(), keys(&["PLAIN"])),
+            ("tool".to_owned(), keys(&["DB_PASSWORD", "GITHUB_TOKEN", "KEY"]))
+        ]
+    );
+}
+
+#[test]
+fn the_tool_wins_over_the_runtime_which_wins_over_the_process_and_dotenv_is_weakest() {
+    let (world, programs) = (World::new(), Programs::default());
+    world.write("project/.env", "A=file\nB=file\nC=file\nD=file\n");
+    let process = map(&[("A", "process"), ("B", "process"), ("C", "process"), ("LANG", "process")]);
+    let run = Run {
+        process,
+        policy: policy_passing(&["A", "B", "C"]),
+        runtime: json!({"env": {"A": "runtime", "B": "runtime", "LANG": "runtime", "SAW": "${B}${D}"}}),
+        tool: json!({"env": {"A": "tool", "ALSO": "${A}", "NUMBER": 1, "FLAG": true, "LANG": null}}),
+        ..Run::new(&world, &programs)
+    };
+    assert_eq!(
+        run.environment().variables,
+        map(&[
+            ("A", "tool"),
+            ("ALSO", "tool"),
+            ("B", "runtime"),
+            ("C", "process"),
+            ("D", "file"),
+            ("FLAG", "true"),
+            ("NUMBER", "1"),
+            ("SAW", "runtimefile"),
+        ])
+    );
+}
+
+#[test]
+fn a_reference_prefers_the_process_to_dotenv() {
+    let (world, programs) = (World::new(), Programs::default());
+    world.write("project/.env", "FOO=file\n");
+    let tool =
+        json!({"env": {"SAW": "${FOO}", "HOME_OR": "${HOME:-/nowhere}", "SET": "${CARGO_HOME:-${HOME}/x}"}});
+    let process = map(&[("FOO", "process"), ("HOME", "/home/u")]);
+    let variables =
+        Run { process, tool: tool.clone(), ..Run::new(&world, &programs) }.environment().variables;
+    let expected = [
+        ("FOO", "file"),
+        ("HOME", "/home/u"),
+        ("HOME_OR", "/home/u"),
+        ("SAW", "process"),
+        ("SET", "/home/u/x"),
+    ];
+    assert_eq!(variables, map(&expected));
+    let variables = Run { tool, ..Run::new(&world, &programs) }.environment().variables;
+    assert_eq!(variables, map(&[("FOO", "file"), ("HOME_OR", "/nowhere"), ("SAW", "file"), ("SET", "/x")]));
+}
+
+#[test]
+fn no_element_sets_or_passes_what_is_reserved_or_malformed() {
+    let (world, programs) = (World::new(), Programs::default());
+    let reserved = |name: &str| EnvironmentError::Reserved { item: "tool".to_owned(), name: name.to_owned() };
+    let name = |name: &str| EnvironmentError::Name { item: "tool".to_owned(), name: name.to_owned() };
+    let shape = |key: &str, expected| shape("tool", key, expected);
+    let cases = [
+        (json!({"env": {"LD_PRELOAD": "/x"}}), reserved("LD_PRELOAD")),
+        (json!({"env": {"ld_preload": "/x"}}), reserved("ld_preload")),
+        (json!({"env": {"RYE_PYTHON": "/x"}}), reserved("RYE_PYTHON")),
+        (json!({"env": {"USER_SPACE": "/x"}}), reserved("USER_SPACE")),
+        (json!({"pass": ["DYLD_INSERT_LIBRARIES"]}), reserved("DYLD_INSERT_LIBRARIES")),
+        (json!({"secrets": ["RYE_KEY"]}), reserved("RYE_KEY")),
+        (json!({"env": {"A=B": "x"}}), name("A=B")),
+        (json!({"env": {"": "x"}}), name("")),
+        (json!({"env": {"1A": "x"}}), name("1A")),
+        (json!({"env": {"BASH_FUNC_x%%": "() { evil; }"}}), name("BASH_FUNC_x%%")),
+        (json!({"pass": ["*"]}), name("*")),
+        (json!({"env": {"A": []}}), shape("env_config.env.A", "a text, a number or a boolean")),
+        (json!({"env": []}), shape("env_config.env", "a map of names to values")),
+        (json!({"pass": "A"}), shape("env_config.pass", "a list of variable names")),
+        (json!({"interpreter": "python"}), shape("env_config.interpreter", "a map")),
+        (json!([]), shape("env_config", "a map")),
+        (
+            json!({"interpreter": {"type": "local_binary", "binary": "x", "var": "LD_PRELOAD"}}),
+            reserved("LD_PRELOAD"),
+        ),
+        (json!({"interpreter": {"type": "system_binary", "binary": "x", "var": "PATH"}}), reserved("PATH")),
+        (json!({"interpreter": {"type": "system_binary", "binary": "x", "var": "A B"}}), name("A B")),
+        (
+            json!({"interpreter": {"type": "magic", "var": "RYE_X"}}),
+            EnvironmentError::UnknownInterpreter { item: "tool".to_owned(), kind: "magic".to_owned() },
+        ),
+    ];
+    for (tool, expected) in cases {
+        let run = Run { tool: tool.clone(), ..Run::new(&world, &programs) };
+        assert_eq!(run.resolve(), Err(expected), "{tool}");
+    }
+    let tool = json!({"env": {"A": "zero\0byte"}});
+    assert!(matches!(
+        Run { tool, ..Run::new(&world, &programs) }.resolve(),
+        Err(EnvironmentError::Value { .. })
+    ));
+    let doubling: Map<String, Value> = (0..40)
+        .map(|index| (format!("A{index}"), json!(format!("${{A{0}:-x}}${{A{0}:-x}}", index.max(1) - 1))))
+        .collect();
+    let run = Run { tool: json!({"env": doubling}), ..Run::new(&world, &programs) };
+    assert!(matches!(
+        run.resolve(),
+        Err(EnvironmentError::Value { reason: "it is longer than 128 KiB", .. })
+    ));
+}
+
+#[test]
+fn the_dotenv_of_an_unapproved_project_is_not_read() {
+    let (world, programs) = (World::new(), Programs::default());
+    world.write("project/.env", "PLAIN=p\nAPI_KEY=k\n");
+    let run = Run {
+        is_approved: false,
+        tool: json!({"pass": ["PLAIN"], "secrets": ["API_KEY"], "env": {"SAW": "${PLAIN}${API_KEY}"}}),
+        ..Run::new(&world, &programs)
+    };
+    let environment = run.environment();
+    assert_eq!(environment.variables, map(&[("SAW", "")]));
+    assert_eq!(environment.notices, ["the project's `.env` is not read: the project is not approved"]);
+}
+
+#[test]
+fn a_dotenv_that_is_a_link_out_too_large_or_no_file_is_ignored() {
+    let (world, programs) = (World::new(), Programs::default());
+    let dotenv = world.project().join(".env");
+    let notices = || Run::new(&world, &programs).environment();
+    let ignored = |reason: &str| Environment {
+        notices: vec![format!("the project's `.env` is ignored: {reason}")],
+        ..Environment::default()
+    };
+    symlink(world.write("secret", "A=1\n"), &dotenv).expect("link");
+    assert_eq!(notices(), ignored("it is a link that leaves the project"));
+    file::remove(&dotenv).expect("removed");
+    file::create_folders(&dotenv, false).expect("folder");
+    assert_eq!(notices(), ignored("it is not a regular file"));
+    file::remove_tree(&dotenv).expect("removed");
+    world.write("project/.env", format!("A={}\n", "x".repeat(64 * 1024)));
+    assert_eq!(notices(), ignored("it is larger than 64 KiB"));
+    world.write("project/.env", b"A=\xff\n");
+    assert_eq!(notices(), ignored("it is not UTF-8"));
+}
+
+fn python() -> Value {
+    json!({"interpreter": {
+        "type": "local_binary", "binary": "python", "candidates": ["python3"],
+        "search_paths": [".venv/bin", "env/bin"], "search_roots": ["{project_path}/sub"],
+        "var": "RYE_PYTHON", "fallback": "python3",
+    }, "env": {"PROJECT_VENV_PYTHON": "${RYE_PYTHON}"}})
+}
+
+#[test]
+fn an_interpreter_is_searched_root_by_root_folder_by_folder_name_by_name() {
+    let (world, programs) = (World::new(), Programs::default());
+    let bin = program(&world, "bin/python3");
+    let path = world.path().join("bin").display().to_string();
+    let run = || Run { process: map(&[("PATH", &path)]), runtime: python(), ..Run::new(&world, &programs) };
+    let found = || run().environment().variables["PROJECT_VENV_PYTHON"].clone();
+    assert_eq!(found(), bin.display().to_string());
+    let order = [
+        "project/env/bin/python3",
+        "project/env/bin/python",
+        "project/.venv/bin/python3",
+        "project/.venv/bin/python",
+        "project/sub/env/bin/python3",
+        "project/sub/.venv/bin/python",
+    ];
+    for relative in order {
+        let path = program(&world, relative);
+        assert_eq!(found(), path.display().to_string());
+    }
+    assert_eq!(programs.asked.borrow().len(), 0);
+}
+
+#[test]
+fn what_is_no_program_is_passed_over() {
+    let (world, programs) = (World::new(), Programs::default());
+    world.write("project/.venv/bin/python", "not executable");
+    file::create_folders(&world.project().join(".venv/bin/python3"), false).expect("folder");
+    let environment = Run { runtime: python(), ..Run::new(&world, &programs) }.environment();
+    assert_eq!(environment.variables, map(&[("PROJECT_VENV_PYTHON", "")]));
+    assert_eq!(
+        environment.notices,
+        ["no interpreter for `RYE_PYTHON` of `runtime` was found: install `python3`"]
+    );
+    assert_eq!(environment.interpreters, [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_venv_link_is_kept_and_its_target_can_be_read() {
+    let (world, programs) = (World::new(), Programs::default());
+    let real = program(&world, "opt/python3.14");
+    let link = world.project().join(".venv/bin/python");
+    file::create_folders(link.parent().expect("folder"), false).expect("folder");
+    symlink(&real, &link).expect("link");
+    let environment = Run { runtime: python(), ..Run::new(&world, &programs) }.environment();
+    assert_eq!(environment.variables["RYE_PYTHON"], link.display().to_string());
+    assert_eq!(environment.interpreters, [link, real]);
+}
+
+#[test]
+fn a_projects_interpreter_serves_only_its_own_tools_once_approved() {
+    let (world, programs) = (World::new(), Programs::default());
+    let local = program(&world, "project/.venv/bin/python");
+    let system = program(&world, "bin/python3");
+    // The user's shell may have the project's own folders on its path.
+    program(&world, "project/.venv/bin/python3");
+    let path = format!(
+        "{}:bin::{}",
+        world.project().join(".venv/bin").display(),
+        world.path().join("bin").display()
+    );
+    for (is_approved, is_project_tool) in [(false, true), (true, false), (false, false)] {
+        let run = Run {
+            process: map(&[("PATH", &path)]),
+            runtime: python(),
+            is_approved,
+            is_project_tool,
+            ..Run::new(&world, &programs)
+        };
+        let environment = run.environment();
+        assert_eq!(environment.variables["RYE_PYTHON"], system.display().to_string());
+        let notice = format!(
+            "`{}` is not used: programs of a project serve only the project's own tools, once it is approved",
+            local.display()
+        );
+        assert!(environment.notices.contains(&notice), "{:?}", environment.notices);
+        assert_eq!(environment.variables["PATH"].contains("project"), is_approved);
+    }
+}
+
+#[test]
+fn a_tool_with_packages_of_its_own_gets_no_interpreter_of_the_project() {
+    let (world, programs) = (World::new(), Programs::default());
+    program(&world, "project/.venv/bin/python");
+    let system = program(&world, "bin/python3");
+    let path = world.path().join("bin").display().to_string();
+    let process = map(&[("PATH", &path)]);
+    let new = Run::new(&world, &programs);
+    let environment = Run { process, runtime: python(), uses_project_programs: false, ..new }.environment();
+    assert_eq!(environment.variables["RYE_PYTHON"], system.display().to_string());
+    assert_eq!(environment.notices, Vec::<String>::new());
+}
+
+#[test]
+fn a_search_cannot_leave_its_root() {
+    let (world, programs) = (World::new(), Programs::default());
+    program(&world, "outside/python");
+    for (folder, name) in
+        [("../outside", "python"), (".", "../outside/python"), ("/outside", "python"), ("", "..")]
+    {
+        let runtime = json!({"interpreter": {
+            "type": "local_binary", "binary": name, "search_paths": [folder], "var": "RYE_PYTHON",
+        }});
+        let environment = Run { runtime, ..Run::new(&world, &programs) }.environment();
+        assert_eq!(environment.variables, BTreeMap::new(), "{folder} {name}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_set_already_counts_only_if_the_policy_passes_it() {
+    let (world, programs) = (World::new(), Programs::default());
+    let (own, system) = (program(&world, "own/python"), program(&world, "bin/python3"));
+    let path = world.path().join("bin").display().to_string();
+    let process = |value: &Path| map(&[("PATH", &path), ("RYE_PYTHON", &value.display().to_string())]);
+    let run = |policy, process| Run { process, runtime: python(), policy, ..Run::new(&world, &programs) };
+    let found = |run: Run<'_>| run.environment().variables["RYE_PYTHON"].clone();
+    assert_eq!(found(run(policy(), process(&own))), system.display().to_string());
+    let passing = || policy_passing(&["RYE_PYTHON"]);
+    assert_eq!(found(run(passing(), process(&own))), own.display().to_string());
+    for wrong in ["python3", "/no/such", "/"] {
+        assert_eq!(found(run(passing(), process(Path::new(wrong)))), system.display().to_string());
+    }
+    let local = program(&world, "project/.venv/bin/python");
+    let unapproved = Run { is_approved: false, ..run(passing(), process(&local)) };
+    assert_eq!(found(unapproved), system.display().to_string());
+}
+
+#[test]
+fn dotenv_cannot_choose_an_interpreter_of_any_name() {
+    let (world, programs) = (World::new(), Programs::default());
+    let evil = program(&world, "project/evil");
+    world.write("project/.env", format!("LILLUX={0}\nRYE_PYTHON={0}\n", evil.display()));
+    let runtime = json!({"interpreter": {"type": "system_binary", "binary": "lillux", "var": "LILLUX"}});
+    let environment = Run { runtime, ..Run::new(&world, &programs) }.environment();
+    assert_eq!(environment.variables, BTreeMap::new());
+    assert!(environment.notices[0].contains("`LILLUX`, `RYE_PYTHON`"), "{:?}", environment.notices);
+}
+
+#[test]
+fn a_command_names_an_interpreter_but_a_projects_item_may_not_run_one() {
+    let world = World::new();
+    let (ruby, rbenv) = (program(&world, "opt/ruby"), program(&world, "bin/rbenv"));
+    let programs = Programs { answer: Some(format!("{}\nmore\n", ruby.display())), ..Programs::default() };
+    let config = json!({"interpreter": {"type": "version_manager", "manager": "rbenv", "binary": "ruby", "var": "RYE_RUBY"}});
+    let process = map(&[("PATH", &world.path().join("bin").display().to_string())]);
+    let run = Run { process: process.clone(), runtime: config.clone(), ..Run::new(&world, &programs) };
+    assert_eq!(run.environment().variables["RYE_RUBY"], ruby.display().to_string());
+    let asked = vec![rbenv.display().to_string(), "which".to_owned(), "ruby".to_owned()];
+    assert_eq!(programs.asked.take(), [asked]);
+
+    let environment = Run { process, tool: config, ..Run::new(&world, &programs) }.environment();
+    assert_eq!(environment.variables.get("RYE_RUBY"), None);
+    assert_eq!(programs.asked.take(), [] as [Vec<String>; 0]);
+    assert!(
+        environment.notices[0].contains("`resolve_cmd` of `tool` is not run"),
+        "{:?}",
+        environment.notices
+    );
+}
+
+#[test]
+fn older_interpreter_names_come_from_the_policy() {
+    let (world, programs) = (World::new(), Programs::default());
+    let python = program(&world, "project/envs/dev/bin/python");
+    let tsx = program(&world, "project/node_modules/.bin/tsx");
+    let run = Run {
+        runtime: json!({"interpreter": {"type": "venv_python", "venv_path": "envs/dev"}}),
+        tool: json!({"interpreter": {"type": "node_modules"}}),
+        ..Run::new(&world, &programs)
+    };
+    let shown = |path: PathBuf| path.display().to_string();
+    assert_eq!(
+        run.environment().variables,
+        map(&[("RYE_NODE", &shown(tsx)), ("RYE_PYTHON", &shown(python))])
+    );
+}
+
+#[test]
+fn an_interpreter_without_a_variable_is_not_looked_for() {
+    let (world, programs) = (World::new(), Programs::default());
+    let tool = json!({"interpreter": {"type": "system_binary", "binary": "sh"}});
+    let environment = Run { tool, ..Run::new(&world, &programs) }.environment();
+    assert_eq!(environment.notices, ["the interpreter of `tool` has no `var`: not looked for"]);
+}
+
+#[test]
+fn a_home_that_is_the_project_keeps_its_programs_on_the_path() {
+    let (world, programs) = (World::new(), Programs::default());
+    let local = program(&world, "project/.local/bin/python3");
+    let project = world.project().display().to_string();
+    let path = format!("{project}/.local/bin");
+    let run = Run {
+        process: map(&[("HOME", &project), ("PATH", &path)]),
+        runtime: python(),
+        is_approved: false,
+        is_project_tool: false,
+        ..Run::new(&world, &programs)
+    };
+    assert_eq!(run.environment().variables["RYE_PYTHON"], local.display().to_string());
+}
+
+const DANGEROUS: [&str; 34] = [
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "DYLD_INSERT_LIBRARIES",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "PYTHONHOME",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "BASH_ENV",
+    "ENV",
+    "PERL5LIB",
+    "PERL5OPT",
+    "RUBYOPT",
+    "RUBYLIB",
+    "PATH",
+    "PIP_INDEX_URL",
+    "UV_INDEX",
+    "npm_config_registry",
+    "GIT_SSH_COMMAND",
+    "OPENAI_BASE_URL",
+    "RYE_PYTHON",
+    "USER_SPACE",
+    "HOME",
+    "SHELL",
+    "IFS",
+    "SSL_CERT_FILE",
+    "https_proxy",
+    "TMPDIR",
+    "JAVA_TOOL_OPTIONS",
+    "CARGO_HOME",
+    "GOFLAGS",
+    "XDG_CONFIG_HOME",
+    "PROMPT_COMMAND",
+];
+
+#[test]
+fn every_known_dangerous_name_is_denied_in_dotenv_in_any_case() {
+    let policy = policy();
+    for name in DANGEROUS {
+        for name in [name.to_owned(), name.to_lowercase(), name.to_uppercase()] {
+            assert!(policy.is_denied_in_dotenv(&name), "{name}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_dotenv_sets_a_denied_variable_nor_reaches_an_unapproved_project(
+        lines in prop::collection::vec(
+            (
+                prop::sample::select(vec!["", "export ", "\u{feff}", " ", "\t", "export\t", "#", "'", "A=\""]),
+                prop_oneof![prop::sample::select(DANGEROUS.to_vec()).prop_map(str::to_owned), "[A-Za-z_]{1,6}", "\\PC{0,6}"],
+                prop::sample::select(vec!["=", " = ", "=\"", "='", ":", "=\0", "=\\"]),
+                "\\PC{0,10}",
+                prop::sample::select(vec!["\n", "\r\n", "\r", "\"\n", "'\n", "\\\n", ""]),
+            ),
+            0..12,
+        ),
+    ) {
+        let text: String = lines.iter().map(|(a, b, c, d, e)| format!("{a}{b}{c}{d}{e}")).collect();
+        let (world, programs) = (World::new(), Programs::default());
+        world.write("project/.env", &text);
+        let approved = Run::new(&world, &programs).environment();
+        let policy = policy();
+        for (name, value) in &approved.variables {
+            prop_assert!(!policy.is_denied_in_dotenv(name), "{name}");
+            prop_assert!(is_name(name) && !value.contains('\0'));
+        }
+        let unapproved = Run { is_approved: false, ..Run::new(&world, &programs) }.environment();
+        prop_assert_eq!(unapproved.variables, BTreeMap::new());
+    }
+}

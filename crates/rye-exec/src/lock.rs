@@ -1,0 +1,512 @@
+//! Whether a chain is still the one that was pinned. Values in, differences out; where lockfiles lie is the engine's
+//! business.
+
+use std::fmt;
+
+pub use lillux::lockfile::{Dependency, Entry, Lockfile, Root, VerifiedDep};
+use serde::Serialize;
+
+/// What a tool resolves to right now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The tool.
+    pub root: Root,
+    /// The tool and what it runs on, element by element.
+    pub chain: Vec<Entry>,
+    /// The files beside the tool that were verified with it; `None` when none had to be.
+    pub verified_deps: Option<Vec<VerifiedDep>>,
+    /// The packages installed for the tool; `None` when nothing was installed yet.
+    pub dependencies: Option<Vec<Dependency>>,
+    /// Nobody vouches for an element: development mode forgives it. Such a chain is never pinned.
+    pub is_forgiven: bool,
+}
+
+impl Resolved {
+    /// The space of the tool itself.
+    #[must_use]
+    pub fn space(&self) -> &str {
+        self.chain.first().map_or("", |entry| entry.space.as_str())
+    }
+
+    /// The lockfile that pins this chain.
+    #[must_use]
+    pub fn to_lockfile(&self, generated_at: String, project: Option<String>) -> Lockfile {
+        Lockfile {
+            lockfile_version: lillux::lockfile::VERSION,
+            generated_at,
+            root: self.root.clone(),
+            resolved_chain: self.chain.clone(),
+            registry: None,
+            verified_deps: self.verified_deps.clone(),
+            project,
+            dependencies: self.dependencies.clone(),
+        }
+    }
+}
+
+/// A bundle of the system space as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// Its space: `system:<bundle>`.
+    pub space: String,
+    /// Its version.
+    pub version: String,
+    /// It is inside the binary.
+    pub is_embedded: bool,
+}
+
+/// Which part of a lockfile does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// The tool itself.
+    Root,
+    /// An element of the chain.
+    Chain,
+    /// A file that is verified with the tool.
+    File,
+    /// An installed package.
+    Dependency,
+}
+
+/// How something differs from what was pinned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "what", rename_all = "lowercase")]
+pub enum What {
+    /// Its content is another.
+    Hash {
+        /// The pinned hash.
+        pinned: String,
+        /// What was found.
+        found: String,
+    },
+    /// It comes from a space of lower precedence than the pinned one.
+    Space {
+        /// The pinned space.
+        pinned: String,
+        /// Where it was found.
+        found: String,
+    },
+    /// A new file in a higher space hides the pinned one.
+    Shadowed {
+        /// The pinned space.
+        pinned: String,
+        /// The space of what hides it.
+        by: String,
+    },
+    /// It has another version.
+    Version {
+        /// The pinned version.
+        pinned: String,
+        /// What was found.
+        found: String,
+    },
+    /// It was pinned, and is not there.
+    Missing,
+    /// It is there, and was not pinned.
+    Added,
+}
+
+/// One thing that is not as it was pinned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// The part it is in.
+    pub part: Part,
+    /// The element's id, the file's path or the package's name.
+    pub element: String,
+    /// How it differs.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let element = rye_item::text::one_line(&self.element);
+        let shown = |text: &str| rye_item::text::one_line(text);
+        match self.part {
+            Part::Root | Part::Chain => write!(formatter, "`{element}`")?,
+            Part::File => write!(formatter, "the file `{element}`")?,
+            Part::Dependency => write!(formatter, "the package `{element}`")?,
+        }
+        match &self.what {
+            What::Hash { pinned, found } => {
+                write!(formatter, " changed: pinned {}, found {}", short(pinned), short(found))
+            }
+            What::Space { pinned, found } => {
+                write!(formatter, " was pinned in {} space, found in {}", shown(pinned), shown(found))
+            }
+            What::Shadowed { pinned, by } => {
+                write!(formatter, " of {} space is hidden by a new one in {} space", shown(pinned), shown(by))
+            }
+            What::Version { pinned, found } => {
+                write!(formatter, " has another version: pinned {}, found {}", shown(pinned), shown(found))
+            }
+            What::Missing => write!(formatter, " was pinned and is not used any more"),
+            What::Added => write!(formatter, " is new: it was not pinned"),
+        }
+    }
+}
+
+/// The beginning of a hash, for showing.
+#[must_use]
+pub fn short(hash: &str) -> String {
+    let clean = rye_item::text::one_line(hash);
+    match clean.char_indices().nth(16) {
+        Some((cut, _)) => format!("{}…", &clean[..cut]),
+        None => clean,
+    }
+}
+
+/// How a lockfile stands to a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Everything is as it was pinned.
+    Holds,
+    /// Everything that differs belongs to a bundle that was upgraded.
+    Stale {
+        /// Which, in words.
+        why: String,
+    },
+    /// Something else than what was pinned would run; the first difference is the one to tell.
+    Differs(Vec<Difference>),
+}
+
+/// Compares a lockfile with what the tool resolves to now. An upgraded bundle excuses its own elements and what they
+/// run on, which is system space by the law of precedence; it excuses nothing before them.
+#[must_use]
+pub fn compare(pinned: &Lockfile, found: &Resolved, providers: &[Provider]) -> Comparison {
+    let upgraded = pinned.resolved_chain.iter().position(|entry| upgrade(entry, providers).is_some());
+    let strict = upgraded.unwrap_or(usize::MAX);
+    let why = upgraded.and_then(|index| upgrade(&pinned.resolved_chain[index], providers));
+    let tail = found.chain.iter().skip(strict);
+    // The excuse holds for system space alone, and only where the pinned element is still the next one.
+    let is_excusable = tail.clone().all(|entry| is_system(&entry.space))
+        && tail
+            .clone()
+            .next()
+            .zip(pinned.resolved_chain.get(strict))
+            .is_some_and(|(now, before)| (&now.item_id, &now.space) == (&before.item_id, &before.space));
+    let differences = differences(pinned, found);
+    match why {
+        _ if differences.is_empty() => Comparison::Holds,
+        Some(why) if is_excusable => {
+            let is_strict = |difference: &&(usize, Difference)| difference.0 < strict;
+            let left: Vec<Difference> =
+                differences.iter().filter(is_strict).map(|(_, difference)| difference.clone()).collect();
+            if left.is_empty() { Comparison::Stale { why } } else { Comparison::Differs(left) }
+        }
+        Some(_) | None => {
+            Comparison::Differs(differences.into_iter().map(|(_, difference)| difference).collect())
+        }
+    }
+}
+
+/// What became of the bundle of a pinned element, if it was upgraded since.
+fn upgrade(pinned: &Entry, providers: &[Provider]) -> Option<String> {
+    let provider = providers.iter().find(|provider| provider.space == pinned.space)?;
+    let before = pinned.provider_version.as_deref()?;
+    let now = provider.version.as_str();
+    // The binary vouches for whatever it holds. A folder may be put back to what its signer has withdrawn.
+    let is_upgrade = before != now
+        && (provider.is_embedded
+            || matches!(
+                (semver::Version::parse(before), semver::Version::parse(now)),
+                (Ok(before), Ok(now)) if now > before
+            ));
+    let bundle = provider.space.strip_prefix("system:").unwrap_or(&provider.space);
+    let (before, now) = (rye_item::text::one_line(before), rye_item::text::one_line(now));
+    is_upgrade.then(|| format!("the bundle `{bundle}` was upgraded from {before} to {now}"))
+}
+
+fn is_system(space: &str) -> bool {
+    space.starts_with("system:")
+}
+
+/// The precedence of a space by its label; a label nobody knows is below all.
+fn precedence(space: &str) -> u8 {
+    match space {
+        "project" => 3,
+        "user" => 2,
+        system if is_system(system) => 1,
+        _ => 0,
+    }
+}
+
+/// Everything that differs, with its position in the chain.
+fn differences(pinned: &Lockfile, found: &Resolved) -> Vec<(usize, Difference)> {
+    let mut all = Vec::new();
+    let mut note = |position: usize, part: Part, element: &str, what: What| {
+        all.push((position, Difference { part, element: element.to_owned(), what }));
+    };
+    let root = &pinned.root;
+    if root.tool_id != found.root.tool_id {
+        note(0, Part::Root, &root.tool_id, What::Missing);
+    }
+    if root.version != found.root.version {
+        let what = What::Version { pinned: root.version.clone(), found: found.root.version.clone() };
+        note(0, Part::Root, &root.tool_id, what);
+    }
+    let (before, now) = (&pinned.resolved_chain, &found.chain);
+    let mut is_root_told = false;
+    for position in 0..before.len().max(now.len()) {
+        let what = match (before.get(position), now.get(position)) {
+            (Some(old), Some(new)) if old.item_id == new.item_id => element_difference(old, new),
+            (Some(old), Some(new)) => {
+                if !before.iter().any(|entry| entry.item_id == new.item_id) {
+                    note(position, Part::Chain, &new.item_id, What::Added);
+                }
+                if !now.iter().any(|entry| entry.item_id == old.item_id) {
+                    note(position, Part::Chain, &old.item_id, What::Missing);
+                }
+                // Both are there, in another order: the first that is out of place is told.
+                (now.iter().any(|entry| entry.item_id == old.item_id)
+                    && before.iter().any(|entry| entry.item_id == new.item_id))
+                .then_some(What::Missing)
+            }
+            (Some(_), None) => Some(What::Missing),
+            (None, Some(_)) => Some(What::Added),
+            (None, None) => None,
+        };
+        if let Some(what) = what {
+            is_root_told |= position == 0;
+            let element = before.get(position).or_else(|| now.get(position));
+            note(position, Part::Chain, element.map_or("", |entry| entry.item_id.as_str()), what);
+        }
+    }
+    if root.integrity != found.root.integrity && !is_root_told {
+        let what = What::Hash { pinned: root.integrity.clone(), found: found.root.integrity.clone() };
+        note(0, Part::Root, &root.tool_id, what);
+    }
+    let files = |list: &[VerifiedDep]| {
+        list.iter().map(|file| (file.path.clone(), file.integrity.clone())).collect::<Vec<_>>()
+    };
+    let packages = |list: &[Dependency]| {
+        list.iter()
+            .map(|package| (format!("{} {}", package.name, package.version), package.integrity.clone()))
+            .collect::<Vec<_>>()
+    };
+    // Nothing is known of what was not looked at on either side.
+    if let (Some(old), Some(new)) = (&pinned.verified_deps, &found.verified_deps) {
+        for (element, what) in list_differences(&files(old), &files(new)) {
+            note(0, Part::File, &element, what);
+        }
+    }
+    if let (Some(old), Some(new)) = (&pinned.dependencies, &found.dependencies) {
+        for (element, what) in list_differences(&packages(old), &packages(new)) {
+            note(0, Part::Dependency, &element, what);
+        }
+    }
+    all
+}
+
+fn element_difference(old: &Entry, new: &Entry) -> Option<What> {
+    if old.space != new.space {
+        let (pinned, found) = (old.space.clone(), new.space.clone());
+        return Some(if precedence(&found) > precedence(&pinned) {
+            What::Shadowed { pinned, by: found }
+        } else {
+            What::Space { pinned, found }
+        });
+    }
+    (old.integrity != new.integrity)
+        .then(|| What::Hash { pinned: old.integrity.clone(), found: new.integrity.clone() })
+}
+
+/// Name and hash on both sides, in any order.
+fn list_differences(old: &[(String, String)], new: &[(String, String)]) -> Vec<(String, What)> {
+    let hash_in = |list: &[(String, String)], name: &str| {
+        list.iter().find(|(known, _)| known == name).map(|(_, hash)| hash.clone())
+    };
+    let changed = old.iter().filter_map(|(name, pinned)| match hash_in(new, name) {
+        None => Some((name.clone(), What::Missing)),
+        Some(found) if found != *pinned => Some((name.clone(), What::Hash { pinned: pinned.clone(), found })),
+        Some(_) => None,
+    });
+    let added = new.iter().filter(|(name, _)| hash_in(old, name).is_none());
+    changed.chain(added.map(|(name, _)| (name.clone(), What::Added))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(text: &str) -> String {
+        lillux::Digest::of(text.as_bytes()).to_hex()
+    }
+
+    fn entry(id: &str, space: &str, content: &str, version: &str) -> Entry {
+        Entry {
+            item_id: id.to_owned(),
+            space: space.to_owned(),
+            tool_type: None,
+            executor_id: None,
+            integrity: hash(content),
+            provider_id: Some(space.trim_start_matches("system:").to_owned()),
+            provider_version: Some(version.to_owned()),
+        }
+    }
+
+    /// A project tool on a runtime and a primitive of the bundle `core` at 1.0.0.
+    fn chain() -> Resolved {
+        of(vec![
+            entry("team/x", "project", "tool", "1.0.0"),
+            entry("rye/runtime", "system:core", "runtime", "1.0.0"),
+            entry("rye/primitive", "system:core", "primitive", "1.0.0"),
+        ])
+    }
+
+    fn of(chain: Vec<Entry>) -> Resolved {
+        Resolved {
+            root: Root {
+                tool_id: chain[0].item_id.clone(),
+                version: "1.0.0".to_owned(),
+                integrity: chain[0].integrity.clone(),
+                provider_id: None,
+                provider_version: None,
+            },
+            chain,
+            verified_deps: None,
+            dependencies: None,
+            is_forgiven: false,
+        }
+    }
+
+    fn core(version: &str, is_embedded: bool) -> Vec<Provider> {
+        vec![Provider { space: "system:core".to_owned(), version: version.to_owned(), is_embedded }]
+    }
+
+    fn pin(resolved: &Resolved) -> Lockfile {
+        resolved.to_lockfile("2026-01-02T03:04:05.000000+00:00".to_owned(), None)
+    }
+
+    fn told(pinned: &Resolved, found: &Resolved) -> Vec<String> {
+        match compare(&pin(pinned), found, &core("1.0.0", true)) {
+            Comparison::Differs(all) => all.iter().map(ToString::to_string).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_same_chain_holds() {
+        assert_eq!(compare(&pin(&chain()), &chain(), &core("1.0.0", true)), Comparison::Holds);
+        assert_eq!(compare(&pin(&chain()), &chain(), &[]), Comparison::Holds);
+    }
+
+    #[test]
+    fn each_way_to_differ_is_told() {
+        let mut edited = chain();
+        edited.chain[0].integrity = hash("edited");
+        edited.root.integrity = hash("edited");
+        let (old, new) = (short(&hash("tool")), short(&hash("edited")));
+        assert_eq!(told(&chain(), &edited), [format!("`team/x` changed: pinned {old}, found {new}")]);
+
+        let mut shadowed = chain();
+        shadowed.chain[1] = entry("rye/runtime", "project", "evil", "1.0.0");
+        let hidden = "`rye/runtime` of system:core space is hidden by a new one in project space";
+        assert_eq!(told(&chain(), &shadowed), [hidden]);
+        let back = "`rye/runtime` was pinned in project space, found in system:core";
+        assert_eq!(told(&shadowed, &chain()), [back]);
+
+        let mut longer = chain();
+        longer.chain.insert(1, entry("team/wrapper", "project", "wrapper", "1.0.0"));
+        assert_eq!(told(&chain(), &longer)[0], "`team/wrapper` is new: it was not pinned");
+        assert_eq!(told(&longer, &chain())[0], "`team/wrapper` was pinned and is not used any more");
+
+        let mut swapped = chain();
+        swapped.chain.swap(1, 2);
+        assert_eq!(told(&chain(), &swapped)[0], "`rye/runtime` was pinned and is not used any more");
+
+        let mut newer = chain();
+        newer.root.version = "2.0.0".to_owned();
+        assert_eq!(told(&chain(), &newer), ["`team/x` has another version: pinned 1.0.0, found 2.0.0"]);
+    }
+
+    #[test]
+    fn a_root_that_contradicts_its_own_chain_does_not_hold() {
+        let mut lockfile = pin(&chain());
+        lockfile.root.integrity = hash("other");
+        assert!(matches!(compare(&lockfile, &chain(), &[]), Comparison::Differs(_)));
+        lockfile = pin(&chain());
+        lockfile.root.tool_id = "team/y".to_owned();
+        assert!(matches!(compare(&lockfile, &chain(), &[]), Comparison::Differs(_)));
+        lockfile = pin(&chain());
+        lockfile.resolved_chain.clear();
+        assert!(matches!(compare(&lockfile, &chain(), &[]), Comparison::Differs(_)));
+    }
+
+    #[test]
+    fn files_and_packages_are_compared_where_both_sides_know_them() {
+        let file =
+            |path: &str, content: &str| VerifiedDep { path: path.to_owned(), integrity: hash(content) };
+        let package = |integrity: &str| Dependency {
+            name: "left".to_owned(),
+            version: "1".to_owned(),
+            integrity: integrity.to_owned(),
+        };
+        let mut old = chain();
+        let mut new = chain();
+        old.verified_deps = Some(vec![file("a.py", "a"), file("b.py", "b")]);
+        assert_eq!(compare(&pin(&old), &new, &[]), Comparison::Holds);
+        new.verified_deps = Some(vec![file("c.py", "c"), file("b.py", "changed")]);
+        old.dependencies = Some(vec![package("one")]);
+        new.dependencies = Some(vec![package("two")]);
+        let (pinned, found) = (short(&hash("b")), short(&hash("changed")));
+        assert_eq!(
+            told(&old, &new),
+            [
+                "the file `a.py` was pinned and is not used any more".to_owned(),
+                format!("the file `b.py` changed: pinned {pinned}, found {found}"),
+                "the file `c.py` is new: it was not pinned".to_owned(),
+                "the package `left 1` changed: pinned one, found two".to_owned(),
+            ]
+        );
+    }
+
+    /// The chain after the bundle was upgraded: another runtime on another primitive.
+    fn after_upgrade() -> Resolved {
+        of(vec![
+            entry("team/x", "project", "tool", "1.0.0"),
+            entry("rye/runtime", "system:core", "runtime 2", "1.1.0"),
+            entry("rye/native", "system:core", "native", "1.1.0"),
+        ])
+    }
+
+    #[test]
+    fn an_upgraded_bundle_makes_a_lockfile_stale() {
+        let why = "the bundle `core` was upgraded from 1.0.0 to 1.1.0".to_owned();
+        for is_embedded in [true, false] {
+            let comparison = compare(&pin(&chain()), &after_upgrade(), &core("1.1.0", is_embedded));
+            assert_eq!(comparison, Comparison::Stale { why: why.clone() });
+        }
+        assert_eq!(compare(&pin(&chain()), &chain(), &core("1.1.0", true)), Comparison::Holds);
+        let back = compare(&pin(&after_upgrade()), &chain(), &core("1.0.0", true));
+        assert!(matches!(back, Comparison::Stale { .. }), "{back:?}");
+    }
+
+    #[test]
+    fn an_upgrade_excuses_nothing_of_others() {
+        let differs = |found: &Resolved, providers: &[Provider]| {
+            let comparison = compare(&pin(&chain()), found, providers);
+            assert!(matches!(comparison, Comparison::Differs(_)), "{comparison:?}");
+        };
+        let mut edited = after_upgrade();
+        edited.chain[0].integrity = hash("edited");
+        edited.root.integrity = hash("edited");
+        differs(&edited, &core("1.1.0", true));
+        let mut shadowed = after_upgrade();
+        shadowed.chain[1].space = "user".to_owned();
+        differs(&shadowed, &core("1.1.0", true));
+        let mut elsewhere = after_upgrade();
+        elsewhere.chain[1].space = "system:other".to_owned();
+        differs(&elsewhere, &core("1.1.0", true));
+        let mut inserted = after_upgrade();
+        inserted.chain.insert(1, entry("team/wrapper", "system:other", "wrapper", "1.0.0"));
+        differs(&inserted, &core("1.1.0", true));
+        differs(&after_upgrade(), &core("1.0.0", true));
+        differs(&after_upgrade(), &core("0.9.0", false));
+        differs(&after_upgrade(), &core("newest", false));
+        let mut shorter = chain();
+        shorter.chain.truncate(1);
+        differs(&shorter, &core("1.1.0", true));
+    }
+}

@@ -1,0 +1,346 @@
+//! From policy to confinement: what the settings say, what the signed tool declares, and where things are, become what a
+//! process may touch. The settings bound the tool: it can ask for less, and for paths, never for what is hidden.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading};
+use lillux::process::Limits;
+use rye_item::text::one_line;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::native::Access;
+
+/// Parts of a project's `.ai` that tools read but do not change.
+const KEPT_IN_PROJECT: [&str; 4] = ["threads", "config", "lockfiles", "bundles"];
+
+/// How much a process is held to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Nothing: only the user's own settings can say so.
+    Off,
+    /// Writes stay in the project, secrets stay hidden.
+    #[default]
+    Standard,
+    /// Only what is declared.
+    Strict,
+}
+
+/// The `sandbox` settings.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Policy {
+    #[serde(default)]
+    level: Level,
+    #[serde(default = "refuse")]
+    on_missing: OnMissing,
+    #[serde(default)]
+    network: bool,
+    #[serde(default)]
+    hidden: Vec<String>,
+    #[serde(default)]
+    sockets: Vec<String>,
+    #[serde(default)]
+    system_read: Vec<String>,
+    #[serde(default)]
+    allowed_hosts: Vec<String>,
+    #[serde(default)]
+    limits: Bounds,
+}
+
+fn refuse() -> OnMissing {
+    OnMissing::Refuse
+}
+
+/// What a signed tool declares.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Declared {
+    level: Option<Level>,
+    network: Option<bool>,
+    #[serde(default)]
+    read: Vec<String>,
+    #[serde(default)]
+    write: Vec<String>,
+    #[serde(default)]
+    allowed_hosts: Vec<String>,
+    #[serde(default)]
+    limits: Bounds,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bounds {
+    processes: Option<u32>,
+    file_megabytes: Option<u64>,
+    open_files: Option<u64>,
+    memory_megabytes: Option<u64>,
+    output_kib: Option<u64>,
+    result_megabytes: Option<u64>,
+}
+
+/// Where things are on this machine. All absolute.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The project's folder.
+    pub project: PathBuf,
+    /// Its `.ai`.
+    pub project_ai: PathBuf,
+    /// The user's `.ai`.
+    pub user_ai: PathBuf,
+    /// The user's home.
+    pub home: PathBuf,
+    /// The cache folder.
+    pub cache: PathBuf,
+    /// The folder of the signing key.
+    pub signing_keys: PathBuf,
+    /// The run's own temporary folder, which exists.
+    pub temporary: PathBuf,
+    /// What the run itself must be able to read: the tool's folder, its interpreter, its dependencies.
+    pub needed: Vec<PathBuf>,
+}
+
+/// What a run may do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How much it is held to.
+    pub level: Level,
+    /// For a process. `None` when the policy is off.
+    pub confinement: Option<Confinement>,
+    /// Its bounds.
+    pub limits: Limits,
+    /// For a native tool.
+    pub access: Access,
+}
+
+/// Why no plan could be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SandboxError {
+    /// The settings are not understood.
+    #[error("the `sandbox` settings are not understood: {reason}; correct execution/sandbox.yaml")]
+    Policy {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The tool's declaration is not understood.
+    #[error("the tool's `sandbox` is not understood: {reason}; correct the tool and sign it again")]
+    Declared {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The tool asks for what it may not have.
+    #[error("the tool asks for `{path}`, {reason}")]
+    Denied {
+        /// What it asks for.
+        path: String,
+        /// Why it may not.
+        reason: &'static str,
+    },
+}
+
+/// Makes the plan of a run. `variables` are those of the caller that the settings may name (`$SSH_AUTH_SOCK`).
+///
+/// # Errors
+/// When settings or declaration are not understood, or the tool asks for what it may not have.
+pub fn plan(
+    settings: &Value,
+    declared: Option<&Value>,
+    places: &Places,
+    variables: &BTreeMap<String, String>,
+) -> Result<Plan, SandboxError> {
+    let policy: Policy = parse(settings).map_err(|reason| SandboxError::Policy { reason })?;
+    let declared: Declared = declared
+        .map_or_else(|| Ok(Declared::default()), parse)
+        .map_err(|reason| SandboxError::Declared { reason })?;
+    let level = declared.level.map_or(policy.level, |level| level.max(policy.level));
+    let limits =
+        policy.limits.within(&Bounds::default()).and_then(|_| policy.limits.within(&declared.limits))?;
+    let hosts = [policy.allowed_hosts.clone(), declared.allowed_hosts.clone()].concat();
+    if level == Level::Off {
+        let access = Access {
+            write: vec![PathBuf::from("/")],
+            hidden: vec![places.signing_keys.clone()],
+            read_only: Vec::new(),
+            network: true,
+            allowed_hosts: hosts,
+        };
+        return Ok(Plan { level, confinement: None, limits, access });
+    }
+    let mut hidden = configured(&policy.hidden, places, variables)?;
+    hidden.push(places.signing_keys.clone());
+    let mut read_only: Vec<PathBuf> =
+        KEPT_IN_PROJECT.iter().map(|name| places.project_ai.join(name)).collect();
+    read_only.extend([places.project.join("lockfiles"), places.user_ai.clone(), places.cache.clone()]);
+    let mut write = vec![real(&places.temporary)];
+    if level == Level::Standard {
+        write.push(real(&places.project));
+    }
+    for text in &declared.write {
+        write.push(asked(text, places, &hidden, &read_only)?);
+    }
+    let read = match level {
+        Level::Off | Level::Standard => Reading::Everything,
+        Level::Strict => {
+            let mut read = configured(&policy.system_read, places, variables)?;
+            read.extend(places.needed.iter().cloned());
+            for text in &declared.read {
+                read.push(asked(text, places, &hidden, &[])?);
+            }
+            Reading::Only(read)
+        }
+    };
+    let network = policy.network && declared.network.unwrap_or(level != Level::Strict);
+    let access = Access {
+        write: write.clone(),
+        hidden: hidden.clone(),
+        read_only: read_only.clone(),
+        network,
+        allowed_hosts: hosts,
+    };
+    let confinement = Confinement {
+        read,
+        write,
+        read_only,
+        hidden,
+        sockets: configured(&policy.sockets, places, variables)?,
+        network: if network { Network::Open } else { Network::Closed },
+        on_missing: policy.on_missing,
+        namespaces: Namespaces::Auto,
+    };
+    Ok(Plan { level, confinement: Some(confinement), limits, access })
+}
+
+/// A list would pass for a record of that many fields.
+fn parse<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+    if !value.is_object() {
+        return Err("it has no keys".to_owned());
+    }
+    T::deserialize(value).map_err(|error| one_line(&error.to_string()))
+}
+
+impl Bounds {
+    /// These bounds, tightened by the tool's. A tool cannot loosen them.
+    fn within(&self, tool: &Self) -> Result<Limits, SandboxError> {
+        let ordinary = Limits::default();
+        let bytes = |own: Option<u64>, tool: Option<u64>, scale: u64, ordinary: u64| {
+            let own = own.map_or(ordinary, |own| own.saturating_mul(scale));
+            tool.map_or(own, |tool| own.min(tool.saturating_mul(scale)))
+        };
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let own = self.processes.unwrap_or(ordinary.processes);
+        let limits = Limits {
+            processes: tool.processes.map_or(own, |tool| own.min(tool)),
+            file_bytes: bytes(self.file_megabytes, tool.file_megabytes, 1 << 20, ordinary.file_bytes),
+            open_files: bytes(self.open_files, tool.open_files, 1, ordinary.open_files),
+            memory_bytes: match (self.memory_megabytes, tool.memory_megabytes) {
+                (None, None) => None,
+                (own, tool) => Some(bytes(own, tool, 1 << 20, u64::MAX)),
+            },
+            kept_bytes: size(bytes(self.output_kib, tool.output_kib, 1 << 10, ordinary.kept_bytes as u64)),
+            result_bytes: size(bytes(
+                self.result_megabytes,
+                tool.result_megabytes,
+                1 << 20,
+                ordinary.result_bytes as u64,
+            )),
+        };
+        if limits.processes == 0 || limits.open_files < 4 || limits.memory_bytes == Some(0) {
+            let reason = "no program runs without a process, four open files and memory".to_owned();
+            let is_own = self.processes == Some(0)
+                || self.open_files.is_some_and(|count| count < 4)
+                || self.memory_megabytes == Some(0);
+            return Err(if is_own {
+                SandboxError::Policy { reason }
+            } else {
+                SandboxError::Declared { reason }
+            });
+        }
+        Ok(limits)
+    }
+}
+
+/// Paths of the settings: absolute, below home (`~/x`), or in a variable (`$X`). A variable that is not set, or holds no
+/// absolute path, names nothing.
+fn configured(
+    texts: &[String],
+    places: &Places,
+    variables: &BTreeMap<String, String>,
+) -> Result<Vec<PathBuf>, SandboxError> {
+    let mut paths = Vec::new();
+    for text in texts {
+        let path = match text.strip_prefix('$') {
+            Some(name) => match variables.get(name).map(PathBuf::from).filter(|path| is_plain(path)) {
+                Some(path) => path,
+                None => continue,
+            },
+            None if text == "~" => places.home.clone(),
+            None => {
+                text.strip_prefix("~/").map_or_else(|| PathBuf::from(text), |rest| places.home.join(rest))
+            }
+        };
+        if !is_plain(&path) {
+            let reason = format!("`{}` is not an absolute path without `..`", one_line(text));
+            return Err(SandboxError::Policy { reason });
+        }
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// A path a tool asks for: below the project (`{project_path}/x`), below home (`~/x`), or absolute. A link in the
+/// project or the home folder cannot lead it elsewhere.
+fn asked(
+    text: &str,
+    places: &Places,
+    hidden: &[PathBuf],
+    closed: &[PathBuf],
+) -> Result<PathBuf, SandboxError> {
+    let denied = |reason| SandboxError::Denied { path: one_line(text), reason };
+    let below = |base: &Path, rest: &str| {
+        let rest = rest.trim_start_matches('/');
+        if !is_plain(&Path::new("/").join(rest)) {
+            return Err(denied("which leads upwards"));
+        }
+        let (base, path) = (real(base), real(&base.join(rest)));
+        if path.starts_with(&base) { Ok(path) } else { Err(denied("which a link leads elsewhere")) }
+    };
+    let starts =
+        |prefix: &str| text.strip_prefix(prefix).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let path = if let Some(rest) = starts("{project_path}") {
+        below(&places.project, rest)?
+    } else if let Some(rest) = starts("~") {
+        below(&places.home, rest)?
+    } else if is_plain(Path::new(text)) {
+        real(Path::new(text))
+    } else {
+        return Err(denied("which is neither absolute nor below `{project_path}` or `~`"));
+    };
+    let lies_in = |others: &[PathBuf]| others.iter().any(|other| path.starts_with(real(other)));
+    if lies_in(hidden) {
+        return Err(denied("which is hidden from tools"));
+    }
+    if lies_in(closed) {
+        return Err(denied("which tools do not change"));
+    }
+    Ok(path)
+}
+
+fn is_plain(path: &Path) -> bool {
+    path.is_absolute() && !path.components().any(|part| part == Component::ParentDir)
+}
+
+/// Follows links as far as the path exists.
+fn real(path: &Path) -> PathBuf {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Ok(real), _, _) => real,
+        (Err(_), Some(parent), Some(name)) => real(parent).join(name),
+        (Err(_), _, _) => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[path = "sandbox_tests.rs"]
+mod tests;

@@ -1,0 +1,197 @@
+//! What settings and tools may and may not say of the sandbox.
+
+use serde_json::json;
+
+use super::*;
+
+struct World {
+    _folder: tempfile::TempDir,
+    root: PathBuf,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("a real path");
+        for path in
+            ["home/.ai/config/keys/signing", "home/.ssh", "home/data", "project/.ai/config", "project/out"]
+        {
+            lillux::file::create_folders(&root.join(path), false).expect("folders");
+        }
+        for path in ["cache/run", "outside"] {
+            lillux::file::create_folders(&root.join(path), false).expect("folders");
+        }
+        Self { _folder: folder, root }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    fn plan(&self, settings: &Value, declared: Option<&Value>) -> Result<Plan, SandboxError> {
+        let places = Places {
+            project: self.at("project"),
+            project_ai: self.at("project/.ai"),
+            user_ai: self.at("home/.ai"),
+            home: self.at("home"),
+            cache: self.at("cache"),
+            signing_keys: self.at("home/.ai/config/keys/signing"),
+            temporary: self.at("cache/run"),
+            needed: vec![self.at("home/.ai/tools")],
+        };
+        let variables = BTreeMap::from([
+            ("SSH_AUTH_SOCK".to_owned(), "/run/agent".to_owned()),
+            ("ODD".to_owned(), "relative".to_owned()),
+        ]);
+        plan(settings, declared, &places, &variables)
+    }
+
+    fn confinement(&self, settings: &Value, declared: &Value) -> Confinement {
+        self.plan(settings, Some(declared)).expect("a plan").confinement.expect("confined")
+    }
+}
+
+fn settings() -> Value {
+    json!({"network": true, "hidden": ["~/.ssh", "/etc/shadow"], "sockets": ["$SSH_AUTH_SOCK", "$UNSET", "$ODD"],
+           "system_read": ["/usr"], "on_missing": "warn"})
+}
+
+#[test]
+fn the_standard_opens_the_project_and_hides_the_keys() {
+    let world = World::new();
+    let plan = world.plan(&settings(), None).expect("a plan");
+    assert_eq!(plan.level, Level::Standard);
+    let expected = Confinement {
+        read: Reading::Everything,
+        write: vec![world.at("cache/run"), world.at("project")],
+        read_only: vec![
+            world.at("project/.ai/threads"),
+            world.at("project/.ai/config"),
+            world.at("project/.ai/lockfiles"),
+            world.at("project/.ai/bundles"),
+            world.at("project/lockfiles"),
+            world.at("home/.ai"),
+            world.at("cache"),
+        ],
+        hidden: vec![
+            world.at("home/.ssh"),
+            PathBuf::from("/etc/shadow"),
+            world.at("home/.ai/config/keys/signing"),
+        ],
+        sockets: vec![PathBuf::from("/run/agent")],
+        network: Network::Open,
+        on_missing: OnMissing::Warn,
+        namespaces: Namespaces::Auto,
+    };
+    assert_eq!(plan.access.write, expected.write);
+    assert_eq!((plan.access.hidden, plan.access.network), (expected.hidden.clone(), true));
+    assert_eq!(plan.confinement, Some(expected));
+    assert_eq!(plan.limits, Limits::default());
+}
+
+#[test]
+fn strict_opens_only_what_is_declared() {
+    let world = World::new();
+    let declared = json!({"level": "strict", "read": ["~/data"], "write": ["{project_path}/out"]});
+    let confinement = world.confinement(&settings(), &declared);
+    assert_eq!(
+        confinement.read,
+        Reading::Only(vec![PathBuf::from("/usr"), world.at("home/.ai/tools"), world.at("home/data")])
+    );
+    assert_eq!(confinement.write, [world.at("cache/run"), world.at("project/out")]);
+    assert_eq!(confinement.network, Network::Closed);
+    let declared = json!({"level": "strict", "network": true});
+    assert_eq!(world.confinement(&settings(), &declared).network, Network::Open);
+}
+
+#[test]
+fn a_tool_tightens_and_never_loosens() {
+    let world = World::new();
+    let closed =
+        json!({"level": "strict", "network": false, "limits": {"processes": 10, "memory_megabytes": 5}});
+    let declared =
+        json!({"level": "off", "network": true, "limits": {"processes": 99, "memory_megabytes": 9}});
+    let plan = world.plan(&closed, Some(&declared)).expect("a plan");
+    let confinement = plan.confinement.expect("confined");
+    assert_eq!((plan.level, confinement.network), (Level::Strict, Network::Closed));
+    assert_eq!((plan.limits.processes, plan.limits.memory_bytes), (10, Some(5 << 20)));
+    let tight = world.plan(&settings(), Some(&json!({"limits": {"processes": 3, "file_megabytes": 1}})));
+    let tight = tight.expect("a plan").limits;
+    assert_eq!((tight.processes, tight.file_bytes), (3, 1 << 20));
+}
+
+#[test]
+fn off_is_for_the_settings_to_say_and_a_tool_may_still_ask_for_more() {
+    let world = World::new();
+    let off = json!({"level": "off"});
+    assert!(world.plan(&off, None).expect("a plan").confinement.is_none());
+    let strict = world.plan(&off, Some(&json!({"level": "strict"}))).expect("a plan");
+    assert!(strict.confinement.is_some());
+}
+
+#[test]
+fn what_is_hidden_or_kept_is_not_to_be_had() {
+    let world = World::new();
+    for (field, path) in [
+        ("write", "~/.ssh"),
+        ("write", "~/.ssh/config"),
+        ("write", "~/.ai"),
+        ("write", "{project_path}/.ai/config/x"),
+        ("write", "{project_path}/../outside"),
+        ("write", "{project_path}x"),
+        ("write", "relative"),
+        ("write", "~root/x"),
+        ("write", "/a/../b"),
+        ("write", "$HOME/x"),
+        ("write", ""),
+        ("read", "~/.ssh/key"),
+        ("read", "~/.ai/config/keys/signing"),
+    ] {
+        let declared = json!({"level": "strict", field: [path]});
+        assert!(
+            matches!(world.plan(&settings(), Some(&declared)), Err(SandboxError::Denied { .. })),
+            "{field} {path}"
+        );
+    }
+}
+
+#[test]
+fn a_link_in_the_project_does_not_lead_a_declaration_elsewhere() {
+    let world = World::new();
+    std::os::unix::fs::symlink(world.at("outside"), world.at("project/link")).expect("a link");
+    std::os::unix::fs::symlink(world.at("home/.ssh"), world.at("home/alias")).expect("a link");
+    for path in ["{project_path}/link", "{project_path}/link/deeper", "~/alias"] {
+        let declared = json!({"write": [path]});
+        assert!(
+            matches!(world.plan(&settings(), Some(&declared)), Err(SandboxError::Denied { .. })),
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_understood_is_refused() {
+    let world = World::new();
+    for settings in
+        [json!({"levle": "off"}), json!({"level": "loose"}), json!({"hidden": ["a/b"]}), json!([])]
+    {
+        assert!(matches!(world.plan(&settings, None), Err(SandboxError::Policy { .. })), "{settings}");
+    }
+    for declared in
+        [json!({"hidden": []}), json!({"level": 1}), json!({"limits": {"processes": 0}}), json!("off")]
+    {
+        let refused = world.plan(&settings(), Some(&declared));
+        assert!(matches!(refused, Err(SandboxError::Declared { .. })), "{declared}");
+    }
+    assert!(matches!(
+        world.plan(&json!({"limits": {"open_files": 1}}), None),
+        Err(SandboxError::Policy { .. })
+    ));
+}
+
+#[test]
+fn settings_that_say_nothing_refuse_what_is_missing() {
+    let world = World::new();
+    let plan = world.plan(&json!({}), None).expect("a plan").confinement.expect("confined");
+    assert_eq!((plan.on_missing, plan.network), (OnMissing::Refuse, Network::Closed));
+}
