@@ -1,0 +1,196 @@
+//! Newline-delimited JSON over a process's pipes, stricter than the SDK's own: a line that is no message, an answer
+//! nobody asked for or a line without end stops the exchange with a reason, where the SDK would wait on.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage};
+use rmcp::service::RoleClient;
+use rmcp::transport::Transport;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe::{Receiver, Sender};
+
+use super::fault::{Fault, Reason};
+use super::{FAREWELL, MAX_EXCHANGE_BYTES, MAX_MESSAGE_BYTES};
+use crate::error::shown;
+
+/// The pipes of one server, as the SDK wants to see them.
+pub(super) struct Pipes {
+    stdout: Receiver,
+    buffer: Vec<u8>,
+    /// How much of `buffer` is known to hold no line break.
+    searched: usize,
+    received: usize,
+    stdin: Arc<tokio::sync::Mutex<Option<Sender>>>,
+    waiting: Arc<Mutex<HashSet<RequestId>>>,
+    fault: Fault,
+}
+
+impl Pipes {
+    pub(super) fn new(stdin: Sender, stdout: Receiver, fault: Fault) -> Self {
+        Self {
+            stdout,
+            buffer: Vec::new(),
+            searched: 0,
+            received: 0,
+            stdin: Arc::new(tokio::sync::Mutex::new(Some(stdin))),
+            waiting: Arc::default(),
+            fault,
+        }
+    }
+
+    /// The next line without its end; `None` when the server closed its stdout. Safe to abandon at any await.
+    async fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
+        loop {
+            if let Some(found) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
+                let end = self.searched + found;
+                let rest = self.buffer.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                self.searched = 0;
+                line.pop();
+                return Ok(Some(line));
+            }
+            self.searched = self.buffer.len();
+            if self.buffer.len() > MAX_MESSAGE_BYTES {
+                return Err(format!("it sent a message larger than {MAX_MESSAGE_BYTES} bytes"));
+            }
+            if self.received > MAX_EXCHANGE_BYTES {
+                return Err(format!("it sent more than {MAX_EXCHANGE_BYTES} bytes"));
+            }
+            self.buffer.reserve(8192);
+            match self.stdout.read_buf(&mut self.buffer).await {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.received += count,
+                Err(error) => return Err(format!("its stdout cannot be read: {error}")),
+            }
+        }
+    }
+
+    fn message(&self, line: &[u8]) -> Result<Option<ServerJsonRpcMessage>, String> {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return Ok(None);
+        }
+        let waiting = &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        read_message(line, waiting).map(Some)
+    }
+}
+
+/// Reads one message and checks that an answer is to a question in `waiting`, which it then leaves.
+pub(super) fn read_message(
+    bytes: &[u8],
+    waiting: &mut HashSet<RequestId>,
+) -> Result<ServerJsonRpcMessage, String> {
+    let excerpt = || shown(&String::from_utf8_lossy(&bytes[..bytes.len().min(400)]), 100);
+    let value: Value = serde_json::from_slice(bytes)
+        .map_err(|_| format!("it sent something that is not a message: `{}`", excerpt()))?;
+    let is_message = value.is_object() && value.get("jsonrpc").and_then(Value::as_str) == Some("2.0");
+    if !is_message {
+        return Err(format!("it sent something that is not a message: `{}`", excerpt()));
+    }
+    if value.get("method").is_none() {
+        let id = match value.get("id") {
+            // An error may come without an id when the server could not read the question.
+            None | Some(Value::Null) if value.get("error").is_some() => None,
+            Some(id) => Some(serde_json::from_value::<RequestId>(id.clone()).map_err(|_| unasked(id))?),
+            None => return Err(format!("it sent something that is not a message: `{}`", excerpt())),
+        };
+        if let Some(id) = &id
+            && !waiting.remove(id)
+        {
+            return Err(unasked(&id.clone().into_json_value()));
+        }
+    }
+    serde_json::from_value(value)
+        .map_err(|_| format!("it sent a message nobody understands: `{}`", excerpt()))
+}
+
+fn unasked(id: &Value) -> String {
+    format!("it answered a question nobody asked, or answered twice: id `{}`", shown(&id.to_string(), 60))
+}
+
+impl Transport<RoleClient> for Pipes {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        if let ClientJsonRpcMessage::Request(request) = &message {
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(request.id.clone());
+        }
+        let stdin = Arc::clone(&self.stdin);
+        async move {
+            let mut bytes = serde_json::to_vec(&message)?;
+            bytes.push(b'\n');
+            match stdin.lock().await.as_mut() {
+                Some(stdin) => stdin.write_all(&bytes).await,
+                None => Err(io::ErrorKind::NotConnected.into()),
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        loop {
+            let read = match self.line().await {
+                Ok(Some(line)) => self.message(&line),
+                Ok(None) => return None,
+                Err(reason) => Err(reason),
+            };
+            match read {
+                Ok(Some(message)) => return Some(message),
+                Ok(None) => {}
+                Err(reason) => {
+                    self.fault.raise(Reason::Protocol(reason));
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Closes the server's stdin, which asks it to end, and gives it a moment to do so.
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        drop(self.stdin.lock().await.take());
+        let drained = async {
+            let mut rest = [0; 4096];
+            while matches!(self.stdout.read(&mut rest).await, Ok(count) if count > 0) {}
+        };
+        // Whoever is slow is ended by the guard.
+        let _ = tokio::time::timeout(FAREWELL, drained).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let mut waiting = HashSet::from([RequestId::Number(1)]);
+        read_message(text.as_bytes(), &mut waiting).expect_err("refused")
+    }
+
+    #[test]
+    fn only_messages_are_messages() {
+        assert_eq!(refused("Listening\u{1b}[0m"), "it sent something that is not a message: `Listening`");
+        assert_eq!(refused("[]"), "it sent something that is not a message: `[]`");
+        assert_eq!(refused("{\"id\":1}"), "it sent something that is not a message: `{\"id\":1}`");
+        assert_eq!(
+            refused(r#"{"jsonrpc":"2.0"}"#),
+            "it sent something that is not a message: `{\"jsonrpc\":\"2.0\"}`"
+        );
+        assert!(refused(&"[".repeat(100_000)).starts_with("it sent something that is not a message"));
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_for_its_question_only() {
+        let answer = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[]}}}}"#);
+        let unasked = "it answered a question nobody asked, or answered twice: id `2`";
+        assert_eq!(refused(&answer("2")), unasked);
+        let mut waiting = HashSet::from([RequestId::Number(2)]);
+        assert!(read_message(answer("2").as_bytes(), &mut waiting).is_ok());
+        let again = read_message(answer("2").as_bytes(), &mut waiting);
+        assert_eq!(again.map(|_| ()), Err(unasked.to_owned()));
+    }
+}

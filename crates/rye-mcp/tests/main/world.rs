@@ -1,0 +1,154 @@
+//! The doors as the tests open them: plain processes, the loopback network.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use lillux::Cancel;
+use rye_mcp::{CallOutcome, Doors, McpError, Server, ServerCommand, Start, Started, Stderr, ToolList, Web};
+use serde_json::{Value, json};
+use url::Url;
+
+pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/server.py");
+
+pub struct World;
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Start for World {
+    fn start(&self, _server: &Server, command: &ServerCommand) -> Result<Started, String> {
+        let mut child = Command::new(&command.command)
+            .args(&command.args)
+            .envs(&command.env)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        Ok(Started {
+            stdin: OwnedFd::from(child.stdin.take().expect("stdin")),
+            stdout: OwnedFd::from(child.stdout.take().expect("stdout")),
+            stderr: Stderr::Pipe(OwnedFd::from(child.stderr.take().expect("stderr"))),
+            guard: Box::new(Killed(child)),
+        })
+    }
+}
+
+impl Web for World {
+    fn allow(&self, _server: &Server, url: &Url) -> Result<(), String> {
+        match url.host_str() {
+            Some("127.0.0.1") => Ok(()),
+            other => Err(format!("host {other:?} is not allowed")),
+        }
+    }
+
+    fn client(
+        &self,
+        _server: &Server,
+        _url: &Url,
+        builder: reqwest::ClientBuilder,
+    ) -> Result<reqwest::Client, String> {
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        builder.tls_backend_preconfigured(tls).build().map_err(|error| error.to_string())
+    }
+}
+
+/// A fake HTTP server, ended when dropped.
+pub struct HttpServer {
+    pub port: u16,
+    _stdin: ChildStdin,
+    _child: Killed,
+}
+
+impl HttpServer {
+    pub fn start(mode: &str) -> Self {
+        let mut child = Command::new("python3")
+            .args([SCRIPT, mode, "--http"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut line).expect("a port");
+        let stdin = child.stdin.take().expect("stdin");
+        Self { port: line.trim().parse().expect("a port"), _stdin: stdin, _child: Killed(child) }
+    }
+
+    pub fn server(&self, more: &Value) -> Server {
+        let mut config = json!({"transport": "http", "url": format!("http://127.0.0.1:{}/mcp", self.port)});
+        config.as_object_mut().expect("map").extend(more.as_object().expect("map").clone());
+        Server::from_config("mcp/servers/fake", &config).expect("a server")
+    }
+}
+
+pub fn stdio(mode: &str) -> Server {
+    let config = json!({"transport": "stdio", "command": "python3", "args": [SCRIPT, mode]});
+    Server::from_config("mcp/servers/fake", &config).expect("a server")
+}
+
+/// A time no test should need.
+pub const LONG: Duration = Duration::from_secs(60);
+
+pub fn list_within(server: &Server, timeout: Duration) -> Result<ToolList, McpError> {
+    let cancel = Cancel::new().expect("cancel");
+    rye_mcp::list_tools(
+        server,
+        &Doors { start: &World, web: &World, cancel: &cancel, timeout, progress: None },
+    )
+}
+
+pub fn list(server: &Server) -> Result<ToolList, McpError> {
+    list_within(server, LONG)
+}
+
+pub fn call_within(
+    server: &Server,
+    tool: &str,
+    arguments: &Value,
+    timeout: Duration,
+) -> Result<CallOutcome, McpError> {
+    let cancel = Cancel::new().expect("cancel");
+    let doors = Doors { start: &World, web: &World, cancel: &cancel, timeout, progress: None };
+    rye_mcp::call_tool(server, &doors, tool, arguments.as_object().expect("map"), &|_| Ok(()))
+}
+
+pub fn call(server: &Server, tool: &str, arguments: &Value) -> Result<CallOutcome, McpError> {
+    call_within(server, tool, arguments, LONG)
+}
+
+pub fn names(list: &ToolList) -> Vec<&str> {
+    list.tools.iter().map(|tool| tool.name.as_str()).collect()
+}
+
+pub const NAMES: [&str; 8] = ["add", "fails", "image", "json", "refuses", "sample", "slow", "text"];
+
+/// Cancels while `work` runs, once the server has been asked.
+pub fn cancel_during<T>(work: impl FnOnce(&Cancel, &(dyn Fn() + Sync)) -> T + Send) -> T
+where
+    T: Send,
+{
+    let cancel = Cancel::new().expect("cancel");
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let canceller = cancel.clone();
+        scope.spawn(move || {
+            let _ = receiver.recv();
+            canceller.cancel();
+        });
+        let sender = std::sync::Mutex::new(Some(sender));
+        work(&cancel, &|| drop(sender.lock().expect("sender").take()))
+    })
+}

@@ -1,0 +1,18 @@
+//! Files of the project: read, write, edit by line, list, find, search.
+
+mod change;
+mod edit_lines;
+mod glob;
+mod grep;
+mod list;
+mod read;
+mod search;
+mod text;
+mod write;
+
+pub use edit_lines::EditLines;
+pub use glob::Glob;
+pub use grep::Grep;
+pub use list::List;
+pub use read::Read;
+pub use write::Write;
