@@ -87,6 +87,12 @@ fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path)
         Ok(value.ok_or_else(|| format!("{}: bundle.yaml needs `{key}`", folder.display()))?.to_owned())
     };
     let (id, version) = (text("id")?, text("version")?);
+    let is_opt_in = match about.get("opt_in") {
+        None => false,
+        Some(value) => {
+            value.as_bool().ok_or_else(|| format!("{}: `opt_in` is true or false", folder.display()))?
+        }
+    };
     let categories = about.get("categories").and_then(|value| value.as_array()).cloned().unwrap_or_default();
 
     let mut files = Vec::new();
@@ -113,8 +119,9 @@ fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path)
     files.sort();
 
     let folder = out.join(&id);
-    let mut code =
-        format!("    Embedded {{ id: {id:?}, version: {version:?}, seal: {seal_name:?}, categories: &[");
+    let mut code = format!(
+        "    Embedded {{ id: {id:?}, version: {version:?}, seal: {seal_name:?}, is_opt_in: {is_opt_in}, categories: &["
+    );
     for category in &categories {
         write!(code, "{category}, ")?;
     }

@@ -1,4 +1,4 @@
-//! What the user has approved: project folders, and signers of bundles. Signed records in user space.
+//! What the user has approved: project folders, signers of bundles, and opt-in bundles. Signed records in user space.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::keys;
 const RECORDS_FOLDER: &str = "config/trust";
 /// Below the user's `.ai/`: approved projects.
 pub const PROJECTS_FILE: &str = "config/trust/projects.yaml";
-/// Below the user's `.ai/`: approved bundle signers.
+/// Below the user's `.ai/`: approved bundle signers and enabled opt-in bundles.
 pub const BUNDLES_FILE: &str = "config/trust/bundles.yaml";
 
 /// A signer pinned for a bundle id.
@@ -33,6 +33,8 @@ pub struct Approvals {
     pub projects: Vec<String>,
     /// Pinned signers.
     pub pins: Vec<Pin>,
+    /// Opt-in bundles inside the binary that the user has enabled.
+    pub enabled: Vec<BundleId>,
     /// Records that do not count, and why.
     pub complaints: Vec<String>,
 }
@@ -67,6 +69,9 @@ impl Approvals {
                 })
             })
             .collect();
+        approvals.enabled = list(&bundles, "enabled")
+            .filter_map(|bundle| BundleId::new(bundle.get("id")?.as_str()?).ok())
+            .collect();
         approvals
     }
 
@@ -86,6 +91,12 @@ impl Approvals {
     #[must_use]
     pub fn has_project(&self, project: Option<&str>) -> bool {
         project.is_some_and(|project| self.projects.iter().any(|known| known == project))
+    }
+
+    /// Whether the opt-in bundle `id` is enabled.
+    #[must_use]
+    pub fn has_enabled(&self, id: &BundleId) -> bool {
+        self.enabled.contains(id)
     }
 
     /// Writes the approved projects.
@@ -110,11 +121,16 @@ impl Approvals {
         Ok(path)
     }
 
-    /// Writes the pinned signers.
+    /// Writes what concerns bundles: pinned signers and enabled bundles.
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub fn write_pins(&self, user_ai: &Path, key: &SecretKey, now: &Timestamp) -> std::io::Result<PathBuf> {
+    pub fn write_bundles(
+        &self,
+        user_ai: &Path,
+        key: &SecretKey,
+        now: &Timestamp,
+    ) -> std::io::Result<PathBuf> {
         let mut text = String::from("version: \"1.0.0\"\ncategory: trust\nbundles:\n");
         if self.pins.is_empty() {
             text = text.replace("bundles:\n", "bundles: []\n");
@@ -126,6 +142,12 @@ impl Approvals {
                 rye_item::text::quoted(pin.key.fingerprint().as_str()),
                 rye_item::text::quoted(&pin.key.to_pem())
             ));
+        }
+        if !self.enabled.is_empty() {
+            text.push_str("enabled:\n");
+        }
+        for bundle in &self.enabled {
+            text.push_str(&format!("  - id: {}\n", rye_item::text::quoted(bundle.as_str())));
         }
         let path = user_ai.join(BUNDLES_FILE);
         keys::write_signed_document(&path, &text, key, now)?;

@@ -66,6 +66,12 @@ impl Bundle {
             || self.categories.iter().any(|category| id.is_within(category))
     }
 
+    /// Whether it is inside the binary and counts only once the user has enabled it.
+    #[must_use]
+    pub fn is_opt_in(&self) -> bool {
+        matches!(&self.origin, Origin::Embedded(embedded) if embedded.is_opt_in)
+    }
+
     /// The folder that holds the bundle's items, if it is one.
     #[must_use]
     pub fn folder(&self) -> Option<PathBuf> {

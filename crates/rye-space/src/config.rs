@@ -88,7 +88,7 @@ pub struct Judge<'a> {
     pub is_project_approved: bool,
 }
 
-/// Merges all layers of one config; `bootstrap` holds the binary's own defaults, below every space.
+/// Merges all layers of one config; `bootstrap` holds the binary's own defaults, verified, below every space.
 #[must_use]
 pub fn load(
     spaces: &Spaces,
@@ -99,7 +99,7 @@ pub fn load(
 ) -> Merged {
     let mut merged = Merged { value: Value::Object(Map::new()), ..Merged::default() };
     for layer in bootstrap {
-        apply(&mut merged, layer, schema, judge);
+        apply(&mut merged, layer, schema, Standing::Vouched);
     }
     let mut places: Vec<(ItemRef, Place)> =
         spaces.places(item).into_iter().map(|place| (item.clone(), place)).collect();
@@ -118,7 +118,10 @@ pub fn load(
             reason,
         };
         match spaces.read(item, place) {
-            Ok(layer) => apply(&mut merged, &layer, schema, judge),
+            Ok(layer) => {
+                let standing = standing(&layer, &place.space, judge);
+                apply(&mut merged, &layer, schema, standing);
+            }
             Err(error) => merged.ignored.push(ignored(error.to_string())),
         }
         if !item.id.as_str().contains('/') && item.id.as_str() != "config" {
@@ -141,11 +144,10 @@ fn flat_place(spaces: &Spaces, item: &ItemRef) -> Option<(ItemRef, Place)> {
     Some((flat, place))
 }
 
-fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, judge: Judge<'_>) {
+fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, standing: Standing) {
     use rye_trust::Subject;
 
     let space = layer.space().clone();
-    let standing = standing(layer, &space, judge);
     let parsed = layer.parsed();
     let ignore = |key: String, position: Option<Position>, reason: String| Ignored {
         key,

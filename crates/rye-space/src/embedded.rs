@@ -18,6 +18,8 @@ pub struct Embedded {
     pub version: &'static str,
     /// The first 16 hex characters of its manifest's digest: another build, another seal.
     pub seal: &'static str,
+    /// Whether it counts only once the user has enabled it.
+    pub is_opt_in: bool,
     /// The id prefixes its items must have.
     pub categories: &'static [&'static str],
     /// Path (`.ai/…`) and bytes of each file, sorted by path.

@@ -38,6 +38,12 @@ impl Located {
         Self { item, space, path, extension, bytes, extractors, parsed: OnceLock::new() }
     }
 
+    /// Which item it claims to be.
+    #[must_use]
+    pub fn item_ref(&self) -> &ItemRef {
+        &self.item
+    }
+
     /// What its parser reads from it.
     #[must_use]
     pub fn parsed(&self) -> &Parsed {

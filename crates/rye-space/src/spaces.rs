@@ -116,6 +116,12 @@ impl Spaces {
             }
         }
         let folder = self.folder(&space)?;
+        let holder = folder.join(item.item_type.folder()).join(item.id.category());
+        // One look spares one for each extension.
+        if !holder.is_dir() {
+            let (path, extension) = (folder.join(file(first)), first.clone());
+            return Some(Place { space, path, extension, is_found: false });
+        }
         // `symlink_metadata`: a link that leads nowhere or outside is found, and then refused with its reason.
         let is_there = |extension: &str| {
             fs_err::symlink_metadata(folder.join(file(extension))).is_ok_and(|metadata| !metadata.is_dir())

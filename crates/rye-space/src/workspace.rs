@@ -54,6 +54,8 @@ pub struct Workspace {
     pub is_project_approved: bool,
     /// Configured bundles nobody approved whose id an embedded bundle has.
     pub rivals: Vec<Bundle>,
+    /// Opt-in bundles inside the binary that the user has not enabled: no part of the system space.
+    pub available: Vec<Bundle>,
     /// What the user should know about this workspace.
     pub notices: Vec<String>,
     /// What is worth knowing when asked.
@@ -104,11 +106,15 @@ impl Workspace {
         }
         user_documents.iter().for_each(|found| watched.add(found.path.clone()));
 
-        for bundle in &embedded {
+        let vouch = |ring: &mut KeyRing, bundle: &Bundle| {
             ring.add_bundle(&bundle.id, bundle.signers.iter().cloned());
-        }
+        };
+        embedded.iter().filter(|bundle| !bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));
         let core = Core::load(&roots, &embedded, &ring)?;
         let approvals = Approvals::read(&user_ai, &ring);
+        let (embedded, available): (Vec<_>, Vec<_>) =
+            embedded.into_iter().partition(|bundle| !bundle.is_opt_in() || approvals.has_enabled(&bundle.id));
+        embedded.iter().filter(|bundle| bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));
         let is_project_approved = approvals.has_project(project_key.as_deref());
         notices.extend(approvals.complaints.iter().cloned());
 
@@ -138,6 +144,8 @@ impl Workspace {
             gather_bundles(embedded, &roots, &settings, &approvals, &mut ring, &mut notices);
         let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
         let spaces = Spaces::new(&roots, bundles, extractors, limit);
+        let mut schemas = core.schemas;
+        schemas.extend(further_schemas(&spaces, &ring, &schemas));
         Ok(Self {
             spaces,
             keys: ring,
@@ -147,9 +155,10 @@ impl Workspace {
             user_documents,
             is_project_approved,
             rivals,
+            available,
             remarks,
             notices,
-            schemas: core.schemas,
+            schemas,
             watched,
             roots,
         })
@@ -176,7 +185,28 @@ impl Workspace {
         }
         let item = ItemRef::new(ItemType::Config, id.clone());
         let judge = Judge { keys: &self.keys, is_project_approved: self.is_project_approved };
-        config::load(&self.spaces, &item, &[], self.schema_for(id), judge)
+        let defaults: Vec<Located> = self.own_defaults(&item).into_iter().collect();
+        config::load(&self.spaces, &item, &defaults, self.schema_for(id), judge)
+    }
+
+    /// What the binary itself says in a config, though another bundle has taken the place of its core: the engine
+    /// rests on it.
+    fn own_defaults(&self, item: &ItemRef) -> Option<Located> {
+        let is_replaced = self
+            .spaces
+            .bundles()
+            .iter()
+            .any(|bundle| bundle.id.as_str() == CORE && bundle.standing != Standing::Embedded);
+        let core = bundle::embedded().into_iter().find(|bundle| bundle.id.as_str() == CORE)?;
+        if !is_replaced {
+            return None;
+        }
+        let mut keys = KeyRing::default();
+        keys.add_bundle(&core.id, core.signers.iter().cloned());
+        let roots = Roots { project: None, ..self.roots.clone() };
+        let spaces = Spaces::new(&roots, vec![core], Arc::clone(self.spaces.extractors()), DEFAULT_LIMIT);
+        let located = spaces.locate(item, Some(rye_item::space::Tier::System)).ok()?;
+        verify(located, &keys).ok().map(Verified::into_subject)
     }
 
     /// The schema of the config `id`, if one is shipped.
@@ -192,6 +222,29 @@ impl Workspace {
         let listed = self.settings.texts("dev_mode.projects");
         self.is_project_approved && self.roots.project_key().is_some_and(|project| listed.contains(&project))
     }
+}
+
+/// Schemas of the other bundles inside the binary, for configs that have none yet.
+fn further_schemas(spaces: &Spaces, ring: &KeyRing, known: &[Schema]) -> Vec<Schema> {
+    let others = spaces
+        .bundles()
+        .iter()
+        .filter(|bundle| bundle.standing == Standing::Embedded && bundle.id.as_str() != CORE);
+    let items = others.flat_map(|bundle| {
+        let space = Space::System(bundle.id.clone());
+        let entries = spaces.walk_bundle(bundle, &[ItemType::Tool]).entries;
+        entries.into_iter().map(move |entry| (entry.item, space.clone()))
+    });
+    items
+        .filter(|(item, _)| item.id.as_str().ends_with(".config-schema"))
+        .filter_map(|(item, space)| {
+            let place =
+                spaces.places(&item).into_iter().find(|place| place.space == space && place.is_found)?;
+            let located = verify(spaces.read(&item, &place).ok()?, ring).ok()?;
+            Schema::from_value(&Value::Object(located.parsed().fields.clone())).ok()
+        })
+        .filter(|schema| !known.iter().any(|own| own.target == schema.target))
+        .collect()
 }
 
 fn counted(found: &[Found]) -> Vec<Identity> {

@@ -2,28 +2,36 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use lillux::Digest;
 use rye_item::{BundleId, ItemId, ItemType, Problem, Space, yaml};
 use rye_space::embedded::{BUNDLES, Embedded};
 use rye_space::walk::split_extension;
-use rye_space::{Located, Place, Roots, Workspace};
+use rye_space::{Located, Place, Roots, Spaces, Workspace};
 use rye_trust::coverage::compare;
 use rye_trust::signature::Layout;
 use rye_trust::verify::report;
 use rye_trust::{Content, Coverage, Identity, Subject, Verdict, Vouch, source};
 use serde_json::Value;
 
-/// A workspace with nothing in it but what the binary brings.
+/// A workspace with nothing in it but what the binary brings, opt-in bundles too.
 fn bare(folder: &Path) -> Workspace {
-    Workspace::open(Roots {
+    let mut workspace = Workspace::open(Roots {
         project: None,
         user: folder.join("home"),
         cache: folder.join("cache"),
         signing_keys: folder.join("keys"),
         bundle_paths: Vec::new(),
     })
-    .expect("a workspace")
+    .expect("a workspace");
+    for bundle in &workspace.available {
+        workspace.keys.add_bundle(&bundle.id, bundle.signers.iter().cloned());
+    }
+    let bundles = workspace.spaces.bundles().iter().chain(&workspace.available).cloned().collect();
+    let extractors = Arc::clone(workspace.spaces.extractors());
+    workspace.spaces = Spaces::new(&workspace.roots, bundles, extractors, 8 << 20);
+    workspace
 }
 
 fn space_of(bundle: &Embedded) -> Space {
