@@ -15,7 +15,7 @@ use crate::global::Global;
     name = "rye",
     version,
     about = "A signed, portable workspace for AI agents: directives, tools and knowledge you can trust",
-    after_help = "New here? Run `rye init` in a project, then `rye search hello`.\nExit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 integrity or trust, 9 not valid. `rye explain CODE` explains any error.",
+    after_help = "New here? Run `rye init` in a project, then `rye search hello`.\nExit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 integrity or trust, 5 denied, 7 cancelled, 8 lockfile, 9 not valid. `rye explain CODE` explains any error.",
     disable_help_subcommand = true,
     arg_required_else_help = true
 )]
@@ -89,6 +89,9 @@ pub enum Command {
     Load(LoadArguments),
     /// Load when given an id, search when given a query
     Fetch(FetchArguments),
+    /// Run a tool, or get the prompt of a directive or the body of a knowledge entry
+    #[command(alias = "exec")]
+    Execute(ExecuteArguments),
     /// Check items and sign them
     Sign(SignArguments),
     /// Tell which items are signed by whom, and which were changed
@@ -98,6 +101,9 @@ pub enum Command {
     /// Settings and where they come from
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// What is pinned: the exact tools, runtimes and primitives that may run
+    #[command(subcommand)]
+    Lock(LockCommand),
     /// The bundles of the system space
     #[command(subcommand)]
     Bundle(BundleCommand),
@@ -127,6 +133,32 @@ pub struct ItemArguments {
     /// The id, such as team/deploy
     #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
     pub second: Option<String>,
+}
+
+/// `rye execute`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "rye execute examples/hello name=Ada\nrye execute tool examples/hello --params '{\"name\": \"Ada\"}' --trace"
+)]
+pub struct ExecuteArguments {
+    /// [TYPE] ID, then parameters as key=value; TYPE is tool unless you say directive or knowledge
+    #[arg(value_name = "[TYPE] ID [KEY=VALUE]", required = true, add = ArgValueCompleter::new(completion::ids))]
+    pub words: Vec<String>,
+    /// Parameters as one JSON object; @FILE reads a file, - standard input
+    #[arg(long, value_name = "JSON")]
+    pub params: Option<String>,
+    /// Check everything, run nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Tell every step
+    #[arg(long)]
+    pub trace: bool,
+    /// Refuse to run what has no lockfile
+    #[arg(long, conflicts_with = "frozen")]
+    pub locked: bool,
+    /// Never write a lockfile
+    #[arg(long)]
+    pub frozen: bool,
 }
 
 /// `rye trust`
@@ -312,6 +344,40 @@ pub enum ConfigCommand {
     },
 }
 
+/// `rye lock`
+#[derive(Debug, Subcommand)]
+pub enum LockCommand {
+    /// List lockfiles and how they stand
+    List {
+        /// Those of bundles too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show what the lockfiles of a tool pin
+    Show {
+        /// The tool's id
+        #[arg(add = ArgValueCompleter::new(completion::ids))]
+        id: String,
+    },
+    /// Compare lockfiles with what would run now
+    Verify {
+        /// The tool's id [default: every lockfile of project and user scope]
+        #[arg(add = ArgValueCompleter::new(completion::ids))]
+        id: Option<String>,
+    },
+    /// Pin a tool as it is now: accept a change, or make a lockfile without running the tool
+    Update {
+        /// The tool's id
+        #[arg(add = ArgValueCompleter::new(completion::ids))]
+        id: String,
+        /// Only there [default: every lockfile it has, else the setting lockfiles.scope]
+        #[arg(long)]
+        scope: Option<WritableSpace>,
+    },
+    /// Remove your lockfiles whose tool, version or project is gone, and stale ones
+    Prune,
+}
+
 /// `rye bundle`
 #[derive(Debug, Subcommand)]
 pub enum BundleCommand {
@@ -324,5 +390,15 @@ pub enum BundleCommand {
         /// Which of its keys, if it ships several
         #[arg(long, value_name = "FP")]
         signer: Option<String>,
+    },
+    /// Make a bundle that comes with rye, but is off at first, part of the system space
+    Enable {
+        /// The bundle's id
+        id: String,
+    },
+    /// Take that back
+    Disable {
+        /// The bundle's id
+        id: String,
     },
 }

@@ -20,6 +20,8 @@ use crate::commands::Failure;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    // A run's supervisor is this binary too; it must begin before anything else has.
+    lillux::process::supervise_if_asked();
     clap_complete::CompleteEnv::with_factory(Arguments::command).complete();
     survive_file_size_limit();
     let arguments = match parse() {

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use rye_engine::{Clock, Code, Engine, Error, Options, Result};
+use rye_engine::{Clock, Code, Engine, Error, Host, Options, Result};
 use rye_space::{AI_FOLDER, Roots, keys, roots};
 
 use crate::global::Global;
@@ -16,6 +16,8 @@ use crate::global::Global;
 pub struct Settings {
     /// Where the spaces begin.
     pub roots: Roots,
+    /// The user's home.
+    pub home: PathBuf,
     /// The folder the command runs in.
     pub folder: PathBuf,
     /// `RYE_DEV_MODE=1` is set.
@@ -77,6 +79,7 @@ impl Settings {
                 signing_keys,
                 bundle_paths,
             },
+            home,
             folder,
             wants_dev_mode: variable("RYE_DEV_MODE").is_some_and(|value| value == "1"),
             owner: variable("USER")
@@ -88,7 +91,15 @@ impl Settings {
 
     /// Opens the engine on these settings.
     pub fn engine(&self) -> Result<Engine> {
-        let options = Options { wants_dev_mode: self.wants_dev_mode, is_warm: false };
+        let host = Host {
+            environment: env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect(),
+            home: self.home.clone(),
+            folder: self.folder.clone(),
+            launcher: PathBuf::from("/proc/self/exe"),
+        };
+        let options = Options { wants_dev_mode: self.wants_dev_mode, is_warm: false, host };
         Engine::open(self.roots.clone(), options, system_clock())
     }
 }
@@ -151,4 +162,19 @@ impl Clock for SystemClock {
 /// The computer's clock.
 pub fn system_clock() -> Box<dyn Clock> {
     Box::new(SystemClock)
+}
+
+/// Lets the terminal's interrupt and a polite end stop the run instead of the process.
+pub fn cancel_on_signals(cancel: &lillux::Cancel) {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // Without the handler a signal ends the process, and the supervisor ends the run.
+    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
+        return;
+    };
+    let cancel = cancel.clone();
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            cancel.cancel();
+        }
+    });
 }

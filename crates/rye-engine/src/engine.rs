@@ -1,14 +1,18 @@
 //! The engine: a workspace, a clock, and the state that stays warm between requests.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use lillux::SecretKey;
+use rye_exec::NativeTool;
 use rye_item::ItemRef;
 use rye_space::search::{Index, Watcher, index_path};
 use rye_space::{Located, Roots, Workspace, keys};
 use rye_trust::signature::Timestamp;
 use rye_trust::{Admitted, Forgiveness, Subject, admit};
 
+use crate::chains::Kept;
 use crate::error::{Code, Error, Result};
 
 /// Where the time comes from.
@@ -28,13 +32,28 @@ pub enum DevMode {
     On,
 }
 
+/// What the engine must know of the process it lives in, to run others.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// The process environment.
+    pub environment: BTreeMap<String, String>,
+    /// The user's home.
+    pub home: PathBuf,
+    /// The folder the process works in, for tools outside any project.
+    pub folder: PathBuf,
+    /// The program that starts and supervises others when asked to: the own binary.
+    pub launcher: PathBuf,
+}
+
 /// How the engine behaves.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `RYE_DEV_MODE=1` was set.
     pub wants_dev_mode: bool,
     /// The process stays: watch the spaces instead of comparing them at each search.
     pub is_warm: bool,
+    /// What is around the process.
+    pub host: Host,
 }
 
 /// One workspace, opened, with what stays warm.
@@ -43,8 +62,12 @@ pub struct Engine {
     pub workspace: Workspace,
     /// Whether development mode applies.
     pub dev_mode: DevMode,
+    /// What is around the process.
+    pub host: Host,
     clock: Box<dyn Clock>,
     is_warm: bool,
+    pub(crate) kept: Kept,
+    pub(crate) natives: Vec<Box<dyn NativeTool>>,
     search: Mutex<SearchState>,
 }
 
@@ -67,7 +90,16 @@ impl Engine {
             (true, false) => DevMode::Refused,
             (true, true) => DevMode::On,
         };
-        Ok(Self { workspace, dev_mode, clock, is_warm: options.is_warm, search: Mutex::default() })
+        Ok(Self {
+            workspace,
+            dev_mode,
+            host: options.host,
+            clock,
+            is_warm: options.is_warm,
+            kept: Kept::default(),
+            natives: rye_tools::all(),
+            search: Mutex::default(),
+        })
     }
 
     /// Opens the workspace anew if anything it was opened from has changed.
@@ -81,6 +113,7 @@ impl Engine {
                 self.dev_mode = if self.workspace.allows_dev_mode() { DevMode::On } else { DevMode::Refused };
             }
             *self.search_state() = SearchState::default();
+            self.kept.clear();
         }
         Ok(())
     }
@@ -92,6 +125,12 @@ impl Engine {
     pub fn now(&self) -> Result<Timestamp> {
         Timestamp::from_unix(self.clock.unix_seconds())
             .ok_or_else(|| Error::new(Code::Io, "the clock is out of range"))
+    }
+
+    /// Seconds since 1970.
+    #[must_use]
+    pub fn unix_seconds(&self) -> u64 {
+        self.clock.unix_seconds()
     }
 
     /// The own signing key.
@@ -142,7 +181,7 @@ impl Engine {
         self.is_warm
     }
 
-    pub(crate) fn index_path(&self) -> std::path::PathBuf {
+    pub(crate) fn index_path(&self) -> PathBuf {
         index_path(&self.workspace.roots)
     }
 }

@@ -21,6 +21,12 @@ pub enum Kind {
     NotFound,
     /// Integrity or trust.
     Integrity,
+    /// Policy does not allow it.
+    Denied,
+    /// Somebody asked for the end.
+    Cancelled,
+    /// A lockfile: mismatch, missing, damaged.
+    Lock,
     /// An item is not valid.
     Validation,
 }
@@ -34,6 +40,9 @@ impl Kind {
             Self::Usage => 2,
             Self::NotFound => 3,
             Self::Integrity => 4,
+            Self::Denied => 5,
+            Self::Cancelled => 7,
+            Self::Lock => 8,
             Self::Validation => 9,
         }
     }
@@ -81,6 +90,12 @@ codes! {
     InvalidArgument = "RYE0104", Usage;
     /// Something needs consent, and nobody can be asked.
     ConsentNeeded = "RYE0105", Usage;
+    /// Parameters do not fit what the tool takes.
+    InvalidParameters = "RYE0106", Usage;
+    /// Inputs do not fit what the directive takes.
+    InvalidInputs = "RYE0107", Usage;
+    /// An item of this type is not executed.
+    NotExecutable = "RYE0108", Usage;
     /// No space has the item.
     NotFound = "RYE0201", NotFound;
     /// A file or folder is not there.
@@ -97,6 +112,18 @@ codes! {
     Invalid = "RYE0301", Validation;
     /// A file cannot carry a signature.
     Unsignable = "RYE0302", Validation;
+    /// A rule between two elements of a chain is broken.
+    ChainInvalid = "RYE0310", Validation;
+    /// A chain comes back to itself.
+    ChainCircular = "RYE0311", Validation;
+    /// A chain is too long.
+    ChainTooDeep = "RYE0312", Validation;
+    /// An element's executor is nowhere.
+    ExecutorMissing = "RYE0313", Validation;
+    /// Nothing the engine can do ends the chain.
+    UnknownPrimitive = "RYE0314", Validation;
+    /// What a signed item says cannot be run.
+    InvalidInvocation = "RYE0315", Validation;
     /// An item is not signed.
     Unsigned = "RYE0401", Integrity;
     /// An item changed after it was signed.
@@ -127,12 +154,38 @@ codes! {
     UnsafeRoots = "RYE0418", Integrity;
     /// A signed record of the user's is damaged; writing would lose it.
     DamagedRecord = "RYE0419", Integrity;
+    /// Something else than what was pinned would run.
+    LockMismatch = "RYE0501", Lock;
+    /// A lockfile is asked for, and none holds.
+    LockMissing = "RYE0502", Lock;
+    /// A lockfile is damaged or cannot be read.
+    LockCorrupt = "RYE0503", Lock;
+    /// There is no lockfile to show or verify.
+    NoLockfile = "RYE0504", NotFound;
+    /// A version cannot be part of a file name.
+    UnsafeVersion = "RYE0505", Validation;
     /// There is no such bundle.
     NoBundle = "RYE0601", NotFound;
     /// It is not clear which signer to approve.
     NoSigner = "RYE0602", Integrity;
     /// The doctor found problems.
     Unhealthy = "RYE0701", Failed;
+    /// A tool failed.
+    ToolFailed = "RYE0801", Failed;
+    /// A tool took too long.
+    ToolTimedOut = "RYE0802", Failed;
+    /// A run was cancelled.
+    ToolCancelled = "RYE0803", Cancelled;
+    /// The sandbox stopped a tool.
+    ToolStopped = "RYE0804", Failed;
+    /// The sandbox that policy asks for is not to be had.
+    NoSandbox = "RYE0805", Denied;
+    /// Policy does not allow what a tool tried.
+    ToolDenied = "RYE0806", Denied;
+    /// The program a tool runs on is not there.
+    NoInterpreter = "RYE0807", Failed;
+    /// The packages a tool depends on could not be installed.
+    Dependencies = "RYE0808", Failed;
     /// The system refused to read or write.
     Io = "RYE0901", Failed;
     /// The binary's own items are damaged.
@@ -310,6 +363,31 @@ impl From<LocateError> for Error {
                 .hint(format!("look for it: rye search {}", item.id.name())),
             LocateError::Unreadable { item, source, .. } => Self::read(source).of(item),
         }
+    }
+}
+
+impl From<lillux::lockfile::LockfileError> for Error {
+    fn from(error: lillux::lockfile::LockfileError) -> Self {
+        use lillux::lockfile::LockfileError;
+        let failure = Self::new(Code::LockCorrupt, rye_item::text::one_line(&error.to_string()));
+        let path = match &error {
+            LockfileError::Corrupt { path, .. } => Some(path),
+            LockfileError::Read(
+                ReadError::TooLarge { path, .. }
+                | ReadError::NotAFile { path }
+                | ReadError::Escapes { path, .. },
+            ) => Some(path),
+            LockfileError::Read(ReadError::Io(_)) => None,
+        };
+        let failure = match path {
+            Some(path) => failure.detail("path", path.display().to_string()),
+            None => failure,
+        };
+        let failure = match &error {
+            LockfileError::Corrupt { field: Some(field), .. } => failure.detail("field", field.as_str()),
+            LockfileError::Corrupt { field: None, .. } | LockfileError::Read(_) => failure,
+        };
+        failure.hint("take it back from version control or a backup; or remove it and pin the tool anew: rye lock update ID")
     }
 }
 

@@ -2,9 +2,13 @@
 //!
 //! Nothing here prints or reads the environment: `rye-cli` passes settings in and shows what comes out.
 
+pub mod chains;
 pub mod engine;
 pub mod error;
+pub mod lockfiles;
+mod natives;
+pub mod resolved;
 pub mod verbs;
 
-pub use engine::{Clock, DevMode, Engine, Options};
+pub use engine::{Clock, DevMode, Engine, Host, Options};
 pub use error::{Code, Error, Kind, Result};

@@ -282,8 +282,15 @@ fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
                 (Some(space), Some(verdict)) => {
                     let hash =
                         element.hash.as_deref().map(|hash| format!(" {}", &hash[..12])).unwrap_or_default();
+                    let signer = element.signer.as_ref().and_then(|signer| signer.owner.as_deref());
+                    let signer = signer.map(|owner| format!(" by {owner}")).unwrap_or_default();
+                    let lock = match element.lock {
+                        Some("pinned") => paint(GOOD, " pinned"),
+                        Some(other) => paint(BAD, format_args!(" {other} since it was pinned")),
+                        None => String::new(),
+                    };
                     format!(
-                        "{} {}{}",
+                        "{} {}{signer}{}{lock}",
                         paint(NAME, space),
                         paint(verdict_style(verdict.as_str()), verdict.as_str()),
                         paint(DIM, hash)
@@ -293,6 +300,16 @@ fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
             };
             lines.push(format!("{indent}└─ {} {state}", element.item_id));
         }
+    }
+    if let Some(lock) = &answer.lock {
+        let text = |key: &str| lock.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+        let state = text("state");
+        let style = if state == "held" { GOOD } else { CAUTION };
+        let reason = rye_item::text::one_line(text("reason"));
+        lines.push(format!("   {} {} {reason}", paint(STRONG, "lockfile"), paint(style, state)));
+    }
+    if let Some(problem) = &answer.chain_problem {
+        lines.push(format!("   {} {}", paint(BAD, "cannot run:"), rye_item::text::one_line(problem)));
     }
     lines.join("\n")
 }

@@ -1,7 +1,9 @@
 //! One function per command: arguments in, one call of a verb, a picture out.
 
+mod execute;
 mod items;
 mod keys;
+mod lock;
 mod setup;
 mod signing;
 
@@ -140,15 +142,23 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Command::Search(search) => items::search(&Context::open(global)?, search),
         Command::Load(load) => items::load(&Context::open(global)?, load),
         Command::Fetch(fetch) => items::fetch(&Context::open(global)?, fetch),
+        Command::Execute(execute) => execute::execute(&Context::open(global)?, execute),
         Command::Sign(sign) => signing::sign(&Context::open(global)?, sign),
         Command::Verify(verify) => signing::verify(&Context::open(global)?, verify),
         Command::Why(item) => items::why(&Context::open(global)?, item),
         Command::Config(ConfigCommand::Show { id, origin }) => {
             setup::show_config(&Context::open(global)?, id.as_deref(), *origin)
         }
+        Command::Lock(command) => lock::run(&Context::open(global)?, command),
         Command::Bundle(BundleCommand::List) => setup::list_bundles(&Context::open(global)?),
         Command::Bundle(BundleCommand::Trust { id, signer }) => {
             setup::trust_bundle(&Context::open(global)?, id, signer.as_deref())
+        }
+        Command::Bundle(BundleCommand::Enable { id }) => {
+            setup::switch_bundle(&Context::open(global)?, id, true)
+        }
+        Command::Bundle(BundleCommand::Disable { id }) => {
+            setup::switch_bundle(&Context::open(global)?, id, false)
         }
         Command::Doctor => setup::doctor(&Context::open(global)?),
     }

@@ -160,6 +160,22 @@ pub fn trust_bundle(context: &Context, id: &str, signer: Option<&str>) -> Outcom
     Ok(())
 }
 
+/// `rye bundle enable` and `rye bundle disable`
+pub fn switch_bundle(context: &Context, id: &str, enable: bool) -> Outcome {
+    let answer = bundles::switch(&context.engine, id, enable)?;
+    if context.answered(Some("bundle"), Some(&answer.bundle_id), &answer)? {
+        return Ok(());
+    }
+    let word = match (answer.enabled, answer.changed) {
+        (true, true) => paint(GOOD, "enabled"),
+        (true, false) => paint(GOOD, "already enabled"),
+        (false, true) => paint(CAUTION, "disabled"),
+        (false, false) => paint(DIM, "was not enabled"),
+    };
+    context.output.result(format_args!("{word} {}", answer.bundle_id))?;
+    Ok(())
+}
+
 /// `rye doctor`
 pub fn doctor(context: &Context) -> Outcome {
     let mut bar = context.output.progress("looking");

@@ -56,20 +56,24 @@ pub fn sign(context: &Context, arguments: &SignArguments) -> Outcome {
     let tier = arguments.space.map(WritableSpace::tier);
     let mut bar = context.output.progress("signing");
     let mut progress = |done, total| bar.update(done, total);
-    let answer = match named(&arguments.what)? {
+    let mut answer = match named(&arguments.what)? {
         Named::Item(item_type, id) if sign::is_glob(&id) => {
             sign::sign_glob(&context.engine, item_type, &id, tier, &mut progress)?
         }
         Named::Item(item_type, id) => {
             let item = sign::parse_item(Some(item_type.as_str()), &id)?;
-            let signed = sign::sign_item(&context.engine, &item, tier)?;
+            let mut signed = sign::sign_item(&context.engine, &item, tier)?;
+            refresh_lockfile(context, &mut signed);
             return show_signed_one(context, &signed);
         }
         Named::Paths(paths) => {
             let mut answer = sign::sign_paths(&context.engine, &paths, &mut progress)?;
             if paths.len() == 1 {
                 match (answer.signed.pop(), answer.failed.pop()) {
-                    (Some(signed), _) => return show_signed_one(context, &signed),
+                    (Some(mut signed), _) => {
+                        refresh_lockfile(context, &mut signed);
+                        return show_signed_one(context, &signed);
+                    }
                     (None, Some(failed)) => return Err(failed.error.into()),
                     (None, None) => {}
                 }
@@ -78,7 +82,22 @@ pub fn sign(context: &Context, arguments: &SignArguments) -> Outcome {
         }
     };
     drop(bar);
+    answer.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
     show_signed(context, &answer)
+}
+
+/// Signing here is consent: the user's own lockfile of the tool follows. A lockfile that cannot does not undo it.
+fn refresh_lockfile(context: &Context, signed: &mut SignedItem) {
+    if let Err(error) = signed.refresh_lockfile(&context.engine) {
+        context.output.warn(format_args!(
+            "{} is signed, but its lockfile was left as it is: {}",
+            signed.item_id,
+            rye_item::text::one_line(&error.message)
+        ));
+    }
+    if let Some(path) = &signed.lockfile {
+        context.output.note(format_args!("pinned as signed: {}", paint(DIM, shown_path(path))));
+    }
 }
 
 fn show_signed_one(context: &Context, signed: &SignedItem) -> Outcome {

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate of the workspace may depend on which others, tests aside.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("lillux", &[]),
     ("rye-item", &[]),
     ("rye-trust", &["lillux", "rye-item"]),
     ("rye-space", &["lillux", "rye-item", "rye-trust"]),
     ("rye-exec", &["lillux", "rye-item", "rye-space", "rye-trust"]),
     ("rye-tools", &["lillux", "rye-exec", "rye-item"]),
-    ("rye-engine", &["lillux", "rye-exec", "rye-item", "rye-space", "rye-tools", "rye-trust"]),
+    ("rye-mcp", &["lillux", "rye-exec", "rye-item"]),
+    ("rye-engine", &["lillux", "rye-exec", "rye-item", "rye-mcp", "rye-space", "rye-tools", "rye-trust"]),
     ("rye-cli", &["lillux", "rye-engine", "rye-item", "rye-space"]),
     ("rye-test", &["lillux"]),
 ];

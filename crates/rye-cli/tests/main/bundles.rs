@@ -1,4 +1,5 @@
-//! Configured bundles: refused until the user approves their signer, for that bundle alone.
+//! Configured bundles: refused until the user approves their signer, for that bundle alone. Opt-in bundles: no part of
+//! the workspace until the user enables them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -217,4 +218,79 @@ fn verify_root_lets_a_bundle_vouch_for_itself_and_says_who_is_trusted() {
     let tampered = user.refused(["verify", "--root", &folder], 4, "RYE0401");
     assert_eq!(tampered["data"]["unsigned"], 1);
     user.refused(["verify", "--root", "/no/such/folder"], 3, "RYE0202");
+}
+
+/// An item of the opt-in bundle `ryeos-code`.
+const GIT: &str = "rye/code/git/git";
+
+fn standing(user: &User, id: &str) -> String {
+    let data = user.data(["bundle", "list"]);
+    let list = data["bundles"].as_array().expect("bundles");
+    let row = list.iter().find(|row| row["bundle_id"] == id).unwrap_or_else(|| panic!("no bundle: {data}"));
+    text(&row["standing"])
+}
+
+#[test]
+fn an_opt_in_bundle_counts_while_it_is_enabled() {
+    let user = User::ready();
+    assert_eq!(standing(&user, "ryeos-code"), "available");
+    assert!(!user.found("git").contains(&GIT.to_owned()));
+    user.refused(["load", "tool", GIT], 3, "RYE0201");
+
+    let answer = user.data(["bundle", "enable", "ryeos-code"]);
+    assert_eq!(
+        (&answer["bundle_id"], &answer["enabled"], &answer["changed"]),
+        (&json!("ryeos-code"), &json!(true), &json!(true))
+    );
+    assert_eq!(standing(&user, "ryeos-code"), "enabled");
+    assert!(user.found("git").contains(&GIT.to_owned()));
+    let loaded = user.data(["load", "tool", GIT]);
+    assert_eq!(
+        (&loaded["space"], &loaded["signer"]["trusted_by"]),
+        (&json!("system:ryeos-code"), &json!("bundle"))
+    );
+    assert_eq!(user.data(["bundle", "enable", "ryeos-code"])["changed"], false);
+
+    assert_eq!(user.data(["bundle", "disable", "ryeos-code"])["changed"], true);
+    assert_eq!(standing(&user, "ryeos-code"), "available");
+    assert!(!user.found("git").contains(&GIT.to_owned()));
+    user.refused(["load", "tool", GIT], 3, "RYE0201");
+    assert_eq!(user.data(["bundle", "disable", "ryeos-code"])["changed"], false);
+}
+
+#[test]
+fn enabling_keeps_approved_signers_and_approving_keeps_enabled_bundles() {
+    let bundle = Bundle::new();
+    let user = bundle.user("");
+    user.ok(["bundle", "enable", "ryeos-code"]);
+    user.ok(["bundle", "trust", "gifts"]);
+    assert_eq!(standing(&user, "ryeos-code"), "enabled");
+    user.ok(["bundle", "disable", "ryeos-code"]);
+    assert_eq!(standing(&user, "gifts"), "approved");
+}
+
+#[test]
+fn only_opt_in_bundles_are_enabled() {
+    let user = User::ready();
+    user.refused(["bundle", "enable", "nowhere"], 3, "RYE0601");
+    user.refused(["bundle", "disable", "../x"], 3, "RYE0601");
+    user.refused(["bundle", "enable", "ryeos-core"], 2, "RYE0104");
+    user.refused(["bundle", "disable", "ryeos-core"], 2, "RYE0104");
+}
+
+#[test]
+fn enabling_needs_a_key() {
+    let user = User::new();
+    user.refused(["bundle", "enable", "ryeos-code"], 4, "RYE0411");
+    assert_eq!(standing(&user, "ryeos-code"), "available");
+}
+
+#[test]
+fn a_record_that_nobody_signed_enables_nothing() {
+    let user = User::ready();
+    let record = "version: \"1.0.0\"\ncategory: trust\nbundles: []\nenabled:\n  - id: ryeos-code\n";
+    user.write_user("config/trust/bundles.yaml", record);
+    assert_eq!(standing(&user, "ryeos-code"), "available");
+    user.refused(["load", "tool", GIT], 3, "RYE0201");
+    user.refused(["bundle", "enable", "ryeos-code"], 4, "RYE0419");
 }

@@ -111,7 +111,8 @@ fn a_projects_config_cannot_reach_beyond_it() {
         assert!(ignored.iter().any(|row| row["key"] == "provider.base_url"), "{shown}");
         let human = user.ok(["config", "show", "agent/agent"]);
         assert!(human.stderr.contains("provider.base_url"), "{human}");
-        assert_eq!(user.data(["bundle", "list"])["bundles"].as_array().map(Vec::len), Some(1));
+        let bundles = user.data(["bundle", "list"])["bundles"].as_array().expect("bundles").clone();
+        assert!(bundles.iter().all(|row| row["path"].is_null()), "{bundles:?}");
         user.refused_by(
             user.command().env("RYE_DEV_MODE", "1").args(["load", "tool", "team/evil", "--json"]),
             4,

@@ -9,8 +9,11 @@
 )]
 
 mod architecture;
+mod attacks;
 mod bundles;
+mod chains;
 mod config;
+mod deaths;
 mod development;
 mod faults;
 mod hostile_input;
@@ -18,12 +21,20 @@ mod hostile_project;
 mod index;
 mod init;
 mod keys;
+mod locking;
+mod locks;
+mod mcp_tools;
 mod output;
+mod packages;
 mod query;
 mod regressions;
+mod results;
 mod roundtrip;
+mod running;
 mod spaces;
 mod support;
+mod surroundings;
+mod toctou;
 mod trust;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.

@@ -28,7 +28,12 @@ fn the_project_hides_the_user_and_the_user_hides_the_system() {
         .collect();
     assert_eq!(
         found,
-        [("project".to_owned(), true), ("user".to_owned(), true), ("system:ryeos-core".to_owned(), true)]
+        [
+            ("project".to_owned(), true),
+            ("user".to_owned(), true),
+            ("system:ryeos-core".to_owned(), true),
+            ("system:ryeos".to_owned(), false),
+        ]
     );
     let loaded = user.data(["load", "knowledge", "rye/core/items"]);
     assert_eq!(

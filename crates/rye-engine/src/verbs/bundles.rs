@@ -1,10 +1,11 @@
-//! `bundle list` and `bundle trust`: which bundles the system space has, and whose signature counts for them.
+//! `bundle list`, `bundle trust`, `bundle enable` and `bundle disable`: which bundles the system space has, and whose
+//! signature counts for them.
 
 use std::path::PathBuf;
 
 use lillux::Fingerprint;
-use rye_item::{ItemType, Space};
-use rye_space::approvals::{Approvals, Pin};
+use rye_item::{BundleId, ItemType, Space};
+use rye_space::approvals::{Approvals, BUNDLES_FILE, Pin};
 use rye_space::bundle::{Bundle, Origin, Standing};
 use rye_trust::Identity;
 use serde::Serialize;
@@ -22,7 +23,7 @@ pub struct BundleRow {
     pub space: Space,
     /// Its version.
     pub version: String,
-    /// `embedded`, `approved` or `not approved`.
+    /// `embedded`, `enabled`, `available`, `approved` or `not approved`.
     pub standing: &'static str,
     /// Its folder, if it is one.
     #[serde(serialize_with = "rye_space::shown::option")]
@@ -35,21 +36,25 @@ pub struct BundleRow {
     pub items: usize,
 }
 
-/// Lists the bundles in the order they are looked at.
+/// Lists the bundles in the order they are looked at, then those that are not looked at.
 #[must_use]
 pub fn list(engine: &Engine) -> Vec<BundleRow> {
-    let spaces = &engine.workspace.spaces;
+    let workspace = &engine.workspace;
+    let spaces = &workspace.spaces;
     spaces
         .bundles()
         .iter()
-        .chain(&engine.workspace.rivals)
+        .chain(&workspace.rivals)
+        .chain(&workspace.available)
         .map(|bundle| {
             let space = Space::System(bundle.id.clone());
             BundleRow {
                 bundle_id: bundle.id.to_string(),
                 version: bundle.version.clone(),
                 standing: match bundle.standing {
-                    Standing::Embedded => "embedded",
+                    Standing::Embedded if !bundle.is_opt_in() => "embedded",
+                    Standing::Embedded if workspace.approvals.has_enabled(&bundle.id) => "enabled",
+                    Standing::Embedded => "available",
                     Standing::Approved => "approved",
                     Standing::NotApproved => "not approved",
                 },
@@ -111,7 +116,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
     if !approvals.pins.contains(&pin) {
         approvals.pins.push(pin);
     }
-    let record = approvals.write_pins(&workspace.roots.user_ai(), &key, &now)?;
+    let record = approvals.write_bundles(&workspace.roots.user_ai(), &key, &now)?;
     Ok(Approved {
         bundle_id: bundle.id.to_string(),
         fingerprint: chosen.fingerprint,
@@ -152,4 +157,75 @@ fn choose(engine: &Engine, bundle: &Bundle, signer: Option<&str>) -> Result<Iden
                 .hint("choose one with --signer FINGERPRINT"))
         }
     }
+}
+
+/// Whether an opt-in bundle is part of the system space now.
+#[derive(Clone, Debug, Serialize)]
+pub struct Switched {
+    /// The bundle.
+    pub bundle_id: String,
+    /// Whether it is enabled now.
+    pub enabled: bool,
+    /// Whether that changed anything.
+    pub changed: bool,
+    /// The record.
+    #[serde(serialize_with = "rye_space::shown::path")]
+    pub record: PathBuf,
+}
+
+/// Makes an opt-in bundle inside the binary part of the system space, or takes that back.
+///
+/// # Errors
+/// When there is no such bundle, there is no own key, or the record is damaged.
+pub fn switch(engine: &Engine, id: &str, enable: bool) -> Result<Switched> {
+    let workspace = &engine.workspace;
+    let user_ai = workspace.roots.user_ai();
+    let bundle = find_opt_in(id)?;
+    refuse_damaged(&workspace.approvals)?;
+    let unchanged = || Switched {
+        bundle_id: bundle.to_string(),
+        enabled: enable,
+        changed: false,
+        record: user_ai.join(BUNDLES_FILE),
+    };
+    if workspace.approvals.has_enabled(&bundle) == enable {
+        return Ok(unchanged());
+    }
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &workspace.keys)?;
+    refuse_damaged(&approvals)?;
+    if approvals.has_enabled(&bundle) == enable {
+        return Ok(unchanged());
+    }
+    if enable {
+        approvals.enabled.push(bundle.clone());
+        approvals.enabled.sort();
+    } else {
+        approvals.enabled.retain(|known| *known != bundle);
+    }
+    let record = approvals.write_bundles(&user_ai, &key, &now)?;
+    Ok(Switched { bundle_id: bundle.to_string(), enabled: enable, changed: true, record })
+}
+
+/// The opt-in bundle inside the binary that is called `id`.
+fn find_opt_in(id: &str) -> Result<BundleId> {
+    let embedded = rye_space::bundle::embedded();
+    if let Some(bundle) = embedded.iter().find(|bundle| bundle.id.as_str() == id) {
+        return if bundle.is_opt_in() {
+            Ok(bundle.id.clone())
+        } else {
+            Err(Error::new(Code::InvalidArgument, format!("the bundle `{id}` is always enabled"))
+                .hint("rye bundle list tells which bundles are `available` or `enabled`"))
+        };
+    }
+    let known: Vec<_> =
+        embedded.iter().filter(|bundle| bundle.is_opt_in()).map(|bundle| bundle.id.as_str()).collect();
+    Err(Error::new(
+        Code::NoBundle,
+        format!("no bundle inside rye is called `{}`", rye_item::text::one_line(id)),
+    )
+    .hint(format!("bundles that can be enabled: {}", known.join(", ")))
+    .hint(
+        "a bundle of your own needs no enabling: name its folder in `bundles.paths`, then rye bundle trust",
+    ))
 }

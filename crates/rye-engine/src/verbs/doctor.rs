@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use lillux::confine;
+use lillux::process::Launcher;
 use rye_item::{ItemRef, ItemType, Space};
 use rye_space::bundle::Standing;
 use rye_space::search::Index;
@@ -91,8 +93,52 @@ pub fn doctor(engine: &Engine, progress: Progress<'_>) -> Answer {
     look_at_places(engine, &mut findings);
     look_at_items(engine, progress, &mut findings);
     look_at_index(engine, &mut findings);
+    look_at_sandbox(engine, &mut findings);
     let count = |level| findings.0.iter().filter(|finding| finding.level == level).count();
     Answer { errors: count(Level::Error), warnings: count(Level::Warning), findings: findings.0 }
+}
+
+/// What this machine offers to confine tools.
+fn look_at_sandbox(engine: &Engine, findings: &mut Findings) {
+    let launcher = Launcher { program: engine.host.launcher.clone() };
+    let receipt = match confine::probe(&launcher) {
+        Ok(receipt) => receipt,
+        Err(error) => {
+            findings
+                .add("sandbox", Level::Error, format!("tools cannot be run here: {error}"))
+                .remedy("see docs/sandbox.md: what a machine must offer");
+            return;
+        }
+    };
+    let mut mechanisms: Vec<String> = receipt
+        .rows
+        .iter()
+        .filter(|row| row.is_enforced)
+        .map(|row| {
+            let name = serde_json::to_value(row.mechanism).ok();
+            let name = name.as_ref().and_then(|name| name.as_str()).unwrap_or_default().replace('_', " ");
+            row.abi.map_or(name.clone(), |abi| format!("{name} (ABI {abi})"))
+        })
+        .collect();
+    mechanisms.sort();
+    mechanisms.dedup();
+    let mechanisms = mechanisms.join(", ");
+    let unmet = receipt.unmet();
+    if unmet.is_empty() {
+        findings.add("sandbox", Level::Ok, format!("tools are confined in full: {mechanisms}"));
+        return;
+    }
+    let unmet: Vec<String> = unmet
+        .iter()
+        .filter_map(|rule| serde_json::to_value(rule).ok()?.as_str().map(|rule| rule.replace('_', " ")))
+        .collect();
+    findings
+        .add(
+            "sandbox",
+            Level::Warning,
+            format!("tools are confined in part: not enforced here: {}; in force: {mechanisms}", unmet.join(", ")),
+        )
+        .remedy("a newer kernel, or user namespaces; `on_missing: refuse` in execution/sandbox.yaml runs nothing then");
 }
 
 fn look_at_key(engine: &Engine, findings: &mut Findings) {

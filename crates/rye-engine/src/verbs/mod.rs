@@ -3,9 +3,11 @@
 pub mod bundles;
 pub mod config;
 pub mod doctor;
+pub mod execute;
 pub mod init;
 pub mod keys;
 pub mod load;
+pub mod lock;
 pub mod search;
 pub mod sign;
 pub mod trust;

@@ -38,6 +38,24 @@ pub struct SignedItem {
     /// What works but should be changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Problem>,
+    /// The user's lockfile that was brought up to date with it.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rye_space::shown::option")]
+    pub lockfile: Option<PathBuf>,
+}
+
+impl SignedItem {
+    /// Brings the user's lockfile of the signed tool up to date. For the command line alone: only a person's signing
+    /// is consent to what will run.
+    ///
+    /// # Errors
+    /// When the lockfile is damaged or cannot be written; the item stays signed.
+    pub fn refresh_lockfile(&mut self, engine: &Engine) -> Result<()> {
+        let item = ItemRef::new(self.item_type, ItemId::new(self.item_id.as_str())?);
+        let tier = Some(self.space.tier());
+        let resolve = |item: &ItemRef| crate::resolved::resolved_in(engine, item, tier);
+        self.lockfile = crate::lockfiles::refresh_after_sign(engine, &item, &resolve)?;
+        Ok(())
+    }
 }
 
 /// What could not be signed.
@@ -225,6 +243,7 @@ fn sign_at(
         fingerprint: signature.fingerprint,
         unchanged,
         warnings: located.parsed().warnings.clone(),
+        lockfile: None,
     })
 }
 

@@ -1,19 +1,21 @@
 //! `why`: where an item resolves, what it hides, who signed it, and what it runs on.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 
-use rye_item::{ItemId, ItemRef, ItemType, Space};
+use rye_exec::chain::{Aliases, MAX_DEPTH, Trail, find_executor};
+use rye_item::{ItemRef, ItemType, Space};
 use rye_space::Located;
 use rye_trust::verify::report;
 use rye_trust::{Subject, Verdict};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::chains;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::lockfiles::{self, State};
 use crate::verbs::load::Signer;
-
-const MAX_CHAIN: usize = 10;
 
 /// A place that was looked at.
 #[derive(Clone, Debug, Serialize)]
@@ -40,6 +42,10 @@ pub struct Element {
     pub verdict: Option<Verdict>,
     /// The hash its signature names.
     pub hash: Option<String>,
+    /// Who signed it.
+    pub signer: Option<Signer>,
+    /// Whether its lockfiles pin it as it is: `pinned`, `changed`, or nothing without a lockfile.
+    pub lock: Option<&'static str>,
     /// What it runs on.
     pub executor_id: Option<String>,
 }
@@ -80,6 +86,8 @@ pub struct Answer {
     pub coverage: &'static str,
     /// What it runs on, element by element; empty for what does not run.
     pub chain: Vec<Element>,
+    /// Why the chain cannot run, if it cannot.
+    pub chain_problem: Option<String>,
     /// Its lockfile, if there is one.
     pub lock: Option<Value>,
 }
@@ -107,12 +115,17 @@ pub fn why(engine: &Engine, item: &ItemRef) -> Result<Answer> {
         .collect();
     let shadows = tiers.iter().filter(|tier| tier.found).skip(1).map(|tier| tier.space.clone()).collect();
     let version = located.fields().get("version").and_then(Value::as_str).map(rye_item::text::one_line);
+    let (space, path) = (located.space().clone(), located.path.clone());
+    let is_tool = item.item_type == ItemType::Tool;
+    let chain_problem = is_tool.then(|| chains::build_valid(engine, item, None).err()).flatten();
+    let mut chain = if is_tool { chain(engine, located) } else { Vec::new() };
+    let lock = if is_tool && chain_problem.is_none() { lock_state(engine, item, &mut chain) } else { None };
     Ok(Answer {
         item: ItemRow {
             item_type: item.item_type,
             item_id: item.id.to_string(),
-            space: located.space().clone(),
-            path: located.path.clone(),
+            space: space.clone(),
+            path,
             version,
             verdict: winner.verdict,
             reason: winner.reason.clone(),
@@ -120,14 +133,48 @@ pub fn why(engine: &Engine, item: &ItemRef) -> Result<Answer> {
         shadows,
         signer: Signer::of(&winner),
         coverage: winner.coverage.as_str(),
-        chain: if item.item_type == ItemType::Tool { chain(engine, located) } else { Vec::new() },
-        lock: None,
+        chain,
+        chain_problem: chain_problem.map(|error| error.message),
+        lock,
         tiers,
     })
 }
 
-/// Follows `executor_id` from element to element as far as they can be found.
+/// What the tool's lockfiles say, and of each element whether it is as they pin it.
+fn lock_state(engine: &Engine, item: &ItemRef, chain: &mut [Element]) -> Option<Value> {
+    let resolved = crate::resolved::resolved(engine, item);
+    let state = resolved.and_then(|resolved| lockfiles::check(engine, &resolved));
+    let shown =
+        |paths: &[PathBuf]| -> Vec<String> { paths.iter().map(|path| path.display().to_string()).collect() };
+    match state {
+        Ok(State::None) => None,
+        Ok(State::Held { lockfiles }) => {
+            chain.iter_mut().for_each(|element| element.lock = Some("pinned"));
+            Some(json!({"state": "held", "paths": shown(&lockfiles)}))
+        }
+        Ok(State::Stale { path, why }) => {
+            Some(json!({"state": "stale", "paths": shown(&[path]), "reason": why}))
+        }
+        Ok(State::Mismatch(mismatch)) => {
+            for element in chain.iter_mut() {
+                let is_changed = mismatch.differences.iter().any(|one| one.element == element.item_id);
+                element.lock = Some(if is_changed { "changed" } else { "pinned" });
+            }
+            let reasons: Vec<String> = mismatch.differences.iter().map(ToString::to_string).collect();
+            Some(json!({
+                "state": "mismatch",
+                "paths": shown(std::slice::from_ref(&mismatch.path)),
+                "reason": reasons.join("; "),
+                "accept": mismatch.accept,
+            }))
+        }
+        Err(error) => Some(json!({"state": "error", "paths": [], "reason": error.message})),
+    }
+}
+
+/// Follows `executor_id` from element to element as far as they can be found, verified or not.
 fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
+    let aliases = Aliases::from_setting(engine.workspace.settings.get("execution.aliases"));
     let mut elements: Vec<Element> = Vec::new();
     let mut next = Some(tool);
     while let Some(located) = next.take() {
@@ -135,28 +182,33 @@ fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
         let space = located.space().clone();
         let executor =
             located.fields().get("executor_id").and_then(Value::as_str).map(rye_item::text::one_line);
+        let id = located.item().id.to_string();
         elements.push(Element {
-            item_id: located.item().id.to_string(),
+            item_id: id.clone(),
             space: Some(space.clone()),
             verdict: Some(report.verdict),
+            signer: Signer::of(&report),
             hash: report.signature.map(|line| line.hash.to_hex()),
+            lock: None,
             executor_id: executor.clone(),
         });
         let Some(executor) = executor else { break };
         let is_circular = elements.iter().any(|element| element.item_id == executor);
-        let found = ItemId::new(executor.clone())
-            .ok()
-            .filter(|_| !is_circular && elements.len() < MAX_CHAIN)
-            .and_then(|id| {
-                engine.workspace.spaces.locate_below(&ItemRef::new(ItemType::Tool, id), &space).ok()
-            });
+        let found = (!is_circular && elements.len() < MAX_DEPTH).then(|| {
+            let spaces = &engine.workspace.spaces;
+            find_executor::<Infallible>(&executor, &id, &space, spaces, &aliases, &Trail::default())
+        });
         match found {
-            Some(located) => next = Some(located),
-            None => {
-                let absent =
-                    Element { item_id: executor, space: None, verdict: None, hash: None, executor_id: None };
-                elements.push(absent);
-            }
+            Some(Ok(located)) => next = Some(located),
+            Some(Err(_)) | None => elements.push(Element {
+                item_id: executor,
+                space: None,
+                verdict: None,
+                signer: None,
+                hash: None,
+                lock: None,
+                executor_id: None,
+            }),
         }
     }
     elements

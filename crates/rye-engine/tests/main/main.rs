@@ -1,6 +1,7 @@
 //! The engine as a process that stays: what changes on disk is noticed.
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod lockfiles;
 mod warm;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.

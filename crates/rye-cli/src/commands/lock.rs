@@ -1,0 +1,224 @@
+//! `rye lock`.
+
+use rye_engine::Code;
+use rye_engine::lockfiles::Entry;
+use rye_engine::verbs::lock::{self, Change, Reach, Row, Shown, Standing, Updated, Verified};
+use rye_engine::verbs::sign;
+use rye_item::ItemRef;
+use serde_json::json;
+
+use super::{Context, Failure, Outcome, failed_with};
+use crate::arguments::{LockCommand, WritableSpace};
+use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint, shown_path};
+
+/// Runs a command of `rye lock`.
+pub fn run(context: &Context, command: &LockCommand) -> Outcome {
+    let engine = &context.engine;
+    let resolve = |item: &ItemRef| rye_engine::resolved::resolved(engine, item);
+    match command {
+        LockCommand::List { all } => {
+            let reach = if *all { Reach::All } else { Reach::Own };
+            show_list(context, &lock::list(engine, reach, &resolve))
+        }
+        LockCommand::Show { id } => {
+            let item = sign::parse_item(Some("tool"), id)?;
+            show_pinned(context, &item, &lock::show(engine, &item, &resolve)?)
+        }
+        LockCommand::Verify { id } => {
+            let item = id.as_deref().map(|id| sign::parse_item(Some("tool"), id)).transpose()?;
+            show_verified(context, item.as_ref(), &lock::verify(engine, item.as_ref(), &resolve)?)
+        }
+        LockCommand::Update { id, scope } => {
+            let item = sign::parse_item(Some("tool"), id)?;
+            let scope = scope.map(WritableSpace::tier);
+            show_updated(context, &lock::update(engine, &item, scope, &resolve)?)
+        }
+        LockCommand::Prune => show_pruned(context, &lock::prune(engine, &resolve)?),
+    }
+}
+
+fn painted(state: Standing) -> String {
+    let style = match state {
+        Standing::Ok => GOOD,
+        Standing::Stale => CAUTION,
+        Standing::Mismatch | Standing::Corrupt | Standing::Refused => BAD,
+        Standing::Gone | Standing::Elsewhere => DIM,
+    };
+    paint(style, state.as_str())
+}
+
+fn show_list(context: &Context, rows: &[Row]) -> Outcome {
+    if context.answered(None, None, &json!({ "lockfiles": rows }))? {
+        return Ok(());
+    }
+    if rows.is_empty() {
+        context.output.note("no lockfiles yet: the first run of a tool that works makes one");
+        return Ok(());
+    }
+    let mut table = context.output.table(&["tool", "version", "scope", "generated", "state", "why"]);
+    for row in rows {
+        let generated = row.generated_at.as_deref().map(|moment| moment.chars().take(10).collect::<String>());
+        table.add_row([
+            row.tool_id.clone(),
+            row.version.clone(),
+            row.scope.to_string(),
+            generated.unwrap_or_default(),
+            row.state.as_str().to_owned(),
+            row.why.as_deref().map(rye_item::text::one_line).unwrap_or_default(),
+        ]);
+    }
+    context.output.result(table.trim_fmt())?;
+    Ok(())
+}
+
+fn show_pinned(context: &Context, item: &ItemRef, lockfiles: &[Shown]) -> Outcome {
+    let data = json!({ "lockfiles": lockfiles });
+    if context.answered(Some("tool"), Some(item.id.as_str()), &data)? {
+        return Ok(());
+    }
+    for shown in lockfiles {
+        let row = &shown.row;
+        context.output.result(format_args!(
+            "{}@{} {} {}",
+            paint(NAME, &row.tool_id),
+            row.version,
+            painted(row.state),
+            paint(DIM, shown_path(&row.path))
+        ))?;
+        for (depth, entry) in shown.chain.iter().enumerate() {
+            context.output.result(branch(depth, entry))?;
+        }
+        for (count, what) in [(shown.files, "files beside it"), (shown.packages, "packages")] {
+            if count > 0 {
+                context.output.result(format_args!("  and {count} {what}"))?;
+            }
+        }
+        if let Some(why) = &row.why {
+            context.output.result(format_args!("  {}", rye_item::text::one_line(why)))?;
+        }
+    }
+    Ok(())
+}
+
+/// One element of a pinned chain, one step further in than what runs on it.
+fn branch(depth: usize, entry: &Entry) -> String {
+    let stem = if depth == 0 { String::new() } else { format!("{}└─ ", "   ".repeat(depth - 1)) };
+    format!(
+        "  {stem}{} {} {}",
+        rye_item::text::one_line(&entry.item_id),
+        paint(DIM, rye_item::text::one_line(&entry.space)),
+        paint(DIM, entry.integrity.chars().take(16).collect::<String>())
+    )
+}
+
+fn show_verified(context: &Context, item: Option<&ItemRef>, answer: &Verified) -> Outcome {
+    if !context.output.is_json {
+        for row in &answer.lockfiles {
+            let why = row.why.as_deref().map(|why| format!(": {}", rye_item::text::one_line(why)));
+            let line = format!(
+                "{} {}@{} {}{}",
+                painted(row.state),
+                paint(NAME, &row.tool_id),
+                row.version,
+                paint(DIM, shown_path(&row.path)),
+                why.unwrap_or_default()
+            );
+            match row.state {
+                Standing::Ok | Standing::Elsewhere => context.output.detail(line),
+                Standing::Stale
+                | Standing::Mismatch
+                | Standing::Corrupt
+                | Standing::Refused
+                | Standing::Gone => context.output.result(line)?,
+            }
+        }
+        context.output.result(summary(answer))?;
+    }
+    if answer.is_good() {
+        let item_id = item.map(|item| item.id.as_str());
+        context.answered(item.map(|_| "tool"), item_id, answer)?;
+        return Ok(());
+    }
+    let bad = answer.mismatch + answer.corrupt + answer.refused;
+    let code = if answer.mismatch + answer.refused > 0 { Code::LockMismatch } else { Code::LockCorrupt };
+    let message = format!("{bad} of {} lockfiles do not hold", answer.checked);
+    let data = serde_json::to_value(answer).map_err(std::io::Error::from)?;
+    let hint = "look at what changed; if it is right: rye lock update ID";
+    match failed_with(code, message, hint, data) {
+        Failure::Verb(mut error, data) => {
+            error.item = item.map(|item| item.id.to_string());
+            Err(Failure::Verb(error, data))
+        }
+        other @ Failure::Output(_) => Err(other),
+    }
+}
+
+fn summary(answer: &Verified) -> String {
+    let parts = [
+        ("ok", answer.ok),
+        ("stale", answer.stale),
+        ("mismatch", answer.mismatch),
+        ("corrupt", answer.corrupt),
+        ("refused", answer.refused),
+        ("gone", answer.gone),
+        ("elsewhere", answer.elsewhere),
+    ];
+    let parts = parts.iter().filter(|(word, count)| *count > 0 || *word == "ok");
+    let parts = parts.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ");
+    format!("{} checked: {parts}", answer.checked)
+}
+
+fn show_updated(context: &Context, updated: &Updated) -> Outcome {
+    if let Some(remaining) = &updated.remaining {
+        let remaining = rye_item::text::one_line(remaining);
+        context.output.warn(format_args!("it would still be refused: {remaining}"));
+    }
+    if context.answered(Some("tool"), Some(&updated.tool_id), updated)? {
+        return Ok(());
+    }
+    for file in &updated.lockfiles {
+        let word = match file.change {
+            Change::Made => paint(GOOD, "pinned"),
+            Change::Replaced => paint(GOOD, "updated"),
+            Change::Unchanged => paint(DIM, "unchanged"),
+        };
+        context.output.result(format_args!(
+            "{word} {}@{} {}",
+            paint(NAME, &updated.tool_id),
+            rye_item::text::one_line(&updated.version),
+            paint(DIM, shown_path(&file.path))
+        ))?;
+        for change in &file.changes {
+            context.output.result(format_args!("  • {change}"))?;
+        }
+        if let Some(why) = &file.why {
+            context.output.result(format_args!("  • {}", rye_item::text::one_line(why)))?;
+        }
+        if file.change == Change::Made {
+            for (depth, entry) in updated.chain.iter().enumerate() {
+                context.output.result(branch(depth, entry))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn show_pruned(context: &Context, removed: &[Row]) -> Outcome {
+    if context.answered(None, None, &json!({ "removed": removed }))? {
+        return Ok(());
+    }
+    for row in removed {
+        context.output.result(format_args!(
+            "{} {}@{} {}: {}",
+            paint(CAUTION, "removed"),
+            paint(NAME, &row.tool_id),
+            row.version,
+            paint(DIM, shown_path(&row.path)),
+            row.why.as_deref().map(rye_item::text::one_line).unwrap_or_default()
+        ))?;
+    }
+    if removed.is_empty() {
+        context.output.note("nothing to remove");
+    }
+    Ok(())
+}

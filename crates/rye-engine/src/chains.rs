@@ -1,0 +1,121 @@
+//! A tool's chain, built from the workspace; what was admitted once stays admitted while its bytes stay the same.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lillux::Digest;
+use rye_exec::chain::{self, Aliases, Chain, ChainError};
+use rye_exec::validate::validate;
+use rye_item::space::Tier;
+use rye_item::{ItemRef, Space};
+use rye_space::Located;
+use rye_trust::{Admitted, Subject};
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// More than any project's tools, runtimes and primitives in use at once.
+const MOST_KEPT: usize = 2048;
+
+/// Items that were admitted, by where they are and what their bytes are. Files are read each time; parsing and
+/// verifying is done once per content.
+#[derive(Default)]
+pub(crate) struct Kept {
+    items: Mutex<HashMap<(ItemRef, Space), KeptItem>>,
+}
+
+/// The digest of the bytes it was admitted with, and the item.
+type KeptItem = (Digest, Arc<Admitted<Located>>);
+
+impl Kept {
+    /// Forgets everything: keys or settings have changed.
+    pub(crate) fn clear(&self) {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl Engine {
+    /// [`Engine::admit`], remembered.
+    pub(crate) fn admit_kept(&self, located: Located) -> Result<Arc<Admitted<Located>>> {
+        let key = (located.item().clone(), located.space().clone());
+        let digest = Digest::of(located.bytes());
+        let mut items = self.kept.items.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, admitted)) = items.get(&key)
+            && *known == digest
+            && admitted.path == located.path
+        {
+            return Ok(Arc::clone(admitted));
+        }
+        let admitted = Arc::new(self.admit(located)?);
+        if items.len() >= MOST_KEPT {
+            items.clear();
+        }
+        items.insert(key, (digest, Arc::clone(&admitted)));
+        Ok(admitted)
+    }
+}
+
+/// Builds the chain of a tool, looked for in one tier only if that is given: every element found, admitted, and in reach of the one that names it.
+///
+/// # Errors
+/// When the tool is not found, an element is refused, or the chain is not one.
+pub fn build(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Chain> {
+    let spaces = &engine.workspace.spaces;
+    let aliases = Aliases::from_setting(engine.workspace.settings.get("execution.aliases"));
+    let tool = spaces.locate(item, tier)?;
+    chain::build(tool, spaces, &aliases, &|located| engine.admit_kept(located))
+        .map_err(|error| chain_error(error, item))
+}
+
+/// Builds and validates.
+///
+/// # Errors
+/// As [`build`], and when a rule between two elements is broken.
+pub fn build_valid(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<(Chain, Vec<String>)> {
+    let chain = build(engine, item, tier)?;
+    let validation = validate(&chain.links());
+    if validation.is_valid() {
+        return Ok((chain, validation.warnings));
+    }
+    let message = format!("Chain validation failed: {}", validation.issues.join("; "));
+    Err(Error::new(Code::ChainInvalid, message)
+        .of(item)
+        .detail("issues", validation.issues)
+        .hint(format!("see each element: rye why tool {}", item.id)))
+}
+
+fn chain_error(error: ChainError<Error>, item: &ItemRef) -> Error {
+    let message = error.to_string();
+    let (code, trail, hint) = match error {
+        ChainError::Locate(error) => return error.into(),
+        ChainError::Refused(error) => return error,
+        ChainError::Missing { trail, executor } => {
+            let hint = format!("look for it: rye search {}", executor.rsplit('/').next().unwrap_or_default());
+            (Code::ExecutorMissing, trail, hint)
+        }
+        ChainError::Space { trail, .. } => {
+            let hint =
+                "an element sees its own space and those below: move the executor down, or the tool up";
+            (Code::ChainInvalid, trail, hint.to_owned())
+        }
+        ChainError::Circular { trail } => {
+            (Code::ChainCircular, trail, "let one of them run on a runtime instead".to_owned())
+        }
+        ChainError::TooDeep { trail } => (
+            Code::ChainTooDeep,
+            trail,
+            "let a tool run on a runtime, and a runtime on a primitive".to_owned(),
+        ),
+        ChainError::UnknownPrimitive { trail, .. } => (
+            Code::UnknownPrimitive,
+            trail,
+            "it states no executor_id, and is nothing the engine can do".to_owned(),
+        ),
+        ChainError::InvalidExecutor { trail, .. } => (
+            Code::ChainInvalid,
+            trail,
+            "an executor_id is an item id, such as `rye/core/runtimes/python/function`".to_owned(),
+        ),
+    };
+    Error::new(code, message).of(item).detail("trail", trail.0).hint(hint)
+}

@@ -1,0 +1,308 @@
+//! Where lockfiles lie: project, user, system. Which of them count for a tool, and which one is written.
+
+use std::path::{Path, PathBuf};
+
+use lillux::lockfile::{self, Lockfile};
+use rye_exec::lock::Resolved;
+use rye_item::ItemId;
+use rye_item::space::Tier;
+use rye_space::bundle::{Origin, Standing};
+use serde_json::Value;
+
+use super::{name, system};
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// The folder of lockfiles, below a project, below a space's `.ai`.
+const FOLDER: &str = "lockfiles";
+/// Deeper than an id can be.
+const MAX_DEPTH: usize = 64;
+/// More lockfiles than anybody has.
+const MAX_FILES: usize = 20_000;
+
+/// A folder of lockfiles; nothing in it is followed out of `root`.
+#[derive(Clone, Debug)]
+pub(crate) struct Shelf {
+    /// The tier it is of.
+    pub(crate) tier: Tier,
+    /// The folder that must not be left.
+    root: PathBuf,
+    /// Where the lockfiles are below it.
+    below: &'static str,
+}
+
+impl Shelf {
+    fn path(&self, name: &Path) -> PathBuf {
+        self.root.join(self.relative(name))
+    }
+
+    fn relative(&self, name: &Path) -> PathBuf {
+        Path::new(self.below).join(name)
+    }
+
+    fn read(&self, name: &Path) -> Result<Option<Lockfile>> {
+        Ok(lockfile::read(&self.root, &self.relative(name))?)
+    }
+
+    /// Makes the lockfile and gives its path; `None` when somebody was first.
+    pub(crate) fn write_new(&self, name: &Path, lockfile: &Lockfile) -> Result<Option<PathBuf>> {
+        let mode = lillux::file::Mode::Kept;
+        match lockfile::write_new(&self.root, &self.relative(name), lockfile, mode) {
+            Ok(path) => Ok(Some(path)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes or replaces the lockfile.
+    pub(crate) fn write(&self, name: &Path, lockfile: &Lockfile) -> Result<PathBuf> {
+        Ok(lockfile::write(&self.root, &self.relative(name), lockfile)?)
+    }
+}
+
+/// A lockfile that counts for a tool.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// Where it is from.
+    pub(crate) tier: Tier,
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// What it says.
+    pub(crate) lockfile: Lockfile,
+}
+
+/// A place for a lockfile, and what is there now.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// The folder.
+    pub(crate) shelf: Shelf,
+    /// The name below it.
+    pub(crate) name: PathBuf,
+    /// What is there; an error when it is damaged.
+    pub(crate) current: Result<Option<Lockfile>>,
+}
+
+impl Slot {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.shelf.path(&self.name)
+    }
+}
+
+/// The project's own lockfiles, if there is a project.
+pub(crate) fn project_shelf(engine: &Engine) -> Option<Shelf> {
+    let roots = &engine.workspace.roots;
+    let root = roots.project.clone().filter(|_| roots.project_ai().is_some_and(|ai| ai.is_dir()))?;
+    Some(Shelf { tier: Tier::Project, root, below: FOLDER })
+}
+
+/// The user's lockfiles.
+pub(crate) fn user_shelf(engine: &Engine) -> Shelf {
+    Shelf { tier: Tier::User, root: engine.workspace.roots.user_ai(), below: FOLDER }
+}
+
+/// The lockfiles of bundles: those this binary made for its own, and those that approved folders ship.
+pub(crate) fn system_shelves(engine: &Engine) -> Vec<Shelf> {
+    let bundles = engine.workspace.spaces.bundles().iter();
+    let approved = bundles.filter(|bundle| bundle.standing == Standing::Approved);
+    let shipped = approved.filter_map(|bundle| bundle.folder()).map(|root| Shelf {
+        tier: Tier::System,
+        root,
+        below: FOLDER,
+    });
+    let own = system::ensure(engine).map(|root| Shelf { tier: Tier::System, root, below: "" });
+    own.into_iter().chain(shipped).collect()
+}
+
+/// The project as lockfiles of user scope name it.
+pub(crate) fn here(engine: &Engine) -> Option<String> {
+    let project = engine.workspace.roots.project.as_ref()?;
+    Some(rye_space::roots::real(project).to_string_lossy().into_owned())
+}
+
+/// Where new lockfiles are written, as the settings say; without a project there is only user scope.
+pub(crate) fn scope(engine: &Engine) -> Tier {
+    let setting = engine.workspace.settings.get("lockfiles.scope").and_then(Value::as_str);
+    if setting == Some("project") && project_shelf(engine).is_some() { Tier::Project } else { Tier::User }
+}
+
+/// The project a lockfile of user scope belongs to, if the tool is a project's.
+pub(crate) fn owner(engine: &Engine, resolved: &Resolved) -> Option<String> {
+    here(engine).filter(|_| resolved.space() == "project")
+}
+
+/// What marks the tools of user and system space, where their plain name is taken by a project's.
+fn user_mark(engine: &Engine) -> String {
+    rye_space::roots::real(&engine.workspace.roots.user).to_string_lossy().into_owned()
+}
+
+fn id_of(resolved: &Resolved) -> Result<ItemId> {
+    Ok(ItemId::new(resolved.root.tool_id.as_str())?)
+}
+
+/// The space of the tool a lockfile pins.
+pub(crate) fn pinned_space(lockfile: &Lockfile) -> &str {
+    lockfile.resolved_chain.first().map_or("", |entry| entry.space.as_str())
+}
+
+/// Whether it pins a tool of user or system space that the project's tool now hides. Such a pin is the user's own: the
+/// project's tool gets a lockfile beside it, never in its place.
+pub(crate) fn is_others_pin(lockfile: &Lockfile, resolved: &Resolved) -> bool {
+    lockfile.project.is_none() && pinned_space(lockfile) != "project" && resolved.space() == "project"
+}
+
+/// Every lockfile that counts for the tool, project first, then user, then system.
+///
+/// # Errors
+/// When one of them is damaged or pins another tool: that is never the same as absent.
+pub(crate) fn found(engine: &Engine, resolved: &Resolved) -> Result<Vec<Found>> {
+    let id = id_of(resolved)?;
+    let plain = name::relative(&id, &resolved.root.version, None)?;
+    let mut all = Vec::new();
+    if let Some(shelf) = project_shelf(engine) {
+        all.extend(read_for(&shelf, &plain, resolved)?);
+    }
+    all.extend(found_of_user(engine, &id, &plain, resolved)?);
+    if let Some(shelf) = bundle_shelf(engine, resolved.space()) {
+        all.extend(read_for(&shelf, &plain, resolved)?);
+    }
+    Ok(all)
+}
+
+/// The lockfiles that go with a bundle. They speak for its own tools alone: to put another tool over one of them is
+/// what spaces are for.
+fn bundle_shelf(engine: &Engine, space: &str) -> Option<Shelf> {
+    let id = space.strip_prefix("system:")?;
+    let bundle = engine.workspace.spaces.bundles().iter().find(|bundle| bundle.id.as_str() == id)?;
+    let (root, below) = match (&bundle.origin, &bundle.standing) {
+        (Origin::Embedded(_), _) => (system::ensure(engine)?, ""),
+        (Origin::Folder(_), Standing::Approved) => (bundle.folder()?, FOLDER),
+        (Origin::Folder(_), Standing::Embedded | Standing::NotApproved) => return None,
+    };
+    Some(Shelf { tier: Tier::System, root, below })
+}
+
+fn read_for(shelf: &Shelf, name: &Path, resolved: &Resolved) -> Result<Option<Found>> {
+    let Some(lockfile) = shelf.read(name)? else {
+        return Ok(None);
+    };
+    let path = shelf.path(name);
+    if lockfile.root.tool_id != resolved.root.tool_id {
+        let pinned = rye_item::text::one_line(&lockfile.root.tool_id);
+        let message = format!("the lockfile `{}` is damaged: it pins `{pinned}`", path.display());
+        return Err(Error::new(Code::LockCorrupt, message)
+            .detail("path", path.display().to_string())
+            .detail("field", "root.tool_id")
+            .hint(format!("if the tool as it is now is right: rye lock update {}", resolved.root.tool_id)));
+    }
+    Ok(Some(Found { tier: shelf.tier, path, lockfile }))
+}
+
+/// The user's lockfiles that count here: not those of other projects' tools, and not the pin of a hidden tool once
+/// the user has pinned the one that hides it.
+fn found_of_user(engine: &Engine, id: &ItemId, plain: &Path, resolved: &Resolved) -> Result<Vec<Found>> {
+    let shelf = user_shelf(engine);
+    let here = here(engine);
+    let marked = |place: &str| -> Result<Option<Found>> {
+        let name = name::relative(id, &resolved.root.version, Some(place))?;
+        let found = read_for(&shelf, &name, resolved)?;
+        // `1.0.0+0badcafe` may be another version's plain name.
+        Ok(found.filter(|found| found.lockfile.root.version == resolved.root.version))
+    };
+    let of_project = here.as_deref().map(marked).transpose()?.flatten();
+    let of_project = of_project.filter(|found| found.lockfile.project == here);
+    let of_user = marked(&user_mark(engine))?.filter(|found| found.lockfile.project.is_none());
+    let is_pinned_here = of_project.is_some();
+    let counts = |found: &Found| match &found.lockfile.project {
+        Some(project) => Some(project) == here.as_ref(),
+        None => !(is_pinned_here && is_others_pin(&found.lockfile, resolved)),
+    };
+    let plain = read_for(&shelf, plain, resolved)?;
+    Ok(of_project.into_iter().chain([plain, of_user].into_iter().flatten().filter(counts)).collect())
+}
+
+/// The place of a tool's lockfile in project or user scope.
+///
+/// # Errors
+/// When there is no project, or the version cannot be part of a name.
+pub(crate) fn slot(engine: &Engine, resolved: &Resolved, scope: Tier) -> Result<Slot> {
+    let id = id_of(resolved)?;
+    let name = name::relative(&id, &resolved.root.version, None)?;
+    let shelf = match scope {
+        Tier::Project => project_shelf(engine).ok_or_else(|| {
+            Error::new(Code::InvalidArgument, "there is no project here to hold a lockfile")
+                .hint("name it with --project, or write to user scope")
+        })?,
+        Tier::User => user_shelf(engine),
+        Tier::System => {
+            return Err(Error::new(Code::SystemImmutable, "system lockfiles cannot be changed")
+                .hint("pin the tool in user or project scope: rye lock update ID --scope user"));
+        }
+    };
+    let current = shelf.read(&name);
+    if scope == Tier::Project {
+        return Ok(Slot { shelf, name, current });
+    }
+    let here = here(engine);
+    let is_own = match &current {
+        Ok(Some(lockfile)) => match &lockfile.project {
+            Some(project) => Some(project) == here.as_ref(),
+            None => !is_others_pin(lockfile, resolved),
+        },
+        Ok(None) | Err(_) => true,
+    };
+    let mark = owner(engine, resolved).unwrap_or_else(|| user_mark(engine));
+    let marked = name::relative(&id, &resolved.root.version, Some(&mark))?;
+    let second = shelf.read(&marked);
+    let is_marked_in_use = matches!(current, Ok(None)) && !matches!(second, Ok(None));
+    if is_own && !is_marked_in_use {
+        return Ok(Slot { shelf, name, current });
+    }
+    Ok(Slot { shelf, name: marked, current: second })
+}
+
+/// A lockfile as a folder holds it, whether it can be read or not.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    /// Where it is from.
+    pub(crate) tier: Tier,
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// Its name below its folder, with `/`.
+    pub(crate) name: String,
+    /// What it says.
+    pub(crate) lockfile: Result<Lockfile>,
+}
+
+/// Every lockfile of a folder, by name. Linked folders are not entered.
+pub(crate) fn scan(shelf: &Shelf) -> Vec<Scanned> {
+    let mut names = Vec::new();
+    let mut pending = vec![(shelf.root.join(shelf.below), String::new(), 0)];
+    while let Some((folder, prefix, depth)) = pending.pop() {
+        if std::fs::symlink_metadata(&folder).is_ok_and(|metadata| metadata.is_symlink()) {
+            continue;
+        }
+        // A folder that is not there, or that nobody may look into, holds nothing that could be shown.
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            let Ok(file_name) = entry.file_name().into_string() else { continue };
+            let Ok(kind) = entry.file_type() else { continue };
+            if file_name.starts_with('.') || names.len() >= MAX_FILES {
+                continue;
+            }
+            if kind.is_dir() && depth < MAX_DEPTH {
+                pending.push((entry.path(), format!("{prefix}{file_name}/"), depth + 1));
+            } else if !kind.is_dir() && file_name.ends_with(name::ENDING) {
+                names.push(format!("{prefix}{file_name}"));
+            }
+        }
+    }
+    names.sort();
+    let read = |name: String| {
+        let relative = Path::new(&name);
+        let lockfile = shelf.read(relative).and_then(|lockfile| {
+            lockfile.ok_or_else(|| Error::new(Code::LockCorrupt, "the lockfile went away while it was read"))
+        });
+        Scanned { tier: shelf.tier, path: shelf.path(relative), lockfile, name }
+    };
+    names.into_iter().map(read).collect()
+}

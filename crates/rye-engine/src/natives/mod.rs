@@ -1,0 +1,35 @@
+//! The functions that descriptors may name: those of `rye-tools` and `rye-mcp`, and those that need the engine itself.
+
+mod keys;
+mod mcp;
+mod test_runner;
+
+use rye_exec::{NativeCall, NativeError, NativeTool};
+use serde_json::Value;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::verbs::execute::Caller;
+
+/// Calls the function of this name; `None` if the binary has none.
+///
+/// # Errors
+/// When the engine refuses an item that the function needs.
+pub(crate) fn call(
+    engine: &Engine,
+    name: &str,
+    call: &NativeCall<'_>,
+    caller: Caller,
+) -> Result<Option<std::result::Result<Value, NativeError>>> {
+    let servers = mcp::Servers::new(engine, caller);
+    let foreign = rye_mcp::native::tools(&servers);
+    let own: [&dyn NativeTool; 2] = [&keys::Keys { engine }, &test_runner::TestRunner { engine }];
+    let foreign = foreign.iter().map(|tool| tool as &dyn NativeTool);
+    let known = engine.natives.iter().map(Box::as_ref);
+    let found = own.into_iter().chain(foreign).chain(known).find(|tool| tool.name() == name);
+    let answer = found.map(|tool| tool.call(call));
+    match servers.refusal() {
+        Some(refusal) => Err(refusal),
+        None => Ok(answer),
+    }
+}

@@ -1,0 +1,20 @@
+//! Whether an item ran before on this machine: a mark in the cache for each.
+
+use lillux::Digest;
+use lillux::file::{self, Mode};
+use rye_item::ItemRef;
+
+use crate::engine::Engine;
+
+/// Marks the item as used; says whether it is the first time. A cache that cannot be written makes every time the first.
+pub(super) fn mark(engine: &Engine, item: &ItemRef) -> bool {
+    let folder = engine.workspace.roots.cache.join("used");
+    let path = folder.join(Digest::of(item.to_string().as_bytes()).short());
+    if path.exists() {
+        return false;
+    }
+    // The mark is a convenience: losing it only marks a first use once more.
+    let _ = file::create_folders(&folder, true)
+        .and_then(|()| file::write_atomic(&path, item.to_string().as_bytes(), Mode::Private));
+    true
+}

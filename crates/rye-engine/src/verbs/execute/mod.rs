@@ -1,0 +1,167 @@
+//! `execute`: a tool is run through its chain, a directive gives its prompt, a knowledge entry its body.
+//!
+//! The walk of a tool: resolve → verify → validate → parameters → lock → environment → sandbox → run → record. Each step
+//! can be traced; any step can refuse, and then nothing was changed.
+
+mod config;
+mod first_use;
+mod folders;
+mod packages;
+mod prompt;
+mod run;
+mod surroundings;
+mod tool;
+mod trace;
+
+use lillux::Cancel;
+use rye_item::{ItemRef, ItemType};
+use serde_json::{Map, Value, json};
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+pub use crate::lockfiles::Demand;
+pub(crate) use folders::temporary;
+pub(crate) use surroundings::{Finder, Planned, context, plan, policy};
+pub(crate) use tool::resolution_of;
+
+/// How far to go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// To the end.
+    #[default]
+    Run,
+    /// Up to the point where something would happen.
+    DryRun,
+}
+
+/// On whose behalf something is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Caller {
+    /// A person who typed it.
+    #[default]
+    Person,
+    /// A model, a foreign client, or a file: it cannot consent to anything.
+    Agent,
+}
+
+/// What to execute, and how.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The item.
+    pub item: ItemRef,
+    /// Its parameters or inputs.
+    pub parameters: Map<String, Value>,
+    /// Further ones as words of a command line, typed by what the item declares.
+    pub words: Vec<(String, String)>,
+    /// How far to go.
+    pub mode: Mode,
+    /// Whether every step is told.
+    pub wants_trace: bool,
+    /// How lockfiles are used.
+    pub demand: Demand,
+    /// Ends the run early.
+    pub cancel: Cancel,
+    /// Hears of what takes long before the run begins.
+    pub progress: Option<Progress>,
+    /// Who asks for it.
+    pub caller: Caller,
+}
+
+/// Who hears of what takes long, line by line.
+#[derive(Clone)]
+pub struct Progress(std::sync::Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Progress {
+    /// Calls `tell` with each line.
+    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(std::sync::Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, line: &str) {
+        (self.0)(line);
+    }
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Progress")
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The item.
+    pub item: ItemRef,
+    /// `success`, or `validation_passed` for a dry run.
+    pub status: &'static str,
+    /// The result.
+    pub data: Value,
+    /// What stands beside the result: chain, duration, logs, trace, …
+    pub facts: Map<String, Value>,
+}
+
+impl Answer {
+    /// The whole answer as one object: the same for the command line, for MCP and for hooks.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("status".to_owned(), json!(self.status));
+        object.insert("type".to_owned(), json!(self.item.item_type));
+        object.insert("item_id".to_owned(), json!(self.item.id.to_string()));
+        object.insert("data".to_owned(), self.data.clone());
+        object.extend(self.facts.clone());
+        Value::Object(object)
+    }
+}
+
+/// Executes an item.
+///
+/// # Errors
+/// When it may not run, or ran and failed; then the details hold what the answer would have held.
+pub fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
+    match request.item.item_type {
+        ItemType::Tool => tool::execute(engine, request),
+        ItemType::Directive => directive(engine, request),
+        ItemType::Knowledge => knowledge(engine, request),
+        ItemType::Config => Err(Error::new(Code::NotExecutable, "config is read, not executed")
+            .of(&request.item)
+            .hint(format!("see it: rye config show {}", request.item.id))),
+    }
+}
+
+fn directive(engine: &Engine, request: &Request) -> Result<Answer> {
+    let item = &request.item;
+    let mut given = request.parameters.clone();
+    // Inputs declare their types themselves: a word stays text until they say otherwise.
+    given.extend(request.words.iter().map(|(name, word)| (name.clone(), json!(word))));
+    let data = prompt::directive(engine, item, &given)?;
+    let mut facts = Map::new();
+    let status = match request.mode {
+        Mode::Run => {
+            facts.insert("your_directions".to_owned(), data.get("body").cloned().unwrap_or_default());
+            "success"
+        }
+        Mode::DryRun => {
+            facts.insert("message".to_owned(), json!("Directive validation passed (dry run)"));
+            "validation_passed"
+        }
+    };
+    Ok(Answer { item: item.clone(), status, data, facts })
+}
+
+fn knowledge(engine: &Engine, request: &Request) -> Result<Answer> {
+    let item = &request.item;
+    if !request.parameters.is_empty() || !request.words.is_empty() {
+        return Err(Error::new(Code::InvalidInputs, "a knowledge entry takes no inputs").of(item));
+    }
+    let data = prompt::knowledge(engine, item)?;
+    let mut facts = Map::new();
+    facts.insert("your_directions".to_owned(), json!("Use this knowledge to inform your decisions."));
+    let status = match request.mode {
+        Mode::Run => "success",
+        Mode::DryRun => "validation_passed",
+    };
+    Ok(Answer { item: item.clone(), status, data, facts })
+}

@@ -1,0 +1,112 @@
+//! What an installer finds around it: the user's own settings of it, and nothing of a project.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lillux::file;
+use rye_exec::environment::Policy;
+use rye_exec::packages::{self, Ecosystem, Settings};
+
+use crate::engine::Engine;
+
+/// Settings of installers that the user may have in their environment.
+#[rustfmt::skip]
+const VARIABLES: [&str; 33] = [
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST", "PIP_CERT",
+    "PIP_CLIENT_CERT", "PIP_PROXY", "PIP_CONFIG_FILE", "PIP_DEFAULT_TIMEOUT", "PIP_TIMEOUT", "PIP_RETRIES",
+    "UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_NO_INDEX", "UV_FIND_LINKS",
+    "UV_INDEX_STRATEGY", "UV_INSECURE_HOST", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "UV_HTTP_TIMEOUT", "UV_OFFLINE",
+    "NPM_CONFIG_REGISTRY", "npm_config_registry", "NPM_CONFIG_USERCONFIG", "npm_config_userconfig",
+    "NPM_CONFIG_GLOBALCONFIG", "npm_config_globalconfig", "NPM_CONFIG_CAFILE", "npm_config_cafile", "NPM_TOKEN",
+];
+/// Those that say where packages come from.
+const PIP_INDEX: [&str; 4] = ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS"];
+const UV_INDEX: [&str; 6] =
+    ["UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_NO_INDEX", "UV_FIND_LINKS"];
+const MOST_SETTINGS: u64 = 1 << 20;
+
+/// The environment of an installer.
+pub(super) fn variables(
+    engine: &Engine,
+    policy: &Policy,
+    path: &str,
+    temporary: &Path,
+) -> BTreeMap<String, String> {
+    let process = engine.host.environment.iter();
+    let is_let_in = |name: &str| policy.is_inherited(name) || VARIABLES.contains(&name);
+    let mut variables: BTreeMap<String, String> = process
+        .filter(|(name, _)| is_let_in(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let temporary = temporary.display().to_string();
+    let own = [
+        ("PATH", path),
+        ("TMPDIR", &temporary),
+        ("TMP", &temporary),
+        ("TEMP", &temporary),
+        // Whatever the user's settings say, it goes into the environment made for it, and nobody is there to answer.
+        ("PIP_USER", "0"),
+        ("PIP_NO_INPUT", "1"),
+        ("PIP_ROOT_USER_ACTION", "ignore"),
+        ("PYTHONUTF8", "1"),
+        ("NO_COLOR", "1"),
+    ];
+    variables.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    variables.remove("FORCE_COLOR");
+    variables
+}
+
+/// The search path for installers: nothing that lies in the project, whoever approved it, unless the user lives there.
+pub(super) fn search_path(engine: &Engine, path: &str) -> String {
+    let Some(project) = &engine.workspace.roots.project else { return path.to_owned() };
+    if engine.host.home.starts_with(project) {
+        return path.to_owned();
+    }
+    let real = rye_space::roots::real(project);
+    let is_outside = |entry: &&str| {
+        let entry = Path::new(entry);
+        !entry.starts_with(project) && !rye_space::roots::real(entry).starts_with(&real)
+    };
+    path.split(':').filter(is_outside).collect::<Vec<_>>().join(":")
+}
+
+fn configuration(engine: &Engine) -> PathBuf {
+    let named = engine.host.environment.get("XDG_CONFIG_HOME").map(PathBuf::from);
+    named.filter(|path| path.is_absolute()).unwrap_or_else(|| engine.host.home.join(".config"))
+}
+
+/// uv's settings of the user, else of the machine.
+pub(super) fn uv_settings(engine: &Engine) -> Option<PathBuf> {
+    let own = configuration(engine).join("uv/uv.toml");
+    [own, PathBuf::from("/etc/uv/uv.toml")].into_iter().find(|path| path.is_file())
+}
+
+/// Who of the two was told by the user where packages come from.
+pub(super) fn settings(engine: &Engine) -> Settings {
+    let is_set = |name: &&str| engine.host.environment.get(*name).is_some_and(|value| !value.is_empty());
+    let home = &engine.host.home;
+    let named = engine.host.environment.get("PIP_CONFIG_FILE").map(PathBuf::from);
+    let files = [
+        configuration(engine).join("pip/pip.conf"),
+        home.join(".pip/pip.conf"),
+        PathBuf::from("/etc/xdg/pip/pip.conf"),
+        PathBuf::from("/etc/pip.conf"),
+    ];
+    let says = |path: PathBuf| {
+        file::read_bounded(&path, MOST_SETTINGS)
+            .is_ok_and(|(bytes, _)| packages::has_index_settings(&String::from_utf8_lossy(&bytes)))
+    };
+    Settings {
+        is_pip_told: PIP_INDEX.iter().any(is_set) || named.into_iter().chain(files).any(says),
+        is_uv_told: UV_INDEX.iter().any(is_set) || uv_settings(engine).is_some(),
+    }
+}
+
+/// What policy hides from tools and an installer must read: where it has the credentials of an index. No code of a
+/// package runs while it is installed.
+pub(super) fn readable(engine: &Engine, ecosystem: Ecosystem) -> PathBuf {
+    match ecosystem {
+        Ecosystem::Python => engine.host.home.join(".netrc"),
+        Ecosystem::Node => engine.host.home.join(".npmrc"),
+    }
+}

@@ -1,0 +1,99 @@
+//! Executing what has no chain: a directive gives its prompt, a knowledge entry its body.
+
+use rye_item::interpolate::interpolate_inputs;
+use rye_item::{ItemRef, ItemType, inputs, metadata, parse};
+use rye_space::Located;
+use rye_trust::Admitted;
+use serde_json::{Map, Value, json};
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// An item that may be used as instructions: admitted, and covered as a whole unless signed config allows less.
+///
+/// # Errors
+/// When nobody vouches for it, or not for all of it, or it does not parse.
+pub(super) fn instructions(engine: &Engine, item: &ItemRef) -> Result<Admitted<Located>> {
+    let located = engine.workspace.spaces.locate(item, None)?;
+    let admitted = engine.admit(located)?;
+    let allows_partial =
+        engine.workspace.settings.get("integrity.partial_coverage").and_then(Value::as_str) == Some("allow");
+    if !admitted.is_forgiven() && !admitted.is_fully_covered() && !allows_partial {
+        let uncovered: Vec<Value> =
+            admitted.report().uncovered.iter().map(|range| json!([range.start, range.end])).collect();
+        return Err(Error::new(Code::Partial, format!("{item} is only partly covered by its signature"))
+            .of(item)
+            .detail("path", admitted.path.display().to_string())
+            .detail("uncovered", uncovered)
+            .hint(format!("read all of it, then sign it again: rye sign {} {}", item.item_type, item.id)));
+    }
+    if !admitted.parsed().problems.is_empty() {
+        return Err(Error::invalid(item, &admitted.path, &admitted.parsed().problems));
+    }
+    Ok(admitted)
+}
+
+/// What a directive asks for, its inputs checked and filled in.
+///
+/// # Errors
+/// When it may not be used, or its inputs do not fit.
+pub(super) fn directive(engine: &Engine, item: &ItemRef, given: &Map<String, Value>) -> Result<Value> {
+    let admitted = instructions(engine, item)?;
+    let fields = admitted.fields();
+    let declared = fields.get("inputs").and_then(Value::as_array).cloned().unwrap_or_default();
+    let inputs = inputs::check(&declared, given).map_err(|problems| {
+        let error = Error::new(Code::InvalidInputs, problems.to_string()).of(item);
+        let error = error.detail("declared_inputs", shown_inputs(item, fields));
+        let error = error.detail("unknown", problems.unknown.clone());
+        let error = error.detail("missing", problems.missing.clone());
+        error.hint(format!("see what it takes: rye load directive {}", item.id))
+    })?;
+    let parsed = &admitted.parsed().fields;
+    let fill = |text: &str| interpolate_inputs(text, &inputs);
+    let text = |key: &str| parsed.get(key).and_then(Value::as_str).unwrap_or_default();
+    let actions = parsed.get("actions").map(|actions| filled(actions, &inputs)).unwrap_or_else(|| json!([]));
+    let mut data = match metadata::shown(ItemType::Directive, fields) {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    };
+    data.insert("body".to_owned(), json!(fill(parse::directive::prompt(parsed))));
+    data.insert("preamble".to_owned(), json!(fill(text("preamble"))));
+    data.insert("content".to_owned(), json!(fill(text("content"))));
+    data.insert("actions".to_owned(), actions);
+    data.insert("given_inputs".to_owned(), Value::Object(inputs.clone()));
+    Ok(Value::Object(data))
+}
+
+fn shown_inputs(item: &ItemRef, fields: &Map<String, Value>) -> Value {
+    metadata::shown(item.item_type, fields).get("inputs").cloned().unwrap_or_default()
+}
+
+fn filled(value: &Value, inputs: &Map<String, Value>) -> Value {
+    match value {
+        Value::String(text) => Value::String(interpolate_inputs(text, inputs)),
+        Value::Array(list) => Value::Array(list.iter().map(|value| filled(value, inputs)).collect()),
+        Value::Object(map) => {
+            Value::Object(map.iter().map(|(key, value)| (key.clone(), filled(value, inputs))).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+/// A knowledge entry's body, with its metadata.
+///
+/// # Errors
+/// When it may not be used.
+pub(super) fn knowledge(engine: &Engine, item: &ItemRef) -> Result<Value> {
+    let admitted = instructions(engine, item)?;
+    let mut data = match metadata::shown(ItemType::Knowledge, admitted.fields()) {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    };
+    let body = admitted.parsed().text("body").unwrap_or_default();
+    data.insert("content".to_owned(), json!(body));
+    data.insert("body".to_owned(), json!(body));
+    if data.get("name").is_none_or(Value::is_null) {
+        data.insert("name".to_owned(), json!(item.id.to_string()));
+    }
+    Ok(Value::Object(data))
+}

@@ -1,0 +1,222 @@
+//! Running what was worked out: a process, a request, or a function of the binary.
+
+use std::path::Path;
+
+use lillux::Cancel;
+use lillux::confine::Receipt;
+use lillux::process::{self, Captured, Command, End, Launcher, RunError};
+use rye_exec::invocation::{Http, Native, Process};
+use rye_exec::outcome::{self, Exit, Failure, Logs, Outcome, Printed};
+use rye_exec::{Invocation, NativeCall};
+use serde_json::{Map, Value, json};
+
+use super::folders;
+use super::surroundings::Surroundings;
+use super::{Caller, Request};
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+use crate::natives;
+
+/// A run that came to an end.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) outcome: Outcome,
+    /// What confined it.
+    pub(super) receipt: Option<Value>,
+    /// What the trace says of it.
+    pub(super) trace: Value,
+    /// What of the sandbox could not be had.
+    pub(super) warning: Option<String>,
+}
+
+/// The failure of a run, as a user sees it.
+pub(super) fn error_of(failure: &Failure) -> Error {
+    let code = match failure {
+        Failure::Tool(_) => Code::ToolFailed,
+        Failure::TimedOut(_) => Code::ToolTimedOut,
+        Failure::Cancelled => Code::ToolCancelled,
+        Failure::Stopped(_) => Code::ToolStopped,
+        Failure::Denied(_) => Code::ToolDenied,
+    };
+    let hint = match failure {
+        Failure::Tool(_) => "what it printed is in `logs`",
+        Failure::TimedOut(_) => {
+            "everything it started was ended; its runtime's `timeout` says how long it may take"
+        }
+        Failure::Cancelled => "everything it started was ended",
+        Failure::Stopped(_) => "everything it started was ended; limits are in the setting `sandbox.limits`",
+        Failure::Denied(_) => {
+            "what a tool may touch is in the setting `sandbox` and in what the signed tool declares"
+        }
+    };
+    Error::new(code, failure.message()).hint(hint)
+}
+
+pub(super) fn run(
+    engine: &Engine,
+    around: &Surroundings,
+    parameters: &Map<String, Value>,
+    resolved_config: Option<&Value>,
+    request: &Request,
+) -> Result<Ran> {
+    let cancel = &request.cancel;
+    match &around.invocation {
+        Invocation::Process(process) => run_process(engine, around, process, cancel),
+        Invocation::Http(http) => Ok(run_http(around, http, cancel)),
+        Invocation::Native(native) => {
+            let call = NativeCall {
+                parameters,
+                config: &native.config,
+                resolved_config,
+                project: &around.folder,
+                cache: &engine.workspace.roots.cache,
+                access: &around.plan.access,
+                cancel,
+                now: engine.unix_seconds(),
+            };
+            run_native(engine, native, &call, request.caller)
+        }
+    }
+}
+
+fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel: &Cancel) -> Result<Ran> {
+    folders::protect(engine.workspace.roots.project.as_deref());
+    let mut environment = around.environment.variables.clone();
+    environment.extend(process.parameter_variables.clone());
+    if let Some(temporary) = &around.temporary {
+        let path = temporary.path().display().to_string();
+        for name in ["TMPDIR", "TMP", "TEMP"] {
+            environment.insert(name.to_owned(), path.clone());
+        }
+    }
+    let folder = process.folder.as_ref().map_or(around.folder.as_path(), Path::new);
+    let command = Command {
+        program: process.command.clone().into(),
+        arguments: process.arguments.clone(),
+        environment,
+        folder: folder.to_owned(),
+        stdin: process.stdin.clone().into_bytes(),
+        timeout: process.timeout,
+        has_result_channel: process.result == rye_exec::invocation::ResultMode::Channel,
+        limits: around.plan.limits.clone(),
+        log: None,
+    };
+    let launcher = Launcher { program: engine.host.launcher.clone() };
+    let confinement = around.plan.confinement.as_ref();
+    if process.is_detached {
+        let detached = process::spawn_detached(&launcher, &command, confinement).map_err(start_error)?;
+        return Ok(Ran {
+            outcome: Outcome {
+                data: json!({"pid": detached.pid, "detached": true}),
+                failure: None,
+                logs: Logs::default(),
+                is_truncated: false,
+            },
+            receipt: None,
+            trace: json!({"pid": detached.pid, "detached": true}),
+            warning: None,
+        });
+    }
+    let finished = process::run(&launcher, &command, confinement, cancel).map_err(start_error)?;
+    let receipt = serde_json::to_value(&finished.receipt).ok();
+    let trace = json!({
+        "command": process.command,
+        "end": serde_json::to_value(finished.end).unwrap_or_default(),
+        "duration_ms": finished.duration.as_secs_f64() * 1e3,
+        "stdout_bytes": finished.stdout.total,
+        "stderr_bytes": finished.stderr.total,
+    });
+    let printed = Printed {
+        stdout: finished.stdout.text(),
+        stderr: finished.stderr.text(),
+        is_stdout_cut: finished.stdout.is_cut(),
+        is_stderr_cut: finished.stderr.is_cut(),
+        channel: finished.result.as_ref().map(|channel| (whole(channel), channel.is_cut())),
+    };
+    let outcome = match finished.end {
+        End::Exited(code) => outcome::of_process(process.result, Exit::Code(code), printed),
+        End::Signalled(signal) => outcome::of_process(process.result, Exit::Signal(signal), printed),
+        End::TimedOut => {
+            let seconds = process.timeout.as_secs_f64();
+            stopped(Failure::TimedOut(format!("Command timed out after {seconds} seconds")), printed)
+        }
+        End::Cancelled => stopped(Failure::Cancelled, printed),
+        End::TooManyProcesses { limit } => {
+            stopped(Failure::Stopped(format!("it started more than {limit} processes")), printed)
+        }
+        End::SupervisorLost => {
+            stopped(Failure::Stopped("its supervisor was killed or did not answer".to_owned()), printed)
+        }
+    };
+    Ok(Ran { outcome, receipt, trace, warning: unmet(&finished.receipt) })
+}
+
+/// A sandbox that is less than policy asks for is never silent.
+fn unmet(receipt: &Receipt) -> Option<String> {
+    let rules: Vec<String> = receipt
+        .unmet()
+        .iter()
+        .filter_map(|rule| serde_json::to_value(rule).ok()?.as_str().map(|rule| rule.replace('_', " ")))
+        .collect();
+    (!rules.is_empty()).then(|| format!("the sandbox does not enforce here: {}", rules.join(", ")))
+}
+
+fn whole(captured: &Captured) -> Vec<u8> {
+    [captured.head.as_slice(), captured.tail.as_slice()].concat()
+}
+
+/// A run that did not end by itself: what it printed is kept.
+fn stopped(failure: Failure, printed: Printed) -> Outcome {
+    Outcome {
+        data: json!({"stdout": printed.stdout, "stderr": printed.stderr, "return_code": -1}),
+        failure: Some(failure),
+        logs: Logs { stdout: printed.stdout, stderr: printed.stderr },
+        is_truncated: printed.is_stdout_cut || printed.is_stderr_cut,
+    }
+}
+
+pub(super) fn start_error(error: RunError) -> Error {
+    let message = error.to_string();
+    match error {
+        RunError::NotFound { .. } => Error::new(Code::NoInterpreter, message),
+        RunError::Invalid { .. } => Error::new(Code::InvalidInvocation, message),
+        RunError::Refused { receipt, .. } => Error::new(Code::NoSandbox, message)
+            .detail("sandbox", serde_json::to_value(receipt).unwrap_or_default())
+            .hint("rye doctor tells what this machine offers; `sandbox.on_missing: warn` runs with less"),
+        RunError::Failed { .. } => Error::new(Code::ToolFailed, message),
+        RunError::Io(error) => Error::io(&error),
+    }
+}
+
+fn run_http(around: &Surroundings, http: &Http, cancel: &Cancel) -> Ran {
+    let answer =
+        rye_exec::http::call(&http.config, &around.environment.variables, &around.plan.access, cancel);
+    let failure = answer
+        .error
+        .map(|error| if cancel.is_cancelled() { Failure::Cancelled } else { Failure::Tool(error) });
+    let outcome =
+        Outcome { data: answer.data, failure, logs: Logs::default(), is_truncated: answer.truncated };
+    Ran { outcome, receipt: None, trace: answer.trace, warning: None }
+}
+
+fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, caller: Caller) -> Result<Ran> {
+    let function = &native.function;
+    let Some(result) = natives::call(engine, function, call, caller)? else {
+        let function = rye_item::text::one_line(function);
+        return Err(Error::new(Code::InvalidInvocation, format!("this binary has no function `{function}`"))
+            .hint("a native tool's `config.function` names one of the functions compiled in"));
+    };
+    let (data, failure) = match result {
+        Ok(data) => (data, None),
+        Err(error) => {
+            let failure = match (error.is_denied, call.cancel.is_cancelled()) {
+                (_, true) => Failure::Cancelled,
+                (true, false) => Failure::Denied(error.message),
+                (false, false) => Failure::Tool(error.message),
+            };
+            (error.data.unwrap_or(Value::Null), Some(failure))
+        }
+    };
+    let outcome = Outcome { data, failure, logs: Logs::default(), is_truncated: false };
+    Ok(Ran { outcome, receipt: None, trace: json!({"function": function}), warning: None })
+}

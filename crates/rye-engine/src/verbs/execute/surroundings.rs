@@ -1,0 +1,441 @@
+//! What surrounds a tool's run: its verified files staged, its environment, its folder, its sandbox, and from all that
+//! what exactly is run.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lillux::Cancel;
+use lillux::file::{self, TemporaryFolder};
+use lillux::lockfile::VerifiedDep;
+use lillux::process::{self, Command, End, Launcher, Limits};
+use rye_exec::anchor::{self, Anchor};
+use rye_exec::environment::{self, Context, Contribution, Environment, Policy, Which};
+use rye_exec::invocation::{self, Given};
+use rye_exec::staging::{self, Dependencies, Order, StagingError};
+use rye_exec::{Chain, Element, Invocation, Primitive, sandbox};
+use rye_item::{ItemId, ItemRef, ItemType, Space};
+use rye_space::bundle::{Bundle, Origin};
+use rye_space::{AI_FOLDER, Located};
+use rye_trust::Subject;
+use serde_json::{Map, Value, json};
+
+use super::Request;
+use super::folders;
+use super::packages::{self, Packages, Wanted};
+use super::tool::Told;
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// The largest file that is verified beside a tool.
+const MOST_BYTES: u64 = 8 << 20;
+
+/// A tool's files, verified and where they are run from.
+#[derive(Debug)]
+pub(super) struct Staged {
+    context: Context,
+    anchor: Option<Anchor>,
+    pub(super) verified_deps: Option<Vec<VerifiedDep>>,
+    wanted: Option<Wanted>,
+}
+
+/// What one call gives to a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a> {
+    pub(super) request: &'a Request,
+    pub(super) parameters: &'a Map<String, Value>,
+    pub(super) config: Option<&'a Value>,
+}
+
+/// Everything around a run.
+#[derive(Debug)]
+pub(super) struct Surroundings {
+    pub(super) invocation: Invocation,
+    pub(super) environment: Environment,
+    pub(super) plan: sandbox::Plan,
+    /// The folder the tool works in.
+    pub(super) folder: PathBuf,
+    /// The tool's own temporary folder.
+    pub(super) temporary: Option<TemporaryFolder>,
+    /// The packages the tool asks for.
+    pub(super) packages: Option<Packages>,
+}
+
+impl Surroundings {
+    pub(super) fn shown_sandbox(&self) -> Value {
+        let confinement = self.plan.confinement.as_ref();
+        json!({
+            "level": self.plan.level,
+            "network": self.plan.access.network,
+            "write": confinement.map(|confinement| shown_paths(&confinement.write)),
+        })
+    }
+}
+
+fn shown_paths(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.display().to_string()).collect()
+}
+
+/// The folder tools work in: the project's, else the current one.
+fn working_folder(engine: &Engine) -> PathBuf {
+    engine.workspace.roots.project.clone().unwrap_or_else(|| engine.host.folder.clone())
+}
+
+/// The places of a tool at `tool`.
+pub(crate) fn context(engine: &Engine, tool: &Path) -> Context {
+    let text = |path: &Path| path.display().to_string();
+    let folder = tool.parent().unwrap_or(tool);
+    Context {
+        tool_path: text(tool),
+        tool_dir: text(folder),
+        tool_parent: text(folder.parent().unwrap_or(folder)),
+        anchor_path: text(folder),
+        runtime_lib: String::new(),
+        project_path: text(&working_folder(engine)),
+        user_space: text(&engine.workspace.roots.user),
+        system_space: system_space(engine),
+    }
+}
+
+/// The first bundle that is a folder; those inside the binary have no place of their own.
+fn system_space(engine: &Engine) -> String {
+    let bundles = engine.workspace.spaces.bundles().iter();
+    let mut folders = bundles.filter_map(|bundle| match &bundle.origin {
+        Origin::Folder(path) => Some(path.display().to_string()),
+        Origin::Embedded(_) => None,
+    });
+    folders.next().unwrap_or_default()
+}
+
+/// Stages what a process will run: the tool, and what it may import, as verified.
+///
+/// # Errors
+/// When a file it may import is not verified, or the cache cannot be written.
+pub(super) fn stage(
+    engine: &Engine,
+    chain: &Chain,
+    wanted: Option<Wanted>,
+    told: &mut Told,
+) -> Result<Staged> {
+    let tool = chain.tool();
+    if chain.primitive() != Primitive::Subprocess {
+        return Ok(Staged {
+            context: context(engine, &tool.item().path),
+            anchor: None,
+            verified_deps: None,
+            wanted: None,
+        });
+    }
+    let (anchor_of, anchor_config) = match chain.first_with("anchor") {
+        Some((element, config)) => (element, Some(config)),
+        None => (tool, None),
+    };
+    let real = real_path(engine, tool, anchor_config)?;
+    let declared_in = real_folder(anchor_of);
+    let project = engine.workspace.roots.project.as_deref();
+    let invalid = |error: &dyn std::fmt::Display| {
+        Error::new(Code::InvalidInvocation, format!("tool {}: {error}", tool.id())).of(tool.item().item_ref())
+    };
+    let anchor =
+        anchor::resolve(anchor_config, &declared_in, &real, project).map_err(|error| invalid(&error))?;
+    let verify_deps = chain.first_with("verify_deps").map(|(_, config)| config);
+    let dependencies = Dependencies::from_config(verify_deps).map_err(|error| invalid(&error))?;
+    let verify = |path: &Path, _: &str| {
+        // A runtime's library is vouched for where the runtime lies, which need not be where the tool lies.
+        let is_library = anchor.lib.as_ref().is_some_and(|lib| path.starts_with(lib));
+        verified_bytes(engine, if is_library { anchor_of } else { tool }, path)
+    };
+    let is_own = *tool.space() == Space::Project && engine.workspace.is_project_approved;
+    let modules = anchor.root.join("node_modules");
+    let has_own = is_own && anchor.is_active && modules.is_dir();
+    let installed = wanted.as_ref().and_then(Wanted::modules);
+    let package = if anchor.is_active { anchor.package(&tools_folder(engine, tool)?) } else { None };
+    let order = Order {
+        cache: &engine.workspace.roots.cache,
+        now: engine.unix_seconds(),
+        tool: &real,
+        bytes: tool.item().bytes(),
+        anchor: &anchor,
+        dependencies: &dependencies,
+        package,
+        verify: &verify,
+        with_package_files: has_own || (installed.is_some() && is_own && anchor.is_active),
+        with_modules: installed.or_else(|| has_own.then_some(modules)),
+    };
+    let staged = staging::stage(&order).map_err(|error| {
+        let code = match &error {
+            StagingError::Unverified { .. } => Code::Unsigned,
+            StagingError::TooMuch { .. } | StagingError::Place { .. } => Code::InvalidInvocation,
+            StagingError::Cache(_) => Code::Io,
+        };
+        Error::new(code, error.to_string())
+            .of(tool.item().item_ref())
+            .hint("sign every file beside the tool that it may import: rye sign PATH…")
+    })?;
+    told.notes.extend(staged.notices);
+    let text = |path: &Path| path.display().to_string();
+    let context = Context {
+        tool_path: text(&staged.tool_path),
+        tool_dir: text(&staged.tool_dir),
+        tool_parent: text(&staged.tool_parent),
+        anchor_path: text(&staged.anchor_path),
+        runtime_lib: staged.runtime_lib.as_deref().map(text).unwrap_or_default(),
+        ..context(engine, &real)
+    };
+    let deps = staged.verified_deps.into_iter();
+    let deps: Vec<_> = deps.map(|file| VerifiedDep { path: file.path, integrity: file.integrity }).collect();
+    Ok(Staged { context, anchor: Some(anchor), verified_deps: (!deps.is_empty()).then_some(deps), wanted })
+}
+
+fn real_folder(element: &Element) -> PathBuf {
+    element.item().path.parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Where the tool's file lies; a bundle inside the binary is laid out as files only if the tool has company there.
+fn real_path(engine: &Engine, tool: &Element, anchor: Option<&Value>) -> Result<PathBuf> {
+    let located = tool.item();
+    let Space::System(id) = tool.space() else {
+        return Ok(located.path.clone());
+    };
+    let bundle = engine.workspace.spaces.bundles().iter().find(|bundle| bundle.id == *id);
+    let Some(Origin::Embedded(embedded)) = bundle.map(|bundle| &bundle.origin) else {
+        return Ok(located.path.clone());
+    };
+    let relative = format!("{}/{}{}", ItemType::Tool.folder(), tool.id(), located.extension);
+    let folder = Path::new(&relative).parent().unwrap_or(Path::new("")).display().to_string();
+    let markers = anchor.and_then(|anchor| anchor.get("markers_any")).and_then(Value::as_array);
+    let is_marked = markers
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .any(|marker| embedded.file(&format!("{AI_FOLDER}/{folder}/{marker}")).is_some());
+    if !is_marked {
+        return Ok(located.path.clone());
+    }
+    Ok(embedded.materialise(&engine.workspace.roots.cache)?.join(AI_FOLDER).join(relative))
+}
+
+/// The folder of the tools of an element's space; a bundle inside the binary is laid out as files.
+fn tools_folder(engine: &Engine, element: &Element) -> Result<PathBuf> {
+    let space = element.space();
+    let spaces = &engine.workspace.spaces;
+    let folder = match spaces.folder(space) {
+        Some(folder) => folder,
+        None => {
+            let is_its = |bundle: &&Bundle| matches!(space, Space::System(id) if bundle.id == *id);
+            match spaces.bundles().iter().find(is_its).map(|bundle| &bundle.origin) {
+                Some(Origin::Embedded(embedded)) => {
+                    embedded.materialise(&engine.workspace.roots.cache)?.join(AI_FOLDER)
+                }
+                Some(Origin::Folder(path)) => path.join(AI_FOLDER),
+                None => {
+                    return Err(
+                        Error::new(Code::NotFound, "its bundle is gone").of(element.item().item_ref())
+                    );
+                }
+            }
+        }
+    };
+    Ok(folder.join(ItemType::Tool.folder()))
+}
+
+/// The bytes of a file beside an element, if a key that counts vouches for it as an item of the same space.
+fn verified_bytes(engine: &Engine, element: &Element, path: &Path) -> std::result::Result<Vec<u8>, String> {
+    let space = element.space();
+    let spaces = &engine.workspace.spaces;
+    let tools = tools_folder(engine, element).map_err(|error| error.message)?;
+    let relative =
+        path.strip_prefix(&tools).map_err(|_| "it is no tool file of the same space".to_owned())?;
+    let (bytes, _) = file::read_beneath(&tools, relative, MOST_BYTES).map_err(|error| error.to_string())?;
+    let text = relative.to_str().ok_or("its name is not UTF-8")?;
+    let (stem, extension) = text.rsplit_once('.').ok_or("it has no extension")?;
+    let id = ItemId::new(stem).map_err(|error| error.to_string())?;
+    let located = Located::new(
+        ItemRef::new(ItemType::Tool, id),
+        space.clone(),
+        path.to_owned(),
+        format!(".{extension}"),
+        bytes.into(),
+        std::sync::Arc::clone(spaces.extractors()),
+    );
+    let admitted = engine.admit_kept(located).map_err(|error| error.message)?;
+    Ok(admitted.bytes().to_vec())
+}
+
+/// How long a version manager may take to say where a program is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Finds programs the way a shell does, and asks version managers.
+pub(crate) struct Finder<'a> {
+    pub(crate) engine: &'a Engine,
+}
+
+impl Which for Finder<'_> {
+    fn find(&self, name: &str, path: &str) -> Option<PathBuf> {
+        environment::find_on_path(name, path)
+    }
+
+    fn output(&self, command: &[String]) -> Option<String> {
+        let (program, arguments) = command.split_first()?;
+        let host = &self.engine.host;
+        let command = Command {
+            program: program.into(),
+            arguments: arguments.to_vec(),
+            environment: host.environment.clone(),
+            folder: host.home.clone(),
+            stdin: Vec::new(),
+            timeout: PATIENCE,
+            has_result_channel: false,
+            limits: Limits::default(),
+            log: None,
+        };
+        let launcher = Launcher { program: host.launcher.clone() };
+        let finished = process::run(&launcher, &command, None, &Cancel::new().ok()?).ok()?;
+        let text = finished.stdout.text();
+        (finished.end == End::Exited(0)).then(|| text.lines().next().unwrap_or_default().trim().to_owned())
+    }
+}
+
+/// Works out environment, sandbox and invocation.
+///
+/// # Errors
+/// When what the signed items say cannot be run.
+pub(super) fn surround(
+    engine: &Engine,
+    chain: &Chain,
+    staged: &Staged,
+    call: &Call<'_>,
+    told: &mut Told,
+) -> Result<Surroundings> {
+    let tool = chain.tool();
+    let workspace = &engine.workspace;
+    let folder = working_folder(engine);
+    let invalid = |message: String| {
+        Error::new(Code::InvalidInvocation, format!("tool {}: {message}", tool.id()))
+            .of(tool.item().item_ref())
+    };
+    let read;
+    let policy = match &staged.wanted {
+        Some(wanted) => &wanted.policy,
+        None => {
+            read = policy(engine)?;
+            &read
+        }
+    };
+    let contributions: Vec<Contribution<'_>> = chain
+        .elements()
+        .iter()
+        .rev()
+        .map(|element| Contribution {
+            item_id: element.id().as_str(),
+            is_project: *element.space() == Space::Project,
+            env_config: element.field("env_config"),
+        })
+        .collect();
+    let around = environment::Surroundings {
+        process: &engine.host.environment,
+        project: workspace.roots.project.as_deref(),
+        is_project_approved: workspace.is_project_approved,
+        policy,
+        uses_project_programs: !staged.wanted.as_ref().is_some_and(Wanted::has_own_interpreter),
+    };
+    let mut environment = environment::resolve(&contributions, &staged.context, &around, &Finder { engine })
+        .map_err(|error| invalid(error.to_string()))?;
+    told.warnings.append(&mut environment.notices);
+    let packages = match &staged.wanted {
+        Some(wanted) => Some(packages::settle(engine, chain, wanted, &mut environment, call.request, told)?),
+        None => None,
+    };
+    let mut working = None;
+    if let Some(anchor) = staged.anchor.as_ref().filter(|anchor| anchor.is_active) {
+        environment::apply_search_paths(
+            tool.id().as_str(),
+            &anchor.env_paths,
+            &staged.context,
+            policy,
+            &mut environment.variables,
+        )
+        .map_err(|error| invalid(error.to_string()))?;
+        working = anchor.cwd.clone();
+    }
+    let max =
+        workspace.settings.get("execution.max_timeout_seconds").and_then(Value::as_f64).unwrap_or(3600.0);
+    let given = Given {
+        environment: &environment.variables,
+        context: &staged.context,
+        parameters: call.parameters,
+        resolved_config: call.config,
+        max_timeout: Duration::from_secs_f64(max.clamp(1.0, 604_800.0)),
+    };
+    let mut invocation = invocation::invocation(chain, &given).map_err(|error| invalid(error.to_string()))?;
+    if let (Invocation::Process(process), Some(cwd)) = (&mut invocation, working)
+        && process.folder.is_none()
+    {
+        process.folder = Some(cwd.replace("{anchor_path}", &staged.context.anchor_path));
+    }
+    let temporary = match &invocation {
+        Invocation::Process(_) => Some(folders::temporary(engine)?),
+        Invocation::Http(_) | Invocation::Native(_) => None,
+    };
+    let item = Planned { item: tool.item().item_ref(), declared: tool.field("sandbox") };
+    let plan = plan(engine, &item, &staged.context, &environment, temporary.as_ref())?;
+    Ok(Surroundings { invocation, environment, plan, folder, temporary, packages })
+}
+
+/// What of the surroundings may reach a process.
+pub(crate) fn policy(engine: &Engine) -> Result<Policy> {
+    let id = ItemId::new("execution/environment")?;
+    let settings = engine.workspace.config(&id);
+    Policy::from_settings(&settings.value).map_err(|error| {
+        Error::new(Code::Invalid, error.to_string()).hint("rye config show execution/environment")
+    })
+}
+
+/// A signed item that something is run for.
+pub(crate) struct Planned<'a> {
+    /// The item.
+    pub(crate) item: &'a ItemRef,
+    /// Its `sandbox`.
+    pub(crate) declared: Option<&'a Value>,
+}
+
+/// What the run may touch: policy, what the signed item declares, and where things are.
+pub(crate) fn plan(
+    engine: &Engine,
+    planned: &Planned<'_>,
+    context: &Context,
+    environment: &Environment,
+    temporary: Option<&TemporaryFolder>,
+) -> Result<sandbox::Plan> {
+    let roots = &engine.workspace.roots;
+    let settings = engine.workspace.config(&ItemId::new("execution/sandbox")?);
+    let temporary = temporary.map_or_else(|| roots.cache.join("none"), |folder| folder.path().to_owned());
+    // Outside any project a tool writes to its temporary folder only.
+    let project = roots.project.clone().unwrap_or_else(|| temporary.clone());
+    let mut needed: Vec<PathBuf> = environment.interpreters.clone();
+    needed.push(PathBuf::from(&context.tool_dir));
+    if !context.runtime_lib.is_empty() {
+        needed.push(PathBuf::from(&context.runtime_lib));
+    }
+    let places = sandbox::Places {
+        project_ai: project.join(AI_FOLDER),
+        project,
+        user_ai: roots.user_ai(),
+        home: engine.host.home.clone(),
+        cache: roots.cache.clone(),
+        signing_keys: roots.signing_keys.clone(),
+        temporary,
+        needed,
+    };
+    sandbox::plan(&settings.value, planned.declared, &places, &engine.host.environment)
+        .map_err(|error| sandbox_error(planned.item, &error))
+}
+
+/// Why there is no sandbox for what an item needs.
+pub(super) fn sandbox_error(item: &ItemRef, error: &sandbox::SandboxError) -> Error {
+    let code = match error {
+        sandbox::SandboxError::Policy { .. } => Code::Invalid,
+        sandbox::SandboxError::Declared { .. } => Code::InvalidInvocation,
+        sandbox::SandboxError::Denied { .. } => Code::ToolDenied,
+    };
+    Error::new(code, error.to_string()).of(item).hint("settings: rye config show execution/sandbox")
+}

@@ -1,0 +1,236 @@
+//! The walk of a tool: resolve → verify → validate → parameters → stage → lock → environment → sandbox → run → record.
+
+use std::time::Instant;
+
+use rye_exec::parameters::{self, ParameterError};
+use rye_exec::{Chain, Element, Invocation};
+use rye_item::ItemRef;
+use serde_json::{Map, Value, json};
+
+use super::run::{self, Ran};
+use super::surroundings::{self, Surroundings};
+use super::trace::Trace;
+use super::{Answer, Mode, Request, config, first_use, packages};
+use crate::chains;
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+use crate::lockfiles::{self, Resolved, State};
+
+/// What is told beside a result.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) warnings: Vec<String>,
+    pub(super) notes: Vec<String>,
+}
+
+pub(super) fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
+    let started = Instant::now();
+    let mut trace = Trace::new(request.wants_trace);
+    let mut told = Told::default();
+    let item = &request.item;
+    let (chain, warnings) = chains::build_valid(engine, item, None)?;
+    told.warnings.extend(warnings);
+    tell_chain(engine, &chain, &mut trace, &mut told);
+    let parameters = checked_parameters(&chain, request)?;
+    let wanted_config = config::resolve(engine, &chain, &mut told.warnings)?;
+    let wanted = packages::wanted(engine, &chain, request.demand)?;
+    let staged = surroundings::stage(engine, &chain, wanted, &mut told)?;
+    let mut resolved = resolution(engine, &chain, &staged);
+    // Before anything is installed: what is refused anyway costs nothing.
+    let mut locks = check_locks(engine, request, &resolved, &mut trace, &mut told)?;
+    let given = surroundings::Call { request, parameters: &parameters, config: wanted_config.as_ref() };
+    let mut around = surroundings::surround(engine, &chain, &staged, &given, &mut told)?;
+    if let Some(packages) = around.packages.take() {
+        trace.step("packages", || packages.shown());
+        resolved.dependencies = packages.installed;
+        locks = lockfiles::enforce(engine, &resolved, request.demand)?;
+    }
+    tell_surroundings(&around, &mut trace);
+    let mut facts = Map::new();
+    facts.insert("chain".to_owned(), shown_chain(&chain));
+    if request.mode == Mode::DryRun {
+        facts.insert("validated_pairs".to_owned(), json!(chain.elements().len() - 1));
+        facts.insert("message".to_owned(), json!("Tool chain validation passed (dry run)"));
+        finish(&mut facts, trace, told);
+        let data = json!({"parameters": parameters, "invocation": shown_invocation(&around)});
+        return Ok(Answer { item: item.clone(), status: "validation_passed", data, facts });
+    }
+    let is_first_use = first_use::mark(engine, item);
+    let ran = run::run(engine, &around, &parameters, wanted_config.as_ref(), request)?;
+    trace.step("run", || ran.trace.clone());
+    told.warnings.extend(ran.warning.clone());
+    facts.insert("duration_ms".to_owned(), json!(round_ms(started)));
+    facts.insert("first_use".to_owned(), json!(is_first_use));
+    if let Some(receipt) = &ran.receipt {
+        facts.insert("sandbox".to_owned(), receipt.clone());
+    }
+    let mut lock = shown_lock(&locks);
+    if ran.outcome.failure.is_none() {
+        match lockfiles::record(engine, &resolved, request.demand) {
+            Ok(Some(path)) => {
+                told.notes.push(format!("pinned in {}", path.display()));
+                lock["created"] = json!(path.display().to_string());
+            }
+            Ok(None) => {}
+            // The tool has run: its result counts, whatever becomes of the pin.
+            Err(error) => told.warnings.push(format!("it ran, but is not pinned: {}", error.message)),
+        }
+    }
+    facts.insert("lock".to_owned(), lock);
+    answer(item, ran, facts, trace, told)
+}
+
+fn finish(facts: &mut Map<String, Value>, trace: Trace, told: Told) {
+    for (key, lines) in [("warnings", told.warnings), ("notes", told.notes)] {
+        if !lines.is_empty() {
+            facts.insert(key.to_owned(), json!(lines));
+        }
+    }
+    trace.into_facts(facts);
+}
+
+fn answer(
+    item: &ItemRef,
+    ran: Ran,
+    mut facts: Map<String, Value>,
+    trace: Trace,
+    told: Told,
+) -> Result<Answer> {
+    let outcome = ran.outcome;
+    facts.insert("logs".to_owned(), json!(outcome.logs));
+    facts.insert("truncated".to_owned(), json!(outcome.is_truncated));
+    finish(&mut facts, trace, told);
+    let Some(failure) = outcome.failure else {
+        return Ok(Answer { item: item.clone(), status: "success", data: outcome.data, facts });
+    };
+    let error = run::error_of(&failure).of(item).detail("data", outcome.data).detail("type", "tool");
+    Err(facts.into_iter().fold(error, |error, (key, value)| error.detail(&key, value)))
+}
+
+fn checked_parameters(chain: &Chain, request: &Request) -> Result<Map<String, Value>> {
+    let tool = chain.tool();
+    let schema = tool.field("config_schema");
+    let mut given = request.parameters.clone();
+    given.extend(parameters::typed(&request.words, schema));
+    parameters::check(given, schema).map_err(|error| {
+        let message = error.to_string();
+        match error {
+            ParameterError::Invalid(violations) => {
+                Error::new(Code::InvalidParameters, format!("the parameters do not fit: {message}"))
+                    .of(&request.item)
+                    .detail("violations", json!(violations))
+                    .detail("declared_inputs", schema.cloned().unwrap_or_default())
+                    .hint(format!("see what it takes: rye load tool {}", tool.id()))
+            }
+            ParameterError::Schema(_) => {
+                Error::new(Code::Invalid, format!("tool {}: {message}", tool.id())).of(&request.item)
+            }
+        }
+    })
+}
+
+/// What a lockfile pins of this chain, the files beside the tool included.
+pub(crate) fn resolution_of(engine: &Engine, chain: &Chain) -> Result<Resolved> {
+    let staged = surroundings::stage(engine, chain, None, &mut Told::default())?;
+    Ok(resolution(engine, chain, &staged))
+}
+
+fn resolution(engine: &Engine, chain: &Chain, staged: &surroundings::Staged) -> Resolved {
+    Resolved { verified_deps: staged.verified_deps.clone(), ..crate::resolved::of_chain(engine, chain) }
+}
+
+fn check_locks(
+    engine: &Engine,
+    request: &Request,
+    resolved: &Resolved,
+    trace: &mut Trace,
+    told: &mut Told,
+) -> Result<State> {
+    let state = lockfiles::enforce(engine, resolved, request.demand)?;
+    if let State::Stale { why, .. } = &state {
+        told.notes.push(format!("its lockfile is replaced: {why}"));
+    }
+    trace.step("lock", || shown_lock(&state));
+    Ok(state)
+}
+
+fn shown_lock(state: &State) -> Value {
+    let (word, paths): (_, Vec<String>) = match state {
+        State::None => ("none", Vec::new()),
+        State::Held { lockfiles } => {
+            ("held", lockfiles.iter().map(|path| path.display().to_string()).collect())
+        }
+        State::Stale { path, .. } => ("stale", vec![path.display().to_string()]),
+        State::Mismatch(mismatch) => ("mismatch", vec![mismatch.path.display().to_string()]),
+    };
+    json!({"state": word, "paths": paths})
+}
+
+fn tell_chain(engine: &Engine, chain: &Chain, trace: &mut Trace, told: &mut Told) {
+    for element in chain.elements() {
+        let item = element.item();
+        if item.is_forgiven() {
+            let verdict = item.report().verdict.as_str();
+            told.warnings.push(format!("development mode forgives that {} is {verdict}", element.id()));
+        }
+        trace.step("resolve", || {
+            let places = engine.workspace.spaces.places(item.item_ref());
+            let shadows: Vec<String> = places
+                .iter()
+                .filter(|place| place.is_found && place.space != *element.space())
+                .map(|place| place.space.to_string())
+                .collect();
+            json!({
+                "item_id": element.id().to_string(),
+                "space": element.space(),
+                "path": item.path.display().to_string(),
+                "shadowed": shadows,
+            })
+        });
+        trace.step("verify", || {
+            json!({
+                "item_id": element.id().to_string(),
+                "verdict": item.report().verdict.as_str(),
+                "coverage": item.report().coverage.as_str(),
+                "key": item.report().fingerprint().map(|key| key.to_string()),
+                "integrity": element.integrity(),
+            })
+        });
+    }
+    trace.step("validate", || json!({"valid": true, "pairs": chain.elements().len() - 1}));
+}
+
+fn tell_surroundings(around: &Surroundings, trace: &mut Trace) {
+    for (item, keys) in &around.environment.contributed {
+        trace.step("environment", || json!({"contributed_by": item, "keys": keys}));
+    }
+    trace.step("sandbox", || around.shown_sandbox());
+}
+
+fn shown_chain(chain: &Chain) -> Value {
+    let row = |element: &Element| {
+        json!({
+            "item_id": element.id().to_string(),
+            "space": element.space(),
+            "path": element.item().path.display().to_string(),
+            "integrity": element.integrity(),
+        })
+    };
+    Value::Array(chain.elements().iter().map(row).collect())
+}
+
+fn shown_invocation(around: &Surroundings) -> Value {
+    match &around.invocation {
+        Invocation::Process(process) => json!({
+            "command": process.command,
+            "arguments": process.arguments,
+            "timeout_seconds": process.timeout.as_secs_f64(),
+        }),
+        Invocation::Http(http) => json!({"url": http.url_template, "method": http.config.get("method")}),
+        Invocation::Native(native) => json!({"function": native.function}),
+    }
+}
+
+fn round_ms(started: Instant) -> f64 {
+    (started.elapsed().as_secs_f64() * 1e6).round() / 1e3
+}
