@@ -14,6 +14,7 @@ use rye_trust::{Admitted, Forgiveness, Subject, admit};
 
 use crate::chains::Kept;
 use crate::error::{Code, Error, Result};
+use crate::policies;
 
 /// Where the time comes from.
 pub trait Clock: Send + Sync {
@@ -67,6 +68,7 @@ pub struct Engine {
     clock: Box<dyn Clock>,
     is_warm: bool,
     pub(crate) kept: Kept,
+    pub(crate) read_policies: policies::Read,
     pub(crate) natives: Vec<Box<dyn NativeTool>>,
     search: Mutex<SearchState>,
 }
@@ -97,6 +99,7 @@ impl Engine {
             clock,
             is_warm: options.is_warm,
             kept: Kept::default(),
+            read_policies: policies::Read::default(),
             natives: rye_tools::all(),
             search: Mutex::default(),
         })
@@ -114,6 +117,7 @@ impl Engine {
             }
             *self.search_state() = SearchState::default();
             self.kept.clear();
+            self.read_policies.clear();
         }
         Ok(())
     }

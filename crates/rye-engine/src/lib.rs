@@ -7,6 +7,7 @@ pub mod engine;
 pub mod error;
 pub mod lockfiles;
 mod natives;
+mod policies;
 pub mod resolved;
 pub mod verbs;
 

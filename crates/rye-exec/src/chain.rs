@@ -113,6 +113,12 @@ impl Element {
         self.field(name).and_then(Value::as_str)
     }
 
+    /// What its parameters must be; a tool of a foreign MCP server calls it `input_schema`.
+    #[must_use]
+    pub fn schema(&self) -> Option<&Value> {
+        self.field("config_schema").or_else(|| self.item.parsed().fields.get("input_schema"))
+    }
+
     /// Its version; what states none is `0.0.0`.
     #[must_use]
     pub fn version(&self) -> &str {

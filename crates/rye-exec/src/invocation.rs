@@ -157,7 +157,7 @@ fn parameters_json(config: &Map<String, Value>, given: &Given<'_>) -> String {
 /// When what the signed items say cannot be run.
 pub fn invocation(chain: &Chain, given: &Given<'_>) -> Result<Invocation, InvocationError> {
     let config = merged_config(chain);
-    let schema = chain.tool().field("config_schema");
+    let schema = chain.tool().schema();
     let declared = schema.map(|schema| schema.get("properties").and_then(Value::as_object));
     let none = Map::new();
     let declared = declared.map(|properties| properties.unwrap_or(&none));
@@ -241,6 +241,9 @@ fn process(
     })
 }
 
+/// The kernel takes no longer text as one variable; what is longer is on standard input only.
+const MOST_VARIABLE_BYTES: usize = 100_000;
+
 /// `RYE_PARAM_CITY` for `city`: letters, digits and `_`, in capitals.
 fn parameter_variables(prefix: &str, parameters: &Map<String, Value>) -> BTreeMap<String, String> {
     parameters
@@ -252,6 +255,7 @@ fn parameter_variables(prefix: &str, parameters: &Map<String, Value>) -> BTreeMa
                 .collect();
             (format!("{prefix}{name}"), template::as_text(value).replace('\0', ""))
         })
+        .filter(|(_, value)| value.len() <= MOST_VARIABLE_BYTES)
         .collect()
 }
 

@@ -42,6 +42,8 @@ struct Policy {
     #[serde(default)]
     hidden: Vec<String>,
     #[serde(default)]
+    read_only: Vec<String>,
+    #[serde(default)]
     sockets: Vec<String>,
     #[serde(default)]
     system_read: Vec<String>,
@@ -155,6 +157,7 @@ pub fn plan(
     let declared: Declared = declared
         .map_or_else(|| Ok(Declared::default()), parse)
         .map_err(|reason| SandboxError::Declared { reason })?;
+    let places = &Places { home: real(&places.home), ..places.clone() };
     let level = declared.level.map_or(policy.level, |level| level.max(policy.level));
     let limits =
         policy.limits.within(&Bounds::default()).and_then(|_| policy.limits.within(&declared.limits))?;
@@ -174,6 +177,15 @@ pub fn plan(
     let mut read_only: Vec<PathBuf> =
         KEPT_IN_PROJECT.iter().map(|name| places.project_ai.join(name)).collect();
     read_only.extend([places.project.join("lockfiles"), places.user_ai.clone(), places.cache.clone()]);
+    for text in &policy.read_only {
+        read_only.push(match text.strip_prefix("{project_path}/") {
+            Some(rest) if is_plain(&Path::new("/").join(rest)) => places.project.join(rest),
+            Some(_) | None => {
+                configured(std::slice::from_ref(text), places, variables)?.pop().unwrap_or_default()
+            }
+        });
+    }
+    read_only.retain(|path| path.is_absolute());
     let mut write = vec![real(&places.temporary)];
     if level == Level::Standard {
         write.push(real(&places.project));
@@ -192,20 +204,23 @@ pub fn plan(
             Reading::Only(read)
         }
     };
+    // What is not there need not be hidden, unless the run could make it.
+    let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+    let confined: Vec<PathBuf> = hidden
+        .iter()
+        .filter(|path| is_there(path) || write.iter().any(|root| path.starts_with(root)))
+        .cloned()
+        .collect();
+    let sockets = configured(&policy.sockets, places, variables)?;
     let network = policy.network && declared.network.unwrap_or(level != Level::Strict);
-    let access = Access {
-        write: write.clone(),
-        hidden: hidden.clone(),
-        read_only: read_only.clone(),
-        network,
-        allowed_hosts: hosts,
-    };
+    let access =
+        Access { write: write.clone(), hidden, read_only: read_only.clone(), network, allowed_hosts: hosts };
     let confinement = Confinement {
         read,
         write,
         read_only,
-        hidden,
-        sockets: configured(&policy.sockets, places, variables)?,
+        hidden: confined,
+        sockets,
         network: if network { Network::Open } else { Network::Closed },
         on_missing: policy.on_missing,
         namespaces: Namespaces::Auto,

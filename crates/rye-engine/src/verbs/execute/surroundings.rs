@@ -2,6 +2,7 @@
 //! what exactly is run.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lillux::Cancel;
@@ -255,7 +256,7 @@ fn verified_bytes(engine: &Engine, element: &Element, path: &Path) -> std::resul
         path.to_owned(),
         format!(".{extension}"),
         bytes.into(),
-        std::sync::Arc::clone(spaces.extractors()),
+        Arc::clone(spaces.extractors()),
     );
     let admitted = engine.admit_kept(located).map_err(|error| error.message)?;
     Ok(admitted.bytes().to_vec())
@@ -376,18 +377,17 @@ pub(super) fn surround(
         Invocation::Process(_) => Some(folders::temporary(engine)?),
         Invocation::Http(_) | Invocation::Native(_) => None,
     };
-    let item = Planned { item: tool.item().item_ref(), declared: tool.field("sandbox") };
+    let item = Planned {
+        item: tool.item().item_ref(),
+        declared: chain.first_with("sandbox").map(|(_, declared)| declared),
+    };
     let plan = plan(engine, &item, &staged.context, &environment, temporary.as_ref())?;
     Ok(Surroundings { invocation, environment, plan, folder, temporary, packages })
 }
 
 /// What of the surroundings may reach a process.
-pub(crate) fn policy(engine: &Engine) -> Result<Policy> {
-    let id = ItemId::new("execution/environment")?;
-    let settings = engine.workspace.config(&id);
-    Policy::from_settings(&settings.value).map_err(|error| {
-        Error::new(Code::Invalid, error.to_string()).hint("rye config show execution/environment")
-    })
+pub(crate) fn policy(engine: &Engine) -> Result<Arc<Policy>> {
+    Ok(engine.policies()?.environment)
 }
 
 /// A signed item that something is run for.
@@ -407,11 +407,16 @@ pub(crate) fn plan(
     temporary: Option<&TemporaryFolder>,
 ) -> Result<sandbox::Plan> {
     let roots = &engine.workspace.roots;
-    let settings = engine.workspace.config(&ItemId::new("execution/sandbox")?);
+    let settings = engine.policies()?.sandbox;
     let temporary = temporary.map_or_else(|| roots.cache.join("none"), |folder| folder.path().to_owned());
     // Outside any project a tool writes to its temporary folder only.
     let project = roots.project.clone().unwrap_or_else(|| temporary.clone());
     let mut needed: Vec<PathBuf> = environment.interpreters.clone();
+    // An interpreter outside the system's folders brings its libraries along: `<prefix>/bin` beside `<prefix>/lib`.
+    for interpreter in &environment.interpreters {
+        let prefix = interpreter.parent().and_then(Path::parent).filter(|prefix| prefix.parent().is_some());
+        needed.extend(prefix.map(|prefix| prefix.join("lib")).filter(|lib| lib.is_dir()));
+    }
     needed.push(PathBuf::from(&context.tool_dir));
     if !context.runtime_lib.is_empty() {
         needed.push(PathBuf::from(&context.runtime_lib));
@@ -426,7 +431,7 @@ pub(crate) fn plan(
         temporary,
         needed,
     };
-    sandbox::plan(&settings.value, planned.declared, &places, &engine.host.environment)
+    sandbox::plan(&settings, planned.declared, &places, &engine.host.environment)
         .map_err(|error| sandbox_error(planned.item, &error))
 }
 

@@ -109,7 +109,7 @@ fn answer(
 
 fn checked_parameters(chain: &Chain, request: &Request) -> Result<Map<String, Value>> {
     let tool = chain.tool();
-    let schema = tool.field("config_schema");
+    let schema = tool.schema();
     let mut given = request.parameters.clone();
     given.extend(parameters::typed(&request.words, schema));
     parameters::check(given, schema).map_err(|error| {

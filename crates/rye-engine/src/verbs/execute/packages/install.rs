@@ -13,7 +13,6 @@ use rye_exec::environment::{self, Environment};
 use rye_exec::http::Secrets;
 use rye_exec::packages::{self, Asked, Ecosystem, Installer, PackageError, Record, Step};
 use rye_exec::{Chain, sandbox};
-use rye_item::ItemId;
 use rye_space::AI_FOLDER;
 use serde_json::json;
 
@@ -77,7 +76,7 @@ pub(super) fn install(order: &Order<'_>) -> Result<Vec<Dependency>> {
 fn confinement(order: &Order<'_>, temporary: &Path) -> Result<(Option<Confinement>, Limits)> {
     let engine = order.engine;
     let roots = &engine.workspace.roots;
-    let settings = engine.workspace.config(&ItemId::new("execution/sandbox")?);
+    let settings = engine.policies()?.sandbox;
     let places = sandbox::Places {
         project: order.folder.to_owned(),
         project_ai: order.folder.join(AI_FOLDER),
@@ -88,9 +87,8 @@ fn confinement(order: &Order<'_>, temporary: &Path) -> Result<(Option<Confinemen
         temporary: temporary.to_owned(),
         needed: Vec::new(),
     };
-    let plan =
-        sandbox::plan(&settings.value, Some(&json!({"network": true})), &places, &engine.host.environment)
-            .map_err(|error| surroundings::sandbox_error(order.chain.tool().item().item_ref(), &error))?;
+    let plan = sandbox::plan(&settings, Some(&json!({"network": true})), &places, &engine.host.environment)
+        .map_err(|error| surroundings::sandbox_error(order.chain.tool().item().item_ref(), &error))?;
     let readable = around::readable(engine, order.asked.ecosystem);
     let confinement = plan.confinement.map(|mut confinement| {
         confinement.read = Reading::Everything;

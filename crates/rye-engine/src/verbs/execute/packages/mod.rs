@@ -41,7 +41,7 @@ pub(super) struct Wanted {
     asked: Asked,
     pins: Option<Vec<Dependency>>,
     /// What reaches a tool, read once for both.
-    pub(super) policy: Policy,
+    pub(super) policy: std::sync::Arc<Policy>,
     /// For Node, whose modules are linked when the tool is staged.
     place: Option<Place>,
 }
