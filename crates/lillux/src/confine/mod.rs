@@ -145,12 +145,12 @@ pub(crate) fn restrict(
 
 /// What is missing, if that is to be refused.
 pub(crate) fn missing(confinement: &Confinement, rows: Vec<Row>) -> Option<String> {
-    let unmet = Receipt::of(rows).unmet();
-    if confinement.on_missing == OnMissing::Warn || unmet.is_empty() {
-        return None;
+    match confinement.on_missing {
+        OnMissing::Warn => None,
+        OnMissing::Refuse => {
+            Receipt::of(rows).shortfall().map(|rules| format!("nothing here enforces: {rules}"))
+        }
     }
-    let names: Vec<String> = unmet.iter().map(|rule| format!("{rule:?}")).collect();
-    Some(format!("nothing here enforces {}", names.join(", ")))
 }
 
 /// The hard bound of tasks, threads included, for a bound of processes.

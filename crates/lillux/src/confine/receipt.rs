@@ -1,5 +1,7 @@
 //! The receipt: which rule of a confinement is in force, and by what.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// What confined a run.
@@ -96,6 +98,25 @@ pub enum Mechanism {
     None,
 }
 
+impl fmt::Display for Rule {
+    /// The rule in words: `agent sockets`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Writes => "writes",
+            Self::Hidden => "hidden",
+            Self::ReadOnly => "read only",
+            Self::Network => "network",
+            Self::AgentSockets => "agent sockets",
+            Self::SystemCalls => "system calls",
+            Self::OtherProcesses => "other processes",
+            Self::Descendants => "descendants",
+            Self::Privileges => "privileges",
+            Self::Processes => "processes",
+            Self::Resources => "resources",
+        })
+    }
+}
+
 impl Row {
     pub(crate) fn new(
         rule: Rule,
@@ -123,6 +144,13 @@ impl Receipt {
         receipt
     }
 
+    /// The rules that nothing enforces, in words; `None` if there are none.
+    #[must_use]
+    pub fn shortfall(&self) -> Option<String> {
+        let rules: Vec<String> = self.unmet().iter().map(ToString::to_string).collect();
+        (!rules.is_empty()).then(|| rules.join(", "))
+    }
+
     /// The rules that nothing enforces.
     #[must_use]
     pub fn unmet(&self) -> Vec<Rule> {
@@ -131,5 +159,18 @@ impl Receipt {
         rules.dedup();
         rules.retain(|rule| !self.rows.iter().any(|row| row.rule == *rule && row.is_enforced));
         rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nothing_enforces_is_told_in_words() {
+        let row = |rule, is_enforced| Row::new(rule, Mechanism::None, is_enforced, "");
+        let rows = vec![row(Rule::AgentSockets, false), row(Rule::Writes, false), row(Rule::Hidden, true)];
+        assert_eq!(Receipt::of(rows).shortfall().as_deref(), Some("writes, agent sockets"));
+        assert_eq!(Receipt::of(vec![row(Rule::Writes, true)]).shortfall(), None);
     }
 }

@@ -123,20 +123,15 @@ fn look_at_sandbox(engine: &Engine, findings: &mut Findings) {
     mechanisms.sort();
     mechanisms.dedup();
     let mechanisms = mechanisms.join(", ");
-    let unmet = receipt.unmet();
-    if unmet.is_empty() {
+    let Some(unmet) = receipt.shortfall() else {
         findings.add("sandbox", Level::Ok, format!("tools are confined in full: {mechanisms}"));
         return;
-    }
-    let unmet: Vec<String> = unmet
-        .iter()
-        .filter_map(|rule| serde_json::to_value(rule).ok()?.as_str().map(|rule| rule.replace('_', " ")))
-        .collect();
+    };
     findings
         .add(
             "sandbox",
             Level::Warning,
-            format!("tools are confined in part: not enforced here: {}; in force: {mechanisms}", unmet.join(", ")),
+            format!("tools are confined in part: not enforced here: {}; in force: {mechanisms}", unmet),
         )
         .remedy("a newer kernel, or user namespaces; `on_missing: refuse` in execution/sandbox.yaml runs nothing then");
 }

@@ -153,12 +153,7 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel
 
 /// A sandbox that is less than policy asks for is never silent.
 fn unmet(receipt: &Receipt) -> Option<String> {
-    let rules: Vec<String> = receipt
-        .unmet()
-        .iter()
-        .filter_map(|rule| serde_json::to_value(rule).ok()?.as_str().map(|rule| rule.replace('_', " ")))
-        .collect();
-    (!rules.is_empty()).then(|| format!("the sandbox does not enforce here: {}", rules.join(", ")))
+    receipt.shortfall().map(|rules| format!("the sandbox does not enforce here: {rules}"))
 }
 
 fn whole(captured: &Captured) -> Vec<u8> {
