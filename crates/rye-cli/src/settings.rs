@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use lillux::process::Launcher;
 use rye_engine::{Clock, Code, Engine, Error, Host, Options, Result};
 use rye_space::{AI_FOLDER, Roots, keys, roots};
 
@@ -14,6 +15,8 @@ use crate::global::Global;
 /// Everything a command needs to know about its surroundings.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Starts processes: this binary again.
+    pub launcher: Launcher,
     /// Where the spaces begin.
     pub roots: Roots,
     /// The user's home.
@@ -86,6 +89,7 @@ impl Settings {
                 .or_else(|| variable("LOGNAME"))
                 .map_or_else(|| "local".to_owned(), |name| rye_item::text::one_line(&name.to_string_lossy())),
             is_interactive: std::io::stdin().is_terminal() && std::io::stderr().is_terminal(),
+            launcher: Launcher::new("/proc/self/exe"),
         })
     }
 
@@ -97,7 +101,7 @@ impl Settings {
                 .collect(),
             home: self.home.clone(),
             folder: self.folder.clone(),
-            launcher: PathBuf::from("/proc/self/exe"),
+            launcher: self.launcher.clone(),
         };
         let options = Options { wants_dev_mode: self.wants_dev_mode, is_warm: false, host };
         Engine::open(self.roots.clone(), options, system_clock())

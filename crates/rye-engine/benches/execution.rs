@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use lillux::Cancel;
+use lillux::process::Launcher;
 use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Request};
 use rye_engine::verbs::init;
 use rye_engine::{Clock, Engine, Host, Options, chains};
@@ -30,9 +31,9 @@ impl Clock for Noon {
     }
 }
 
-fn launcher() -> PathBuf {
+fn launcher() -> Launcher {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/rye");
-    std::env::var_os("RYE_LAUNCHER").map_or(built, PathBuf::from)
+    Launcher::new(std::env::var_os("RYE_LAUNCHER").map_or(built, PathBuf::from)).keeping_one()
 }
 
 fn open(world: &World) -> Engine {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use lillux::SecretKey;
+use lillux::process::Launcher;
 use rye_exec::NativeTool;
 use rye_item::ItemRef;
 use rye_space::search::{Index, Watcher, index_path};
@@ -42,8 +43,8 @@ pub struct Host {
     pub home: PathBuf,
     /// The folder the process works in, for tools outside any project.
     pub folder: PathBuf,
-    /// The program that starts and supervises others when asked to: the own binary.
-    pub launcher: PathBuf,
+    /// Starts and supervises others: the own binary.
+    pub launcher: Launcher,
 }
 
 /// How the engine behaves.

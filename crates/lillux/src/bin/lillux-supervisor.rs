@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         limits: Limits::default(),
         log: None,
     };
-    let launcher = Launcher { program: PathBuf::from("/proc/self/exe") };
+    let launcher = Launcher::new("/proc/self/exe");
     let ran = Cancel::new().map(|cancel| run(&launcher, &command, confinement.as_ref(), &cancel));
     match ran {
         Ok(Ok(_)) => ExitCode::SUCCESS,

@@ -93,15 +93,36 @@ pub(crate) struct Stage {
     pub(crate) has_own_proc: bool,
     /// Whether `/dev/shm` is the run's own.
     pub(crate) has_own_memory_folder: bool,
+    /// Where the paths of the confinement really are.
+    pub(crate) real: RealPaths,
     /// What mounts protect already.
     pub(crate) covered: Vec<PathBuf>,
     pub(crate) rows: Vec<Row>,
 }
 
+/// Where the paths of a confinement really are, links and what they lead to, looked up once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RealPaths {
+    pub(crate) hidden: Vec<PathBuf>,
+    pub(crate) read_only: Vec<PathBuf>,
+    pub(crate) sockets: Vec<PathBuf>,
+}
+
+impl RealPaths {
+    fn of(confinement: &Confinement) -> Self {
+        let real = |paths: &[PathBuf]| paths.iter().flat_map(|path| paths::places(path)).collect();
+        Self {
+            hidden: real(&confinement.hidden),
+            read_only: real(&confinement.read_only),
+            sockets: real(&confinement.sockets),
+        }
+    }
+}
+
 /// In the launcher: leaves the namespaces and lays the mounts that are to be had.
 pub(crate) fn isolate(confinement: &Confinement) -> Result<Stage, String> {
     paths::check(confinement)?;
-    let mut stage = Stage::default();
+    let mut stage = Stage { real: RealPaths::of(confinement), ..Stage::default() };
     if confinement.namespaces == Namespaces::Auto {
         namespaces::enter(&mut stage, confinement.network);
     }

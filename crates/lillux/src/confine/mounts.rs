@@ -7,52 +7,56 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::MountFlags;
 
-use super::paths::{is_at_or_below, places};
-use super::{Confinement, Mechanism, Reading, Row, Rule, Stage};
+use super::paths::is_at_or_below;
+use super::{Confinement, Mechanism, Reading, RealPaths, Row, Rule, Stage};
 
 const HARMLESS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
 /// Lays every mount of the confinement, and notes what each now protects.
 pub(crate) fn lay(stage: &mut Stage, confinement: &Confinement) {
-    let loose = pin_ancestors(confinement);
+    let real = stage.real.clone();
+    let loose = pin_ancestors(confinement, &real);
     let mut mask = None;
     let mut report = |rule, paths: &[PathBuf], cover: &mut dyn FnMut(&Path) -> io::Result<()>| {
         let mut failures = Vec::new();
-        for path in
-            paths.iter().flat_map(|path| places(path)).filter(|path| path.exists() && !path.is_symlink())
-        {
-            let covered = match loose.iter().any(|loose| is_at_or_below(&path, loose)) {
+        let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok_and(|found| !found.is_symlink());
+        for path in paths.iter().filter(is_there) {
+            let covered = match loose.iter().any(|loose| is_at_or_below(path, loose)) {
                 true => Err(io::Error::other("a folder above could be moved away")),
-                false => cover(&path),
+                false => cover(path),
             };
             match covered {
-                Ok(()) => stage.covered.push(path),
+                Ok(()) => stage.covered.push(path.clone()),
                 Err(error) => failures.push(format!("`{}`: {error}", path.display())),
             }
         }
         let detail = if failures.is_empty() { "mounted over".to_owned() } else { failures.join("; ") };
         stage.rows.push(Row::new(rule, Mechanism::MountNamespace, failures.is_empty(), detail));
     };
-    report(Rule::Hidden, &confinement.hidden, &mut |path| {
+    report(Rule::Hidden, &real.hidden, &mut |path| {
         // What lies below and is needed would vanish with it: there, Landlock hides the rest alone.
         if needed(confinement).any(|needed| is_at_or_below(needed, path)) {
             return Err(io::Error::other("something below is needed"));
         }
         cover(path, &mut mask)
     });
-    report(Rule::AgentSockets, &confinement.sockets, &mut |path| cover(path, &mut mask));
+    report(Rule::AgentSockets, &real.sockets, &mut |path| cover(path, &mut mask));
     let kept: Vec<PathBuf> = confinement
         .write
         .iter()
-        .filter(|path| lies_below_any(path, &confinement.read_only))
+        .filter(|path| real.read_only.iter().any(|other| is_at_or_below(path, other)))
         .cloned()
         .collect();
     let unsplit: Vec<&PathBuf> = kept.iter().filter(|path| bind_onto_itself(path).is_err()).collect();
-    report(Rule::ReadOnly, &confinement.read_only, &mut |path| {
+    let table = MountTable::read();
+    report(Rule::ReadOnly, &real.read_only, &mut |path| {
         if unsplit.iter().any(|kept| is_at_or_below(kept, path)) {
             return Err(io::Error::other("a folder below that is open for writing could not be kept apart"));
         }
-        make_read_only(path, &kept)
+        match &table {
+            Ok(table) => table.make_read_only(path, &kept),
+            Err(error) => Err(io::Error::other(format!("the mount table cannot be read: {error}"))),
+        }
     });
     stage.has_own_memory_folder =
         rustix::mount::mount("tmpfs", "/dev/shm", "tmpfs", HARMLESS, Some(c"mode=1777,size=256m")).is_ok();
@@ -71,19 +75,17 @@ fn needed(confinement: &Confinement) -> impl Iterator<Item = &PathBuf> {
     confinement.write.iter().chain(read)
 }
 
-fn lies_below_any(path: &Path, others: &[PathBuf]) -> bool {
-    others.iter().flat_map(|other| places(other)).any(|other| is_at_or_below(path, &other))
-}
-
 /// Keeps the folders between one that is open for writing and what is protected below from being renamed: with them, a
 /// tool could move what is protected aside and put its own in its place. A mount point cannot be renamed. Says which
 /// could not be kept.
-fn pin_ancestors(confinement: &Confinement) -> Vec<PathBuf> {
-    let protected = confinement.hidden.iter().chain(&confinement.read_only).flat_map(|path| places(path));
-    let mut between: Vec<PathBuf> = protected
+fn pin_ancestors(confinement: &Confinement, real: &RealPaths) -> Vec<PathBuf> {
+    let mut between: Vec<PathBuf> = real
+        .hidden
+        .iter()
+        .chain(&real.read_only)
         .filter(|path| path.exists())
         .flat_map(|path| {
-            let roots = confinement.write.iter().filter(|root| path.starts_with(root) && path != **root);
+            let roots = confinement.write.iter().filter(|root| path.starts_with(root) && path != *root);
             // The outermost root decides.
             let root = roots.min_by_key(|root| root.components().count()).cloned();
             let above: Vec<PathBuf> = path.ancestors().skip(1).map(Path::to_owned).collect();
@@ -129,36 +131,50 @@ fn bind_onto_itself(path: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_bind_recursive(handle(&target), handle(&target))?)
 }
 
-/// Makes everything at and below `path` read-only, apart from what is at or below `kept`.
-fn make_read_only(path: &Path, kept: &[PathBuf]) -> io::Result<()> {
-    bind_onto_itself(path)?;
-    let (table, _) =
-        crate::file::read_bounded(Path::new("/proc/self/mountinfo"), 64 << 20).map_err(io::Error::other)?;
-    let table = String::from_utf8_lossy(&table).into_owned();
-    for line in table.lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let (Some(place), Some(options)) = (fields.get(4), fields.get(5)) else {
-            continue;
-        };
-        let place = PathBuf::from(unescape(place));
-        if !is_at_or_below(&place, path) || kept.iter().any(|kept| is_at_or_below(&place, kept)) {
-            continue;
-        }
-        let flags = options.split(',').fold(MountFlags::BIND | MountFlags::RDONLY, |flags, option| {
-            flags
-                | match option {
-                    "nosuid" => MountFlags::NOSUID,
-                    "nodev" => MountFlags::NODEV,
-                    "noexec" => MountFlags::NOEXEC,
-                    "noatime" => MountFlags::NOATIME,
-                    "nodiratime" => MountFlags::NODIRATIME,
-                    "relatime" => MountFlags::RELATIME,
-                    _ => MountFlags::empty(),
-                }
+/// The mounts there are, in the order they were laid: a later one at a place hides an earlier one.
+struct MountTable(Vec<(PathBuf, MountFlags)>);
+
+impl MountTable {
+    fn read() -> io::Result<Self> {
+        let path = Path::new("/proc/self/mountinfo");
+        let (table, _) = crate::file::read_bounded(path, 64 << 20).map_err(io::Error::other)?;
+        let table = String::from_utf8_lossy(&table).into_owned();
+        let mounts = table.lines().filter_map(|line| {
+            let mut fields = line.split(' ').skip(4);
+            Some((PathBuf::from(unescape(fields.next()?)), flags_of(fields.next()?)))
         });
-        rustix::mount::mount_remount(&place, flags, c"")?;
+        Ok(Self(mounts.collect()))
     }
-    Ok(())
+
+    /// Makes everything at and below `path` read-only, apart from what is at or below `kept`. What a mount forbids
+    /// already it must go on forbidding, or the kernel refuses.
+    fn make_read_only(&self, path: &Path, kept: &[PathBuf]) -> io::Result<()> {
+        bind_onto_itself(path)?;
+        let above = self.0.iter().filter(|(place, _)| path.starts_with(place));
+        let own = above.max_by_key(|(place, _)| place.components().count()).map(|(_, flags)| *flags);
+        let below = self.0.iter().filter(|(place, _)| place != path && is_at_or_below(place, path));
+        let below = below.filter(|(place, _)| !kept.iter().any(|kept| is_at_or_below(place, kept)));
+        let all = [(path.to_owned(), own.unwrap_or(MountFlags::empty()))].into_iter().chain(below.cloned());
+        for (place, flags) in all {
+            rustix::mount::mount_remount(&place, flags | MountFlags::BIND | MountFlags::RDONLY, c"")?;
+        }
+        Ok(())
+    }
+}
+
+fn flags_of(options: &str) -> MountFlags {
+    options.split(',').fold(MountFlags::empty(), |flags, option| {
+        flags
+            | match option {
+                "nosuid" => MountFlags::NOSUID,
+                "nodev" => MountFlags::NODEV,
+                "noexec" => MountFlags::NOEXEC,
+                "noatime" => MountFlags::NOATIME,
+                "nodiratime" => MountFlags::NODIRATIME,
+                "relatime" => MountFlags::RELATIME,
+                _ => MountFlags::empty(),
+            }
+    })
 }
 
 /// The mount table writes blanks and backslashes as three octal digits.

@@ -88,16 +88,22 @@ struct Plan {
     write: Vec<PathBuf>,
     /// Whether folders may be listed although something below is hidden.
     lists_everything: bool,
+    /// Whether something hidden is in sight but for these rules.
+    hides: bool,
     /// Whether every protected path below a folder open for writing is protected, or left out.
     absent: Vec<PathBuf>,
 }
 
 fn plan(confinement: &Confinement, stage: &Stage) -> Plan {
-    let hidden: Vec<PathBuf> = confinement.hidden.iter().flat_map(|path| places(path)).collect();
-    let mut unreadable = hidden.clone();
+    let hidden = &stage.real.hidden;
+    // What is mounted over is not there to be read, as long as no other process's view of the files is.
+    let is_out_of_sight = |path: &PathBuf| stage.has_own_proc && stage.covered.contains(path);
+    let mut unreadable: Vec<PathBuf> = hidden.iter().filter(|path| !is_out_of_sight(path)).cloned().collect();
+    let hides = !unreadable.is_empty();
     // Disks, memory and the like: whoever may read those may read every file.
     unreadable.push(PathBuf::from("/dev"));
-    let mut plan = Plan { read: Vec::new(), write: Vec::new(), lists_everything: false, absent: Vec::new() };
+    let mut plan =
+        Plan { read: Vec::new(), write: Vec::new(), lists_everything: false, hides, absent: Vec::new() };
     match &confinement.read {
         Reading::Everything => {
             around(Path::new("/"), &unreadable, &mut plan.read);
@@ -111,23 +117,15 @@ fn plan(confinement: &Confinement, stage: &Stage) -> Plan {
             }
         }
     }
-    let read_only: Vec<PathBuf> = confinement
-        .read_only
-        .iter()
-        .flat_map(|path| places(path))
-        .filter(|path| path.symlink_metadata().is_ok())
-        .collect();
+    let read_only: Vec<&PathBuf> =
+        stage.real.read_only.iter().filter(|path| path.symlink_metadata().is_ok()).collect();
     for root in &confinement.write {
         let mut protected: Vec<PathBuf> =
             hidden.iter().filter(|path| !stage.covered.contains(path)).cloned().collect();
         protected.push(PathBuf::from("/dev"));
         // A folder that is open for writing inside one that is not was meant to be.
-        protected.extend(
-            read_only
-                .iter()
-                .filter(|path| !stage.covered.contains(path) && !is_at_or_below(root, path))
-                .cloned(),
-        );
+        let is_open = |path: &PathBuf| stage.covered.contains(path) || is_at_or_below(root, path);
+        protected.extend(read_only.iter().filter(|path| !is_open(path)).map(|path| (*path).clone()));
         match root.symlink_metadata() {
             Ok(_) => around(root, &protected, &mut plan.write),
             Err(_) => plan.absent.push(root.clone()),
@@ -172,7 +170,9 @@ pub(crate) fn restrict(
     }
     // Before version 3, files elsewhere could still be emptied.
     tell(Rule::Writes, 3, detail);
-    tell(Rule::Hidden, 1, format!("{} paths around them are readable", plan.read.len()));
+    if plan.hides {
+        tell(Rule::Hidden, 1, format!("{} paths around them are readable", plan.read.len()));
+    }
     let is_covered = stage.rows.iter().any(|row| row.rule == Rule::ReadOnly && row.is_enforced);
     if !is_covered {
         tell(Rule::ReadOnly, 3, "everything around them is open instead".to_owned());

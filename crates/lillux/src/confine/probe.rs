@@ -14,7 +14,7 @@ use crate::process::{Command, Launcher, Limits, RunError, run};
 /// When not even that can be run.
 pub fn probe(launcher: &Launcher) -> Result<Receipt, RunError> {
     let command = Command {
-        program: launcher.program.clone().into(),
+        program: launcher.program().into(),
         arguments: vec!["--version".to_owned()],
         environment: BTreeMap::new(),
         folder: PathBuf::from("/"),

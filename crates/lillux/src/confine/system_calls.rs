@@ -110,7 +110,7 @@ pub(crate) fn restrict(
     guarded: &[i32],
     rows: &mut Vec<Row>,
 ) {
-    let sockets = sockets_are_covered(confinement, stage);
+    let sockets = sockets_are_covered(stage);
     let needs_guard = !stage.has_pid_namespace && landlock.abi < 6;
     let guarded = if needs_guard { guarded } else { &[] };
     let outcome = programs(confinement.network, sockets, guarded).and_then(|programs| {
@@ -151,12 +151,11 @@ enum UnixSockets {
 }
 
 /// Only where each socket that is to be closed is mounted over, or is not there, may others be opened.
-fn sockets_are_covered(confinement: &Confinement, stage: &Stage) -> UnixSockets {
+fn sockets_are_covered(stage: &Stage) -> UnixSockets {
     let is_closed = |path: &std::path::PathBuf| {
         path.symlink_metadata().is_err() || path.is_symlink() || stage.covered.contains(path)
     };
-    let mut places = confinement.sockets.iter().flat_map(|path| super::paths::places(path));
-    if places.all(|path| is_closed(&path)) { UnixSockets::Allowed } else { UnixSockets::Refused }
+    if stage.real.sockets.iter().all(is_closed) { UnixSockets::Allowed } else { UnixSockets::Refused }
 }
 
 fn programs(network: Network, sockets: UnixSockets, guarded: &[i32]) -> Result<Vec<BpfProgram>, String> {

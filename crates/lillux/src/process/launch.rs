@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,11 +13,11 @@ use fs_err::os::unix::fs::OpenOptionsExt;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::SendFlags;
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags};
 
 use super::capture::Collector;
+use super::launcher::{Parts, Started};
 use super::wire::{self, Answer, Manner, Order};
 use super::{Command, Detached, End, Finished, GRACE, Launcher, RunError};
 use crate::Cancel;
@@ -165,33 +164,19 @@ impl Session {
         };
         let order = serde_json::to_vec(&order)
             .map_err(|error| RunError::Invalid { reason: format!("a path is not text: {error}") })?;
-        let (control, other) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(io::Error::from)?;
-        #[expect(clippy::disallowed_methods, reason = "this is the one door to starting processes")]
-        let mut start = std::process::Command::new(&launcher.program);
-        start.arg0(wire::MARK).env_clear().current_dir("/");
-        start.stdin(Stdio::from(other)).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = start.spawn()?;
-        // The builder still holds the launcher's end of the socket.
-        drop(start);
-        let opened = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-        let sent = opened.map_err(io::Error::from).and_then(|exit| {
-            wire::send_order(&control, &order, &borrowed)?;
-            rustix::io::ioctl_fionbio(&control, true)?;
-            Ok(exit)
-        });
-        match sent {
-            Ok(exit) => Ok(Self { child, exit, control, said: Vec::new() }),
-            Err(error) => {
-                // Without its order the launcher ends by itself; this only makes sure of it.
-                let _ = child.kill();
-                let _ = child.wait();
-                let reason = format!("`{}` does not take orders: {error}", launcher.program.display());
-                Err(RunError::Failed { reason })
-            }
-        }
+        // One that waited may have been ended by somebody; then it took no order, and a new one does.
+        let waiting = launcher.take_waiting().and_then(|waiting| give(waiting, &order, &borrowed).ok());
+        let parts = match waiting {
+            Some(parts) => parts,
+            None => give(Started::new(launcher.program())?, &order, &borrowed).map_err(|error| {
+                let reason = format!("`{}` does not take orders: {error}", launcher.program().display());
+                RunError::Failed { reason }
+            })?,
+        };
+        launcher.replace();
+        let Parts { child, exit, control } = parts;
+        Ok(Self { child, exit, control, said: Vec::new() })
     }
 
     /// Drains everything until the launcher has ended.
@@ -332,6 +317,15 @@ impl Session {
             let _ = wait_for(&mut descriptors, Some(deadline.saturating_duration_since(Instant::now())));
         }
     }
+}
+
+/// Gives a launcher its order.
+fn give(mut started: Started, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Parts> {
+    let absent = || io::Error::other("it is not there");
+    let control = &started.parts().ok_or_else(absent)?.control;
+    wire::send_order(control, order, descriptors)?;
+    rustix::io::ioctl_fionbio(control, true)?;
+    started.into_parts().ok_or_else(absent)
 }
 
 /// Remembers a launcher that ends by itself, and collects those that have ended meanwhile.

@@ -9,6 +9,7 @@ mod capture;
 mod child;
 mod fork;
 mod launch;
+mod launcher;
 mod open;
 mod supervise;
 mod tree;
@@ -27,6 +28,7 @@ use crate::confine::Receipt;
 pub use capture::Captured;
 pub(crate) use fork::{Side, fork, unshare};
 pub use launch::{run, spawn_detached};
+pub use launcher::Launcher;
 pub use open::{Guard, Opened, open};
 pub use supervise::supervise_if_asked;
 
@@ -35,13 +37,6 @@ pub const GRACE: Duration = Duration::from_millis(300);
 
 /// The variable that tells a tool the number of the descriptor its result goes to.
 pub const RESULT_VARIABLE: &str = "RYE_RESULT_FD";
-
-/// The binary that starts processes. Its `main` begins with [`supervise_if_asked`].
-#[derive(Clone, Debug)]
-pub struct Launcher {
-    /// The binary: `/proc/self/exe` for a program that is its own launcher.
-    pub program: PathBuf,
-}
 
 /// One process to run.
 #[derive(Clone, Debug)]

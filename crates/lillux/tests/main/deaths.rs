@@ -24,7 +24,7 @@ fn a_caller_that_is_killed_leaves_nothing() {
         let command = bash(TREE);
         let way = serde_json::to_string(&way).expect("JSON");
         let mark = format!("{MARK}={}", command.environment[MARK]);
-        let mut caller = Bare::new(launcher().program)
+        let mut caller = Bare::new(launcher().program())
             .args([way.as_str(), mark.as_str(), TREE])
             .stdin(Stdio::null())
             .spawn()
@@ -44,7 +44,7 @@ fn a_caller_that_is_killed_at_any_moment_leaves_nothing() {
         let way = serde_json::to_string(&way).expect("JSON");
         let mark = format!("{MARK}={}", command.environment[MARK]);
         for moment in 0..40_u64 {
-            let mut caller = Bare::new(launcher().program)
+            let mut caller = Bare::new(launcher().program())
                 .args([way.as_str(), mark.as_str(), TREE])
                 .stdin(Stdio::null())
                 .spawn()

@@ -17,7 +17,7 @@ fn everything_holds_for_an_ordinary_user() {
     let (tests, program) = (folder.path().join("tests"), folder.path().join("launcher"));
     let temporary = folder.path().join("temporary");
     std::fs::copy(std::env::current_exe().expect("this binary"), &tests).expect("copied");
-    std::fs::copy(launcher().program, &program).expect("copied");
+    std::fs::copy(launcher().program(), &program).expect("copied");
     std::fs::create_dir(&temporary).expect("a folder");
     std::os::unix::fs::chown(&temporary, Some(NOBODY), Some(NOBODY)).expect("given");
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("opened");

@@ -1,10 +1,11 @@
 //! Running to the end: output, input, codes, time, cancellation, descendants.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use lillux::Cancel;
 use lillux::confine::Level;
-use lillux::process::{Captured, End, RunError, run, spawn_detached};
+use lillux::process::{Captured, End, Launcher, RunError, run, spawn_detached};
 
 use crate::support::{bash, command, exists, launcher, left_behind, python, run_free, until};
 
@@ -102,11 +103,46 @@ fn a_relative_path_in_path_is_not_searched() {
 
 #[test]
 fn a_launcher_that_is_none_is_noticed() {
-    let launcher = lillux::process::Launcher { program: "/bin/true".into() };
+    let launcher = Launcher::new("/bin/true");
     match run(&launcher, &bash("true"), None, &Cancel::new().expect("an event")) {
         Ok(finished) => assert_eq!(finished.end, End::SupervisorLost),
         Err(error) => assert!(matches!(error, RunError::Failed { .. }), "{error}"),
     }
+}
+
+#[test]
+fn launchers_that_wait_take_the_next_orders() {
+    let launcher = launcher().keeping_one();
+    launcher.prepare();
+    for number in 0..5 {
+        let command = bash(&format!("echo {number}"));
+        let ran = run(&launcher, &command, None, &Cancel::new().expect("an event")).expect("it ran");
+        assert_eq!((ran.end, ran.stdout.text()), (End::Exited(0), format!("{number}\n")));
+    }
+}
+
+#[test]
+fn a_launcher_that_ended_while_it_waited_is_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("launcher");
+    let first = folder.path().join("first");
+    let script = format!(
+        "#!/bin/bash\nmkdir '{}' 2>/dev/null && exit 0\nexec -a rye-supervisor '{}'\n",
+        first.display(),
+        launcher().program().display()
+    );
+    std::fs::write(&program, script).expect("written");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("made a program");
+    let launcher = Launcher::new(program);
+    launcher.prepare();
+    until("it has begun", || first.exists());
+    // It may be just about to end: what it then takes is lost, and said to be.
+    let mut ran =
+        run(&launcher, &bash("echo here"), None, &Cancel::new().expect("an event")).expect("it ran");
+    if ran.end == End::SupervisorLost {
+        ran = run(&launcher, &bash("echo here"), None, &Cancel::new().expect("an event")).expect("it ran");
+    }
+    assert_eq!((ran.end, ran.stdout.text().as_str()), (End::Exited(0), "here\n"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub const LAUNCHER: &str = "LILLUX_TEST_LAUNCHER";
 
 pub fn launcher() -> Launcher {
     let copy = std::env::var_os(LAUNCHER).map(PathBuf::from);
-    Launcher { program: copy.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_lillux-supervisor"))) }
+    Launcher::new(copy.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_lillux-supervisor"))))
 }
 
 /// A mark nobody else has.

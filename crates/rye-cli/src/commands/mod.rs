@@ -56,7 +56,17 @@ pub struct Context {
 
 impl Context {
     fn open(global: &Global) -> Result<Self, Failure> {
+        Self::on(Settings::read(global)?, global)
+    }
+
+    /// As [`Context::open`], for a command that probably starts a process: its launcher begins meanwhile.
+    fn open_to_run(global: &Global) -> Result<Self, Failure> {
         let settings = Settings::read(global)?;
+        settings.launcher.prepare();
+        Self::on(settings, global)
+    }
+
+    fn on(settings: Settings, global: &Global) -> Result<Self, Failure> {
         if let Some(folder) = settings.roots.project.as_ref().filter(|_| global.project.is_some())
             && !folder.is_dir()
         {
@@ -142,7 +152,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Command::Search(search) => items::search(&Context::open(global)?, search),
         Command::Load(load) => items::load(&Context::open(global)?, load),
         Command::Fetch(fetch) => items::fetch(&Context::open(global)?, fetch),
-        Command::Execute(execute) => execute::execute(&Context::open(global)?, execute),
+        Command::Execute(execute) if execute.dry_run => execute::execute(&Context::open(global)?, execute),
+        Command::Execute(execute) => execute::execute(&Context::open_to_run(global)?, execute),
         Command::Sign(sign) => signing::sign(&Context::open(global)?, sign),
         Command::Verify(verify) => signing::verify(&Context::open(global)?, verify),
         Command::Why(item) => items::why(&Context::open(global)?, item),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lillux::Digest;
 use lillux::confine::Network;
-use lillux::process::{self, Command, Launcher};
+use lillux::process::{self, Command};
 use rye_exec::environment::{self, Contribution, Environment};
 use rye_exec::native::Access;
 use rye_exec::{NativeCall, NativeError, http, sandbox};
@@ -236,8 +236,7 @@ impl ServerHost for Servers<'_> {
             limits: plan.limits,
             log: None,
         };
-        let launcher = Launcher { program: self.engine.host.launcher.clone() };
-        let opened = process::open(&launcher, &command, plan.confinement.as_ref())
+        let opened = process::open(&self.engine.host.launcher, &command, plan.confinement.as_ref())
             .map_err(|error| text::one_line(&error.to_string()))?;
         Ok(Started {
             stdin: opened.stdin,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lillux::confine;
-use lillux::process::Launcher;
 use rye_item::{ItemRef, ItemType, Space};
 use rye_space::bundle::Standing;
 use rye_space::search::Index;
@@ -100,8 +99,7 @@ pub fn doctor(engine: &Engine, progress: Progress<'_>) -> Answer {
 
 /// What this machine offers to confine tools.
 fn look_at_sandbox(engine: &Engine, findings: &mut Findings) {
-    let launcher = Launcher { program: engine.host.launcher.clone() };
-    let receipt = match confine::probe(&launcher) {
+    let receipt = match confine::probe(&engine.host.launcher) {
         Ok(receipt) => receipt,
         Err(error) => {
             findings

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use lillux::Cancel;
 use lillux::confine::Receipt;
-use lillux::process::{self, Captured, Command, End, Launcher, RunError};
+use lillux::process::{self, Captured, Command, End, RunError};
 use rye_exec::invocation::{Http, Native, Process};
+use rye_exec::native::Cause;
 use rye_exec::outcome::{self, Exit, Failure, Logs, Outcome, Printed};
 use rye_exec::{Invocation, NativeCall};
 use serde_json::{Map, Value, json};
@@ -101,10 +102,10 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel
         limits: around.plan.limits.clone(),
         log: None,
     };
-    let launcher = Launcher { program: engine.host.launcher.clone() };
+    let launcher = &engine.host.launcher;
     let confinement = around.plan.confinement.as_ref();
     if process.is_detached {
-        let detached = process::spawn_detached(&launcher, &command, confinement).map_err(start_error)?;
+        let detached = process::spawn_detached(launcher, &command, confinement).map_err(start_error)?;
         return Ok(Ran {
             outcome: Outcome {
                 data: json!({"pid": detached.pid, "detached": true}),
@@ -117,7 +118,7 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel
             warning: None,
         });
     }
-    let finished = process::run(&launcher, &command, confinement, cancel).map_err(start_error)?;
+    let finished = process::run(launcher, &command, confinement, cancel).map_err(start_error)?;
     let receipt = serde_json::to_value(&finished.receipt).ok();
     let trace = json!({
         "command": process.command,
@@ -186,9 +187,8 @@ pub(super) fn start_error(error: RunError) -> Error {
 fn run_http(around: &Surroundings, http: &Http, cancel: &Cancel) -> Ran {
     let answer =
         rye_exec::http::call(&http.config, &around.environment.variables, &around.plan.access, cancel);
-    let failure = answer
-        .error
-        .map(|error| if cancel.is_cancelled() { Failure::Cancelled } else { Failure::Tool(error) });
+    let failure =
+        answer.failure.map(|failure| if cancel.is_cancelled() { Failure::Cancelled } else { failure });
     let outcome =
         Outcome { data: answer.data, failure, logs: Logs::default(), is_truncated: answer.truncated };
     Ran { outcome, receipt: None, trace: answer.trace, warning: None }
@@ -204,10 +204,11 @@ fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, caller: C
     let (data, failure) = match result {
         Ok(data) => (data, None),
         Err(error) => {
-            let failure = match (error.is_denied, call.cancel.is_cancelled()) {
-                (_, true) => Failure::Cancelled,
-                (true, false) => Failure::Denied(error.message),
-                (false, false) => Failure::Tool(error.message),
+            let failure = match error.cause {
+                _ if call.cancel.is_cancelled() => Failure::Cancelled,
+                Cause::Denied => Failure::Denied(error.message),
+                Cause::TimedOut => Failure::TimedOut(error.message),
+                Cause::Failed => Failure::Tool(error.message),
             };
             (error.data.unwrap_or(Value::Null), Some(failure))
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lillux::Cancel;
 use lillux::file::{self, TemporaryFolder};
 use lillux::lockfile::VerifiedDep;
-use lillux::process::{self, Command, End, Launcher, Limits};
+use lillux::process::{self, Command, End, Limits};
 use rye_exec::anchor::{self, Anchor};
 use rye_exec::environment::{self, Context, Contribution, Environment, Policy, Which};
 use rye_exec::invocation::{self, Given};
@@ -289,8 +289,7 @@ impl Which for Finder<'_> {
             limits: Limits::default(),
             log: None,
         };
-        let launcher = Launcher { program: host.launcher.clone() };
-        let finished = process::run(&launcher, &command, None, &Cancel::new().ok()?).ok()?;
+        let finished = process::run(&host.launcher, &command, None, &Cancel::new().ok()?).ok()?;
         let text = finished.stdout.text();
         (finished.end == End::Exited(0)).then(|| text.lines().next().unwrap_or_default().trim().to_owned())
     }

@@ -8,7 +8,7 @@ use lillux::Cancel;
 use lillux::confine::{Confinement, Reading};
 use lillux::file::{self, Mode};
 use lillux::lockfile::Dependency;
-use lillux::process::{self, Command, End, Finished, Launcher, Limits};
+use lillux::process::{self, Command, End, Finished, Limits};
 use rye_exec::environment::{self, Environment};
 use rye_exec::http::Secrets;
 use rye_exec::packages::{self, Asked, Ecosystem, Installer, PackageError, Record, Step};
@@ -234,8 +234,8 @@ impl Site<'_> {
             limits: self.limits.clone(),
             log: None,
         };
-        let launcher = Launcher { program: self.order.engine.host.launcher.clone() };
-        process::run(&launcher, &command, self.confinement.as_ref(), self.order.cancel)
+        let launcher = &self.order.engine.host.launcher;
+        process::run(launcher, &command, self.confinement.as_ref(), self.order.cancel)
             .map_err(super::super::run::start_error)
     }
 
