@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use lillux::{Digest, SecretKey};
+use rye_item::extractor::Parser;
 use rye_item::{Extractor, ItemType, SignatureFormat, Value, yaml};
 use rye_trust::signature::{Layout, Timestamp};
 use rye_trust::{Identity, Signed, sign, source};
@@ -133,8 +134,30 @@ fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path)
         let path = path.to_str().ok_or("the build folder is UTF-8")?;
         writeln!(code, "        ({relative:?}, include_bytes!({path:?})),")?;
     }
+    code.push_str("    ], fields: &[\n");
+    for (relative, bytes) in &files {
+        if let Some(fields) = fields(relative, bytes, extractors)? {
+            writeln!(code, "        ({relative:?}, {fields:?}),")?;
+        }
+    }
     code.push_str("    ] },\n");
     Ok(code)
+}
+
+/// What a YAML item says, as JSON: read here once instead of at every start.
+fn fields(relative: &str, bytes: &[u8], extractors: &[Extractor]) -> Outcome<Option<String>> {
+    let parser = place(relative).and_then(|(item_type, _, extension)| {
+        extractors.iter().find(|extractor| extractor.item_type == item_type)?.parser_for(extension)
+    });
+    if parser != Some(Parser::Yaml) {
+        return Ok(None);
+    }
+    let document =
+        yaml::parse(std::str::from_utf8(bytes)?).map_err(|problem| format!("{relative}: {problem}"))?;
+    if !document.value.is_object() {
+        return Err(format!("{relative}: it is no mapping").into());
+    }
+    Ok(Some(serde_json::to_string(&document.value)?))
 }
 
 fn files_below(folder: &Path) -> Outcome<Vec<PathBuf>> {

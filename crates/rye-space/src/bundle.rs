@@ -81,6 +81,15 @@ impl Bundle {
         }
     }
 
+    /// What a YAML item inside the binary says, in JSON, by its path (`.ai/…`).
+    #[must_use]
+    pub fn embedded_fields(&self, path: &str) -> Option<&'static str> {
+        match &self.origin {
+            Origin::Embedded(embedded) => embedded.fields(path),
+            Origin::Folder(_) => None,
+        }
+    }
+
     /// A file of the bundle by its path below `.ai/`.
     ///
     /// # Errors

@@ -24,6 +24,8 @@ pub struct Embedded {
     pub categories: &'static [&'static str],
     /// Path (`.ai/…`) and bytes of each file, sorted by path.
     pub files: &'static [(&'static str, &'static [u8])],
+    /// Path and content of each YAML item, as the build read it, in JSON, sorted by path.
+    pub fields: &'static [(&'static str, &'static str)],
 }
 
 include!(concat!(env!("OUT_DIR"), "/embedded_bundles.rs"));
@@ -34,6 +36,13 @@ impl Embedded {
     pub fn file(&self, path: &str) -> Option<&'static [u8]> {
         let index = self.files.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
         Some(self.files[index].1)
+    }
+
+    /// What the YAML item at `path` (`.ai/…`) says, in JSON.
+    #[must_use]
+    pub fn fields(&self, path: &str) -> Option<&'static str> {
+        let index = self.fields.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
+        Some(self.fields[index].1)
     }
 
     /// A digest over all files, for telling builds apart.

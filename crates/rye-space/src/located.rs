@@ -21,6 +21,8 @@ pub struct Located {
     pub extension: String,
     bytes: Cow<'static, [u8]>,
     extractors: Arc<ExtractorSet>,
+    /// What the build read from it, in JSON.
+    prepared: Option<&'static str>,
     parsed: OnceLock<(Parsed, Map<String, Value>)>,
 }
 
@@ -35,7 +37,13 @@ impl Located {
         bytes: Cow<'static, [u8]>,
         extractors: Arc<ExtractorSet>,
     ) -> Self {
-        Self { item, space, path, extension, bytes, extractors, parsed: OnceLock::new() }
+        Self { item, space, path, extension, bytes, extractors, prepared: None, parsed: OnceLock::new() }
+    }
+
+    /// The same, for a file inside the binary that the build has read already.
+    #[must_use]
+    pub fn prepared(self, fields: Option<&'static str>) -> Self {
+        Self { prepared: fields, ..self }
     }
 
     /// Which item it claims to be.
@@ -59,9 +67,11 @@ impl Located {
     fn read(&self) -> &(Parsed, Map<String, Value>) {
         self.parsed.get_or_init(|| {
             let extractor = self.extractors.of(self.item.item_type);
-            let mut parsed = match extractor.parser_for(&self.extension) {
-                Some(parser) => parse::parse(parser, &self.extension, &self.bytes),
-                None => Parsed::failed(Problem::new(format!(
+            let prepared = self.prepared.and_then(|fields| serde_json::from_str(fields).ok());
+            let mut parsed = match (prepared, extractor.parser_for(&self.extension)) {
+                (Some(fields), _) => Parsed { fields, ..Parsed::default() },
+                (None, Some(parser)) => parse::parse(parser, &self.extension, &self.bytes),
+                (None, None) => Parsed::failed(Problem::new(format!(
                     "No parser registered for extension: {}",
                     self.extension
                 ))),

@@ -9,6 +9,7 @@ use rye_item::space::Tier;
 use rye_item::{ExtractorSet, ItemRef, ItemType, Space};
 
 use crate::bundle::{Bundle, Origin};
+use crate::embedded::Embedded;
 use crate::located::Located;
 use crate::roots::{AI_FOLDER, Roots};
 use crate::walk::Walk;
@@ -175,18 +176,33 @@ impl Spaces {
             place.extension.clone(),
             bytes,
             Arc::clone(&self.extractors),
+        )
+        .prepared(
+            self.embedded(&place.space).and_then(|embedded| embedded.fields(&Self::inner(item, place))),
         ))
     }
 
-    fn bytes_at(&self, item: &ItemRef, place: &Place) -> Result<Cow<'static, [u8]>, ReadError> {
-        let relative = format!("{}/{}{}", item.item_type.folder(), item.id, place.extension);
-        if let Space::System(id) = &place.space
-            && let Some(Bundle { origin: Origin::Embedded(embedded), .. }) =
-                self.bundles.iter().find(|bundle| bundle.id == *id)
-        {
-            let absent = || std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Ok(Cow::Borrowed(embedded.file(&format!("{AI_FOLDER}/{relative}")).ok_or_else(absent)?));
+    /// The path of a place inside its bundle: `.ai/tools/a/b.yaml`.
+    fn inner(item: &ItemRef, place: &Place) -> String {
+        format!("{AI_FOLDER}/{}/{}{}", item.item_type.folder(), item.id, place.extension)
+    }
+
+    fn embedded(&self, space: &Space) -> Option<&'static Embedded> {
+        let Space::System(id) = space else {
+            return None;
+        };
+        match self.bundles.iter().find(|bundle| bundle.id == *id)?.origin {
+            Origin::Embedded(embedded) => Some(embedded),
+            Origin::Folder(_) => None,
         }
+    }
+
+    fn bytes_at(&self, item: &ItemRef, place: &Place) -> Result<Cow<'static, [u8]>, ReadError> {
+        if let Some(embedded) = self.embedded(&place.space) {
+            let absent = || std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Ok(Cow::Borrowed(embedded.file(&Self::inner(item, place)).ok_or_else(absent)?));
+        }
+        let relative = format!("{}/{}{}", item.item_type.folder(), item.id, place.extension);
         let folder = self.folder(&place.space).unwrap_or_default();
         let (bytes, _) = lillux::file::read_beneath(&folder, Path::new(&relative), self.limit)?;
         Ok(Cow::Owned(bytes))

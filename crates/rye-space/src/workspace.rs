@@ -13,7 +13,7 @@ use crate::bundle::{self, Bundle, Configured, Standing};
 use crate::config::{self, Judge, Merged};
 use crate::keys::{self, Found, REVOKED_FOLDER, TRUSTED_FOLDER};
 use crate::located::Located;
-use crate::roots::{Roots, RootsError};
+use crate::roots::{AI_FOLDER, Roots, RootsError};
 use crate::schema::Schema;
 use crate::spaces::Spaces;
 use crate::stamp::Watched;
@@ -21,6 +21,8 @@ use crate::stamp::Watched;
 /// The bundle that holds the extractors and schemas everything rests on.
 const CORE: &str = "ryeos-core";
 const DEFAULT_LIMIT: u64 = 8 << 20;
+/// How the id of a tool that is the schema of a config ends.
+const SCHEMA: &str = ".config-schema";
 
 /// Why a workspace cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +112,7 @@ impl Workspace {
             ring.add_bundle(&bundle.id, bundle.signers.iter().cloned());
         };
         embedded.iter().filter(|bundle| !bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));
-        let core = Core::load(&roots, &embedded, &ring)?;
+        let core = Core::load(&roots, &embedded)?;
         let approvals = Approvals::read(&user_ai, &ring);
         let (embedded, available): (Vec<_>, Vec<_>) =
             embedded.into_iter().partition(|bundle| !bundle.is_opt_in() || approvals.has_enabled(&bundle.id));
@@ -145,7 +147,7 @@ impl Workspace {
         let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
         let spaces = Spaces::new(&roots, bundles, extractors, limit);
         let mut schemas = core.schemas;
-        schemas.extend(further_schemas(&spaces, &ring, &schemas));
+        schemas.extend(further_schemas(&spaces, &schemas));
         Ok(Self {
             spaces,
             keys: ring,
@@ -225,7 +227,7 @@ impl Workspace {
 }
 
 /// Schemas of the other bundles inside the binary, for configs that have none yet.
-fn further_schemas(spaces: &Spaces, ring: &KeyRing, known: &[Schema]) -> Vec<Schema> {
+fn further_schemas(spaces: &Spaces, known: &[Schema]) -> Vec<Schema> {
     let others = spaces
         .bundles()
         .iter()
@@ -236,11 +238,11 @@ fn further_schemas(spaces: &Spaces, ring: &KeyRing, known: &[Schema]) -> Vec<Sch
         entries.into_iter().map(move |entry| (entry.item, space.clone()))
     });
     items
-        .filter(|(item, _)| item.id.as_str().ends_with(".config-schema"))
+        .filter(|(item, _)| item.id.as_str().ends_with(SCHEMA))
         .filter_map(|(item, space)| {
             let place =
                 spaces.places(&item).into_iter().find(|place| place.space == space && place.is_found)?;
-            let located = verify(spaces.read(&item, &place).ok()?, ring).ok()?;
+            let located = spaces.read(&item, &place).ok()?;
             Schema::from_value(&Value::Object(located.parsed().fields.clone())).ok()
         })
         .filter(|schema| !known.iter().any(|own| own.target == schema.target))
@@ -256,7 +258,7 @@ fn is_seal(embedded: &[Bundle], fingerprint: &Fingerprint) -> bool {
     embedded.iter().flat_map(|bundle| &bundle.signers).any(|signer| signer.fingerprint == *fingerprint)
 }
 
-/// What the binary itself brings, verified like everything else.
+/// What the binary itself brings.
 struct Core {
     extractors: Arc<ExtractorSet>,
     schemas: Vec<Schema>,
@@ -265,21 +267,20 @@ struct Core {
 }
 
 impl Core {
-    fn load(roots: &Roots, embedded: &[Bundle], ring: &KeyRing) -> Result<Self, OpenError> {
+    fn load(roots: &Roots, embedded: &[Bundle]) -> Result<Self, OpenError> {
         let damaged = |what: &dyn std::fmt::Display| OpenError::Damaged(what.to_string());
         let core: Vec<Bundle> =
             embedded.iter().filter(|bundle| bundle.id.as_str() == CORE).cloned().collect();
         let bundle = core.first().ok_or_else(|| damaged(&"there is no core bundle"))?;
-        // The extractors are needed to verify the extractors: they are first read as YAML, then verified by what they
-        // say themselves. The seal key is inside the binary, so a changed extractor cannot pass.
+        // These are part of the binary as its code is: a check with the key beside them would prove nothing. What is
+        // loaded or run of a bundle is verified like any other item.
         let mut extractors = Vec::new();
         for item_type in ItemType::ALL {
             let name = item_type.as_str();
-            let path = format!("tools/rye/core/extractors/{name}/{name}_extractor.yaml");
-            let bytes = bundle.read(&path, DEFAULT_LIMIT).ok().flatten().ok_or_else(|| damaged(&path))?;
-            let text = std::str::from_utf8(&bytes).map_err(|error| damaged(&error))?;
-            let document = rye_item::yaml::parse(text).map_err(|problem| damaged(&problem))?;
-            let extractor = Extractor::from_value(item_type, &document.value)
+            let path = format!("{AI_FOLDER}/tools/rye/core/extractors/{name}/{name}_extractor.yaml");
+            let fields = bundle.embedded_fields(&path).ok_or_else(|| damaged(&path))?;
+            let document = serde_json::from_str(fields).map_err(|problem| damaged(&problem))?;
+            let extractor = Extractor::from_value(item_type, &document)
                 .map_err(|problems| damaged(&format!("{path}: {}", problems[0])))?;
             extractors.push(extractor);
         }
@@ -291,29 +292,20 @@ impl Core {
             DEFAULT_LIMIT,
         );
         let space = Space::System(bundle.id.clone());
-        let verified = |item: &ItemRef| -> Result<Verified<Located>, OpenError> {
+        let read = |item: &ItemRef| -> Result<Located, OpenError> {
             let place = spaces.places(item).into_iter().find(|place| place.space == space && place.is_found);
             let place = place.ok_or_else(|| damaged(&item))?;
-            let located = spaces.read(item, &place).map_err(|error| damaged(&error))?;
-            verify(located, ring).map_err(|refusal| {
-                damaged(&format!("{item}: {}", refusal.report.reason.clone().unwrap_or_default()))
-            })
+            spaces.read(item, &place).map_err(|error| damaged(&error))
         };
         let mut schemas = Vec::new();
         for entry in spaces.walk(&space, &[ItemType::Tool]).entries {
-            let is_extractor = entry.item.id.is_within("rye/core/extractors");
-            let is_schema = entry.item.id.as_str().ends_with(".config-schema");
-            if !is_extractor && !is_schema {
-                continue;
-            }
-            let located = verified(&entry.item)?;
-            if is_schema {
-                let document = Value::Object(located.parsed().fields.clone());
+            if entry.item.id.as_str().ends_with(SCHEMA) {
+                let document = Value::Object(read(&entry.item)?.parsed().fields.clone());
                 schemas.push(Schema::from_value(&document).map_err(|problem| damaged(&problem))?);
             }
         }
         let config_item = config::main_config().map_err(|error| damaged(&error))?;
-        let config = vec![verified(&config_item)?.into_subject()];
+        let config = vec![read(&config_item)?];
         Ok(Self { extractors, schemas, config, config_item })
     }
 }
