@@ -52,21 +52,44 @@ pub struct NativeError {
     pub message: String,
     /// Further facts, kept as the answer's `data`.
     pub data: Option<Value>,
-    /// Whether policy refused it, rather than the world.
-    pub is_denied: bool,
+    /// Who or what is to blame.
+    pub cause: Cause,
+}
+
+/// Who or what is to blame for a native tool's failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The world, or the parameters.
+    Failed,
+    /// Policy.
+    Denied,
+    /// Time.
+    TimedOut,
 }
 
 impl NativeError {
     /// It failed.
     #[must_use]
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { message: message.into(), data: None, is_denied: false }
+        Self { message: message.into(), data: None, cause: Cause::Failed }
+    }
+
+    /// It took too long.
+    #[must_use]
+    pub fn timed_out(message: impl Into<String>) -> Self {
+        Self { message: message.into(), data: None, cause: Cause::TimedOut }
     }
 
     /// Policy refused it.
     #[must_use]
     pub fn denied(message: impl Into<String>) -> Self {
-        Self { message: message.into(), data: None, is_denied: true }
+        Self { message: message.into(), data: None, cause: Cause::Denied }
+    }
+
+    /// Whether policy refused it, rather than the world.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        self.cause == Cause::Denied
     }
 
     /// The same failure, with facts.

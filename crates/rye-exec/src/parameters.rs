@@ -1,5 +1,7 @@
 //! The parameters of a call against the tool's `CONFIG_SCHEMA`: words typed, defaults filled in, every violation listed.
 
+mod plain;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -64,6 +66,12 @@ pub fn check(
     }
     let mut parameters = Value::Object(parameters);
     fill(&mut parameters, schema, 0);
+    if plain::is_plain(schema) && plain::accepts(schema, &parameters) {
+        return match parameters {
+            Value::Object(parameters) => Ok(parameters),
+            _ => Err(ParameterError::Invalid(Vec::new())),
+        };
+    }
     let validator = jsonschema::validator_for(schema)
         .map_err(|error| ParameterError::Schema(rye_item::text::one_line(&error.to_string())))?;
     let violations: Vec<Violation> = validator

@@ -227,7 +227,7 @@ fn a_server_that_hangs_is_ended_with_everything_it_started() {
          sleep 1000 & exec python3 {SCRIPT} silent\"]\n  env: {{MARK: {mark}}}\n  timeout: 2\n"
     );
     let user = signed(&item);
-    let hung = connect(&user, "add", &json!({}), &[]).error(1, "RYE0801");
+    let hung = connect(&user, "add", &json!({}), &[]).error(1, "RYE0802");
     assert!(text(&hung["error"]).contains("did not answer within 2 s"), "{hung}");
     assert_eq!(marked(&mark), Vec::<PathBuf>::new());
 }

@@ -268,7 +268,7 @@ fn an_http_tool_reaches_a_private_host_only_if_it_says_so() {
     let (port, served) = server(1, "{\"degrees\": 7}");
     signed(&user, "team/weather", "yaml", &http_tool(port, ""));
     let words = ["--json", "execute", "team/weather", "city=Oslo"];
-    let refused = run(user.command().env("WEATHER_TOKEN", "very-secret").args(words)).error(1, "RYE0801");
+    let refused = run(user.command().env("WEATHER_TOKEN", "very-secret").args(words)).error(5, "RYE0806");
     assert!(text(&refused["error"]).contains("127.0.0.1"), "{refused}");
     signed(&user, "team/weather", "yaml", &http_tool(port, "sandbox:\n  allowed_hosts: [\"127.0.0.1\"]\n"));
     let words = ["--json", "execute", "team/weather", "city=../a b?c#d", "--trace"];

@@ -18,6 +18,7 @@ use lillux::http::{Client, Event, HttpError, OnEvent, Policy, Proxies, Response,
 use serde_json::{Map, Value, json};
 
 use crate::native::Access;
+use crate::outcome::Failure;
 
 pub use prepare::{Mode, Prepared};
 pub use redact::{Secrets, is_secret_name, redacted};
@@ -32,7 +33,7 @@ pub struct HttpOutcome {
     /// `status_code`, `body`, `headers` and more; null when nothing answered.
     pub data: Value,
     /// Why it failed.
-    pub error: Option<String>,
+    pub failure: Option<Failure>,
     /// The request and every attempt, without secrets.
     pub trace: Value,
     /// How many requests were sent.
@@ -42,11 +43,17 @@ pub struct HttpOutcome {
 }
 
 impl HttpOutcome {
-    fn failed(message: String) -> Self {
+    /// Why it failed, in words.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        self.failure.as_ref().map(Failure::message)
+    }
+
+    fn failed(failure: Failure) -> Self {
         Self {
             is_success: false,
             data: Value::Null,
-            error: Some(message),
+            failure: Some(failure),
             trace: Value::Null,
             attempts: 0,
             truncated: false,
@@ -95,7 +102,13 @@ pub fn call_with(
         .and_then(|client| Ok((client, Prepared::from_config(config, environment)?)));
     match ready {
         Ok((client, prepared)) => run(&client, &prepared, cancel, on_event),
-        Err(message) => HttpOutcome::failed(Secrets::of(environment).hide(&message)),
+        Err(message) => {
+            let message = Secrets::of(environment).hide(&message);
+            HttpOutcome::failed(match access.network {
+                true => Failure::Tool(message),
+                false => Failure::Denied(message),
+            })
+        }
     }
 }
 
@@ -155,7 +168,7 @@ fn finish(
             let is_success = (200..400).contains(&response.status);
             HttpOutcome {
                 is_success,
-                error: (!is_success).then(|| answer::status_line(&response)),
+                failure: (!is_success).then(|| Failure::Tool(answer::status_line(&response))),
                 truncated: response.is_truncated,
                 data: answer::data(&response, prepared, events),
                 trace,
@@ -173,7 +186,12 @@ fn finish(
                 false => error.to_string(),
             };
             let text = rye_item::text::one_line(&prepared.secrets.hide(&text));
-            HttpOutcome { trace, attempts: count, ..HttpOutcome::failed(text) }
+            let failure = match error {
+                HttpError::Refused { .. } | HttpError::LocalName(_) => Failure::Denied(text),
+                HttpError::Timeout(_) => Failure::TimedOut(text),
+                _ => Failure::Tool(text),
+            };
+            HttpOutcome { trace, attempts: count, ..HttpOutcome::failed(failure) }
         }
     }
 }

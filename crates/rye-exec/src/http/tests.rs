@@ -48,7 +48,7 @@ fn an_answer_becomes_data() {
         },
     });
     assert_eq!(outcome.data, expected);
-    assert_eq!((outcome.is_success, outcome.error, outcome.attempts), (true, None, 1));
+    assert_eq!((outcome.is_success, outcome.error(), outcome.attempts), (true, None, 1));
     assert!(!outcome.truncated);
 }
 
@@ -70,7 +70,7 @@ fn bodies_are_json_text_or_bytes() {
 fn a_failure_keeps_its_data() {
     let server = Server::start(|_| reply("404 Not Found", "", "{\"why\":\"gone\"}"));
     let outcome = ask(&json!({"url": server.url("/")}));
-    assert_eq!((outcome.is_success, outcome.error.as_deref()), (false, Some("HTTP 404: Not Found")));
+    assert_eq!((outcome.is_success, outcome.error()), (false, Some("HTTP 404: Not Found")));
     assert_eq!((&outcome.data["status_code"], &outcome.data["body"]["why"]), (&json!(404), &json!("gone")));
     let server = Server::start(|_| reply("304 Not Modified", "", ""));
     assert!(ask(&json!({"url": server.url("/")})).is_success);
@@ -83,7 +83,7 @@ fn a_body_is_sent_as_what_it_is() {
         let mut config = config;
         config["url"] = server.url("/p?a=1").into();
         let outcome = ask(&config);
-        assert_eq!(outcome.error, None);
+        assert_eq!(outcome.error(), None);
         let request = server.requests().remove(0);
         let line = request.lines().next().unwrap_or_default().to_owned();
         let kind = request.lines().find_map(|line| line.strip_prefix("content-type: ")).map(str::to_owned);
@@ -155,7 +155,7 @@ fn a_trace_and_an_error_hold_no_secret_variable() {
         "mode": "sync",
     });
     assert_eq!(outcome.trace["request"], request);
-    let error = outcome.error.expect("nobody listens");
+    let error = outcome.error().expect("nobody listens").to_owned();
     assert!(error.starts_with("Request failed after 1 attempt: no connection to"), "{error}");
     assert!(!error.contains("secret") && !outcome.trace.to_string().contains("very"));
 }
@@ -171,7 +171,7 @@ fn a_busy_server_is_asked_again_as_it_says() {
     });
     let retry = json!({"max_attempts": 5, "backoff": "constant", "base_ms": 1});
     let outcome = ask(&json!({"url": server.url("/"), "retry": retry}));
-    assert_eq!((outcome.attempts, &outcome.data["body"], outcome.error), (4, &json!("done"), None));
+    assert_eq!((outcome.attempts, &outcome.data["body"], outcome.error()), (4, &json!("done"), None));
     let attempts = outcome.trace["attempts"].as_array().expect("attempts").clone();
     assert_eq!(attempts[0], json!({"status_code": 429, "redirects": 0, "retried_after_ms": 0}));
     assert_eq!(attempts[3], json!({"status_code": 200, "redirects": 0}));
@@ -181,7 +181,7 @@ fn a_busy_server_is_asked_again_as_it_says() {
 fn retries_end_with_the_last_answer_and_never_outlast_the_timeout() {
     let server = Server::start(|_| reply("503 Service Unavailable", "Retry-After: 3000\r\n", "busy"));
     let outcome = ask(&json!({"url": server.url("/"), "retry": {"max_attempts": 5}}));
-    assert_eq!((outcome.attempts, outcome.error.as_deref()), (1, Some("HTTP 503: Service Unavailable")));
+    assert_eq!((outcome.attempts, outcome.error()), (1, Some("HTTP 503: Service Unavailable")));
     let server = Server::start(|_| reply("502 Bad Gateway", "", "busy"));
     let retry = json!({"max_attempts": 3, "base_ms": 1});
     let mut config = json!({"url": server.url("/"), "retry": retry});
@@ -203,7 +203,7 @@ fn a_request_to_stop_ends_the_pause_between_attempts() {
     let config =
         json!({"url": server.url("/"), "timeout": 3000, "retry": {"max_attempts": 5, "base_ms": 900_000}});
     let outcome = call(config.as_object().expect("a map"), &BTreeMap::new(), &access(), &cancel);
-    assert_eq!((outcome.is_success, outcome.error.as_deref()), (false, Some("cancelled")));
+    assert_eq!((outcome.is_success, outcome.error()), (false, Some("cancelled")));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn an_error_answer_to_a_stream_is_read_whole() {
     let server = Server::start(|_| reply("400 Bad Request", "", "{\"error\":\"x\"}"));
     let outcome = ask(&json!({"url": server.url("/"), "mode": "stream"}));
     assert_eq!(
-        (outcome.error.as_deref(), &outcome.data["body"]),
+        (outcome.error(), &outcome.data["body"]),
         (Some("HTTP 400: Bad Request"), &json!({"error": "x"}))
     );
 }
@@ -264,7 +264,10 @@ fn the_network_is_reached_only_with_permission() {
     let config = json!({"url": server.url("/")});
     let ask = |access: &Access| {
         let cancel = Cancel::new().expect("an event");
-        call(config.as_object().expect("a map"), &BTreeMap::new(), access, &cancel).error.unwrap_or_default()
+        call(config.as_object().expect("a map"), &BTreeMap::new(), access, &cancel)
+            .error()
+            .unwrap_or_default()
+            .to_owned()
     };
     assert_eq!(ask(&Access { network: false, ..access() }), "the tool may not use the network");
     let refused = ask(&Access { network: true, ..Access::default() });
@@ -277,7 +280,7 @@ fn the_network_is_reached_only_with_permission() {
 #[test]
 fn a_parameter_that_moved_the_host_is_refused() {
     let config = |url: &str| json!({"url": url, "url_template": "https://api.example/v1/{id}"});
-    let error = ask(&config("https://api.example@127.0.0.1/v1/x")).error;
+    let error = ask(&config("https://api.example@127.0.0.1/v1/x")).error().map(str::to_owned);
     assert_eq!(error.as_deref(), Some("a parameter changes the host of the URL"));
 }
 
@@ -286,9 +289,9 @@ fn mistakes_in_the_config_are_named() {
     let with = |name: &str, value: Value| {
         let mut config = json!({"url": "http://127.0.0.1:1/"});
         config[name] = value;
-        ask(&config).error.unwrap_or_default()
+        ask(&config).error().unwrap_or_default().to_owned()
     };
-    assert_eq!(ask(&json!({})).error.as_deref(), Some("url is required in config"));
+    assert_eq!(ask(&json!({})).error(), Some("url is required in config"));
     assert_eq!(with("url", json!(1)), "`url` must be text");
     assert_eq!(with("mode", json!("later")), "Unknown mode: later");
     assert_eq!(with("timeout", json!(-1)), "`timeout` must be a number of seconds above 0");
@@ -302,7 +305,7 @@ fn mistakes_in_the_config_are_named() {
     assert_eq!(with("headers", json!(["a"])), "`headers` must be a map");
     assert_eq!(with("headers", json!({"X": "a\r\nY: b"})), "the header `X` cannot be sent");
     let get = json!({"url": "http://127.0.0.1:1/", "body": "x", "body_type": "text"});
-    assert_eq!(ask(&get).error.as_deref(), Some("a GET request has no body; use `query`"));
+    assert_eq!(ask(&get).error(), Some("a GET request has no body; use `query`"));
     let brew = "`BREW` is not a method that is sent; use GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS";
     assert_eq!(with("method", json!("BREW")), brew);
 }

@@ -319,6 +319,7 @@ fn native(error: McpError) -> NativeError {
         McpError::Changed { server, changes } => {
             NativeError::denied(message).with(json!({"server": server, "changes": changes}))
         }
+        McpError::TimedOut { .. } => NativeError::timed_out(message),
         McpError::Denied { .. } | McpError::AsksForInput { .. } => NativeError::denied(message),
         McpError::Config { server, problems } => {
             NativeError::failed(message).with(json!({"server": server, "problems": problems}))
@@ -326,7 +327,6 @@ fn native(error: McpError) -> NativeError {
         McpError::Unreachable { .. }
         | McpError::Closed { .. }
         | McpError::Protocol { .. }
-        | McpError::TimedOut { .. }
         | McpError::Cancelled { .. }
         | McpError::Refused { .. }
         | McpError::NoSuchTool { .. }

@@ -49,7 +49,7 @@ impl NativeTool for Glob {
         let mut walked = Walked::default();
         match project.folder(&folders) {
             // A pattern that names no folder finds nothing; a `path` that is not there is a mistake.
-            Err(error) if error.is_denied || project.folder(&project.relative(path)?).is_err() => {
+            Err(error) if error.is_denied() || project.folder(&project.relative(path)?).is_err() => {
                 return Err(error);
             }
             Err(_) => {}

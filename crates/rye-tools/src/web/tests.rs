@@ -107,7 +107,7 @@ fn a_private_page_is_not_fetched() {
         (json!({"url": server.url("/")}), &Access { network: false, ..access() }),
     ] {
         let refused = run("web.fetch", &parameters, &Value::Null, None, access);
-        assert!(refused.as_ref().is_err_and(|error| error.is_denied), "{refused:?}");
+        assert!(refused.as_ref().is_err_and(|error| error.is_denied()), "{refused:?}");
     }
     assert_eq!(server.requests(), Vec::<String>::new());
 }
@@ -198,7 +198,7 @@ fn a_provider_reads_no_other_variable_and_reaches_no_private_address() {
     let resolved = json!({"provider": "own", "providers": {"own": {"url": "http://127.0.0.1:9/?q={query}"}}});
     let open = Access { network: true, ..Access::default() };
     let refused = run("web.search", &parameters, &Value::Null, Some(&resolved), &open).expect_err("refused");
-    assert!(refused.is_denied && refused.message.contains("loopback"), "{refused:?}");
+    assert!(refused.is_denied() && refused.message.contains("loopback"), "{refused:?}");
     let host = search(&parameters, &json!({"url": "https://{query}/"}), &Value::Null).expect_err("refused");
     assert!(host.message.contains("cannot be used"), "{host:?}");
 }
