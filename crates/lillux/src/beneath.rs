@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode as Bits, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode as Bits, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::file::Mode;
@@ -371,6 +371,76 @@ impl Folder {
         }
     }
 
+    /// Makes the file of that name, which must not be there yet. Other processes may see a part of it.
+    ///
+    /// # Errors
+    /// When the name is taken or the system refuses; no part of the file is left then.
+    pub fn write_new(&self, name: &OsStr, bytes: &[u8]) -> Result<(), BeneathError> {
+        let path = self.join(name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::openat(&self.descriptor, name, flags, Bits::from_raw_mode(0o666))
+            .map_err(|errno| BeneathError::io("write", &path, errno))?;
+        self.fill(File::from(descriptor), bytes, None, Durability::Renamed).map_err(|error| {
+            // The first failure is the one worth telling; a leftover is only untidy.
+            let _ = rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty());
+            BeneathError::io("write", &path, error)
+        })
+    }
+
+    /// Moves the file `name` to `new_name` in `target`, where nothing may be yet.
+    ///
+    /// # Errors
+    /// When the new name is taken, the folders are on two file systems, or the system refuses.
+    pub fn move_to(&self, name: &OsStr, target: &Self, new_name: &OsStr) -> Result<(), BeneathError> {
+        self.rename(name, target, new_name, RenameFlags::NOREPLACE, "move")
+    }
+
+    /// Lets the files `name` here and `other_name` in `other` change places, in one step.
+    ///
+    /// # Errors
+    /// When one is missing, the folders are on two file systems, or the system refuses.
+    pub fn exchange(&self, name: &OsStr, other: &Self, other_name: &OsStr) -> Result<(), BeneathError> {
+        self.rename(name, other, other_name, RenameFlags::EXCHANGE, "replace")
+    }
+
+    fn rename(
+        &self,
+        name: &OsStr,
+        target: &Self,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        action: &'static str,
+    ) -> Result<(), BeneathError> {
+        let path = self.join(name)?;
+        target.join(new_name)?;
+        rustix::fs::renameat_with(&self.descriptor, name, &target.descriptor, new_name, flags)
+            .map_err(|errno| BeneathError::io(action, &path, errno))
+    }
+
+    /// Removes the folder of that name if it is there and empty; says whether it is gone.
+    ///
+    /// # Errors
+    /// When the system refuses for another reason than what is in it.
+    pub fn remove_empty_folder(&self, name: &OsStr) -> Result<bool, BeneathError> {
+        let path = self.join(name)?;
+        match rustix::fs::unlinkat(&self.descriptor, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(false),
+            Err(errno) => Err(BeneathError::io("remove the folder", &path, errno)),
+        }
+    }
+
+    /// Waits until everything written to this folder's file system is on the disk: one wait for many files.
+    ///
+    /// # Errors
+    /// When the system could not write it.
+    pub fn sync_file_system(&self) -> Result<(), BeneathError> {
+        let failed = |errno: Errno| BeneathError::io("sync", &self.path, errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let readable = rustix::fs::openat(&self.descriptor, ".", flags, Bits::empty()).map_err(failed)?;
+        rustix::fs::syncfs(readable).map_err(failed)
+    }
+
     /// Marks the file of that name as changed just now.
     ///
     /// # Errors
@@ -497,9 +567,7 @@ fn real_path(descriptor: &OwnedFd) -> Result<PathBuf, BeneathError> {
 }
 
 fn temporary_name() -> io::Result<String> {
-    let mut random = [0_u8; 8];
-    getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(format!(".rye-{}.tmp", crate::digest::to_hex(&random)))
+    Ok(format!(".rye-{}.tmp", crate::file::unique_name()?))
 }
 
 #[cfg(test)]

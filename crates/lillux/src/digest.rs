@@ -46,6 +46,23 @@ impl Digest {
     }
 }
 
+/// Works a digest out piece by piece.
+#[derive(Clone, Default)]
+pub struct Hasher(Sha256);
+
+impl Hasher {
+    /// Takes the next piece.
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// The digest of all pieces.
+    #[must_use]
+    pub fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes
@@ -112,6 +129,9 @@ mod tests {
         assert_eq!(Digest::of(b"").to_hex(), hex);
         assert_eq!(hex.parse(), Ok(Digest::of(b"")));
         assert_eq!(Digest::of_pieces([&b"a"[..], b"b"]), Digest::of(b"ab"));
+        let mut hasher = Hasher::default();
+        [&b"a"[..], b"", b"b"].iter().for_each(|piece| hasher.update(piece));
+        assert_eq!(hasher.finish(), Digest::of(b"ab"));
     }
 
     #[test]

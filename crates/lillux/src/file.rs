@@ -100,6 +100,34 @@ fn read_open(file: File, path: &Path, limit: u64) -> Result<(Vec<u8>, Metadata),
 /// # Errors
 /// [`ReadError::Escapes`] when a link leaves the folder; otherwise as [`read_bounded`].
 pub fn read_beneath(root: &Path, relative: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), ReadError> {
+    read_resolved(root, relative, limit, Links::Within)
+}
+
+/// As [`read_beneath`], but follows no link at all below `root`.
+///
+/// # Errors
+/// [`ReadError::Escapes`] when a part of `relative` is a link; otherwise as [`read_bounded`].
+pub fn read_beneath_plainly(
+    root: &Path,
+    relative: &Path,
+    limit: u64,
+) -> Result<(Vec<u8>, Metadata), ReadError> {
+    read_resolved(root, relative, limit, Links::None)
+}
+
+/// Which links are followed below a folder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    Within,
+    None,
+}
+
+fn read_resolved(
+    root: &Path,
+    relative: &Path,
+    limit: u64,
+    links: Links,
+) -> Result<(Vec<u8>, Metadata), ReadError> {
     use rustix::fs::{CWD, Mode as Bits, OFlags, ResolveFlags};
     use rustix::io::Errno;
 
@@ -112,13 +140,21 @@ pub fn read_beneath(root: &Path, relative: &Path, limit: u64) -> Result<(Vec<u8>
         rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Bits::empty())
             .map_err(with_path)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    match rustix::fs::openat2(&folder, relative, flags, Bits::empty(), ResolveFlags::BENEATH) {
+    let resolve = match links {
+        Links::Within => ResolveFlags::BENEATH,
+        Links::None => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+    };
+    match rustix::fs::openat2(&folder, relative, flags, Bits::empty(), resolve) {
         Ok(descriptor) => read_open(File::from(descriptor), &path, limit),
         Err(Errno::XDEV | Errno::LOOP) => Err(ReadError::Escapes { path, root: root.to_owned() }),
         // Kernels before 5.6 and some sandboxes have no openat2: resolve, compare, then open.
         Err(Errno::NOSYS | Errno::PERM) => {
             let (real_root, real_path) = (fs_err::canonicalize(root)?, fs_err::canonicalize(&path)?);
-            if !real_path.starts_with(&real_root) {
+            let is_allowed = match links {
+                Links::Within => real_path.starts_with(&real_root),
+                Links::None => real_path == real_root.join(relative),
+            };
+            if !is_allowed {
                 return Err(ReadError::Escapes { path, root: root.to_owned() });
             }
             read_bounded(&real_path, limit)
@@ -132,9 +168,21 @@ pub fn read_beneath(root: &Path, relative: &Path, limit: u64) -> Result<(Vec<u8>
 /// # Errors
 /// When any step fails; the old file is then untouched and no temporary file is left.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+    write_atomic_with(path, mode, |file| file.write_all(bytes))
+}
+
+/// As [`write_atomic`], with what `fill` writes.
+///
+/// # Errors
+/// When `fill` or any step fails; the old file is then untouched and no temporary file is left.
+pub fn write_atomic_with<E: From<io::Error>>(
+    path: &Path,
+    mode: Mode,
+    fill: impl FnOnce(&mut File) -> Result<(), E>,
+) -> Result<(), E> {
     let folder = parent(path);
     let mut temporary = tempfile::Builder::new().prefix(".rye-").suffix(".tmp").tempfile_in(&folder)?;
-    temporary.write_all(bytes)?;
+    fill(temporary.as_file_mut())?;
     let permissions = match mode {
         Mode::Kept => match fs_err::metadata(path) {
             Ok(metadata) => metadata.permissions(),
@@ -146,7 +194,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
     temporary.as_file().set_permissions(permissions)?;
     temporary.as_file().sync_all()?;
     temporary.persist(path).map_err(|failure| failure.error)?;
-    sync_folder(&folder)
+    Ok(sync_folder(&folder)?)
 }
 
 /// Makes `path` with `bytes` only if nothing is there yet.
@@ -251,6 +299,16 @@ fn open_folders(root: &Path) -> io::Result<()> {
 /// When the system refuses.
 pub fn set_mode(path: &Path, bits: u32) -> io::Result<()> {
     fs_err::set_permissions(path, Permissions::from_mode(bits))
+}
+
+/// A name nobody else has: 16 hex characters.
+///
+/// # Errors
+/// When the system gives no randomness.
+pub fn unique_name() -> io::Result<String> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(crate::digest::to_hex(&random))
 }
 
 /// Moves a folder to a place where nothing is yet, and makes that durable.
@@ -359,6 +417,15 @@ mod tests {
         assert!(matches!(read("etc/passwd"), Err(ReadError::Escapes { .. })));
         assert!(matches!(read("../secret"), Err(ReadError::Escapes { .. })));
         assert!(matches!(read("none"), Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound));
+
+        let plainly =
+            |relative: &str| read_beneath_plainly(&root, Path::new(relative), 99).map(|(bytes, _)| bytes);
+        std::os::unix::fs::symlink("sub", root.join("folder")).expect("link");
+        assert_eq!(plainly("sub/in").expect("inside"), b"inside");
+        for link in ["in", "out", "folder/in", "../secret"] {
+            assert!(matches!(plainly(link), Err(ReadError::Escapes { .. })), "{link}");
+        }
+        assert!(plainly("none").is_err_and(|error| error.is_absent()));
     }
 
     #[test]

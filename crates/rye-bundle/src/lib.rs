@@ -4,6 +4,17 @@
 //! is judged against its manifest; a plan compares it with what is installed; a transaction carries the plan out whole or
 //! not at all. Who may be trusted is said by the caller: this crate decides nothing about keys.
 
-pub mod path;
+pub mod archive;
+pub mod capabilities;
+pub mod contents;
+pub mod create;
+pub mod install;
+pub mod object;
+pub mod registry;
+pub mod remembered;
+pub mod sbom;
+pub mod verify;
 
-pub use path::{FilePath, InvalidPath};
+pub use rye_space::installed::BundleLock;
+pub use rye_space::manifest::{self, Manifest, ManifestFile};
+pub use rye_space::path::{self, FilePath, InvalidPath};

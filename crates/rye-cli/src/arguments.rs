@@ -1,5 +1,7 @@
 //! What people type.
 
+mod install;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -8,6 +10,8 @@ use rye_item::space::Tier;
 
 use crate::completion;
 use crate::global::Global;
+
+pub use install::{InstallArguments, RollbackArguments, Sides, UninstallArguments};
 
 /// A signed, portable workspace for AI agents.
 #[derive(Debug, Parser)]
@@ -104,9 +108,15 @@ pub enum Command {
     /// What is pinned: the exact tools, runtimes and primitives that may run
     #[command(subcommand)]
     Lock(LockCommand),
-    /// The bundles of the system space
+    /// Bundles: list, make, verify, look into, run
     #[command(subcommand)]
     Bundle(BundleCommand),
+    /// Install a bundle: a folder or an archive
+    Install(InstallArguments),
+    /// Remove exactly what a bundle brought
+    Uninstall(UninstallArguments),
+    /// Serve agents that speak MCP: over standard input and output, or over HTTP
+    Mcp(McpArguments),
     /// Look for problems and say how to mend them
     Doctor,
     /// Explain an error code
@@ -159,6 +169,40 @@ pub struct ExecuteArguments {
     /// Never write a lockfile
     #[arg(long)]
     pub frozen: bool,
+}
+
+/// `rye mcp`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "rye mcp                          what a client starts\nrye mcp --http 7433              http://127.0.0.1:7433/mcp, with a token\nrye mcp install claude-code      tell a client of it"
+)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct McpArguments {
+    /// Instead of serving.
+    #[command(subcommand)]
+    pub command: Option<McpCommand>,
+    /// Serve over HTTP on this address, such as 127.0.0.1:7433, or a port alone
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<String>,
+    /// A proxy with TLS stands in front: an address that others can reach is fine
+    #[arg(long, requires = "http")]
+    pub behind_tls: bool,
+    /// A further name that clients know the server by
+    #[arg(long, value_name = "NAME", requires = "http")]
+    pub allow_host: Vec<String>,
+}
+
+/// `rye mcp install`
+#[derive(Debug, Subcommand)]
+pub enum McpCommand {
+    /// Tell a client of the server: changes its configuration, shows what changed, keeps a backup
+    Install {
+        /// claude-code, codex, cursor, vscode, opencode, gemini, goose or zed
+        client: String,
+        /// Only print what its configuration should hold
+        #[arg(long)]
+        print: bool,
+    },
 }
 
 /// `rye trust`
@@ -383,6 +427,63 @@ pub enum LockCommand {
 pub enum BundleCommand {
     /// List bundles in the order they are looked at
     List,
+    /// Make a bundle of the project's items
+    #[command(
+        after_help = "rye bundle create team-tools --version 1.0.0 --category team --entrypoint team/deploy"
+    )]
+    Create(CreateArguments),
+    /// Tell whether a bundle is what its maker signed
+    Verify {
+        /// A folder that holds .ai, or a bundle's id
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::DirPath)]
+        bundle: String,
+    },
+    /// Show what a bundle holds, who signed it, and what it asks for
+    Inspect {
+        /// A folder that holds .ai, a bundle's id, or oci://… for what its signed manifest says
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::DirPath)]
+        bundle: String,
+        /// Ask a registry that is not on this machine without TLS
+        #[arg(long)]
+        plain_http: bool,
+    },
+    /// Execute a bundle's entrypoint
+    Run(RunBundleArguments),
+    /// Write a bundle's bill of materials (CycloneDX 1.6, JSON)
+    Sbom {
+        /// A folder that holds .ai, or a bundle's id
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::DirPath)]
+        bundle: String,
+        /// Write it here instead
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        out: Option<PathBuf>,
+    },
+    /// Put a bundle into an OCI registry
+    #[command(after_help = "rye bundle push ./team-tools-1.0.0 oci://ghcr.io/team/tools:1.0.0")]
+    Push {
+        /// A folder that holds .ai, an archive, or the id of a configured bundle
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
+        bundle: String,
+        /// Where to: oci://host[:port]/repository[:tag]
+        #[arg(value_name = "REF")]
+        reference: String,
+        /// Ask a registry that is not on this machine without TLS
+        #[arg(long)]
+        plain_http: bool,
+    },
+    /// Get a bundle from an OCI registry and verify it; nothing is installed
+    #[command(after_help = "rye bundle pull oci://ghcr.io/team/tools:1.0.0 --out team-tools")]
+    Pull {
+        /// Where from: oci://host[:port]/repository[:tag|@sha256:DIGEST]
+        #[arg(value_name = "REF")]
+        reference: String,
+        /// Keep it here: an archive if it ends in .tar.zst or .zip, else a folder [default: ID-VERSION.tar.zst]
+        #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+        out: Option<PathBuf>,
+        /// Ask a registry that is not on this machine without TLS
+        #[arg(long)]
+        plain_http: bool,
+    },
     /// Approve the signer of a configured bundle, for that bundle alone
     Trust {
         /// The bundle's id
@@ -396,9 +497,61 @@ pub enum BundleCommand {
         /// The bundle's id
         id: String,
     },
+    /// Return to the version that was installed before
+    Rollback(RollbackArguments),
     /// Take that back
     Disable {
         /// The bundle's id
         id: String,
     },
+}
+
+/// `rye bundle create`
+#[derive(Debug, Args)]
+pub struct CreateArguments {
+    /// The bundle's id
+    pub id: String,
+    /// Its version, such as 1.0.0
+    #[arg(long, value_name = "V")]
+    pub version: String,
+    /// Pack what lies below this beginning of an id; may be given several times
+    #[arg(long = "category", value_name = "PREFIX", required = true)]
+    pub categories: Vec<String>,
+    /// Where to put it [default: ID-V in this folder]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub out: Option<PathBuf>,
+    /// The item `rye bundle run` executes: ID, or type:ID
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
+    pub entrypoint: Option<String>,
+    /// What it is for
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub description: String,
+    /// Sign unsigned items with your key first
+    #[arg(long)]
+    pub sign: bool,
+}
+
+/// `rye bundle run`
+#[derive(Debug, Args)]
+pub struct RunBundleArguments {
+    /// The bundle's id
+    pub id: String,
+    /// Parameters as key=value
+    #[arg(value_name = "KEY=VALUE")]
+    pub words: Vec<String>,
+    /// Parameters as one JSON object; @FILE reads a file, - standard input
+    #[arg(long, value_name = "JSON")]
+    pub params: Option<String>,
+    /// Check everything, run nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Tell every step
+    #[arg(long)]
+    pub trace: bool,
+    /// Refuse to run what has no lockfile
+    #[arg(long, conflicts_with = "frozen")]
+    pub locked: bool,
+    /// Never write a lockfile
+    #[arg(long)]
+    pub frozen: bool,
 }

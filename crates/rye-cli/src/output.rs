@@ -10,7 +10,7 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rye_engine::Error;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use crate::global::{Colour, Global};
 use crate::settings;
@@ -123,7 +123,7 @@ impl Output {
         let page = format!("rye explain {}", error.code);
         let error = &if error.hints.is_empty() { error.clone().hint(page) } else { error.clone() };
         if self.is_json {
-            return self.json(&error_object(error, data));
+            return self.json(&error.to_value(data));
         }
         self.tell(format_args!(
             "{} {}",
@@ -152,7 +152,14 @@ impl Output {
     /// A progress bar on stderr, for a person who has to wait.
     pub fn progress(&self, what: &'static str) -> Progress {
         let is_shown = self.shows_progress && !self.is_json && !self.is_quiet && io::stderr().is_terminal();
-        Progress { what, bar: None, is_shown }
+        Progress { what, bar: None, is_shown, counts_bytes: false }
+    }
+
+    /// The same, for bytes.
+    pub fn progress_of_bytes(&self, what: &'static str) -> Progress {
+        let mut progress = self.progress(what);
+        progress.counts_bytes = true;
+        progress
     }
 
     /// A table as wide as the terminal, without lines.
@@ -197,57 +204,45 @@ fn shown_problem(problem: &Value) -> String {
     }
 }
 
-/// The answer of a command that worked.
-pub fn success_object(kind: Option<&str>, item_id: Option<&str>, data: Value) -> Value {
-    let mut object = Map::new();
-    object.insert("status".to_owned(), json!("success"));
-    if let Some(kind) = kind {
-        object.insert("type".to_owned(), json!(kind));
-    }
-    if let Some(item_id) = item_id {
-        object.insert("item_id".to_owned(), json!(item_id));
-    }
-    object.insert("data".to_owned(), data);
-    Value::Object(object)
-}
-
-fn error_object(error: &Error, data: Option<Value>) -> Value {
-    let mut object = Map::new();
-    object.insert("status".to_owned(), json!("error"));
-    object.insert("error".to_owned(), json!(error.message));
-    object.insert("code".to_owned(), json!(error.code.as_str()));
-    object.insert("item_id".to_owned(), json!(error.item));
-    object.insert("hints".to_owned(), json!(error.hints));
-    object.extend(error.details.as_ref().clone());
-    if let Some(data) = data {
-        object.insert("data".to_owned(), data);
-    }
-    Value::Object(object)
-}
-
 /// A bar that appears once there is something to wait for.
 pub struct Progress {
     what: &'static str,
     bar: Option<ProgressBar>,
     is_shown: bool,
+    counts_bytes: bool,
 }
 
 impl Progress {
     /// `done` of `total` are done.
     pub fn update(&mut self, done: usize, total: usize) {
-        if !self.is_shown || total < 50 {
+        if total >= 50 {
+            self.draw(done as u64, total as u64);
+        }
+    }
+
+    /// `done` of `total` bytes are done.
+    pub fn update_bytes(&mut self, done: u64, total: u64) {
+        self.draw(done, total);
+    }
+
+    fn draw(&mut self, done: u64, total: u64) {
+        if !self.is_shown {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {
-            let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar:.cyan/dim} {pos}/{len} {eta}") {
+            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+            let template = match self.counts_bytes {
+                false => "{msg} {wide_bar:.cyan/dim} {pos}/{len} {eta}",
+                true => "{msg} {wide_bar:.cyan/dim} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
+            };
+            if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }
             bar.set_message(self.what);
             bar
         });
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
+        bar.set_length(total);
+        bar.set_position(done);
         if done >= total {
             bar.finish_and_clear();
         }

@@ -93,17 +93,21 @@ impl Settings {
         })
     }
 
-    /// Opens the engine on these settings.
-    pub fn engine(&self) -> Result<Engine> {
-        let host = Host {
+    /// What is around this process.
+    pub fn host(&self) -> Host {
+        Host {
             environment: env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                 .collect(),
             home: self.home.clone(),
             folder: self.folder.clone(),
             launcher: self.launcher.clone(),
-        };
-        let options = Options { wants_dev_mode: self.wants_dev_mode, is_warm: false, host };
+        }
+    }
+
+    /// Opens the engine on these settings.
+    pub fn engine(&self) -> Result<Engine> {
+        let options = Options { wants_dev_mode: self.wants_dev_mode, is_warm: false, host: self.host() };
         Engine::open(self.roots.clone(), options, system_clock())
     }
 }
@@ -168,17 +172,27 @@ pub fn system_clock() -> Box<dyn Clock> {
     Box::new(SystemClock)
 }
 
+/// Where this binary lies.
+pub fn own_program() -> PathBuf {
+    env::current_exe().unwrap_or_else(|_| PathBuf::from("rye"))
+}
+
 /// Lets the terminal's interrupt and a polite end stop the run instead of the process.
 pub fn cancel_on_signals(cancel: &lillux::Cancel) {
+    let cancel = cancel.clone();
+    on_end_signals(move || cancel.cancel());
+}
+
+/// Calls `end` when the terminal interrupts, or the process is asked to end.
+pub fn on_end_signals(end: impl Fn() + Send + 'static) {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     // Without the handler a signal ends the process, and the supervisor ends the run.
     let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
         return;
     };
-    let cancel = cancel.clone();
     std::thread::spawn(move || {
         for _ in signals.forever() {
-            cancel.cancel();
+            end();
         }
     });
 }

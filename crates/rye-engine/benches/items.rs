@@ -1,10 +1,10 @@
-//! Parse and verify 1,000 items, and search 10,000 in a warm engine. `cargo bench -p rye-engine`.
+//! Parse and verify 1,000 items, judge a bundle of 1,000 files, and search 10,000 in a warm engine. `cargo bench -p rye-engine`.
 #![allow(clippy::expect_used, missing_docs, reason = "a benchmark that cannot set up its world has failed")]
 
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use rye_engine::verbs::{init, search, sign, verify};
+use rye_engine::verbs::{bundles, init, search, sign, verify};
 use rye_engine::{Clock, Engine, Options};
 use rye_item::ItemType;
 use rye_space::Roots;
@@ -66,12 +66,31 @@ fn project(count: usize) -> (World, Engine) {
 }
 
 fn benchmarks(criterion: &mut Criterion) {
-    let (_world, engine) = project(1_000);
+    let (world, engine) = project(1_000);
     criterion.bench_function("parse and verify 1,000 items", |bencher| {
         bencher.iter(|| {
             let answer = verify::verify_all(&engine, verify::Options { metadata: true }, &mut |_, _| {});
             assert!(answer.is_all_full());
             black_box(answer.checked)
+        });
+    });
+
+    let request = bundles::CreateRequest {
+        id: "bulk".to_owned(),
+        version: "1.0.0".to_owned(),
+        description: String::new(),
+        entrypoint: None,
+        categories: vec!["bulk".to_owned()],
+        out: world.path().join("bulk"),
+        sign: false,
+    };
+    assert_eq!(bundles::create(&engine, &request).expect("made").file_count, 1_000);
+    criterion.bench_function("verify a bundle of 1,000 files", |bencher| {
+        bencher.iter(|| {
+            let found = bundles::find(&engine, "./bulk", &world.path()).expect("found");
+            let judged = bundles::verify(&engine, &found, &|_, _| {});
+            assert!(judged.report.is_verified());
+            black_box(judged.report.files_ok)
         });
     });
 

@@ -16,12 +16,27 @@ use crate::error::{Code, Error, Result};
 
 /// More than any project's tools, runtimes and primitives in use at once.
 const MOST_KEPT: usize = 2048;
+/// The bytes of their files; what was made of them takes a few times that.
+const MOST_BYTES: usize = 4 << 20;
 
 /// Items that were admitted, by where they are and what their bytes are. Files are read each time; parsing and
 /// verifying is done once per content.
 #[derive(Default)]
 pub(crate) struct Kept {
-    items: Mutex<HashMap<(ItemRef, Space), KeptItem>>,
+    items: Mutex<KeptItems>,
+}
+
+#[derive(Default)]
+struct KeptItems {
+    items: HashMap<(ItemRef, Space), KeptItem>,
+    bytes: usize,
+}
+
+impl KeptItems {
+    fn clear(&mut self) {
+        self.items.clear();
+        self.bytes = 0;
+    }
 }
 
 /// The digest of the bytes it was admitted with, and the item.
@@ -39,18 +54,24 @@ impl Engine {
     pub(crate) fn admit_kept(&self, located: Located) -> Result<Arc<Admitted<Located>>> {
         let key = (located.item().clone(), located.space().clone());
         let digest = Digest::of(located.bytes());
-        let mut items = self.kept.items.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, admitted)) = items.get(&key)
+        let size = located.bytes().len();
+        let lock = || self.kept.items.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, admitted)) = lock().items.get(&key)
             && *known == digest
             && admitted.path == located.path
         {
             return Ok(Arc::clone(admitted));
         }
+        // Not held meanwhile: verifying takes time, and others read too.
         let admitted = Arc::new(self.admit(located)?);
-        if items.len() >= MOST_KEPT {
-            items.clear();
+        let mut kept = lock();
+        if kept.items.len() >= MOST_KEPT || kept.bytes + size > MOST_BYTES {
+            kept.clear();
         }
-        items.insert(key, (digest, Arc::clone(&admitted)));
+        if size <= MOST_BYTES {
+            kept.bytes += size;
+            kept.items.insert(key, (digest, Arc::clone(&admitted)));
+        }
         Ok(admitted)
     }
 }

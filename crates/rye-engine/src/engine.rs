@@ -7,11 +7,12 @@ use std::sync::{Mutex, MutexGuard};
 use lillux::SecretKey;
 use lillux::process::Launcher;
 use rye_exec::NativeTool;
-use rye_item::ItemRef;
+use rye_item::{BundleId, ItemRef, Space};
+use rye_space::installed::{self, Installed};
 use rye_space::search::{Index, Watcher, index_path};
 use rye_space::{Located, Roots, Workspace, keys};
 use rye_trust::signature::Timestamp;
-use rye_trust::{Admitted, Forgiveness, Subject, admit};
+use rye_trust::{Admitted, Forgiveness, Subject, Verdict, admit};
 
 use crate::chains::Kept;
 use crate::error::{Code, Error, Result};
@@ -87,7 +88,9 @@ impl Engine {
     /// # Errors
     /// When the roots are refused or the binary is damaged.
     pub fn open(roots: Roots, options: Options, clock: Box<dyn Clock>) -> Result<Self> {
-        let workspace = Workspace::open(roots)?;
+        let interrupted = crate::verbs::install::recover(&roots);
+        let mut workspace = Workspace::open(roots)?;
+        workspace.notices.extend(interrupted);
         let dev_mode = match (options.wants_dev_mode, workspace.allows_dev_mode()) {
             (false, _) => DevMode::Off,
             (true, false) => DevMode::Refused,
@@ -165,8 +168,28 @@ impl Engine {
     pub(crate) fn admit(&self, located: Located) -> Result<Admitted<Located>> {
         let item: ItemRef = located.item().clone();
         admit(located, &self.workspace.keys, self.forgiveness()).map_err(|refusal| {
-            Error::refused(&item, refusal.subject.space(), &refusal.subject.path, &refusal.report)
+            let subject = &refusal.subject;
+            let error = Error::refused(&item, subject.space(), &subject.path, &refusal.report);
+            match self.bringer(subject).filter(|_| refusal.report.verdict == Verdict::Untrusted) {
+                Some(id) => error.hint(format!("the bundle `{id}` brought it here: rye bundle trust {id}")),
+                None => error,
+            }
         })
+    }
+
+    /// The bundle whose lockfile says that it brought this file, true or not.
+    fn bringer(&self, located: &Located) -> Option<BundleId> {
+        let ai = match located.space() {
+            Space::Project => self.workspace.roots.project_ai()?,
+            Space::User => self.workspace.roots.user_ai(),
+            Space::System(_) => return None,
+        };
+        let file = located.file()?;
+        let is_bringer = |id: &BundleId| {
+            let lock = Installed::read(&ai, located.space(), id).lock;
+            lock.is_ok_and(|lock| lock.files.iter().any(|path| path.as_str() == file))
+        };
+        installed::ids_in(&ai).into_iter().find(is_bringer)
     }
 
     /// What development mode forgives here.

@@ -168,6 +168,40 @@ codes! {
     NoBundle = "RYE0601", NotFound;
     /// It is not clear which signer to approve.
     NoSigner = "RYE0602", Integrity;
+    /// A bundle is not what its manifest says.
+    BundleFailed = "RYE0603", Integrity;
+    /// A folder has no bundle manifest.
+    NoManifest = "RYE0604", NotFound;
+    /// Items cannot be part of a bundle as they are.
+    Unbundleable = "RYE0605", Integrity;
+    /// An archive holds what a bundle may not, or too much, or is damaged.
+    BadArchive = "RYE0611", Integrity;
+    /// A bundle would bring a file it may not.
+    FileRefused = "RYE0612", Denied;
+    /// A file is in the way.
+    FileInTheWay = "RYE0613", Denied;
+    /// Nobody agreed to an installation.
+    InstallConsent = "RYE0614", Denied;
+    /// A bundle's signer is not known.
+    UnknownSigner = "RYE0615", Integrity;
+    /// A bundle changed for the worse since it was last seen.
+    BundleChanged = "RYE0616", Integrity;
+    /// No earlier version is kept.
+    NoGeneration = "RYE0617", NotFound;
+    /// The record of an installation is damaged.
+    DamagedInstall = "RYE0618", Integrity;
+    /// A registry is not reached, or does not behave like one.
+    RegistryUnreachable = "RYE0621", Failed;
+    /// A registry refuses access.
+    RegistryRefused = "RYE0622", Denied;
+    /// The login for a registry cannot be read.
+    RegistryLogin = "RYE0623", Failed;
+    /// A registry has no such artifact.
+    NotInRegistry = "RYE0624", NotFound;
+    /// What a registry has there is no bundle.
+    NotABundle = "RYE0625", Validation;
+    /// A registry sent something else than it should.
+    Unsound = "RYE0626", Integrity;
     /// The doctor found problems.
     Unhealthy = "RYE0701", Failed;
     /// A tool failed.
@@ -192,6 +226,18 @@ codes! {
     DamagedBinary = "RYE0902", Integrity;
     /// The search index failed, even anew.
     Index = "RYE0903", Failed;
+    /// Policy does not let agents sign this.
+    SigningDenied = "RYE1001", Denied;
+    /// The user was asked and did not agree.
+    Declined = "RYE1002", Denied;
+    /// A server would be reachable from elsewhere.
+    PublicAddress = "RYE1003", Usage;
+    /// Others can read the server's token, or it is no token.
+    LooseToken = "RYE1004", Integrity;
+    /// A client's configuration cannot be changed safely.
+    ClientConfig = "RYE1005", Failed;
+    /// The server cannot listen or speak.
+    Serving = "RYE1006", Failed;
 }
 
 impl fmt::Display for Code {
@@ -244,6 +290,27 @@ impl Error {
     pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.details.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// The failure as one object: the same for the command line, for MCP and for hooks. What there is to show beside
+    /// it goes in as `data`.
+    #[must_use]
+    pub fn to_value(&self, data: Option<Value>) -> Value {
+        let mut hints = self.hints.clone();
+        if hints.is_empty() {
+            hints.push(format!("rye explain {}", self.code));
+        }
+        let mut object = Map::new();
+        object.insert("status".to_owned(), "error".into());
+        object.insert("error".to_owned(), self.message.as_str().into());
+        object.insert("code".to_owned(), self.code.as_str().into());
+        object.insert("item_id".to_owned(), self.item.clone().into());
+        object.insert("hints".to_owned(), hints.into());
+        object.extend(self.details.as_ref().clone());
+        if let Some(data) = data {
+            object.insert("data".to_owned(), data);
+        }
+        Value::Object(object)
     }
 
     /// The refusal of an item that does not verify.

@@ -2,6 +2,7 @@
 //!
 //! Nothing here prints or reads the environment: `rye-cli` passes settings in and shows what comes out.
 
+mod answer;
 pub mod chains;
 pub mod engine;
 pub mod error;
@@ -11,5 +12,6 @@ mod policies;
 pub mod resolved;
 pub mod verbs;
 
+pub use answer::success;
 pub use engine::{Clock, DevMode, Engine, Host, Options};
 pub use error::{Code, Error, Kind, Result};

@@ -10,7 +10,7 @@ use crate::id::{InvalidId, ItemId};
 /// The name of a bundle: one segment of an item id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
-pub struct BundleId(String);
+pub struct BundleId(ItemId);
 
 impl BundleId {
     /// Checks `text` and makes it a bundle id.
@@ -22,19 +22,25 @@ impl BundleId {
         if id.as_str().contains('/') {
             return Err(InvalidId { id: id.to_string(), reason: "a bundle id is a single segment" });
         }
-        Ok(Self(id.to_string()))
+        Ok(Self(id))
     }
 
     /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// The id as that of an item: what a bundle's manifest is called.
+    #[must_use]
+    pub fn as_item_id(&self) -> &ItemId {
         &self.0
     }
 }
 
 impl fmt::Display for BundleId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+        formatter.write_str(self.as_str())
     }
 }
 

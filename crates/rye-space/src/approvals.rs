@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use lillux::file::{self, Lock};
-use lillux::{Fingerprint, PublicKey, SecretKey};
+use lillux::{Digest, Fingerprint, PublicKey, SecretKey};
 use rye_item::BundleId;
 use rye_trust::KeyRing;
 use rye_trust::signature::Timestamp;
+use semver::Version;
 use serde_json::Value;
 
 use crate::keys;
@@ -24,6 +25,17 @@ pub struct Pin {
     pub bundle: BundleId,
     /// The signer's whole key.
     pub key: PublicKey,
+    /// What was seen of the bundle under this key.
+    pub seen: Option<Seen>,
+}
+
+/// The highest version of a bundle that was installed under a pinned key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The version.
+    pub version: Version,
+    /// The digest of its manifest's bytes.
+    pub manifest_hash: Digest,
 }
 
 /// All approvals.
@@ -66,6 +78,7 @@ impl Approvals {
                 Some(Pin {
                     bundle: BundleId::new(pin.get("id")?.as_str()?).ok()?,
                     key: PublicKey::from_pem(pin.get("public_key")?.as_str()?).ok()?,
+                    seen: read_seen(pin),
                 })
             })
             .collect();
@@ -91,6 +104,26 @@ impl Approvals {
     #[must_use]
     pub fn has_project(&self, project: Option<&str>) -> bool {
         project.is_some_and(|project| self.projects.iter().any(|known| known == project))
+    }
+
+    /// The pinned signers of the bundle `id`.
+    pub fn pins_of<'a>(&'a self, id: &'a BundleId) -> impl Iterator<Item = &'a Pin> {
+        self.pins.iter().filter(move |pin| pin.bundle == *id)
+    }
+
+    /// Pins `key` for the bundle `id` unless it is pinned, and remembers what was seen under it if that is the highest
+    /// version so far.
+    pub fn pin(&mut self, id: &BundleId, key: &PublicKey, seen: Option<Seen>) {
+        let known = self.pins.iter_mut().find(|pin| pin.bundle == *id && pin.key == *key);
+        match known {
+            None => self.pins.push(Pin { bundle: id.clone(), key: key.clone(), seen }),
+            Some(pin) => {
+                let is_lower = |new: &Seen| pin.seen.as_ref().is_some_and(|old| new.version < old.version);
+                if let Some(seen) = seen.filter(|new| !is_lower(new)) {
+                    pin.seen = Some(seen);
+                }
+            }
+        }
     }
 
     /// Whether the opt-in bundle `id` is enabled.
@@ -142,6 +175,13 @@ impl Approvals {
                 rye_item::text::quoted(pin.key.fingerprint().as_str()),
                 rye_item::text::quoted(&pin.key.to_pem())
             ));
+            if let Some(seen) = &pin.seen {
+                text.push_str(&format!(
+                    "    version: {}\n    manifest_hash: {}\n",
+                    rye_item::text::quoted(&seen.version.to_string()),
+                    rye_item::text::quoted(&seen.manifest_hash.to_hex())
+                ));
+            }
         }
         if !self.enabled.is_empty() {
             text.push_str("enabled:\n");
@@ -153,6 +193,13 @@ impl Approvals {
         keys::write_signed_document(&path, &text, key, now)?;
         Ok(path)
     }
+}
+
+fn read_seen(pin: &Value) -> Option<Seen> {
+    Some(Seen {
+        version: Version::parse(pin.get("version")?.as_str()?).ok()?,
+        manifest_hash: pin.get("manifest_hash")?.as_str()?.parse().ok()?,
+    })
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {

@@ -1,12 +1,13 @@
-//! System bundles: those inside the binary, and folders the user has configured.
+//! System bundles: those inside the binary, and folders the user has configured or Python packages bring.
 
 use std::path::{Path, PathBuf};
 
 use lillux::file::ReadError;
-use rye_item::{BundleId, ItemId, ItemType, yaml};
+use rye_item::{BundleId, ItemId, ItemType};
 use rye_trust::Identity;
 
 use crate::embedded::{BUNDLES, Embedded};
+use crate::manifest::{self, FileHash, ManifestFile};
 use crate::roots::AI_FOLDER;
 
 /// Where a bundle's files are.
@@ -44,6 +45,10 @@ pub struct Bundle {
     pub standing: Standing,
     /// The identities it ships.
     pub signers: Vec<Identity>,
+    /// The Python package it comes in, with its version, if it comes in one.
+    pub package: Option<String>,
+    /// The manifest that names it, if it is a folder that has one.
+    pub manifest: Option<ManifestFile>,
 }
 
 /// A folder named in config or environment, with what the user says about it.
@@ -55,6 +60,10 @@ pub struct Configured {
     pub id: Option<String>,
     /// The id prefixes to admit.
     pub categories: Option<Vec<String>>,
+    /// The bundle's version, whatever its manifest says.
+    pub version: Option<String>,
+    /// The Python package the folder is in, with its version.
+    pub package: Option<String>,
 }
 
 impl Bundle {
@@ -70,6 +79,16 @@ impl Bundle {
     #[must_use]
     pub fn is_opt_in(&self) -> bool {
         matches!(&self.origin, Origin::Embedded(embedded) if embedded.is_opt_in)
+    }
+
+    /// The files its manifest lists as carrying no signature of their own, with their content.
+    #[must_use]
+    pub fn unsigned_files(&self) -> Vec<(String, FileHash)> {
+        let Some(Ok(manifest)) = self.manifest.as_ref().map(ManifestFile::manifest) else {
+            return Vec::new();
+        };
+        let unsigned = manifest.files.iter().filter(|(_, entry)| !entry.inline_signed);
+        unsigned.map(|(path, entry)| (path.to_string(), entry.hash)).collect()
     }
 
     /// The folder that holds the bundle's items, if it is one.
@@ -129,6 +148,8 @@ pub fn embedded() -> Vec<Bundle> {
                     .filter_map(|(_, bytes)| Identity::parse(bytes).ok())
                     .filter(Identity::is_self_signed)
                     .collect(),
+                package: None,
+                manifest: None,
             })
         })
         .collect()
@@ -153,9 +174,10 @@ pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
         .filter(Identity::is_self_signed)
         .collect::<Vec<_>>();
     let manifest = choose_manifest(path, configured.id.as_deref(), &signers);
-    let id = match (&configured.id, &manifest) {
+    let said = manifest.as_ref().and_then(|file| file.parsed.as_ref().ok());
+    let id = match (&configured.id, said) {
         (Some(id), _) => id.clone(),
-        (None, Some(manifest)) => manifest.id.clone(),
+        (None, Some(manifest)) => manifest.id.to_string(),
         (None, None) => {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             name.to_owned()
@@ -163,61 +185,39 @@ pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
     };
     Ok(Bundle {
         id: BundleId::new(id).map_err(|error| format!("`{shown}`: {error}"))?,
-        version: manifest.as_ref().map_or_else(|| "0.0.0".to_owned(), |manifest| manifest.version.clone()),
+        version: configured
+            .version
+            .clone()
+            .or_else(|| said.map(|manifest| manifest.version.to_string()))
+            .unwrap_or_else(|| "0.0.0".to_owned()),
         categories: configured
             .categories
             .clone()
-            .or_else(|| manifest.and_then(|manifest| manifest.categories))
+            .or_else(|| said.map(|manifest| manifest.categories.clone()))
             .unwrap_or_default(),
         origin: Origin::Folder(path.clone()),
         standing: Standing::NotApproved,
         signers,
+        package: configured.package.clone(),
+        manifest,
     })
 }
 
-struct Manifest {
-    id: String,
-    version: String,
-    categories: Option<Vec<String>>,
-}
-
-/// The manifest that names the bundle: the wanted one, else one signed by a key the bundle ships, else the first.
-fn choose_manifest(path: &Path, wanted: Option<&str>, signers: &[Identity]) -> Option<Manifest> {
-    const LIMIT: u64 = 8 << 20;
-    let folder = path.join(AI_FOLDER).join("bundles");
-    let mut names: Vec<String> = fs_err::read_dir(&folder)
-        .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| wanted.is_none_or(|wanted| wanted == name))
-        .collect();
-    names.sort();
-    let mut manifests: Vec<(bool, Manifest)> = names
+/// The manifest that names the bundle in a folder: the wanted one, else one signed by a key the bundle ships, else the
+/// first that can be read, else the first.
+#[must_use]
+pub fn choose_manifest(path: &Path, wanted: Option<&str>, signers: &[Identity]) -> Option<ManifestFile> {
+    let ai = path.join(AI_FOLDER);
+    let mut files: Vec<ManifestFile> = manifest::ids_in(&ai)
         .iter()
-        .filter_map(|name| {
-            let relative = Path::new(name).join("manifest.yaml");
-            let (bytes, _) = lillux::file::read_beneath(&folder, &relative, LIMIT).ok()?;
-            let layout = rye_trust::signature::Layout::of(&bytes, &rye_trust::identity::format());
-            let content = rye_trust::coverage::compare(ItemType::Config, &bytes, &layout);
-            let is_intact = matches!(content, rye_trust::Content::Intact { .. });
-            let is_by_own_signer = is_intact
-                && layout.signature.as_ref().is_some_and(|line| {
-                    signers.iter().any(|signer| signer.key.verifies(&line.hash, &line.signature))
-                });
-            let document = yaml::parse(std::str::from_utf8(&bytes).ok()?).ok()?.value;
-            let about = document.get("bundle")?;
-            let text = |key: &str| about.get(key).and_then(|value| value.as_str()).map(str::to_owned);
-            let categories = about
-                .get("categories")
-                .and_then(|value| value.as_array())
-                .map(|list| list.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect());
-            let manifest = Manifest {
-                id: name.clone(),
-                version: text("version").unwrap_or_else(|| "0.0.0".to_owned()),
-                categories,
-            };
-            Some((is_by_own_signer, manifest))
-        })
+        .filter(|id| wanted.is_none_or(|wanted| wanted == id.as_str()))
+        .filter_map(|id| ManifestFile::read(&ai, id).ok())
         .collect();
-    let best = manifests.iter().position(|(is_by_own_signer, _)| *is_by_own_signer).unwrap_or(0);
-    (best < manifests.len()).then(|| manifests.swap_remove(best).1)
+    let is_readable = |file: &ManifestFile| file.manifest().is_ok();
+    let is_by_own_signer = |file: &ManifestFile| {
+        is_readable(file) && signers.iter().any(|signer| file.is_signed_by(&signer.key))
+    };
+    let best = files.iter().position(is_by_own_signer).or_else(|| files.iter().position(is_readable));
+    let best = best.unwrap_or(0);
+    (best < files.len()).then(|| files.swap_remove(best))
 }

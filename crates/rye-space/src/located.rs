@@ -10,6 +10,8 @@ use rye_item::{
 use rye_trust::Subject;
 use serde_json::{Map, Value};
 
+use crate::roots::AI_FOLDER;
+
 /// An item's file, found and read.
 #[derive(Debug)]
 pub struct Located {
@@ -142,6 +144,11 @@ impl Subject for Located {
 
     fn format(&self) -> Option<&SignatureFormat> {
         self.extractors.of(self.item.item_type).format_for(&self.extension)
+    }
+
+    fn file(&self) -> Option<String> {
+        let folder = self.item.item_type.folder();
+        Some(format!("{AI_FOLDER}/{folder}/{}{}", self.item.id, self.extension))
     }
 
     fn misplacement(&self) -> Option<String> {

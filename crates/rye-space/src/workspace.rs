@@ -11,8 +11,10 @@ use serde_json::Value;
 use crate::approvals::{Approvals, BUNDLES_FILE, PROJECTS_FILE};
 use crate::bundle::{self, Bundle, Configured, Standing};
 use crate::config::{self, Judge, Merged};
+use crate::installed;
 use crate::keys::{self, Found, REVOKED_FOLDER, TRUSTED_FOLDER};
 use crate::located::Located;
+use crate::python;
 use crate::roots::{AI_FOLDER, Roots, RootsError};
 use crate::schema::Schema;
 use crate::spaces::Spaces;
@@ -119,6 +121,11 @@ impl Workspace {
         embedded.iter().filter(|bundle| bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));
         let is_project_approved = approvals.has_project(project_key.as_deref());
         notices.extend(approvals.complaints.iter().cloned());
+        for (ai, space) in [(roots.project_ai(), Space::Project), (Some(user_ai.clone()), Space::User)] {
+            if let Some(ai) = ai {
+                notices.extend(installed::vouch(&ai, &space, &approvals, &mut ring, &mut watched));
+            }
+        }
 
         // Without anybody who may introduce keys, a project's documents count for nothing and are not even read.
         let project_documents = match roots.project_ai() {
@@ -142,8 +149,14 @@ impl Workspace {
         }
 
         let limit = settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_LIMIT);
+        let mut configured = configured_folders(&roots, &settings);
+        let interpreters: Vec<PathBuf> =
+            settings.texts("bundles.python").iter().map(|path| expand(path, &roots)).collect();
+        let packages = python::find(&interpreters, &mut watched);
+        configured.extend(packages.bundles);
+        notices.extend(packages.notices);
         let Gathered { bundles, rivals, remarks } =
-            gather_bundles(embedded, &roots, &settings, &approvals, &mut ring, &mut notices);
+            gather_bundles(embedded, configured, &approvals, &mut ring, &mut notices);
         let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
         let spaces = Spaces::new(&roots, bundles, extractors, limit);
         let mut schemas = core.schemas;
@@ -323,8 +336,7 @@ struct Gathered {
 /// The bundles in order: embedded ones, approved folders, then folders nobody approved, which shadow nothing.
 fn gather_bundles(
     embedded: Vec<Bundle>,
-    roots: &Roots,
-    settings: &Merged,
+    configured: Vec<Configured>,
     approvals: &Approvals,
     ring: &mut KeyRing,
     notices: &mut Vec<String>,
@@ -333,7 +345,7 @@ fn gather_bundles(
     let mut waiting: Vec<Bundle> = Vec::new();
     let mut rivals = Vec::new();
     let mut remarks = Vec::new();
-    for configured in configured_folders(roots, settings) {
+    for configured in configured {
         let mut bundle = match bundle::in_folder(&configured) {
             Ok(bundle) => bundle,
             Err(reason) => {
@@ -358,6 +370,15 @@ fn gather_bundles(
                 shipped.unwrap_or_else(|| Identity::new(pin.key.clone(), bundle.id.as_str()))
             })
             .collect();
+        // What cannot carry a signature is covered by the manifest, if an approved key signed that.
+        let space = Space::System(bundle.id.clone());
+        let unsigned = bundle.unsigned_files();
+        let covering = |identity: &&Identity| {
+            bundle.manifest.as_ref().is_some_and(|manifest| manifest.is_signed_by(&identity.key))
+        };
+        if let Some(identity) = identities.iter().find(covering) {
+            ring.add_listed(&space, identity, unsigned);
+        }
         match bundles.iter_mut().find(|known| known.id == bundle.id) {
             Some(known) if known.standing == Standing::Embedded => {
                 remarks.push(format!(
@@ -389,6 +410,7 @@ fn configured_folders(roots: &Roots, settings: &Merged) -> Vec<Configured> {
             categories: map.get("categories").and_then(Value::as_array).map(|list| {
                 list.iter().filter_map(|category| category.as_str().map(str::to_owned)).collect()
             }),
+            ..Configured::default()
         }),
         _ => None,
     });

@@ -1,11 +1,12 @@
 //! Whose signatures count, and where. Built from documents by `rye-space`; the rules are here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use lillux::{Fingerprint, PublicKey};
 use rye_item::{BundleId, Space};
 
 use crate::identity::Identity;
+use crate::source::FileHash;
 
 /// Why a key counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,15 @@ pub struct TrustedKey {
     pub vouch: Vouch,
 }
 
+/// A file that a manifest lists, and the key that signed the manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The manifest's signer.
+    pub signer: TrustedKey,
+    /// The content the manifest says it has.
+    pub hash: FileHash,
+}
+
 /// A revoked fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revocation {
@@ -59,6 +69,8 @@ pub struct KeyRing {
     general: BTreeMap<Fingerprint, TrustedKey>,
     project: BTreeMap<Fingerprint, TrustedKey>,
     bundles: BTreeMap<BundleId, BTreeMap<Fingerprint, TrustedKey>>,
+    /// Single files that a signed manifest lists, by space and path: their bundle's key counts for them there.
+    listed: HashMap<Space, HashMap<String, Vec<Listed>>>,
     /// Keys that count here by the user's word and may introduce others; an introduced key is never one of them.
     introducers: BTreeMap<Fingerprint, PublicKey>,
     revoked: BTreeMap<Fingerprint, Revocation>,
@@ -144,7 +156,30 @@ impl KeyRing {
         self.add_bundle(bundle, keys);
     }
 
-    /// The key that counts for an item of `space`, by the fingerprint its signature names. What the user says of a key
+    /// Lets `key`, which signed the manifest that lists them, vouch for these files of `space` with exactly that
+    /// content: paths from `.ai/` on. A revoked key does not.
+    pub fn add_listed(
+        &mut self,
+        space: &Space,
+        key: &Identity,
+        files: impl IntoIterator<Item = (String, FileHash)>,
+    ) {
+        if self.is_revoked(&key.fingerprint) {
+            return;
+        }
+        let known = self.listed.entry(space.clone()).or_default();
+        for (path, hash) in files {
+            known.entry(path).or_default().push(Listed { signer: trusted(key, Vouch::Bundle), hash });
+        }
+    }
+
+    /// What manifests that count say of the file at `path` (from `.ai/` on) of `space`.
+    #[must_use]
+    pub fn listed(&self, space: &Space, path: &str) -> &[Listed] {
+        self.listed.get(space).and_then(|files| files.get(path)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The key that counts for every item of `space`, by the fingerprint its signature names. What the user says of a key
     /// goes before what a project's or a bundle's document says. Revoked keys are never found.
     #[must_use]
     pub fn find(&self, fingerprint: &Fingerprint, space: &Space) -> Option<&TrustedKey> {

@@ -15,7 +15,7 @@ pub mod verify;
 pub use admit::{Admitted, Forgiveness, admit};
 pub use coverage::{Content, Coverage};
 pub use identity::{Identity, IdentityError};
-pub use keyring::{KeyRing, Revocation, TrustedKey, Vouch};
+pub use keyring::{KeyRing, Listed, Revocation, TrustedKey, Vouch};
 pub use sign::{Signed, sign};
 pub use signature::SignatureLine;
 pub use verify::{Refusal, Report, Subject, Verdict, Verified, verify};

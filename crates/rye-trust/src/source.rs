@@ -31,6 +31,53 @@ pub fn object_hash(
     canonical::digest(&object(item_type, item_id, bytes, signature))
 }
 
+/// The same as newer makers write it: type and id in one `item_ref`.
+fn object_of_schema_2(
+    item_type: &str,
+    item_id: &str,
+    bytes: &[u8],
+    signature: Option<&SignatureLine>,
+) -> Value {
+    let hash = Digest::of(bytes).to_hex();
+    json!({
+        "schema": 2,
+        "kind": "item_source",
+        "item_ref": format!("{item_type}:{item_id}"),
+        "content_blob_hash": hash,
+        "integrity": hash,
+        "signature_info": signature.map(signature_info),
+    })
+}
+
+/// What a manifest says of a file's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileHash {
+    /// `object_hash`: the digest of the file's object in the content-addressed store.
+    Object(Digest),
+    /// `sha256`, the older form: the digest of the file's bytes.
+    Bytes(Digest),
+}
+
+impl FileHash {
+    /// Whether it is that of a file with this type, id, content and signature.
+    #[must_use]
+    pub fn is_of(
+        &self,
+        item_type: &str,
+        item_id: &str,
+        bytes: &[u8],
+        signature: Option<&SignatureLine>,
+    ) -> bool {
+        match self {
+            Self::Bytes(hash) => *hash == Digest::of(bytes),
+            Self::Object(hash) => {
+                *hash == object_hash(item_type, item_id, bytes, signature)
+                    || *hash == canonical::digest(&object_of_schema_2(item_type, item_id, bytes, signature))
+            }
+        }
+    }
+}
+
 fn signature_info(line: &SignatureLine) -> Value {
     let mut info = json!({
         "timestamp": line.timestamp.as_str(),

@@ -7,7 +7,7 @@ use rye_item::{ItemRef, SignatureFormat, Space};
 use serde::Serialize;
 
 use crate::coverage::{Content, Coverage, compare};
-use crate::keyring::{KeyRing, Vouch};
+use crate::keyring::{KeyRing, Listed, Vouch};
 use crate::signature::{Layout, SignatureLine};
 
 /// What can be verified: bytes that claim to be an item at a place.
@@ -22,6 +22,10 @@ pub trait Subject {
     fn format(&self) -> Option<&SignatureFormat>;
     /// What in its text contradicts its place (name, category), if anything does.
     fn misplacement(&self) -> Option<String>;
+    /// Its path from `.ai/` on, by which a manifest may list it; `None` for what no manifest lists.
+    fn file(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The verdict in one word.
@@ -113,9 +117,21 @@ impl Report {
 /// Judges a subject by the keys that count.
 #[must_use]
 pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
+    let listed = Listing::of(subject, keys);
     let Some(format) = subject.format() else {
-        let reason = "files of this kind cannot carry a signature line".to_owned();
-        return Report::bad(Verdict::Unsigned, None, reason);
+        let Some(listed) = listed.of_content(subject, None) else {
+            let reason = "files of this kind cannot carry a signature line".to_owned();
+            return Report::bad(Verdict::Unsigned, None, reason);
+        };
+        return Report {
+            verdict: Verdict::Full,
+            coverage: Coverage::Full,
+            uncovered: Vec::new(),
+            signature: None,
+            owner: Some(listed.signer.owner.clone()),
+            vouch: Some(listed.signer.vouch),
+            reason: None,
+        };
     };
     let layout = Layout::of(subject.bytes(), format);
     let content = compare(subject.item().item_type, subject.bytes(), &layout);
@@ -139,15 +155,24 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
             return Report::bad(Verdict::Unsigned, None, "there is no signature line".to_owned());
         }
     };
-    let Some(known) = keys.find(&line.fingerprint, subject.space()) else {
-        let reason = format!("no trusted key has the fingerprint {}", line.fingerprint);
+    let listing = listed.of_content(subject, Some(&line));
+    let known = keys.find(&line.fingerprint, subject.space());
+    let Some(known) = known.or_else(|| listing.map(|listed| &listed.signer)) else {
+        let reason = if listed.is_by(&line) {
+            "its bundle's manifest lists other content".to_owned()
+        } else {
+            format!("no trusted key has the fingerprint {}", line.fingerprint)
+        };
         return Report { coverage, uncovered, ..Report::bad(Verdict::Untrusted, signature, reason) };
     };
     if !known.key.verifies(&line.hash, &line.signature) {
         let reason = format!("the signature is not by the key {}", line.fingerprint);
         return Report::bad(Verdict::Tampered, signature, reason);
     }
-    if let Some(reason) = subject.misplacement() {
+    // A manifest that lists this content at this path has said where it belongs.
+    if listing.is_none()
+        && let Some(reason) = subject.misplacement()
+    {
         return Report { coverage, uncovered, ..Report::bad(Verdict::Misplaced, signature, reason) };
     }
     Report {
@@ -158,6 +183,34 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
         owner: Some(known.owner.clone()),
         vouch: Some(known.vouch),
         reason: None,
+    }
+}
+
+/// What manifests that count say of a subject's file.
+struct Listing<'a>(&'a [Listed]);
+
+impl<'a> Listing<'a> {
+    fn of(subject: &impl Subject, keys: &'a KeyRing) -> Self {
+        match subject.file() {
+            Some(path) => Self(keys.listed(subject.space(), &path)),
+            None => Self(&[]),
+        }
+    }
+
+    /// What lists exactly this content; by the key the signature names, if there is a signature.
+    fn of_content(&self, subject: &impl Subject, line: Option<&SignatureLine>) -> Option<&'a Listed> {
+        let mut named = self
+            .0
+            .iter()
+            .filter(|listed| line.is_none_or(|line| listed.signer.key.fingerprint() == line.fingerprint));
+        let item = subject.item();
+        named.find(|listed| {
+            listed.hash.is_of(item.item_type.as_str(), item.id.as_str(), subject.bytes(), line)
+        })
+    }
+
+    fn is_by(&self, line: &SignatureLine) -> bool {
+        self.0.iter().any(|listed| listed.signer.key.fingerprint() == line.fingerprint)
     }
 }
 

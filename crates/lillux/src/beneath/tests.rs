@@ -101,3 +101,33 @@ fn what_was_removed_has_no_path() {
     crate::file::write_atomic(&root.path().join("sub/x (deleted)"), b"", Mode::Kept).expect("written");
     assert!(root.file(Path::new("sub/x (deleted)")).is_ok());
 }
+
+#[test]
+fn files_move_and_change_places_without_losing_one() {
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = Folder::open(root.path()).expect("opened");
+    let inner = folder.make_folder(OsStr::new("inner")).expect("made");
+    let name = |text: &'static str| OsStr::new(text);
+    let text = |path: &str| {
+        let (bytes, _) = crate::file::read_bounded(&root.path().join(path), 99).expect("a file");
+        String::from_utf8(bytes).expect("text")
+    };
+    folder.write_new(name("a"), b"a").expect("written");
+    inner.write_new(name("b"), b"b").expect("written");
+    assert!(folder.write_new(name("a"), b"other").is_err());
+    assert_eq!(text("a"), "a");
+    assert!(folder.move_to(name("a"), &inner, name("b")).is_err(), "nothing is moved over another");
+    folder.exchange(name("a"), &inner, name("b")).expect("exchanged");
+    assert_eq!((text("a"), text("inner/b")), ("b".to_owned(), "a".to_owned()));
+    assert!(!folder.remove_empty_folder(name("inner")).expect("asked"));
+    assert!(!folder.remove_empty_folder(name("a")).expect("asked"));
+    inner.move_to(name("b"), &folder, name("c")).expect("moved");
+    assert!(folder.remove_empty_folder(name("inner")).expect("asked"));
+    assert!(folder.remove_empty_folder(name("inner")).expect("asked again"));
+    assert_eq!(text("c"), "a");
+    folder.sync_file_system().expect("synced");
+    for bad in ["", "..", "x/y"] {
+        assert!(folder.move_to(name("a"), &folder, OsStr::new(bad)).is_err(), "{bad}");
+        assert!(folder.remove_empty_folder(OsStr::new(bad)).is_err(), "{bad}");
+    }
+}

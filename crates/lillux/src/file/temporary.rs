@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags};
@@ -42,6 +42,15 @@ impl TemporaryFolder {
             }
         }
         Err(io::Error::other("other processes remove temporary folders as they are made"))
+    }
+
+    /// A new file in it, for this user alone, to be written piece by piece.
+    ///
+    /// # Errors
+    /// When there is one already, or the system refuses.
+    pub fn new_file(&self, name: &str) -> io::Result<File> {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600).open(self.path().join(name))
     }
 
     /// Where it is.

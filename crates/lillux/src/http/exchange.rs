@@ -12,7 +12,7 @@ use url::{Host, Url};
 
 use super::events::Parser;
 use super::redirect::{self, Hop};
-use super::{Client, HttpError, MAX_EVENTS, MAX_REDIRECTS, OnEvent, Request, Response, tls};
+use super::{Client, HttpError, MAX_EVENTS, MAX_REDIRECTS, OnEvent, Request, Response, Taker, tls};
 use crate::Cancel;
 
 /// The scheme, host and port of a URL: what may be shown of it.
@@ -39,7 +39,7 @@ pub(super) fn run(
     client: &Client,
     request: &Request,
     cancel: &Cancel,
-    on_event: Option<OnEvent<'_>>,
+    taker: Taker<'_>,
 ) -> Result<Response, HttpError> {
     let url = Url::parse(&request.url).map_err(|error| HttpError::Url(error.to_string()))?;
     check_url(&url)?;
@@ -53,7 +53,7 @@ pub(super) fn run(
         tokio::select! {
             biased;
             () = asked_to_stop(cancel) => Err(HttpError::Cancelled),
-            outcome = timeout(request.timeout, exchange(client, request, url, on_event)) => {
+            outcome = timeout(request.timeout, exchange(client, request, url, taker)) => {
                 outcome.unwrap_or(Err(HttpError::Timeout(request.timeout)))
             }
         }
@@ -76,7 +76,7 @@ async fn exchange(
     client: &Client,
     request: &Request,
     url: Url,
-    on_event: Option<OnEvent<'_>>,
+    taker: Taker<'_>,
 ) -> Result<Response, HttpError> {
     let mut hop =
         Hop { method: request.method, url, headers: request.headers.clone(), body: request.body.clone() };
@@ -91,7 +91,7 @@ async fn exchange(
         };
         let Some(next) = next else {
             let mut response = described(&answer, &hop, redirects);
-            read(answer, request, &hop, &mut response, on_event).await?;
+            read(answer, request, &hop, &mut response, taker).await?;
             return Ok(response);
         };
         if redirects == allowed {
@@ -114,6 +114,9 @@ async fn ask(client: &Client, request: &Request, hop: &Hop) -> Result<reqwest::R
         .connect_timeout(request.connect_timeout)
         .dns_resolver(Arc::new(Nowhere))
         .tls_backend_preconfigured(tls_for(client, &hop.url)?);
+    if let Some(idle) = request.idle_timeout {
+        builder = builder.read_timeout(idle);
+    }
     let proxy = client.proxies.choose(&hop.url)?;
     let (host, port, known) = place(&hop.url)?;
     match &proxy {
@@ -231,24 +234,35 @@ fn described(answer: &reqwest::Response, hop: &Hop, redirects: u32) -> Response 
     }
 }
 
-/// Reads the body within its bound; with a receiver, a successful answer is read as events.
+/// How much of an unsuccessful answer is kept where its body would have been handed out in pieces.
+const MAX_COMPLAINT_BYTES: usize = 64 << 10;
+
+/// Reads the body within its bound; a successful answer goes to its taker, any other is kept.
 async fn read(
     mut answer: reqwest::Response,
     request: &Request,
     hop: &Hop,
     response: &mut Response,
-    on_event: Option<OnEvent<'_>>,
+    taker: Taker<'_>,
 ) -> Result<(), HttpError> {
-    let limit = usize::try_from(request.max_body_bytes).unwrap_or(usize::MAX);
-    let mut receiver = on_event.filter(|_| answer.status().is_success());
+    let mut limit = usize::try_from(request.max_body_bytes).unwrap_or(usize::MAX);
+    let mut taker = match taker {
+        taker if answer.status().is_success() => taker,
+        Taker::Pieces(_) => {
+            limit = limit.min(MAX_COMPLAINT_BYTES);
+            Taker::Keep
+        }
+        Taker::Keep | Taker::Events(_) => Taker::Keep,
+    };
     let (mut parser, mut ready, mut seen) = (Parser::default(), Vec::new(), 0);
     while let Some(chunk) = answer.chunk().await.map_err(|error| translated(&error, hop, request))? {
         let taken = &chunk[..chunk.len().min(limit - seen)];
         seen += taken.len();
         response.is_truncated = taken.len() < chunk.len();
-        match &mut receiver {
-            None => response.body.extend_from_slice(taken),
-            Some(receiver) => {
+        match &mut taker {
+            Taker::Keep => response.body.extend_from_slice(taken),
+            Taker::Pieces(on_piece) => on_piece(taken).map_err(HttpError::Unwanted)?,
+            Taker::Events(receiver) => {
                 parser.feed(taken, &mut ready);
                 hand_out(&mut ready, receiver, response);
             }
@@ -257,7 +271,7 @@ async fn read(
             return Ok(());
         }
     }
-    if let Some(receiver) = &mut receiver {
+    if let Taker::Events(receiver) = &mut taker {
         parser.finish(&mut ready);
         hand_out(&mut ready, receiver, response);
     }
@@ -280,7 +294,7 @@ fn translated(error: &reqwest::Error, hop: &Hop, request: &Request) -> HttpError
     if error.is_connect() {
         HttpError::Connect { host, cause: cause(error) }
     } else if error.is_timeout() {
-        HttpError::Timeout(request.timeout)
+        HttpError::Timeout(request.idle_timeout.unwrap_or(request.timeout))
     } else {
         HttpError::Transport { host, cause: cause(error) }
     }

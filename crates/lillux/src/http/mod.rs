@@ -118,6 +118,9 @@ pub enum HttpError {
     /// Somebody asked for the end.
     #[error("cancelled")]
     Cancelled,
+    /// Whoever takes the body will not have more of it.
+    #[error("{0}")]
+    Unwanted(String),
     /// This machine is out of something.
     #[error("the request could not be started: {0}")]
     Start(String),
@@ -213,6 +216,8 @@ pub struct Request {
     pub timeout: Duration,
     /// How long finding and reaching one host may take.
     pub connect_timeout: Duration,
+    /// How long the other side may say nothing, if less than everything may take.
+    pub idle_timeout: Option<Duration>,
     /// How much of the body is read at most.
     pub max_body_bytes: u64,
     /// How many redirects are followed, at most [`MAX_REDIRECTS`]; with 0 the redirect itself is the answer.
@@ -230,6 +235,7 @@ impl Request {
             body: None,
             timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
+            idle_timeout: None,
             max_body_bytes: 10 << 20,
             max_redirects: MAX_REDIRECTS,
         }
@@ -253,7 +259,7 @@ pub struct Response {
     pub reason: String,
     /// The headers, names in lower case, in order.
     pub headers: Vec<(String, String)>,
-    /// The body, as far as it was read. Empty where events were handed out.
+    /// The body, as far as it was read. Empty where events or pieces were handed out.
     pub body: Vec<u8>,
     /// Whether body or events were cut at their bound.
     pub is_truncated: bool,
@@ -275,6 +281,16 @@ impl Response {
 
 /// Takes each event of a stream as it comes.
 pub type OnEvent<'a> = &'a mut dyn FnMut(&Event);
+
+/// Takes each piece of a body as it comes; the reason it will not have more ends the exchange.
+pub type OnPiece<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), String>;
+
+/// What becomes of the body of a successful answer.
+enum Taker<'a> {
+    Keep,
+    Events(OnEvent<'a>),
+    Pieces(OnPiece<'a>),
+}
 
 /// Sends requests under one policy. Certificates are read once, when they are first needed; clones share them.
 #[derive(Clone, Debug, Default)]
@@ -312,7 +328,7 @@ impl Client {
     /// # Errors
     /// When there is no answer: refused by policy, not reached, too slow, cancelled.
     pub fn send(&self, request: &Request, cancel: &Cancel) -> Result<Response, HttpError> {
-        exchange::run(self, request, cancel, None)
+        exchange::run(self, request, cancel, Taker::Keep)
     }
 
     /// As [`Client::send`], but a successful answer is read as server-sent events, each handed out as it comes.
@@ -325,7 +341,20 @@ impl Client {
         cancel: &Cancel,
         on_event: OnEvent<'_>,
     ) -> Result<Response, HttpError> {
-        exchange::run(self, request, cancel, Some(on_event))
+        exchange::run(self, request, cancel, Taker::Events(on_event))
+    }
+
+    /// As [`Client::send`], but the body of a successful answer is handed out piece by piece and not kept.
+    ///
+    /// # Errors
+    /// As [`Client::send`], and when the taker will not have more; pieces handed out before stay handed out.
+    pub fn receive(
+        &self,
+        request: &Request,
+        cancel: &Cancel,
+        on_piece: OnPiece<'_>,
+    ) -> Result<Response, HttpError> {
+        exchange::run(self, request, cancel, Taker::Pieces(on_piece))
     }
 }
 

@@ -283,3 +283,34 @@ fn https_needs_certificates_that_exist() {
     let refused = client.send(&get("https://127.0.0.1:1/"), &cancel());
     assert!(matches!(refused, Err(HttpError::Certificates(_))), "{refused:?}");
 }
+
+#[test]
+fn a_body_is_handed_out_in_pieces_until_its_taker_has_had_enough() {
+    let server = Server::start(|request| match request.contains("/missing") {
+        true => reply("404 Not Found", "", "x".repeat(100 << 10)),
+        false => reply("200 OK", "", "y".repeat(300 << 10)),
+    });
+    let mut received = 0;
+    let mut count = |piece: &[u8]| {
+        received += piece.len();
+        Ok(())
+    };
+    let whole = loopback().receive(&get(&server.url("/")), &cancel(), &mut count).expect("an answer");
+    assert_eq!((whole.status, whole.body.len(), whole.is_truncated), (200, 0, false));
+    let missing =
+        loopback().receive(&get(&server.url("/missing")), &cancel(), &mut count).expect("an answer");
+    assert_eq!((missing.status, missing.body.len(), missing.is_truncated), (404, 64 << 10, true));
+    assert_eq!(received, 300 << 10);
+    let mut refuse = |_: &[u8]| Err("enough".to_owned());
+    let refused = loopback().receive(&get(&server.url("/")), &cancel(), &mut refuse);
+    assert_eq!(refused, Err(HttpError::Unwanted("enough".to_owned())));
+}
+
+#[test]
+fn a_server_that_falls_silent_is_left() {
+    let server = Server::start(|_| Reply::Hold(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab".to_vec()));
+    let mut request = get(&server.url("/"));
+    request.idle_timeout = Some(Duration::from_millis(50));
+    let left = loopback().send(&request, &cancel());
+    assert_eq!(left, Err(HttpError::Timeout(Duration::from_millis(50))));
+}

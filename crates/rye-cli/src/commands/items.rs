@@ -6,7 +6,7 @@ use rye_engine::verbs::search::{self, Answer, parse_scope};
 use rye_engine::verbs::why;
 use rye_engine::{Code, Error};
 use rye_item::space::Tier;
-use rye_item::{ItemId, ItemRef, ItemType};
+use rye_item::{ItemRef, ItemType};
 
 use super::{Context, Outcome, item_of};
 use crate::arguments::{
@@ -179,7 +179,7 @@ pub fn fetch(context: &Context, arguments: &FetchArguments) -> Outcome {
             let item = if item_type.is_some() || ItemRef::split_canonical(id).is_some() {
                 rye_engine::verbs::sign::parse_item(item_type, id)?
             } else {
-                guess_type(context, id, from)?
+                load::find_by_id(&context.engine, id, from)?
             };
             load_or_copy(context, &item, from, arguments.to, false)
         }
@@ -206,30 +206,6 @@ pub fn fetch(context: &Context, arguments: &FetchArguments) -> Outcome {
         (None, None) => Err(Error::new(Code::InvalidArgument, "give an id, or --query")
             .hint("rye fetch tool team/deploy")
             .into()),
-    }
-}
-
-/// The one type that has an item of this id.
-fn guess_type(context: &Context, id: &str, from: Option<Tier>) -> Result<ItemRef, Error> {
-    let id = ItemId::new(id)?;
-    let spaces = &context.engine.workspace.spaces;
-    let mut found: Vec<ItemRef> = ItemType::FINDABLE
-        .into_iter()
-        .map(|item_type| ItemRef::new(item_type, id.clone()))
-        .filter(|item| {
-            let mut places = spaces.places(item).into_iter();
-            places.any(|place| place.is_found && from.is_none_or(|tier| place.space.tier() == tier))
-        })
-        .collect();
-    match found.len() {
-        0 => Err(Error::new(Code::NotFound, format!("item not found: {id}"))
-            .hint(format!("rye search {}", id.name()))),
-        1 => Ok(found.remove(0)),
-        _ => {
-            let types = found.iter().map(|item| item.item_type.as_str()).collect::<Vec<_>>().join(", ");
-            Err(Error::new(Code::Ambiguous, format!("`{id}` exists as: {types}"))
-                .hint("name the type as well"))
-        }
     }
 }
 

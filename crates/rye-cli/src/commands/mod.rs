@@ -1,9 +1,13 @@
 //! One function per command: arguments in, one call of a verb, a picture out.
 
+mod bundles;
 mod execute;
+mod install;
 mod items;
 mod keys;
 mod lock;
+mod mcp;
+mod registry;
 mod setup;
 mod signing;
 
@@ -15,10 +19,10 @@ use rye_item::{ItemRef, ItemType};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::arguments::{Arguments, BundleCommand, Command, ConfigCommand, ItemArguments};
+use crate::arguments::{Arguments, Command, ConfigCommand, ItemArguments};
 use crate::explain;
 use crate::global::Global;
-use crate::output::{self, Output};
+use crate::output::Output;
 use crate::settings::Settings;
 
 /// Why a command did not work.
@@ -121,7 +125,7 @@ impl Context {
     fn answered(&self, kind: Option<&str>, item_id: Option<&str>, data: &impl Serialize) -> io::Result<bool> {
         if self.output.is_json {
             let data = serde_json::to_value(data)?;
-            self.output.json(&output::success_object(kind, item_id, data))?;
+            self.output.json(&rye_engine::success(kind, item_id, data))?;
         }
         Ok(self.output.is_json)
     }
@@ -161,16 +165,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
             setup::show_config(&Context::open(global)?, id.as_deref(), *origin)
         }
         Command::Lock(command) => lock::run(&Context::open(global)?, command),
-        Command::Bundle(BundleCommand::List) => setup::list_bundles(&Context::open(global)?),
-        Command::Bundle(BundleCommand::Trust { id, signer }) => {
-            setup::trust_bundle(&Context::open(global)?, id, signer.as_deref())
-        }
-        Command::Bundle(BundleCommand::Enable { id }) => {
-            setup::switch_bundle(&Context::open(global)?, id, true)
-        }
-        Command::Bundle(BundleCommand::Disable { id }) => {
-            setup::switch_bundle(&Context::open(global)?, id, false)
-        }
+        Command::Bundle(command) => bundles::run(&Context::open(global)?, command),
+        Command::Install(arguments) => install::install(&Context::open(global)?, arguments),
+        Command::Uninstall(arguments) => install::uninstall(&Context::open(global)?, arguments),
+        Command::Mcp(arguments) => mcp::run(global, arguments),
         Command::Doctor => setup::doctor(&Context::open(global)?),
     }
 }
@@ -183,11 +181,7 @@ fn explain_code(global: &Global, code: &str) -> Outcome {
         return Err(error.hint("a code looks like RYE0402").into());
     };
     if output.is_json {
-        output.json(&output::success_object(
-            Some("error"),
-            Some(code),
-            serde_json::json!({ "page": page }),
-        ))?;
+        output.json(&rye_engine::success(Some("error"), Some(code), serde_json::json!({ "page": page })))?;
     } else {
         output.raw(page)?;
     }
@@ -209,7 +203,7 @@ fn print_completions(global: &Global, shell: &str) -> Outcome {
     let script = String::from_utf8_lossy(&script);
     let output = Output::new(global, None, false);
     if output.is_json {
-        output.json(&output::success_object(None, None, serde_json::json!({ "script": script })))?;
+        output.json(&rye_engine::success(None, None, serde_json::json!({ "script": script })))?;
     } else {
         output.raw(&script)?;
     }

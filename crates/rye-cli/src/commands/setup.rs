@@ -1,14 +1,14 @@
-//! `init`, `trust`, `config`, `bundle`, `doctor`.
+//! `init`, `trust`, `config`, `doctor`.
 
 use rye_engine::verbs::doctor::{self, Level};
-use rye_engine::verbs::{bundles, config, init as init_verb, trust as trust_verb};
+use rye_engine::verbs::{config, init as init_verb, trust as trust_verb};
 use rye_engine::{Code, Error};
 use rye_item::ItemId;
 
 use super::{Context, Failure, Outcome, failed_with};
 use crate::arguments::TrustArguments;
 use crate::global::Global;
-use crate::output::{self, BAD, CAUTION, DIM, GOOD, NAME, Output, STRONG, paint, shown_path};
+use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, Output, STRONG, paint, shown_path};
 use crate::settings::{Settings, system_clock};
 
 /// `rye init`
@@ -22,7 +22,7 @@ pub fn init(global: &Global) -> Outcome {
     let answer = init_verb::init(&settings.roots, &folder, &settings.owner, system_clock)?;
     if output.is_json {
         let data = serde_json::to_value(&answer).map_err(std::io::Error::from)?;
-        output.json(&output::success_object(None, None, data))?;
+        output.json(&rye_engine::success(None, None, data))?;
         return Ok(());
     }
     let made = if answer.key_created { "made your key" } else { "your key is" };
@@ -119,60 +119,6 @@ pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Ou
             rye_item::text::one_line(&ignored.reason)
         ));
     }
-    Ok(())
-}
-
-/// `rye bundle list`
-pub fn list_bundles(context: &Context) -> Outcome {
-    let rows = bundles::list(&context.engine);
-    if context.answered(None, None, &serde_json::json!({ "bundles": rows }))? {
-        return Ok(());
-    }
-    let mut table = context.output.table(&["bundle", "version", "standing", "items", "categories", "path"]);
-    for row in &rows {
-        let path = row.path.as_ref().map_or_else(|| "inside rye".to_owned(), |path| shown_path(path));
-        let categories = if row.categories.is_empty() { "all".to_owned() } else { row.categories.join(", ") };
-        table.add_row([
-            row.bundle_id.clone(),
-            rye_item::text::one_line(&row.version),
-            row.standing.to_owned(),
-            row.items.to_string(),
-            rye_item::text::one_line(&categories),
-            path,
-        ]);
-    }
-    context.output.result(table.trim_fmt())?;
-    Ok(())
-}
-
-/// `rye bundle trust`
-pub fn trust_bundle(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
-    let approved = bundles::trust(&context.engine, id, signer)?;
-    if !context.answered(Some("bundle"), Some(&approved.bundle_id), &approved)? {
-        context.output.result(format_args!(
-            "{} {} ({}) for the bundle {}, and for nothing else",
-            paint(GOOD, "approved"),
-            paint(NAME, approved.fingerprint),
-            approved.owner,
-            approved.bundle_id
-        ))?;
-    }
-    Ok(())
-}
-
-/// `rye bundle enable` and `rye bundle disable`
-pub fn switch_bundle(context: &Context, id: &str, enable: bool) -> Outcome {
-    let answer = bundles::switch(&context.engine, id, enable)?;
-    if context.answered(Some("bundle"), Some(&answer.bundle_id), &answer)? {
-        return Ok(());
-    }
-    let word = match (answer.enabled, answer.changed) {
-        (true, true) => paint(GOOD, "enabled"),
-        (true, false) => paint(GOOD, "already enabled"),
-        (false, true) => paint(CAUTION, "disabled"),
-        (false, false) => paint(DIM, "was not enabled"),
-    };
-    context.output.result(format_args!("{word} {}", answer.bundle_id))?;
     Ok(())
 }
 

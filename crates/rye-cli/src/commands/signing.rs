@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use rye_engine::verbs::sign::{self, Answer as SignAnswer, FailedItem, SignedItem};
+use rye_engine::verbs::sign::{self, Answer as SignAnswer, SignedItem};
 use rye_engine::verbs::verify::{self, Answer as VerifyAnswer};
 use rye_engine::{Code, Error};
 use rye_item::{ItemRef, ItemType};
-use serde_json::{Value, json};
 
-use super::{Context, Outcome, failed_with};
+use super::{Context, Failure, Outcome, failed_with};
 use crate::arguments::{SignArguments, VerifyArguments, WritableSpace};
 use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint, shown_path};
 
@@ -122,20 +121,6 @@ fn show_signed_one(context: &Context, signed: &SignedItem) -> Outcome {
 }
 
 fn show_signed(context: &Context, answer: &SignAnswer) -> Outcome {
-    let unchanged = answer.signed.iter().filter(|signed| signed.unchanged).count();
-    let total = answer.signed.len() + answer.failed.len();
-    let summary = match (unchanged, answer.failed.len()) {
-        (0, 0) => format!("signed {total} items"),
-        (_, 0) => format!("signed {} items, {unchanged} unchanged", total - unchanged),
-        (_, failed) => format!("signed {} of {total} items, {failed} failed", total - failed),
-    };
-    let data = json!({
-        "signed": answer.signed,
-        "failed": answer.failed.iter().map(failed_row).collect::<Vec<_>>(),
-        "total": total,
-        "unchanged": unchanged,
-        "summary": summary,
-    });
     if !context.output.is_json {
         for signed in &answer.signed {
             for warning in &signed.warnings {
@@ -149,32 +134,15 @@ fn show_signed(context: &Context, answer: &SignAnswer) -> Outcome {
         for failed in &answer.failed {
             context.output.failure(&failed.error, None)?;
         }
-        context.output.result(&summary)?;
+        context.output.result(answer.summary())?;
     }
-    let Some(worst) = answer.failed.first() else {
-        context.answered(None, None, &data)?;
-        return Ok(());
-    };
-    let code = answer.failed.iter().map(|failed| failed.error.code).find(|code| *code == Code::Invalid);
-    Err(failed_with(
-        code.unwrap_or(worst.error.code),
-        summary,
-        "what is not named here is signed; correct these and sign again",
-        data,
-    ))
-}
-
-fn failed_row(failed: &FailedItem) -> Value {
-    let mut row = json!({
-        "item": failed.name,
-        "error": failed.error.message,
-        "code": failed.error.code.as_str(),
-        "hints": failed.error.hints,
-    });
-    if let Some(row) = row.as_object_mut() {
-        row.extend(failed.error.details.as_ref().clone());
+    match answer.failure() {
+        Some(error) => Err(Failure::Verb(error, Some(Box::new(answer.to_value())))),
+        None => {
+            context.answered(None, None, &answer.to_value())?;
+            Ok(())
+        }
     }
-    row
 }
 
 /// `rye verify`

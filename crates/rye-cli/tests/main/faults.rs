@@ -180,7 +180,7 @@ fn an_interrupted_init_is_completed_by_the_next() {
 }
 
 /// Gives the world to an ordinary user and runs `rye` as them; `None` where that is not possible.
-fn as_ordinary_user(user: &User, line: &[&str]) -> Option<Run> {
+pub fn as_ordinary_user(user: &User, line: &[&str]) -> Option<Run> {
     const NOBODY: u32 = 65_534;
     let mut command = user.program(RYE);
     command.args(line);

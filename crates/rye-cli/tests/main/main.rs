@@ -7,9 +7,12 @@
     clippy::disallowed_methods,
     reason = "helpers of tests fail as tests do, and break files in ways the engine never would"
 )]
+#![allow(clippy::needless_pass_by_value, reason = "a message reads best where it is sent")]
 
 mod architecture;
 mod attacks;
+mod bundle_making;
+mod bundle_trust;
 mod bundles;
 mod chains;
 mod config;
@@ -20,13 +23,24 @@ mod hostile_input;
 mod hostile_project;
 mod index;
 mod init;
+mod install_attacks;
+mod install_faults;
+mod installing;
 mod keys;
 mod locking;
 mod locks;
+mod mcp_client;
+mod mcp_consent;
+mod mcp_http;
+mod mcp_install;
+mod mcp_robust;
+mod mcp_server;
 mod mcp_tools;
 mod output;
 mod packages;
+mod python_bundles;
 mod query;
+mod registries;
 mod regressions;
 mod results;
 mod roundtrip;

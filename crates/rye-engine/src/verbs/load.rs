@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use lillux::Fingerprint;
 use lillux::file::{self, Mode};
 use rye_item::space::Tier;
-use rye_item::{ItemRef, ItemType, Space, metadata, parse};
+use rye_item::{ItemId, ItemRef, ItemType, Space, metadata, parse};
 use rye_space::bundle::Origin;
 use rye_space::{Located, Place, roots};
 use rye_trust::verify::report;
@@ -82,6 +82,33 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
+/// The one item with this id, whatever its type.
+///
+/// # Errors
+/// When no type has it, or several do.
+pub fn find_by_id(engine: &Engine, id: &str, from: Option<Tier>) -> Result<ItemRef> {
+    let id = ItemId::new(id)?;
+    let spaces = &engine.workspace.spaces;
+    let mut found: Vec<ItemRef> = ItemType::FINDABLE
+        .into_iter()
+        .map(|item_type| ItemRef::new(item_type, id.clone()))
+        .filter(|item| {
+            let mut places = spaces.places(item).into_iter();
+            places.any(|place| place.is_found && from.is_none_or(|tier| place.space.tier() == tier))
+        })
+        .collect();
+    match found.len() {
+        0 => Err(Error::new(Code::NotFound, format!("item not found: {id}"))
+            .hint(format!("rye search {}", id.name()))),
+        1 => Ok(found.remove(0)),
+        _ => {
+            let types = found.iter().map(|item| item.item_type.as_str()).collect::<Vec<_>>().join(", ");
+            Err(Error::new(Code::Ambiguous, format!("`{id}` exists as: {types}"))
+                .hint("name the type as well"))
+        }
+    }
+}
+
 /// Loads an item.
 ///
 /// # Errors
@@ -98,7 +125,7 @@ pub fn load(engine: &Engine, item: &ItemRef, options: Options) -> Result<Loaded>
         }
         return Ok(loaded);
     }
-    let admitted = engine.admit(located)?;
+    let admitted = engine.admit_kept(located)?;
     let mut loaded = shown(engine, &admitted, admitted.report())?;
     if admitted.is_forgiven() {
         loaded.warnings.push(format!("development mode forgives that it is {}", loaded.verdict.as_str()));

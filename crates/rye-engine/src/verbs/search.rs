@@ -98,10 +98,13 @@ pub fn search(engine: &Engine, options: &Options, progress: Progress<'_>) -> Res
     let path = engine.index_path();
     let spaces = &engine.workspace.spaces;
     let mut state = engine.search_state();
-    if engine.is_warm() && state.watcher.is_none() {
-        state.watcher = Watcher::start(spaces);
-    }
     let is_fresh = state.watcher.as_ref().is_some_and(|watcher| !watcher.take_stir());
+    if engine.is_warm() && !is_fresh {
+        // Anew each time: a folder that has just come is watched from now on. What stirs from here is compared next time.
+        state.watcher = Watcher::start(spaces).inspect(|watcher| {
+            let _ = watcher.take_stir();
+        });
+    }
     let mut index = match state.index.take() {
         Some(index) => index,
         None => Index::open(&path).map_err(failed)?,

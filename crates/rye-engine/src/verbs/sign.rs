@@ -11,6 +11,7 @@ use rye_space::{Located, Place};
 use rye_trust::signature::Timestamp;
 use rye_trust::{Signed, Subject, sign as sign_bytes};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -74,6 +75,59 @@ pub struct Answer {
     pub signed: Vec<SignedItem>,
     /// What was not.
     pub failed: Vec<FailedItem>,
+}
+
+impl Answer {
+    /// What came of it, in a line.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let total = self.signed.len() + self.failed.len();
+        match (self.unchanged(), self.failed.len()) {
+            (0, 0) => format!("signed {total} items"),
+            (unchanged, 0) => format!("signed {} items, {unchanged} unchanged", total - unchanged),
+            (_, failed) => format!("signed {} of {total} items, {failed} failed", total - failed),
+        }
+    }
+
+    fn unchanged(&self) -> usize {
+        self.signed.iter().filter(|signed| signed.unchanged).count()
+    }
+
+    /// The failure it amounts to, if anything failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        let worst = self.failed.first()?.error.code;
+        let invalid = self.failed.iter().map(|failed| failed.error.code).find(|code| *code == Code::Invalid);
+        let error = Error::new(invalid.unwrap_or(worst), self.summary());
+        Some(error.hint("what is not named here is signed; correct these and sign again"))
+    }
+
+    /// All of it as the `data` of an answer.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        json!({
+            "signed": self.signed,
+            "failed": self.failed.iter().map(FailedItem::to_value).collect::<Vec<_>>(),
+            "total": self.signed.len() + self.failed.len(),
+            "unchanged": self.unchanged(),
+            "summary": self.summary(),
+        })
+    }
+}
+
+impl FailedItem {
+    fn to_value(&self) -> Value {
+        let mut row = json!({
+            "item": self.name,
+            "error": self.error.message,
+            "code": self.error.code.as_str(),
+            "hints": self.error.hints,
+        });
+        if let Some(row) = row.as_object_mut() {
+            row.extend(self.error.details.as_ref().clone());
+        }
+        row
+    }
 }
 
 /// Called with how many of how many files are done.

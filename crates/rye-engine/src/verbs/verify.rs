@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lillux::Fingerprint;
-use lillux::file;
-use rye_item::{BundleId, ItemId, ItemRef, ItemType, Problem, SignatureFormat, Space, metadata};
+use rye_item::{BundleId, ItemId, ItemRef, ItemType, Problem, Space, metadata};
 use rye_space::walk::{Stray, split_extension};
-use rye_space::{AI_FOLDER, LocateError, Located, Place, Roots, Spaces, keys, roots};
+use rye_space::{AI_FOLDER, LocateError, Located, ManifestFile, Place, Roots, Spaces, keys, roots};
 use rye_trust::verify::report;
 use rye_trust::{Identity, Report, Subject, Verdict};
 use serde::Serialize;
@@ -342,13 +341,15 @@ pub fn verify_root(
         origin: rye_space::bundle::Origin::Folder(folder.to_owned()),
         standing: rye_space::bundle::Standing::NotApproved,
         signers: identities.clone(),
+        package: None,
+        manifest: None,
     };
     let roots = Roots { project: None, ..engine.workspace.roots.clone() };
     let limit = engine.workspace.settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(8 << 20);
     let spaces = Spaces::new(&roots, vec![known], Arc::clone(engine.workspace.spaces.extractors()), limit);
 
     let walk = spaces.walk(&space, &ItemType::ALL);
-    let manifests = manifests_in(&ai);
+    let manifests = rye_space::manifest::ids_in(&ai);
     let total = walk.entries.len() + manifests.len();
     let mut answer = Answer::default();
     for (done, entry) in walk.entries.iter().enumerate() {
@@ -373,10 +374,12 @@ pub fn verify_root(
         }
     }
     answer.add_strays(walk.strays);
-    for path in manifests {
-        match Manifest::read(&ai, &path, &space) {
-            Ok(manifest) => answer.add(manifest.row(&report(&manifest, &ring))),
-            Err(error) => answer.add_error(path, &error),
+    for id in manifests {
+        match ManifestFile::read(&ai, &id).map(|manifest| manifest.in_space(space.clone())) {
+            Ok(manifest) => answer.add(manifest_row(&ai, &manifest, &report(&manifest, &ring))),
+            Err(error) => {
+                answer.add_error(ai.join(format!("bundles/{id}/manifest.yaml")), &Error::read(&error));
+            }
         }
     }
     progress(total, total);
@@ -403,84 +406,19 @@ pub fn verify_root(
     Ok(answer)
 }
 
-fn manifests_in(ai: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(ai.join("bundles")) else {
-        return Vec::new();
-    };
-    let paths = entries.flatten().map(|entry| entry.path().join("manifest.yaml"));
-    let mut paths: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
-    paths.sort();
-    paths
-}
-
-/// A bundle's manifest, signed like config; its place is the bundle's id.
-struct Manifest {
-    item: ItemRef,
-    space: Space,
-    path: PathBuf,
-    bytes: Vec<u8>,
-    format: SignatureFormat,
-    id: String,
-    parsed: std::result::Result<Value, Problem>,
-}
-
-impl Manifest {
-    fn read(ai: &Path, path: &Path, space: &Space) -> Result<Self> {
-        let relative = path.strip_prefix(ai).unwrap_or(path);
-        let (bytes, _) = file::read_beneath(ai, relative, 64 << 20).map_err(|error| Error::read(&error))?;
-        let folder =
-            path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
-        let id = BundleId::new(folder)?.to_string();
-        let text = std::str::from_utf8(&bytes).map_err(|_| Problem::new("the file is not valid UTF-8"));
-        let parsed = text.and_then(rye_item::yaml::parse).map(|document| document.value);
-        Ok(Self {
-            item: ItemRef::new(ItemType::Config, ItemId::new(format!("bundles/{id}/manifest"))?),
-            space: space.clone(),
-            path: path.to_owned(),
-            format: rye_trust::identity::format(),
-            bytes,
-            id,
-            parsed,
-        })
-    }
-
-    fn row(&self, report: &Report) -> Row {
-        Row {
-            path: self.path.clone(),
-            kind: "bundle".to_owned(),
-            item_id: self.id.clone(),
-            space: None,
-            verdict: report.verdict,
-            coverage: report.coverage.as_str(),
-            fingerprint: report.fingerprint(),
-            owner: report.owner.as_deref().map(rye_item::text::one_line),
-            reason: report.reason.clone(),
-            uncovered: report.uncovered.iter().cloned().map(Span::from).collect(),
-            problems: self.parsed.as_ref().err().cloned().into_iter().collect(),
-            metadata: None,
-        }
-    }
-}
-
-impl Subject for Manifest {
-    fn item(&self) -> &ItemRef {
-        &self.item
-    }
-
-    fn space(&self) -> &Space {
-        &self.space
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    fn format(&self) -> Option<&SignatureFormat> {
-        Some(&self.format)
-    }
-
-    fn misplacement(&self) -> Option<String> {
-        let stated = self.parsed.as_ref().ok()?.get("bundle")?.get("id")?.as_str()?;
-        (stated != self.id).then(|| format!("it is the manifest of `{}`", rye_item::text::one_line(stated)))
+fn manifest_row(ai: &Path, manifest: &ManifestFile, report: &Report) -> Row {
+    Row {
+        path: ai.join(format!("bundles/{}/manifest.yaml", manifest.id())),
+        kind: "bundle".to_owned(),
+        item_id: manifest.id().to_string(),
+        space: None,
+        verdict: report.verdict,
+        coverage: report.coverage.as_str(),
+        fingerprint: report.fingerprint(),
+        owner: report.owner.as_deref().map(rye_item::text::one_line),
+        reason: report.reason.clone(),
+        uncovered: report.uncovered.iter().cloned().map(Span::from).collect(),
+        problems: manifest.parsed.as_ref().err().cloned().unwrap_or_default(),
+        metadata: None,
     }
 }

@@ -1,4 +1,4 @@
-use rye_engine::verbs::{init, load, search, sign};
+use rye_engine::verbs::{bundles, init, load, search, sign};
 use rye_engine::{Clock, Code, Engine, Options};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::Roots;
@@ -105,6 +105,83 @@ fn a_refresh_notices_new_config_and_new_keys() {
     world.write(&format!("home/.ai/config/keys/trusted/{}.toml", own.fingerprint()), document);
     engine.refresh().expect("refreshed");
     assert!(engine.workspace.keys.is_general(&own));
+}
+
+#[test]
+fn a_refresh_notices_python_packages_that_come_and_change() {
+    let world = World::new();
+    let mut engine = warm(&world);
+    let library = "venv/lib/python3.12/site-packages";
+    let place = world.path().join("venv");
+    let ids = |engine: &Engine| -> Vec<(String, Vec<String>)> {
+        let bundles = engine.workspace.spaces.bundles().iter().filter(|bundle| bundle.package.is_some());
+        bundles.map(|bundle| (bundle.id.to_string(), bundle.categories.clone())).collect()
+    };
+    let config = format!("bundles:\n  python: [\"{}\"]\n", place.display());
+    world.write("home/.ai/config/config.yaml", config);
+    engine.refresh().expect("refreshed");
+    assert_eq!(ids(&engine), []);
+    let module = |category: &str| {
+        format!(
+            "from pathlib import Path\n\n\ndef get_bundle():\n    return {{\"bundle_id\": \"kit\", \
+             \"root_path\": Path(__file__).parent, \"categories\": [\"{category}\"]}}\n"
+        )
+    };
+    world.write(&format!("{library}/kit/.ai/tools/demo/one.py"), rye_test::tool("demo", "one"));
+    world.write(&format!("{library}/kit/bundle.py"), module("demo"));
+    world.write(&format!("{library}/kit-1.0.dist-info/METADATA"), "Name: kit\nVersion: 1.0\n");
+    world.write(
+        &format!("{library}/kit-1.0.dist-info/entry_points.txt"),
+        "[rye.bundles]\nkit = kit.bundle:get_bundle\n",
+    );
+    engine.refresh().expect("refreshed");
+    assert_eq!(ids(&engine), [("kit".to_owned(), vec!["demo".to_owned()])]);
+    assert!(engine.workspace.is_current());
+    world.write(&format!("{library}/kit/bundle.py"), module("demonstration"));
+    assert!(!engine.workspace.is_current());
+    engine.refresh().expect("refreshed");
+    assert_eq!(ids(&engine), [("kit".to_owned(), vec!["demonstration".to_owned()])]);
+}
+
+#[test]
+fn a_refresh_notices_an_installed_bundle_and_its_removal() {
+    let maker = World::new();
+    let author = warm(&maker);
+    maker.write("project/.ai/tools/demo/one.py", rye_test::tool("demo", "bundled"));
+    let request = bundles::CreateRequest {
+        id: "gifts".to_owned(),
+        version: "1.0.0".to_owned(),
+        description: String::new(),
+        entrypoint: None,
+        categories: vec!["demo".to_owned()],
+        out: maker.path().join("gifts"),
+        sign: true,
+    };
+    let created = bundles::create(&author, &request).expect("made");
+    let world = World::new();
+    let mut engine = warm(&world);
+    let put = |from: &str, to: &str| {
+        world.write(&format!("project/.ai/{to}"), maker.read(&format!("gifts/.ai/{from}")))
+    };
+    let is_loaded = |engine: &mut Engine| {
+        engine.refresh().expect("refreshed");
+        load::load(engine, &tool("demo/one"), load::Options::default()).is_ok()
+    };
+    put("tools/demo/one.py", "tools/demo/one.py");
+    put("bundles/gifts/manifest.yaml", "bundles/gifts/manifest.yaml");
+    put(&format!("config/keys/trusted/{}.toml", created.signer), "bundles/gifts/signer.toml");
+    let lock = format!(
+        r#"{{"bundle_id": "gifts", "version": "1.0.0", "manifest_hash": "{}", "installed_at": "2026-01-02T03:04:05Z", "files": [".ai/tools/demo/one.py"]}}"#,
+        created.manifest_hash
+    );
+    let path = world.write("project/.ai/bundles/gifts/.bundle-lock.json", &lock);
+    assert!(!is_loaded(&mut engine), "nobody approved its signer");
+    bundles::trust(&engine, "gifts", None).expect("approved");
+    assert!(is_loaded(&mut engine));
+    lillux::file::remove(&path).expect("removed");
+    assert!(!is_loaded(&mut engine), "what is not installed is not vouched for");
+    world.write("project/.ai/bundles/gifts/.bundle-lock.json", &lock);
+    assert!(is_loaded(&mut engine));
 }
 
 #[test]

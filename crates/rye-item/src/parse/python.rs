@@ -1,18 +1,23 @@
 //! Python source to fields: every module-level `NAME = <literal>`, and the module's docstring.
 //!
 //! The source is never run. A literal is what `ast.literal_eval` takes and JSON can hold, and beyond that sums of
-//! numbers, of strings and of lists. What the names mean is decided by those who read the fields.
+//! numbers, of strings and of lists. What the names mean is decided by those who read the fields. `returned` reads a
+//! little more: what one small function returns.
 
+mod returned;
 mod text;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 use tree_sitter::{Language, Node};
 
 use super::syntax::{self, Collector, Refusal};
 use crate::problem::Parsed;
+
+pub use returned::{Around, Returned, returned};
 
 /// Reads the metadata of a Python module.
 #[must_use]
@@ -23,7 +28,7 @@ pub fn parse(text: &str) -> Parsed {
         Err(problem) => return Parsed::failed(problem),
     };
     let root = tree.root_node();
-    let reader = Reader { text: &text };
+    let reader = Reader { text: &text, around: None };
     let mut collector = Collector::new(&text, root);
 
     if let Some(first) = syntax::children(root).first()
@@ -80,6 +85,8 @@ enum Literal {
     Value(Value),
     Tuple(Vec<Value>),
     Set(Vec<Value>),
+    /// A path, where paths are known.
+    Path(PathBuf),
 }
 
 impl Literal {
@@ -87,6 +94,7 @@ impl Literal {
         match self {
             Self::Value(value) => value,
             Self::Tuple(items) | Self::Set(items) => Value::Array(items),
+            Self::Path(path) => Value::String(path.to_string_lossy().into_owned()),
         }
     }
 
@@ -129,6 +137,8 @@ fn combine_numbers(
 
 struct Reader<'text> {
     text: &'text str,
+    /// What is known beyond literals, where something is.
+    around: Option<&'text Around<'text>>,
 }
 
 impl Reader<'_> {
@@ -161,7 +171,9 @@ impl Reader<'_> {
                         _ => Err(Refusal::NotLiteral),
                     },
                     "unary_operator" => self.signed(node, depth),
+                    "binary_operator" if self.is_joining(node) => self.joined(node, depth),
                     "binary_operator" => self.sum(node, depth),
+                    "call" | "attribute" | "subscript" => self.known(node, depth),
                     "list" => Ok(Literal::Value(Value::Array(self.items(node, depth)?))),
                     "tuple" | "expression_list" => Ok(Literal::Tuple(self.items(node, depth)?)),
                     "set" => self.set(node, depth),
@@ -171,6 +183,12 @@ impl Reader<'_> {
             }
         };
         Ok(Literal::Value(value))
+    }
+
+    /// Whether this is `path / "name"`, where paths are known.
+    fn is_joining(&self, node: Node<'_>) -> bool {
+        self.around.is_some()
+            && node.child_by_field_name("operator").is_some_and(|operator| operator.kind() == "/")
     }
 
     fn items(&self, node: Node<'_>, depth: usize) -> Result<Vec<Value>, Refusal> {

@@ -207,7 +207,7 @@ impl Locator<'_> {
 }
 
 /// Where the first error of a tree stands.
-fn first_error(root: Node<'_>) -> usize {
+pub(super) fn first_error(root: Node<'_>) -> usize {
     let mut cursor = root.walk();
     if root.is_error() {
         // Nothing was recovered: the first thing that is not a whole statement is where it went wrong.

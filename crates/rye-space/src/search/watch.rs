@@ -21,6 +21,12 @@ impl Watcher {
     /// A type folder that does not exist yet is watched through its parent.
     #[must_use]
     pub fn start(spaces: &Spaces) -> Option<Self> {
+        Self::telling(spaces, || {})
+    }
+
+    /// As [`Watcher::start`], and calls `tell` from another thread whenever something stirs.
+    #[must_use]
+    pub fn telling(spaces: &Spaces, tell: impl Fn() + Send + 'static) -> Option<Self> {
         let has_stirred = Arc::new(AtomicBool::new(true));
         let flag = Arc::clone(&has_stirred);
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -28,6 +34,7 @@ impl Watcher {
             let is_change = event.map_or(true, |event| !matches!(event.kind, EventKind::Access(_)));
             if is_change {
                 flag.store(true, Ordering::SeqCst);
+                tell();
             }
         })
         .ok()?;

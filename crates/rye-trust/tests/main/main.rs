@@ -5,6 +5,7 @@
 
 mod identity;
 mod keyring;
+mod listed;
 mod roundtrip;
 mod support;
 mod tamper;

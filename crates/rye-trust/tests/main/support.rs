@@ -128,6 +128,7 @@ pub struct File {
     pub format: Option<SignatureFormat>,
     pub bytes: Vec<u8>,
     pub misplacement: Option<String>,
+    pub path: Option<String>,
 }
 
 impl File {
@@ -139,6 +140,7 @@ impl File {
             format: Some(kind.format.clone()),
             bytes,
             misplacement: None,
+            path: None,
         }
     }
 }
@@ -162,6 +164,10 @@ impl Subject for File {
 
     fn misplacement(&self) -> Option<String> {
         self.misplacement.clone()
+    }
+
+    fn file(&self) -> Option<String> {
+        self.path.clone()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Executing what has no chain: a directive gives its prompt, a knowledge entry its body.
 
+use std::sync::Arc;
+
 use rye_item::interpolate::interpolate_inputs;
 use rye_item::{ItemRef, ItemType, inputs, metadata, parse};
 use rye_space::Located;
@@ -13,9 +15,9 @@ use crate::error::{Code, Error, Result};
 ///
 /// # Errors
 /// When nobody vouches for it, or not for all of it, or it does not parse.
-pub(super) fn instructions(engine: &Engine, item: &ItemRef) -> Result<Admitted<Located>> {
+pub(super) fn instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<Admitted<Located>>> {
     let located = engine.workspace.spaces.locate(item, None)?;
-    let admitted = engine.admit(located)?;
+    let admitted = engine.admit_kept(located)?;
     let allows_partial =
         engine.workspace.settings.get("integrity.partial_coverage").and_then(Value::as_str) == Some("allow");
     if !admitted.is_forgiven() && !admitted.is_fully_covered() && !allows_partial {

@@ -1,75 +1,20 @@
-//! `bundle list`, `bundle trust`, `bundle enable` and `bundle disable`: which bundles the system space has, and whose
-//! signature counts for them.
+//! `bundle trust`, `bundle enable` and `bundle disable`: whose signature counts for a bundle, and which opt-in bundles are
+//! part of the system space.
 
 use std::path::PathBuf;
 
-use lillux::Fingerprint;
-use rye_item::{BundleId, ItemType, Space};
-use rye_space::approvals::{Approvals, BUNDLES_FILE, Pin};
-use rye_space::bundle::{Bundle, Origin, Standing};
+use lillux::{Fingerprint, PublicKey};
+use rye_item::{BundleId, Space};
+use rye_space::ManifestFile;
+use rye_space::approvals::{Approvals, BUNDLES_FILE, Seen};
+use rye_space::bundle::Standing;
+use rye_space::installed::{self, Installed};
 use rye_trust::Identity;
 use serde::Serialize;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::verbs::trust::refuse_damaged;
-
-/// A bundle as it is listed.
-#[derive(Clone, Debug, Serialize)]
-pub struct BundleRow {
-    /// Its id.
-    pub bundle_id: String,
-    /// Its label as a space.
-    pub space: Space,
-    /// Its version.
-    pub version: String,
-    /// `embedded`, `enabled`, `available`, `approved` or `not approved`.
-    pub standing: &'static str,
-    /// Its folder, if it is one.
-    #[serde(serialize_with = "rye_space::shown::option")]
-    pub path: Option<PathBuf>,
-    /// The id prefixes its items must have.
-    pub categories: Vec<String>,
-    /// The keys it ships.
-    pub signers: Vec<Fingerprint>,
-    /// How many items it has.
-    pub items: usize,
-}
-
-/// Lists the bundles in the order they are looked at, then those that are not looked at.
-#[must_use]
-pub fn list(engine: &Engine) -> Vec<BundleRow> {
-    let workspace = &engine.workspace;
-    let spaces = &workspace.spaces;
-    spaces
-        .bundles()
-        .iter()
-        .chain(&workspace.rivals)
-        .chain(&workspace.available)
-        .map(|bundle| {
-            let space = Space::System(bundle.id.clone());
-            BundleRow {
-                bundle_id: bundle.id.to_string(),
-                version: bundle.version.clone(),
-                standing: match bundle.standing {
-                    Standing::Embedded if !bundle.is_opt_in() => "embedded",
-                    Standing::Embedded if workspace.approvals.has_enabled(&bundle.id) => "enabled",
-                    Standing::Embedded => "available",
-                    Standing::Approved => "approved",
-                    Standing::NotApproved => "not approved",
-                },
-                path: match &bundle.origin {
-                    Origin::Embedded(_) => None,
-                    Origin::Folder(path) => Some(path.clone()),
-                },
-                categories: bundle.categories.clone(),
-                signers: bundle.signers.iter().map(|signer| signer.fingerprint).collect(),
-                items: spaces.walk_bundle(bundle, &ItemType::FINDABLE).entries.len(),
-                space,
-            }
-        })
-        .collect()
-}
 
 /// A signer that is now approved.
 #[derive(Clone, Debug, Serialize)]
@@ -85,22 +30,60 @@ pub struct Approved {
     pub record: PathBuf,
 }
 
-/// Approves the signer of a configured bundle: its key vouches for that bundle's items, and for nothing else.
+/// A bundle whose signer can be approved.
+struct Candidate {
+    id: BundleId,
+    signers: Vec<Identity>,
+    manifest: Option<ManifestFile>,
+}
+
+impl Candidate {
+    /// The configured bundle `id`, or else the one that is installed in project or user space.
+    fn find(engine: &Engine, id: &str) -> Result<Self> {
+        let workspace = &engine.workspace;
+        let mut configured = workspace.spaces.bundles().iter().chain(&workspace.rivals);
+        let bundle =
+            configured.find(|bundle| bundle.id.as_str() == id && bundle.standing != Standing::Embedded);
+        if let Some(bundle) = bundle {
+            return Ok(Self {
+                id: bundle.id.clone(),
+                signers: bundle.signers.clone(),
+                manifest: bundle.manifest.clone(),
+            });
+        }
+        let spaces =
+            [(workspace.roots.project_ai(), Space::Project), (Some(workspace.roots.user_ai()), Space::User)];
+        for (ai, space) in spaces {
+            let Some(ai) = ai else { continue };
+            if let Some(id) = installed::ids_in(&ai).into_iter().find(|known| known.as_str() == id) {
+                let installed = Installed::read(&ai, &space, &id);
+                let signers = installed.signer().into_iter().collect();
+                return Ok(Self { id, signers, manifest: installed.manifest.ok() });
+            }
+        }
+        Err(Error::new(
+            Code::NoBundle,
+            format!("no configured or installed bundle is called `{}`", rye_item::text::one_line(id)),
+        )
+        .hint("name its folder in `bundles.paths` of your user config, then: rye bundle list"))
+    }
+
+    /// What is remembered of the bundle under `key`.
+    fn seen(&self, key: &PublicKey) -> Option<Seen> {
+        let file = self.manifest.as_ref().filter(|file| file.is_signed_by(key))?;
+        Some(Seen { version: file.manifest().ok()?.version.clone(), manifest_hash: file.hash() })
+    }
+}
+
+/// Approves the signer of a configured or installed bundle: its key vouches for that bundle's items, and for nothing
+/// else.
 ///
 /// # Errors
 /// When there is no such bundle, the signer is not clear or revoked, or there is no own key.
 pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved> {
     let workspace = &engine.workspace;
-    let mut configured = workspace.spaces.bundles().iter().chain(&workspace.rivals);
-    let bundle = configured.find(|bundle| bundle.id.as_str() == id && bundle.standing != Standing::Embedded);
-    let Some(bundle) = bundle else {
-        return Err(Error::new(
-            Code::NoBundle,
-            format!("no configured bundle is called `{}`", rye_item::text::one_line(id)),
-        )
-        .hint("name its folder in `bundles.paths` of your user config, then: rye bundle list"));
-    };
-    let chosen = choose(engine, bundle, signer)?;
+    let bundle = Candidate::find(engine, id)?;
+    let chosen = choose(engine, &bundle, signer)?;
     if let Some(revocation) = workspace.keys.revocation(&chosen.fingerprint) {
         return Err(Error::new(
             Code::Revoked,
@@ -112,10 +95,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (mut approvals, _lock) = Approvals::read_locked(&workspace.roots.user_ai(), &workspace.keys)?;
     refuse_damaged(&approvals)?;
-    let pin = Pin { bundle: bundle.id.clone(), key: chosen.key.clone() };
-    if !approvals.pins.contains(&pin) {
-        approvals.pins.push(pin);
-    }
+    approvals.pin(&bundle.id, &chosen.key, bundle.seen(&chosen.key));
     let record = approvals.write_bundles(&workspace.roots.user_ai(), &key, &now)?;
     Ok(Approved {
         bundle_id: bundle.id.to_string(),
@@ -126,7 +106,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
 }
 
 /// The signer to approve: the only one the bundle ships, or the one that is named, shipped or trusted already.
-fn choose(engine: &Engine, bundle: &Bundle, signer: Option<&str>) -> Result<Identity> {
+fn choose(engine: &Engine, bundle: &Candidate, signer: Option<&str>) -> Result<Identity> {
     let shipped = bundle.signers.as_slice();
     if let Some(wanted) = signer {
         let known = || {

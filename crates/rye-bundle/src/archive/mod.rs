@@ -1,0 +1,188 @@
+//! Archives of bundles, `.tar.zst` and `.zip`: made the same byte for byte each time, and taken apart as what they are,
+//! a stranger's bytes. An archive holds plain files and folders below `.ai/`; anything else in it is named and refused,
+//! and nothing of it stays on the disk.
+
+mod intake;
+mod pack;
+mod tarball;
+mod zipped;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use lillux::beneath::{BeneathError, Folder};
+use lillux::file;
+
+use crate::path::{FilePath, InvalidPath};
+use intake::Intake;
+pub use pack::{Format, pack};
+
+/// How much an archive may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries, folders included.
+    pub entries: usize,
+    /// Bytes of one file.
+    pub file_bytes: u64,
+    /// Bytes of all files together.
+    pub total_bytes: u64,
+    /// Bytes that may come out of one byte of the archive, beyond [`Limits::any_ratio_bytes`].
+    pub ratio: u64,
+    /// Bytes that may come out whatever the ratio: a small archive of much the same text is no bomb.
+    pub any_ratio_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            entries: 20_000,
+            file_bytes: 64 << 20,
+            total_bytes: 512 << 20,
+            ratio: 200,
+            any_ratio_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// How many bytes may come out of an archive of this many.
+    fn total_of(&self, archive_bytes: u64) -> u64 {
+        let fitting = self.any_ratio_bytes.saturating_add(self.ratio.saturating_mul(archive_bytes));
+        fitting.min(self.total_bytes)
+    }
+}
+
+/// Why an archive is refused, or could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The bytes are neither a zstd nor a zip archive.
+    #[error("this is neither a `.tar.zst` nor a `.zip` archive")]
+    NotAnArchive,
+    /// The name says no format that can be written.
+    #[error("`{}` does not say which archive: it ends neither in `.tar.zst` nor in `.zip`", rye_item::text::one_line(.0))]
+    UnknownFormat(String),
+    /// An entry may not be in a bundle.
+    #[error("the archive holds `{}`: {reason}", rye_item::text::one_line(entry))]
+    Entry {
+        /// Its name in the archive.
+        entry: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// It holds too much.
+    #[error("the archive holds more than {limit} {what}")]
+    TooMuch {
+        /// The bound.
+        limit: u64,
+        /// Of what.
+        what: &'static str,
+    },
+    /// It says one thing in two ways, or stops half-way.
+    #[error("the archive is damaged: {}", rye_item::text::one_line(.0))]
+    Damaged(String),
+    /// Something follows after its end.
+    #[error("the archive has bytes that belong to no file")]
+    Surplus,
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The system refused, beneath a folder.
+    #[error(transparent)]
+    Beneath(#[from] BeneathError),
+}
+
+impl From<InvalidPath> for ArchiveError {
+    fn from(error: InvalidPath) -> Self {
+        Self::Entry { entry: error.path, reason: error.reason }
+    }
+}
+
+/// Takes the archive at `archive` apart into the folder `into`, which is made and must not be there yet. Which kind of
+/// archive it is, its bytes say, not its name. Gives the files, sorted.
+///
+/// # Errors
+/// When it is no archive, holds what a bundle may not, or too much; then nothing is left at `into`.
+pub fn unpack(archive: &Path, limits: &Limits, into: &Path) -> Result<Vec<FilePath>, ArchiveError> {
+    let file = fs_err::File::open(archive)?.into_parts().0;
+    if !file.metadata()?.is_file() {
+        return Err(ArchiveError::NotAnArchive);
+    }
+    make_folder(into)?;
+    let unpacked = unpack_into(&file, limits, into);
+    if unpacked.is_err() {
+        // The refusal is what is worth telling; a folder that cannot be removed is only untidy.
+        let _ = file::remove_tree(into);
+    }
+    unpacked
+}
+
+/// Makes one new, private folder.
+fn make_folder(path: &Path) -> io::Result<()> {
+    if path.symlink_metadata().is_ok() {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            format!("`{}` is there already", path.display()),
+        ));
+    }
+    file::create_folders(path, true)
+}
+
+fn unpack_into(file: &File, limits: &Limits, into: &Path) -> Result<Vec<FilePath>, ArchiveError> {
+    let root = Folder::open(into)?;
+    let mut last: Option<(String, Folder)> = None;
+    let mut files = Vec::new();
+    read(file, limits, &mut |path, bytes| {
+        let (parent, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
+        let folder = match last.take() {
+            Some((known, folder)) if known == parent => folder,
+            _ => make_folders(&root, parent)?,
+        };
+        folder.write_new(OsStr::new(name), bytes)?;
+        last = Some((parent.to_owned(), folder));
+        files.push(path.clone());
+        Ok(())
+    })?;
+    files.sort();
+    Ok(files)
+}
+
+/// Opens the folder `relative` below `root`, making what is missing, following no link.
+pub(crate) fn make_folders(root: &Folder, relative: &str) -> Result<Folder, BeneathError> {
+    let mut names = relative.split('/').filter(|name| !name.is_empty());
+    let first = names.next().map(|name| root.make_folder(OsStr::new(name)));
+    let first = match first {
+        Some(first) => first?,
+        None => return root.folder(Path::new("")),
+    };
+    names.try_fold(first, |folder, name| folder.make_folder(OsStr::new(name)))
+}
+
+/// What is done with each file of an archive.
+pub type Take<'a> = dyn FnMut(&FilePath, &[u8]) -> Result<(), ArchiveError> + 'a;
+
+/// Reads an archive and hands each of its files to `take`, in the archive's order.
+///
+/// # Errors
+/// As [`unpack`], and what `take` says.
+pub fn read(mut source: impl Read + Seek, limits: &Limits, take: &mut Take<'_>) -> Result<(), ArchiveError> {
+    let length = source.seek(SeekFrom::End(0))?;
+    source.seek(SeekFrom::Start(0))?;
+    let mut magic = [0; 4];
+    match source.read_exact(&mut magic) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(ArchiveError::NotAnArchive),
+        Err(error) => return Err(error.into()),
+    }
+    source.seek(SeekFrom::Start(0))?;
+    let mut intake = Intake::new(limits, limits.total_of(length), take);
+    match &magic {
+        [0x28, 0xb5, 0x2f, 0xfd] => tarball::read(source, &mut intake),
+        b"PK\x03\x04" | b"PK\x05\x06" => zipped::read(source, length, &mut intake),
+        _ => Err(ArchiveError::NotAnArchive),
+    }
+}
+
+#[cfg(test)]
+mod tests;

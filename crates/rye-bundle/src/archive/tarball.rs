@@ -1,0 +1,211 @@
+//! `.tar.zst`: one frame of zstd around one tape. Read block by block, so that what is not understood is refused instead
+//! of skipped.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use tar::{EntryType, Header};
+
+use super::ArchiveError;
+use super::intake::{Intake, damaged};
+
+const BLOCK: usize = 512;
+/// A window of 8 MiB: what `zstd -19` uses. A larger one is memory a stranger asks for.
+const WINDOW_LOG: u32 = 23;
+/// A path has at most 1024 bytes; an extended header may hold times and owners too.
+const LONGEST_NAME: u64 = 2048;
+const LONGEST_RECORDS: u64 = 8192;
+
+/// Records of an extended header that say nothing about content or name.
+const HARMLESS: [&str; 7] = ["mtime", "atime", "ctime", "uid", "gid", "uname", "gname"];
+
+/// Reads the archive to its last byte.
+pub(super) fn read(source: impl Read, intake: &mut Intake<'_>) -> Result<(), ArchiveError> {
+    let mut decoder = zstd::Decoder::with_buffer(BufReader::new(source)).map_err(damaged)?.single_frame();
+    decoder.window_log_max(WINDOW_LOG).map_err(damaged)?;
+    let limit = intake.stream_limit();
+    entries(&mut Bounded { inner: &mut decoder, limit, left: limit }, intake)?;
+    decoder.finish_frame().map_err(damaged)?;
+    match decoder.finish().fill_buf()? {
+        [] => Ok(()),
+        _ => Err(ArchiveError::Surplus),
+    }
+}
+
+fn entries(tape: &mut impl Read, intake: &mut Intake<'_>) -> Result<(), ArchiveError> {
+    let mut long_name: Option<Vec<u8>> = None;
+    loop {
+        let mut block = [0; BLOCK];
+        tape.read_exact(&mut block).map_err(damaged)?;
+        if block.iter().all(|byte| *byte == 0) {
+            return match long_name {
+                None => end(tape),
+                Some(_) => Err(ArchiveError::Damaged("a name without a file".to_owned())),
+            };
+        }
+        let header = Header::from_byte_slice(&block);
+        check_sum(&block, header)?;
+        intake.count()?;
+        let size = header.entry_size().map_err(damaged)?;
+        let short_name = header.path_bytes();
+        let refused = |name: &[u8], reason| {
+            let entry = String::from_utf8_lossy(name).into_owned();
+            Err(ArchiveError::Entry { entry, reason })
+        };
+        let kind = header.entry_type();
+        match kind {
+            EntryType::Regular => {
+                // Old archives have no kind for folders but a name that ends in a slash.
+                let name = long_name.take().unwrap_or_else(|| short_name.to_vec());
+                let is_old_folder = name.ends_with(b"/");
+                if is_old_folder {
+                    return refused(&name, "it is a file whose name is a folder's");
+                }
+                intake.file(&name, size, &mut tape.take(size))?;
+                skip_padding(tape, size)?;
+            }
+            EntryType::Directory => {
+                let name = long_name.take().unwrap_or_else(|| short_name.to_vec());
+                if size != 0 {
+                    return refused(&name, "it is a folder with bytes of its own");
+                }
+                intake.folder(&name)?;
+            }
+            EntryType::GNULongName if long_name.is_none() => {
+                let mut name = small(tape, size, LONGEST_NAME)?;
+                if name.pop() != Some(0) {
+                    return Err(ArchiveError::Damaged("a long name without its end".to_owned()));
+                }
+                long_name = Some(name);
+            }
+            EntryType::XHeader if long_name.is_none() => {
+                long_name = path_record(&small(tape, size, LONGEST_RECORDS)?)?;
+            }
+            // `git archive` names its commit there.
+            EntryType::XGlobalHeader => {
+                let records = small(tape, size, LONGEST_RECORDS)?;
+                for (key, _) in records_of(&records)? {
+                    if key != "comment" {
+                        return refused(&short_name, "it is a header for all entries");
+                    }
+                }
+            }
+            EntryType::Symlink => return refused(&short_name, "it is a symbolic link"),
+            EntryType::Link => return refused(&short_name, "it is a hard link"),
+            EntryType::Char | EntryType::Block => return refused(&short_name, "it is a device"),
+            EntryType::Fifo => return refused(&short_name, "it is a pipe"),
+            EntryType::GNUSparse => return refused(&short_name, "it is a sparse file"),
+            EntryType::GNULongName | EntryType::XHeader => {
+                return refused(&short_name, "it is one long name after another");
+            }
+            _ => return refused(&short_name, "it is neither a file nor a folder"),
+        }
+    }
+}
+
+/// After the first empty block there is another one, and nothing but such blocks until the tape ends.
+fn end(tape: &mut impl Read) -> Result<(), ArchiveError> {
+    let mut block = [0; BLOCK];
+    tape.read_exact(&mut block).map_err(damaged)?;
+    loop {
+        if block.iter().any(|byte| *byte != 0) {
+            return Err(ArchiveError::Surplus);
+        }
+        match tape.read(&mut block).map_err(damaged)? {
+            0 => return Ok(()),
+            count => block[count..].fill(0),
+        }
+    }
+}
+
+fn check_sum(block: &[u8; BLOCK], header: &Header) -> Result<(), ArchiveError> {
+    const FIELD: std::ops::Range<usize> = 148..156;
+    let sum = block.iter().enumerate().map(|(at, byte)| match FIELD.contains(&at) {
+        true => u32::from(b' '),
+        false => u32::from(*byte),
+    });
+    match header.cksum() {
+        Ok(stated) if stated == sum.sum::<u32>() => Ok(()),
+        _ => Err(ArchiveError::Damaged("a header does not have its checksum".to_owned())),
+    }
+}
+
+fn skip_padding(tape: &mut impl Read, size: u64) -> Result<(), ArchiveError> {
+    let used = usize::try_from(size % BLOCK as u64).unwrap_or(0);
+    if used == 0 {
+        return Ok(());
+    }
+    let mut padding = [0; BLOCK];
+    tape.read_exact(&mut padding[used..]).map_err(damaged)?;
+    match padding.iter().all(|byte| *byte == 0) {
+        true => Ok(()),
+        false => Err(ArchiveError::Surplus),
+    }
+}
+
+/// The content of an entry that describes the next one.
+fn small(tape: &mut impl Read, size: u64, limit: u64) -> Result<Vec<u8>, ArchiveError> {
+    if size > limit {
+        return Err(ArchiveError::TooMuch { limit, what: "bytes in a header" });
+    }
+    let mut bytes = Vec::new();
+    tape.take(size).read_to_end(&mut bytes).map_err(damaged)?;
+    if bytes.len() as u64 != size {
+        return Err(ArchiveError::Damaged("it stops half-way".to_owned()));
+    }
+    skip_padding(tape, size)?;
+    Ok(bytes)
+}
+
+/// The path an extended header gives to the next entry.
+fn path_record(bytes: &[u8]) -> Result<Option<Vec<u8>>, ArchiveError> {
+    let mut path = None;
+    for (key, value) in records_of(bytes)? {
+        if key == "path" && path.is_none() {
+            path = Some(value.to_vec());
+        } else if !HARMLESS.contains(&key) {
+            return Err(ArchiveError::Entry {
+                entry: key.to_owned(),
+                reason: "it is an extended header of a kind no bundle needs",
+            });
+        }
+    }
+    Ok(path)
+}
+
+/// The records of an extended header: `LENGTH KEY=VALUE\n`, each.
+fn records_of(mut bytes: &[u8]) -> Result<Vec<(&str, &[u8])>, ArchiveError> {
+    let broken = || ArchiveError::Damaged("an extended header cannot be read".to_owned());
+    let mut records = Vec::new();
+    while !bytes.is_empty() {
+        let space = bytes.iter().position(|byte| *byte == b' ').ok_or_else(broken)?;
+        let length = std::str::from_utf8(&bytes[..space]).map_err(|_| broken())?;
+        let length: usize = length.parse().map_err(|_| broken())?;
+        if length <= space + 1 || length > bytes.len() {
+            return Err(broken());
+        }
+        let record = bytes[space + 1..length].strip_suffix(b"\n").ok_or_else(broken)?;
+        let equals = record.iter().position(|byte| *byte == b'=').ok_or_else(broken)?;
+        let key = std::str::from_utf8(&record[..equals]).map_err(|_| broken())?;
+        records.push((key, &record[equals + 1..]));
+        bytes = &bytes[length..];
+    }
+    Ok(records)
+}
+
+/// A reader that gives at most so many bytes, and says so when there would be more.
+struct Bounded<R> {
+    inner: R,
+    limit: u64,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)? as u64;
+        self.left = self.left.checked_sub(count).ok_or_else(|| {
+            let what = "bytes, or far more than its own size";
+            io::Error::other(ArchiveError::TooMuch { limit: self.limit, what })
+        })?;
+        Ok(usize::try_from(count).unwrap_or(buffer.len()))
+    }
+}

@@ -1,0 +1,486 @@
+//! Archives made by hand to do harm, one for each way; and the ones made here, which come apart again.
+
+use std::io::{Cursor, Write};
+use std::path::PathBuf;
+
+use lillux::file::{Mode, create_folders, read_beneath, read_bounded, set_mode, write_atomic};
+use tar::{EntryType, Header};
+use zip::write::SimpleFileOptions;
+
+use super::*;
+
+/// One entry of a tape: a header with this name and kind, the content, and padding.
+fn entry(name: &[u8], kind: EntryType, content: &[u8]) -> Vec<u8> {
+    sized_entry(name, kind, content, content.len() as u64)
+}
+
+fn sized_entry(name: &[u8], kind: EntryType, content: &[u8], size: u64) -> Vec<u8> {
+    let mut header = Header::new_gnu();
+    header.as_mut_bytes()[..name.len()].copy_from_slice(name);
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend_from_slice(content);
+    bytes.resize(bytes.len().div_ceil(512) * 512, 0);
+    bytes
+}
+
+fn file(name: &str, content: &[u8]) -> Vec<u8> {
+    entry(name.as_bytes(), EntryType::Regular, content)
+}
+
+/// A record of an extended header, which begins with its own length.
+fn record(text: &str) -> String {
+    let length = (1..99).find(|length: &usize| *length == format!("{length} {text}\n").len());
+    format!("{} {text}\n", length.expect("a short record"))
+}
+
+fn compressed(tape: &[u8]) -> Vec<u8> {
+    zstd::encode_all(tape, 3).expect("compressed")
+}
+
+fn tape(entries: &[Vec<u8>]) -> Vec<u8> {
+    let mut tape = entries.concat();
+    tape.extend([0; 1024]);
+    compressed(&tape)
+}
+
+fn zip_of(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut writer = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, content) in files {
+        // Short contents as they are, so that a test can find them in the bytes.
+        let method = match content.len() {
+            0..=10 => zip::CompressionMethod::Stored,
+            _ => zip::CompressionMethod::Deflated,
+        };
+        let options = SimpleFileOptions::default().compression_method(method);
+        writer.start_file(*name, options).expect("started");
+        writer.write_all(content).expect("written");
+    }
+    writer.finish().expect("finished").into_inner()
+}
+
+/// Unpacks `bytes`; whatever happens, a refusal leaves nothing.
+fn unpacked_within(bytes: &[u8], limits: &Limits) -> Result<Vec<(String, Vec<u8>)>, ArchiveError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (archive, into) = (folder.path().join("a.bin"), folder.path().join("into"));
+    write_atomic(&archive, bytes, Mode::Kept).expect("written");
+    let unpacked = unpack(&archive, limits, &into);
+    match unpacked {
+        Ok(files) => {
+            let read = |path: &FilePath| {
+                let bytes = read_beneath(&into, path.as_path(), 1 << 30).expect("a file").0;
+                (path.to_string(), bytes)
+            };
+            Ok(files.iter().map(read).collect())
+        }
+        Err(error) => {
+            let left: Vec<PathBuf> = std::fs::read_dir(folder.path())
+                .expect("the folder")
+                .map(|entry| entry.expect("an entry").path())
+                .collect();
+            assert_eq!(left, [archive]);
+            Err(error)
+        }
+    }
+}
+
+fn unpacked(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, ArchiveError> {
+    unpacked_within(bytes, &Limits::default())
+}
+
+#[track_caller]
+fn assert_refused(bytes: &[u8], reason: &str) {
+    match unpacked(bytes) {
+        Ok(files) => panic!("taken: {:?}", files.iter().map(|(name, _)| name).collect::<Vec<_>>()),
+        Err(error) => assert!(error.to_string().contains(reason), "{error}"),
+    }
+}
+
+#[test]
+fn what_is_packed_comes_apart_again_and_the_same_files_make_the_same_bytes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = format!(".ai/knowledge/{}/{}/x.md", "a".repeat(120), "b".repeat(200));
+    let contents: Vec<(String, Vec<u8>)> = [
+        (".ai/tools/team/a.py".to_owned(), b"print(1)\n".to_vec()),
+        (".ai/tools/team/empty.json".to_owned(), Vec::new()),
+        (".ai/tools/team/data.bin".to_owned(), (0..=255).collect()),
+        (long, vec![b'x'; 1300]),
+    ]
+    .into();
+    for (path, bytes) in &contents {
+        let path = folder.path().join("in").join(path);
+        create_folders(path.parent().expect("a folder"), false).expect("folders");
+        write_atomic(&path, bytes, Mode::Kept).expect("written");
+    }
+    let mut files: Vec<FilePath> =
+        contents.iter().map(|(path, _)| FilePath::new(path.as_str()).expect("a path")).collect();
+    for name in ["a.tar.zst", "a.zip"] {
+        let (first, second) = (folder.path().join(name), folder.path().join(format!("again-{name}")));
+        pack(&folder.path().join("in"), &files, &first).expect("packed");
+        files.reverse();
+        set_mode(&folder.path().join("in/.ai/tools/team/a.py"), 0o700).expect("mode");
+        pack(&folder.path().join("in"), &files, &second).expect("packed again");
+        let read = |path: &Path| read_bounded(path, 1 << 20).expect("an archive").0;
+        assert!(read(&first) == read(&second), "{name}");
+        let mut expected = contents.clone();
+        expected.sort();
+        assert_eq!(unpacked(&read(&first)).expect("unpacked"), expected, "{name}");
+    }
+    let refused = pack(&folder.path().join("in"), &files, &folder.path().join("a.rar"));
+    assert!(matches!(refused, Err(ArchiveError::UnknownFormat(_))));
+}
+
+#[test]
+fn an_archive_is_told_by_its_bytes() {
+    assert_refused(b"", "neither");
+    assert_refused(b"PK", "neither");
+    assert_refused(b"\x1f\x8b\x08\x00 gzip of something", "neither");
+    assert_eq!(unpacked(&tape(&[file(".ai/tools/a.py", b"x")])).expect("unpacked").len(), 1);
+    assert_eq!(unpacked(&zip_of(&[(".ai/tools/a.py", b"x")])).expect("unpacked").len(), 1);
+}
+
+#[test]
+fn what_common_programs_write_is_taken() {
+    let records = record("path=.ai/tools/b.py") + &record("mtime=1700000000");
+    let pax = entry(b"PaxHeaders/x", EntryType::XHeader, records.as_bytes());
+    let commit = entry(b"pax_global_header", EntryType::XGlobalHeader, record("comment=abcd").as_bytes());
+    let long = format!(".ai/tools/{}.py", "x".repeat(150));
+    let gnu = entry(b"././@LongLink", EntryType::GNULongName, format!("{long}\0").as_bytes());
+    let archive = tape(&[
+        commit,
+        entry(b"./", EntryType::Directory, b""),
+        entry(b"./.ai/", EntryType::Directory, b""),
+        entry(b".ai/tools/", EntryType::Directory, b""),
+        file("./.ai/tools/a.py", b"a"),
+        pax,
+        file("short", b"b"),
+        gnu,
+        file("short", b"c"),
+    ]);
+    let names: Vec<String> =
+        unpacked(&archive).expect("unpacked").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, [".ai/tools/a.py", ".ai/tools/b.py", &long]);
+}
+
+#[test]
+fn only_plain_files_and_folders_come_out_of_a_tape() {
+    for (kind, reason) in [
+        (EntryType::Symlink, "symbolic link"),
+        (EntryType::Link, "hard link"),
+        (EntryType::Char, "device"),
+        (EntryType::Block, "device"),
+        (EntryType::Fifo, "pipe"),
+        (EntryType::GNUSparse, "sparse"),
+        (EntryType::Continuous, "neither a file nor a folder"),
+        (EntryType::GNULongLink, "neither a file nor a folder"),
+        (EntryType::new(b'V'), "neither a file nor a folder"),
+    ] {
+        let first = file(".ai/tools/first.py", b"x");
+        assert_refused(&tape(&[first, entry(b".ai/tools/a", kind, b"")]), reason);
+    }
+    assert_refused(&tape(&[entry(b".ai/tools/a/", EntryType::Directory, b"x")]), "bytes of its own");
+    assert_refused(&tape(&[file(".ai/tools/a/", b"x")]), "folder's");
+}
+
+#[test]
+fn names_that_are_not_plain_are_refused() {
+    let names: [&[u8]; 11] = [
+        b"/etc/passwd",
+        b"../a",
+        b".ai/../../a",
+        b".ai/tools/..",
+        b".ai//a",
+        b"././.ai/a",
+        b"tools/a",
+        b".ai/a\\b",
+        b".ai/a:b",
+        b".ai/\xff\xfe",
+        b".ai/\xc3\xa9",
+    ];
+    for name in names {
+        let refused = unpacked(&tape(&[file(".ai/a", b"x"), entry(name, EntryType::Regular, b"x")]));
+        assert!(matches!(refused, Err(ArchiveError::Entry { .. })), "{name:?}: {refused:?}");
+        if let Ok(name) = std::str::from_utf8(name) {
+            let refused = unpacked(&zip_of(&[(".ai/a", b"x"), (name, b"x")]));
+            assert!(refused.is_err(), "{name}");
+        }
+    }
+    let hidden = entry(b"././@LongLink", EntryType::GNULongName, b".ai/a\0/../../b\0");
+    assert_refused(&tape(&[hidden, file("short", b"x")]), "allowed");
+    let folder = entry(b".ai/../..", EntryType::Directory, b"");
+    assert_refused(&tape(&[folder]), "`..`");
+}
+
+#[test]
+fn names_that_clash_are_refused() {
+    let clash =
+        |second: Vec<u8>, reason| assert_refused(&tape(&[file(".ai/tools/a.py", b"x"), second]), reason);
+    clash(file(".ai/tools/a.py", b"y"), "twice");
+    clash(file("./.ai/tools/a.py", b"y"), "twice");
+    clash(file(".ai/tools/A.py", b"y"), "other case");
+    clash(file(".ai/Tools/b.py", b"y"), "other case");
+    clash(file(".ai/tools/a.py/b", b"y"), "also a file");
+    clash(file(".ai/tools", b"y"), "a file and a folder");
+    clash(entry(b".ai/tools/a.py", EntryType::Directory, b""), "a file and a folder");
+    assert_refused(&zip_of(&[(".ai/a.py", b"x"), (".ai/A.py", b"y")]), "other case");
+    assert_refused(&zip_of(&[(".ai/a", b"x"), (".ai/a/b", b"y")]), "also a file");
+    // The library refuses to write a name twice: it is written into the finished bytes.
+    let twice = zip_of(&[(".ai/a.py", b"x"), (".ai/b.py", b"y")]);
+    assert_refused(&replaced(&twice, b".ai/b.py", b".ai/a.py"), "twice");
+}
+
+fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for at in 0..=bytes.len() - from.len() {
+        if bytes[at..].starts_with(from) {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn tricks_with_long_names_and_extended_headers_are_refused() {
+    let x = |records: &str| entry(b"PaxHeaders/x", EntryType::XHeader, records.as_bytes());
+    let next = || file(".ai/tools/a.py", b"x");
+    for text in ["linkpath=/etc/x", "size=9", "GNU.sparse.major=1", "SCHILY.xattr.user.a=b"] {
+        assert_refused(&tape(&[x(&record(text)), next()]), "extended header");
+    }
+    let twice = record("path=.ai/a") + &record("path=.ai/b");
+    assert_refused(&tape(&[x(&twice), next()]), "extended header");
+    for broken in ["99999999999999999999 a=b\n", "5 a=b\n", "7 a=b\n", "6 a=b", "x", "6 ab\n\n", "0 ", "2 "] {
+        assert_refused(&tape(&[x(broken), next()]), "cannot be read");
+    }
+    let global = entry(b"g", EntryType::XGlobalHeader, record("path=.ai/b").as_bytes());
+    assert_refused(&tape(&[global, next()]), "header for all entries");
+    let long = || entry(b"././@LongLink", EntryType::GNULongName, b".ai/a\0");
+    assert_refused(&tape(&[long(), long(), next()]), "after another");
+    assert_refused(&tape(&[long()]), "name without a file");
+    assert_refused(&tape(&[entry(b"l", EntryType::GNULongName, b".ai/a"), next()]), "without its end");
+    let endless = sized_entry(b"l", EntryType::GNULongName, b"", 1 << 40);
+    assert_refused(&tape(&[endless]), "bytes in a header");
+}
+
+#[test]
+fn a_tape_ends_where_it_says_and_nothing_follows() {
+    let whole = [file(".ai/tools/a.py", b"x")].concat();
+    assert_refused(&compressed(&whole), "damaged");
+    let mut half = whole.clone();
+    half.extend([0; 512]);
+    assert_refused(&compressed(&half), "damaged");
+    let mut behind = whole.clone();
+    behind.extend([0; 1024]);
+    behind.extend(file(".ai/tools/b.py", b"y"));
+    assert_refused(&compressed(&behind), "belong to no file");
+    let mut padding = whole.clone();
+    padding[513] = b'y';
+    padding.extend([0; 1024]);
+    assert_refused(&compressed(&padding), "belong to no file");
+    let mut garbage = tape(&[file(".ai/tools/a.py", b"x")]);
+    let second = garbage.clone();
+    garbage.push(0);
+    assert_refused(&garbage, "belong to no file");
+    garbage.pop();
+    garbage.extend(second);
+    assert_refused(&garbage, "belong to no file");
+    let mut zeros = whole;
+    zeros.extend([0; 10_240]);
+    assert!(unpacked(&compressed(&zeros)).is_ok());
+}
+
+#[test]
+fn damage_is_noticed() {
+    let tar = tape(&[file(".ai/tools/a.py", &[7; 5000])]);
+    for end in [5, 20, tar.len() - 1] {
+        assert!(unpacked(&tar[..end]).is_err(), "{end}");
+    }
+    let zip = zip_of(&[(".ai/tools/a.py", b"hello hello hello"), (".ai/tools/b.py", b"x")]);
+    for end in [30, zip.len() / 2, zip.len() - 1] {
+        assert!(unpacked(&zip[..end]).is_err(), "{end}");
+    }
+    let mut header = file(".ai/tools/a.py", b"x");
+    header[0] = b'_';
+    assert_refused(&tape(&[header]), "checksum");
+    let claimed = sized_entry(b".ai/a", EntryType::Regular, b"x", 5000);
+    assert_refused(&tape(&[claimed]), "not as many bytes");
+}
+
+#[test]
+fn too_much_is_refused_before_it_is_written() {
+    let limits =
+        Limits { entries: 3, file_bytes: 100, total_bytes: 150, ratio: 10, any_ratio_bytes: 1 << 20 };
+    let refused = |bytes: &[u8], what: &str| {
+        let error = unpacked_within(bytes, &limits).expect_err("refused").to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    let many: Vec<_> = (0..4).map(|number| (format!(".ai/{number}"), b"x".as_slice())).collect();
+    let many: Vec<_> = many.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
+    let as_tape = |files: &[(&str, &[u8])]| {
+        tape(&files.iter().map(|(name, bytes)| file(name, bytes)).collect::<Vec<_>>())
+    };
+    for make in [as_tape as fn(&[(&str, &[u8])]) -> Vec<u8>, zip_of] {
+        refused(&make(&many), "3 entries");
+        refused(&make(&[(".ai/a", &[1; 101])]), "in one file");
+        refused(&make(&[(".ai/a", &[1; 90]), (".ai/b", &[2; 90])]), "150 bytes");
+    }
+    let folders: Vec<_> =
+        (0..4).map(|number| entry(format!(".ai/{number}/").as_bytes(), EntryType::Directory, b"")).collect();
+    refused(&tape(&folders), "3 entries");
+}
+
+#[test]
+fn a_bomb_does_not_go_off() {
+    let limits = Limits { any_ratio_bytes: 1 << 16, ratio: 50, ..Limits::default() };
+    let zeros = vec![0; 8 << 20];
+    let bombs = [tape(&[file(".ai/a", &zeros)]), zip_of(&[(".ai/a", zeros.as_slice())])];
+    for bomb in bombs {
+        let error = unpacked_within(&bomb, &limits).expect_err("refused");
+        assert!(matches!(error, ArchiveError::TooMuch { .. }), "{error}");
+    }
+    // The tape never ends: what it holds is no file at all.
+    let endless = compressed(&[file(".ai/a", b""), vec![0; 64 << 20]].concat());
+    let few = Limits { entries: 10, ..limits };
+    let error = unpacked_within(&endless, &few).expect_err("refused");
+    assert!(matches!(error, ArchiveError::TooMuch { .. }), "{error}");
+}
+
+#[test]
+fn a_window_of_more_memory_than_needed_is_refused() {
+    let mut encoder = zstd::Encoder::new(Vec::new(), 3).expect("an encoder");
+    encoder.window_log(27).expect("a window");
+    let mut whole = file(".ai/tools/a.py", b"x");
+    whole.extend([0; 1024]);
+    encoder.write_all(&whole).expect("written");
+    assert_refused(&encoder.finish().expect("finished"), "damaged");
+}
+
+#[test]
+fn a_zip_says_the_same_twice() {
+    let zip = zip_of(&[(".ai/tools/a.py", b"hello"), (".ai/tools/b.py", b"other")]);
+    let list = zip.windows(4).position(|bytes| bytes == b"PK\x01\x02").expect("the list");
+    // The header before the file names another one than the list at the end.
+    let mut local = zip.clone();
+    let name = local.windows(14).position(|bytes| bytes == b".ai/tools/a.py").expect("a name");
+    local[name + 10] = b'z';
+    assert_refused(&local, "mismatch");
+    let mut listed = zip.clone();
+    let name =
+        list + listed[list..].windows(14).position(|bytes| bytes == b".ai/tools/a.py").expect("a name");
+    listed[name + 10] = b'z';
+    assert_refused(&listed, "mismatch");
+    // A file that the list does not name.
+    let mut prefix = b"PK\x03\x04 something before it all".to_vec();
+    prefix.extend(&zip);
+    assert!(unpacked(&prefix).is_err());
+    let mut suffix = zip.clone();
+    suffix.extend(b"something after it all");
+    assert_refused(&suffix, "belong to no file");
+    let mut commented = zip.clone();
+    let at = commented.len() - 2;
+    commented[at] = 3;
+    commented.extend(b"abc");
+    assert_refused(&commented, "belong to no file");
+    // Other content than the checksum says.
+    assert_refused(&replaced(&zip, b"hello", b"jello"), "checksum");
+}
+
+#[test]
+fn only_plain_files_and_folders_come_out_of_a_zip() {
+    let linked = |mode: u32| {
+        let zip = zip_of(&[(".ai/tools/a.py", b"hello")]);
+        let mut zip = zip;
+        let list = zip.windows(4).position(|bytes| bytes == b"PK\x01\x02").expect("the list");
+        zip[list + 5] = 3;
+        zip[list + 38..list + 42].copy_from_slice(&(mode << 16).to_le_bytes());
+        zip
+    };
+    assert_refused(&linked(0o120_777), "symbolic link");
+    assert_refused(&linked(0o010_644), "neither a file nor a folder");
+    assert_refused(&linked(0o060_644), "neither a file nor a folder");
+    assert!(unpacked(&linked(0o100_755)).is_ok());
+    let mut encrypted = zip_of(&[(".ai/tools/a.py", b"hello")]);
+    let list = encrypted.windows(4).position(|bytes| bytes == b"PK\x01\x02").expect("the list");
+    encrypted[6] |= 1;
+    encrypted[list + 8] |= 1;
+    assert!(unpacked(&encrypted).is_err());
+    let mut folder = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    folder.add_directory(".ai/tools/", SimpleFileOptions::default()).expect("a folder");
+    folder.start_file(".ai/tools/a.py", SimpleFileOptions::default()).expect("a file");
+    folder.write_all(b"x").expect("written");
+    assert_eq!(unpacked(&folder.finish().expect("finished").into_inner()).expect("unpacked").len(), 1);
+}
+
+#[test]
+fn files_of_a_zip_do_not_share_bytes() {
+    let zip = zip_of(&[(".ai/tools/a.py", b"hello"), (".ai/tools/b.py", b"other")]);
+    let list = zip.windows(4).position(|bytes| bytes == b"PK\x01\x02").expect("the list");
+    let second = list + 1 + zip[list + 1..].windows(4).position(|b| b == b"PK\x01\x02").expect("second");
+    let mut shared = zip.clone();
+    shared[second + 42..second + 46].copy_from_slice(&0_u32.to_le_bytes());
+    assert!(unpacked(&shared).is_err());
+}
+
+#[test]
+fn what_is_there_already_is_not_touched() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let archive = folder.path().join("a.zip");
+    let bytes = zip_of(&[(".ai/a", b"x")]);
+    write_atomic(&archive, &bytes, Mode::Kept).expect("written");
+    let into = folder.path().join("into");
+    create_folders(&into.join("kept"), false).expect("a folder");
+    assert!(unpack(&archive, &Limits::default(), &into).is_err());
+    assert!(into.join("kept").is_dir());
+    assert!(unpack(folder.path(), &Limits::default(), &folder.path().join("other")).is_err());
+    assert!(!folder.path().join("other").exists());
+}
+
+/// What comes out of any bytes has plain, distinct names and stays within the bounds.
+fn assert_lawful(bytes: &[u8]) {
+    let limits = Limits {
+        entries: 64,
+        file_bytes: 1 << 16,
+        total_bytes: 1 << 18,
+        ratio: 100,
+        any_ratio_bytes: 1 << 17,
+    };
+    let (mut names, mut total) = (std::collections::HashSet::new(), 0);
+    let _ = read(Cursor::new(bytes), &limits, &mut |path, bytes| {
+        assert!(path.as_str().starts_with(".ai/") && names.insert(path.folded()), "{path}");
+        total += bytes.len() as u64;
+        assert!(bytes.len() as u64 <= limits.file_bytes && total <= limits.total_bytes);
+        Ok(())
+    });
+}
+
+#[test]
+fn an_archive_with_any_byte_changed_is_read_lawfully_or_refused() {
+    let long = format!(".ai/tools/{}.py", "x".repeat(150));
+    let mut whole = [
+        entry(b"././@LongLink", EntryType::GNULongName, format!("{long}\0").as_bytes()),
+        file("short", b"hello"),
+        entry(b"p", EntryType::XHeader, record("path=.ai/tools/b.py").as_bytes()),
+        file(".ai/tools/a.py", b"hello"),
+    ]
+    .concat();
+    whole.extend([0; 1024]);
+    let zip = zip_of(&[(".ai/tools/a.py", b"hello hello hello hello"), (".ai/b", b"x")]);
+    let packed = compressed(&whole);
+    for change in [0x01, 0x80, 0xff] {
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= change;
+            assert_lawful(&compressed(&changed));
+        }
+        for source in [&zip, &packed] {
+            for at in 0..source.len() {
+                let mut changed = source.clone();
+                changed[at] ^= change;
+                assert_lawful(&changed);
+                assert_lawful(&source[..at]);
+            }
+        }
+    }
+}

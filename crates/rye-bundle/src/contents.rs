@@ -1,0 +1,84 @@
+//! What is in a bundle: its files as they are, with what the items among them say of themselves.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lillux::{Digest, Fingerprint};
+use rye_item::{ItemId, ItemRef, ItemType, Space};
+use rye_space::{FilePath, Located};
+use serde_json::{Map, Value};
+
+use crate::object;
+use crate::verify::{Judge, Target, read};
+
+/// One file of a bundle.
+#[derive(Clone, Debug)]
+pub struct File {
+    /// Its path.
+    pub path: FilePath,
+    /// `directive`, `tool`, `knowledge`, `config`, or `asset`.
+    pub kind: &'static str,
+    /// The item it is, if it is one.
+    pub item: Option<ItemRef>,
+    /// Bytes.
+    pub size: u64,
+    /// The digest of its bytes.
+    pub sha256: Digest,
+    /// The key its own signature names.
+    pub signer: Option<Fingerprint>,
+    /// What the item says of itself.
+    pub fields: Map<String, Value>,
+}
+
+impl File {
+    /// A field that is a text.
+    #[must_use]
+    pub fn text(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).and_then(Value::as_str)
+    }
+}
+
+/// The listed files that are there and are what the manifest says; others are passed over, `verify` names them.
+#[must_use]
+pub fn read_all(target: Target<'_>, judge: Judge<'_>) -> Vec<File> {
+    let Ok(manifest) = &target.manifest.parsed else {
+        return Vec::new();
+    };
+    let files = manifest.files.iter().filter_map(|(path, entry)| {
+        let bytes = read(target.origin, path, judge.limit).ok()?;
+        object::compare(path, entry, &bytes, judge.extractors).ok()?;
+        Some(of_bytes(path, bytes, judge))
+    });
+    files.collect()
+}
+
+fn of_bytes(path: &FilePath, bytes: Vec<u8>, judge: Judge<'_>) -> File {
+    let size = bytes.len() as u64;
+    let sha256 = Digest::of(&bytes);
+    let signer = object::signature(path, &bytes, judge.extractors).map(|line| line.fingerprint);
+    let item = object::item_type(path, judge.extractors)
+        .and_then(|item_type| Some(ItemRef::new(item_type, ItemId::new(object::name(path).1).ok()?)));
+    let fields = match (&item, object::extension(path)) {
+        (Some(item), Some(extension)) => {
+            let located = Located::new(
+                item.clone(),
+                Space::Project,
+                PathBuf::from(path.as_str()),
+                extension.to_owned(),
+                Cow::Owned(bytes),
+                Arc::clone(judge.extractors),
+            );
+            located.fields().clone()
+        }
+        _ => Map::new(),
+    };
+    let kind = item.as_ref().map_or("asset", |item| item.item_type.as_str());
+    File { path: path.clone(), kind, item, size, sha256, signer, fields }
+}
+
+/// Whether a file is a tool.
+#[must_use]
+pub fn is_tool(file: &File) -> bool {
+    file.item.as_ref().is_some_and(|item| item.item_type == ItemType::Tool)
+}

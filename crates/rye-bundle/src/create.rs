@@ -1,0 +1,367 @@
+//! Making a bundle: the items of some categories with what lies beside them, each vouched for, in a folder of their own
+//! with a signed manifest.
+//!
+//! Nothing here writes outside the folder it is given, which the caller keeps out of sight until it is whole.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lillux::file::{self, Mode};
+use lillux::{Digest, Fingerprint, SecretKey};
+use rye_item::text::one_line;
+use rye_item::{BundleId, ExtractorSet, ItemId, ItemRef, ItemType, Space};
+use rye_space::manifest::{Entrypoint, MAX_FILES, Manifest, is_left_behind};
+use rye_space::{AI_FOLDER, FilePath, Located};
+use rye_trust::signature::Timestamp;
+use rye_trust::{KeyRing, Signed, Subject, Verdict, Vouch, sign, verify::report};
+use semver::Version;
+use serde::Serialize;
+
+use crate::object;
+
+const MAX_DEPTH: usize = 64;
+/// Folders that are made anew by whoever needs them.
+const REMADE_FOLDERS: [&str; 3] = ["__pycache__", "node_modules", "venv"];
+/// Ends of names that are left out: compiled files, editors' copies, keys and secrets.
+const LEFT_OUT_ENDINGS: [&str; 11] =
+    [".pyc", ".pyo", "~", ".swp", ".orig", ".rej", ".pem", ".key", ".p12", ".secret", ".secrets"];
+const LEFT_OUT_NAMES: [&str; 6] =
+    ["Thumbs.db", "desktop.ini", "id_rsa", "id_ed25519", "id_ecdsa", "credentials.json"];
+
+/// What the bundle is to be.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// Its id.
+    pub id: BundleId,
+    /// Its version.
+    pub version: Version,
+    /// What it is for.
+    pub description: String,
+    /// What `rye bundle run` executes.
+    pub entrypoint: Option<Entrypoint>,
+    /// The id prefixes whose items it holds.
+    pub categories: Vec<ItemId>,
+}
+
+/// Where its files come from, and by what they are judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The `.ai` folder.
+    pub ai: &'a Path,
+    /// The space that is.
+    pub space: &'a Space,
+    /// The keys that count.
+    pub keys: &'a KeyRing,
+    /// How items are read and signed.
+    pub extractors: &'a Arc<ExtractorSet>,
+    /// The largest file that is read.
+    pub limit: u64,
+}
+
+/// A file that cannot be part of a bundle as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unfit {
+    /// The file, from `.ai/` on.
+    pub path: String,
+    /// Why.
+    pub reason: String,
+    /// Whether signing it would be enough.
+    #[serde(skip)]
+    pub is_unsigned: bool,
+}
+
+/// A file that was left out, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The file or folder, from `.ai/` on.
+    pub path: String,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// What was collected.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// The files with their bytes.
+    pub files: BTreeMap<FilePath, Vec<u8>>,
+    /// The keys that signed items among them.
+    pub signers: BTreeSet<Fingerprint>,
+    /// What was left out.
+    pub left_out: Vec<LeftOut>,
+    /// What cannot be part of it.
+    pub unfit: Vec<Unfit>,
+}
+
+impl Collected {
+    fn refuse(&mut self, path: &str, reason: impl Into<String>) {
+        self.unfit.push(Unfit { path: one_line(path), reason: one_line(&reason.into()), is_unsigned: false });
+    }
+}
+
+/// Collects the files of the recipe's categories. What cannot be part of a bundle is all named in the answer.
+#[must_use]
+pub fn collect(source: Source<'_>, recipe: &Recipe) -> Collected {
+    let mut collected = Collected::default();
+    for item_type in ItemType::ALL {
+        for category in &recipe.categories {
+            collect_category(source, item_type, category, &mut collected);
+        }
+    }
+    collected
+}
+
+fn collect_category(source: Source<'_>, item_type: ItemType, category: &ItemId, collected: &mut Collected) {
+    let start = format!("{AI_FOLDER}/{}", item_type.folder());
+    // `team` is the folder `team/`, and an item that is called `team` itself.
+    let holder = match category.category() {
+        "" => start.clone(),
+        parent => format!("{start}/{parent}"),
+    };
+    for (name, kind) in entries(source, &holder) {
+        let path = format!("{holder}/{name}");
+        let is_named = name == category.name();
+        let is_item =
+            rye_space::walk::split_extension(&name).is_some_and(|(stem, _)| stem == category.name());
+        if kind == Kind::Folder && is_named {
+            collect_folder(source, &path, 0, collected);
+        } else if kind != Kind::Folder && (is_item || is_named) {
+            collect_file(source, &path, kind, collected);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    File,
+    Folder,
+    Other,
+}
+
+/// The names in a folder, sorted.
+fn entries(source: Source<'_>, folder: &str) -> Vec<(String, Kind)> {
+    let relative = folder.strip_prefix(AI_FOLDER).unwrap_or(folder).trim_start_matches('/');
+    let Ok(found) = fs_err::read_dir(source.ai.join(relative)) else {
+        return Vec::new();
+    };
+    let mut names: Vec<(String, Kind)> = found
+        .flatten()
+        .map(|entry| {
+            let kind = match entry.file_type() {
+                Ok(kind) if kind.is_file() => Kind::File,
+                Ok(kind) if kind.is_dir() => Kind::Folder,
+                Ok(_) | Err(_) => Kind::Other,
+            };
+            (entry.file_name().to_string_lossy().into_owned(), kind)
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+fn collect_folder(source: Source<'_>, folder: &str, depth: usize, collected: &mut Collected) {
+    if depth > MAX_DEPTH {
+        collected.refuse(folder, "folders are nested too deep");
+        return;
+    }
+    for (name, kind) in entries(source, folder) {
+        let path = format!("{folder}/{name}");
+        if let Some(reason) = reason_to_leave_out(&name, kind) {
+            collected.left_out.push(LeftOut { path: one_line(&path), reason });
+        } else if kind == Kind::Folder {
+            collect_folder(source, &path, depth + 1, collected);
+        } else {
+            collect_file(source, &path, kind, collected);
+        }
+    }
+}
+
+fn reason_to_leave_out(name: &str, kind: Kind) -> Option<&'static str> {
+    if name.starts_with('.') {
+        return Some("hidden files stay at home");
+    }
+    match kind {
+        Kind::Folder => REMADE_FOLDERS.contains(&name).then_some("whoever needs it makes it anew"),
+        Kind::File | Kind::Other => {
+            let is_left_out = LEFT_OUT_NAMES.contains(&name)
+                || LEFT_OUT_ENDINGS.iter().any(|ending| name.to_lowercase().ends_with(ending));
+            is_left_out.then_some("keys, secrets, compiled files and copies stay at home")
+        }
+    }
+}
+
+fn collect_file(source: Source<'_>, path: &str, kind: Kind, collected: &mut Collected) {
+    if kind != Kind::File {
+        return collected.refuse(path, "it is a link or no regular file: put the file itself there");
+    }
+    let path = match FilePath::new(path) {
+        Ok(path) => path,
+        Err(error) => return collected.refuse(path, error.reason),
+    };
+    if is_left_behind(&path) || is_main_config(&path) {
+        let reason = "keys, approvals and the main config belong to their user";
+        return collected.left_out.push(LeftOut { path: path.to_string(), reason });
+    }
+    if collected.files.len() >= MAX_FILES {
+        return collected.refuse(path.as_str(), format!("a bundle has at most {MAX_FILES} files"));
+    }
+    let relative = path.as_str().strip_prefix(".ai/").unwrap_or(path.as_str());
+    let bytes = match file::read_beneath_plainly(source.ai, Path::new(relative), source.limit) {
+        Ok((bytes, _)) => bytes,
+        Err(error) => return collected.refuse(path.as_str(), error.to_string()),
+    };
+    if holds_private_key(&bytes) {
+        return collected.refuse(path.as_str(), "it holds a private key");
+    }
+    match judge(source, &path, &bytes) {
+        Ok(signer) => {
+            collected.signers.extend(signer);
+            collected.files.insert(path, bytes);
+        }
+        Err(unfit) => collected.unfit.push(unfit),
+    }
+}
+
+fn is_main_config(path: &FilePath) -> bool {
+    matches!(object::name(path), ("config", "config"))
+}
+
+/// PEM blocks of private keys, whatever kind.
+fn holds_private_key(bytes: &[u8]) -> bool {
+    const MARK: &[u8] = b"PRIVATE KEY-----";
+    let mut windows = bytes.windows(MARK.len());
+    windows.any(|window| window == MARK) && bytes.windows(11).any(|window| window == b"-----BEGIN ")
+}
+
+/// The key that vouches for a file that can be signed; none for one that cannot, which the manifest will cover.
+fn judge(source: Source<'_>, path: &FilePath, bytes: &[u8]) -> Result<Option<Fingerprint>, Unfit> {
+    let unfit = |reason: String, is_unsigned: bool| Unfit {
+        path: path.to_string(),
+        reason: one_line(&reason),
+        is_unsigned,
+    };
+    let (Some(item_type), Some(extension)) =
+        (object::item_type(path, source.extractors), object::extension(path))
+    else {
+        return Ok(None);
+    };
+    let (_, id) = object::name(path);
+    let id = ItemId::new(id).map_err(|error| unfit(error.to_string(), false))?;
+    let located = Located::new(
+        ItemRef::new(item_type, id),
+        source.space.clone(),
+        PathBuf::from(path.as_str()),
+        extension.to_owned(),
+        Cow::Owned(bytes.to_vec()),
+        Arc::clone(source.extractors),
+    );
+    if located.format().is_none() {
+        return Ok(None);
+    }
+    let report = report(&located, source.keys);
+    match (report.verdict, report.vouch) {
+        (Verdict::Full, Some(Vouch::Bundle)) => {
+            Err(unfit("it belongs to another bundle: sign it yourself to make it yours".to_owned(), false))
+        }
+        (Verdict::Full, _) => Ok(report.fingerprint()),
+        (Verdict::Partial, _) => Err(unfit("its signature covers only a part of it".to_owned(), false)),
+        (verdict, _) => {
+            let reason = report.reason.unwrap_or_default();
+            Err(unfit(format!("{}: {reason}", verdict.as_str()), verdict == Verdict::Unsigned))
+        }
+    }
+}
+
+/// The item an entrypoint names among these files: the type it states, else the only type that has the id.
+///
+/// # Errors
+/// In words, when there is none or several.
+pub fn resolve_entrypoint<'a>(
+    wanted: &Entrypoint,
+    files: impl IntoIterator<Item = &'a FilePath>,
+    extractors: &ExtractorSet,
+) -> Result<ItemRef, String> {
+    let mut types: Vec<ItemType> = files
+        .into_iter()
+        .filter(|path| object::name(path).1 == wanted.id.as_str())
+        .filter_map(|path| object::item_type(path, extractors))
+        .filter(|item_type| *item_type != ItemType::Config)
+        .filter(|item_type| wanted.item_type.is_none_or(|stated| stated == *item_type))
+        .collect();
+    types.sort();
+    types.dedup();
+    match types.as_slice() {
+        [item_type] => Ok(ItemRef::new(*item_type, wanted.id.clone())),
+        [] => Err(format!("the entrypoint `{wanted}` is no item of the bundle")),
+        several => {
+            let list =
+                several.iter().map(|item_type| format!("{item_type}:{}", wanted.id)).collect::<Vec<_>>();
+            Err(format!("the entrypoint `{wanted}` may be {}", list.join(" or ")))
+        }
+    }
+}
+
+/// A bundle that is whole, in a folder.
+#[derive(Clone, Debug)]
+pub struct Staged {
+    /// Every file of the folder, the manifest and identity documents included: what an archive holds.
+    pub files: Vec<FilePath>,
+    /// The manifest.
+    pub manifest: Manifest,
+    /// The digest of the manifest's bytes.
+    pub manifest_hash: Digest,
+}
+
+/// Writes the bundle into `folder`: files, the signers' identity documents, the signed manifest.
+///
+/// # Errors
+/// When something cannot be written.
+pub fn stage(
+    folder: &Path,
+    recipe: &Recipe,
+    collected: &Collected,
+    documents: &[(Fingerprint, Vec<u8>)],
+    extractors: &ExtractorSet,
+    key: &SecretKey,
+    now: &Timestamp,
+) -> std::io::Result<Staged> {
+    let manifest = Manifest {
+        id: recipe.id.clone(),
+        version: recipe.version.clone(),
+        entrypoint: recipe.entrypoint.clone(),
+        description: recipe.description.clone(),
+        created_at: Some(now.clone()),
+        categories: recipe.categories.iter().map(ToString::to_string).collect(),
+        kind: None,
+        files: collected
+            .files
+            .iter()
+            .map(|(path, bytes)| (path.clone(), object::entry(path, bytes, extractors)))
+            .collect(),
+    };
+    let text = manifest.to_yaml().into_bytes();
+    let signed = match sign(&text, &rye_trust::identity::format(), key, now) {
+        Signed::Written { bytes, .. } => bytes,
+        Signed::Unchanged(_) => text,
+    };
+    let manifest_hash = Digest::of(&signed);
+    let checked =
+        |path: String| FilePath::new(path).map_err(|error| std::io::Error::other(error.to_string()));
+    let mut all: Vec<(FilePath, &[u8])> =
+        collected.files.iter().map(|(path, bytes)| (path.clone(), bytes.as_slice())).collect();
+    for (fingerprint, document) in documents {
+        all.push((checked(format!(".ai/config/keys/trusted/{fingerprint}.toml"))?, document));
+    }
+    all.push((checked(Manifest::location(&recipe.id))?, &signed));
+    for (path, bytes) in &all {
+        let target = folder.join(path.as_path());
+        if let Some(parent) = target.parent() {
+            file::create_folders(parent, false)?;
+        }
+        file::write_atomic(&target, bytes, Mode::Kept)?;
+    }
+    let mut files: Vec<FilePath> = all.into_iter().map(|(path, _)| path).collect();
+    files.sort();
+    Ok(Staged { files, manifest, manifest_hash })
+}

@@ -1,0 +1,304 @@
+//! Talking to one registry: which scheme, who asks, what is tried again, and what an answer means.
+//!
+//! Credentials go to the registry's own origin, and to the place it names for giving out tokens; to nowhere else. Only
+//! public addresses are reached, but for the registry itself and what the user names.
+
+use std::time::Duration;
+
+use lillux::http::{Client, Header, HttpError, Method, Policy, Request, Response, wait};
+use rye_item::text::one_line;
+use serde::Deserialize;
+use url::Url;
+
+use super::challenge::Challenge;
+use super::credentials::{Credentials, basic};
+use super::{Access, Reference, RegistryError};
+
+/// Where the registry behind `docker.io` is.
+const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
+/// How often a question that changes nothing is asked again.
+const RETRIES: u32 = 2;
+const MAX_TOKEN_ANSWER: u64 = 1 << 20;
+/// How long one short exchange may take.
+const SHORT: Duration = Duration::from_secs(60);
+
+/// Takes the body of an answer; it may be begun anew when an exchange breaks off.
+pub(super) trait Sink {
+    /// Forgets what was taken.
+    fn restart(&mut self) -> Result<(), String>;
+    /// Takes the next piece.
+    fn take(&mut self, piece: &[u8]) -> Result<(), String>;
+}
+
+/// One registry, as this reference reaches it.
+pub(super) struct Session<'a> {
+    access: &'a Access<'a>,
+    reference: &'a Reference,
+    client: Client,
+    base: Url,
+    /// What the registry may be asked to allow.
+    scope: String,
+    authorization: Option<String>,
+    has_credentials: bool,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn open(
+        reference: &'a Reference,
+        access: &'a Access<'a>,
+        may_write: bool,
+    ) -> Result<Self, RegistryError> {
+        let host = match reference.host() {
+            host if host == DOCKER_HUB.0 => DOCKER_HUB.1,
+            host => host,
+        };
+        let at = |scheme: &str| {
+            let port = reference.port().map(|port| format!(":{port}")).unwrap_or_default();
+            Url::parse(&format!("{scheme}://{host}{port}/v2/"))
+                .map_err(|error| RegistryError::Unreachable(HttpError::Url(error.to_string())))
+        };
+        let client = |base: &Url| -> Result<Client, RegistryError> {
+            let port = base.port_or_known_default().unwrap_or(443);
+            let mut allowed = vec![format!("{host}:{port}")];
+            allowed.extend(access.allowed_hosts.iter().cloned());
+            let mut client = Client::new(Policy::new(&allowed).map_err(RegistryError::Unreachable)?);
+            if !reference.is_loopback() {
+                client = client.with_proxies(access.proxies.clone());
+            }
+            Ok(match &access.certificate_file {
+                Some(path) => client.with_certificate_file(path.clone()),
+                None => client,
+            })
+        };
+        let actions = if may_write { "pull,push" } else { "pull" };
+        let mut session = Self {
+            access,
+            reference,
+            base: at(if access.allows_plain_http { "http" } else { "https" })?,
+            client: Client::default(),
+            scope: format!("repository:{}:{actions}", reference.repository()),
+            authorization: None,
+            has_credentials: false,
+        };
+        session.client = client(&session.base)?;
+        // On this machine many registries speak plain HTTP, and nobody listens in between.
+        if reference.is_loopback() && !access.allows_plain_http {
+            let mut probe = short(Method::Get, &session.base);
+            probe.max_redirects = 0;
+            match session.client.send(&probe, access.cancel) {
+                Ok(_) => {}
+                Err(HttpError::Cancelled) => return Err(RegistryError::Cancelled),
+                Err(_) => {
+                    session.base = at("http")?;
+                    session.client = client(&session.base)?;
+                }
+            }
+        }
+        Ok(session)
+    }
+
+    /// The address of something in the repository.
+    pub(super) fn url(&self, kind: &str, name: &str) -> Result<Url, RegistryError> {
+        let path = format!("{}/{kind}/{name}", self.reference.repository());
+        self.base.join(&path).map_err(|error| RegistryError::Unreachable(HttpError::Url(error.to_string())))
+    }
+
+    /// Where an upload goes on, as the registry says.
+    pub(super) fn location(&self, asked: &Url, response: &Response) -> Result<Url, RegistryError> {
+        let next = response.header("location").and_then(|location| asked.join(location).ok());
+        let next =
+            next.ok_or_else(|| self.unexpected(response, "it does not say where the upload goes on"))?;
+        if self.base.scheme() == "https" && next.scheme() != "https" {
+            return Err(self.unexpected(response, "it sends the upload from https to http"));
+        }
+        Ok(next)
+    }
+
+    /// One exchange: authorized when that is asked for, tried again when that harms nobody. With a sink, the body of a
+    /// successful answer goes there.
+    pub(super) fn exchange(
+        &mut self,
+        request: &Request,
+        url: &Url,
+        mut sink: Option<&mut dyn Sink>,
+    ) -> Result<Response, RegistryError> {
+        let is_own = url.origin() == self.base.origin();
+        let (mut has_authorized, mut tries) = (false, 0);
+        loop {
+            let mut call = request.clone();
+            if let Some(authorization) = self.authorization.as_ref().filter(|_| is_own) {
+                call.headers.push(secret("Authorization", authorization));
+            }
+            let outcome = match &mut sink {
+                None => self.client.send(&call, self.access.cancel),
+                Some(sink) => {
+                    sink.restart().map_err(RegistryError::Unkept)?;
+                    self.client.receive(&call, self.access.cancel, &mut |piece| sink.take(piece))
+                }
+            };
+            let is_passing = match &outcome {
+                Ok(answer) => matches!(answer.status, 408 | 429 | 500 | 502 | 503 | 504),
+                Err(error) => matches!(
+                    error,
+                    HttpError::Connect { .. } | HttpError::Transport { .. } | HttpError::Timeout(_)
+                ),
+            };
+            if is_passing && matches!(request.method, Method::Get | Method::Head) && tries < RETRIES {
+                tries += 1;
+                if !wait(self.access.pause * tries, self.access.cancel) {
+                    return Err(RegistryError::Cancelled);
+                }
+                continue;
+            }
+            let answer = outcome.map_err(RegistryError::from)?;
+            match answer.status {
+                401 if is_own && !has_authorized => {
+                    has_authorized = true;
+                    self.authorization = Some(self.authorize(&answer)?);
+                }
+                401 | 403 => return Err(self.refused(&answer)),
+                _ => return Ok(answer),
+            }
+        }
+    }
+
+    /// What to send so that the registry knows who asks.
+    fn authorize(&mut self, refusal: &Response) -> Result<String, RegistryError> {
+        let headers = refusal.headers.iter().filter(|(name, _)| name == "www-authenticate");
+        let challenge = Challenge::read(headers.map(|(_, value)| value.as_str()));
+        let Some(challenge) = challenge else {
+            return Err(self.refused(refusal));
+        };
+        let credentials = (self.access.credentials)(self.reference)?;
+        self.has_credentials = credentials.is_some();
+        match (challenge, credentials) {
+            (_, Some(Credentials::RegistryToken(token))) => Ok(format!("Bearer {token}")),
+            (Challenge::Basic, Some(Credentials::Password { user, password })) => Ok(basic(&user, &password)),
+            (Challenge::Basic, Some(Credentials::IdentityToken(_)) | None) => Err(self.refused(refusal)),
+            (Challenge::Bearer { realm, service }, credentials) => {
+                self.token(&realm, service.as_deref(), credentials.as_ref())
+            }
+        }
+    }
+
+    /// Asks the place the registry names for a token.
+    fn token(
+        &self,
+        realm: &str,
+        service: Option<&str>,
+        credentials: Option<&Credentials>,
+    ) -> Result<String, RegistryError> {
+        let odd = |reason: &str| RegistryError::Answer {
+            registry: self.reference.authority(),
+            said: format!("it sends those who ask for a token to {reason}"),
+        };
+        let mut url = Url::parse(realm).map_err(|_| odd("something that is no URL"))?;
+        // Without TLS the password may go where the registry itself is asked without, and nowhere else.
+        let is_plain = self.base.scheme() != "https" && url.host() == self.base.host();
+        if url.scheme() != "https" && !is_plain {
+            return Err(odd("a place without https"));
+        }
+        let mut parameters = vec![("scope", self.scope.as_str())];
+        parameters.extend(service.map(|service| ("service", service)));
+        let mut request = short(Method::Get, &url);
+        match credentials {
+            Some(Credentials::IdentityToken(token)) => {
+                parameters.extend([
+                    ("grant_type", "refresh_token"),
+                    ("client_id", "rye"),
+                    ("refresh_token", token),
+                ]);
+                let form =
+                    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
+                request.method = Method::Post;
+                request.headers.push(plain("Content-Type", "application/x-www-form-urlencoded"));
+                request.body = Some(form.into_bytes());
+            }
+            Some(Credentials::Password { user, password }) => {
+                url.query_pairs_mut().extend_pairs(parameters);
+                request.headers.push(secret("Authorization", &basic(user, password)));
+            }
+            Some(Credentials::RegistryToken(_)) | None => {
+                url.query_pairs_mut().extend_pairs(parameters);
+            }
+        }
+        request.url = url.to_string();
+        request.max_body_bytes = MAX_TOKEN_ANSWER;
+        let answer = self.client.send(&request, self.access.cancel).map_err(RegistryError::from)?;
+        match answer.status {
+            200 => {}
+            400 | 401 | 403 => return Err(self.refused(&answer)),
+            _ => return Err(self.unexpected(&answer, "it gives out no token")),
+        }
+        #[derive(Deserialize)]
+        struct Given {
+            token: Option<String>,
+            access_token: Option<String>,
+        }
+        let given: Option<Given> = serde_json::from_slice(&answer.body).ok();
+        let token = given.and_then(|given| given.token.or(given.access_token)).unwrap_or_default();
+        let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_token {
+            return Err(self.unexpected(&answer, "it gives out something that is no token"));
+        }
+        Ok(format!("Bearer {token}"))
+    }
+
+    fn refused(&self, answer: &Response) -> RegistryError {
+        RegistryError::Refused {
+            registry: self.reference.authority(),
+            repository: self.reference.repository().to_owned(),
+            said: said(answer),
+            has_credentials: self.has_credentials,
+        }
+    }
+
+    /// An answer that is none of those the protocol knows.
+    pub(super) fn unexpected(&self, answer: &Response, what: &str) -> RegistryError {
+        RegistryError::Answer {
+            registry: self.reference.authority(),
+            said: format!("{what} ({})", said(answer)),
+        }
+    }
+}
+
+/// The status, and what the registry says about it.
+fn said(answer: &Response) -> String {
+    #[derive(Deserialize)]
+    struct Complaint {
+        #[serde(default)]
+        code: String,
+        #[serde(default)]
+        message: String,
+    }
+    #[derive(Deserialize)]
+    struct Complaints {
+        errors: Vec<Complaint>,
+    }
+    let complaints: Option<Complaints> = serde_json::from_slice(&answer.body).ok();
+    let first = complaints.and_then(|complaints| complaints.errors.into_iter().next());
+    let words = first.map(|complaint| {
+        let text = one_line(&format!("{} {}", complaint.code, complaint.message));
+        text.trim().chars().take(200).collect::<String>()
+    });
+    match words.filter(|words| !words.is_empty()) {
+        Some(words) => format!("HTTP {}: {words}", answer.status),
+        None => format!("HTTP {} {}", answer.status, answer.reason).trim_end().to_owned(),
+    }
+}
+
+/// A short exchange with small answers.
+pub(super) fn short(method: Method, url: &Url) -> Request {
+    let mut request = Request::new(method, url.as_str());
+    request.timeout = SHORT;
+    request.max_body_bytes = 64 << 10;
+    request
+}
+
+pub(super) fn plain(name: &str, value: &str) -> Header {
+    Header { name: name.to_owned(), value: value.to_owned(), is_secret: false }
+}
+
+fn secret(name: &str, value: &str) -> Header {
+    Header { name: name.to_owned(), value: value.to_owned(), is_secret: true }
+}

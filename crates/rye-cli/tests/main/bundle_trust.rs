@@ -1,0 +1,316 @@
+//! Bundles installed into project or user space: an approved signer counts for exactly what lockfile and signed manifest
+//! both name, as the manifest says it is, and for nothing else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::{User, copy_file, copy_tree, text};
+
+/// A maker and the bundle they made: a tool `team/x`, a tool without a signature `team/plain`, a config.
+struct Maker {
+    user: User,
+    folder: PathBuf,
+}
+
+impl Maker {
+    fn new() -> Self {
+        let user = User::ready();
+        user.write("tools/team/x.py", rye_test::tool("team", "Bundled x"));
+        user.write(
+            "tools/team/plain.json",
+            r#"{"version": "1.0.0", "tool_type": "runtime", "executor_id": null, "category": "team", "description": "Plain"}"#,
+        );
+        user.write("config/team/extra.yaml", "version: \"1.0.0\"\ncategory: team\nname: extra\n");
+        user.ok(["sign", "tool", "team/x"]);
+        user.ok(["sign", "config", "team/extra"]);
+        Self::made(user, "1.0.0")
+    }
+
+    fn made(user: User, version: &str) -> Self {
+        user.ok(["bundle", "create", "gifts", "--version", version, "--category", "team"]);
+        let folder = user.project().join(format!("gifts-{version}"));
+        Self { user, folder }
+    }
+
+    /// Puts the bundle where an installation would put it.
+    fn install(&self, root: &Path) {
+        for part in ["tools", "config/team"] {
+            copy_tree(&self.folder.join(".ai").join(part), &root.join(".ai").join(part));
+        }
+        let manifest = root.join(".ai/bundles/gifts/manifest.yaml");
+        copy_file(&self.folder.join(".ai/bundles/gifts/manifest.yaml"), &manifest);
+        copy_file(
+            &self.folder.join(format!(".ai/config/keys/trusted/{}.toml", self.user.fingerprint())),
+            &root.join(".ai/bundles/gifts/signer.toml"),
+        );
+        write_lock(
+            root,
+            "gifts",
+            &[".ai/tools/team/x.py", ".ai/tools/team/plain.json", ".ai/config/team/extra.yaml"],
+        );
+    }
+}
+
+fn write_lock(root: &Path, id: &str, files: &[&str]) {
+    let folder = root.join(".ai/bundles").join(id);
+    let hash = lillux::Digest::of(&fs::read(folder.join("manifest.yaml")).expect("a manifest"));
+    let lock = json!({
+        "bundle_id": id, "version": "1.0.0", "manifest_hash": hash,
+        "installed_at": "2026-01-02T03:04:05Z", "files": files, "something": "else",
+    });
+    fs::write(folder.join(".bundle-lock.json"), lock.to_string()).expect("written");
+}
+
+fn standing(user: &User) -> Value {
+    let data = user.data(["bundle", "list"]);
+    let rows = data["bundles"].as_array().expect("bundles");
+    rows.iter().find(|row| row["bundle_id"] == "gifts").unwrap_or_else(|| panic!("none: {data}")).clone()
+}
+
+#[test]
+fn an_approved_signer_counts_for_what_its_bundle_installed() {
+    let maker = Maker::new();
+    for is_project in [true, false] {
+        let user = User::ready();
+        let root = if is_project { user.project() } else { user.home() };
+        maker.install(&root);
+        // Being there is not enough, however well it is signed.
+        let error = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+        assert!(error["hints"].to_string().contains("rye bundle trust gifts"), "{error}");
+        user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
+        assert_eq!(standing(&user)["standing"], "not approved");
+        let report = user.data(["bundle", "verify", "gifts"]);
+        assert_eq!((&report["status"], &report["approved"]), (&json!("verified"), &json!(false)), "{report}");
+
+        let approved = user.data(["bundle", "trust", "gifts"]);
+        assert_eq!(approved["fingerprint"], json!(maker.user.fingerprint()));
+        let loaded = user.data(["load", "tool", "team/x"]);
+        let space = if is_project { "project" } else { "user" };
+        assert_eq!((&loaded["space"], &loaded["signer"]["trusted_by"]), (&json!(space), &json!("bundle")));
+        user.ok(["execute", "tool", "team/x"]);
+        // A file that cannot carry a signature is covered by the manifest.
+        user.ok(["load", "tool", "team/plain"]);
+        assert_eq!(
+            (&standing(&user)["standing"], &standing(&user)["space"]),
+            (&json!("installed"), &json!(space))
+        );
+        let report = user.data(["bundle", "verify", "gifts"]);
+        assert_eq!((&report["status"], &report["approved"]), (&json!("verified"), &json!(true)), "{report}");
+        user.ok(["bundle", "inspect", "gifts"]);
+    }
+}
+
+#[test]
+fn the_record_remembers_version_and_manifest() {
+    let maker = Maker::new();
+    let user = User::ready();
+    maker.install(&user.project());
+    user.ok(["bundle", "trust", "gifts"]);
+    let record = user.world.text("home/.ai/config/trust/bundles.yaml");
+    let manifest = fs::read(user.project().join(".ai/bundles/gifts/manifest.yaml")).expect("a manifest");
+    let hash = lillux::Digest::of(&manifest).to_hex();
+    assert!(record.contains("version: \"1.0.0\"") && record.contains(&hash), "{record}");
+}
+
+/// A user who has the bundle installed in their project and approved its signer.
+fn approved(maker: &Maker) -> User {
+    let user = User::ready();
+    maker.install(&user.project());
+    user.ok(["bundle", "trust", "gifts"]);
+    user.ok(["load", "tool", "team/x"]);
+    user
+}
+
+#[test]
+fn a_bundles_key_vouches_for_no_other_item_of_the_space() {
+    let maker = Maker::new();
+    let other = maker.user.signed_tool("other", "Another of the same maker");
+    let user = approved(&maker);
+    copy_file(&other, &user.project().join(".ai/tools/team/other.py"));
+    user.refused(["load", "tool", "team/other"], 4, "RYE0404");
+    // Neither the lockfile alone nor the manifest alone is enough.
+    write_lock(&user.project(), "gifts", &[".ai/tools/team/x.py", ".ai/tools/team/other.py"]);
+    user.refused(["load", "tool", "team/other"], 4, "RYE0404");
+    user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
+    user.ok(["load", "tool", "team/x"]);
+    write_lock(&user.project(), "gifts", &[]);
+    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+}
+
+#[test]
+fn a_bundles_key_does_not_vouch_in_another_space() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    copy_file(&user.project().join(".ai/tools/team/x.py"), &user.home().join(".ai/tools/team/x.py"));
+    fs::remove_file(user.project().join(".ai/tools/team/x.py")).expect("removed");
+    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+}
+
+#[test]
+fn other_content_by_the_same_key_is_not_what_was_installed() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    // The maker's own later, properly signed tool at the same place.
+    let later = maker.user.signed_tool("x", "Bundled x, later");
+    copy_file(&later, &user.project().join(".ai/tools/team/x.py"));
+    let error = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    assert!(text(&error["error"]).contains("lists other content"), "{error}");
+    // A changed file that cannot carry a signature.
+    fs::write(user.project().join(".ai/tools/team/plain.json"), "{}").expect("changed");
+    user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
+    // The same id with another extension, which would be looked at first.
+    copy_file(
+        &user.project().join(".ai/tools/team/plain.json"),
+        &user.project().join(".ai/tools/team/plain.yaml"),
+    );
+    user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
+}
+
+#[test]
+fn a_manifest_by_another_key_counts_for_nothing() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    let stranger = Maker::new();
+    stranger.install(&user.project());
+    let run = user.run(["load", "tool", "team/x", "--json"]);
+    run.error(4, "RYE0404");
+    assert!(run.stderr.contains("the bundle `gifts` in project space does not count"), "{run}");
+    let row = standing(&user);
+    assert_eq!(row["standing"], "not approved");
+    assert!(text(&row["note"]).contains("not signed by the key you approved"), "{row}");
+    // The report is on the manifest, and it does not hold.
+    let error = user.refused(["bundle", "verify", "gifts"], 4, "RYE0603");
+    assert_eq!(error["data"]["manifest_valid"], false);
+}
+
+#[test]
+fn a_manifest_that_was_changed_counts_for_nothing() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    let path = user.project().join(".ai/bundles/gifts/manifest.yaml");
+    let original = fs::read_to_string(&path).expect("a manifest");
+    for changed in [
+        original.replace("1.0.0", "1.0.1"),
+        original.split_once('\n').expect("a line").1.to_owned(),
+        String::new(),
+        "\u{0}".to_owned(),
+    ] {
+        fs::write(&path, changed).expect("changed");
+        write_lock(&user.project(), "gifts", &[".ai/tools/team/x.py"]);
+        user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    }
+    fs::write(&path, &original).expect("put back");
+    // A lockfile that was written for another manifest.
+    let lock = user.project().join(".ai/bundles/gifts/.bundle-lock.json");
+    let text = fs::read_to_string(&lock).expect("a lockfile");
+    for broken in [text.clone(), text.replace("gifts", "other"), "{}".to_owned(), "[".to_owned()] {
+        fs::write(&lock, broken).expect("changed");
+        user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    }
+    fs::remove_file(&lock).expect("removed");
+    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    write_lock(&user.project(), "gifts", &[".ai/tools/team/x.py"]);
+    user.ok(["load", "tool", "team/x"]);
+}
+
+#[test]
+fn a_manifest_or_lockfile_behind_a_link_counts_for_nothing() {
+    let maker = Maker::new();
+    for file in ["manifest.yaml", ".bundle-lock.json"] {
+        let user = approved(&maker);
+        let path = user.project().join(".ai/bundles/gifts").join(file);
+        let elsewhere = user.project().join(".ai/elsewhere");
+        fs::rename(&path, &elsewhere).expect("moved");
+        std::os::unix::fs::symlink(&elsewhere, &path).expect("linked");
+        user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    }
+}
+
+#[test]
+fn an_approval_is_for_one_bundle_id() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    // The same maker's bundle of another name, which the user did not approve.
+    fs::rename(user.project().join(".ai/bundles/gifts"), user.project().join(".ai/bundles/other"))
+        .expect("renamed");
+    write_lock(&user.project(), "other", &[".ai/tools/team/x.py"]);
+    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+}
+
+#[test]
+fn config_that_a_bundle_brings_is_not_vouched_for() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    // In project and user space it would overrule the user's own.
+    let report = user.refused(["verify", "config", "team/extra"], 4, "RYE0404");
+    assert_eq!(report["data"]["untrusted"], 1, "{report}");
+}
+
+#[test]
+fn a_revoked_signer_takes_what_was_installed_with_it() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    user.ok(["keys", "revoke", &maker.user.fingerprint()]);
+    user.refused(["load", "tool", "team/x"], 4, "RYE0405");
+    user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
+    user.refused(["bundle", "verify", "gifts"], 4, "RYE0603");
+}
+
+#[test]
+fn a_forged_signer_document_approves_nobody() {
+    let maker = Maker::new();
+    let user = User::ready();
+    maker.install(&user.project());
+    let stranger = User::ready();
+    copy_file(&stranger.identity(), &user.project().join(".ai/bundles/gifts/signer.toml"));
+    user.refused(["bundle", "trust", "gifts"], 4, "RYE0602");
+    fs::remove_file(user.project().join(".ai/bundles/gifts/signer.toml")).expect("removed");
+    user.refused(["bundle", "trust", "gifts"], 4, "RYE0602");
+    assert!(!user.home().join(".ai/config/trust/bundles.yaml").exists());
+}
+
+#[test]
+fn a_bundle_is_not_made_of_another_bundles_items() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    let error =
+        user.refused(["bundle", "create", "mine", "--version", "1.0.0", "--category", "team"], 4, "RYE0605");
+    assert!(error["unfit"].to_string().contains("another bundle"), "{error}");
+}
+
+#[test]
+fn development_mode_does_not_forgive_what_a_bundle_installed() {
+    let maker = Maker::new();
+    let user = approved(&maker);
+    let config = format!(
+        "version: \"1.0.0\"\ncategory: \"\"\ndev_mode:\n  projects: [\"{}\"]\n",
+        user.project().display()
+    );
+    user.write_user("config/config.yaml", config);
+    user.ok(["sign", "config", "config", "--space", "user"]);
+    let tool = user.project().join(".ai/tools/team/x.py");
+    let edited = [fs::read(&tool).expect("a tool"), b"# more\n".to_vec()].concat();
+    fs::write(&tool, edited).expect("edited");
+    let mut command = user.command();
+    command.env("RYE_DEV_MODE", "1").args(["execute", "tool", "team/x", "--dry-run", "--json"]);
+    crate::support::run(&mut command).error(4, "RYE0402");
+}
+
+#[test]
+fn a_file_without_signature_in_an_approved_system_bundle_is_covered_by_its_manifest() {
+    let maker = Maker::new();
+    let user = User::ready();
+    let folder = user.world.path().join("gifts");
+    copy_tree(&maker.folder, &folder);
+    let with_path = |words: &[&str]| {
+        crate::support::run(user.command().env("RYE_BUNDLE_PATH", &folder).args(words).arg("--json"))
+    };
+    with_path(&["load", "tool", "team/plain"]).error(4, "RYE0401");
+    assert_eq!(with_path(&["bundle", "trust", "gifts"]).exit, 0);
+    let loaded = with_path(&["load", "tool", "team/plain"]);
+    assert_eq!((loaded.exit, &loaded.json()["data"]["space"]), (0, &json!("system:gifts")), "{loaded}");
+    fs::write(folder.join(".ai/tools/team/plain.json"), "{\"version\": \"1.0.0\"}").expect("changed");
+    with_path(&["load", "tool", "team/plain"]).error(4, "RYE0401");
+}

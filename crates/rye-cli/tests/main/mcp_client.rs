@@ -1,0 +1,252 @@
+//! A client of `rye mcp` over standard input and output, for tests: it writes lines and reads lines.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::running::RYE;
+use crate::support::User;
+
+/// How long an answer may take before the test has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Client {
+    pub process: Child,
+    input: Option<ChildStdin>,
+    lines: mpsc::Receiver<Value>,
+    answers: BTreeMap<u64, Value>,
+    /// What came without being asked for, and answers to nothing.
+    pub told: Vec<Value>,
+    /// What to answer when the server asks.
+    pub consent: Option<Value>,
+    /// What the server asked.
+    pub questions: Vec<Value>,
+    last: u64,
+}
+
+impl Client {
+    /// A server in the user's project, and a client that has said hello.
+    pub fn ready(user: &User) -> Self {
+        Self::with(user, &[], json!({}))
+    }
+
+    /// The same, of a client that can ask its user, who answers with `consent`.
+    pub fn asking(user: &User, consent: Value) -> Self {
+        let mut client = Self::with(user, &[], json!({"elicitation": {}}));
+        client.consent = Some(consent);
+        client
+    }
+
+    pub fn with(user: &User, environment: &[(&str, &str)], capabilities: Value) -> Self {
+        let mut client = Self::silent(user, environment);
+        let hello = json!({
+            "protocolVersion": "2025-06-18", "capabilities": capabilities,
+            "clientInfo": {"name": "test", "version": "1"},
+        });
+        let info = client.request("initialize", hello);
+        assert_eq!(info["serverInfo"]["name"], "rye");
+        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        client
+    }
+
+    /// A server, and a client that has said nothing yet.
+    pub fn silent(user: &User, environment: &[(&str, &str)]) -> Self {
+        let mut command = user.program(RYE);
+        command.arg("mcp").envs(environment.iter().copied());
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a server");
+        let (sender, lines) = mpsc::channel();
+        let output = process.stdout.take().expect("an output");
+        std::thread::spawn(move || read(output, &sender));
+        Self {
+            input: process.stdin.take(),
+            process,
+            lines,
+            answers: BTreeMap::new(),
+            told: Vec::new(),
+            consent: None,
+            questions: Vec::new(),
+            last: 0,
+        }
+    }
+
+    pub fn send(&mut self, message: &Value) {
+        self.send_line(message.to_string().as_bytes());
+    }
+
+    pub fn send_line(&mut self, line: &[u8]) {
+        let input = self.input.as_mut().expect("an open input");
+        input.write_all(line).and_then(|()| input.write_all(b"\n")).expect("written");
+    }
+
+    /// Sends a request and does not wait.
+    pub fn begin(&mut self, method: &str, params: Value) -> u64 {
+        self.last += 1;
+        let message = json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params});
+        self.send(&message);
+        self.last
+    }
+
+    /// Sends a call and does not wait.
+    pub fn begin_call(&mut self, name: &str, arguments: Value) -> u64 {
+        self.begin("tools/call", json!({"name": name, "arguments": arguments}))
+    }
+
+    /// The next message; `None` once the server has ended.
+    pub fn next(&mut self) -> Option<Value> {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(message) => Some(message),
+            Err(mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("no answer in time; told so far: {:?}", self.told),
+        }
+    }
+
+    /// Takes one message for what it is.
+    pub fn take(&mut self) -> bool {
+        let Some(message) = self.next() else {
+            return false;
+        };
+        let id = message["id"].as_u64();
+        match (id, message.get("method").and_then(Value::as_str)) {
+            (Some(_), Some("elicitation/create")) => {
+                self.questions.push(message["params"].clone());
+                let result = self.consent.clone().expect("nobody is there to be asked");
+                self.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}));
+            }
+            (Some(id), None) => {
+                assert!(self.answers.insert(id, message).is_none(), "two answers to {id}");
+            }
+            _ => self.told.push(message),
+        }
+        true
+    }
+
+    /// Waits for the answer to a request, whatever it is.
+    pub fn answer(&mut self, id: u64) -> Value {
+        loop {
+            if let Some(answer) = self.answers.remove(&id) {
+                return answer;
+            }
+            assert!(self.take(), "the server ended without answering {id}");
+        }
+    }
+
+    /// Whether an answer has come.
+    pub fn has_answer(&self, id: u64) -> bool {
+        self.answers.contains_key(&id)
+    }
+
+    /// A request that works.
+    #[track_caller]
+    pub fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.begin(method, params);
+        let answer = self.answer(id);
+        assert!(answer.get("error").is_none(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    /// A request that is refused by the protocol.
+    #[track_caller]
+    pub fn refused(&mut self, method: &str, params: Value) -> Value {
+        let id = self.begin(method, params);
+        let answer = self.answer(id);
+        assert!(answer.get("result").is_none(), "{method}: {answer}");
+        answer["error"].clone()
+    }
+
+    /// A call, whatever comes of it: the object, which stands there twice, and whether it is a failure.
+    pub fn outcome(&mut self, name: &str, arguments: Value) -> (Value, bool) {
+        let id = self.begin_call(name, arguments);
+        let answer = self.answer(id);
+        outcome_of(&answer)
+    }
+
+    /// A call that works; gives the whole object.
+    #[track_caller]
+    pub fn call(&mut self, name: &str, arguments: Value) -> Value {
+        let (object, is_error) = self.outcome(name, arguments);
+        assert!(!is_error, "{name}: {object}");
+        object
+    }
+
+    /// A call that fails with this code; gives the whole object.
+    #[track_caller]
+    pub fn fails(&mut self, name: &str, arguments: Value, code: &str) -> Value {
+        let (object, is_error) = self.outcome(name, arguments);
+        assert!(is_error, "{name}: {object}");
+        assert_eq!(
+            (object["status"].as_str(), object["code"].as_str()),
+            (Some("error"), Some(code)),
+            "{object}"
+        );
+        assert!(object["hints"][0].is_string(), "no hint: {object}");
+        object
+    }
+
+    /// Waits until the server has told this, and forgets everything told.
+    pub fn wait_for(&mut self, method: &str) -> Value {
+        loop {
+            if let Some(index) = self.told.iter().position(|told| told["method"] == method) {
+                let found = self.told.swap_remove(index);
+                self.told.clear();
+                return found;
+            }
+            assert!(self.take(), "the server ended without telling {method}");
+        }
+    }
+
+    /// Stops talking, and waits for the server to end.
+    pub fn end(&mut self) -> std::process::ExitStatus {
+        self.input = None;
+        while self.take() {}
+        self.process.wait().expect("an end")
+    }
+
+    /// Goes away without a word, leaving the process behind; gives it.
+    pub fn vanish(mut self) -> std::process::ExitStatus {
+        self.input = None;
+        // The reader's end closes when this process's copy does.
+        drop(std::mem::replace(&mut self.lines, mpsc::channel().1));
+        self.process.wait().expect("an end")
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.input = None;
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn read(output: ChildStdout, sender: &mpsc::Sender<Value>) {
+    for line in BufReader::new(output).lines() {
+        let Ok(line) = line else {
+            return;
+        };
+        let message = serde_json::from_str(&line).unwrap_or_else(|_| json!({"garbage": line}));
+        if sender.send(message).is_err() {
+            return;
+        }
+    }
+}
+
+/// The object of an answer to a call, and whether it is a failure.
+#[track_caller]
+pub fn outcome_of(answer: &Value) -> (Value, bool) {
+    let result = &answer["result"];
+    assert!(result.is_object(), "{answer}");
+    let text = result["content"][0]["text"].as_str().expect("a text");
+    let object: Value = serde_json::from_str(text).expect("JSON in the text");
+    assert_eq!(object, result["structuredContent"]);
+    assert_eq!(result["content"].as_array().map(Vec::len), Some(1));
+    (object, result["isError"].as_bool().expect("a verdict"))
+}

@@ -1,0 +1,196 @@
+//! What agents may do only with somebody's consent: signing, and trusting a key.
+
+use serde_json::{Value, json};
+
+use crate::mcp_client::Client;
+use crate::running::{answer, function};
+use crate::support::{User, differences, text};
+
+fn policy(user: &User, settings: &str) {
+    user.write_user(
+        "config/config.yaml",
+        format!("version: \"1.0.0\"\ncategory: \"\"\nmcp:\n  {settings}\n"),
+    );
+    user.ok(["sign", "config", "config", "--space", "user"]);
+}
+
+fn yes() -> Value {
+    json!({"action": "accept", "content": {"agree": true}})
+}
+
+fn unsigned(user: &User) -> Value {
+    user.write("tools/team/new.py", rye_test::tool("team", "A new one"));
+    json!({"item_id": "tool:team/new"})
+}
+
+#[test]
+fn signing_is_allowed_unless_policy_says_otherwise() {
+    let user = User::ready();
+    let named = unsigned(&user);
+    let mut client = Client::ready(&user);
+    client.call("rye_sign", named.clone());
+    client.call("rye_load", named);
+}
+
+#[test]
+fn a_policy_of_deny_stops_signing_and_signed_copies() {
+    let user = User::ready();
+    policy(&user, "sign: deny");
+    let named = unsigned(&user);
+    let mut client = Client::asking(&user, yes());
+    let before = user.snapshot();
+    client.fails("rye_sign", named, "RYE1001");
+    client.fails("rye_sign", json!({"item_type": "tool", "item_id": "**"}), "RYE1001");
+    client.fails("rye_load", json!({"item_id": "tool:examples/hello", "destination": "user"}), "RYE1001");
+    assert!(client.questions.is_empty());
+    assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
+}
+
+#[test]
+fn a_policy_of_ask_asks_the_user_and_only_a_yes_counts() {
+    let user = User::ready();
+    policy(&user, "sign: ask");
+    let named = unsigned(&user);
+    let before = user.snapshot();
+    Client::ready(&user).fails("rye_sign", named.clone(), "RYE0105");
+    for no in [
+        json!({"action": "decline"}),
+        json!({"action": "cancel"}),
+        json!({"action": "accept", "content": {"agree": false}}),
+        json!({"action": "accept"}),
+    ] {
+        let mut client = Client::asking(&user, no);
+        client.fails("rye_sign", named.clone(), "RYE1002");
+        assert_eq!(client.questions.len(), 1);
+    }
+    assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
+    let mut client = Client::asking(&user, yes());
+    client.call("rye_sign", named.clone());
+    assert!(text(&client.questions[0]["message"]).contains("team/new"), "{:?}", client.questions);
+    client.call("rye_load", named);
+}
+
+#[test]
+fn a_project_cannot_change_the_policy() {
+    let user = User::ready();
+    policy(&user, "sign: deny");
+    user.write("config/config.yaml", "version: \"1.0.0\"\ncategory: \"\"\nmcp:\n  sign: allow\n");
+    user.ok(["sign", "config", "config", "--space", "project"]);
+    let named = unsigned(&user);
+    let mut client = Client::ready(&user);
+    client.fails("rye_sign", named, "RYE1001");
+    client.wait_for("notifications/message");
+}
+
+#[test]
+fn config_and_identities_are_never_signed() {
+    let user = User::ready();
+    user.write("config/config.yaml", "search:\n  limit: 3\n");
+    let stranger = User::ready();
+    let document = std::fs::read_to_string(stranger.identity()).expect("a document");
+    let unsigned: String = document.lines().skip(1).map(|line| format!("{line}\n")).collect();
+    let path = format!("config/keys/trusted/{}.toml", stranger.fingerprint());
+    user.write(&path, unsigned);
+    let mut client = Client::asking(&user, yes());
+    let before = user.snapshot();
+    let identity = format!("keys/trusted/{}", stranger.fingerprint());
+    for id in ["config", "*", "**", identity.as_str()] {
+        client.fails("rye_sign", json!({"item_type": "config", "item_id": id}), "RYE1001");
+        client.fails("rye_sign", json!({"item_id": format!("config:{id}")}), "RYE1001");
+    }
+    for (kind, id) in [("tool", "../config/config"), ("knowledge", "../config/keys/trusted/x")] {
+        client.fails("rye_sign", json!({"item_type": kind, "item_id": id}), "RYE0101");
+    }
+    assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
+}
+
+#[test]
+fn signing_over_mcp_refreshes_no_lockfile() {
+    let user = User::ready();
+    function(&user, "pinned", "return 1");
+    answer(&user, "pinned", &[]);
+    let text = crate::running::function_text("", "return 2");
+    user.write("tools/team/pinned.py", text);
+    let mut client = Client::ready(&user);
+    client.call("rye_sign", json!({"item_id": "tool:team/pinned"}));
+    client.fails("rye_execute", json!({"item_id": "tool:team/pinned"}), "RYE0501");
+}
+
+/// A project with a tool signed by a stranger, whose document lies in the project.
+fn introduced() -> (User, String) {
+    let stranger = User::ready();
+    function(&stranger, "foreign", "return 7");
+    let user = User::ready();
+    user.write("tools/team/foreign.py", stranger.read("tools/team/foreign.py"));
+    let fingerprint = stranger.fingerprint();
+    let document = std::fs::read(stranger.identity()).expect("a document");
+    user.write(&format!("config/keys/trusted/{fingerprint}.toml"), document);
+    (user, fingerprint)
+}
+
+#[test]
+fn the_user_is_asked_whether_to_trust_a_projects_key() {
+    let (user, fingerprint) = introduced();
+    let named = json!({"item_id": "tool:team/foreign"});
+    let before = user.snapshot();
+    Client::ready(&user).fails("rye_execute", named.clone(), "RYE0404");
+    Client::asking(&user, json!({"action": "decline"})).fails("rye_execute", named.clone(), "RYE1002");
+    assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
+
+    let mut client = Client::asking(&user, yes());
+    assert_eq!(client.call("rye_execute", named.clone())["data"], 7);
+    assert_eq!(client.questions.len(), 1);
+    assert!(text(&client.questions[0]["message"]).contains(&fingerprint));
+    client.call("rye_load", named);
+    assert_eq!(client.questions.len(), 1, "asked once");
+    // For this project alone.
+    let shown = user.data(["keys", "show", &fingerprint]);
+    assert_eq!(shown["projects"], json!([user.project().display().to_string()]), "{shown}");
+}
+
+#[test]
+fn nobody_is_asked_to_trust_a_key_when_policy_denies_it_or_it_names_nobody() {
+    let (user, fingerprint) = introduced();
+    let named = json!({"item_id": "tool:team/foreign"});
+    policy(&user, "trust: deny");
+    let mut client = Client::asking(&user, yes());
+    client.fails("rye_execute", named.clone(), "RYE0404");
+    policy(&user, "trust: ask");
+    std::fs::remove_file(user.project().join(format!(".ai/config/keys/trusted/{fingerprint}.toml")))
+        .expect("gone");
+    client.fails("rye_execute", named, "RYE0404");
+    assert!(client.questions.is_empty());
+}
+
+#[test]
+fn the_newer_protocol_asks_by_an_answer_that_comes_again() {
+    let user = User::ready();
+    policy(&user, "sign: ask");
+    let named = unsigned(&user);
+    let mut client = Client::silent(&user, &[]);
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+    });
+    let call = |more: Value| {
+        let mut params = json!({"name": "rye_sign", "arguments": named, "_meta": meta});
+        params.as_object_mut().expect("params").extend(more.as_object().expect("more").clone());
+        params
+    };
+    let asked = client.request("tools/call", call(json!({})));
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let state = text(&asked["requestState"]);
+    let no = json!({"inputResponses": {"consent": {"action": "decline"}}, "requestState": state});
+    let refused = client.request("tools/call", call(no));
+    assert_eq!(
+        (refused["isError"].as_bool(), &refused["structuredContent"]["code"]),
+        (Some(true), &json!("RYE1002"))
+    );
+    // A yes to something else is no yes.
+    let other = json!({"inputResponses": {"consent": yes()}, "requestState": "0".repeat(64)});
+    assert_eq!(client.request("tools/call", call(other))["resultType"], "input_required");
+    let agreed = json!({"inputResponses": {"consent": yes()}, "requestState": state});
+    let signed = client.request("tools/call", call(agreed));
+    assert_eq!(signed["structuredContent"]["status"], "success", "{signed}");
+}

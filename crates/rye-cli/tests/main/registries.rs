@@ -1,0 +1,250 @@
+//! Bundles to and from OCI registries: what was verified goes out, what does not verify is not kept, and logins are those
+//! of docker and podman.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::{User, run, snapshot, text};
+
+#[path = "../../../rye-bundle/src/registry/tests/fake.rs"]
+mod fake;
+
+use fake::{Registry, answer};
+
+/// Somebody who has made a bundle: its folder, in the project.
+fn maker() -> (User, String) {
+    let user = User::ready();
+    user.signed_tool("hello", "Says hello");
+    user.ok(["bundle", "create", "team-tools", "--version", "1.0.0", "--category", "team"]);
+    (user, "team-tools-1.0.0".to_owned())
+}
+
+fn reference(registry: &Registry, rest: &str) -> String {
+    format!("oci://{}", registry.reference(rest))
+}
+
+fn push(user: &User, bundle: &str, registry: &Registry, tag: &str) -> Value {
+    user.data(["bundle", "push", bundle, &reference(registry, &format!("team/tools:{tag}"))])
+}
+
+/// A registry that wants a password: ada, hunter2.
+fn locked() -> Registry {
+    Registry::start(Box::new(|asked, _| {
+        let is_known = asked.header("authorization") == Some("Basic YWRhOmh1bnRlcjI=");
+        (!is_known).then(|| answer("401 Unauthorized", &[("WWW-Authenticate", "Basic realm=\"x\"")], ""))
+    }))
+}
+
+fn log_in(user: &User, login: &Value) -> PathBuf {
+    user.world.write("home/.docker/config.json", login.to_string())
+}
+
+fn host(registry: &Registry) -> String {
+    registry.address.to_string()
+}
+
+#[test]
+fn a_bundle_goes_out_and_comes_back_the_same() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let pushed = push(&user, &bundle, &registry, "1.0.0");
+    assert_eq!(
+        (&pushed["bundle_id"], &pushed["version"], &pushed["signer"]),
+        (&json!("team-tools"), &json!("1.0.0"), &json!(user.fingerprint()))
+    );
+    assert_eq!(
+        text(&pushed["pinned"]),
+        reference(&registry, &format!("team/tools@{}", text(&pushed["digest"])))
+    );
+    let stranger = User::ready();
+    let kept = stranger.data(["bundle", "pull", &text(&pushed["pinned"]), "--out", "back"]);
+    assert_eq!(
+        snapshot(&stranger.project().join("back")).len(),
+        snapshot(&user.project().join(&bundle)).len()
+    );
+    assert_eq!(
+        fs::read(stranger.project().join("back/.ai/tools/team/hello.py")).expect("a tool"),
+        user.read("tools/team/hello.py")
+    );
+    let verification = &kept["verification"];
+    assert_eq!((&verification["status"], &verification["approved"]), (&json!("verified"), &json!(false)));
+    stranger.ok(["bundle", "pull", &text(&pushed["reference"])]);
+    assert!(stranger.project().join("team-tools-1.0.0.tar.zst").is_file());
+    stranger.ok(["bundle", "push", "team-tools-1.0.0.tar.zst", &reference(&registry, "team/tools:copy")]);
+    let looked = stranger.data(["bundle", "inspect", &reference(&registry, "team/tools:copy")]);
+    assert_eq!((&looked["digest"], &looked["approved"]), (&pushed["digest"], &json!(false)));
+    assert_eq!(user.data(["bundle", "inspect", &text(&pushed["pinned"])])["approved"], true);
+}
+
+#[test]
+fn what_is_there_is_not_written_over() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let pushed = push(&user, &bundle, &registry, "1.0.0");
+    user.refused(["bundle", "pull", &text(&pushed["reference"]), "--out", &bundle], 2, "RYE0104");
+    user.ok(["bundle", "pull", &text(&pushed["reference"])]);
+    user.refused(["bundle", "pull", &text(&pushed["reference"])], 2, "RYE0104");
+}
+
+#[test]
+fn a_bundle_that_does_not_verify_is_neither_pushed_nor_kept() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let pushed = push(&user, &bundle, &registry, "1.0.0");
+    let tool = user.project().join(&bundle).join(".ai/tools/team/hello.py");
+    let changed = format!("{}# more\n", fs::read_to_string(&tool).expect("a tool"));
+    fs::write(&tool, changed).expect("changed");
+    let before = registry.asked().len();
+    user.refused(["bundle", "push", &bundle, &reference(&registry, "team/tools:2")], 4, "RYE0603");
+    assert_eq!(registry.asked().len(), before);
+    // Somebody with access to the registry swaps the archive for one that they made.
+    let other = User::ready();
+    other.signed_tool("hello", "Says something else");
+    other.ok(["bundle", "create", "team-tools", "--version", "1.0.0", "--category", "team"]);
+    let evil = Registry::honest();
+    push(&other, "team-tools-1.0.0", &evil, "1.0.0");
+    let (stolen, theirs) = {
+        let store = evil.store.lock().expect("the store");
+        let index: Value = serde_json::from_slice(&store.manifests["1.0.0"]).expect("JSON");
+        let archive = index["layers"][1].clone();
+        (archive.clone(), store.blobs[archive["digest"].as_str().expect("a digest")].clone())
+    };
+    let mut store = registry.store.lock().expect("the store");
+    let mut index: Value = serde_json::from_slice(&store.manifests["1.0.0"]).expect("JSON");
+    index["layers"][1] = stolen.clone();
+    store.blobs.insert(text(&stolen["digest"]), theirs);
+    store.manifests.insert("1.0.0".to_owned(), index.to_string().into_bytes());
+    drop(store);
+    let stranger = User::ready();
+    let refusal =
+        stranger.refused(["bundle", "pull", &text(&pushed["reference"]), "--out", "back"], 4, "RYE0626");
+    assert!(text(&refusal["error"]).contains("holds another manifest"), "{refusal}");
+    let install = ["install", &text(&pushed["reference"]), "--yes", "--trust", &other.fingerprint()];
+    stranger.refused(install, 4, "RYE0626");
+    // By the digest it is still the one that was pushed.
+    stranger.ok(["bundle", "pull", &text(&pushed["pinned"]), "--out", "back"]);
+}
+
+#[test]
+fn an_installation_remembers_the_digest() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let pushed = push(&user, &bundle, &registry, "1.0.0");
+    let stranger = User::ready();
+    let source = text(&pushed["reference"]);
+    stranger.refused(["install", &source, "--yes"], 4, "RYE0615");
+    stranger.ok(["install", &source, "--yes", "--trust", &user.fingerprint()]);
+    let lock: Value =
+        serde_json::from_slice(&stranger.read("bundles/team-tools/.bundle-lock.json")).expect("JSON");
+    assert_eq!((&lock["source"], &lock["source_digest"]), (&json!(source), &pushed["digest"]));
+    stranger.data(["load", "tool", "team/hello"]);
+}
+
+#[test]
+fn logins_of_docker_and_podman_count() {
+    let ((user, bundle), registry) = (maker(), locked());
+    let target = reference(&registry, "team/tools:1");
+    let refusal = user.refused(["bundle", "push", &bundle, &target], 5, "RYE0622");
+    assert_eq!(text(&refusal["hints"][0]), format!("log in first: docker login {}", registry.address));
+    let file = log_in(&user, &json!({"auths": {host(&registry): {"auth": "YWRhOndyb25n"}}}));
+    let refusal = user.refused(["bundle", "push", &bundle, &target], 5, "RYE0622");
+    assert!(text(&refusal["hints"][0]).starts_with("your login is not accepted there"), "{refusal}");
+    assert!(!refusal.to_string().contains("wrong"), "{refusal}");
+    log_in(&user, &json!({"auths": {host(&registry): {"auth": "YWRhOmh1bnRlcjI="}}}));
+    user.ok(["bundle", "push", &bundle, &target]);
+    fs::remove_file(file).expect("removed");
+    let auth = json!({"auths": {host(&registry): {"auth": "YWRhOmh1bnRlcjI="}}});
+    user.world.write("home/.config/containers/auth.json", auth.to_string());
+    user.ok(["bundle", "pull", &target]);
+    let elsewhere = user.world.write("elsewhere/config.json", "not JSON");
+    let mut command = user.command();
+    command.env("DOCKER_CONFIG", elsewhere.parent().expect("a folder"));
+    user.refused_by(command.args(["--json", "bundle", "pull", &target, "--out", "x"]), 1, "RYE0623");
+}
+
+fn helper(folder: &Path, name: &str, script: &str) {
+    fs::create_dir_all(folder).expect("a folder");
+    let path = folder.join(format!("docker-credential-{name}"));
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a helper");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a program");
+}
+
+#[test]
+fn credential_helpers_are_asked_and_their_failures_hold_no_secret() {
+    let ((user, bundle), registry) = (maker(), locked());
+    let target = reference(&registry, "team/tools:1");
+    let programs = user.world.path().join("programs");
+    let wanted = host(&registry);
+    helper(
+        &programs,
+        "good",
+        &format!(
+            "read server; [ \"$1 $server\" = \"get {wanted}\" ] && echo '{{\"Username\":\"ada\",\"Secret\":\"hunter2\"}}'"
+        ),
+    );
+    helper(&programs, "empty", "echo 'credentials not found in native keychain'; exit 1");
+    helper(&programs, "bad", "echo 'hunter2'; echo hunter2 >&2; exit 3");
+    let path = format!("{}:/usr/bin:/bin", programs.display());
+    let with = |name: &str, out: &str| {
+        log_in(&user, &json!({"credHelpers": {host(&registry): name}}));
+        let mut command = user.command();
+        command.env("PATH", &path).args(["--json", "bundle", "push", &bundle, &target]);
+        let run = run(&mut command);
+        assert!(!format!("{run}").contains("hunter2"), "{run}");
+        assert!(format!("{run}").contains(out), "{run}");
+    };
+    with("good", "\"status\":\"success\"");
+    with("empty", "log in first: docker login");
+    with("bad", "ended with exit code 3");
+    with("absent", "`docker-credential-absent` was not found");
+    with("../bad", "its name is no name of a program");
+}
+
+#[test]
+fn what_cannot_be_had_is_said_by_its_own_code() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    push(&user, &bundle, &registry, "1");
+    user.refused(["bundle", "pull", &reference(&registry, "team/tools:2")], 3, "RYE0624");
+    user.refused(["bundle", "pull", "https://a.example/b"], 2, "RYE0104");
+    user.refused(["bundle", "pull", "oci://../x"], 2, "RYE0104");
+    user.refused(["install", "oci://a/b", "--yes"], 2, "RYE0104");
+    let pinned = reference(&registry, &format!("team/tools@sha256:{}", "0".repeat(64)));
+    user.refused(["bundle", "push", &bundle, &pinned], 2, "RYE0104");
+    user.refused(["bundle", "push", "absent", &reference(&registry, "team/tools:2")], 3, "RYE0601");
+    let address = registry.address;
+    registry.store.lock().expect("the store").manifests.insert("1".to_owned(), b"{}".to_vec());
+    user.refused(["bundle", "pull", &reference(&registry, "team/tools:1")], 9, "RYE0625");
+    drop(registry);
+    let refusal = user.refused(["bundle", "pull", &format!("oci://{address}/team/tools:1")], 1, "RYE0621");
+    assert!(text(&refusal["error"]).contains("no connection to `http://127.0.0.1"), "{refusal}");
+}
+
+#[test]
+fn a_transfer_leaves_nothing_in_the_cache() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let pushed = push(&user, &bundle, &registry, "1");
+    user.ok(["bundle", "pull", &text(&pushed["reference"])]);
+    user.run(["bundle", "pull", &reference(&registry, "team/tools:2")]);
+    let staging = user.world.cache().join("rye/registry");
+    assert_eq!(fs::read_dir(staging).expect("the staging folder").count(), 0);
+}
+
+#[test]
+fn a_configured_bundle_is_pushed_by_its_id_and_an_installed_one_is_not() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let folder = user.project().join(&bundle);
+    let config =
+        format!("version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  paths: [\"{}\"]\n", folder.display());
+    user.write_user("config/config.yaml", config);
+    let by_path = push(&user, &format!("./{bundle}"), &registry, "1");
+    let by_id = push(&user, "team-tools", &registry, "2");
+    assert_eq!(by_id["digest"], by_path["digest"]);
+    let stranger = User::ready();
+    let source = text(&by_path["reference"]);
+    stranger.ok(["install", &source, "--yes", "--trust", &user.fingerprint()]);
+    let refusal = stranger.refused(
+        ["bundle", "push", "team-tools", &reference(&registry, "team/tools:3")],
+        2,
+        "RYE0104",
+    );
+    assert!(text(&refusal["error"]).contains("lies among other files"), "{refusal}");
+}

@@ -1,0 +1,207 @@
+//! Which bundle a user means: a folder, an archive, or the id of one that is installed, configured or inside the binary.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lillux::file::TemporaryFolder;
+use rye_bundle::verify::{self, Scope, Target};
+use rye_item::text::one_line;
+use rye_item::{BundleId, Space};
+use rye_space::bundle::{Bundle, Origin, choose_manifest};
+use rye_space::installed::{self, Installed};
+use rye_space::{AI_FOLDER, ManifestFile, roots};
+use rye_trust::Identity;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// A bundle that was found, with its manifest.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Where its files are.
+    pub origin: Origin,
+    /// Its manifest.
+    pub manifest: ManifestFile,
+    /// How it lies there.
+    pub scope: Scope,
+    /// The space it is part of; `None` for a folder that was named.
+    pub space: Option<Space>,
+    /// Whose keys vouch for it, beside those the user trusts.
+    pub vouchers: Vec<Identity>,
+    /// The archive it came in, with the folder that holds its files meanwhile.
+    unpacked: Option<Arc<(PathBuf, TemporaryFolder)>>,
+}
+
+impl Found {
+    /// What is judged.
+    #[must_use]
+    pub fn target(&self) -> Target<'_> {
+        Target { origin: &self.origin, manifest: &self.manifest, vouchers: &self.vouchers, scope: self.scope }
+    }
+
+    /// Where it is, for showing.
+    #[must_use]
+    pub fn place(&self) -> PathBuf {
+        match (&self.unpacked, &self.origin) {
+            (Some(unpacked), _) => unpacked.0.clone(),
+            (None, Origin::Embedded(embedded)) => PathBuf::from(format!("<{}>", embedded.id)),
+            (None, Origin::Folder(folder)) => folder.clone(),
+        }
+    }
+}
+
+/// Finds the bundle that `word` names: a path from `folder` on if it looks like one, else an id, else the name of a
+/// folder or an archive.
+///
+/// # Errors
+/// When there is none, or it has no manifest.
+pub fn find(engine: &Engine, word: &str, folder: &Path) -> Result<Found> {
+    let is_path = word.contains('/') || word == "." || word == "..";
+    let path = folder.join(word);
+    match find_id(engine, word) {
+        Some(found) if !is_path => found,
+        Some(_) | None if is_archive(&path) => find_archive(engine, &path),
+        Some(_) | None if path.exists() => find_folder(engine, &path),
+        Some(_) | None if is_path => {
+            Err(Error::new(Code::PathNotFound, format!("`{}` does not exist", one_line(word)))
+                .hint("name a folder that holds `.ai`, or the id of a bundle: rye bundle list"))
+        }
+        Some(_) | None => Err(no_bundle(word)),
+    }
+}
+
+/// Finds the bundle with the id `word`.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn by_id(engine: &Engine, word: &str) -> Result<Found> {
+    find_id(engine, word).unwrap_or_else(|| Err(no_bundle(word)))
+}
+
+/// Whether the path is a file that is no manifest: its bytes tell later what it is.
+fn is_archive(path: &Path) -> bool {
+    path.is_file() && path.extension().is_none_or(|extension| extension != "yaml")
+}
+
+fn find_archive(engine: &Engine, path: &Path) -> Result<Found> {
+    let (held, _) = crate::verbs::install::bring(engine, path)?;
+    let found = find_folder(engine, &crate::verbs::install::folder_of(&held))?;
+    Ok(Found { unpacked: Some(Arc::new((path.to_owned(), held))), ..found })
+}
+
+fn no_bundle(word: &str) -> Error {
+    Error::new(Code::NoBundle, format!("no bundle is called `{}`", one_line(word)))
+        .hint("rye bundle list names them; a folder is named by its path: ./folder")
+}
+
+/// The bundle `id` where it counts first: installed in the project, in user space, then the system space.
+fn find_id(engine: &Engine, word: &str) -> Option<Result<Found>> {
+    let id = &BundleId::new(word).ok()?;
+    let workspace = &engine.workspace;
+    let spaces =
+        [(workspace.roots.project_ai(), Space::Project), (Some(workspace.roots.user_ai()), Space::User)];
+    for (ai, space) in spaces {
+        if let Some(ai) = ai
+            && installed::ids_in(&ai).contains(id)
+        {
+            return Some(of_installed(engine, &Installed::read(&ai, &space, id)));
+        }
+    }
+    let mut bundles = workspace.spaces.bundles().iter().chain(&workspace.rivals).chain(&workspace.available);
+    bundles.find(|bundle| bundle.id == *id).map(of_system)
+}
+
+fn of_installed(engine: &Engine, installed: &Installed) -> Result<Found> {
+    let manifest = installed.manifest.clone().map_err(|why| {
+        Error::new(Code::NoManifest, format!("the manifest of `{}` cannot be read: {why}", installed.id))
+            .hint("install the bundle again")
+    })?;
+    // A pin goes before what the folder itself says; without one, the folder's own word is judged, and is no trust.
+    let pins = engine.workspace.approvals.pins_of(&installed.id);
+    let mut vouchers: Vec<Identity> =
+        pins.map(|pin| Identity::new(pin.key.clone(), installed.id.as_str())).collect();
+    if vouchers.is_empty() {
+        vouchers.extend(installed.signer());
+    }
+    Ok(Found {
+        origin: Origin::Folder(installed.ai.parent().unwrap_or(&installed.ai).to_owned()),
+        manifest,
+        scope: Scope::Installed,
+        space: Some(installed.space.clone()),
+        unpacked: None,
+        vouchers,
+    })
+}
+
+fn of_system(bundle: &Bundle) -> Result<Found> {
+    let manifest = match (&bundle.origin, &bundle.manifest) {
+        (_, Some(manifest)) => Some(manifest.clone()),
+        (Origin::Embedded(embedded), None) => embedded
+            .file(&rye_space::Manifest::location(&bundle.id))
+            .map(|bytes| ManifestFile::new(&bundle.id, bytes.to_vec())),
+        (Origin::Folder(_), None) => None,
+    };
+    Ok(Found {
+        manifest: manifest.ok_or_else(|| no_manifest(&bundle.id))?,
+        vouchers: verify::identities(&bundle.origin),
+        origin: bundle.origin.clone(),
+        scope: Scope::Standalone,
+        space: Some(Space::System(bundle.id.clone())),
+        unpacked: None,
+    })
+}
+
+fn no_manifest(what: &dyn std::fmt::Display) -> Error {
+    Error::new(Code::NoManifest, format!("`{what}` has no manifest"))
+        .hint("a manifest lies in `.ai/bundles/ID/manifest.yaml`; rye bundle create makes one")
+        .hint("without one, `rye verify --root DIR` judges its items one by one")
+}
+
+/// The bundle in a folder that holds `.ai/`; in a project or user space, the only one that is installed there.
+pub(crate) fn find_folder(engine: &Engine, path: &Path) -> Result<Found> {
+    let (real, wanted) = holder(&roots::real(path));
+    let ai = real.join(AI_FOLDER);
+    if !ai.is_dir() {
+        return Err(Error::new(Code::NoManifest, format!("`{}` holds no `.ai` folder", path.display()))
+            .hint("name the folder that contains `.ai`"));
+    }
+    let roots = &engine.workspace.roots;
+    let spaces = [(roots.project.clone(), Space::Project), (Some(roots.user.clone()), Space::User)];
+    for (root, space) in spaces {
+        if root.is_some_and(|root| roots::real(&root) == real) {
+            let mut ids = installed::ids_in(&ai);
+            ids.retain(|id| wanted.as_deref().is_none_or(|wanted| wanted == id.as_str()));
+            return match ids.as_slice() {
+                [] => Err(no_manifest(&path.display())),
+                [id] => of_installed(engine, &Installed::read(&ai, &space, id)),
+                several => {
+                    let ids = several.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                    Err(Error::new(Code::Ambiguous, format!("several bundles are installed here: {ids}"))
+                        .hint("name one by its id"))
+                }
+            };
+        }
+    }
+    let origin = Origin::Folder(real.clone());
+    let vouchers = verify::identities(&origin);
+    let manifest =
+        choose_manifest(&real, wanted.as_deref(), &vouchers).ok_or_else(|| no_manifest(&path.display()))?;
+    Ok(Found { origin, manifest, scope: Scope::Standalone, space: None, vouchers, unpacked: None })
+}
+
+/// The folder that holds `.ai/`, and the bundle that is meant if the path names its folder or its manifest: one of
+/// several in the same folder.
+fn holder(real: &Path) -> (PathBuf, Option<String>) {
+    let folder = if real.is_file() { real.parent().unwrap_or(real) } else { real };
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+    let parts: Vec<&Path> = folder.ancestors().take(4).collect();
+    match parts.as_slice() {
+        [own, bundles, ai, root]
+            if name(bundles).as_deref() == Some(installed::BUNDLES_FOLDER)
+                && name(ai).as_deref() == Some(AI_FOLDER) =>
+        {
+            ((*root).to_owned(), name(own))
+        }
+        _ => (real.to_owned(), None),
+    }
+}

@@ -1,0 +1,202 @@
+//! `bundle inspect`, `bundle sbom` and what `bundle run` executes: what is in a bundle.
+
+use std::collections::BTreeMap;
+
+use lillux::Digest;
+use rye_bundle::capabilities::Capabilities;
+use rye_bundle::contents::{self, File};
+use rye_bundle::create::resolve_entrypoint;
+use rye_bundle::sbom::{self, Bill};
+use rye_bundle::verify::Judge;
+use rye_item::{ItemRef, ItemType};
+use rye_space::Manifest;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Found;
+use super::find::by_id;
+use super::judge::{self, Judged, max_bytes};
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// What a bundle is and holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspected {
+    /// What it says it is.
+    pub bundle: About,
+    /// Its files.
+    pub files: Vec<FileRow>,
+    /// How many there are.
+    pub file_count: usize,
+    /// How many of each type.
+    pub files_by_type: BTreeMap<&'static str, usize>,
+    /// Bytes of all files together.
+    pub size: u64,
+    /// What its items ask for.
+    pub capabilities: Capabilities,
+    /// Whether it is what its maker signed.
+    pub verification: Judged,
+}
+
+/// The head of a manifest.
+#[derive(Clone, Debug, Serialize)]
+pub struct About {
+    /// The bundle.
+    pub id: String,
+    /// Its version.
+    pub version: String,
+    /// What `rye bundle run` executes.
+    pub entrypoint: Option<String>,
+    /// What it is for.
+    pub description: String,
+    /// When it was made.
+    pub created_at: Option<String>,
+    /// The id prefixes its items have.
+    pub categories: Vec<String>,
+    /// The digest of the manifest's bytes.
+    pub manifest_hash: Digest,
+}
+
+/// One file.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileRow {
+    /// Its path.
+    pub path: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// Its id, if it is an item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item_id: Option<String>,
+    /// Bytes.
+    pub size: u64,
+    /// Whether it carries its own signature.
+    pub inline_signed: bool,
+}
+
+fn manifest_of(found: &Found) -> Result<&Manifest> {
+    found.manifest.manifest().map_err(|problems| {
+        let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        Error::new(Code::BundleFailed, format!("the manifest of `{}` cannot be read", found.manifest.id()))
+            .detail("problems", list)
+            .hint("get the bundle again, or tell its maker")
+    })
+}
+
+fn files_of(engine: &Engine, found: &Found) -> Vec<File> {
+    let judge = Judge {
+        keys: &engine.workspace.keys,
+        extractors: engine.workspace.spaces.extractors(),
+        limit: max_bytes(engine),
+    };
+    contents::read_all(found.target(), judge)
+}
+
+/// What a bundle is and holds. Files that are not what the manifest says are left out, and named in `verification`.
+///
+/// # Errors
+/// When its manifest cannot be read.
+pub fn inspect(engine: &Engine, found: &Found) -> Result<Inspected> {
+    let manifest = manifest_of(found)?;
+    let files = files_of(engine, found);
+    let mut files_by_type = BTreeMap::new();
+    files.iter().for_each(|file| *files_by_type.entry(file.kind).or_insert(0) += 1);
+    Ok(Inspected {
+        bundle: About {
+            id: manifest.id.to_string(),
+            version: manifest.version.to_string(),
+            entrypoint: manifest.entrypoint.as_ref().map(ToString::to_string),
+            description: rye_item::text::one_line(&manifest.description),
+            created_at: manifest.created_at.as_ref().map(ToString::to_string),
+            categories: manifest.categories.clone(),
+            manifest_hash: found.manifest.hash(),
+        },
+        file_count: files.len(),
+        files_by_type,
+        size: files.iter().map(|file| file.size).sum(),
+        capabilities: Capabilities::of(&files),
+        files: files
+            .iter()
+            .map(|file| FileRow {
+                path: file.path.to_string(),
+                kind: file.kind,
+                item_id: file.item.as_ref().map(|item| item.id.to_string()),
+                size: file.size,
+                inline_signed: file.signer.is_some(),
+            })
+            .collect(),
+        verification: judge::verify(engine, found, &|_, _| {}),
+    })
+}
+
+/// The bundle's bill of materials (CycloneDX 1.6). Only of a bundle that is what its maker signed: a bill of other
+/// files would be worth nothing.
+///
+/// # Errors
+/// When the bundle does not verify.
+pub fn sbom(engine: &Engine, found: &Found) -> Result<Value> {
+    let manifest = manifest_of(found)?;
+    let judged = judge::verify(engine, found, &|_, _| {});
+    if let Some(error) = judged.failure() {
+        return Err(error);
+    }
+    let files = files_of(engine, found);
+    Ok(sbom::bill(Bill {
+        manifest,
+        manifest_hash: &found.manifest.hash(),
+        signer: judged.report.signer.as_ref(),
+        files: &files,
+        maker_version: env!("CARGO_PKG_VERSION"),
+    }))
+}
+
+/// The item `rye bundle run ID` executes: the entrypoint, if the bundle is part of a space and that is where the item
+/// is found.
+///
+/// # Errors
+/// When there is no such bundle, it has no entrypoint, or another item stands in its way.
+pub fn entrypoint(engine: &Engine, id: &str) -> Result<ItemRef> {
+    let found = by_id(engine, id)?;
+    let manifest = manifest_of(&found)?;
+    let Some(wanted) = &manifest.entrypoint else {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            format!("the bundle `{}` has no entrypoint", manifest.id),
+        )
+        .hint(format!("see what it holds: rye bundle inspect {}", manifest.id)));
+    };
+    let extractors = engine.workspace.spaces.extractors();
+    let item = resolve_entrypoint(wanted, manifest.files.keys(), extractors)
+        .map_err(|why| Error::new(Code::BundleFailed, why).hint("tell the bundle's maker"))?;
+    let places = engine.workspace.spaces.places(&item);
+    let first = places.iter().find(|place| place.is_found);
+    match (first, &found.space) {
+        (Some(place), Some(space)) if place.space == *space => Ok(item),
+        (Some(place), _) => Err(Error::new(
+            Code::Ambiguous,
+            format!(
+                "{item} of {} space stands before the entrypoint of the bundle `{}`",
+                place.space, manifest.id
+            ),
+        )
+        .of(&item)
+        .hint(format!("run that one by its name: rye execute {} {}", item.item_type, item.id))),
+        (None, _) => Err(Error::new(
+            Code::NotFound,
+            format!("the entrypoint {item} of the bundle `{}` is not there", manifest.id),
+        )
+        .of(&item)
+        .hint(format!("rye bundle verify {}", manifest.id))),
+    }
+}
+
+/// The word for a file's type, in the plural.
+#[must_use]
+pub fn plural(kind: &str, count: usize) -> String {
+    match (kind, count) {
+        (_, 1) => format!("1 {kind}"),
+        (word, _) if word == ItemType::Knowledge.as_str() => format!("{count} knowledge entries"),
+        (word, _) if word == ItemType::Config.as_str() => format!("{count} configs"),
+        (word, _) => format!("{count} {word}s"),
+    }
+}

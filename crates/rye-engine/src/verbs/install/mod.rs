@@ -1,0 +1,115 @@
+//! `install`, `uninstall` and `bundle rollback`: what would change is worked out and shown first; only then, with the
+//! user's word, is it done.
+
+mod commit;
+mod failures;
+mod prepare;
+mod recovery;
+mod target;
+mod trust;
+mod uninstall;
+
+use std::path::PathBuf;
+
+use lillux::Fingerprint;
+use rye_bundle::capabilities::Capabilities;
+use rye_bundle::install::Plan;
+use rye_item::space::Tier;
+use serde::Serialize;
+
+pub use commit::{Installed, install};
+pub use prepare::{Prepared, prepare, prepare_rollback};
+pub(crate) use prepare::{bring, folder_of};
+pub(crate) use recovery::recover;
+pub use rye_bundle::install::{Action, Preference, Row};
+pub use trust::Signer;
+pub use uninstall::{Uninstalled, uninstall};
+
+/// Where a bundle comes from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// A folder that holds `.ai/`, or an archive.
+    pub path: PathBuf,
+    /// What the user called it.
+    pub name: String,
+    /// What it is known by where it was fetched from: `sha256:…`.
+    pub digest: Option<String>,
+}
+
+/// How to install.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Into which space.
+    pub space: Tier,
+    /// Whether files that nobody installed may be overwritten; a backup is kept.
+    pub force: bool,
+    /// Whose version of a file that was changed here stays.
+    pub preference: Preference,
+    /// The signer the user named.
+    pub trust: Option<Fingerprint>,
+    /// Whether a version older than one seen before is welcome.
+    pub allows_downgrade: bool,
+}
+
+/// How many files have which fate.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Counts {
+    /// New.
+    pub added: usize,
+    /// In place of what the last version brought.
+    pub replaced: usize,
+    /// There already.
+    pub unchanged: usize,
+    /// No longer part of the bundle.
+    pub removed: usize,
+    /// Changed here, and left as they are.
+    pub kept: usize,
+    /// Written or removed over something that was made or changed here; a backup is kept.
+    pub overwritten: usize,
+}
+
+impl Counts {
+    fn of(plan: &Plan) -> Self {
+        Self {
+            added: plan.count(Action::Add),
+            replaced: plan.count(Action::Replace),
+            unchanged: plan.count(Action::Unchanged),
+            removed: plan.count(Action::Remove),
+            kept: plan.count(Action::Keep),
+            overwritten: plan.count(Action::Overwrite) + plan.count(Action::Discard),
+        }
+    }
+}
+
+/// What an installation would change, for showing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shown {
+    /// The bundle.
+    pub bundle_id: String,
+    /// The version that would be installed.
+    pub version: String,
+    /// The version that is installed.
+    pub previous_version: Option<String>,
+    /// What it is for.
+    pub description: String,
+    /// Into which space.
+    pub space: Tier,
+    /// Who signed it.
+    pub signer: Signer,
+    /// How many items of which type it has.
+    pub items: std::collections::BTreeMap<&'static str, usize>,
+    /// How many files have which fate.
+    pub counts: Counts,
+    /// Every file and its fate.
+    pub files: Vec<Row>,
+    /// What it asks for.
+    pub capabilities: Capabilities,
+    /// What it asks for that the installed version does not.
+    pub capabilities_added: Vec<String>,
+    /// What the installed version asks for that it does not.
+    pub capabilities_removed: Vec<String>,
+    /// Items of other spaces that its items would hide.
+    pub hides: Vec<String>,
+    /// What the user should know before agreeing.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,365 @@
+//! Working out what an installation would change, without changing anything: the bundle is brought to a private folder,
+//! verified there to the last byte, weighed against what is remembered of it, and compared with what is installed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lillux::Digest;
+use lillux::file::{self, TemporaryFolder};
+use rye_bundle::archive::{self, Limits};
+use rye_bundle::capabilities::Capabilities;
+use rye_bundle::contents;
+use rye_bundle::install::{Generation, Plan, Preference, generations, place, stage};
+use rye_bundle::manifest::is_left_behind;
+use rye_bundle::remembered::Candidate;
+use rye_bundle::verify::{self, Judge, Progress, Scope};
+use rye_bundle::{FilePath, Manifest, object};
+use rye_item::space::Tier;
+use rye_item::text::one_line;
+use rye_item::{BundleId, ItemId, ItemRef};
+use rye_space::bundle::Origin;
+use rye_trust::Subject;
+
+use super::target::{Previous, Target, manifest_path};
+use super::trust::{Signer, refuse_revoked, weigh};
+use super::{Counts, Options, Shown, Source};
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// The largest file of a bundle.
+const LARGEST_FILE: u64 = 64 << 20;
+const MOST_NAMED: usize = 20;
+
+/// A bundle that could be installed.
+pub struct Prepared {
+    /// What would change, for showing.
+    pub shown: Shown,
+    pub(super) options: Options,
+    pub(super) source: Source,
+    pub(super) target: Target,
+    /// Holds the files until they are installed.
+    pub(super) staged: TemporaryFolder,
+    /// Every file of the bundle, the ones that are not installed too.
+    pub(super) all_files: Vec<FilePath>,
+    /// The files that are installed.
+    pub(super) files: BTreeMap<FilePath, Digest>,
+    pub(super) manifest: Manifest,
+    pub(super) manifest_bytes: Vec<u8>,
+    pub(super) candidate: Candidate,
+    pub(super) plan: Plan,
+    /// The bundle's versions once it is installed.
+    pub(super) history: Vec<Generation>,
+    pub(super) is_rollback: bool,
+}
+
+impl Prepared {
+    /// The folder with the files.
+    pub(super) fn folder(&self) -> PathBuf {
+        folder_of(&self.staged)
+    }
+
+    /// The signed manifest.
+    pub(crate) fn manifest_bytes(&self) -> &[u8] {
+        &self.manifest_bytes
+    }
+
+    /// Whether installing would change no file.
+    #[must_use]
+    pub fn changes_nothing(&self) -> bool {
+        self.plan.changes().is_empty() && self.shown.previous_version.as_deref() == Some(&self.shown.version)
+    }
+}
+
+/// Prepares the installation of a bundle.
+///
+/// # Errors
+/// When it is no bundle, is not what its manifest says, changed for the worse since it was last seen, or files are in
+/// the way. Nothing was changed then.
+pub fn prepare(
+    engine: &Engine,
+    source: Source,
+    options: Options,
+    progress: Progress<'_>,
+) -> Result<Prepared> {
+    let target = Target::open(engine, options.space)?;
+    Walk { engine, source, options, target, history: None }.prepare(progress)
+}
+
+/// Prepares the return to the version that was installed before this one.
+///
+/// # Errors
+/// When the bundle is not installed, or no earlier version is kept; otherwise as [`prepare`].
+pub fn prepare_rollback(
+    engine: &Engine,
+    id: &BundleId,
+    space: Option<Tier>,
+    preference: Preference,
+    progress: Progress<'_>,
+) -> Result<Prepared> {
+    let target = super::uninstall::find(engine, id, space)?;
+    let options =
+        Options { space: target.tier, force: false, preference, trust: None, allows_downgrade: true };
+    let Some(previous) = target.previous(id)? else {
+        return Err(super::uninstall::not_installed(id, space));
+    };
+    let known = generations::read(&target.state, id)?;
+    let Some((generation, history)) = generations::before(&known, &previous.lock.manifest_hash) else {
+        return Err(Error::new(
+            Code::NoGeneration,
+            format!("no version before {} of `{id}` is kept", previous.lock.version),
+        )
+        .hint("install the version you want: rye install SRC --allow-downgrade"));
+    };
+    let source = Source {
+        name: previous.lock.source.clone().unwrap_or_else(|| id.to_string()),
+        digest: None,
+        path: generations::archive_path(&target.state, id, &generation.manifest_hash),
+    };
+    let walk = Walk { engine, source, options, target, history: Some(history) };
+    let prepared = walk.prepare(progress)?;
+    if prepared.candidate.manifest_hash != generation.manifest_hash || prepared.manifest.id != *id {
+        return Err(Error::new(Code::DamagedInstall, format!("what is kept of `{id}` is another bundle"))
+            .hint("install the version you want: rye install SRC --allow-downgrade"));
+    }
+    Ok(prepared)
+}
+
+/// Where the files of a bundle lie in the folder they were brought to.
+pub(crate) fn folder_of(staged: &TemporaryFolder) -> PathBuf {
+    staged.path().join("bundle")
+}
+
+/// Brings a folder or an archive to a private folder; see [`folder_of`]. Gives the files.
+pub(crate) fn bring(engine: &Engine, source: &Path) -> Result<(TemporaryFolder, Vec<FilePath>)> {
+    let metadata = fs_err::metadata(source).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::new(Code::PathNotFound, format!("`{}` does not exist", source.display())).hint(
+                "name a folder that holds `.ai`, an archive (.tar.zst, .zip), or oci://registry/repository",
+            )
+        }
+        _ => Error::io(&error),
+    })?;
+    let cache = &engine.workspace.roots.cache;
+    file::create_folders(cache, true)?;
+    let staged = TemporaryFolder::new(cache, "install-")?;
+    let into = folder_of(&staged);
+    let files = if metadata.is_dir() {
+        if !source.join(rye_space::AI_FOLDER).is_dir() {
+            return Err(no_bundle(source));
+        }
+        file::create_folders(&into, true)?;
+        stage::copy(source, &Limits::default(), &into)?
+    } else {
+        archive::unpack(source, &Limits::default(), &into)?
+    };
+    Ok((staged, files))
+}
+
+fn no_bundle(source: &Path) -> Error {
+    Error::new(Code::NoManifest, format!("`{}` holds no bundle", source.display()))
+        .hint("a bundle has a signed manifest, `.ai/bundles/ID/manifest.yaml`: rye bundle create makes one")
+}
+
+/// What a preparation begins with.
+struct Walk<'a> {
+    engine: &'a Engine,
+    source: Source,
+    options: Options,
+    target: Target,
+    /// The bundle's versions after a rollback.
+    history: Option<Vec<Generation>>,
+}
+
+impl Walk<'_> {
+    fn prepare(self, progress: Progress<'_>) -> Result<Prepared> {
+        let Self { engine, source, options, target, history } = self;
+        let is_rollback = history.is_some();
+        let (staged, all_files) = bring(engine, &source.path)?;
+        let folder = folder_of(&staged);
+        let extractors = engine.workspace.spaces.extractors();
+        let origin = Origin::Folder(folder.clone());
+        let vouchers = verify::identities(&origin);
+        let file = rye_space::bundle::choose_manifest(&folder, None, &vouchers)
+            .ok_or_else(|| no_bundle(&source.path))?;
+        if let Some(line) = file.signature() {
+            refuse_revoked(&engine.workspace.keys, &line.fingerprint)?;
+        }
+        let judge = Judge { keys: &engine.workspace.keys, extractors, limit: LARGEST_FILE };
+        let subject = verify::Target {
+            origin: &origin,
+            manifest: &file,
+            vouchers: &vouchers,
+            scope: Scope::Standalone,
+        };
+        let report = verify::verify(subject, judge, progress);
+        let signer = match &report.signer {
+            Some(signer) if report.is_verified() => signer.clone(),
+            _ => return Err(failed(&report)),
+        };
+        let manifest = file.manifest().map_err(|_| failed(&report))?.clone();
+        let id = manifest.id.clone();
+        let candidate = Candidate {
+            signer: Some(signer.key.clone()),
+            version: manifest.version.clone(),
+            manifest_hash: file.hash(),
+        };
+        let judged = weigh(engine, &id, &candidate, signer.trusted, &options)?;
+
+        let files = installed_files(&folder, &manifest)?;
+        let previous = target.previous(&id)?;
+        let plan = plan(engine, &target, &id, &files, previous.as_ref(), &options)?;
+        let history = match history {
+            Some(history) => history,
+            None => {
+                let next =
+                    Generation { version: manifest.version.clone(), manifest_hash: candidate.manifest_hash };
+                generations::after_install(generations::read(&target.state, &id)?, next)
+            }
+        };
+        let capabilities = Capabilities::of(&contents::read_all(subject, judge));
+        let known = target.capabilities(previous.as_ref(), judge, &staged.path().join("installed"))?;
+        let shown = Shown {
+            bundle_id: id.to_string(),
+            version: manifest.version.to_string(),
+            previous_version: previous.map(|previous| previous.lock.version.to_string()),
+            description: one_line(&manifest.description),
+            space: target.tier,
+            signer: Signer {
+                fingerprint: signer.fingerprint,
+                owner: signer.owner,
+                trusted: signer.trusted,
+                approved: judged.approved,
+                needs_trust: judged.needs_trust,
+                key: signer.key,
+            },
+            items: counted_items(&files, extractors),
+            counts: Counts::of(&plan),
+            files: plan.rows.clone(),
+            capabilities_added: capabilities.beyond(&known),
+            capabilities_removed: known.beyond(&capabilities),
+            capabilities,
+            hides: hidden(engine, &target, &files),
+            warnings: judged.warnings,
+        };
+        let manifest_bytes = file.bytes().to_vec();
+        Ok(Prepared {
+            shown,
+            options,
+            source,
+            target,
+            staged,
+            all_files,
+            files,
+            manifest,
+            manifest_bytes,
+            candidate,
+            plan,
+            history,
+            is_rollback,
+        })
+    }
+}
+
+/// The plan as things are now.
+pub(super) fn plan(
+    engine: &Engine,
+    target: &Target,
+    id: &BundleId,
+    files: &BTreeMap<FilePath, Digest>,
+    previous: Option<&Previous>,
+    options: &Options,
+) -> Result<Plan> {
+    let sides = target.sides(id, files.clone(), previous, engine.workspace.spaces.extractors())?;
+    let plan = Plan::new(&sides, options.preference, options.force)?;
+    // Without a lockfile the folder of that name is somebody else's.
+    let manifest = manifest_path(id)?;
+    if previous.is_none() && !options.force && target.digest(&manifest)?.is_some() {
+        return Err(rye_bundle::install::InstallError::Occupied { paths: vec![manifest] }.into());
+    }
+    Ok(plan)
+}
+
+/// The files that are installed, with their digests; those a bundle may not bring are all named.
+fn installed_files(folder: &Path, manifest: &Manifest) -> Result<BTreeMap<FilePath, Digest>> {
+    let mut files = BTreeMap::new();
+    let mut refused = Vec::new();
+    for path in manifest.files.keys().filter(|path| !is_left_behind(path)) {
+        if let Some(reason) = place::refusal(path, &manifest.categories) {
+            refused.push((path, reason));
+            continue;
+        }
+        let (bytes, _) =
+            file::read_beneath(folder, path.as_path(), LARGEST_FILE).map_err(|error| Error::read(&error))?;
+        files.insert(path.clone(), Digest::of(&bytes));
+    }
+    let Some((path, reason)) = refused.first() else {
+        return Ok(files);
+    };
+    let problems: Vec<_> = refused
+        .iter()
+        .take(MOST_NAMED)
+        .map(|(path, reason)| serde_json::json!({ "message": format!("{path}: {reason}") }))
+        .collect();
+    Err(Error::new(Code::FileRefused, format!("`{}` would bring `{path}`: {reason}", manifest.id))
+        .detail("problems", problems)
+        .hint("ask its maker for a bundle without such files"))
+}
+
+/// How many items of which type there are.
+fn counted_items(
+    files: &BTreeMap<FilePath, Digest>,
+    extractors: &rye_item::ExtractorSet,
+) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for path in files.keys() {
+        let kind = object::item_type(path, extractors).map_or("asset", rye_item::ItemType::as_str);
+        *counts.entry(kind).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// Items of spaces below that would no longer be found.
+fn hidden(engine: &Engine, target: &Target, files: &BTreeMap<FilePath, Digest>) -> Vec<String> {
+    let spaces = &engine.workspace.spaces;
+    files
+        .keys()
+        .filter_map(|path| {
+            let item_type = object::item_type(path, spaces.extractors())?;
+            let item = ItemRef::new(item_type, ItemId::new(object::name(path).1).ok()?);
+            let mut below = spaces
+                .places(&item)
+                .into_iter()
+                .filter(|place| place.is_found && place.space.tier().precedence() < target.tier.precedence());
+            below.next().map(|place| format!("{item} of {}", place.space))
+        })
+        .collect()
+}
+
+/// The refusal of a bundle that is not what its manifest says: every file that is not.
+fn failed(report: &verify::Report) -> Error {
+    let id = &report.bundle_id;
+    let reason = match &report.manifest_error {
+        Some(reason) => format!("its manifest: {}", one_line(reason)),
+        None => format!(
+            "{} tampered, {} missing, {} not listed",
+            report.files_tampered.len(),
+            report.files_missing.len(),
+            report.files_unlisted.len()
+        ),
+    };
+    let tampered = report.files_tampered.iter().map(|path| {
+        let reason = report.reasons.get(path.as_str()).map_or("it was changed", String::as_str);
+        format!("{path}: {reason}")
+    });
+    let missing = report.files_missing.iter().map(|path| format!("{path}: it is not there"));
+    let unlisted = report.files_unlisted.iter().map(|path| format!("{}: nobody listed it", one_line(path)));
+    let problems: Vec<_> = tampered
+        .chain(missing)
+        .chain(unlisted)
+        .take(MOST_NAMED)
+        .map(|message| serde_json::json!({ "message": message }))
+        .collect();
+    Error::new(Code::BundleFailed, format!("`{id}` is not what its maker signed: {reason}"))
+        .detail("problems", problems)
+        .hint("nothing was installed; get the bundle again from its maker")
+}

@@ -1,0 +1,114 @@
+//! `uninstall`: removes exactly what an installation brought.
+
+use rye_bundle::FilePath;
+use rye_bundle::install::transaction::Progress;
+use rye_bundle::install::{Action, Change, InstallError, Plan, Preference, Transaction, recover};
+use rye_item::BundleId;
+use rye_item::space::Tier;
+use serde::Serialize;
+
+use super::target::{Target, lock_path, manifest_path};
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// The answer of an uninstallation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Uninstalled {
+    /// `uninstalled`.
+    pub status: &'static str,
+    /// The bundle.
+    pub bundle_id: String,
+    /// The version that was installed.
+    pub version: String,
+    /// From which space.
+    pub space: Tier,
+    /// How many files were removed.
+    pub files_removed: usize,
+    /// Files that were changed here and stay.
+    pub kept: Vec<FilePath>,
+    /// Where backups of removed files that were changed here are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backups: Option<String>,
+}
+
+/// Removes the files of a bundle that are as it brought them; with `force` also those that were changed here, of which
+/// a backup is kept. Naming the bundle is the consent.
+///
+/// # Errors
+/// When it is not installed, its lockfile is damaged, or the system refuses. Then everything is as it was.
+pub fn uninstall(
+    engine: &Engine,
+    id: &BundleId,
+    space: Option<Tier>,
+    force: bool,
+    progress: Progress<'_>,
+) -> Result<Uninstalled> {
+    let target = find(engine, id, space)?;
+    let now = engine.now()?;
+    let _lock = target.state.lock()?;
+    recover(&target.site, &target.state)?;
+    let Some(previous) = target.previous(id)? else {
+        return Err(not_installed(id, Some(target.tier)));
+    };
+    let extractors = engine.workspace.spaces.extractors();
+    let sides = target.sides(id, std::collections::BTreeMap::new(), Some(&previous), extractors)?;
+    let preference = if force { Preference::Theirs } else { Preference::Ours };
+    let plan = Plan::new(&sides, preference, force)?;
+    let mut changes = plan.changes();
+    let files_removed = changes.len();
+    // The lockfile goes last: until then it says what has to go.
+    for path in [manifest_path(id)?, lock_path(id)?] {
+        if let Some(old) = target.digest(&path)? {
+            changes.push(Change { path, old: Some(old), new: None, keeps_backup: false });
+        }
+    }
+    let has_backups = changes.iter().any(|change| change.keeps_backup);
+    let backups = format!("{id}-{}", now.as_str().replace(':', ""));
+    let transaction = Transaction {
+        site: &target.site,
+        state: &target.state,
+        bundle: id,
+        changes,
+        backups: backups.clone(),
+        history: Vec::new(),
+    };
+    let nothing = |_: usize| -> std::result::Result<Vec<u8>, InstallError> { Ok(Vec::new()) };
+    transaction.run(&nothing, || Ok(()), progress)?;
+    Ok(Uninstalled {
+        status: "uninstalled",
+        bundle_id: id.to_string(),
+        version: previous.lock.version.to_string(),
+        space: target.tier,
+        files_removed,
+        kept: plan.rows.iter().filter(|row| row.action == Action::Keep).map(|row| row.path.clone()).collect(),
+        backups: has_backups.then(|| target.state.backups(&backups).display().to_string()),
+    })
+}
+
+/// The space a bundle is installed in: the one that is named, or the only one.
+pub(super) fn find(engine: &Engine, id: &BundleId, space: Option<Tier>) -> Result<Target> {
+    if let Some(space) = space {
+        return Target::open(engine, space);
+    }
+    let mut found = Vec::new();
+    for tier in [Tier::Project, Tier::User] {
+        // Outside any project there is only user space.
+        let Ok(target) = Target::open(engine, tier) else { continue };
+        if target.previous(id).map_or(true, |previous| previous.is_some()) {
+            found.push(target);
+        }
+    }
+    match found.len() {
+        0 => Err(not_installed(id, None)),
+        1 => Ok(found.swap_remove(0)),
+        _ => Err(Error::new(Code::Ambiguous, format!("`{id}` is installed in project and in user space"))
+            .hint("say which: --space project or --space user")),
+    }
+}
+
+/// The refusal of a bundle that is not there.
+pub(super) fn not_installed(id: &BundleId, space: Option<Tier>) -> Error {
+    let place = space.map(|space| format!(" in {space} space")).unwrap_or_default();
+    Error::new(Code::NoBundle, format!("the bundle `{id}` is not installed{place}"))
+        .hint("rye bundle list names what is installed")
+}

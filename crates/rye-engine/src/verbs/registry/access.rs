@@ -1,0 +1,180 @@
+//! How registries are reached from here: proxies and certificates of the surroundings, logins of docker and podman, and
+//! what a failure means to a user.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lillux::http::{HttpError, Proxies};
+use lillux::process::{self, Command, End, Limits};
+use lillux::{Cancel, file};
+use rye_bundle::registry::credentials::{self, HelperAnswer, LoginFile};
+use rye_bundle::registry::{
+    Access, Credentials, CredentialsError, FindCredentials, NotABundle, Reference, RegistryError,
+};
+use rye_item::text::one_line;
+
+use crate::engine::Engine;
+use crate::error::{Code, Error};
+
+/// The largest file `login` could have written.
+const MAX_LOGIN_BYTES: u64 = 4 << 20;
+const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long to wait before a registry is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+pub(super) fn access<'a>(
+    engine: &Engine,
+    allows_plain_http: bool,
+    cancel: &'a Cancel,
+    credentials: FindCredentials<'a>,
+) -> Access<'a> {
+    let environment = &engine.host.environment;
+    let variable = |name: &str| environment.get(name).map(String::as_str);
+    Access {
+        proxies: Proxies::from_variables(variable),
+        certificate_file: variable("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from),
+        allowed_hosts: engine.workspace.settings.texts("bundles.registry_hosts"),
+        allows_plain_http,
+        credentials,
+        cancel,
+        pause: PAUSE,
+    }
+}
+
+/// Where `docker login` and `podman login` write, the first that counts first.
+fn login_places(environment: &BTreeMap<String, String>, home: &Path) -> Vec<PathBuf> {
+    let folder = |name: &str| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let docker = folder("DOCKER_CONFIG").unwrap_or_else(|| home.join(".docker")).join("config.json");
+    let podman = [
+        folder("REGISTRY_AUTH_FILE"),
+        folder("XDG_RUNTIME_DIR").map(|folder| folder.join("containers/auth.json")),
+        Some(folder("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")).join("containers/auth.json")),
+    ];
+    std::iter::once(docker).chain(podman.into_iter().flatten()).collect()
+}
+
+pub(super) fn find_credentials(
+    engine: &Engine,
+    reference: &Reference,
+    cancel: &Cancel,
+) -> Result<Option<Credentials>, CredentialsError> {
+    let mut files = Vec::new();
+    for path in login_places(&engine.host.environment, &engine.host.home) {
+        match file::read_bounded(&path, MAX_LOGIN_BYTES) {
+            Ok((bytes, _)) => files.push(LoginFile { path, bytes }),
+            Err(error) if error.is_absent() => {}
+            Err(error) => {
+                return Err(CredentialsError::File { path, reason: one_line(&error.to_string()) });
+            }
+        }
+    }
+    credentials::find(&files, reference, &mut |program, server| run_helper(engine, program, server, cancel))
+}
+
+/// Asks a credential helper, which is the user's own program: `get`, with the registry on stdin.
+fn run_helper(engine: &Engine, program: &str, server: &str, cancel: &Cancel) -> HelperAnswer {
+    let command = Command {
+        program: program.into(),
+        arguments: vec!["get".to_owned()],
+        environment: engine.host.environment.clone(),
+        folder: engine.host.home.clone(),
+        stdin: server.as_bytes().to_vec(),
+        timeout: HELPER_TIMEOUT,
+        has_result_channel: false,
+        limits: Limits { kept_bytes: 64 << 10, ..Limits::default() },
+        log: None,
+    };
+    let launcher = &engine.host.launcher;
+    let finished =
+        process::run(launcher, &command, None, cancel).map_err(|error| one_line(&error.to_string()))?;
+    match finished.end {
+        End::Exited(0) if finished.stdout.is_cut() => Err("it wrote too much".to_owned()),
+        End::Exited(0) => Ok(Some(finished.stdout.bytes())),
+        // The helpers' own words for having nothing; what else they write may hold a secret and is not shown.
+        End::Exited(_) if finished.stdout.text().contains("credentials not found") => Ok(None),
+        End::Exited(code) => Err(format!("it ended with exit code {code}")),
+        End::TimedOut => Err(format!("it took longer than {} seconds", HELPER_TIMEOUT.as_secs())),
+        End::Cancelled => Err("it was cancelled".to_owned()),
+        End::Signalled(_) | End::TooManyProcesses { .. } | End::SupervisorLost => {
+            Err("it was stopped".to_owned())
+        }
+    }
+}
+
+/// The failure of a transfer, as a user sees it.
+pub(super) fn shown(error: &RegistryError, reference: &Reference) -> Error {
+    let message = one_line(&error.to_string());
+    let host = reference.authority();
+    match error {
+        RegistryError::Unreachable(HttpError::Refused { host, address, kind }) => {
+            let message = format!(
+                "the registry leads to `{}` at `{address}`, a {} address, which is refused",
+                one_line(host),
+                kind.as_str()
+            );
+            Error::new(Code::RegistryUnreachable, message)
+                .hint("if that place is yours, name it in `bundles.registry_hosts` of your user config")
+        }
+        RegistryError::Unreachable(_) => Error::new(Code::RegistryUnreachable, message)
+            .hint(format!("see whether it answers: curl -i https://{host}/v2/"))
+            .hint("a registry without TLS that is not on this machine needs --plain-http"),
+        RegistryError::Refused { has_credentials: false, .. } => {
+            Error::new(Code::RegistryRefused, message).hint(format!("log in first: docker login {host}"))
+        }
+        RegistryError::Refused { has_credentials: true, .. } => Error::new(Code::RegistryRefused, message)
+            .hint(format!("your login is not accepted there; log in again: docker login {host}")),
+        RegistryError::Credentials(_) => Error::new(Code::RegistryLogin, message)
+            .hint(format!("mend it, or log in again: docker login {host}")),
+        RegistryError::NotFound(_) => Error::new(Code::NotInRegistry, message)
+            .hint("check repository and tag; without a tag, `latest` is meant"),
+        RegistryError::Answer { .. } => Error::new(Code::RegistryUnreachable, message)
+            .hint("check host and port: something else may be listening there"),
+        RegistryError::NotABundle { reason: NotABundle::TooLarge { .. }, .. }
+        | RegistryError::TooLarge { .. } => {
+            Error::new(Code::TooLarge, message).hint("a bundle holds items, not data; make it smaller")
+        }
+        RegistryError::NotABundle { .. } => Error::new(Code::NotABundle, message)
+            .hint("a bundle gets into a registry by: rye bundle push PATH REF"),
+        RegistryError::Unsound { .. } => Error::new(Code::Unsound, message)
+            .hint("nothing was kept; try again, and if it stays so, do not trust that registry"),
+        RegistryError::PushToDigest(_) => Error::new(Code::InvalidArgument, message)
+            .hint(format!("such as oci://{host}/{}:1.0.0", reference.repository())),
+        RegistryError::Unkept(_) => Error::new(Code::Io, message),
+        RegistryError::Cancelled => {
+            Error::new(Code::ToolCancelled, "the transfer was cancelled; nothing was kept")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_are_looked_for_where_docker_and_podman_write_them() {
+        let home = Path::new("/home/ada");
+        let shown = |variables: &[(&str, &str)]| -> Vec<String> {
+            let environment =
+                variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            login_places(&environment, home).iter().map(|path| path.display().to_string()).collect()
+        };
+        assert_eq!(
+            shown(&[("DOCKER_CONFIG", "")]),
+            ["/home/ada/.docker/config.json", "/home/ada/.config/containers/auth.json"]
+        );
+        assert_eq!(
+            shown(&[
+                ("DOCKER_CONFIG", "/d"),
+                ("XDG_RUNTIME_DIR", "/run/1"),
+                ("REGISTRY_AUTH_FILE", "/a.json")
+            ]),
+            [
+                "/d/config.json",
+                "/a.json",
+                "/run/1/containers/auth.json",
+                "/home/ada/.config/containers/auth.json"
+            ]
+        );
+    }
+}

@@ -1,0 +1,115 @@
+//! One tool call: arguments read, the verb run beside the thread that talks, progress told meanwhile.
+
+use std::sync::Arc;
+
+use rmcp::service::{RequestContext, RoleServer};
+use rye_engine::{Engine, Error};
+use rye_item::ItemType;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::arguments::{self, Execute};
+use crate::consent::Consents;
+use crate::pool::Pace;
+use crate::session::Session;
+use crate::telling::Voice;
+use crate::verbs::Outcome;
+use crate::{execution, verbs};
+
+/// Calls the tool `name`, which exists.
+pub(crate) async fn call(
+    session: &Session,
+    name: &str,
+    given: Map<String, Value>,
+    consents: &Consents,
+    context: &RequestContext<RoleServer>,
+    voice: &Voice,
+) -> Outcome {
+    let consents = consents.clone();
+    match name {
+        "rye_search" => {
+            let given: arguments::Search = arguments::read(given)?;
+            let project = given.project_path.clone();
+            quick(session, project, voice, move |engine| verbs::search(engine, &given)).await
+        }
+        "rye_load" => {
+            let given: arguments::Load = arguments::read(given)?;
+            let project = given.project_path.clone();
+            quick(session, project, voice, move |engine| verbs::load(engine, &given, &consents)).await
+        }
+        "rye_fetch" => {
+            let given: arguments::Fetch = arguments::read(given)?;
+            let project = given.project_path.clone();
+            quick(session, project, voice, move |engine| verbs::fetch(engine, given, &consents)).await
+        }
+        "rye_sign" => {
+            let given: arguments::Sign = arguments::read(given)?;
+            let project = given.project_path.clone();
+            quick(session, project, voice, move |engine| verbs::sign(engine, &given, &consents)).await
+        }
+        _ => execute(session, arguments::read(given)?, consents, context, voice).await,
+    }
+}
+
+async fn quick(
+    session: &Session,
+    project: Option<String>,
+    voice: &Voice,
+    work: impl FnOnce(&Engine) -> Outcome + Send + 'static,
+) -> Outcome {
+    let shared = Arc::clone(&session.shared);
+    let done = session.shared.pool.run(Pace::Quick, move || {
+        let opened = shared.projects.engine(project.as_deref())?;
+        Ok((work(&opened.engine), opened.notices))
+    });
+    let (outcome, notices) = done.await?;
+    voice.warn(notices).await;
+    outcome
+}
+
+async fn execute(
+    session: &Session,
+    given: Execute,
+    consents: Consents,
+    context: &RequestContext<RoleServer>,
+    voice: &Voice,
+) -> Outcome {
+    let item = execution::item(&given)?;
+    let shared = Arc::clone(&session.shared);
+    let ending = CancellationToken::new();
+    let (lines, told) = tokio::sync::mpsc::channel(16);
+    let progress = voice.wants_progress().then(|| execution::progress_into(lines));
+    let inner = ending.clone();
+    let label = item.to_string();
+    // Cancelled before its turn: it never begins.
+    let _guard = ending.clone().drop_guard();
+    let pace = match item.item_type {
+        ItemType::Tool => Pace::Long,
+        ItemType::Directive | ItemType::Knowledge | ItemType::Config => Pace::Quick,
+    };
+    let work = session.shared.pool.run(pace, move || {
+        if inner.is_cancelled() {
+            return Err(cancelled());
+        }
+        let opened = shared.projects.engine(given.project_path.as_deref())?;
+        let outcome = execution::run(&opened.engine, item, &given, progress, &inner, &consents);
+        Ok((outcome, opened.notices))
+    });
+    tokio::pin!(work);
+    let telling = voice.tell_progress(&label, told);
+    tokio::pin!(telling);
+    let (outcome, notices) = loop {
+        tokio::select! {
+            done = &mut work => break done?,
+            () = context.ct.cancelled(), if !ending.is_cancelled() => ending.cancel(),
+            () = session.state.gone.cancelled(), if !ending.is_cancelled() => ending.cancel(),
+            () = &mut telling => {}
+        }
+    };
+    voice.warn(notices).await;
+    outcome
+}
+
+fn cancelled() -> Error {
+    Error::new(rye_engine::Code::ToolCancelled, "the call was cancelled before it began")
+}

@@ -1,0 +1,273 @@
+//! Consent that only a person can give: what is asked, of whom, and what counts as a yes.
+//!
+//! A question is bound to what it is about by a digest. Whoever answers yes has agreed to that and nothing else: if
+//! the thing changes meanwhile, the question is asked anew.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lillux::Digest;
+use rmcp::RoleServer;
+use rmcp::model::{
+    ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, InputRequest,
+    InputRequiredResult, InputResponses, ProtocolVersion,
+};
+use rmcp::service::RequestContext;
+use rye_engine::verbs::keys;
+use rye_engine::{Code, Engine, Error};
+use rye_item::ItemType;
+use rye_item::space::Tier;
+use serde_json::Value;
+
+/// The name of the one question a request may carry.
+const QUESTION: &str = "consent";
+/// How long a person may think.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Why a tool gave no answer.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// It failed; the data is shown all the same.
+    Failed(Error, Option<Box<Value>>),
+    /// A person must agree first.
+    Ask(Box<Question>),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error, None)
+    }
+}
+
+/// Something to agree to.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    /// What is asked, for a person.
+    pub(crate) message: String,
+    /// What a yes is bound to.
+    pub(crate) about: String,
+    /// What to say if nobody can be asked.
+    pub(crate) otherwise: Error,
+    /// The document whose key a yes would trust.
+    pub(crate) trusts: Option<PathBuf>,
+}
+
+/// What was agreed to in this request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Consents {
+    agreed: Vec<String>,
+}
+
+impl Consents {
+    /// The same, and this too.
+    pub(crate) fn and(mut self, about: String) -> Self {
+        self.agreed.push(about);
+        self
+    }
+
+    /// Whether this was agreed to.
+    pub(crate) fn has(&self, about: &str) -> bool {
+        self.agreed.iter().any(|agreed| agreed == about)
+    }
+
+    /// Whether a person agreed that this is signed.
+    pub(crate) fn to_sign(&self, engine: &Engine, item_type: ItemType, id: &str) -> Result<(), Refusal> {
+        let shown = rye_item::text::one_line(id);
+        // One item is bound to its bytes; a pattern to what it says.
+        let bytes = rye_engine::verbs::sign::parse_item(Some(item_type.as_str()), id)
+            .ok()
+            .and_then(|item| engine.workspace.spaces.locate(&item, None).ok())
+            .map(|located| Digest::of(located.text().as_bytes()).to_hex())
+            .unwrap_or_default();
+        let project = project(engine);
+        let about = bound(&["sign", &project, item_type.as_str(), id, &bytes]);
+        if self.has(&about) {
+            return Ok(());
+        }
+        Err(Refusal::Ask(Box::new(Question {
+            message: format!(
+                "An agent asks to sign {item_type} `{shown}` in {project} with your key. Do you agree?"
+            ),
+            about,
+            otherwise: Error::new(
+                Code::ConsentNeeded,
+                format!("signing {item_type} `{shown}` needs your consent"),
+            )
+            .hint(format!("this client cannot ask you; sign it yourself: rye sign {item_type} {shown}")),
+            trusts: None,
+        })))
+    }
+
+    /// An item's refusal, or the question whether its signer is to be trusted in this project.
+    pub(crate) fn or_trust(&self, engine: &Engine, error: Error) -> Refusal {
+        match trust_question(engine, &error) {
+            Some(question) => Refusal::Ask(Box::new(question)),
+            None => error.into(),
+        }
+    }
+}
+
+fn trust_question(engine: &Engine, error: &Error) -> Option<Question> {
+    let is_asked = engine.workspace.settings.get("mcp.trust").and_then(Value::as_str) == Some("ask");
+    if error.code != Code::Untrusted || !is_asked {
+        return None;
+    }
+    let fingerprint = error.details.get("fingerprint").and_then(Value::as_str)?;
+    let documents = engine.workspace.project_documents();
+    let (path, identity) = documents
+        .iter()
+        .filter_map(|found| Some((&found.path, found.identity.as_ref().ok()?)))
+        .find(|(_, identity)| identity.fingerprint.as_str() == fingerprint)?;
+    let owner = rye_item::text::one_line(&identity.owner);
+    let item = error.item.as_deref().unwrap_or_default();
+    let project = project(engine);
+    Some(Question {
+        message: format!(
+            "`{item}` is signed by the key {fingerprint}, whose document calls its owner \"{owner}\". You do not \
+             trust it. Trust this key in {project}, and let what it signed run there?"
+        ),
+        about: bound(&["trust", &project, &identity.key.to_pem()]),
+        otherwise: error.clone(),
+        trusts: Some(path.clone()),
+    })
+}
+
+/// Trusts the key in a document of the project, there alone.
+///
+/// # Errors
+/// When it is revoked, or there is no own key to say so with.
+pub(crate) fn trust(engine: &Engine, document: &Path) -> Result<(), Error> {
+    let options = keys::TrustOptions { tier: Some(Tier::Project), ..keys::TrustOptions::default() };
+    keys::trust(engine, document, &options).map(|_| ())
+}
+
+fn project(engine: &Engine) -> String {
+    let project = engine.workspace.roots.project_key().unwrap_or_else(|| "your user space".to_owned());
+    rye_item::text::one_line(&project)
+}
+
+fn bound(pieces: &[&str]) -> String {
+    let pieces = pieces.iter().flat_map(|piece| [piece.as_bytes(), b"\0".as_slice()]);
+    Digest::of_pieces(pieces).to_hex()
+}
+
+/// How the person behind a client can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By a request while the call waits.
+    Request,
+    /// By an answer that asks for input and is followed by the call again.
+    Again,
+    /// Not at all.
+    None,
+}
+
+/// How the client of this request can ask.
+pub(crate) fn way(context: &RequestContext<RoleServer>) -> Way {
+    let elicitation = context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
+    let has_form = elicitation.is_some_and(|known| known.form.is_some() || known.url.is_none());
+    let is_modern =
+        context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
+    match (has_form, is_modern) {
+        (false, _) => Way::None,
+        (true, false) => Way::Request,
+        (true, true) => Way::Again,
+    }
+}
+
+fn form(question: &Question) -> Result<ElicitRequestParams, Error> {
+    let schema: ElicitationSchema = serde_json::from_value(serde_json::json!({
+        "type": "object",
+        "properties": {"agree": {"type": "boolean", "title": "I agree", "default": false}},
+        "required": ["agree"],
+    }))
+    .map_err(|error| Error::new(Code::Serving, error.to_string()))?;
+    let message = question.message.clone();
+    Ok(ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema: schema })
+}
+
+/// Asks while the call waits.
+///
+/// # Errors
+/// When the answer is not a yes.
+pub(crate) async fn ask(context: &RequestContext<RoleServer>, question: &Question) -> Result<(), Error> {
+    let asked = context.peer.create_elicitation_with_timeout(form(question)?, Some(PATIENCE));
+    let answer = tokio::select! {
+        answer = asked => answer.ok(),
+        () = context.ct.cancelled() => None,
+    };
+    if answer.as_ref().is_some_and(is_yes) { Ok(()) } else { Err(declined(question)) }
+}
+
+/// The answer that asks for input.
+///
+/// # Errors
+/// When the form cannot be made.
+pub(crate) fn ask_again(question: &Question) -> Result<InputRequiredResult, Error> {
+    let request = InputRequest::Elicitation(ElicitRequest::new(form(question)?));
+    let requests = BTreeMap::from([(QUESTION.to_owned(), request)]);
+    Ok(InputRequiredResult::new(Some(requests), Some(question.about.clone())))
+}
+
+/// What a call that comes again brings: nothing yet, a yes to what its state names, or something else.
+///
+/// # Errors
+/// When the answer is not a yes.
+pub(crate) fn brought(responses: Option<&InputResponses>, state: Option<&str>) -> Result<Consents, Error> {
+    let (Some(answer), Some(about)) = (responses.and_then(|given| given.get(QUESTION)), state) else {
+        return Ok(Consents::default());
+    };
+    let answer: Option<ElicitResult> = serde_json::from_value(answer.clone()).ok();
+    if answer.as_ref().is_some_and(is_yes) {
+        return Ok(Consents::default().and(about.to_owned()));
+    }
+    Err(Error::new(Code::Declined, "you were asked, and did not agree")
+        .hint("ask again, or do it at a terminal"))
+}
+
+fn is_yes(answer: &ElicitResult) -> bool {
+    let agreed = answer.content.as_ref().and_then(|content| content.get("agree"));
+    answer.action == ElicitationAction::Accept && agreed == Some(&Value::Bool(true))
+}
+
+fn declined(question: &Question) -> Error {
+    let mut error = Error::new(Code::Declined, "you were asked, and did not agree");
+    error.item.clone_from(&question.otherwise.item);
+    question.otherwise.hints.iter().fold(error, |error, hint| error.hint(hint.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_an_explicit_yes_counts() {
+        let state = Some("about");
+        let given = |answer: Value| {
+            let responses = InputResponses::from([(QUESTION.to_owned(), answer)]);
+            brought(Some(&responses), state).map(|consents| consents.has("about"))
+        };
+        assert!(matches!(given(json!({"action": "accept", "content": {"agree": true}})), Ok(true)));
+        for no in [
+            json!({"action": "accept", "content": {"agree": false}}),
+            json!({"action": "accept", "content": {}}),
+            json!({"action": "accept"}),
+            json!({"action": "accept", "content": {"agree": "true"}}),
+            json!({"action": "decline", "content": {"agree": true}}),
+            json!({"action": "cancel"}),
+            json!("yes"),
+            json!(null),
+        ] {
+            assert_eq!(given(no.clone()).expect_err("no").code, Code::Declined, "{no}");
+        }
+        assert!(matches!(brought(None, state), Ok(consents) if !consents.has("about")));
+    }
+
+    #[test]
+    fn a_yes_is_bound_to_what_was_asked() {
+        assert_ne!(bound(&["sign", "a", "bc"]), bound(&["sign", "ab", "c"]));
+        assert_ne!(bound(&["sign", "a"]), bound(&["trust", "a"]));
+    }
+}

@@ -1,0 +1,212 @@
+//! Many clients over streamable HTTP: loopback unless told otherwise, a bearer token always, and bounds on everything.
+
+mod listener;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use rmcp::model::ProtocolVersion;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use rye_engine::{Code, Error, Result};
+use tokio_util::sync::CancellationToken;
+
+use crate::session::{Session, Shared};
+use crate::token::{self, Token};
+use listener::Bounded;
+
+/// The path clients are given.
+const PATH: &str = "/mcp";
+/// The largest request that is read.
+const MOST_BYTES: usize = 16 << 20;
+/// Clients with a session at once.
+const MOST_SESSIONS: usize = 256;
+/// A session that is silent for so long is over.
+const MOST_SILENCE: Duration = Duration::from_secs(3600);
+/// How long an answer can be picked up again after its connection broke.
+const KEPT_ANSWERS: Duration = Duration::from_secs(5);
+/// How long connections may take to end when the server does.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// How to listen.
+#[derive(Clone, Debug)]
+pub struct HttpOptions {
+    /// Where: `127.0.0.1:7433`, `[::1]:0`, or a port alone.
+    pub address: String,
+    /// A proxy with TLS stands in front: an address that others can reach is fine.
+    pub behind_tls: bool,
+    /// Further names that clients may know this server by.
+    pub hosts: Vec<String>,
+}
+
+/// What a server that listens says about itself.
+#[derive(Clone, Debug)]
+pub struct Listening {
+    /// What clients connect to.
+    pub url: String,
+    /// The file that holds the token.
+    pub token_file: PathBuf,
+}
+
+/// Serves until `stop` is cancelled.
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    options: &HttpOptions,
+    stop: CancellationToken,
+    listening: impl FnOnce(&Listening),
+) -> Result<()> {
+    let address = address(options)?;
+    let keys = shared.projects.setup().roots.signing_keys.clone();
+    let token = Token::of(&keys)?;
+    let cannot = |error: std::io::Error| {
+        Error::new(Code::Serving, format!("cannot listen on {address}: {error}"))
+            .hint("choose another port; 0 takes any free one")
+    };
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(cannot)?;
+    let bound = listener.local_addr().map_err(cannot)?;
+    listening(&Listening { url: format!("http://{bound}{PATH}"), token_file: token::path(&keys) });
+    let router = router(shared, options, bound, token, stop.clone());
+    let served =
+        axum::serve(Bounded::new(listener), router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let last = async {
+        stop.cancelled().await;
+        tokio::time::sleep(FAREWELL).await;
+    };
+    tokio::select! {
+        served = served.into_future() => served.map_err(cannot),
+        () = last => Ok(()),
+    }
+}
+
+/// The address to listen on, if it may be.
+fn address(options: &HttpOptions) -> Result<SocketAddr> {
+    let text = options.address.trim();
+    let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
+    let named = text.strip_prefix("localhost:").and_then(|port| port.parse::<u16>().ok());
+    let address = match (port, named) {
+        (Ok(port), _) | (Err(_), Some(port)) => SocketAddr::from(([127, 0, 0, 1], port)),
+        (Err(_), None) => text.parse().map_err(|_| {
+            let text = rye_item::text::one_line(text);
+            Error::new(Code::InvalidArgument, format!("`{text}` is no address to listen on"))
+                .hint("such as 127.0.0.1:7433, [::1]:7433, or a port alone")
+        })?,
+    };
+    if is_loopback(address.ip()) || options.behind_tls {
+        return Ok(address);
+    }
+    Err(Error::new(Code::PublicAddress, format!("{address} can be reached from other computers"))
+        .hint("listen on this computer alone: rye mcp --http 127.0.0.1:7433")
+        .hint("if a proxy with TLS stands in front: --behind-tls --allow-host NAME"))
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// What every request passes before the protocol sees it.
+struct Gate {
+    token: Token,
+    sessions: Arc<LocalSessionManager>,
+}
+
+fn router(
+    shared: Arc<Shared>,
+    options: &HttpOptions,
+    bound: SocketAddr,
+    token: Token,
+    stop: CancellationToken,
+) -> Router {
+    let mut sessions = LocalSessionManager::default();
+    sessions.session_config.keep_alive = Some(MOST_SILENCE);
+    sessions.session_config.completed_cache_ttl = KEPT_ANSWERS;
+    let sessions = Arc::new(sessions);
+    let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    if !bound.ip().is_unspecified() {
+        hosts.push(bound.ip().to_string());
+    }
+    hosts.extend(options.hosts.iter().cloned());
+    // A page of another site has no business here, even if its user knows the token.
+    let origins = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"].map(str::to_owned);
+    let origins = origins.into_iter().chain(options.hosts.iter().map(|host| format!("https://{host}:*")));
+    let config = StreamableHttpServerConfig::default()
+        .with_allowed_hosts(hosts)
+        .with_allowed_origins(origins)
+        .enforce_origin_validation()
+        .with_max_request_body_bytes(MOST_BYTES)
+        .with_cancellation_token(stop.clone());
+    let service = StreamableHttpService::new(
+        move || Ok(Session::new(Arc::clone(&shared), stop.child_token())),
+        Arc::clone(&sessions),
+        config,
+    );
+    let gate = Arc::new(Gate { token, sessions });
+    Router::new().route_service(PATH, service).layer(middleware::from_fn_with_state(gate, enter))
+}
+
+async fn enter(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let (first, second) = (given.next(), given.next());
+    if second.is_some() || !gate.token.is_in(first.map(header::HeaderValue::as_bytes)) {
+        let challenge = [(header::WWW_AUTHENTICATE, "Bearer realm=\"rye\"")];
+        return (StatusCode::UNAUTHORIZED, challenge, "a valid bearer token is needed\n").into_response();
+    }
+    if begins_session(request.method(), headers) && gate.sessions.sessions.read().await.len() >= MOST_SESSIONS
+    {
+        let later = [(header::RETRY_AFTER, "60")];
+        return (StatusCode::SERVICE_UNAVAILABLE, later, "too many sessions\n").into_response();
+    }
+    let is_farewell = request.method() == Method::DELETE;
+    let mut answer = next.run(request).await;
+    if is_farewell && answer.status() == StatusCode::ACCEPTED {
+        // The session is over, not about to be: some clients take anything else for a failure.
+        *answer.status_mut() = StatusCode::NO_CONTENT;
+    }
+    answer
+}
+
+/// Whether a request may make a session: it has none, and speaks a protocol that has some.
+fn begins_session(method: &Method, headers: &HeaderMap) -> bool {
+    let version = headers.get("mcp-protocol-version").and_then(|version| version.to_str().ok());
+    let is_without = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28.as_str());
+    *method == Method::POST && !headers.contains_key("mcp-session-id") && !is_without
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: &str, behind_tls: bool) -> Result<SocketAddr> {
+        super::address(&HttpOptions { address: address.to_owned(), behind_tls, hosts: Vec::new() })
+    }
+
+    #[test]
+    fn only_this_computer_is_listened_to_unless_told() {
+        for (text, wanted) in [
+            ("7433", "127.0.0.1:7433"),
+            (":0", "127.0.0.1:0"),
+            ("localhost:1", "127.0.0.1:1"),
+            ("127.0.0.1:7433", "127.0.0.1:7433"),
+            ("127.9.9.9:1", "127.9.9.9:1"),
+            ("[::1]:7433", "[::1]:7433"),
+        ] {
+            assert_eq!(at(text, false).expect(text).to_string(), wanted);
+        }
+        for public in
+            ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "192.168.1.2:80", "[2001:db8::1]:1", "[::ffff:8.8.8.8]:1"]
+        {
+            assert_eq!(at(public, false).expect_err(public).code, Code::PublicAddress);
+            assert!(at(public, true).is_ok(), "{public}");
+        }
+        for wrong in ["", "example.com:80", "127.0.0.1", "70000", "1.2.3.4:x"] {
+            assert_eq!(at(wrong, true).expect_err(wrong).code, Code::InvalidArgument);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Adding one entry to a text in JSON, TOML or YAML.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use similar::TextDiff;
+
+use super::Format;
+
+/// What a text says; nothing, if it is empty.
+pub(super) fn parse(format: Format, text: &str) -> Result<Value, String> {
+    if text.trim().is_empty() {
+        return Ok(json!({}));
+    }
+    let value = match format {
+        Format::Json => serde_json::from_str(text)
+            .map_err(|error| format!("it is not plain JSON ({error}); comments could not be kept"))?,
+        Format::Toml => {
+            let table: toml::Table = toml::from_str(text).map_err(|_| "it is not valid TOML".to_owned())?;
+            serde_json::to_value(table).map_err(|error| error.to_string())?
+        }
+        Format::Yaml => {
+            let document = rye_item::yaml::parse(text);
+            document.map_err(|problem| format!("it is not valid YAML: {}", problem.message))?.value
+        }
+    };
+    match value {
+        Value::Object(_) => Ok(value),
+        Value::Null => Ok(json!({})),
+        _ => Err("it does not hold settings by name".to_owned()),
+    }
+}
+
+/// The document with the entry below `keys`; `None` where those hold something else.
+pub(super) fn with(document: &Value, keys: &[&str], name: &str, entry: &Value) -> Option<Value> {
+    let mut wanted = document.clone();
+    let mut place = &mut wanted;
+    for key in keys {
+        let map = place.as_object_mut()?;
+        place = map.entry(*key).or_insert_with(|| Value::Object(Map::new()));
+        if place.is_null() {
+            *place = json!({});
+        }
+    }
+    place.as_object_mut()?.insert(name.to_owned(), entry.clone());
+    Some(wanted)
+}
+
+/// The text with the entry added.
+pub(super) fn render(
+    format: Format,
+    text: &str,
+    wanted: &Value,
+    keys: &[&str],
+    name: &str,
+    entry: &Value,
+) -> String {
+    match format {
+        Format::Json => json_text(text, wanted),
+        Format::Toml => format!("{}[{}.{name}]\n{}", separated(text), keys.join("."), toml_lines(entry)),
+        Format::Yaml => yaml_text(text, keys.first().copied().unwrap_or_default(), name, entry),
+    }
+}
+
+/// Written anew, indented as it was.
+fn json_text(text: &str, wanted: &Value) -> String {
+    let indented = text.lines().find(|line| line.starts_with([' ', '\t']) && !line.trim().is_empty());
+    let indent = indented.map_or("  ", |line| &line[..line.len() - line.trim_start().len()]);
+    let mut bytes = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
+    // What cannot be written is not what was wanted, and refused by whoever compares.
+    let _ = wanted.serialize(&mut serializer);
+    bytes.push(b'\n');
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// The text, and an empty line after it.
+fn separated(text: &str) -> String {
+    match text.trim_end() {
+        "" => String::new(),
+        _ if text.ends_with('\n') => format!("{text}\n"),
+        _ => format!("{text}\n\n"),
+    }
+}
+
+fn toml_lines(entry: &Value) -> String {
+    lines(entry, " = ").join("\n") + "\n"
+}
+
+/// Values in JSON are values in TOML and in YAML, as long as they are texts, numbers, truths and lists of these.
+fn lines(entry: &Value, between: &str) -> Vec<String> {
+    entry.as_object().into_iter().flatten().map(|(key, value)| format!("{key}{between}{value}")).collect()
+}
+
+fn yaml_text(text: &str, key: &str, name: &str, entry: &Value) -> String {
+    let head = format!("{key}:");
+    let all: Vec<&str> = text.lines().collect();
+    let at = all.iter().position(|line| line.trim_end() == head || line.starts_with(&format!("{head} #")));
+    let Some(at) = at else {
+        let start =
+            if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
+        return format!("{start}{head}\n{}", yaml_entry("  ", name, entry));
+    };
+    let inner = all[at + 1..].iter().find(|line| !line.trim().is_empty());
+    let indent = inner.map_or("", |line| &line[..line.len() - line.trim_start().len()]);
+    let indent = if indent.is_empty() { "  " } else { indent };
+    let before = all[..=at].join("\n");
+    let after: String = all[at + 1..].iter().map(|line| format!("{line}\n")).collect();
+    format!("{before}\n{}{after}", yaml_entry(indent, name, entry))
+}
+
+fn yaml_entry(indent: &str, name: &str, entry: &Value) -> String {
+    let inner: String = lines(entry, ": ").iter().map(|line| format!("{indent}{indent}{line}\n")).collect();
+    format!("{indent}{name}:\n{inner}")
+}
+
+/// What changes, line by line.
+#[must_use]
+pub fn diff(before: &str, after: &str) -> String {
+    TextDiff::from_lines(before, after).unified_diff().context_radius(2).to_string()
+}

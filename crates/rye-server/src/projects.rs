@@ -1,0 +1,116 @@
+//! One warm engine per project, a bounded number of them, each opened anew when what it was opened from has changed.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rye_engine::{Code, Engine, Error, Options, Result};
+use rye_space::{Roots, roots};
+use tokio::sync::Notify;
+
+use crate::Setup;
+
+/// Projects that stay warm; the one not used for longest is forgotten first.
+const MOST_PROJECTS: usize = 16;
+
+/// The engines of this process.
+pub(crate) struct Projects {
+    setup: Setup,
+    slots: Mutex<Vec<Slot>>,
+    /// Told when the engine of the server's own project was opened anew.
+    pub(crate) reopened: Notify,
+}
+
+/// A project and its engine, once it is opened. The most recently used slot is the last.
+struct Slot {
+    project: Option<PathBuf>,
+    engine: Arc<Mutex<Option<Arc<Engine>>>>,
+}
+
+/// An engine, and what its user should know if it was opened just now.
+pub(crate) struct Opened {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) notices: Vec<String>,
+}
+
+impl Projects {
+    pub(crate) fn new(mut setup: Setup) -> Self {
+        // One project, one engine, however its path is written.
+        setup.roots.project = setup.roots.project.as_deref().map(roots::real);
+        Self { setup, slots: Mutex::default(), reopened: Notify::new() }
+    }
+
+    pub(crate) fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// The engine of the project a client names, or of the server's own. It blocks: files are looked at.
+    ///
+    /// # Errors
+    /// When there is no such folder, or its roots are refused.
+    pub(crate) fn engine(&self, named: Option<&str>) -> Result<Opened> {
+        let project = match named {
+            Some(path) => self.named(path)?,
+            None => self.setup.roots.project.clone(),
+        };
+        let slot = self.slot(project.as_deref());
+        let mut kept = lock(&slot);
+        if let Some(engine) = kept.as_ref().filter(|engine| engine.workspace.is_current()) {
+            return Ok(Opened { engine: Arc::clone(engine), notices: Vec::new() });
+        }
+        let is_reopened = kept.is_some();
+        let engine = Arc::new(self.open(project.clone())?);
+        *kept = Some(Arc::clone(&engine));
+        if is_reopened && project == self.setup.roots.project {
+            self.reopened.notify_one();
+        }
+        let notices = notices(&engine);
+        Ok(Opened { engine, notices })
+    }
+
+    fn named(&self, path: &str) -> Result<Option<PathBuf>> {
+        let path = self.setup.host.folder.join(path);
+        if !path.is_dir() {
+            let shown = rye_item::text::one_line(&path.display().to_string());
+            return Err(Error::new(Code::PathNotFound, format!("the project `{shown}` is not a folder"))
+                .hint("project_path is the absolute path of the folder that holds `.ai/`"));
+        }
+        let path = roots::real(&path);
+        Ok((path != roots::real(&self.setup.roots.user)).then_some(path))
+    }
+
+    /// The slot of a project, now the most recently used one.
+    fn slot(&self, project: Option<&Path>) -> Arc<Mutex<Option<Arc<Engine>>>> {
+        let mut slots = lock(&self.slots);
+        let known = slots.iter().position(|slot| slot.project.as_deref() == project);
+        let slot = match known {
+            Some(index) => slots.remove(index),
+            None => Slot { project: project.map(Path::to_owned), engine: Arc::default() },
+        };
+        let engine = Arc::clone(&slot.engine);
+        if slots.len() >= MOST_PROJECTS {
+            slots.remove(0);
+        }
+        slots.push(slot);
+        engine
+    }
+
+    fn open(&self, project: Option<PathBuf>) -> Result<Engine> {
+        let roots = Roots { project, ..self.setup.roots.clone() };
+        // Development mode never applies here: an agent's client is not the developer at the terminal.
+        let options = Options { wants_dev_mode: false, is_warm: true, host: self.setup.host.clone() };
+        Engine::open(roots, options, (self.setup.clock)())
+    }
+}
+
+fn notices(engine: &Engine) -> Vec<String> {
+    let workspace = &engine.workspace;
+    let ignored = workspace.settings.ignored.iter().map(|ignored| {
+        format!("`{}` in {} config is ignored: {}", ignored.key, ignored.space, ignored.reason)
+    });
+    workspace.notices.iter().cloned().chain(ignored).map(|notice| rye_item::text::one_line(&notice)).collect()
+}
+
+/// A panic while an engine was opened leaves none: it is opened again.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,323 @@
+//! One client: what it may ask, and how its requests become verbs.
+#![expect(deprecated, reason = "clients of the older protocol subscribe and hear warnings this way")]
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
+    CustomRequest, CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, LoggingLevel,
+    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+    ServerConfig, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams,
+};
+use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
+use rmcp::{ErrorData, ServerHandler};
+use rye_engine::{Engine, Error, Result};
+use serde_json::Value;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::changes::{self, Changes};
+use crate::consent::{self, Refusal, Way};
+use crate::pool::{Pace, Pool};
+use crate::projects::Projects;
+use crate::telling::{self, Voice};
+use crate::{Setup, calls, offers, tools};
+
+/// Resources one client may subscribe to.
+const MOST_SUBSCRIPTIONS: usize = 1024;
+/// How often a call may ask its user something.
+const MOST_QUESTIONS: usize = 3;
+
+/// What all clients of this process share.
+pub(crate) struct Shared {
+    pub(crate) projects: Projects,
+    pub(crate) pool: Pool,
+    pub(crate) changes: Changes,
+    tools: Vec<Tool>,
+}
+
+impl Shared {
+    pub(crate) fn new(setup: Setup) -> Arc<Self> {
+        Arc::new(Self {
+            projects: Projects::new(setup),
+            pool: Pool::new(),
+            changes: Changes::new(),
+            tools: tools::all(),
+        })
+    }
+}
+
+/// One client. Clones are the same client.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<State>,
+}
+
+/// What is remembered of a client.
+pub(crate) struct State {
+    /// Resources it subscribed to.
+    pub(crate) subscriptions: Mutex<BTreeSet<String>>,
+    /// What it wants to hear.
+    pub(crate) level: Mutex<LoggingLevel>,
+    is_told: AtomicBool,
+    /// Cancelled when the client is gone.
+    pub(crate) gone: CancellationToken,
+    _end: DropGuard,
+}
+
+impl Session {
+    pub(crate) fn new(shared: Arc<Shared>, gone: CancellationToken) -> Self {
+        let state = State {
+            subscriptions: Mutex::default(),
+            level: Mutex::new(LoggingLevel::Warning),
+            is_told: AtomicBool::new(false),
+            _end: gone.clone().drop_guard(),
+            gone,
+        };
+        Self { shared, state: Arc::new(state) }
+    }
+
+    /// Runs something quick on the engine of the server's own project.
+    async fn quick<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
+    ) -> std::result::Result<T, ErrorData> {
+        let shared = Arc::clone(&self.shared);
+        let done = self.shared.pool.run(Pace::Quick, move || work(&shared.projects.engine(None)?.engine));
+        done.await.map_err(|error| offers::protocol_error(&error))
+    }
+
+    /// Calls a tool; asks the user where only they can say yes, and then calls it again.
+    async fn call(
+        &self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse> {
+        let mut consents =
+            consent::brought(request.input_responses.as_ref(), request.request_state.as_deref())?;
+        let arguments = request.arguments.unwrap_or_default();
+        for _ in 0..=MOST_QUESTIONS {
+            let voice = Voice::of(context, &self.state);
+            let outcome =
+                calls::call(self, &request.name, arguments.clone(), &consents, context, &voice).await;
+            let question = match outcome {
+                Ok(value) => return Ok(CallToolResult::structured(value).into()),
+                Err(Refusal::Failed(error, data)) => return Ok(failed(&error, data.map(|data| *data))),
+                Err(Refusal::Ask(question)) => question,
+            };
+            if !consents.has(&question.about) {
+                match consent::way(context) {
+                    Way::None => return Ok(failed(&question.otherwise, None)),
+                    Way::Again => return Ok(consent::ask_again(&question)?.into()),
+                    Way::Request => consent::ask(context, &question).await?,
+                }
+                consents = consents.and(question.about.clone());
+            }
+            if let Some(document) = question.trusts.clone() {
+                let project = arguments.get("project_path").and_then(Value::as_str).map(str::to_owned);
+                let shared = Arc::clone(&self.shared);
+                let trusting = self.shared.pool.run(Pace::Quick, move || {
+                    consent::trust(&shared.projects.engine(project.as_deref())?.engine, &document)
+                });
+                trusting.await?;
+            }
+        }
+        Ok(failed(
+            &Error::new(rye_engine::Code::ConsentNeeded, "this would need to be asked again and again"),
+            None,
+        ))
+    }
+
+    fn tell_changes(&self, peer: rmcp::Peer<RoleServer>) {
+        if !self.state.is_told.swap(true, Ordering::SeqCst) {
+            tokio::spawn(telling::forward(self.shared.changes.listen(), peer, Arc::downgrade(&self.state)));
+        }
+    }
+}
+
+fn failed(error: &Error, data: Option<Value>) -> CallToolResponse {
+    CallToolResult::structured_error(error.to_value(data)).into()
+}
+
+/// A page's cursor.
+fn cursor(request: Option<PaginatedRequestParams>) -> Option<String> {
+    request.and_then(|request| request.cursor)
+}
+
+impl ServerHandler for Session {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_prompts()
+            .enable_prompts_list_changed()
+            .enable_resources()
+            .enable_resources_list_changed()
+            .enable_resources_subscribe()
+            .enable_completions()
+            .enable_logging()
+            .build();
+        let version = self.shared.projects.setup().version;
+        let server = Implementation::new("rye", version).with_title("RYE");
+        ServerConfig::new(capabilities).with_server_info(server).with_instructions(tools::INSTRUCTIONS)
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.tell_changes(context.peer);
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(self.shared.tools.clone()))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.shared.tools.iter().find(|tool| tool.name == name).cloned()
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<CallToolResponse, ErrorData> {
+        if !self.shared.tools.iter().any(|tool| tool.name == request.name) {
+            let name = rye_item::text::one_line(&request.name);
+            let known =
+                self.shared.tools.iter().map(|tool| tool.name.as_ref()).collect::<Vec<_>>().join(", ");
+            let message = format!("there is no tool `{name}`; tools are: {known}");
+            return Err(ErrorData::new(ErrorCode::INVALID_PARAMS, message, None));
+        }
+        Ok(self.call(request, &context).await.unwrap_or_else(|error| failed(&error, None)))
+    }
+
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListPromptsResult, ErrorData> {
+        changes::watch(&self.shared);
+        let cursor = cursor(request);
+        let page = self.quick(move |engine| Ok(offers::prompts(engine, cursor.as_deref()))).await?;
+        Ok(ListPromptsResult { next_cursor: page.next, ..ListPromptsResult::with_all_items(page.items) })
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<GetPromptResponse, ErrorData> {
+        let given = request.arguments.unwrap_or_default();
+        Ok(self.quick(move |engine| offers::prompt(engine, &request.name, given)).await?.into())
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListResourcesResult, ErrorData> {
+        changes::watch(&self.shared);
+        let cursor = cursor(request);
+        let page = self.quick(move |engine| Ok(offers::resources(engine, cursor.as_deref()))).await?;
+        Ok(ListResourcesResult { next_cursor: page.next, ..ListResourcesResult::with_all_items(page.items) })
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(offers::templates()))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<ReadResourceResponse, ErrorData> {
+        Ok(self.quick(move |engine| offers::resource(engine, &request.uri)).await?.into())
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> std::result::Result<(), ErrorData> {
+        offers::item_of(&request.uri).map_err(|error| offers::protocol_error(&error))?;
+        let mut subscriptions = self.state.subscriptions.lock().unwrap_or_else(PoisonError::into_inner);
+        if subscriptions.len() >= MOST_SUBSCRIPTIONS && !subscriptions.contains(&request.uri) {
+            return Err(ErrorData::invalid_request("too many subscriptions", None));
+        }
+        subscriptions.insert(request.uri);
+        drop(subscriptions);
+        changes::watch(&self.shared);
+        self.tell_changes(context.peer);
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<(), ErrorData> {
+        self.state.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).remove(&request.uri);
+        Ok(())
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        let mut accepted = requested.clone();
+        if let Some(uris) = &mut accepted.resource_subscriptions {
+            uris.retain(|uri| offers::item_of(uri).is_ok());
+            uris.truncate(MOST_SUBSCRIPTIONS);
+        }
+        Some(accepted)
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> std::result::Result<(), ErrorData> {
+        changes::watch(&self.shared);
+        telling::stream(self.shared.changes.listen(), &context).await;
+        Ok(())
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<CompleteResult, ErrorData> {
+        let found = self.quick(move |engine| Ok(offers::completions(engine, &request))).await?;
+        Ok(CompleteResult::new(found))
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> std::result::Result<(), ErrorData> {
+        *self.state.level.lock().unwrap_or_else(PoisonError::into_inner) = request.level;
+        Ok(())
+    }
+
+    fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> impl Future<Output = std::result::Result<CustomResult, ErrorData>> + Send + '_ {
+        // A known method comes here when its parameters make no sense.
+        let known =
+            ["tools/call", "prompts/get", "resources/read", "completion/complete", "logging/setLevel"];
+        let known = known.contains(&request.method.as_str())
+            || ["resources/subscribe", "resources/unsubscribe"].contains(&request.method.as_str());
+        let method = rye_item::text::one_line(&request.method);
+        std::future::ready(Err(if known {
+            ErrorData::invalid_params(format!("the parameters of {method} are not valid"), None)
+        } else {
+            ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("there is no method {method}"), None)
+        }))
+    }
+}

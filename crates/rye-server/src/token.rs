@@ -1,0 +1,120 @@
+//! The bearer token of the HTTP server: made on first use, kept beside the signing key, where no tool can read.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use lillux::file::{self, Mode};
+use rye_engine::{Code, Error, Result};
+
+/// Its file's name in the folder of the signing key.
+const FILE: &str = "mcp_token";
+const RANDOM_BYTES: usize = 32;
+
+/// Where the token is kept.
+#[must_use]
+pub(crate) fn path(signing_keys: &Path) -> PathBuf {
+    signing_keys.join(FILE)
+}
+
+/// A token; it is never shown.
+#[derive(Clone)]
+pub(crate) struct Token(String);
+
+impl Token {
+    /// The token in this folder, made if there is none.
+    ///
+    /// # Errors
+    /// When others can read it, it is no token, or it cannot be written.
+    pub(crate) fn of(signing_keys: &Path) -> Result<Self> {
+        let path = path(signing_keys);
+        match Self::read(&path) {
+            Err(error) if error.code == Code::PathNotFound => {}
+            read => return read,
+        }
+        let mut random = [0; RANDOM_BYTES];
+        getrandom::fill(&mut random).map_err(|error| Error::new(Code::Io, error.to_string()))?;
+        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        file::create_folders(signing_keys, true)?;
+        match file::write_new(&path, format!("{token}\n").as_bytes(), Mode::Private) {
+            Ok(()) => Ok(Self(token)),
+            // Another server was faster: its token counts.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Self::read(&path),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let (bytes, metadata) = file::read_bounded(path, 4096).map_err(|error| Error::read(&error))?;
+        let wrong = |why: &str| {
+            Error::new(Code::LooseToken, format!("`{}` {why}", path.display()))
+                .detail("path", path.display().to_string())
+                .hint("remove it and start again: a new token is made")
+        };
+        let mode = metadata.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(wrong(&format!("has mode {mode:04o}: others can read the token")));
+        }
+        let token = String::from_utf8(bytes).unwrap_or_default().trim().to_owned();
+        let is_token = token.len() == 2 * RANDOM_BYTES && token.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_token { Ok(Self(token)) } else { Err(wrong("does not hold a token")) }
+    }
+
+    /// Whether a header brings this token. It takes as long for a wrong one as for the right one.
+    pub(crate) fn is_in(&self, header: Option<&[u8]>) -> bool {
+        let given = header.and_then(|header| header.split_at_checked(7));
+        let Some((scheme, given)) = given else {
+            return false;
+        };
+        let own = self.0.as_bytes();
+        let difference = own.iter().zip(given).fold(0, |sum, (own, given)| sum | (own ^ given));
+        scheme.eq_ignore_ascii_case(b"bearer ") && given.len() == own.len() && difference == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_made_once_and_is_private() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keys = folder.path().join("keys");
+        let first = Token::of(&keys).expect("a token");
+        let second = Token::of(&keys).expect("the same");
+        assert_eq!(first.0, second.0);
+        let mode = std::fs::metadata(path(&keys)).expect("a file").mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        file::set_mode(&path(&keys), 0o640).expect("loosened");
+        assert_eq!(Token::of(&keys).err().expect("refused").code, Code::LooseToken);
+    }
+
+    #[test]
+    fn a_file_that_holds_no_token_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for text in ["", "short", &"g".repeat(64)] {
+            file::write_atomic(&path(folder.path()), text.as_bytes(), Mode::Private).expect("written");
+            assert_eq!(Token::of(folder.path()).err().expect("refused").code, Code::LooseToken, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_whole_token_opens() {
+        let token = Token("ab".repeat(32));
+        let header = |text: &str| token.is_in(Some(text.as_bytes()));
+        assert!(header(&format!("Bearer {}", "ab".repeat(32))));
+        assert!(header(&format!("bearer {}", "ab".repeat(32))));
+        for wrong in [
+            String::new(),
+            "Bearer".to_owned(),
+            "Bearer ".to_owned(),
+            format!("Basic {}", "ab".repeat(32)),
+            format!("Bearer {}", "ab".repeat(31)),
+            format!("Bearer {}", "ab".repeat(33)),
+            format!("Bearer {}", "AB".repeat(32)),
+            format!("Bearer  {}", "ab".repeat(32)),
+        ] {
+            assert!(!header(&wrong), "{wrong}");
+        }
+        assert!(!token.is_in(None));
+    }
+}

@@ -1,0 +1,324 @@
+//! Bundles installed into project or user space: the lockfile that says which files they brought, and for which of
+//! these files the bundle's signer counts.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use lillux::{Digest, Fingerprint, PublicKey};
+use rye_item::text::one_line;
+use rye_item::{BundleId, ItemType, Space};
+use rye_trust::signature::Timestamp;
+use rye_trust::source::FileHash;
+use rye_trust::{Identity, KeyRing};
+use semver::Version;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::approvals::Approvals;
+use crate::manifest::{ManifestFile, is_left_behind};
+use crate::path::FilePath;
+use crate::stamp::Watched;
+
+/// Below a space's `.ai/`: one folder for each installed bundle.
+pub const BUNDLES_FOLDER: &str = "bundles";
+/// The lockfile's name in its bundle's folder.
+pub const LOCKFILE: &str = ".bundle-lock.json";
+
+/// Beside the lockfile: the identity document of the manifest's signer, so that whoever clones a project can approve
+/// them. It counts for nothing until then.
+pub const SIGNER_FILE: &str = "signer.toml";
+
+/// `.ai/bundles/<id>/.bundle-lock.json`: what an installation wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BundleLock {
+    /// The bundle.
+    pub bundle_id: BundleId,
+    /// Its version.
+    #[serde(serialize_with = "serialize_version")]
+    pub version: Version,
+    /// The digest of the manifest's bytes.
+    pub manifest_hash: Digest,
+    /// When it was installed.
+    #[serde(serialize_with = "serialize_moment")]
+    pub installed_at: Timestamp,
+    /// The files it brought, manifest and lockfile aside.
+    pub files: Vec<FilePath>,
+    /// Where it came from, as the user named it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The digest the source is known by: `sha256:…` of a registry's manifest or of an archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_digest: Option<String>,
+    /// Who signed the manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signer: Option<Fingerprint>,
+}
+
+fn serialize_version<S: serde::Serializer>(version: &Version, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(version)
+}
+
+fn serialize_moment<S: serde::Serializer>(moment: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(moment)
+}
+
+impl BundleLock {
+    /// Reads a lockfile. Fields nobody knows are left aside.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, in words.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let value: Value =
+            serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
+        let mut problems = Vec::new();
+        let lock = read(&value, &mut problems);
+        match lock {
+            Some(lock) if problems.is_empty() => Ok(lock),
+            Some(_) | None => Err(problems.join("; ")),
+        }
+    }
+
+    /// The lockfile's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Nothing in it can fail to be JSON: texts, and lists of texts.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text.into_bytes()
+    }
+}
+
+fn read(value: &Value, problems: &mut Vec<String>) -> Option<BundleLock> {
+    let mut field = |key: &str| {
+        let text = value.get(key).and_then(Value::as_str);
+        if text.is_none() {
+            problems.push(format!("`{key}` is missing or no text"));
+        }
+        text
+    };
+    let (id, version) = (field("bundle_id"), field("version"));
+    let (hash, moment) = (field("manifest_hash"), field("installed_at"));
+    let mut wrong = |key: &str, why: &dyn std::fmt::Display| {
+        problems.push(format!("`{key}`: {}", one_line(&why.to_string())));
+    };
+    let id = id.and_then(|id| BundleId::new(id).map_err(|error| wrong("bundle_id", &error)).ok());
+    let version =
+        version.and_then(|text| Version::parse(text).map_err(|error| wrong("version", &error)).ok());
+    let hash: Option<Digest> =
+        hash.and_then(|text| text.parse().map_err(|error| wrong("manifest_hash", &error)).ok());
+    let moment = moment.and_then(|text| {
+        let moment = Timestamp::new(text);
+        if moment.is_none() {
+            wrong("installed_at", &"it is no moment such as 2026-01-02T03:04:05Z");
+        }
+        moment
+    });
+    let mut files = Vec::new();
+    match value.get("files").and_then(Value::as_array) {
+        None => problems.push("`files` is missing or no list".to_owned()),
+        Some(list) => {
+            for path in list {
+                match path.as_str().map(FilePath::new) {
+                    Some(Ok(path)) => files.push(path),
+                    Some(Err(error)) => problems.push(error.to_string()),
+                    None => problems.push("`files` holds something that is no text".to_owned()),
+                }
+            }
+        }
+    }
+    let optional = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    Some(BundleLock {
+        bundle_id: id?,
+        version: version?,
+        manifest_hash: hash?,
+        installed_at: moment?,
+        files,
+        source: optional("source"),
+        source_digest: optional("source_digest"),
+        signer: optional("signer").and_then(|text| text.parse().ok()),
+    })
+}
+
+/// A bundle in project or user space.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    /// Its id.
+    pub id: BundleId,
+    /// The space it is installed in.
+    pub space: Space,
+    /// That space's `.ai`.
+    pub ai: PathBuf,
+    /// Its manifest, or why it cannot be read.
+    pub manifest: Result<ManifestFile, String>,
+    /// Its lockfile, or why it cannot be read.
+    pub lock: Result<BundleLock, String>,
+}
+
+/// The ids of everything that has a lockfile in the space `ai`, sorted.
+#[must_use]
+pub fn ids_in(ai: &Path) -> Vec<BundleId> {
+    let Ok(entries) = fs_err::read_dir(ai.join(BUNDLES_FOLDER)) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut ids: Vec<BundleId> = names
+        .filter_map(|name| BundleId::new(name).ok())
+        .filter(|id| ai.join(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE).exists())
+        .collect();
+    ids.sort();
+    ids
+}
+
+impl Installed {
+    /// Reads lockfile and manifest of the bundle `id` in the space `ai`. No link is followed.
+    #[must_use]
+    pub fn read(ai: &Path, space: &Space, id: &BundleId) -> Self {
+        let relative = Path::new(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE);
+        let lock = lillux::file::read_beneath_plainly(ai, &relative, crate::manifest::MAX_BYTES)
+            .map_err(|error| error.to_string())
+            .and_then(|(bytes, _)| BundleLock::parse(&bytes));
+        Self {
+            id: id.clone(),
+            space: space.clone(),
+            ai: ai.to_owned(),
+            manifest: ManifestFile::read(ai, id).map_err(|error| error.to_string()),
+            lock,
+        }
+    }
+
+    /// Who signed the manifest, if the document beside it says so truly.
+    #[must_use]
+    pub fn signer(&self) -> Option<Identity> {
+        let relative = Path::new(BUNDLES_FOLDER).join(self.id.as_str()).join(SIGNER_FILE);
+        let (bytes, _) = lillux::file::read_beneath_plainly(&self.ai, &relative, 64 << 10).ok()?;
+        let identity = Identity::parse(&bytes).ok()?;
+        let is_signer = self.manifest.as_ref().is_ok_and(|manifest| manifest.is_signed_by(&identity.key));
+        (identity.is_self_signed() && is_signer).then_some(identity)
+    }
+
+    /// The files `key` counts for: those that lockfile and manifest both name, if `key` signed the manifest. Config
+    /// is not among them: in project and user space it would overrule the user's own.
+    ///
+    /// # Errors
+    /// Why it counts for none.
+    pub fn vouched(&self, key: &PublicKey) -> Result<Vec<(FilePath, FileHash)>, String> {
+        let lock = self.lock.as_ref().map_err(|why| format!("its lockfile: {why}"))?;
+        let file = self.manifest.as_ref().map_err(|why| format!("its manifest: {why}"))?;
+        let manifest = file.manifest().map_err(|problems| {
+            let first = problems.first().map(ToString::to_string).unwrap_or_default();
+            format!("its manifest: {}", one_line(&first))
+        })?;
+        if !file.is_signed_by(key) {
+            return Err("its manifest is not signed by the key you approved".to_owned());
+        }
+        if lock.bundle_id != self.id {
+            return Err(format!("its lockfile is that of `{}`", lock.bundle_id));
+        }
+        if lock.manifest_hash != file.hash() {
+            return Err("its lockfile was written for another manifest".to_owned());
+        }
+        let brought: BTreeSet<&FilePath> = lock.files.iter().collect();
+        let listed = manifest.files.iter().filter(|(path, _)| brought.contains(path));
+        let counted = listed.filter(|(path, entry)| {
+            !is_left_behind(path) && entry.item_type.is_some_and(|item_type| item_type != ItemType::Config)
+        });
+        Ok(counted.map(|(path, entry)| (path.clone(), entry.hash)).collect())
+    }
+}
+
+/// Lets the signers the user approved count for what their bundles brought into the space `ai`. A bundle whose id has
+/// no approved signer is not even read. Gives what is worth knowing.
+pub fn vouch(
+    ai: &Path,
+    space: &Space,
+    approvals: &Approvals,
+    ring: &mut KeyRing,
+    watched: &mut Watched,
+) -> Vec<String> {
+    let mut notices = Vec::new();
+    let ids: BTreeSet<&BundleId> = approvals.pins.iter().map(|pin| &pin.bundle).collect();
+    for id in ids {
+        let folder = ai.join(BUNDLES_FOLDER).join(id.as_str());
+        // Absent ones too: a warm process has to notice an installation.
+        watched.add(folder.join(LOCKFILE));
+        watched.add(folder.join("manifest.yaml"));
+        if !folder.join(LOCKFILE).exists() {
+            continue;
+        }
+        let installed = Installed::read(ai, space, id);
+        let mut pins = approvals.pins_of(id);
+        let mut reason = None;
+        let is_counted = pins.any(|pin| match installed.vouched(&pin.key) {
+            Ok(files) => {
+                let signer = Identity::new(pin.key.clone(), id.as_str());
+                ring.add_listed(
+                    space,
+                    &signer,
+                    files.into_iter().map(|(path, hash)| (path.to_string(), hash)),
+                );
+                true
+            }
+            Err(why) => {
+                reason = Some(why);
+                false
+            }
+        });
+        if let (false, Some(reason)) = (is_counted, reason) {
+            notices.push(format!("the bundle `{id}` in {space} space does not count: {reason}"));
+        }
+    }
+    notices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEED: &str = r#"{
+  "bundle_id": "my-bundle",
+  "version": "1.0.0",
+  "manifest_hash": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+  "installed_at": "2026-03-15T12:00:00Z",
+  "files": [
+    ".ai/tools/utilities/web-scraper.py",
+    ".ai/directives/utilities/setup.md"
+  ]
+}
+"#;
+
+    #[test]
+    fn a_lockfile_reads_back_as_written() {
+        let lock = BundleLock::parse(SEED.as_bytes()).expect("a lockfile");
+        assert_eq!(String::from_utf8(lock.to_bytes()).expect("text"), SEED);
+        let more = BundleLock {
+            source: Some("registry.example/a/b:1".to_owned()),
+            source_digest: Some("sha256:00".to_owned()),
+            signer: "0123456789abcdef".parse().ok(),
+            ..lock
+        };
+        assert_eq!(BundleLock::parse(&more.to_bytes()), Ok(more));
+    }
+
+    #[test]
+    fn fields_of_others_are_left_aside() {
+        let text = SEED.replace("\"version\"", "\"colour\": {\"x\": 1},\n  \"version\"");
+        assert_eq!(BundleLock::parse(text.as_bytes()), BundleLock::parse(SEED.as_bytes()));
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_at_once() {
+        let bad = SEED
+            .replace("my-bundle", "../up")
+            .replace("1.0.0", "one")
+            .replace("e3b0", "E3B0")
+            .replace("12:00", "99:00")
+            .replace(".ai/tools/utilities", ".ai/../..");
+        let problems = BundleLock::parse(bad.as_bytes()).expect_err("refused");
+        for part in ["bundle_id", "version", "manifest_hash", "installed_at", "`.` or `..`"] {
+            assert!(problems.contains(part), "{part}: {problems}");
+        }
+        for none in ["", "[]", "{}", "null", "{\"files\": 1}"] {
+            assert!(BundleLock::parse(none.as_bytes()).is_err(), "{none}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+"""Compares what the clients got with what the command line gives, and with each other.
+
+  compare.py expected.json GOT...
+"""
+import json
+import sys
+
+# What differs from run to run.
+FLEETING = {"duration_ms", "took_ms", "sandbox", "first_use", "lock", "notes"}
+
+
+def steady(value):
+    if isinstance(value, dict):
+        return {key: steady(inner) for key, inner in value.items() if key not in FLEETING}
+    if isinstance(value, list):
+        return [steady(inner) for inner in value]
+    return value
+
+
+def check(what, wanted, found):
+    if wanted != found:
+        sys.exit(f"{what}\n  wanted {json.dumps(wanted)[:2000]}\n  found  {json.dumps(found)[:2000]}")
+
+
+def named(rows, *keys):
+    return {row[keys[0]]: {key: row.get(key) for key in keys} for row in rows}
+
+
+expected = json.load(open(sys.argv[1]))
+first = None
+for path in sys.argv[2:]:
+    got = json.load(open(path))
+    client = got["client"]
+    for call, answer in zip(expected["calls"], got["calls"], strict=True):
+        what = f"{client}: {call['name']} {call['arguments']}"
+        wanted = steady(call["answer"])
+        check(what, wanted, steady(answer["structuredContent"]))
+        check(what, wanted, steady(json.loads(answer["content"][0]["text"])))
+        check(what, wanted["status"] == "error", answer["isError"])
+    for name, prompt in expected["prompts"].items():
+        messages = got["gotten"][name]["messages"]
+        check(f"{client}: prompt {name}", [("user", prompt["text"])],
+              [(message["role"], message["content"]["text"]) for message in messages])
+    for uri, text in expected["resources"].items():
+        contents = got["read"][uri]["contents"]
+        check(f"{client}: {uri}", [(uri, "text/markdown", text)],
+              [(content["uri"], content["mimeType"], content["text"]) for content in contents])
+    check(f"{client}: prompts", sorted(expected["prompts"]), sorted(row["name"] for row in got["prompts"]))
+    check(f"{client}: resources", sorted(expected["resources"]), sorted(row["uri"] for row in got["resources"]))
+    lists = {
+        "tools": named(got["tools"], "name", "title", "description", "inputSchema", "outputSchema", "annotations"),
+        "prompts": named(got["prompts"], "name", "title", "description", "arguments"),
+        "resources": named(got["resources"], "uri", "name", "title", "mimeType", "size"),
+        "templates": named(got["templates"], "uriTemplate", "name", "title", "description", "mimeType"),
+    }
+    check(f"{client}: five tools", 5, len(lists["tools"]))
+    if first is None:
+        first = (client, lists)
+    check(f"{client} lists other things than {first[0]}", first[1], lists)
+    print(f"same: {client} ({len(got['calls'])} calls, {len(got['gotten'])} prompts, {len(got['read'])} resources)")
