@@ -68,7 +68,6 @@ fn the_receipt_names_every_rule_its_mechanism_and_its_version() {
     let answer = answer(&user, "quiet", &[]);
     for (rule, mechanism) in [
         ("writes", "landlock"),
-        ("hidden", "landlock"),
         ("hidden", "mount_namespace"),
         ("read_only", "mount_namespace"),
         ("network", "network_namespace"),
@@ -152,7 +151,7 @@ return done
     );
     let answer = answer(&user, "attack", &[]);
     all_refused(&answer["data"]);
-    assert_enforced(&answer, "hidden", "landlock");
+    assert_enforced(&answer, "hidden", "mount_namespace");
     assert_enforced(&answer, "hidden", "mount_namespace");
 }
 

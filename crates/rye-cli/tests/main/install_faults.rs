@@ -78,7 +78,7 @@ fn installations_at_once_leave_one_whole_bundle() {
     assert!(done >= 1);
     let verified = user.data(["bundle", "verify", "gifts"]);
     assert_eq!(verified["status"], "verified", "{verified}");
-    assert_eq!(brought(&user).len(), 6);
+    assert_eq!(brought(&user).len(), 7);
     let left: Vec<_> = snapshot(&user.home().join(".ai/installs"))
         .into_keys()
         .filter(|path| path.ends_with("journal.json"))

@@ -88,7 +88,8 @@ const FILES: [&str; 4] =
     ["knowledge/team/lore.md", "tools/team/data.json", "tools/team/hi.py", "tools/team/ho.py"];
 
 fn with_records(files: &[&str]) -> Vec<String> {
-    let records = ["bundles/gifts/.bundle-lock.json", "bundles/gifts/manifest.yaml"];
+    let records =
+        ["bundles/gifts/.bundle-lock.json", "bundles/gifts/manifest.yaml", "bundles/gifts/signer.toml"];
     let mut all: Vec<String> = files.iter().chain(&records).map(|name| (*name).to_owned()).collect();
     all.sort();
     all
@@ -546,4 +547,8 @@ fn a_copied_project_does_not_bring_its_bundles_trust_along() {
     copy_tree(&user.project().join(".ai/bundles"), &other.project().join(".ai/bundles"));
     copy_tree(&user.project().join(".ai/tools/team"), &other.project().join(".ai/tools/team"));
     other.refused(["load", "tool", "team/hi"], 4, "RYE0404");
+    // Who signed it came along too, so that one command approves it.
+    let approved = other.data(["bundle", "trust", "gifts"]);
+    assert_eq!(approved["fingerprint"], maker.fingerprint(), "{approved}");
+    assert_eq!(other.data(["execute", "team/hi"]), json!(1));
 }

@@ -1,6 +1,7 @@
 //! Installing what was prepared and agreed to.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use lillux::{Digest, file};
 use rye_bundle::install::transaction::Progress;
@@ -8,13 +9,17 @@ use rye_bundle::install::{Action, Change, InstallError, Transaction, generations
 use rye_bundle::{BundleLock, FilePath, object};
 use rye_item::space::Tier;
 use rye_item::{ItemId, ItemRef};
+use rye_space::AI_FOLDER;
+use rye_space::keys::TRUSTED_FOLDER;
 use serde::Serialize;
 
 use super::prepare::{Prepared, plan};
-use super::target::{lock_path, manifest_path};
+use super::target::{lock_path, manifest_path, signer_path};
 use super::{Counts, Signer, trust};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+
+const LARGEST_DOCUMENT: u64 = 64 << 10;
 
 /// The answer of an installation.
 #[derive(Clone, Debug, Serialize)]
@@ -118,9 +123,12 @@ pub fn install(engine: &Engine, prepared: &Prepared, progress: Progress<'_>) -> 
     let mut changes = current.changes();
     let mut records: BTreeMap<FilePath, Vec<u8>> = BTreeMap::new();
     // The lockfile comes last: what it lists is there.
-    for (path, bytes) in
-        [(manifest_file, prepared.manifest_bytes.clone()), (lock_file.clone(), lock.to_bytes())]
-    {
+    let mut about =
+        vec![(manifest_file, prepared.manifest_bytes.clone()), (lock_file.clone(), lock.to_bytes())];
+    if let Some(document) = prepared.signer_document()? {
+        about.insert(0, (signer_path(id)?, document));
+    }
+    for (path, bytes) in about {
         let (old, new) = (target.digest(&path)?, Digest::of(&bytes));
         if old != Some(new) {
             changes.push(Change { path: path.clone(), old, new: Some(new), keeps_backup: false });
@@ -172,6 +180,17 @@ pub fn install(engine: &Engine, prepared: &Prepared, progress: Progress<'_>) -> 
 }
 
 impl Prepared {
+    /// The document of the key that signed the bundle, if the bundle ships it: with it, somebody who gets the project as
+    /// it is now can approve the signer too.
+    fn signer_document(&self) -> Result<Option<Vec<u8>>> {
+        let name = format!("{AI_FOLDER}/{TRUSTED_FOLDER}/{}.toml", self.shown.signer.fingerprint);
+        match file::read_beneath(&self.folder(), Path::new(&name), LARGEST_DOCUMENT) {
+            Ok((bytes, _)) => Ok(Some(bytes)),
+            Err(error) if error.is_absent() => Ok(None),
+            Err(error) => Err(Error::read(&error)),
+        }
+    }
+
     /// The files with one of these fates.
     fn with_fate(&self, fates: &[Action]) -> Vec<FilePath> {
         let rows = self.plan.rows.iter().filter(|row| fates.contains(&row.action));

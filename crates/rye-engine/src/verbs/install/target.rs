@@ -18,7 +18,7 @@ use rye_item::space::Tier;
 use rye_item::text::one_line;
 use rye_item::{BundleId, ExtractorSet};
 use rye_space::bundle::Origin;
-use rye_space::installed::{BUNDLES_FOLDER, LOCKFILE};
+use rye_space::installed::{BUNDLES_FOLDER, LOCKFILE, SIGNER_FILE};
 use rye_space::roots;
 
 use crate::engine::Engine;
@@ -192,6 +192,11 @@ impl Target {
 /// Where the lockfile of a bundle lies.
 pub(super) fn lock_path(id: &BundleId) -> Result<FilePath> {
     plain(format!(".ai/{BUNDLES_FOLDER}/{id}/{LOCKFILE}"))
+}
+
+/// Where the document of a bundle's signer lies.
+pub(super) fn signer_path(id: &BundleId) -> Result<FilePath> {
+    plain(format!(".ai/{BUNDLES_FOLDER}/{id}/{SIGNER_FILE}"))
 }
 
 /// Where the manifest of a bundle lies.

@@ -7,7 +7,7 @@ use rye_item::BundleId;
 use rye_item::space::Tier;
 use serde::Serialize;
 
-use super::target::{Target, lock_path, manifest_path};
+use super::target::{Target, lock_path, manifest_path, signer_path};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
@@ -57,7 +57,7 @@ pub fn uninstall(
     let mut changes = plan.changes();
     let files_removed = changes.len();
     // The lockfile goes last: until then it says what has to go.
-    for path in [manifest_path(id)?, lock_path(id)?] {
+    for path in [signer_path(id)?, manifest_path(id)?, lock_path(id)?] {
         if let Some(old) = target.digest(&path)? {
             changes.push(Change { path, old: Some(old), new: None, keeps_backup: false });
         }
