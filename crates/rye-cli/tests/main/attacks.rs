@@ -152,7 +152,6 @@ return done
     let answer = answer(&user, "attack", &[]);
     all_refused(&answer["data"]);
     assert_enforced(&answer, "hidden", "mount_namespace");
-    assert_enforced(&answer, "hidden", "mount_namespace");
 }
 
 #[test]
