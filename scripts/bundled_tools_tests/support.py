@@ -24,10 +24,10 @@ def tool(name):
     return module
 
 
-def program(path):
-    """The program in a runtime's or tool's YAML: its one block of text in `args`."""
+def program(path, mark="    - |"):
+    """The program in a runtime's or tool's YAML: its one block of text in `args` that begins with `mark`."""
     lines = path.read_text().splitlines()
-    start = lines.index("    - |") + 1
+    start = lines.index(mark) + 1
     block = []
     for line in lines[start:]:
         if line.strip() and not line.startswith("      "):

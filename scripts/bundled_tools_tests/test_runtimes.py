@@ -197,11 +197,23 @@ class BashTool(Case):
     def call(self, **params):
         path = BUNDLES / "standard/.ai/tools/rye/bash.yaml"
         more = {"RYE_PARAM_" + name.upper(): str(value) for name, value in params.items()}
-        return self.run_plain(path, ["/bin/bash", "-p", "-c", program(path), "rye/bash", self.project], "", more)
+        first = program(path, "    - |-").rstrip("\n").replace("{command}", params["command"])
+        return self.run_plain(path, ["/bin/bash", "-p", "-c", first, "bash", program(path), self.project], "", more)
 
     def test_a_command_runs_in_the_project(self):
         answer = self.call(command="pwd; env | grep RYE_PARAM; echo oh >&2; exit 3")
         self.assertEqual((answer.exit, answer.stdout, answer.stderr), (3, self.project + "\n", "oh\n"))
+
+    def test_a_command_has_the_shell_to_itself(self):
+        answer = self.call(command='echo "$0|$#|$*|$CDPATH"; declare -F; nothing-of-that-name')
+        self.assertEqual((answer.exit, answer.stdout), (127, "bash|0||\n"))
+        self.assertEqual(answer.stderr, "bash: line 1: nothing-of-that-name: command not found\n")
+        answer = self.call(command='cat <<X\na\nX\nfalse')
+        self.assertEqual((answer.exit, answer.stdout), (1, "a\n"))
+        answer = self.call(command="echo never; if")
+        self.assertEqual((answer.exit, answer.stdout), (2, ""))
+        answer = self.call(command="sleep 0 & wait; echo done")
+        self.assertEqual((answer.exit, answer.stdout), (0, "done\n"))
 
     def test_the_working_folder_is_inside_the_project(self):
         os.makedirs(os.path.join(self.project, "a/b"))

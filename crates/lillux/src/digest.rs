@@ -27,6 +27,12 @@ impl Digest {
         Self(hasher.finalize().into())
     }
 
+    /// A digest that was kept as bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {

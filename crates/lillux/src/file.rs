@@ -232,6 +232,42 @@ pub fn create_folders(path: &Path, is_private: bool) -> io::Result<()> {
     })
 }
 
+/// Writes `bytes` behind what is in the file, in one write; makes a private file if there is none. It is durable when the
+/// system says so. A link is not followed.
+///
+/// # Errors
+/// When the system refuses, or takes only a part.
+pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = fs_err::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)?;
+    file.write_all(bytes)
+}
+
+/// Takes away what is behind the first `length` bytes of a file. A link is not followed.
+///
+/// # Errors
+/// When the system refuses.
+pub fn shorten(path: &Path, length: u64) -> io::Result<()> {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let file = fs_err::OpenOptions::new().write(true).custom_flags(flags).open(path)?;
+    file.set_len(length)
+}
+
+/// Makes a symbolic link at `path` to `target`, unless something is there already.
+///
+/// # Errors
+/// When the system refuses.
+pub fn link(target: &Path, path: &Path) -> io::Result<()> {
+    match fs_err::os::unix::fs::symlink(target, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Removes a file, and makes that durable. A file that is not there is no error.
 ///
 /// # Errors
@@ -495,6 +531,22 @@ mod tests {
         assert!(Lock::try_acquire(&path).expect("asked").is_none());
         drop(held);
         assert!(Lock::try_acquire(&path).expect("asked").is_some());
+    }
+
+    #[test]
+    fn appending_and_shortening_make_private_files_and_follow_no_link() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (path, link_path) = (folder.path().join("a"), folder.path().join("link"));
+        append(&path, b"one\n").expect("made");
+        append(&path, b"two\n").expect("appended");
+        shorten(&path, 6).expect("shortened");
+        let (bytes, metadata) = read_bounded(&path, 100).expect("read");
+        assert_eq!((bytes.as_slice(), metadata.permissions().mode() & 0o777), (&b"one\ntw"[..], 0o600));
+        link(Path::new("a"), &link_path).expect("linked");
+        link(Path::new("b"), &link_path).expect("what is there stays");
+        assert_eq!(fs_err::read_link(&link_path).expect("a link"), Path::new("a"));
+        assert!(append(&link_path, b"x").is_err() && shorten(&link_path, 0).is_err());
+        assert_eq!(read_bounded(&path, 100).expect("read").0, b"one\ntw");
     }
 
     #[test]

@@ -161,6 +161,12 @@ impl SecretKey {
         Ok(Self(SigningKey::from_bytes(&seed)))
     }
 
+    /// The key of a seed: whoever has the seed has the key.
+    #[must_use]
+    pub fn from_seed(seed: &[u8; 32]) -> Self {
+        Self(SigningKey::from_bytes(seed))
+    }
+
     /// Reads a PKCS#8 PEM text.
     ///
     /// # Errors

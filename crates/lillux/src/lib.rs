@@ -13,8 +13,10 @@ pub mod http;
 pub mod key;
 pub mod lockfile;
 pub mod process;
+pub mod real;
 pub mod store;
 
 pub use cancel::Cancel;
 pub use digest::Digest;
 pub use key::{Fingerprint, PublicKey, SecretKey, Signature};
+pub use real::{RealPaths, real};

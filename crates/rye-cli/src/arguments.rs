@@ -1,6 +1,7 @@
 //! What people type.
 
 mod install;
+mod threads;
 
 use std::path::PathBuf;
 
@@ -12,6 +13,9 @@ use crate::completion;
 use crate::global::Global;
 
 pub use install::{InstallArguments, RollbackArguments, Sides, UninstallArguments};
+pub use threads::{
+    AnswerArguments, ListArguments, ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
+};
 
 /// A signed, portable workspace for AI agents.
 #[derive(Debug, Parser)]
@@ -19,7 +23,7 @@ pub use install::{InstallArguments, RollbackArguments, Sides, UninstallArguments
     name = "rye",
     version,
     about = "A signed, portable workspace for AI agents: directives, tools and knowledge you can trust",
-    after_help = "New here? Run `rye init` in a project, then `rye search hello`.\nExit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 integrity or trust, 5 denied, 7 cancelled, 8 lockfile, 9 not valid. `rye explain CODE` explains any error.",
+    after_help = "New here? Run `rye init` in a project, then `rye search hello`.\nExit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 integrity or trust, 5 denied, 6 limit reached, 7 cancelled, 8 lockfile, 9 not valid. `rye explain CODE` explains any error.",
     disable_help_subcommand = true,
     arg_required_else_help = true
 )]
@@ -96,6 +100,11 @@ pub enum Command {
     /// Run a tool, or get the prompt of a directive or the body of a knowledge entry
     #[command(alias = "exec")]
     Execute(ExecuteArguments),
+    /// Run a directive: a model works through it in a thread, with limits, budget and permissions
+    Run(RunArguments),
+    /// Threads: list, follow, resume, cancel, verify
+    #[command(subcommand)]
+    Thread(ThreadCommand),
     /// Check items and sign them
     Sign(SignArguments),
     /// Tell which items are signed by whom, and which were changed

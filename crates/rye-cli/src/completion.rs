@@ -4,11 +4,18 @@ use std::ffi::OsStr;
 
 use clap::Parser as _;
 use clap_complete::engine::CompletionCandidate;
+use rye_agent::limits::NAMES;
+use rye_agent::status::Status;
+use rye_agent::store::Filter;
 use rye_engine::verbs::search;
 use rye_item::ItemType;
 
+use crate::commands::Shelf;
 use crate::global::Global;
 use crate::settings::Settings;
+
+/// Threads that are offered.
+const MOST_THREADS: u64 = 50;
 
 #[derive(clap::Parser)]
 struct Nothing {
@@ -18,33 +25,76 @@ struct Nothing {
 
 /// Item types.
 pub fn types(current: &OsStr) -> Vec<CompletionCandidate> {
-    let Some(start) = current.to_str() else {
-        return Vec::new();
-    };
-    let words = ItemType::ALL.into_iter().map(ItemType::as_str).filter(|word| word.starts_with(start));
-    words.map(CompletionCandidate::new).collect()
+    words_of(ItemType::ALL.into_iter().map(ItemType::as_str), current)
 }
 
 /// Ids of every type, with the type as help.
 pub fn ids(current: &OsStr) -> Vec<CompletionCandidate> {
+    ids_of(None, current)
+}
+
+/// Ids of directives.
+pub fn directives(current: &OsStr) -> Vec<CompletionCandidate> {
+    ids_of(Some(ItemType::Directive), current)
+}
+
+fn ids_of(item_type: Option<ItemType>, current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(start) = current.to_str() else {
         return Vec::new();
     };
-    let Ok(nothing) = Nothing::try_parse_from(["rye"]) else {
+    let Some(engine) = settings().and_then(|settings| settings.engine().ok()) else {
         return Vec::new();
     };
-    let Ok(settings) = Settings::read(&nothing.global) else {
-        return Vec::new();
-    };
-    let Ok(engine) = settings.engine() else {
-        return Vec::new();
-    };
-    search::ids(&engine, None, start)
+    search::ids(&engine, item_type, start)
         .into_iter()
         .map(|item| {
             CompletionCandidate::new(item.id.to_string()).help(Some(item.item_type.to_string().into()))
         })
         .collect()
+}
+
+fn settings() -> Option<Settings> {
+    let nothing = Nothing::try_parse_from(["rye"]).ok()?;
+    Settings::read(&nothing.global).ok()
+}
+
+/// Names of threads, the newest first, with directive and status as help.
+pub fn threads(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(start) = current.to_str() else {
+        return Vec::new();
+    };
+    let Some(shelf) = settings().and_then(|settings| Shelf::open(&settings).ok().flatten()) else {
+        return Vec::new();
+    };
+    let rows = shelf.store.threads(&Filter { limit: Some(MOST_THREADS), ..Filter::default() });
+    rows.unwrap_or_default()
+        .iter()
+        .filter_map(|row| {
+            let name = row.id.as_str();
+            // Whoever begins with the digits goes on with them.
+            let name = if start.starts_with('t') || start.is_empty() { name } else { name.get(7..)? };
+            let help = format!("{} · {}", row.directive, shelf.standing(row));
+            let help = rye_item::text::one_line(&help);
+            name.starts_with(start).then(|| CompletionCandidate::new(name.to_owned()).help(Some(help.into())))
+        })
+        .collect()
+}
+
+/// Where threads may stand.
+pub fn statuses(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words = Status::ALL.iter().map(|status| status.as_str()).chain(["interrupted"]);
+    words_of(words, current)
+}
+
+/// Names of limits.
+pub fn limits(current: &OsStr) -> Vec<CompletionCandidate> {
+    let names: Vec<String> = NAMES.iter().map(|name| format!("{name}=")).collect();
+    words_of(names.iter().map(String::as_str), current)
+}
+
+fn words_of<'a>(words: impl Iterator<Item = &'a str>, current: &OsStr) -> Vec<CompletionCandidate> {
+    let start = current.to_str().unwrap_or_default();
+    words.filter(|word| word.starts_with(start)).map(CompletionCandidate::new).collect()
 }
 
 /// Types first, then ids; the shell adds paths itself.

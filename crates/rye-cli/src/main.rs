@@ -6,6 +6,7 @@ mod commands;
 mod completion;
 mod explain;
 mod global;
+mod live;
 mod output;
 mod settings;
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
                 .warn(format_args!("cannot write the result: {error}"));
             ExitCode::from(1)
         }
+        Err(Failure::Ended(code)) => ExitCode::from(code),
         Err(Failure::Verb(error, data)) => {
             let output = Output::new(&arguments.global, None, false);
             match output.failure(&error, data.map(|data| *data)) {

@@ -93,6 +93,15 @@ impl Output {
         stdout.write_all(b"\n")
     }
 
+    /// Prints a JSON object on one line, for streams of them.
+    pub fn json_line(&self, value: &Value) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        let text = serde_json::to_string(value)?;
+        stdout.write_all(escaped(&text).as_bytes())?;
+        stdout.write_all(b"\n")?;
+        stdout.flush()
+    }
+
     /// Tells something beside the result.
     pub fn note(&self, text: impl Display) {
         if !self.is_quiet {
@@ -149,10 +158,39 @@ impl Output {
         Ok(())
     }
 
+    /// Whether more was asked for.
+    pub fn is_verbose(&self) -> bool {
+        self.is_verbose
+    }
+
+    /// Whether results go to a person's terminal.
+    pub fn is_result_seen(&self) -> bool {
+        !self.is_json && io::stdout().is_terminal()
+    }
+
+    /// Whether a person looks on, so that lines may be drawn anew.
+    pub fn is_live(&self) -> bool {
+        self.shows_progress && !self.is_json && !self.is_quiet && io::stderr().is_terminal()
+    }
+
+    /// Columns of the terminal.
+    pub fn width(&self) -> usize {
+        terminal_size::terminal_size().map_or(120, |(width, _)| usize::from(width.0))
+    }
+
+    /// A line at the bottom of the terminal, on stderr.
+    pub fn status_line(&self) -> StatusLine {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("{msg}") {
+            bar.set_style(style);
+        }
+        let has_colour = self.colour != ColorChoice::Never;
+        StatusLine { bar, has_colour, ticks: std::cell::Cell::new(0) }
+    }
+
     /// A progress bar on stderr, for a person who has to wait.
     pub fn progress(&self, what: &'static str) -> Progress {
-        let is_shown = self.shows_progress && !self.is_json && !self.is_quiet && io::stderr().is_terminal();
-        Progress { what, bar: None, is_shown, counts_bytes: false }
+        Progress { what, bar: None, is_shown: self.is_live(), counts_bytes: false }
     }
 
     /// The same, for bytes.
@@ -167,10 +205,53 @@ impl Output {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_content_arrangement(ContentArrangement::Dynamic);
-        let width = terminal_size::terminal_size().map_or(120, |(width, _)| width.0);
-        table.set_width(width);
+        table.set_width(u16::try_from(self.width()).unwrap_or(u16::MAX));
         table.set_header(header.iter().map(|word| word.to_uppercase()));
         table
+    }
+}
+
+/// A line at the bottom that is drawn anew, with lines above it that stay.
+pub struct StatusLine {
+    bar: ProgressBar,
+    has_colour: bool,
+    ticks: std::cell::Cell<usize>,
+}
+
+impl StatusLine {
+    /// A line that stays.
+    pub fn above(&self, line: &str) {
+        if self.has_colour {
+            self.bar.println(line);
+        } else {
+            self.bar.println(anstream::adapter::strip_str(line).to_string());
+        }
+    }
+
+    /// What the bottom shows from now on, as it is.
+    pub fn show(&self, text: &str) {
+        let text =
+            if self.has_colour { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+        self.bar.set_message(text);
+        self.bar.tick();
+    }
+
+    /// What the bottom shows from now on: a line that is still growing, and where things stand.
+    pub fn set(&self, growing: &str, status: &str) {
+        const TURNING: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+        self.ticks.set(self.ticks.get().wrapping_add(1));
+        let mark = TURNING[self.ticks.get() % TURNING.len()];
+        let status = format!("{mark} {status}");
+        let status = if self.has_colour { paint(DIM, status) } else { status };
+        let between = if growing.is_empty() { "" } else { "\n" };
+        self.bar.set_message(format!("{growing}{between}{status}"));
+        self.bar.tick();
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 

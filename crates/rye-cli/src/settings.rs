@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use lillux::process::Launcher;
-use rye_engine::{Clock, Code, Engine, Error, Host, Options, Result};
+use rye_engine::{Clock, Code, Engine, Error, Host, Natives, Options, Result};
 use rye_space::{AI_FOLDER, Roots, keys, roots};
 
 use crate::global::Global;
@@ -107,7 +107,12 @@ impl Settings {
 
     /// Opens the engine on these settings.
     pub fn engine(&self) -> Result<Engine> {
-        let options = Options { wants_dev_mode: self.wants_dev_mode, is_warm: false, host: self.host() };
+        let options = Options {
+            wants_dev_mode: self.wants_dev_mode,
+            is_warm: false,
+            host: self.host(),
+            natives: Natives(rye_agent::internal::all()),
+        };
         Engine::open(self.roots.clone(), options, system_clock())
     }
 }
@@ -170,6 +175,21 @@ impl Clock for SystemClock {
 /// The computer's clock.
 pub fn system_clock() -> Box<dyn Clock> {
     Box::new(SystemClock)
+}
+
+/// Milliseconds since 1970, now.
+pub fn now_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)).unwrap_or_default()
+}
+
+/// The computer's clock, for threads.
+pub struct ThreadClock;
+
+impl rye_agent::driver::Clock for ThreadClock {
+    fn now_ms(&self) -> u64 {
+        now_ms()
+    }
 }
 
 /// Where this binary lies.

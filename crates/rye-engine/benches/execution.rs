@@ -33,7 +33,7 @@ impl Clock for Noon {
 
 fn launcher() -> Launcher {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/rye");
-    Launcher::new(std::env::var_os("RYE_LAUNCHER").map_or(built, PathBuf::from)).keeping_one()
+    Launcher::new(std::env::var_os("RYE_LAUNCHER").map_or(built, PathBuf::from)).keeping_some()
 }
 
 fn open(world: &World) -> Engine {
@@ -70,6 +70,7 @@ fn run(engine: &Engine, item: &ItemRef, words: &[(&str, &str)]) {
         cancel: Cancel::new().expect("an event"),
         progress: None,
         caller: Caller::Person,
+        thread: None,
     };
     black_box(execute::execute(engine, &request).expect("it runs"));
 }

@@ -1,8 +1,9 @@
 //! The engine: a workspace, a clock, and the state that stays warm between requests.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lillux::SecretKey;
 use lillux::process::Launcher;
@@ -16,7 +17,9 @@ use rye_trust::{Admitted, Forgiveness, Subject, Verdict, admit};
 
 use crate::chains::Kept;
 use crate::error::{Code, Error, Result};
+use crate::lockfiles::tiers;
 use crate::policies;
+use crate::verbs::execute::Used;
 
 /// Where the time comes from.
 pub trait Clock: Send + Sync {
@@ -57,6 +60,18 @@ pub struct Options {
     pub is_warm: bool,
     /// What is around the process.
     pub host: Host,
+    /// Further functions that descriptors may name.
+    pub natives: Natives,
+}
+
+/// Functions that descriptors may name, from whoever opens the engine.
+#[derive(Clone, Default)]
+pub struct Natives(pub Vec<Arc<dyn NativeTool>>);
+
+impl fmt::Debug for Natives {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.0.iter().map(|native| native.name())).finish()
+    }
 }
 
 /// One workspace, opened, with what stays warm.
@@ -70,8 +85,10 @@ pub struct Engine {
     clock: Box<dyn Clock>,
     is_warm: bool,
     pub(crate) kept: Kept,
+    pub(crate) kept_locks: tiers::Kept,
+    pub(crate) used: Used,
     pub(crate) read_policies: policies::Read,
-    pub(crate) natives: Vec<Box<dyn NativeTool>>,
+    pub(crate) natives: Vec<Arc<dyn NativeTool>>,
     search: Mutex<SearchState>,
 }
 
@@ -103,8 +120,10 @@ impl Engine {
             clock,
             is_warm: options.is_warm,
             kept: Kept::default(),
+            kept_locks: tiers::Kept::default(),
+            used: Used::default(),
             read_policies: policies::Read::default(),
-            natives: rye_tools::all(),
+            natives: rye_tools::all().into_iter().map(Arc::from).chain(options.natives.0).collect(),
             search: Mutex::default(),
         })
     }
@@ -121,9 +140,21 @@ impl Engine {
             }
             *self.search_state() = SearchState::default();
             self.kept.clear();
+            self.kept_locks.clear();
             self.read_policies.clear();
         }
         Ok(())
+    }
+
+    /// Whether a tool's author says that doing it twice does no more than doing it once: `idempotent: true`.
+    #[must_use]
+    pub fn is_idempotent(&self, item: &ItemRef) -> bool {
+        let Ok(located) = self.workspace.spaces.locate(item, None) else { return false };
+        let Ok(admitted) = self.admit_kept(located) else { return false };
+        let fields = &admitted.parsed().fields;
+        ["idempotent", "__idempotent__", "IDEMPOTENT"]
+            .iter()
+            .any(|key| fields.get(*key).and_then(serde_json::Value::as_bool) == Some(true))
     }
 
     /// Now, to the second.

@@ -23,6 +23,8 @@ pub enum Kind {
     Integrity,
     /// Policy does not allow it.
     Denied,
+    /// A limit or a budget is reached.
+    Limit,
     /// Somebody asked for the end.
     Cancelled,
     /// A lockfile: mismatch, missing, damaged.
@@ -41,6 +43,7 @@ impl Kind {
             Self::NotFound => 3,
             Self::Integrity => 4,
             Self::Denied => 5,
+            Self::Limit => 6,
             Self::Cancelled => 7,
             Self::Lock => 8,
             Self::Validation => 9,
@@ -238,6 +241,58 @@ codes! {
     ClientConfig = "RYE1005", Failed;
     /// The server cannot listen or speak.
     Serving = "RYE1006", Failed;
+    /// A thread has no grant for what it asks.
+    PermissionDenied = "RYE1121", Denied;
+    /// A thread would have grants whose risk nobody acknowledged.
+    RiskRefused = "RYE1122", Denied;
+    /// A permission is no capability.
+    InvalidCapability = "RYE1123", Validation;
+    /// Something a thread will need is not there or may not be used.
+    PreflightFailed = "RYE1124", Validation;
+    /// A model called a tool that was not offered, or not as it is.
+    InvalidCall = "RYE1125", Usage;
+    /// A thread has ended: it cannot go on.
+    ThreadEnded = "RYE1131", Usage;
+    /// A cap on threads is reached.
+    SpawnRefused = "RYE1132", Limit;
+    /// A thread is suspended.
+    ThreadSuspended = "RYE1133", Limit;
+    /// A thread ended badly.
+    ThreadFailed = "RYE1134", Failed;
+    /// A thread was cancelled.
+    ThreadCancelled = "RYE1135", Cancelled;
+    /// A transcript is not what its thread wrote.
+    TranscriptTampered = "RYE1141", Integrity;
+    /// The configuration of threads is not valid.
+    ThreadConfig = "RYE1101", Validation;
+    /// The store of threads is damaged.
+    StoreDamaged = "RYE1111", Integrity;
+    /// A newer rye wrote the store of threads.
+    StoreNewer = "RYE1112", Failed;
+    /// What is recorded of a thread is not what was written.
+    ThreadForged = "RYE1113", Integrity;
+    /// There is no such thread.
+    NoThread = "RYE1114", NotFound;
+    /// Another process runs the thread.
+    ThreadHeld = "RYE1115", Failed;
+    /// The store of threads failed.
+    StoreFailed = "RYE1116", Failed;
+    /// Others can read the secret of threads, or it is none.
+    ThreadSecret = "RYE1117", Integrity;
+    /// The schema of the ledger cannot be used.
+    LedgerSchema = "RYE1118", Validation;
+    /// There is no such open question.
+    NoQuestion = "RYE1119", NotFound;
+    /// No provider or model has the name.
+    ModelNotFound = "RYE1151", NotFound;
+    /// Several providers serve the model.
+    ModelAmbiguous = "RYE1152", Usage;
+    /// A provider's key is not set.
+    ProviderKeyMissing = "RYE1153", Usage;
+    /// Money is limited, and the model has no price.
+    PriceUnknown = "RYE1154", Denied;
+    /// A provider's file is not valid.
+    ProviderInvalid = "RYE1155", Validation;
 }
 
 impl fmt::Display for Code {

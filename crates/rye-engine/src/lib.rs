@@ -9,9 +9,10 @@ pub mod error;
 pub mod lockfiles;
 mod natives;
 mod policies;
+pub mod primaries;
 pub mod resolved;
 pub mod verbs;
 
 pub use answer::success;
-pub use engine::{Clock, DevMode, Engine, Host, Options};
+pub use engine::{Clock, DevMode, Engine, Host, Natives, Options};
 pub use error::{Code, Error, Kind, Result};

@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rye_exec::environment::Policy;
-use rye_item::{ItemId, ItemType};
+use rye_exec::{environment, sandbox};
+use rye_item::ItemId;
 use rye_space::stamp::Watched;
-use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -14,9 +13,9 @@ use crate::error::{Code, Error, Result};
 #[derive(Clone, Debug)]
 pub(crate) struct Policies {
     /// `execution/environment`.
-    pub(crate) environment: Arc<Policy>,
+    pub(crate) environment: Arc<environment::Policy>,
     /// `execution/sandbox`.
-    pub(crate) sandbox: Arc<Value>,
+    pub(crate) sandbox: Arc<sandbox::Policy>,
 }
 
 /// The policies as they were read last, and what they were read from.
@@ -45,31 +44,25 @@ impl Engine {
             return Ok(policies.clone());
         }
         // Watched before it is read: a change in between is noticed next time.
-        let watched = self.watched_configs(&["execution/environment", "execution/sandbox"]);
+        let watched = self.workspace.watched_configs(&["execution/environment", "execution/sandbox"]);
         let settings = self.workspace.config(&ItemId::new("execution/environment")?);
-        let environment = Policy::from_settings(&settings.value).map_err(|error| {
+        let environment = environment::Policy::from_settings(&settings.value).map_err(|error| {
             Error::new(Code::Invalid, error.to_string()).hint("rye config show execution/environment")
         })?;
-        let sandbox = self.workspace.config(&ItemId::new("execution/sandbox")?).value;
+        let settings = self.workspace.config(&ItemId::new("execution/sandbox")?);
+        let sandbox = sandbox::Policy::from_settings(&settings.value).map_err(|error| {
+            Error::new(Code::Invalid, error.to_string()).hint("settings: rye config show execution/sandbox")
+        })?;
         let policies = Policies { environment: Arc::new(environment), sandbox: Arc::new(sandbox) };
         *last = Some((watched, policies.clone()));
         Ok(policies)
     }
 
-    /// Every file outside the binary that could say something in these configs.
-    fn watched_configs(&self, ids: &[&str]) -> Watched {
-        let workspace = &self.workspace;
-        let extensions = &workspace.spaces.extractors().of(ItemType::Config).extensions;
-        let mut watched = Watched::default();
-        for folder in workspace.spaces.order().filter_map(|space| workspace.spaces.folder(&space)) {
-            for id in ids {
-                let flat = id.rsplit('/').next().unwrap_or(id);
-                for extension in extensions {
-                    watched.add(folder.join(format!("config/{id}{extension}")));
-                    watched.add(folder.join(format!("config/{flat}{extension}")));
-                }
-            }
-        }
-        watched
+    /// Which variables may reach a tool, and which look like secrets.
+    ///
+    /// # Errors
+    /// When a setting is not what it must be.
+    pub fn environment_policy(&self) -> Result<Arc<environment::Policy>> {
+        Ok(self.policies()?.environment)
     }
 }

@@ -3,6 +3,7 @@
 //! A descriptor names its function (`config.function: file_system.read`); whoever opens the engine registers the
 //! functions. A native tool obeys the same policy as a process: what it may read and write is in its call.
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 
 use lillux::Cancel;
@@ -42,6 +43,8 @@ pub struct NativeCall<'a> {
     pub cancel: &'a Cancel,
     /// Seconds since 1970.
     pub now: u64,
+    /// What the thread that calls tells its own tools; only they know what it is.
+    pub thread: Option<&'a (dyn Any + Send + Sync)>,
 }
 
 /// Why a native tool did not answer.
@@ -104,6 +107,12 @@ impl NativeError {
 pub trait NativeTool: Send + Sync {
     /// The name descriptors use: `file_system.read`.
     fn name(&self) -> &'static str;
+
+    /// Whether it touches no file, no network and no variable: it is then called with no access at all, and what
+    /// others would be given need not be worked out.
+    fn touches_nothing(&self) -> bool {
+        false
+    }
 
     /// Answers one call.
     ///

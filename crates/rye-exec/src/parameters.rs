@@ -72,19 +72,57 @@ pub fn check(
             _ => Err(ParameterError::Invalid(Vec::new())),
         };
     }
-    let validator = jsonschema::validator_for(schema)
-        .map_err(|error| ParameterError::Schema(rye_item::text::one_line(&error.to_string())))?;
-    let violations: Vec<Violation> = validator
-        .iter_errors(&parameters)
-        .map(|error| Violation {
-            path: json_path(&error.instance_path().to_string()),
-            message: rye_item::text::one_line(&error.to_string()),
-        })
-        .collect();
+    let validator = validator(schema)?;
+    let violations: Vec<Violation> =
+        validator.iter_errors(&parameters).map(|error| violation(&error)).collect();
     match parameters {
         Value::Object(parameters) if violations.is_empty() => Ok(parameters),
         _ => Err(ParameterError::Invalid(violations)),
     }
+}
+
+fn validator(schema: &Value) -> Result<jsonschema::Validator, ParameterError> {
+    jsonschema::validator_for(schema)
+        .map_err(|error| ParameterError::Schema(rye_item::text::one_line(&error.to_string())))
+}
+
+fn violation(error: &jsonschema::ValidationError<'_>) -> Violation {
+    Violation {
+        path: json_path(&error.instance_path().to_string()),
+        message: rye_item::text::one_line(&error.to_string()),
+    }
+}
+
+/// Everything in a document that its schema does not allow. A key too many has a violation of its own, at its own path.
+///
+/// # Errors
+/// What is wrong with the schema.
+pub fn violations(document: &Value, schema: &Value) -> Result<Vec<Violation>, ParameterError> {
+    use jsonschema::error::ValidationErrorKind;
+
+    let mut found = Vec::new();
+    for error in validator(schema)?.iter_errors(document) {
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected } => {
+                let parent = json_path(&error.instance_path().to_string());
+                found.extend(unexpected.iter().map(|key| Violation {
+                    path: format!("{parent}.{}", rye_item::text::one_line(key)),
+                    message: "there is no such key".to_owned(),
+                }));
+            }
+            ValidationErrorKind::Enum { options } => {
+                let words = options.as_array().into_iter().flatten();
+                let words: Vec<String> = words.map(ToString::to_string).collect();
+                let message = format!("{} is not one of {}", error.instance(), words.join(", "));
+                found.push(Violation {
+                    message: rye_item::text::one_line(&message.replace('"', "`")),
+                    ..violation(&error)
+                });
+            }
+            _ => found.push(violation(&error)),
+        }
+    }
+    Ok(found)
 }
 
 /// Deeper than any tool's parameters; a schema is data and may be as deep as it likes.
@@ -138,6 +176,29 @@ mod tests {
 
     fn map(value: Value) -> Map<String, Value> {
         value.as_object().expect("an object").clone()
+    }
+
+    #[test]
+    fn a_document_is_held_against_its_schema_key_by_key() {
+        let schema = json!({"type": "object", "additionalProperties": false, "properties": {
+            "a": {"type": "array", "items": {"type": "object", "additionalProperties": false,
+                "properties": {"b": {"enum": ["x", "y", "z", "u", "v"]}}}},
+        }});
+        let document = json!({"a": [{"b": "q"}, {"c": 1, "d": 2}], "e": 3});
+        let found = violations(&document, &schema).expect("a schema");
+        let mut shown: Vec<String> =
+            found.iter().map(|one| format!("{}: {}", one.path, one.message)).collect();
+        shown.sort();
+        assert_eq!(
+            shown,
+            [
+                "$.a[0].b: `q` is not one of `x`, `y`, `z`, `u`, `v`",
+                "$.a[1].c: there is no such key",
+                "$.a[1].d: there is no such key",
+                "$.e: there is no such key",
+            ]
+        );
+        assert!(matches!(violations(&document, &json!({"type": 7})), Err(ParameterError::Schema(_))));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading};
 use lillux::process::Limits;
+use lillux::real;
 use rye_item::text::one_line;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -32,7 +33,7 @@ pub enum Level {
 /// The `sandbox` settings.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Policy {
+pub struct Policy {
     #[serde(default)]
     level: Level,
     #[serde(default = "refuse")]
@@ -51,6 +52,16 @@ struct Policy {
     allowed_hosts: Vec<String>,
     #[serde(default)]
     limits: Bounds,
+}
+
+impl Policy {
+    /// The policy that the settings say.
+    ///
+    /// # Errors
+    /// When they are not understood.
+    pub fn from_settings(settings: &Value) -> Result<Self, SandboxError> {
+        parse(settings).map_err(|reason| SandboxError::Policy { reason })
+    }
 }
 
 fn refuse() -> OnMissing {
@@ -99,8 +110,8 @@ pub struct Places {
     pub cache: PathBuf,
     /// The folder of the signing key.
     pub signing_keys: PathBuf,
-    /// The run's own temporary folder, which exists.
-    pub temporary: PathBuf,
+    /// The run's own temporary folder, which exists; what is no process has none.
+    pub temporary: Option<PathBuf>,
     /// What the run itself must be able to read: the tool's folder, its interpreter, its dependencies.
     pub needed: Vec<PathBuf>,
 }
@@ -110,12 +121,51 @@ pub struct Places {
 pub struct Plan {
     /// How much it is held to.
     pub level: Level,
-    /// For a process. `None` when the policy is off.
-    pub confinement: Option<Confinement>,
     /// Its bounds.
     pub limits: Limits,
-    /// For a native tool.
+    /// What it may touch.
     pub access: Access,
+    read: Reading,
+    sockets: Vec<PathBuf>,
+    on_missing: OnMissing,
+}
+
+impl Plan {
+    /// For a process. `None` when the policy is off.
+    #[must_use]
+    pub fn confinement(&self) -> Option<Confinement> {
+        if self.level == Level::Off {
+            return None;
+        }
+        let Access { write, hidden, read_only, network, allowed_hosts: _ } = &self.access;
+        // What is not there need not be hidden, unless the run could make it.
+        let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+        let hidden =
+            hidden.iter().filter(|path| is_there(path) || write.iter().any(|root| path.starts_with(root)));
+        Some(Confinement {
+            read: self.read.clone(),
+            write: write.clone(),
+            read_only: read_only.clone(),
+            hidden: hidden.cloned().collect(),
+            sockets: self.sockets.clone(),
+            network: if *network { Network::Open } else { Network::Closed },
+            on_missing: self.on_missing,
+            namespaces: Namespaces::Auto,
+        })
+    }
+
+    /// For what touches nothing: it may not.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self {
+            level: Level::Strict,
+            limits: Limits::default(),
+            access: Access::default(),
+            read: Reading::Only(Vec::new()),
+            sockets: Vec::new(),
+            on_missing: OnMissing::Refuse,
+        }
+    }
 }
 
 /// Why no plan could be made.
@@ -146,14 +196,13 @@ pub enum SandboxError {
 /// Makes the plan of a run. `variables` are those of the caller that the settings may name (`$SSH_AUTH_SOCK`).
 ///
 /// # Errors
-/// When settings or declaration are not understood, or the tool asks for what it may not have.
+/// When the settings' paths or the declaration are not understood, or the tool asks for what it may not have.
 pub fn plan(
-    settings: &Value,
+    policy: &Policy,
     declared: Option<&Value>,
     places: &Places,
     variables: &BTreeMap<String, String>,
 ) -> Result<Plan, SandboxError> {
-    let policy: Policy = parse(settings).map_err(|reason| SandboxError::Policy { reason })?;
     let declared: Declared = declared
         .map_or_else(|| Ok(Declared::default()), parse)
         .map_err(|reason| SandboxError::Declared { reason })?;
@@ -161,16 +210,18 @@ pub fn plan(
     let level = declared.level.map_or(policy.level, |level| level.max(policy.level));
     let limits =
         policy.limits.within(&Bounds::default()).and_then(|_| policy.limits.within(&declared.limits))?;
-    let hosts = [policy.allowed_hosts.clone(), declared.allowed_hosts.clone()].concat();
+    let allowed_hosts = [policy.allowed_hosts.clone(), declared.allowed_hosts.clone()].concat();
+    let on_missing = policy.on_missing;
     if level == Level::Off {
         let access = Access {
             write: vec![PathBuf::from("/")],
             hidden: vec![places.signing_keys.clone()],
             read_only: Vec::new(),
             network: true,
-            allowed_hosts: hosts,
+            allowed_hosts,
         };
-        return Ok(Plan { level, confinement: None, limits, access });
+        let (read, sockets) = (Reading::Everything, Vec::new());
+        return Ok(Plan { level, limits, access, read, sockets, on_missing });
     }
     let mut hidden = configured(&policy.hidden, places, variables)?;
     hidden.push(places.signing_keys.clone());
@@ -186,7 +237,7 @@ pub fn plan(
         });
     }
     read_only.retain(|path| path.is_absolute());
-    let mut write = vec![real(&places.temporary)];
+    let mut write: Vec<PathBuf> = places.temporary.iter().map(|path| real(path)).collect();
     if level == Level::Standard {
         write.push(real(&places.project));
     }
@@ -204,28 +255,10 @@ pub fn plan(
             Reading::Only(read)
         }
     };
-    // What is not there need not be hidden, unless the run could make it.
-    let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
-    let confined: Vec<PathBuf> = hidden
-        .iter()
-        .filter(|path| is_there(path) || write.iter().any(|root| path.starts_with(root)))
-        .cloned()
-        .collect();
     let sockets = configured(&policy.sockets, places, variables)?;
     let network = policy.network && declared.network.unwrap_or(level != Level::Strict);
-    let access =
-        Access { write: write.clone(), hidden, read_only: read_only.clone(), network, allowed_hosts: hosts };
-    let confinement = Confinement {
-        read,
-        write,
-        read_only,
-        hidden: confined,
-        sockets,
-        network: if network { Network::Open } else { Network::Closed },
-        on_missing: policy.on_missing,
-        namespaces: Namespaces::Auto,
-    };
-    Ok(Plan { level, confinement: Some(confinement), limits, access })
+    let access = Access { write, hidden, read_only, network, allowed_hosts };
+    Ok(Plan { level, limits, access, read, sockets, on_missing })
 }
 
 /// A list would pass for a record of that many fields.
@@ -345,15 +378,6 @@ fn asked(
 
 fn is_plain(path: &Path) -> bool {
     path.is_absolute() && !path.components().any(|part| part == Component::ParentDir)
-}
-
-/// Follows links as far as the path exists.
-fn real(path: &Path) -> PathBuf {
-    match (path.canonicalize(), path.parent(), path.file_name()) {
-        (Ok(real), _, _) => real,
-        (Err(_), Some(parent), Some(name)) => real(parent).join(name),
-        (Err(_), _, _) => path.to_owned(),
-    }
 }
 
 #[cfg(test)]

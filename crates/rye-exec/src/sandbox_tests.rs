@@ -36,18 +36,18 @@ impl World {
             home: self.at("home"),
             cache: self.at("cache"),
             signing_keys: self.at("home/.ai/config/keys/signing"),
-            temporary: self.at("cache/run"),
+            temporary: Some(self.at("cache/run")),
             needed: vec![self.at("home/.ai/tools")],
         };
         let variables = BTreeMap::from([
             ("SSH_AUTH_SOCK".to_owned(), "/run/agent".to_owned()),
             ("ODD".to_owned(), "relative".to_owned()),
         ]);
-        plan(settings, declared, &places, &variables)
+        plan(&Policy::from_settings(settings)?, declared, &places, &variables)
     }
 
     fn confinement(&self, settings: &Value, declared: &Value) -> Confinement {
-        self.plan(settings, Some(declared)).expect("a plan").confinement.expect("confined")
+        self.plan(settings, Some(declared)).expect("a plan").confinement().expect("confined")
     }
 }
 
@@ -84,8 +84,8 @@ fn the_standard_opens_the_project_and_hides_the_keys() {
         namespaces: Namespaces::Auto,
     };
     assert_eq!(plan.access.write, expected.write);
-    assert_eq!((plan.access.hidden, plan.access.network), (expected.hidden.clone(), true));
-    assert_eq!(plan.confinement, Some(expected));
+    assert_eq!((&plan.access.hidden, plan.access.network), (&expected.hidden, true));
+    assert_eq!(plan.confinement(), Some(expected));
     assert_eq!(plan.limits, Limits::default());
 }
 
@@ -112,7 +112,7 @@ fn a_tool_tightens_and_never_loosens() {
     let declared =
         json!({"level": "off", "network": true, "limits": {"processes": 99, "memory_megabytes": 9}});
     let plan = world.plan(&closed, Some(&declared)).expect("a plan");
-    let confinement = plan.confinement.expect("confined");
+    let confinement = plan.confinement().expect("confined");
     assert_eq!((plan.level, confinement.network), (Level::Strict, Network::Closed));
     assert_eq!((plan.limits.processes, plan.limits.memory_bytes), (10, Some(5 << 20)));
     let tight = world.plan(&settings(), Some(&json!({"limits": {"processes": 3, "file_megabytes": 1}})));
@@ -124,9 +124,9 @@ fn a_tool_tightens_and_never_loosens() {
 fn off_is_for_the_settings_to_say_and_a_tool_may_still_ask_for_more() {
     let world = World::new();
     let off = json!({"level": "off"});
-    assert!(world.plan(&off, None).expect("a plan").confinement.is_none());
+    assert!(world.plan(&off, None).expect("a plan").confinement().is_none());
     let strict = world.plan(&off, Some(&json!({"level": "strict"}))).expect("a plan");
-    assert!(strict.confinement.is_some());
+    assert!(strict.confinement().is_some());
 }
 
 #[test]
@@ -137,6 +137,7 @@ fn what_is_hidden_or_kept_is_not_to_be_had() {
         ("write", "~/.ssh/config"),
         ("write", "~/.ai"),
         ("write", "{project_path}/.ai/config/x"),
+        ("write", "{project_path}/.ai/threads/registry.db"),
         ("write", "{project_path}/../outside"),
         ("write", "{project_path}x"),
         ("write", "relative"),
@@ -146,6 +147,7 @@ fn what_is_hidden_or_kept_is_not_to_be_had() {
         ("write", ""),
         ("read", "~/.ssh/key"),
         ("read", "~/.ai/config/keys/signing"),
+        ("read", "~/.ai/config/keys/signing/thread_secret"),
     ] {
         let declared = json!({"level": "strict", field: [path]});
         assert!(
@@ -192,6 +194,6 @@ fn what_is_not_understood_is_refused() {
 #[test]
 fn settings_that_say_nothing_refuse_what_is_missing() {
     let world = World::new();
-    let plan = world.plan(&json!({}), None).expect("a plan").confinement.expect("confined");
+    let plan = world.plan(&json!({}), None).expect("a plan").confinement().expect("confined");
     assert_eq!((plan.on_missing, plan.network), (OnMissing::Refuse, Network::Closed));
 }

@@ -29,12 +29,25 @@ pub struct Document {
 /// # Errors
 /// One problem, with its position, for the first thing that is wrong.
 pub fn parse(text: &str) -> Result<Document, Problem> {
+    read(text, POSITION_DEPTH, false)
+}
+
+/// As [`parse`], with the position of every key (the key itself, not its value) and element however deep: for somebody
+/// who has to find a mistake.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_for_mistakes(text: &str) -> Result<Document, Problem> {
+    read(text, usize::MAX, true)
+}
+
+fn read(text: &str, position_depth: usize, notes_keys: bool) -> Result<Document, Problem> {
     let node: Option<Spanned<Node>> =
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| problem_of(&error))?;
     let Some(node) = node else {
         return Ok(Document::default());
     };
-    let mut reader = Reader { text, document: Document::default() };
+    let mut reader = Reader { text, position_depth, notes_keys, document: Document::default() };
     let value = reader.value(node, "", 0)?;
     Ok(Document { value, ..reader.document })
 }
@@ -83,7 +96,7 @@ fn position_of(location: &Location) -> Option<Position> {
 enum Node {
     Scalar(Value),
     List(Vec<Spanned<Node>>),
-    Map(Vec<(String, Spanned<Node>)>),
+    Map(Vec<(String, Location, Spanned<Node>)>),
 }
 
 impl<'de> Deserialize<'de> for Node {
@@ -148,15 +161,16 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
         let mut entries = Vec::new();
-        while let Some(key) = access.next_key::<Node>()? {
-            let key = match key {
+        while let Some(key) = access.next_key::<Spanned<Node>>()? {
+            let place = key.referenced;
+            let key = match key.value {
                 Node::Scalar(Value::String(key)) => key,
                 Node::Scalar(other @ (Value::Bool(_) | Value::Number(_) | Value::Null)) => other.to_string(),
                 Node::Scalar(_) | Node::List(_) | Node::Map(_) => {
                     return Err(A::Error::custom("keys must be scalars"));
                 }
             };
-            entries.push((key, access.next_value()?));
+            entries.push((key, place, access.next_value()?));
         }
         Ok(Node::Map(entries))
     }
@@ -165,6 +179,8 @@ impl<'de> Visitor<'de> for NodeVisitor {
 /// Turns nodes into values, noting positions and looking at how scalars were written.
 struct Reader<'a> {
     text: &'a str,
+    position_depth: usize,
+    notes_keys: bool,
     document: Document,
 }
 
@@ -180,7 +196,7 @@ impl Reader<'_> {
                 let mut values = Vec::with_capacity(list.len());
                 for (index, element) in list.into_iter().enumerate() {
                     let element_path =
-                        if depth < POSITION_DEPTH { format!("{path}[{index}]") } else { String::new() };
+                        if depth < self.position_depth { format!("{path}[{index}]") } else { String::new() };
                     self.note(&element_path, &element.referenced, depth);
                     values.push(self.value(element, &element_path, depth + 1)?);
                 }
@@ -188,13 +204,14 @@ impl Reader<'_> {
             }
             Node::Map(entries) => {
                 let mut map = Map::with_capacity(entries.len());
-                for (key, entry) in entries {
-                    let entry_path = match (depth < POSITION_DEPTH, path) {
+                for (key, place, entry) in entries {
+                    let entry_path = match (depth < self.position_depth, path) {
                         (false, _) => String::new(),
                         (true, "") => key.clone(),
                         (true, _) => format!("{path}.{key}"),
                     };
-                    self.note(&entry_path, &entry.referenced, depth);
+                    let noted = if self.notes_keys { &place } else { &entry.referenced };
+                    self.note(&entry_path, noted, depth);
                     let position = position_of(&entry.referenced);
                     let value = self.value(entry, &entry_path, depth + 1)?;
                     if map.insert(key.clone(), value).is_some() {
@@ -208,7 +225,7 @@ impl Reader<'_> {
     }
 
     fn note(&mut self, path: &str, location: &Location, depth: usize) {
-        if depth < POSITION_DEPTH
+        if depth < self.position_depth
             && let Some(position) = position_of(location)
         {
             self.document.positions.insert(path.to_owned(), position);
@@ -288,6 +305,16 @@ mod tests {
         );
         assert_eq!(value(""), Value::Null);
         assert_eq!(value("# only a comment\n"), Value::Null);
+    }
+
+    #[test]
+    fn for_mistakes_every_key_has_its_own_place() {
+        let document =
+            parse_for_mistakes("a:\n  b:\n    - c:\n        d:\n          e: 1\n").expect("valid YAML");
+        let place = |path: &str| document.positions.get(path).map(ToString::to_string);
+        assert_eq!(place("a").as_deref(), Some("1:1"));
+        assert_eq!(place("a.b[0].c").as_deref(), Some("3:7"));
+        assert_eq!(place("a.b[0].c.d.e").as_deref(), Some("5:11"));
     }
 
     #[test]

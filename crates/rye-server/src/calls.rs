@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use rmcp::service::{RequestContext, RoleServer};
-use rye_engine::{Engine, Error};
+use rye_engine::{Engine, Error, primaries};
 use rye_item::ItemType;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::arguments::{self, Execute};
+use crate::arguments::{self, Execute, Thread};
 use crate::consent::Consents;
 use crate::pool::Pace;
 use crate::session::Session;
@@ -28,22 +28,22 @@ pub(crate) async fn call(
     let consents = consents.clone();
     match name {
         "rye_search" => {
-            let given: arguments::Search = arguments::read(given)?;
+            let given: primaries::Search = arguments::read(given)?;
             let project = given.project_path.clone();
-            quick(session, project, voice, move |engine| verbs::search(engine, &given)).await
+            quick(session, project, voice, move |engine| Ok(primaries::search(engine, &given)?)).await
         }
         "rye_load" => {
-            let given: arguments::Load = arguments::read(given)?;
+            let given: primaries::Load = arguments::read(given)?;
             let project = given.project_path.clone();
             quick(session, project, voice, move |engine| verbs::load(engine, &given, &consents)).await
         }
         "rye_fetch" => {
-            let given: arguments::Fetch = arguments::read(given)?;
+            let given: primaries::Fetch = arguments::read(given)?;
             let project = given.project_path.clone();
             quick(session, project, voice, move |engine| verbs::fetch(engine, given, &consents)).await
         }
         "rye_sign" => {
-            let given: arguments::Sign = arguments::read(given)?;
+            let given: primaries::Sign = arguments::read(given)?;
             let project = given.project_path.clone();
             quick(session, project, voice, move |engine| verbs::sign(engine, &given, &consents)).await
         }
@@ -75,6 +75,9 @@ async fn execute(
     voice: &Voice,
 ) -> Outcome {
     let item = execution::item(&given)?;
+    if given.thread == Thread::Fork {
+        return fork(session, item, given, context).await;
+    }
     let shared = Arc::clone(&session.shared);
     let ending = CancellationToken::new();
     let (lines, told) = tokio::sync::mpsc::channel(16);
@@ -108,6 +111,26 @@ async fn execute(
     };
     voice.warn(notices).await;
     outcome
+}
+
+/// A directive in a thread of its own; its end comes with the client's.
+async fn fork(
+    session: &Session,
+    item: rye_item::ItemRef,
+    given: Execute,
+    context: &RequestContext<RoleServer>,
+) -> Outcome {
+    let ending = CancellationToken::new();
+    let runs = Arc::clone(&session.shared.runs);
+    let work = runs.fork(Arc::clone(&session.shared.projects), item, given, ending.clone());
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok(done?),
+            () = context.ct.cancelled(), if !ending.is_cancelled() => ending.cancel(),
+            () = session.state.gone.cancelled(), if !ending.is_cancelled() => ending.cancel(),
+        }
+    }
 }
 
 fn cancelled() -> Error {

@@ -28,15 +28,15 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Why a tool gave no answer.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// It failed; the data is shown all the same.
-    Failed(Error, Option<Box<Value>>),
+    /// It failed.
+    Failed(Error),
     /// A person must agree first.
     Ask(Box<Question>),
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self::Failed(error, None)
+        Self::Failed(error)
     }
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use lillux::Cancel;
 use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Progress, Request};
-use rye_engine::{Code, Engine, Error, Result};
+use rye_engine::{Code, Engine, Error, Result, primaries};
 use rye_item::{ItemRef, ItemType};
 use tokio_util::sync::CancellationToken;
 
-use crate::arguments::{self, Execute, Thread};
+use crate::arguments::{Execute, Thread};
 use crate::consent::Consents;
 use crate::verbs::Outcome;
 
@@ -17,7 +17,7 @@ use crate::verbs::Outcome;
 /// # Errors
 /// When the arguments do not go together.
 pub(crate) fn item(given: &Execute) -> Result<ItemRef> {
-    let item = arguments::item(given.item_type.as_deref(), &given.item_id)?;
+    let item = primaries::item(given.item_type.as_deref(), &given.item_id)?;
     let wrong =
         |message: &str, hint: &str| Err(Error::new(Code::InvalidArgument, message).of(&item).hint(hint));
     if given.thread == Thread::Fork && item.item_type != ItemType::Directive {
@@ -27,10 +27,7 @@ pub(crate) fn item(given: &Execute) -> Result<ItemRef> {
         );
     }
     if given.thread == Thread::Fork {
-        return wrong(
-            "this server has no threads: a directive cannot be forked",
-            "use thread `inline`, and follow your_directions yourself",
-        );
+        return Ok(item);
     }
     if given.is_async {
         return wrong("only a forked directive runs asynchronously", "leave async out");
@@ -66,6 +63,7 @@ pub(crate) fn run(
         cancel,
         progress,
         caller: Caller::Agent,
+        thread: None,
     };
     let answer = execute::execute(engine, &request).map_err(|error| consents.or_trust(engine, error))?;
     Ok(answer.to_value())

@@ -16,6 +16,7 @@ mod projects;
 mod session;
 mod stdio;
 mod telling;
+mod threads;
 mod token;
 mod tools;
 mod verbs;

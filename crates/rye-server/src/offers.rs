@@ -161,6 +161,7 @@ fn used(engine: &Engine, item: ItemRef, parameters: Map<String, Value>) -> Resul
         cancel: lillux::Cancel::new()?,
         progress: None,
         caller: Caller::Agent,
+        thread: None,
     };
     execute::execute(engine, &request)
 }
@@ -213,7 +214,9 @@ pub(crate) fn protocol_error(error: &Error) -> ErrorData {
     let code = match (error.code, error.code.kind()) {
         (Code::NotFound, _) => ErrorCode::RESOURCE_NOT_FOUND,
         (_, Kind::Usage | Kind::NotFound) => ErrorCode::INVALID_PARAMS,
-        (_, Kind::Integrity | Kind::Denied | Kind::Lock | Kind::Validation) => ErrorCode::INVALID_REQUEST,
+        (_, Kind::Integrity | Kind::Denied | Kind::Limit | Kind::Lock | Kind::Validation) => {
+            ErrorCode::INVALID_REQUEST
+        }
         (_, Kind::Failed | Kind::Cancelled) => ErrorCode::INTERNAL_ERROR,
     };
     ErrorData::new(code, error.to_string(), Some(error.to_value(None)))

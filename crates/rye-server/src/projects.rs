@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rye_engine::{Code, Engine, Error, Options, Result};
+use rye_engine::{Code, Engine, Error, Natives, Options, Result};
 use rye_space::{Roots, roots};
 use tokio::sync::Notify;
 
@@ -97,7 +97,12 @@ impl Projects {
     fn open(&self, project: Option<PathBuf>) -> Result<Engine> {
         let roots = Roots { project, ..self.setup.roots.clone() };
         // Development mode never applies here: an agent's client is not the developer at the terminal.
-        let options = Options { wants_dev_mode: false, is_warm: true, host: self.setup.host.clone() };
+        let options = Options {
+            wants_dev_mode: false,
+            is_warm: true,
+            host: self.setup.host.clone(),
+            natives: Natives(rye_agent::internal::all()),
+        };
         Engine::open(roots, options, (self.setup.clock)())
     }
 }

@@ -25,6 +25,7 @@ use crate::consent::{self, Refusal, Way};
 use crate::pool::{Pace, Pool};
 use crate::projects::Projects;
 use crate::telling::{self, Voice};
+use crate::threads::Runs;
 use crate::{Setup, calls, offers, tools};
 
 /// Resources one client may subscribe to.
@@ -34,7 +35,8 @@ const MOST_QUESTIONS: usize = 3;
 
 /// What all clients of this process share.
 pub(crate) struct Shared {
-    pub(crate) projects: Projects,
+    pub(crate) projects: Arc<Projects>,
+    pub(crate) runs: Arc<Runs>,
     pub(crate) pool: Pool,
     pub(crate) changes: Changes,
     tools: Vec<Tool>,
@@ -43,7 +45,8 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
         Arc::new(Self {
-            projects: Projects::new(setup),
+            projects: Arc::new(Projects::new(setup)),
+            runs: Arc::default(),
             pool: Pool::new(),
             changes: Changes::new(),
             tools: tools::all(),
@@ -107,12 +110,12 @@ impl Session {
                 calls::call(self, &request.name, arguments.clone(), &consents, context, &voice).await;
             let question = match outcome {
                 Ok(value) => return Ok(CallToolResult::structured(value).into()),
-                Err(Refusal::Failed(error, data)) => return Ok(failed(&error, data.map(|data| *data))),
+                Err(Refusal::Failed(error)) => return Ok(failed(&error)),
                 Err(Refusal::Ask(question)) => question,
             };
             if !consents.has(&question.about) {
                 match consent::way(context) {
-                    Way::None => return Ok(failed(&question.otherwise, None)),
+                    Way::None => return Ok(failed(&question.otherwise)),
                     Way::Again => return Ok(consent::ask_again(&question)?.into()),
                     Way::Request => consent::ask(context, &question).await?,
                 }
@@ -127,10 +130,10 @@ impl Session {
                 trusting.await?;
             }
         }
-        Ok(failed(
-            &Error::new(rye_engine::Code::ConsentNeeded, "this would need to be asked again and again"),
-            None,
-        ))
+        Ok(failed(&Error::new(
+            rye_engine::Code::ConsentNeeded,
+            "this would need to be asked again and again",
+        )))
     }
 
     fn tell_changes(&self, peer: rmcp::Peer<RoleServer>) {
@@ -140,8 +143,8 @@ impl Session {
     }
 }
 
-fn failed(error: &Error, data: Option<Value>) -> CallToolResponse {
-    CallToolResult::structured_error(error.to_value(data)).into()
+fn failed(error: &Error) -> CallToolResponse {
+    CallToolResult::structured_error(error.to_value(None)).into()
 }
 
 /// A page's cursor.
@@ -194,7 +197,7 @@ impl ServerHandler for Session {
             let message = format!("there is no tool `{name}`; tools are: {known}");
             return Err(ErrorData::new(ErrorCode::INVALID_PARAMS, message, None));
         }
-        Ok(self.call(request, &context).await.unwrap_or_else(|error| failed(&error, None)))
+        Ok(self.call(request, &context).await.unwrap_or_else(|error| failed(&error)))
     }
 
     async fn list_prompts(

@@ -3,11 +3,11 @@
 //! What an unsigned or unapproved file may not say is left out, and that is said.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rye_item::{ItemRef, ItemType, Position, Space, merge};
 use rye_trust::verify::report;
-use rye_trust::{KeyRing, Verdict};
+use rye_trust::{KeyRing, Subject, Verdict};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -66,9 +66,20 @@ impl Merged {
     }
 }
 
+/// One file of a config, and how far it is believed.
+#[derive(Debug)]
+pub struct Layer {
+    /// The file.
+    pub located: Located,
+    /// How far it is believed.
+    pub standing: Standing,
+    /// Whether it lies in the old flat place.
+    pub is_flat: bool,
+}
+
 /// How far a file is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+pub enum Standing {
     /// A key that counts signed it, and its place may say anything.
     Vouched,
     /// Nobody signed it.
@@ -88,7 +99,8 @@ pub struct Judge<'a> {
     pub is_project_approved: bool,
 }
 
-/// Merges all layers of one config; `bootstrap` holds the binary's own defaults, verified, below every space.
+/// Merges all layers of one config, and answers with them, farthest first; `bootstrap` holds the binary's own defaults,
+/// verified, below every space.
 #[must_use]
 pub fn load(
     spaces: &Spaces,
@@ -96,11 +108,25 @@ pub fn load(
     bootstrap: &[Located],
     schema: Option<&Schema>,
     judge: Judge<'_>,
-) -> Merged {
+) -> (Merged, Vec<Layer>) {
     let mut merged = Merged { value: Value::Object(Map::new()), ..Merged::default() };
     for layer in bootstrap {
         apply(&mut merged, layer, schema, Standing::Vouched);
     }
+    let (layers, unread) = layers(spaces, item, judge);
+    merged.ignored.extend(unread);
+    for layer in &layers {
+        apply(&mut merged, &layer.located, schema, layer.standing);
+        if layer.is_flat {
+            let reason = "this place is old: move it below its category's folder".to_owned();
+            merged.unsigned.push(whole(layer.located.space(), &layer.located.path, reason));
+        }
+    }
+    (merged, layers)
+}
+
+/// The files of one config, farthest first, and those that could not be read.
+fn layers(spaces: &Spaces, item: &ItemRef, judge: Judge<'_>) -> (Vec<Layer>, Vec<Ignored>) {
     let mut places: Vec<(ItemRef, Place)> =
         spaces.places(item).into_iter().map(|place| (item.clone(), place)).collect();
     places.reverse();
@@ -109,28 +135,22 @@ pub fn load(
         let own = places.iter().position(|(_, place)| place.space == Space::Project).unwrap_or(places.len());
         places.insert(own, flat);
     }
-    for (item, place) in places.iter().filter(|(_, place)| place.is_found) {
-        let ignored = |reason: String| Ignored {
-            key: "*".to_owned(),
-            space: place.space.clone(),
-            path: place.path.clone(),
-            position: None,
-            reason,
-        };
-        match spaces.read(item, place) {
-            Ok(layer) => {
-                let standing = standing(&layer, &place.space, judge);
-                apply(&mut merged, &layer, schema, standing);
+    let (mut layers, mut unread) = (Vec::new(), Vec::new());
+    for (found, place) in places.iter().filter(|(_, place)| place.is_found) {
+        match spaces.read(found, place) {
+            Ok(located) => {
+                let standing = standing(&located, &place.space, judge);
+                layers.push(Layer { located, standing, is_flat: found != item });
             }
-            Err(error) => merged.ignored.push(ignored(error.to_string())),
-        }
-        if !item.id.as_str().contains('/') && item.id.as_str() != "config" {
-            merged
-                .unsigned
-                .push(ignored("this place is old: move it below its category's folder".to_owned()));
+            Err(error) => unread.push(whole(&place.space, &place.path, error.to_string())),
         }
     }
-    merged
+    (layers, unread)
+}
+
+/// A word about a file as a whole.
+fn whole(space: &Space, path: &Path, reason: String) -> Ignored {
+    Ignored { key: "*".to_owned(), space: space.clone(), path: path.to_owned(), position: None, reason }
 }
 
 /// The old flat place of a project's config: `.ai/config/<file>.yaml` for `<category>/<file>`.
@@ -145,8 +165,6 @@ fn flat_place(spaces: &Spaces, item: &ItemRef) -> Option<(ItemRef, Place)> {
 }
 
 fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, standing: Standing) {
-    use rye_trust::Subject;
-
     let space = layer.space().clone();
     let parsed = layer.parsed();
     let ignore = |key: String, position: Option<Position>, reason: String| Ignored {

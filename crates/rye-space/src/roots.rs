@@ -60,6 +60,12 @@ impl Roots {
         self.project.as_ref().map(|project| project.join(AI_FOLDER))
     }
 
+    /// Where threads are kept: the project's, or the user's where there is none.
+    #[must_use]
+    pub fn threads(&self) -> PathBuf {
+        self.project_ai().unwrap_or_else(|| self.user_ai()).join("threads")
+    }
+
     /// The project's real path as text, by which it is approved.
     #[must_use]
     pub fn project_key(&self) -> Option<String> {

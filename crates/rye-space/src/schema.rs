@@ -48,6 +48,12 @@ impl Schema {
         Ok(Self { target: target.to_owned(), root: root.clone() })
     }
 
+    /// The schema itself, as a JSON Schema.
+    #[must_use]
+    pub fn document(&self) -> &Value {
+        &self.root
+    }
+
     /// Whether this schema is for the config `id`.
     #[must_use]
     pub fn is_for(&self, id: &str) -> bool {
@@ -108,18 +114,14 @@ impl Schema {
         let Some(node) = self.node(path) else {
             return Err("there is no such setting".to_owned());
         };
-        let kind = node.get("type").and_then(Value::as_str).unwrap_or("any");
-        let fits = match kind {
-            "string" => value.is_string(),
-            "integer" => value.is_i64() || value.is_u64(),
-            "number" => value.is_number(),
-            "boolean" => value.is_boolean(),
-            "array" => value.is_array(),
-            "object" => value.is_object(),
-            _ => true,
+        let kinds: Vec<&str> = match node.get("type") {
+            Some(Value::String(kind)) => vec![kind],
+            Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+            _ => vec!["any"],
         };
-        if !fits {
-            return Err(format!("expected {kind}, found `{}`", rye_item::text::one_line(&value.to_string())));
+        if !kinds.iter().any(|kind| is_kind(value, kind)) {
+            let found = rye_item::text::one_line(&value.to_string());
+            return Err(format!("expected {}, found `{found}`", kinds.join(" or ")));
         }
         if let Some(words) = node.get("enum").and_then(Value::as_array)
             && !words.contains(value)
@@ -140,6 +142,19 @@ impl Schema {
             }
             _ => Ok(()),
         }
+    }
+}
+
+fn is_kind(value: &Value, kind: &str) -> bool {
+    match kind {
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        "null" => value.is_null(),
+        _ => true,
     }
 }
 
@@ -240,6 +255,20 @@ mod tests {
         assert_eq!(
             schema.check(&path("z"), &json!("r")),
             Err("expected one of p, q, found `\"r\"`".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_key_may_have_several_types() {
+        let schema = Schema {
+            target: String::new(),
+            root: json!({"properties": {"n": {"type": ["integer", "null"]}}}),
+        };
+        assert_eq!(schema.check(&path("n"), &json!(null)), Ok(()));
+        assert_eq!(schema.check(&path("n"), &json!(3)), Ok(()));
+        assert_eq!(
+            schema.check(&path("n"), &json!(2.5)),
+            Err("expected integer or null, found `2.5`".to_owned())
         );
     }
 

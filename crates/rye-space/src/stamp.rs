@@ -1,8 +1,9 @@
 //! Noticing change: what a file or folder looked like when it was read, and whether it still does.
 
+use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Size and times of a file; another stamp means another content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +31,23 @@ impl Stamp {
 }
 
 /// The paths something was made from, absent ones included: a new file that would shadow another is noticed too.
-#[derive(Clone, Debug, Default)]
-pub struct Watched(Vec<(PathBuf, Option<Stamp>)>);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched(BTreeMap<PathBuf, Option<Stamp>>);
 
 impl Watched {
-    /// Remembers how `path` looks now.
-    pub fn add(&mut self, path: PathBuf) {
+    /// Remembers how `path` looks now. Of what is not there, the first folder on the way that is not there says enough,
+    /// for any number of paths below it.
+    pub fn add(&mut self, mut path: PathBuf) {
         let stamp = look(&path);
-        self.0.push((path, stamp));
+        if stamp.is_none() {
+            // The folder above a relative name has no name, and is there.
+            let is_absent = |above: &Path| !above.as_os_str().is_empty() && look(above).is_none();
+            while path.parent().is_some_and(is_absent) {
+                path.pop();
+            }
+        }
+        // What was seen first counts: whatever came after it is a change.
+        self.0.entry(path).or_insert(stamp);
     }
 
     /// Whether every path still looks as it did.
@@ -45,8 +55,76 @@ impl Watched {
     pub fn is_unchanged(&self) -> bool {
         self.0.iter().all(|(path, stamp)| look(path) == *stamp)
     }
+
+    /// Whether every file was last changed well before `now`, in seconds since 1970. Only then will a change to come have
+    /// another stamp for certain: the times of files are as coarse as the system's ticks.
+    #[must_use]
+    pub fn is_settled(&self, now: u64) -> bool {
+        let before = i64::try_from(now.saturating_sub(SETTLED_SECONDS)).unwrap_or(i64::MAX);
+        let before = before.saturating_mul(1_000_000_000);
+        self.0.values().flatten().all(|stamp| stamp.changed < before)
+    }
 }
 
-fn look(path: &std::path::Path) -> Option<Stamp> {
+/// Longer than any file system takes to give the next change another time.
+const SETTLED_SECONDS: u64 = 2;
+
+fn look(path: &Path) -> Option<Stamp> {
     fs_err::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
+}
+
+#[cfg(test)]
+mod tests {
+    use lillux::file::{self, Mode};
+
+    use super::*;
+
+    fn put(path: &Path, text: &str) {
+        file::write_atomic(path, text.as_bytes(), Mode::Kept).expect("a file");
+    }
+
+    fn watched(paths: &[PathBuf]) -> Watched {
+        let mut watched = Watched::default();
+        paths.iter().for_each(|path| watched.add(path.clone()));
+        watched
+    }
+
+    #[test]
+    fn a_file_that_comes_changes_or_goes_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a/b/c");
+        let before = watched(&[path.clone(), folder.path().join("a/x"), folder.path().join("a")]);
+        assert!(before.is_unchanged());
+        file::create_folders(&folder.path().join("a/b"), false).expect("folders");
+        assert!(!before.is_unchanged());
+        let before = watched(std::slice::from_ref(&path));
+        put(&path, "one");
+        assert!(!before.is_unchanged());
+        let before = watched(std::slice::from_ref(&path));
+        assert!(before.is_unchanged());
+        put(&path, "longer");
+        assert!(!before.is_unchanged());
+        let before = watched(std::slice::from_ref(&path));
+        file::remove_tree(&folder.path().join("a")).expect("removed");
+        assert!(!before.is_unchanged());
+    }
+
+    #[test]
+    fn many_absent_files_are_one_look() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let paths = ["a/b.yaml", "a/b.yml", "a/c/d"].map(|name| folder.path().join(name));
+        assert_eq!(watched(&paths).0.into_keys().collect::<Vec<_>>(), [folder.path().join("a")]);
+    }
+
+    #[test]
+    fn only_what_changed_a_while_ago_is_settled() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        assert!(watched(std::slice::from_ref(&path)).is_settled(0), "nothing is there");
+        put(&path, "one");
+        let seconds = look(&path).expect("stamp").changed.unsigned_abs() / 1_000_000_000;
+        let watched = watched(&[path]);
+        assert!(!watched.is_settled(seconds) && !watched.is_settled(seconds + 2));
+        assert!(watched.is_settled(seconds + 3));
+    }
 }

@@ -1,7 +1,7 @@
 //! Everything about one project and one user, opened once: spaces, keys that count, settings, approvals.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lillux::{Fingerprint, PublicKey};
 use rye_item::{Extractor, ExtractorSet, ItemId, ItemRef, ItemType, Space};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::approvals::{Approvals, BUNDLES_FILE, PROJECTS_FILE};
 use crate::bundle::{self, Bundle, Configured, Standing};
-use crate::config::{self, Judge, Merged};
+use crate::config::{self, Judge, Layer, Merged};
 use crate::installed;
 use crate::keys::{self, Found, REVOKED_FOLDER, TRUSTED_FOLDER};
 use crate::located::Located;
@@ -65,6 +65,8 @@ pub struct Workspace {
     /// What is worth knowing when asked.
     pub remarks: Vec<String>,
     schemas: Vec<Schema>,
+    /// Schemas beside the core's, read when one is asked for.
+    further_schemas: OnceLock<Vec<Schema>>,
     watched: Watched,
 }
 
@@ -141,7 +143,7 @@ impl Workspace {
         let bare = Spaces::new(&roots, Vec::new(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
         let judge = Judge { keys: &ring, is_project_approved };
         let schema = core.schemas.iter().find(|schema| schema.is_for("config"));
-        let settings = config::load(&bare, &core.config_item, &core.config, schema, judge);
+        let (settings, _) = config::load(&bare, &core.config_item, &core.config, schema, judge);
         for space in [Some(user_ai.clone()), roots.project_ai()].into_iter().flatten() {
             core.extractors.of(ItemType::Config).extensions.iter().for_each(|extension| {
                 watched.add(space.join(format!("config/config{extension}")));
@@ -159,8 +161,6 @@ impl Workspace {
             gather_bundles(embedded, configured, &approvals, &mut ring, &mut notices);
         let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
         let spaces = Spaces::new(&roots, bundles, extractors, limit);
-        let mut schemas = core.schemas;
-        schemas.extend(further_schemas(&spaces, &schemas));
         Ok(Self {
             spaces,
             keys: ring,
@@ -173,7 +173,8 @@ impl Workspace {
             available,
             remarks,
             notices,
-            schemas,
+            schemas: core.schemas,
+            further_schemas: OnceLock::new(),
             watched,
             roots,
         })
@@ -198,10 +199,39 @@ impl Workspace {
         if id.as_str() == "config" {
             return self.settings.clone();
         }
+        self.config_with_layers(id).0
+    }
+
+    /// The merged config `id`, and the files it was merged from, farthest first.
+    #[must_use]
+    pub fn config_with_layers(&self, id: &ItemId) -> (Merged, Vec<Layer>) {
         let item = ItemRef::new(ItemType::Config, id.clone());
         let judge = Judge { keys: &self.keys, is_project_approved: self.is_project_approved };
         let defaults: Vec<Located> = self.own_defaults(&item).into_iter().collect();
         config::load(&self.spaces, &item, &defaults, self.schema_for(id), judge)
+    }
+
+    /// What this workspace was opened from.
+    #[must_use]
+    pub fn opened_from(&self) -> &Watched {
+        &self.watched
+    }
+
+    /// Every file outside the binary that could say something in these configs.
+    #[must_use]
+    pub fn watched_configs(&self, ids: &[&str]) -> Watched {
+        let extensions = &self.spaces.extractors().of(ItemType::Config).extensions;
+        let mut watched = Watched::default();
+        for folder in self.spaces.order().filter_map(|space| self.spaces.folder(&space)) {
+            for id in ids {
+                let flat = id.rsplit('/').next().unwrap_or(id);
+                for extension in extensions {
+                    watched.add(folder.join(format!("config/{id}{extension}")));
+                    watched.add(folder.join(format!("config/{flat}{extension}")));
+                }
+            }
+        }
+        watched
     }
 
     /// What the binary itself says in a config, though another bundle has taken the place of its core: the engine
@@ -227,7 +257,11 @@ impl Workspace {
     /// The schema of the config `id`, if one is shipped.
     #[must_use]
     pub fn schema_for(&self, id: &ItemId) -> Option<&Schema> {
-        self.schemas.iter().find(|schema| schema.is_for(id.as_str()))
+        let own = self.schemas.iter().find(|schema| schema.is_for(id.as_str()));
+        own.or_else(|| {
+            let further = self.further_schemas.get_or_init(|| further_schemas(&self.spaces, &self.schemas));
+            further.iter().find(|schema| schema.is_for(id.as_str()))
+        })
     }
 
     /// Whether development mode applies here, if it is asked for: the project is approved, and signed user config

@@ -1,6 +1,8 @@
 //! For tests only: temporary spaces, and files to put into them.
 #![allow(clippy::expect_used, reason = "a test that cannot set up its folder has failed")]
 
+pub mod fake_model;
+
 use std::path::{Path, PathBuf};
 
 use lillux::file::{self, Mode};

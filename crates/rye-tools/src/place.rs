@@ -1,8 +1,9 @@
 //! Where a native tool may go: paths from outside become files beneath the project, judged by the call's access.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
+use lillux::RealPaths;
 use lillux::beneath::{BeneathError, Folder, Kind, OpenFile, Status};
 use rye_exec::NativeError;
 use rye_exec::native::{Access, NativeCall};
@@ -37,19 +38,23 @@ impl<'a> Project<'a> {
     pub(crate) fn open(call: &NativeCall<'a>) -> Result<Self, NativeError> {
         let root = Folder::open(call.project).map_err(|error| failure(&error))?;
         let Access { write, hidden, read_only, network: _, allowed_hosts: _ } = call.access;
-        let both = |paths: &[PathBuf]| -> Vec<PathBuf> {
-            paths
-                .iter()
-                .flat_map(|path| {
-                    let path = root.path().join(path);
-                    [real(&path), path]
-                })
-                .collect()
+        let mut known = RealPaths::default();
+        let mut both = |paths: &[PathBuf]| -> Vec<PathBuf> {
+            let mut all = Vec::with_capacity(paths.len());
+            for path in paths {
+                let path = root.path().join(path);
+                let real = known.real(&path);
+                if real != path {
+                    all.push(real);
+                }
+                all.push(path);
+            }
+            all
         };
         Ok(Self {
             hidden: both(hidden),
             read_only: both(read_only),
-            write: write.iter().map(|path| real(&root.path().join(path))).collect(),
+            write: write.iter().map(|path| known.real(&root.path().join(path))).collect(),
             given_root: call.project,
             root,
         })
@@ -235,21 +240,4 @@ fn reason(error: &std::io::Error) -> String {
 
 pub(crate) fn failure(error: &BeneathError) -> NativeError {
     NativeError::failed(error.to_string())
-}
-
-/// `path` without links, as far as it exists.
-fn real(path: &Path) -> PathBuf {
-    let mut missing: Vec<&OsStr> = Vec::new();
-    let mut present = path;
-    loop {
-        if let Ok(mut found) = fs_err::canonicalize(present) {
-            found.extend(missing.iter().rev());
-            return found;
-        }
-        let (Some(name), Some(parent)) = (present.file_name(), present.parent()) else {
-            return path.to_owned();
-        };
-        missing.push(name);
-        present = parent;
-    }
 }

@@ -4,6 +4,7 @@
 //! settles inside them ([`settle`]), and the process that becomes the tool gives up the rest ([`restrict`]). What a
 //! kernel or a container does not offer is left out and said in the [`Receipt`], unless that is to be refused.
 
+mod filter;
 mod mounts;
 mod namespaces;
 mod paths;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::process::Limits;
+use crate::real::RealPaths;
 
 pub use probe::probe;
 pub use receipt::{Level, Mechanism, Receipt, Row, Rule};
@@ -94,7 +96,7 @@ pub(crate) struct Stage {
     /// Whether `/dev/shm` is the run's own.
     pub(crate) has_own_memory_folder: bool,
     /// Where the paths of the confinement really are.
-    pub(crate) real: RealPaths,
+    pub(crate) real: RealPlaces,
     /// What mounts protect already.
     pub(crate) covered: Vec<PathBuf>,
     pub(crate) rows: Vec<Row>,
@@ -102,15 +104,17 @@ pub(crate) struct Stage {
 
 /// Where the paths of a confinement really are, links and what they lead to, looked up once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RealPaths {
+pub(crate) struct RealPlaces {
     pub(crate) hidden: Vec<PathBuf>,
     pub(crate) read_only: Vec<PathBuf>,
     pub(crate) sockets: Vec<PathBuf>,
 }
 
-impl RealPaths {
+impl RealPlaces {
     fn of(confinement: &Confinement) -> Self {
-        let real = |paths: &[PathBuf]| paths.iter().flat_map(|path| paths::places(path)).collect();
+        let mut known = RealPaths::default();
+        let mut real =
+            |paths: &[PathBuf]| paths.iter().flat_map(|path| paths::places(path, &mut known)).collect();
         Self {
             hidden: real(&confinement.hidden),
             read_only: real(&confinement.read_only),
@@ -121,15 +125,43 @@ impl RealPaths {
 
 /// In the launcher: leaves the namespaces and lays the mounts that are to be had.
 pub(crate) fn isolate(confinement: &Confinement) -> Result<Stage, String> {
-    paths::check(confinement)?;
-    let mut stage = Stage { real: RealPaths::of(confinement), ..Stage::default() };
+    let mut stage = Stage::default();
     if confinement.namespaces == Namespaces::Auto {
-        namespaces::enter(&mut stage, confinement.network);
+        namespaces::enter(&mut stage);
     }
-    if stage.has_mount_namespace {
-        mounts::lay(&mut stage, confinement);
-    }
+    isolate_for(&mut stage, confinement)?;
     Ok(stage)
+}
+
+/// In a launcher that does not know yet what it will run: leaves the namespaces that every confinement leaves, if they
+/// are to be had. What is mounted on the system is still heard of.
+pub(crate) fn isolate_ahead() -> Option<Stage> {
+    let mut stage = Stage::default();
+    namespaces::enter(&mut stage);
+    stage.has_pid_namespace.then_some(stage)
+}
+
+/// In a supervisor that does not know yet what it will run: a `/proc` and a memory folder of its own.
+pub(crate) fn settle_ahead(stage: &mut Stage) {
+    if stage.has_mount_namespace {
+        stage.has_own_proc = stage.has_pid_namespace && mounts::mount_proc().is_ok();
+        stage.has_own_memory_folder = mounts::mount_memory_folder().is_ok();
+    }
+}
+
+/// Does the rest of isolating, once it is known what for.
+pub(crate) fn isolate_for(stage: &mut Stage, confinement: &Confinement) -> Result<(), String> {
+    paths::check(confinement)?;
+    stage.real = RealPlaces::of(confinement);
+    if confinement.namespaces == Namespaces::Auto && confinement.network == Network::Closed {
+        namespaces::leave_network(stage);
+    }
+    // From here on, what is mounted elsewhere must not change what is seen.
+    stage.has_mount_namespace = stage.has_mount_namespace && namespaces::mount_privately().is_ok();
+    if stage.has_mount_namespace {
+        mounts::lay(stage, confinement);
+    }
+    Ok(())
 }
 
 /// In the launcher, where nothing is to be confined: a process tree of its own, for those who may make one.
@@ -142,7 +174,7 @@ pub(crate) fn gather() -> Stage {
 /// In the supervisor: a `/proc` that shows the new process tree, and a hard bound of its size.
 pub(crate) fn settle(stage: &mut Stage, limits: &Limits) {
     if stage.has_pid_namespace && stage.has_mount_namespace {
-        stage.has_own_proc = mounts::mount_proc().is_ok();
+        stage.has_own_proc = stage.has_own_proc || mounts::mount_proc().is_ok();
         if stage.has_own_proc {
             // Only newer kernels count per namespace. Where they do not, this file is not ours to write: it would
             // change the whole system, so it is tried only where the new namespace began with its own count.

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::MountFlags;
 
 use super::paths::is_at_or_below;
-use super::{Confinement, Mechanism, Reading, RealPaths, Row, Rule, Stage};
+use super::{Confinement, Mechanism, Reading, RealPlaces, Row, Rule, Stage};
 
 const HARMLESS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
@@ -58,8 +58,12 @@ pub(crate) fn lay(stage: &mut Stage, confinement: &Confinement) {
             Err(error) => Err(io::Error::other(format!("the mount table cannot be read: {error}"))),
         }
     });
-    stage.has_own_memory_folder =
-        rustix::mount::mount("tmpfs", "/dev/shm", "tmpfs", HARMLESS, Some(c"mode=1777,size=256m")).is_ok();
+    stage.has_own_memory_folder = stage.has_own_memory_folder || mount_memory_folder().is_ok();
+}
+
+/// A `/dev/shm` of the run's own.
+pub(crate) fn mount_memory_folder() -> io::Result<()> {
+    Ok(rustix::mount::mount("tmpfs", "/dev/shm", "tmpfs", HARMLESS, Some(c"mode=1777,size=256m"))?)
 }
 
 /// A `/proc` of the run's own processes.
@@ -78,7 +82,7 @@ fn needed(confinement: &Confinement) -> impl Iterator<Item = &PathBuf> {
 /// Keeps the folders between one that is open for writing and what is protected below from being renamed: with them, a
 /// tool could move what is protected aside and put its own in its place. A mount point cannot be renamed. Says which
 /// could not be kept.
-fn pin_ancestors(confinement: &Confinement, real: &RealPaths) -> Vec<PathBuf> {
+fn pin_ancestors(confinement: &Confinement, real: &RealPlaces) -> Vec<PathBuf> {
     let mut between: Vec<PathBuf> = real
         .hidden
         .iter()

@@ -6,49 +6,39 @@ use rustix::mount::MountPropagationFlags;
 use rustix::process::WaitOptions;
 use rustix::thread::UnshareFlags;
 
-use super::{Mechanism, Network, Row, Rule, Stage};
+use super::{Mechanism, Row, Rule, Stage};
 use crate::process::{Side, fork, unshare};
 
 /// Leaves what can be left. Whoever may not do so directly tries through a user namespace.
-pub(crate) fn enter(stage: &mut Stage, network: Network) {
-    let base = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
-    let with_network = base | UnshareFlags::NEWNET;
-    let attempts = match network {
-        Network::Closed => vec![with_network, base],
-        Network::Open => vec![base],
+pub(crate) fn enter(stage: &mut Stage) {
+    let flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
+    let entered = match unshare(flags) {
+        Ok(()) => {
+            stage.has_mount_namespace = follow_mounts().is_ok();
+            Ok(())
+        }
+        // Tried in a process that is thrown away: some systems grant the namespace but no rights inside it, and
+        // there is no way back out of one.
+        Err(_) => enter_as_user(flags).map(|()| {
+            stage.has_user_namespace = true;
+            stage.has_mount_namespace = true;
+        }),
     };
-    let mut reason = String::new();
-    for flags in attempts {
-        let entered = match unshare(flags) {
-            Ok(()) => {
-                stage.has_mount_namespace = mount_privately().is_ok();
-                Ok(())
-            }
-            // Tried in a process that is thrown away: some systems grant the namespace but no rights inside it, and
-            // there is no way back out of one.
-            Err(_) => enter_as_user(flags).map(|()| {
-                stage.has_user_namespace = true;
-                stage.has_mount_namespace = true;
-            }),
-        };
-        match entered {
-            Ok(()) => {
-                stage.has_pid_namespace = true;
-                stage.has_network_namespace = flags.contains(UnshareFlags::NEWNET);
-                break;
-            }
-            Err(error) => reason = error.to_string(),
+    match entered {
+        Ok(()) => stage.has_pid_namespace = true,
+        Err(error) => {
+            let detail = format!("namespaces are not allowed here: {error}");
+            stage.rows.push(Row::new(Rule::OtherProcesses, Mechanism::PidNamespace, false, detail));
         }
     }
-    if !stage.has_pid_namespace {
-        let detail = format!("namespaces are not allowed here: {reason}");
-        stage.rows.push(Row::new(Rule::OtherProcesses, Mechanism::PidNamespace, false, detail));
-    }
-    if network == Network::Closed {
-        let is_enforced = stage.has_network_namespace;
-        let detail = if is_enforced { "a network with nothing in it" } else { "not allowed here" };
-        stage.rows.push(Row::new(Rule::Network, Mechanism::NetworkNamespace, is_enforced, detail));
-    }
+}
+
+/// Leaves the network for one with nothing in it, where that is allowed.
+pub(crate) fn leave_network(stage: &mut Stage) {
+    stage.has_network_namespace = stage.has_pid_namespace && unshare(UnshareFlags::NEWNET).is_ok();
+    let is_enforced = stage.has_network_namespace;
+    let detail = if is_enforced { "a network with nothing in it" } else { "not allowed here" };
+    stage.rows.push(Row::new(Rule::Network, Mechanism::NetworkNamespace, is_enforced, detail));
 }
 
 /// A process tree of its own without further change, for those who need no user namespace for it.
@@ -80,11 +70,16 @@ fn become_user(flags: UnshareFlags) -> io::Result<()> {
     write("/proc/self/setgroups", "deny")?;
     write("/proc/self/uid_map", &format!("{user} {user} 1"))?;
     write("/proc/self/gid_map", &format!("{group} {group} 1"))?;
-    mount_privately()
+    follow_mounts()
 }
 
-/// What is mounted from here on is seen by this run alone.
-fn mount_privately() -> io::Result<()> {
+/// What is mounted from here on is seen by this run alone; it still sees what the system mounts.
+fn follow_mounts() -> io::Result<()> {
+    Ok(rustix::mount::mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
+}
+
+/// What is mounted from here on, by whomever, is seen by nobody else.
+pub(crate) fn mount_privately() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
 }
 

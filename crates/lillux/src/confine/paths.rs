@@ -14,6 +14,7 @@ use landlock::{
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use super::{Confinement, Mechanism, Network, Reading, Row, Rule, Stage};
+use crate::real::{RealPaths, real};
 
 /// The newest version whose rights are asked for; older kernels give what they have.
 const NEWEST: ABI = ABI::V9;
@@ -45,24 +46,15 @@ pub(crate) fn is_at_or_below(path: &Path, other: &Path) -> bool {
 }
 
 /// Where a path really is: what it leads to, and, if its last part is a link, the link.
-pub(crate) fn places(path: &Path) -> Vec<PathBuf> {
-    let mut places = vec![resolve(path)];
+pub(crate) fn places(path: &Path, known: &mut RealPaths) -> Vec<PathBuf> {
+    let mut places = vec![known.real(path)];
     if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
-        let link = resolve(parent).join(name);
+        let link = known.real(parent).join(name);
         if !places.contains(&link) {
             places.push(link);
         }
     }
     places
-}
-
-/// Follows links as far as the path exists.
-fn resolve(path: &Path) -> PathBuf {
-    match (path.canonicalize(), path.parent(), path.file_name()) {
-        (Ok(real), _, _) => real,
-        (Err(_), Some(parent), Some(name)) => resolve(parent).join(name),
-        (Err(_), _, _) => path.to_owned(),
-    }
 }
 
 /// What may be allowed of `root` so that nothing `protected` is.
@@ -112,7 +104,7 @@ fn plan(confinement: &Confinement, stage: &Stage) -> Plan {
             plan.lists_everything = hidden.iter().all(is_covered);
         }
         Reading::Only(paths) => {
-            for path in paths.iter().map(|path| resolve(path)) {
+            for path in paths.iter().map(|path| real(path)) {
                 around(&path, &unreadable, &mut plan.read);
             }
         }
@@ -284,7 +276,8 @@ mod tests {
         let root = folder.path().canonicalize().expect("real");
         std::fs::create_dir(root.join("real")).expect("a folder");
         std::os::unix::fs::symlink("real", root.join("link")).expect("a link");
-        assert_eq!(places(&root.join("link")), [root.join("real"), root.join("link")]);
-        assert_eq!(places(&root.join("link/absent")), [root.join("real/absent")]);
+        let places = |path: &str| places(&root.join(path), &mut RealPaths::default());
+        assert_eq!(places("link"), [root.join("real"), root.join("link")]);
+        assert_eq!(places("link/absent"), [root.join("real/absent")]);
     }
 }

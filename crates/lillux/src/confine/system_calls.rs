@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 
 use libc::c_long;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, sock_filter,
-};
 
+use super::filter::{Condition, Refusal, Test, compile};
 use super::paths::InForce;
 use super::{Confinement, Mechanism, Network, Row, Rule, Stage};
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type Refusals = BTreeMap<u32, Refusal>;
 
 /// Always refused.
 const REFUSED: &[c_long] = &[
@@ -97,10 +94,10 @@ const NEW_NAMESPACES: [libc::c_int; 7] = [
 ];
 
 /// What puts words into a terminal as if typed.
-const TYPING: [u64; 2] = [0x5412, 0x541c];
+const TYPING: [u32; 2] = [0x5412, 0x541c];
 
 /// Asking what personality one has is fine, and so is the ordinary one.
-const PERSONALITIES: [u64; 2] = [0, 0xffff_ffff];
+const PERSONALITIES: [u32; 2] = [0, 0xffff_ffff];
 
 /// Restricts this process for good, and tells of it.
 pub(crate) fn restrict(
@@ -113,10 +110,9 @@ pub(crate) fn restrict(
     let sockets = sockets_are_covered(stage);
     let needs_guard = !stage.has_pid_namespace && landlock.abi < 6;
     let guarded = if needs_guard { guarded } else { &[] };
-    let outcome = programs(confinement.network, sockets, guarded).and_then(|programs| {
-        programs.iter().try_for_each(|program| {
-            seccompiler::apply_filter(program).map_err(|error| format!("refused by the kernel: {error}"))
-        })
+    let refusals = refusals(confinement.network, sockets, guarded);
+    let outcome = compile(&refusals).and_then(|program| {
+        seccompiler::apply_filter(&program).map_err(|error| format!("refused by the kernel: {error}"))
     });
     let is_enforced = outcome.is_ok();
     let mut tell = |rule, detail: &str| {
@@ -158,47 +154,54 @@ fn sockets_are_covered(stage: &Stage) -> UnixSockets {
     if stage.real.sockets.iter().all(is_closed) { UnixSockets::Allowed } else { UnixSockets::Refused }
 }
 
-fn programs(network: Network, sockets: UnixSockets, guarded: &[i32]) -> Result<Vec<BpfProgram>, String> {
-    let mut refused: Rules = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    let new_namespaces: Result<Vec<_>, String> = NEW_NAMESPACES
-        .iter()
-        .map(|flag| {
-            let flag = u64::from(flag.cast_unsigned());
-            rule(&[(0, SeccompCmpOp::MaskedEq(flag), flag)])
-        })
-        .collect();
-    refused.insert(libc::SYS_clone, new_namespaces?);
-    refused.insert(
-        libc::SYS_ioctl,
-        TYPING.iter().map(|request| rule(&[(1, SeccompCmpOp::Eq, *request)])).collect::<Result<_, _>>()?,
-    );
-    refused.insert(
-        libc::SYS_personality,
-        vec![rule(&PERSONALITIES.map(|personality| (0, SeccompCmpOp::Ne, personality)))?],
-    );
+/// What is refused, by number of the system call.
+fn refusals(network: Network, sockets: UnixSockets, guarded: &[i32]) -> Refusals {
+    let mut all = Refusals::new();
+    let mut refuse = |call: c_long, error: libc::c_int, tests: Vec<Test>| {
+        // A number that is none names no call.
+        if let Ok(number) = u32::try_from(call) {
+            all.insert(number, Refusal { error: error.cast_unsigned(), tests });
+        }
+    };
+    for call in REFUSED {
+        refuse(*call, libc::EPERM, Vec::new());
+    }
+    let new_namespaces = NEW_NAMESPACES.iter().fold(0, |flags, flag| flags | flag.cast_unsigned());
+    refuse(libc::SYS_clone, libc::EPERM, vec![vec![(0, Condition::HasAny(new_namespaces))]]);
+    let typing = TYPING.iter().map(|request| vec![(1, Condition::Is(*request))]).collect();
+    refuse(libc::SYS_ioctl, libc::EPERM, typing);
+    let personalities = PERSONALITIES.map(|personality| (0, Condition::IsNot(personality)));
+    refuse(libc::SYS_personality, libc::EPERM, vec![personalities.to_vec()]);
     if !guarded.is_empty() {
-        guard(&mut refused, guarded)?;
+        guard(guarded, &mut refuse);
     }
     // The C libraries then use `clone`, whose flags can be looked at.
-    let absent: Rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    let mut programs = vec![
-        compile(refused, libc::EPERM)?,
-        compile(absent, libc::ENOSYS)?,
-        compile(network_rules(network, sockets)?, libc::EACCES)?,
-    ];
-    if cfg!(target_arch = "x86_64") {
-        programs.push(without_x32());
-    }
-    Ok(programs)
+    refuse(libc::SYS_clone3, libc::ENOSYS, Vec::new());
+    let is_not = |family: libc::c_int| (0, Condition::IsNot(family.cast_unsigned()));
+    let socket = match network {
+        Network::Closed => Vec::new(),
+        Network::Open => {
+            let mut others = vec![is_not(libc::AF_INET), is_not(libc::AF_INET6), is_not(libc::AF_NETLINK)];
+            if sockets == UnixSockets::Allowed {
+                others.push(is_not(libc::AF_UNIX));
+            }
+            // Looking up names needs the list of addresses, and nothing else of the kernel's.
+            let netlink = vec![
+                (0, Condition::Is(libc::AF_NETLINK.cast_unsigned())),
+                (2, Condition::IsNot(libc::NETLINK_ROUTE.cast_unsigned())),
+            ];
+            vec![others, netlink]
+        }
+    };
+    refuse(libc::SYS_socket, libc::EACCES, socket);
+    refuse(libc::SYS_socketpair, libc::EACCES, vec![vec![is_not(libc::AF_UNIX)]]);
+    all
 }
 
 /// Signals to the given processes, their groups, and everybody.
-fn guard(refused: &mut Rules, guarded: &[i32]) -> Result<(), String> {
-    let mut rules = vec![rule(&[(0, SeccompCmpOp::Eq, word(-1))])?];
-    for pid in guarded {
-        rules.push(rule(&[(0, SeccompCmpOp::Eq, word(*pid))])?);
-        rules.push(rule(&[(0, SeccompCmpOp::Eq, word(-*pid))])?);
-    }
+fn guard(guarded: &[i32], refuse: &mut impl FnMut(c_long, libc::c_int, Vec<Test>)) {
+    let targets = guarded.iter().flat_map(|pid| [*pid, -*pid]).chain([-1]);
+    let tests: Vec<Test> = targets.map(|pid| vec![(0, Condition::Is(pid.cast_unsigned()))]).collect();
     for call in [
         libc::SYS_kill,
         libc::SYS_tkill,
@@ -208,70 +211,10 @@ fn guard(refused: &mut Rules, guarded: &[i32]) -> Result<(), String> {
         libc::SYS_pidfd_open,
         libc::SYS_prlimit64,
     ] {
-        refused.insert(call, rules.clone());
+        refuse(call, libc::EPERM, tests.clone());
     }
     // A folder of `/proc` serves as a handle of its process.
-    refused.insert(libc::SYS_pidfd_send_signal, Vec::new());
-    Ok(())
-}
-
-fn network_rules(network: Network, sockets: UnixSockets) -> Result<Rules, String> {
-    let family = |family: libc::c_int| (0_u8, SeccompCmpOp::Ne, word(family));
-    let pairs = vec![rule(&[family(libc::AF_UNIX)])?];
-    let socket = match network {
-        Network::Closed => Vec::new(),
-        Network::Open => {
-            let mut others = vec![family(libc::AF_INET), family(libc::AF_INET6), family(libc::AF_NETLINK)];
-            if sockets == UnixSockets::Allowed {
-                others.push(family(libc::AF_UNIX));
-            }
-            // Looking up names needs the list of addresses, and nothing else of the kernel's.
-            let netlink = [
-                (0, SeccompCmpOp::Eq, word(libc::AF_NETLINK)),
-                (2, SeccompCmpOp::Ne, word(libc::NETLINK_ROUTE)),
-            ];
-            vec![rule(&others)?, rule(&netlink)?]
-        }
-    };
-    Ok(BTreeMap::from([(libc::SYS_socket, socket), (libc::SYS_socketpair, pairs)]))
-}
-
-fn word(value: i32) -> u64 {
-    u64::from(value.cast_unsigned())
-}
-
-fn rule(conditions: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, String> {
-    let conditions: Result<Vec<_>, _> = conditions
-        .iter()
-        .map(|(argument, operator, value)| {
-            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, operator.clone(), *value)
-        })
-        .collect();
-    conditions.and_then(SeccompRule::new).map_err(|error| error.to_string())
-}
-
-fn compile(rules: Rules, error: libc::c_int) -> Result<BpfProgram, String> {
-    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
-    // A call of another architecture ends the process: its numbers mean other things.
-    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(error.cast_unsigned()), architecture)
-        .and_then(BpfProgram::try_from)
-        .map_err(|error| error.to_string())
-}
-
-/// Calls of x86-64's 32-bit sibling carry the same architecture and other numbers.
-fn without_x32() -> BpfProgram {
-    const LOAD_NUMBER: u16 = 0x20;
-    const JUMP_IF_AT_LEAST: u16 = 0x35;
-    const RETURN: u16 = 0x06;
-    const X32: u32 = 0x4000_0000;
-    let step = |code, jt, k| sock_filter { code, jt, jf: 0, k };
-    let refusal = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
-    vec![
-        step(LOAD_NUMBER, 0, 0),
-        step(JUMP_IF_AT_LEAST, 1, X32),
-        step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
-        step(RETURN, 0, refusal),
-    ]
+    refuse(libc::SYS_pidfd_send_signal, libc::EPERM, Vec::new());
 }
 
 #[cfg(test)]
@@ -282,9 +225,20 @@ mod tests {
     fn every_filter_compiles() {
         for network in [Network::Open, Network::Closed] {
             for sockets in [UnixSockets::Allowed, UnixSockets::Refused] {
-                let count = if cfg!(target_arch = "x86_64") { 4 } else { 3 };
-                assert_eq!(programs(network, sockets, &[1, 2]).map(|programs| programs.len()), Ok(count));
+                let refusals = refusals(network, sockets, &[1, 2]);
+                assert!(refusals.len() > REFUSED.len());
+                assert!(compile(&refusals).is_ok());
             }
         }
+    }
+
+    #[test]
+    fn each_call_is_refused_for_one_reason() {
+        let all = refusals(Network::Open, UnixSockets::Allowed, &[7]);
+        let refusal = |call: c_long| all.get(&u32::try_from(call).expect("a number")).expect("a refusal");
+        let (kill, clone) = (refusal(libc::SYS_kill), refusal(libc::SYS_clone));
+        assert_eq!(kill.tests.len(), 3, "the process, its group, and everybody");
+        assert_eq!(clone.tests, [[(0, Condition::HasAny(0x7e02_0000))]]);
+        assert!(refusal(libc::SYS_ptrace).tests.is_empty(), "always");
     }
 }

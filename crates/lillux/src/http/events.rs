@@ -13,7 +13,7 @@ pub struct Event {
 
 /// Cuts a stream of bytes into events.
 #[derive(Debug, Default)]
-pub(super) struct Parser {
+pub struct EventParser {
     line: Vec<u8>,
     event: Event,
     has_data: bool,
@@ -21,9 +21,9 @@ pub(super) struct Parser {
     is_started: bool,
 }
 
-impl Parser {
+impl EventParser {
     /// Takes bytes as they come and hands out the events that are complete.
-    pub(super) fn feed(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
         for byte in bytes {
             let is_second_of_pair = mem::replace(&mut self.is_after_return, *byte == b'\r') && *byte == b'\n';
             match byte {
@@ -38,12 +38,18 @@ impl Parser {
     }
 
     /// Ends the stream: servers often leave out the last empty line.
-    pub(super) fn finish(&mut self, out: &mut Vec<Event>) {
+    pub fn finish(&mut self, out: &mut Vec<Event>) {
         let line = mem::take(&mut self.line);
         if !line.is_empty() {
             self.take_line(&line, out);
         }
         self.dispatch(out);
+    }
+
+    /// How many bytes are held back for an event that is not complete.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.line.len() + self.event.data.len()
     }
 
     fn take_line(&mut self, line: &[u8], out: &mut Vec<Event>) {
@@ -84,7 +90,7 @@ mod tests {
     use super::*;
 
     fn events(chunks: &[&[u8]]) -> Vec<(Option<String>, String)> {
-        let (mut parser, mut out) = (Parser::default(), Vec::new());
+        let (mut parser, mut out) = (EventParser::default(), Vec::new());
         for chunk in chunks {
             parser.feed(chunk, &mut out);
         }
@@ -107,6 +113,15 @@ mod tests {
                 assert_eq!(events(&[before, after]), expected, "{text:?} cut at {cut}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_held_back_can_be_bounded() {
+        let (mut parser, mut out) = (EventParser::default(), Vec::new());
+        parser.feed(b"data: 1234\ndata: 56", &mut out);
+        assert_eq!((parser.pending(), out.len()), (4 + 8, 0));
+        parser.feed(b"\n\n", &mut out);
+        assert_eq!((parser.pending(), out.len()), (0, 1));
     }
 
     #[test]

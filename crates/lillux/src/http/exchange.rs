@@ -10,7 +10,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{sleep, timeout};
 use url::{Host, Url};
 
-use super::events::Parser;
+use super::events::EventParser;
 use super::redirect::{self, Hop};
 use super::{Client, HttpError, MAX_EVENTS, MAX_REDIRECTS, OnEvent, Request, Response, Taker, tls};
 use crate::Cancel;
@@ -202,7 +202,10 @@ impl Resolve for Nowhere {
 }
 
 /// A header that can be sent; those that frame the message belong to the client.
-fn header_of(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), HttpError> {
+///
+/// # Errors
+/// When it cannot be sent, or belongs to the client.
+pub fn header_of(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), HttpError> {
     const OWN: [&str; 9] = [
         "host",
         "content-length",
@@ -254,7 +257,7 @@ async fn read(
         }
         Taker::Keep | Taker::Events(_) => Taker::Keep,
     };
-    let (mut parser, mut ready, mut seen) = (Parser::default(), Vec::new(), 0);
+    let (mut parser, mut ready, mut seen) = (EventParser::default(), Vec::new(), 0);
     while let Some(chunk) = answer.chunk().await.map_err(|error| translated(&error, hop, request))? {
         let taken = &chunk[..chunk.len().min(limit - seen)];
         seen += taken.len();

@@ -1,5 +1,7 @@
 //! Clients for others who must hold the exchange themselves: the same certificates, addresses and proxies, one host.
 
+use std::error::Error as _;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -53,6 +55,41 @@ impl Client {
     }
 }
 
+/// What became of an exchange that a finished client could not complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// There was no connection: nothing was sent.
+    Connect(String),
+    /// The time was over.
+    Timeout,
+    /// The connection broke.
+    Reset(String),
+    /// What came is no HTTP.
+    Nonsense(String),
+}
+
+/// Sorts an error of a finished client. The words hold no path and no query.
+#[must_use]
+pub fn trouble(error: &reqwest::Error) -> Trouble {
+    let mut chain = std::iter::successors(error.source(), |inner| (*inner).source());
+    let is_nonsense = chain.any(|inner| {
+        let by_hyper = inner.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
+        let by_framing = inner
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::InvalidInput));
+        by_hyper || by_framing
+    });
+    if error.is_connect() {
+        Trouble::Connect(cause(error))
+    } else if error.is_timeout() {
+        Trouble::Timeout
+    } else if is_nonsense {
+        Trouble::Nonsense(cause(error))
+    } else {
+        Trouble::Reset(cause(error))
+    }
+}
+
 /// A host that may be looked up.
 #[derive(Clone)]
 struct Goal {
@@ -91,7 +128,7 @@ impl Resolve for Judging {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::server::{Server, reply};
+    use super::super::tests::server::{Reply, Server, reply};
     use super::*;
 
     fn client(allowed: &[&str]) -> Client {
@@ -140,6 +177,34 @@ mod tests {
     fn a_finished_client_knows_no_other_name() {
         let other = status(&client(&["localhost"]), "http://example.com/", "http://localhost:1/");
         assert_eq!(other, Err("`localhost` has no address".to_owned()));
+    }
+
+    #[test]
+    fn what_went_wrong_is_told_apart() {
+        let server = Server::start(|request| match request.split(' ').nth(1) {
+            Some("/nonsense") => Reply::Send(b"nonsense\r\n\r\n".to_vec()),
+            Some("/framing") => {
+                Reply::Send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_vec())
+            }
+            Some("/short") => Reply::Send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab".to_vec()),
+            _ => Reply::Send(Vec::new()),
+        });
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let nobody = format!("http://{}/", closed.local_addr().expect("an address"));
+        drop(closed);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let told = |url: &str| {
+            let here = Url::parse(url).expect("a URL");
+            let finished =
+                client(&["127.0.0.1"]).finish(reqwest::Client::builder(), &here).expect("a client");
+            let whole = async { finished.get(url).send().await?.bytes().await };
+            trouble(&runtime.block_on(whole).expect_err("no answer"))
+        };
+        assert!(matches!(told(&nobody), Trouble::Connect(_)));
+        assert!(matches!(told(&server.url("/nonsense")), Trouble::Nonsense(_)));
+        assert!(matches!(told(&server.url("/framing")), Trouble::Nonsense(_)));
+        assert!(matches!(told(&server.url("/short")), Trouble::Reset(_)));
+        assert!(matches!(told(&server.url("/nothing")), Trouble::Reset(_)));
     }
 
     #[test]

@@ -26,7 +26,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use address::{Kind, Policy, kind};
 pub use charset::text;
-pub use events::Event;
+pub use events::{Event, EventParser};
+pub use exchange::header_of;
+pub use finish::{Trouble, trouble};
 pub use proxy::Proxies;
 
 use crate::Cancel;
@@ -306,6 +308,13 @@ impl Client {
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self { policy, ..Self::default() }
+    }
+
+    /// The same client, with the same proxies and certificates, under another policy.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
     }
 
     /// The same client behind proxies.

@@ -18,10 +18,10 @@ use rustix::pipe::PipeFlags;
 
 use super::capture::Collector;
 use super::launcher::{Parts, Started};
-use super::wire::{self, Answer, Manner, Order};
+use super::wire::{self, Answer, Manner, Order, Role};
 use super::{Command, Detached, End, Finished, GRACE, Launcher, RunError};
 use crate::Cancel;
-use crate::confine::{Confinement, Receipt};
+use crate::confine::{Confinement, Namespaces, Receipt};
 
 /// How much longer than the run's own time the caller waits for the supervisor's word.
 pub(super) const MARGIN: Duration = Duration::from_secs(2);
@@ -60,7 +60,9 @@ pub fn run(
         Stream::new(result, Collector::new(command.limits.result_bytes, 0)),
     ];
     let patience = command.timeout.saturating_add(GRACE + MARGIN);
-    let (answer, streams) = session.watch(streams, cancel, start.checked_add(patience))?;
+    let watched = session.watch(streams, cancel, start.checked_add(patience));
+    launcher.replace();
+    let (answer, streams) = watched?;
     let [stdout, stderr, result] = streams.map(|stream| stream.collector.finish());
     let (end, receipt) = match answer {
         Some(Answer::Ended { end, receipt }) => (end, receipt),
@@ -101,17 +103,17 @@ pub fn spawn_detached(
         None => File::options().write(true).open("/dev/null")?.into(),
     };
     let descriptors = [stdin(&command.stdin)?, log.try_clone()?, log];
-    let session = Session::start(launcher, command, confinement, Manner::Detached, &descriptors)?.begun()?;
-    let pid = session.child.id();
-    leave(session.child);
+    let session = Session::start(launcher, command, confinement, Manner::Detached, &descriptors);
+    launcher.replace();
+    let session = session?.begun()?;
+    let pid = session.parts.pid;
+    session.parts.leave();
     Ok(Detached { pid })
 }
 
 /// A launcher that was given its order.
 pub(super) struct Session {
-    pub(super) child: Child,
-    pub(super) exit: OwnedFd,
-    pub(super) control: OwnedFd,
+    pub(super) parts: Parts,
     said: Vec<u8>,
 }
 
@@ -165,18 +167,18 @@ impl Session {
         let order = serde_json::to_vec(&order)
             .map_err(|error| RunError::Invalid { reason: format!("a path is not text: {error}") })?;
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        let is_prepared = confinement.is_some_and(|confinement| confinement.namespaces == Namespaces::Auto);
+        let role = if is_prepared { Role::Prepared } else { Role::Launcher };
         // One that waited may have been ended by somebody; then it took no order, and a new one does.
-        let waiting = launcher.take_waiting().and_then(|waiting| give(waiting, &order, &borrowed).ok());
+        let waiting = launcher.take(role).and_then(|waiting| give(waiting, &order, &borrowed).ok());
         let parts = match waiting {
             Some(parts) => parts,
-            None => give(Started::new(launcher.program())?, &order, &borrowed).map_err(|error| {
+            None => give(Started::new(launcher.program(), role)?, &order, &borrowed).map_err(|error| {
                 let reason = format!("`{}` does not take orders: {error}", launcher.program().display());
                 RunError::Failed { reason }
             })?,
         };
-        launcher.replace();
-        let Parts { child, exit, control } = parts;
-        Ok(Self { child, exit, control, said: Vec::new() })
+        Ok(Self { parts, said: Vec::new() })
     }
 
     /// Drains everything until the launcher has ended.
@@ -193,8 +195,10 @@ impl Session {
             if wait.is_some_and(|wait| wait.is_zero()) {
                 break;
             }
-            let mut descriptors =
-                vec![PollFd::new(&self.exit, PollFlags::IN), PollFd::new(&self.control, PollFlags::IN)];
+            let mut descriptors = vec![
+                PollFd::new(&self.parts.exit, PollFlags::IN),
+                PollFd::new(&self.parts.control, PollFlags::IN),
+            ];
             if !is_cancelled {
                 descriptors.push(PollFd::new(cancel, PollFlags::IN));
             }
@@ -211,7 +215,7 @@ impl Session {
             if !is_cancelled && cancel.is_cancelled() {
                 is_cancelled = true;
                 // A supervisor that is gone needs no telling.
-                let _ = rustix::net::send(&self.control, &[wire::CANCEL], SendFlags::NOSIGNAL);
+                let _ = rustix::net::send(&self.parts.control, &[wire::CANCEL], SendFlags::NOSIGNAL);
             }
             for stream in &mut streams {
                 stream.take(&mut buffer);
@@ -233,7 +237,7 @@ impl Session {
             }
         }
         let answer = self.last_answer();
-        leave(self.child);
+        self.parts.leave();
         Ok((answer, streams))
     }
 
@@ -244,7 +248,7 @@ impl Session {
             return Ok(self);
         }
         self.end();
-        leave(self.child);
+        self.parts.leave();
         match answer? {
             Some(Answer::Refused { reason, receipt }) => {
                 Err(RunError::Refused { reason, receipt: Box::new(receipt) })
@@ -260,7 +264,7 @@ impl Session {
         let deadline = Instant::now() + START;
         loop {
             let wait = deadline.saturating_duration_since(Instant::now());
-            let mut descriptors = [PollFd::new(&self.control, PollFlags::IN)];
+            let mut descriptors = [PollFd::new(&self.parts.control, PollFlags::IN)];
             wait_for(&mut descriptors, Some(wait))?;
             let is_over = self.listen();
             let answer = self.first();
@@ -274,7 +278,7 @@ impl Session {
     pub(super) fn listen(&mut self) -> bool {
         let mut buffer = [0; 4096];
         loop {
-            match rustix::io::read(&self.control, &mut buffer) {
+            match rustix::io::read(&self.parts.control, &mut buffer) {
                 Ok(0) => return true,
                 Ok(count) if self.said.len() < MAX_ANSWER => self.said.extend_from_slice(&buffer[..count]),
                 Ok(_) | Err(Errno::INTR) => {}
@@ -298,9 +302,9 @@ impl Session {
         self.answers().rfind(|answer| !matches!(answer, Answer::Gone))
     }
 
-    /// Whether the launcher has said that only itself is left.
+    /// Whether the launcher has said that only itself is left, which is the last it says.
     pub(super) fn is_gone(&self) -> bool {
-        self.answers().any(|answer| matches!(answer, Answer::Gone))
+        self.said.ends_with(wire::GONE)
     }
 
     pub(super) fn end(&mut self) {
@@ -308,24 +312,28 @@ impl Session {
             return;
         }
         // Killing the launcher ends the run: its supervisor hears of it. It has usually ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.parts.kill();
         // The supervisor holds the other end for as long as it lives.
         let deadline = Instant::now() + MARGIN;
         while !self.listen() && Instant::now() < deadline {
-            let mut descriptors = [PollFd::new(&self.control, PollFlags::IN)];
+            let mut descriptors = [PollFd::new(&self.parts.control, PollFlags::IN)];
             let _ = wait_for(&mut descriptors, Some(deadline.saturating_duration_since(Instant::now())));
         }
     }
 }
 
 /// Gives a launcher its order.
-fn give(mut started: Started, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Parts> {
-    let absent = || io::Error::other("it is not there");
-    let control = &started.parts().ok_or_else(absent)?.control;
-    wire::send_order(control, order, descriptors)?;
-    rustix::io::ioctl_fionbio(control, true)?;
-    started.into_parts().ok_or_else(absent)
+fn give(started: Started, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Parts> {
+    let parts = started.into_parts()?;
+    let given = wire::send_order(&parts.control, order, descriptors)
+        .and_then(|()| Ok(rustix::io::ioctl_fionbio(&parts.control, true)?));
+    match given {
+        Ok(()) => Ok(parts),
+        Err(error) => {
+            parts.leave();
+            Err(error)
+        }
+    }
 }
 
 /// Remembers a launcher that ends by itself, and collects those that have ended meanwhile.

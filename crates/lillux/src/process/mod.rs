@@ -5,12 +5,14 @@
 //! the tool ends when the supervisor does. Nothing inherited reaches the tool: environment, descriptors and folder are
 //! all given.
 
+mod apart;
 mod capture;
 mod child;
 mod fork;
 mod launch;
 mod launcher;
 mod open;
+mod source;
 mod supervise;
 mod tree;
 mod wire;
@@ -25,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::confine::Receipt;
 
+pub use apart::{Apart, leave_session, start_apart};
 pub use capture::Captured;
 pub(crate) use fork::{Side, fork, unshare};
 pub use launch::{run, spawn_detached};

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::Shutdown;
 use rustix::pipe::PipeFlags;
 
-use super::launch::{MARGIN, Session, leave, wait_for};
+use super::launch::{MARGIN, Session, wait_for};
 use super::wire::Manner;
 use super::{Command, Launcher, RunError};
 use crate::confine::Confinement;
@@ -34,7 +34,7 @@ pub struct Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pid = self.session.as_ref().map(|session| session.child.id());
+        let pid = self.session.as_ref().map(|session| session.parts.pid);
         formatter.debug_struct("Guard").field("launcher", &pid).finish()
     }
 }
@@ -66,26 +66,28 @@ pub fn open(
     let descriptors = [stdin_end, stdout_end, stderr_end];
     let session = Session::start(launcher, command, confinement, Manner::Conversing, &descriptors)?;
     drop(descriptors);
-    let session = session.begun()?;
+    let session = session.begun();
+    launcher.replace();
+    let session = session?;
     Ok(Opened { stdin, stdout, stderr, guard: Guard { session: Some(session) } })
 }
 
 /// Tells the supervisor that nobody is interested any more, and waits until it has ended everything.
 fn end(mut session: Session) {
     // Only this direction: that the run is over comes back on the other.
-    let _ = rustix::net::shutdown(&session.control, Shutdown::Write);
+    let _ = rustix::net::shutdown(&session.parts.control, Shutdown::Write);
     let deadline = Instant::now() + MARGIN;
     let left = || deadline.saturating_duration_since(Instant::now());
     while !session.listen() && !session.is_gone() && !left().is_zero() {
-        let mut descriptors = [PollFd::new(&session.control, PollFlags::IN)];
+        let mut descriptors = [PollFd::new(&session.parts.control, PollFlags::IN)];
         if wait_for(&mut descriptors, Some(left())).is_err() {
             break;
         }
     }
     session.end();
-    let mut descriptors = [PollFd::new(&session.exit, PollFlags::IN)];
+    let mut descriptors = [PollFd::new(&session.parts.exit, PollFlags::IN)];
     let _ = wait_for(&mut descriptors, Some(left()));
-    leave(session.child);
+    session.parts.leave();
 }
 
 fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {

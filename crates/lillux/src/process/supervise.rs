@@ -4,6 +4,7 @@
 //! is none) ends the run when the tool ends, its time is up, it has too many processes, or the caller or the launcher
 //! is gone. If the supervisor itself is killed, the launcher ends what is left.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, Wa
 use super::child::{self, Verdict};
 use super::fork::{Side, fork};
 use super::tree::Tree;
-use super::wire::{self, Answer, Manner, Order};
-use super::{End, GRACE};
+use super::wire::{self, Answer, Manner, Order, Role};
+use super::{End, GRACE, source};
 use crate::confine::{self, Mechanism, Receipt, Row, Rule, Stage};
 
 /// How often descendants are counted. A fork bomb makes some hundreds of processes in this time.
@@ -25,88 +26,144 @@ const TICK: Duration = Duration::from_millis(20);
 /// How many ended children are collected at once.
 const MAX_COLLECTED: usize = 10_000;
 
-/// Becomes the launcher if this process was started as one, and then never returns.
+/// Becomes the launcher, or the source of launchers, if this process was started as one, and then never returns.
 ///
 /// It must be the first thing in `main`: the launcher may not have threads.
 pub fn supervise_if_asked() {
-    if std::env::args_os().next().is_some_and(|name| name == wire::MARK) {
-        std::process::exit(launch());
+    let mut words = std::env::args_os();
+    if words.next().is_none_or(|name| name != wire::MARK) {
+        return;
     }
+    let role = words.next().and_then(|word| Role::of(word.to_str()?));
+    let (Some(role), Ok(control)) = (role, own_socket()) else {
+        std::process::exit(2);
+    };
+    std::process::exit(match role {
+        Role::Launcher | Role::Prepared => launch(role, &control),
+        Role::Source => source::serve(control),
+    });
 }
 
-fn launch() -> i32 {
-    let Ok(control) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) else {
-        return 2;
-    };
-    let null = std::fs::File::open("/dev/null");
-    if null.and_then(|null| Ok(rustix::stdio::dup2_stdin(&null)?)).is_err() {
-        return 2;
-    }
-    if super::fork::inherit_nothing().is_err() {
-        return 2;
-    }
-    // A caller that is gone before it gave its order, or something that is no caller: nobody is left to tell.
-    let Ok((order, descriptors)) = wire::receive_order(&control) else {
-        return 2;
-    };
-    match isolate_and_wait(&order, descriptors, &control) {
+/// The socket that this process was given as its standard input. Nothing else it was given is passed on.
+fn own_socket() -> io::Result<OwnedFd> {
+    let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    super::fork::inherit_nothing()?;
+    Ok(control)
+}
+
+/// The launcher, until its run is over.
+pub(super) fn launch(role: Role, control: &OwnedFd) -> i32 {
+    let launched = Ground::new().and_then(|ground| match role {
+        Role::Prepared => prepare_and_wait(ground, control),
+        Role::Launcher | Role::Source => isolate_and_wait(ground, control),
+    });
+    match launched {
         Ok(()) => 0,
         Err(reason) => {
             // If the caller is gone too, the exit code is all there is to say.
-            let _ = wire::send_line(&control, &Answer::Failed { reason });
+            let _ = wire::send_line(control, &Answer::Failed { reason });
             1
         }
     }
 }
 
-fn isolate_and_wait(order: &Order, descriptors: Vec<OwnedFd>, control: &OwnedFd) -> Result<(), String> {
-    let tree = Tree::open().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
-    let own = rustix::process::getpid();
-    // A session of its own: a Ctrl-C at the terminal reaches the caller alone, who then cancels.
-    rustix::process::setsid().map_err(|error| format!("no session: {error}"))?;
-    let stage = match &order.confinement {
+/// What is to be run, and its descriptors.
+type Given = (Order, Vec<OwnedFd>);
+
+/// A caller that is gone before it gave its order, or something that is no caller: nobody is left to tell.
+fn receive(control: &OwnedFd) -> Given {
+    wire::receive_order(control).unwrap_or_else(|_| std::process::exit(2))
+}
+
+fn isolate_and_wait(ground: Ground, control: &OwnedFd) -> Result<(), String> {
+    let given = receive(control);
+    let stage = match &given.0.confinement {
         Some(confinement) => confine::isolate(confinement)?,
         None => confine::gather(),
     };
-    // The order holds secrets: no other process of this user may look into this one or the supervisor.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(|error| format!("memory cannot be protected: {error}"))?;
-    rustix::process::set_child_subreaper(Some(own)).map_err(|error| format!("no subreaper: {error}"))?;
-    let (lifeline, held) = pipe()?;
-    match fork().map_err(|error| format!("no supervisor: {error}"))? {
-        Side::Child => {
-            drop(held);
-            let supervisor = Supervisor { order, control, lifeline, tree, stage, launcher: own };
-            std::process::exit(match supervisor.run(descriptors) {
-                Ok(()) => 0,
-                Err(reason) => {
-                    let _ = wire::send_line(control, &Answer::Failed { reason });
-                    1
-                }
-            });
-        }
-        Side::Parent(supervisor) => {
-            drop(descriptors);
-            while let Err(Errno::INTR) = rustix::process::waitpid(Some(supervisor), WaitOptions::empty()) {}
-            if !stage.has_pid_namespace {
-                tree.end_all(own.as_raw_pid());
+    ground.supervise(stage, control, Some(given))
+}
+
+/// As [`isolate_and_wait`], with everything that does not depend on the order done before it comes.
+fn prepare_and_wait(ground: Ground, control: &OwnedFd) -> Result<(), String> {
+    match confine::isolate_ahead() {
+        Some(stage) => ground.supervise(stage, control, None),
+        // No namespaces are to be had here: the order says whether that is to be refused.
+        None => isolate_and_wait(ground, control),
+    }
+}
+
+/// What the launcher itself stands on, whatever it will run.
+struct Ground {
+    /// Opened before anything could be mounted over it.
+    tree: Tree,
+    own: Pid,
+}
+
+impl Ground {
+    fn new() -> Result<Self, String> {
+        let tree = Tree::open().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
+        let own = rustix::process::getpid();
+        // A session of its own: a Ctrl-C at the terminal reaches the caller alone, who then cancels.
+        rustix::process::setsid().map_err(|error| format!("no session: {error}"))?;
+        Ok(Self { tree, own })
+    }
+
+    /// Forks the supervisor, which takes its order itself if none is given, and waits for its end.
+    fn supervise(self, stage: Stage, control: &OwnedFd, given: Option<Given>) -> Result<(), String> {
+        let Self { tree, own } = self;
+        // The order holds secrets: no other process of this user may look into this one or the supervisor.
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(|error| format!("memory cannot be protected: {error}"))?;
+        rustix::process::set_child_subreaper(Some(own)).map_err(|error| format!("no subreaper: {error}"))?;
+        let (lifeline, held) = pipe()?;
+        match fork().map_err(|error| format!("no supervisor: {error}"))? {
+            Side::Child => {
+                drop(held);
+                let run = || {
+                    let bond = Bond { control, lifeline, tree, launcher: own };
+                    Supervisor::new(bond, stage, given)?.run()
+                };
+                std::process::exit(match run() {
+                    Ok(()) => 0,
+                    Err(reason) => {
+                        let _ = wire::send_line(control, &Answer::Failed { reason });
+                        1
+                    }
+                });
             }
-            drop(held);
-            // The kernel takes its time to take mounts and namespaces apart; the caller need not wait for that.
-            let _ = wire::send_line(control, &Answer::Gone);
-            Ok(())
+            Side::Parent(supervisor) => {
+                drop(given);
+                while let Err(Errno::INTR) = rustix::process::waitpid(Some(supervisor), WaitOptions::empty())
+                {
+                }
+                if !stage.has_pid_namespace {
+                    tree.end_all(own.as_raw_pid());
+                }
+                drop(held);
+                // The kernel takes its time to take mounts and namespaces apart; the caller need not wait for that.
+                let _ = wire::send_line(control, &Answer::Gone);
+                Ok(())
+            }
         }
     }
 }
 
-struct Supervisor<'a> {
-    order: &'a Order,
+/// What ties the supervisor to those above it.
+struct Bond<'a> {
     control: &'a OwnedFd,
     /// Closes when the launcher dies.
     lifeline: OwnedFd,
     tree: Tree,
-    stage: Stage,
     launcher: Pid,
+}
+
+struct Supervisor<'a> {
+    order: Order,
+    descriptors: Vec<OwnedFd>,
+    bond: Bond<'a>,
+    stage: Stage,
 }
 
 /// The tool as its supervisor sees it.
@@ -119,27 +176,43 @@ struct Tool {
     end: Option<End>,
 }
 
-impl Supervisor<'_> {
-    fn run(mut self, descriptors: Vec<OwnedFd>) -> Result<(), String> {
-        let own = rustix::process::getpid();
-        if self.stage.has_pid_namespace {
+impl<'a> Supervisor<'a> {
+    fn new(bond: Bond<'a>, mut stage: Stage, given: Option<Given>) -> Result<Self, String> {
+        if stage.has_pid_namespace {
             // A second net under the lifeline. Without the namespace the supervisor must live to end the others.
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
                 .map_err(|error| format!("no parent death signal: {error}"))?;
         } else {
-            rustix::process::set_child_subreaper(Some(own))
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .map_err(|error| format!("no subreaper: {error}"))?;
         }
-        confine::settle(&mut self.stage, &self.order.limits);
+        let (order, descriptors) = match given {
+            Some(given) => given,
+            None => {
+                confine::settle_ahead(&mut stage);
+                let given = receive(bond.control);
+                let confinement = given.0.confinement.as_ref();
+                let confinement = confinement.ok_or("a launcher that is confined already cannot run this")?;
+                confine::isolate_for(&mut stage, confinement)?;
+                given
+            }
+        };
+        confine::settle(&mut stage, &order.limits);
+        Ok(Self { order, descriptors, bond, stage })
+    }
+
+    fn run(mut self) -> Result<(), String> {
+        let own = rustix::process::getpid();
         let own_number =
-            self.tree.own_number().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
+            self.bond.tree.own_number().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
+        let descriptors = std::mem::take(&mut self.descriptors);
         let (status, said) = pipe()?;
         let pid = match fork().map_err(|error| format!("no process for the tool: {error}"))? {
             Side::Child => {
                 drop(status);
-                let mut guarded = vec![own.as_raw_pid(), self.launcher.as_raw_pid()];
+                let mut guarded = vec![own.as_raw_pid(), self.bond.launcher.as_raw_pid()];
                 guarded.extend(i32::try_from(self.order.caller));
-                child::become_tool(self.order, &self.stage, &guarded, descriptors, &said);
+                child::become_tool(&self.order, &self.stage, &guarded, descriptors, &said);
             }
             Side::Parent(pid) => pid,
         };
@@ -151,10 +224,10 @@ impl Supervisor<'_> {
         let mut tool = Tool { pid, exit, status: Some(status), said: Vec::new(), end: None };
         let end = self.watch(&mut tool, own_number);
         if !self.stage.has_pid_namespace {
-            self.tree.end_all(own_number);
+            self.bond.tree.end_all(own_number);
         }
         // The caller may be gone, which is then why this is the end.
-        let _ = wire::send_line(self.control, &self.answer(&tool, end));
+        let _ = wire::send_line(self.bond.control, &self.answer(&tool, end));
         Ok(())
     }
 
@@ -199,7 +272,7 @@ impl Supervisor<'_> {
             if Instant::now() >= tick {
                 let started = Instant::now();
                 tool.collect();
-                let count = self.tree.descendants(own).len();
+                let count = self.bond.tree.descendants(own).len();
                 if count > self.order.limits.processes as usize {
                     return Some(End::TooManyProcesses { limit: self.order.limits.processes });
                 }
@@ -212,9 +285,9 @@ impl Supervisor<'_> {
     /// Whether the caller, the launcher, the tool's end have something to say.
     fn poll(&self, tool: &mut Tool, hears_caller: bool, wait: Duration) -> (bool, bool, bool) {
         let mut descriptors =
-            vec![PollFd::new(&tool.exit, PollFlags::IN), PollFd::new(&self.lifeline, PollFlags::IN)];
+            vec![PollFd::new(&tool.exit, PollFlags::IN), PollFd::new(&self.bond.lifeline, PollFlags::IN)];
         if hears_caller {
-            descriptors.push(PollFd::new(self.control, PollFlags::IN));
+            descriptors.push(PollFd::new(self.bond.control, PollFlags::IN));
         }
         if let Some(status) = &tool.status {
             descriptors.push(PollFd::new(status, PollFlags::IN));
@@ -228,14 +301,14 @@ impl Supervisor<'_> {
         let has_status = tool.status.is_some() && is_ready.last() == Some(&true);
         let wants_start = self.order.manner != Manner::Awaited;
         if has_status && tool.listen_once() && wants_start && tool.verdict().is_none() {
-            let _ = wire::send_line(self.control, &Answer::Started);
+            let _ = wire::send_line(self.bond.control, &Answer::Started);
         }
         (hears_caller && is_ready[2], is_ready[1], is_ready[0])
     }
 
     fn hear(&self) -> Heard {
         let mut byte = [0];
-        match rustix::io::read(self.control, &mut byte) {
+        match rustix::io::read(self.bond.control, &mut byte) {
             Ok(1) if byte == [wire::CANCEL] => Heard::Cancel,
             Ok(1) | Err(Errno::INTR | Errno::AGAIN) => Heard::Nothing,
             Ok(_) | Err(_) => Heard::Gone,

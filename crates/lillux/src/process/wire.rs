@@ -6,10 +6,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::{End, Limits};
@@ -18,11 +20,39 @@ use crate::confine::{Confinement, Receipt};
 /// The name the launcher is started under.
 pub(crate) const MARK: &str = "rye-supervisor";
 
+/// What a process that is started under that name does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It launches what its order says.
+    Launcher,
+    /// The same, and it has left its namespaces by the time the order comes, which must be for a confined run.
+    Prepared,
+    /// It forks launchers.
+    Source,
+}
+
+impl Role {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Launcher => "launcher",
+            Self::Prepared => "prepared",
+            Self::Source => "source",
+        }
+    }
+
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        [Self::Launcher, Self::Prepared, Self::Source].into_iter().find(|role| role.as_str() == name)
+    }
+}
+
 /// The byte that asks the supervisor to end the run.
 pub(crate) const CANCEL: u8 = b'c';
 
 /// An order is held in memory by three processes; environments and arguments are far smaller.
 const MAX_ORDER: usize = 64 << 20;
+
+/// How long a forked launcher may take to say who it is.
+const HELLO: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Standard input, output, error and the result channel.
 const MAX_DESCRIPTORS: usize = 4;
@@ -70,16 +100,76 @@ pub(crate) enum Answer {
     Gone,
 }
 
-/// Sends an order and its descriptors.
-pub(crate) fn send_order(socket: impl AsFd, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let length = u32::try_from(order.len()).ok().filter(|_| order.len() <= MAX_ORDER);
-    let length = length.ok_or_else(|| io::Error::other("arguments and environment are too large"))?;
+/// [`Answer::Gone`] as it is sent.
+pub(crate) const GONE: &[u8] = b"\"gone\"\n";
+
+/// Sends four bytes with descriptors.
+fn send_with(socket: impl AsFd, word: u32, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors"));
     }
-    rustix::net::sendmsg(&socket, &[IoSlice::new(&length.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(&socket, &[IoSlice::new(&word.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives four bytes with descriptors.
+fn receive_with(socket: impl AsFd) -> io::Result<(u32, Vec<OwnedFd>)> {
+    let mut word = [0; 4];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        &socket,
+        &mut [IoSliceMut::new(&mut word)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
+    )?;
+    if received.bytes != word.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    Ok((u32::from_le_bytes(word), descriptors))
+}
+
+/// Asks a source for a launcher that is to talk over `control`.
+pub(crate) fn send_role(socket: impl AsFd, role: Role, control: BorrowedFd<'_>) -> io::Result<()> {
+    send_with(socket, role as u32, &[control])
+}
+
+/// Receives what [`send_role`] sent.
+pub(crate) fn receive_role(socket: impl AsFd) -> io::Result<(Role, OwnedFd)> {
+    let (word, descriptors) = receive_with(socket)?;
+    let role = [Role::Launcher, Role::Prepared].into_iter().find(|role| *role as u32 == word);
+    role.zip(descriptors.into_iter().next()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Says who a forked launcher is.
+pub(crate) fn send_hello(control: impl AsFd, own: Pid, exit: &OwnedFd) -> io::Result<()> {
+    send_with(control, own.as_raw_pid().cast_unsigned(), &[exit.as_fd()])
+}
+
+/// Receives what [`send_hello`] sent: the launcher's number, and what tells of its end.
+pub(crate) fn receive_hello(control: &OwnedFd) -> io::Result<(u32, OwnedFd)> {
+    let mut polled = [PollFd::new(control, PollFlags::IN)];
+    if rustix::event::poll(&mut polled, Some(&HELLO))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let (pid, descriptors) = receive_with(control)?;
+    let exit = descriptors.into_iter().next().ok_or(io::ErrorKind::InvalidData)?;
+    Ok((pid, exit))
+}
+
+/// Sends an order and its descriptors.
+pub(crate) fn send_order(socket: impl AsFd, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let length = u32::try_from(order.len()).ok().filter(|_| order.len() <= MAX_ORDER);
+    let length = length.ok_or_else(|| io::Error::other("arguments and environment are too large"))?;
+    send_with(&socket, length, descriptors)?;
     let mut rest = order;
     while !rest.is_empty() {
         let sent = rustix::net::send(&socket, rest, SendFlags::NOSIGNAL)?;
@@ -90,25 +180,8 @@ pub(crate) fn send_order(socket: impl AsFd, order: &[u8], descriptors: &[Borrowe
 
 /// Receives an order and its descriptors.
 pub(crate) fn receive_order(socket: impl AsFd) -> io::Result<(Order, Vec<OwnedFd>)> {
-    let mut length = [0; 4];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        &socket,
-        &mut [IoSliceMut::new(&mut length)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-    )?;
-    if received.bytes != length.len() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            descriptors.extend(received);
-        }
-    }
-    let length = u32::from_le_bytes(length) as usize;
+    let (length, descriptors) = receive_with(&socket)?;
+    let length = length as usize;
     if length > MAX_ORDER {
         return Err(io::Error::other("the order is too large"));
     }
@@ -136,4 +209,14 @@ pub(crate) fn send_line(to: impl AsFd, value: &impl Serialize) -> io::Result<()>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_is_known_by_its_bytes() {
+        assert_eq!([serde_json::to_vec(&Answer::Gone).expect("text"), b"\n".to_vec()].concat(), GONE);
+    }
 }

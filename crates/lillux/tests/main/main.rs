@@ -7,6 +7,7 @@ mod opened;
 mod ordinary_user;
 mod supervision;
 mod support;
+mod waiting;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.
 #[test]

@@ -1,6 +1,5 @@
 //! Running to the end: output, input, codes, time, cancellation, descendants.
 
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use lillux::Cancel;
@@ -108,41 +107,6 @@ fn a_launcher_that_is_none_is_noticed() {
         Ok(finished) => assert_eq!(finished.end, End::SupervisorLost),
         Err(error) => assert!(matches!(error, RunError::Failed { .. }), "{error}"),
     }
-}
-
-#[test]
-fn launchers_that_wait_take_the_next_orders() {
-    let launcher = launcher().keeping_one();
-    launcher.prepare();
-    for number in 0..5 {
-        let command = bash(&format!("echo {number}"));
-        let ran = run(&launcher, &command, None, &Cancel::new().expect("an event")).expect("it ran");
-        assert_eq!((ran.end, ran.stdout.text()), (End::Exited(0), format!("{number}\n")));
-    }
-}
-
-#[test]
-fn a_launcher_that_ended_while_it_waited_is_replaced() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = folder.path().join("launcher");
-    let first = folder.path().join("first");
-    let script = format!(
-        "#!/bin/bash\nmkdir '{}' 2>/dev/null && exit 0\nexec -a rye-supervisor '{}'\n",
-        first.display(),
-        launcher().program().display()
-    );
-    std::fs::write(&program, script).expect("written");
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("made a program");
-    let launcher = Launcher::new(program);
-    launcher.prepare();
-    until("it has begun", || first.exists());
-    // It may be just about to end: what it then takes is lost, and said to be.
-    let mut ran =
-        run(&launcher, &bash("echo here"), None, &Cancel::new().expect("an event")).expect("it ran");
-    if ran.end == End::SupervisorLost {
-        ran = run(&launcher, &bash("echo here"), None, &Cancel::new().expect("an event")).expect("it ran");
-    }
-    assert_eq!((ran.end, ran.stdout.text().as_str()), (End::Exited(0), "here\n"));
 }
 
 #[test]

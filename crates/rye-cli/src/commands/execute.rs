@@ -33,19 +33,10 @@ pub fn execute(context: &Context, arguments: &ExecuteArguments) -> Outcome {
 
 fn request(arguments: &ExecuteArguments) -> Result<Request, Error> {
     let (item, rest) = item_and_rest(&arguments.words)?;
-    let mut words = Vec::new();
-    for word in rest {
-        let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.is_empty()) else {
-            let word = rye_item::text::one_line(word);
-            return Err(Error::new(Code::InvalidArgument, format!("`{word}` is not of the form key=value"))
-                .hint("parameters are given as key=value, or all together with --params JSON"));
-        };
-        words.push((name.to_owned(), value.to_owned()));
-    }
     Ok(Request {
         item,
         parameters: arguments.params.as_deref().map(parameters).transpose()?.unwrap_or_default(),
-        words,
+        words: pairs(rest)?,
         mode: if arguments.dry_run { Mode::DryRun } else { Mode::Run },
         wants_trace: arguments.trace,
         demand: match (arguments.locked, arguments.frozen) {
@@ -56,6 +47,7 @@ fn request(arguments: &ExecuteArguments) -> Result<Request, Error> {
         cancel: Cancel::new()?,
         progress: None,
         caller: Caller::Person,
+        thread: None,
     })
 }
 
@@ -73,8 +65,21 @@ fn item_and_rest(words: &[String]) -> Result<(ItemRef, &[String]), Error> {
     }
 }
 
+/// `key=value`, several times.
+pub(super) fn pairs(words: &[String]) -> Result<Vec<(String, String)>, Error> {
+    let pair = |word: &String| match word.split_once('=').filter(|(name, _)| !name.is_empty()) {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => {
+            let word = rye_item::text::one_line(word);
+            Err(Error::new(Code::InvalidArgument, format!("`{word}` is not of the form key=value"))
+                .hint("parameters are given as key=value, or all together with --params JSON"))
+        }
+    };
+    words.iter().map(pair).collect()
+}
+
 /// `--params`: JSON, `@file` or `-` for standard input.
-fn parameters(given: &str) -> Result<Map<String, Value>, Error> {
+pub(super) fn parameters(given: &str) -> Result<Map<String, Value>, Error> {
     let text = match given.strip_prefix('@') {
         Some(path) => {
             let (bytes, _) = lillux::file::read_bounded(Path::new(path), MOST_PARAMETERS)

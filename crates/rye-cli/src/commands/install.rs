@@ -11,7 +11,7 @@ use rye_engine::{Code, Error};
 use rye_item::BundleId;
 use rye_item::space::Tier;
 
-use super::{Context, Failure, Outcome, registry};
+use super::{Context, Failure, Outcome, registry, says_yes};
 use crate::arguments::{InstallArguments, RollbackArguments, Sides, UninstallArguments, WritableSpace};
 use crate::output::{CAUTION, DIM, GOOD, NAME, Progress, STRONG, paint, shown_path};
 
@@ -192,12 +192,6 @@ fn agreeing(arguments: &InstallArguments, shown: &Shown) -> String {
         command.push_str(if is_given { flag } else { "" });
     }
     command + " --yes"
-}
-
-fn says_yes() -> std::io::Result<bool> {
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Draws a plan, line by line.

@@ -149,7 +149,7 @@ fn show_verified(context: &Context, item: Option<&ItemRef>, answer: &Verified) -
             error.item = item.map(|item| item.id.to_string());
             Err(Failure::Verb(error, data))
         }
-        other @ Failure::Output(_) => Err(other),
+        other @ (Failure::Output(_) | Failure::Ended(_)) => Err(other),
     }
 }
 

@@ -23,7 +23,7 @@ pub fn run(global: &Global, arguments: &McpArguments) -> Outcome {
     let settings = Settings::read(global)?;
     let setup = Setup {
         roots: settings.roots.clone(),
-        host: Host { launcher: settings.launcher.clone().keeping_one(), ..settings.host() },
+        host: Host { launcher: settings.launcher.clone().keeping_some(), ..settings.host() },
         clock: settings::system_clock,
         version: env!("CARGO_PKG_VERSION"),
     };

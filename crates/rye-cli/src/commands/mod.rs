@@ -1,6 +1,7 @@
 //! One function per command: arguments in, one call of a verb, a picture out.
 
 mod bundles;
+mod dry_run;
 mod execute;
 mod install;
 mod items;
@@ -8,12 +9,15 @@ mod keys;
 mod lock;
 mod mcp;
 mod registry;
+mod run;
 mod setup;
 mod signing;
+mod threads;
 
 use std::io;
 
 use clap_complete::env::Shells;
+use rye_agent::store::StoreError;
 use rye_engine::{Code, DevMode, Engine, Error};
 use rye_item::{ItemRef, ItemType};
 use serde::Serialize;
@@ -25,12 +29,22 @@ use crate::global::Global;
 use crate::output::Output;
 use crate::settings::Settings;
 
+pub use threads::Shelf;
+
 /// Why a command did not work.
 pub enum Failure {
     /// The verb failed; the data is shown all the same.
     Verb(Error, Option<Box<Value>>),
     /// The result could not be printed.
     Output(io::Error),
+    /// Everything was shown; only the exit code is left to give.
+    Ended(u8),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Error::from(error).into()
+    }
 }
 
 impl From<Error> for Failure {
@@ -158,6 +172,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Command::Fetch(fetch) => items::fetch(&Context::open(global)?, fetch),
         Command::Execute(execute) if execute.dry_run => execute::execute(&Context::open(global)?, execute),
         Command::Execute(execute) => execute::execute(&Context::open_to_run(global)?, execute),
+        Command::Run(arguments) => run::run(global, arguments),
+        Command::Thread(command) => threads::run(global, command),
         Command::Sign(sign) => signing::sign(&Context::open(global)?, sign),
         Command::Verify(verify) => signing::verify(&Context::open(global)?, verify),
         Command::Why(item) => items::why(&Context::open(global)?, item),
@@ -213,4 +229,11 @@ fn print_completions(global: &Global, shell: &str) -> Outcome {
 /// An answer that is shown, and still a failure.
 fn failed_with(code: Code, message: String, hint: &str, data: Value) -> Failure {
     Failure::Verb(Error::new(code, message).hint(hint), Some(Box::new(data)))
+}
+
+/// Whether whoever is there says yes.
+fn says_yes() -> io::Result<bool> {
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate of the workspace may depend on which others, tests aside.
-const EDGES: [(&str, &[&str]); 12] = [
+const EDGES: [(&str, &[&str]); 14] = [
     ("lillux", &[]),
     ("rye-item", &[]),
     ("rye-trust", &["lillux", "rye-item"]),
@@ -14,13 +14,15 @@ const EDGES: [(&str, &[&str]); 12] = [
     ("rye-exec", &["lillux", "rye-item", "rye-space", "rye-trust"]),
     ("rye-tools", &["lillux", "rye-exec", "rye-item"]),
     ("rye-mcp", &["lillux", "rye-exec", "rye-item"]),
+    ("rye-model", &["lillux", "rye-item"]),
     ("rye-bundle", &["lillux", "rye-item", "rye-space", "rye-trust"]),
     (
         "rye-engine",
         &["lillux", "rye-bundle", "rye-exec", "rye-item", "rye-mcp", "rye-space", "rye-tools", "rye-trust"],
     ),
-    ("rye-server", &["lillux", "rye-engine", "rye-item", "rye-space"]),
-    ("rye-cli", &["lillux", "rye-engine", "rye-item", "rye-server", "rye-space"]),
+    ("rye-agent", &["lillux", "rye-engine", "rye-exec", "rye-item", "rye-model", "rye-space", "rye-trust"]),
+    ("rye-server", &["lillux", "rye-agent", "rye-engine", "rye-item", "rye-space"]),
+    ("rye-cli", &["lillux", "rye-agent", "rye-engine", "rye-item", "rye-model", "rye-server", "rye-space"]),
     ("rye-test", &["lillux"]),
 ];
 

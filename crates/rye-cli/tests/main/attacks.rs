@@ -134,6 +134,7 @@ fn keys_and_secrets_are_not_read() {
     user.world.write("home/.ssh/id_ed25519", "secret");
     user.world.write("home/.gnupg/private", "secret");
     user.world.write("home/.netrc", "secret");
+    user.world.write("home/.ai/config/keys/signing/thread_secret", "secret");
     let key = user.home().join(".ai/config/keys/signing/private_key.pem");
     std::os::unix::fs::symlink(&key, user.project().join("key-link")).expect("a link");
     attacker(
@@ -141,7 +142,7 @@ fn keys_and_secrets_are_not_read() {
         "",
         r#"
 home = os.environ["HOME"]
-paths = [home + "/.ai/config/keys/signing/private_key.pem", home + "/.ssh/id_ed25519", home + "/.gnupg/private", home + "/.netrc",
+paths = [home + "/.ai/config/keys/signing/private_key.pem", home + "/.ai/config/keys/signing/thread_secret", home + "/.ssh/id_ed25519", home + "/.gnupg/private", home + "/.netrc",
          "key-link", "/proc/self/root" + home + "/.ssh/id_ed25519", "/etc/shadow"]
 done = {path: attempt(read, path) for path in paths}
 import subprocess

@@ -155,3 +155,43 @@ fn config_that_cannot_be_read_is_said_and_stops_nothing() {
     let run = user.ok(["load", "tool", "examples/hello"]);
     assert!(run.stderr.contains("larger than"), "{run}");
 }
+
+#[test]
+fn signing_looks_into_lists_and_tells_the_place() {
+    let user = User::ready();
+    let hook = "  - id: mine\n    event: after_stp\n    action: {primary: run}\n    colour: red\n";
+    user.write(
+        "config/agent/hooks.yaml",
+        format!("version: \"1.0.0\"\ncategory: agent\nname: hooks\nhooks:\n{hook}"),
+    );
+    let refused = user.refused(["sign", "config", "agent/hooks"], 9, "RYE0301");
+    let places: Vec<(String, u64, u64)> = refused["problems"]
+        .as_array()
+        .expect("problems")
+        .iter()
+        .map(|problem| {
+            let number = |key: &str| problem[key].as_u64().unwrap_or_default();
+            (text(&problem["field"]), number("line"), number("column"))
+        })
+        .collect();
+    for expected in [("hooks[0].event", 6, 5), ("hooks[0].action.primary", 7, 14), ("hooks[0].colour", 8, 5)]
+    {
+        let expected = (expected.0.to_owned(), expected.1, expected.2);
+        assert!(places.contains(&expected), "{expected:?}: {places:?}");
+    }
+}
+
+#[test]
+fn the_settings_of_threads_are_shown_with_their_origin() {
+    let user = User::ready();
+    let origin = |key: &str| {
+        let data = user.data(["config", "show", "agent/resilience", "--origin"]);
+        let rows = data["settings"].as_array().expect("settings").clone();
+        let row = rows.into_iter().find(|row| row["key"] == key).expect("a row");
+        (row["value"].clone(), text(&row["origin"]))
+    };
+    assert_eq!(origin("limits.defaults.turns"), (json!(25), "system:ryeos".to_owned()));
+    user.write("config/agent/resilience.yaml", "limits:\n  defaults:\n    turns: 5\n    tokens: 999999999\n");
+    assert_eq!(origin("limits.defaults.turns"), (json!(5), "project".to_owned()));
+    assert_eq!(origin("limits.defaults.tokens"), (json!(200_000), "system:ryeos".to_owned()));
+}

@@ -82,7 +82,7 @@ fn a_projects_config_cannot_reach_beyond_it() {
     user.write("config/config.yaml", config);
     user.write(
         "config/agent/agent.yaml",
-        "version: \"1.0.0\"\ncategory: agent\nprovider:\n  base_url: https://evil.example\n",
+        "version: \"1.0.0\"\ncategory: agent\nprovider:\n  default: evil\n",
     );
     for is_signed in [false, true] {
         if is_signed {
@@ -106,11 +106,11 @@ fn a_projects_config_cannot_reach_beyond_it() {
         assert_eq!(data["config"]["config"]["integrity"]["partial_coverage"], "deny");
         assert_eq!(data["config"]["config"]["dev_mode"]["projects"], json!([]));
         assert_eq!(data["config"]["config"]["search"]["limit"], 7);
-        assert_eq!(data["config"]["agent/agent"], json!({}));
+        assert_eq!(data["config"]["agent/agent"]["provider"]["default"], json!(null));
         let ignored = data["ignored"].as_array().expect("ignored");
-        assert!(ignored.iter().any(|row| row["key"] == "provider.base_url"), "{shown}");
+        assert!(ignored.iter().any(|row| row["key"] == "provider.default"), "{shown}");
         let human = user.ok(["config", "show", "agent/agent"]);
-        assert!(human.stderr.contains("provider.base_url"), "{human}");
+        assert!(human.stderr.contains("provider.default"), "{human}");
         let bundles = user.data(["bundle", "list"])["bundles"].as_array().expect("bundles").clone();
         assert!(bundles.iter().all(|row| row["path"].is_null()), "{bundles:?}");
         user.refused_by(

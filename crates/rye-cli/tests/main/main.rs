@@ -48,6 +48,8 @@ mod running;
 mod spaces;
 mod support;
 mod surroundings;
+mod thread_run;
+mod thread_views;
 mod toctou;
 mod trust;
 

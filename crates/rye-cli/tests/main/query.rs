@@ -107,14 +107,14 @@ fn odd_queries_are_answered() {
 #[test]
 fn a_near_miss_is_suggested() {
     let user = User::ready();
-    user.write("directives/team/directive.md", rye_test::directive("team", "directive", "x"));
-    let data = user.data(["search", "dirctive"]);
+    user.write("directives/team/zeppelin.md", rye_test::directive("team", "zeppelin", "x"));
+    let data = user.data(["search", "zepelin"]);
     assert_eq!(data["total"], 0);
     let suggestions = data["suggestions"].as_array().expect("suggestions");
-    assert!(suggestions.contains(&"team/directive".into()), "{data}");
-    let human = user.ok(["search", "dirctive"]);
+    assert!(suggestions.contains(&"team/zeppelin".into()), "{data}");
+    let human = user.ok(["search", "zepelin"]);
     assert_eq!(human.stdout, "");
-    assert!(human.stderr.contains("did you mean: ") && human.stderr.contains("team/directive"), "{human}");
+    assert!(human.stderr.contains("did you mean: ") && human.stderr.contains("team/zeppelin"), "{human}");
     assert_eq!(user.data(["search", "zzzzzzzz"])["suggestions"], serde_json::json!([]));
 }
 

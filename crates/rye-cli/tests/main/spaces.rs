@@ -175,24 +175,22 @@ fn fetch_says_what_it_needs() {
 #[test]
 fn the_first_extension_of_the_extractor_wins_and_doctor_reports_the_other() {
     let user = User::ready();
-    user.write("tools/team/two.py", rye_test::tool("team", "Python"));
+    user.write("tools/team/duplex.py", rye_test::tool("team", "Python"));
     user.write(
-        "tools/team/two.yaml",
+        "tools/team/duplex.yaml",
         "version: \"1.0.0\"\ntool_type: x\nexecutor_id: null\ncategory: team\ndescription: Yaml\n",
     );
-    user.ok(["sign", "tool", "team/two"]);
-    user.ok(["sign", ".ai/tools/team/two.yaml"]);
-    assert_eq!(user.data(["load", "tool", "team/two"])["metadata"]["description"], "Python");
-    let found = user.data(["search", "two"]);
+    user.ok(["sign", "tool", "team/duplex"]);
+    user.ok(["sign", ".ai/tools/team/duplex.yaml"]);
+    assert_eq!(user.data(["load", "tool", "team/duplex"])["metadata"]["description"], "Python");
+    let found = user.data(["search", "duplex"]);
     assert_eq!(rows(&found).len(), 1, "{found}");
     assert_eq!(rows(&found)[0]["description"], "Python");
     let findings = user.data(["doctor"]);
     assert!(
-        findings["findings"]
-            .as_array()
-            .expect("findings")
-            .iter()
-            .any(|finding| finding["check"] == "duplicates" && text(&finding["message"]).contains("two.py")),
+        findings["findings"].as_array().expect("findings").iter().any(|finding| finding["check"]
+            == "duplicates"
+            && text(&finding["message"]).contains("duplex.py")),
         "{findings}"
     );
 }

@@ -146,13 +146,13 @@ pub(crate) fn compared(engine: &Engine, lockfile: &Lockfile, resolved: &Resolved
 pub fn check(engine: &Engine, resolved: &Resolved) -> Result<State> {
     let providers = providers(engine);
     let (mut lockfiles, mut stale) = (Vec::new(), None);
-    for found in tiers::found(engine, resolved)? {
+    for found in tiers::found(engine, resolved)?.iter() {
         match (compare(&found.lockfile, resolved, &providers), found.tier) {
-            (Comparison::Holds, _) => lockfiles.push(found.path),
+            (Comparison::Holds, _) => lockfiles.push(found.path.clone()),
             // What a bundle ships speaks of the other bundles of its day; nobody here could replace it.
             (Comparison::Stale { .. }, Tier::System) => {}
             (Comparison::Stale { why }, Tier::Project | Tier::User) => {
-                stale.get_or_insert(State::Stale { path: found.path, why });
+                stale.get_or_insert(State::Stale { path: found.path.clone(), why });
             }
             (Comparison::Differs(differences), _) => {
                 return Ok(State::Mismatch(Box::new(mismatch(found, differences))));
@@ -166,10 +166,10 @@ pub fn check(engine: &Engine, resolved: &Resolved) -> Result<State> {
     })
 }
 
-fn mismatch(found: Found, differences: Vec<Difference>) -> Mismatch {
-    let tool_id = found.lockfile.root.tool_id;
+fn mismatch(found: &Found, differences: Vec<Difference>) -> Mismatch {
+    let tool_id = found.lockfile.root.tool_id.clone();
     let accept = format!("rye lock update {tool_id}");
-    Mismatch { tool_id, path: found.path, scope: found.tier, differences, accept }
+    Mismatch { tool_id, path: found.path.clone(), scope: found.tier, differences, accept }
 }
 
 /// As [`check`], and refuses what may not run.
@@ -305,9 +305,9 @@ pub(crate) fn pinned_packages(
     let same = |lockfile: &Lockfile| {
         asking.iter().all(|id| integrity(&lockfile.resolved_chain, id) == integrity(&resolved.chain, id))
     };
-    let found = tiers::found(engine, resolved)?.into_iter();
-    let mut pins = found.filter(counts).filter(|found| same(&found.lockfile));
-    Ok(pins.find_map(|found| found.lockfile.dependencies))
+    let found = tiers::found(engine, resolved)?;
+    let mut pins = found.iter().filter(|found| counts(found) && same(&found.lockfile));
+    Ok(pins.find_map(|found| found.lockfile.dependencies.clone()))
 }
 
 /// Brings the user's lockfile of a tool up to date after its author signed it at the command line, and gives its path.

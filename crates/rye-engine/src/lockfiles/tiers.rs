@@ -1,12 +1,15 @@
 //! Where lockfiles lie: project, user, system. Which of them count for a tool, and which one is written.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lillux::lockfile::{self, Lockfile};
 use rye_exec::lock::Resolved;
 use rye_item::ItemId;
 use rye_item::space::Tier;
 use rye_space::bundle::{Origin, Standing};
+use rye_space::stamp::Watched;
 use serde_json::Value;
 
 use super::{name, system};
@@ -150,20 +153,64 @@ pub(crate) fn is_others_pin(lockfile: &Lockfile, resolved: &Resolved) -> bool {
     lockfile.project.is_none() && pinned_space(lockfile) != "project" && resolved.space() == "project"
 }
 
+/// More tools than are run in one process.
+const MOST_KEPT: usize = 1024;
+
+/// The lockfiles found for tools that were run before, by id, version and space, and what they were found by looking at.
+#[derive(Default)]
+pub(crate) struct Kept(Mutex<HashMap<[String; 3], (Watched, FoundAll)>>);
+
+/// Lockfiles that count for a tool.
+type FoundAll = Arc<Vec<Found>>;
+
+impl Kept {
+    /// Forgets everything: bundles or settings have changed.
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
 /// Every lockfile that counts for the tool, project first, then user, then system.
 ///
 /// # Errors
 /// When one of them is damaged or pins another tool: that is never the same as absent.
-pub(crate) fn found(engine: &Engine, resolved: &Resolved) -> Result<Vec<Found>> {
+pub(crate) fn found(engine: &Engine, resolved: &Resolved) -> Result<FoundAll> {
+    let root = &resolved.root;
+    let key = [root.tool_id.clone(), root.version.clone(), resolved.space().to_owned()];
+    let mut kept = engine.kept_locks.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((watched, found)) = kept.get(&key)
+        && watched.is_unchanged()
+    {
+        return Ok(Arc::clone(found));
+    }
+    kept.remove(&key);
+    // Making the bundles' lockfiles comes back here.
+    drop(kept);
+    let mut watched = Watched::default();
+    let found = Arc::new(look(engine, resolved, &mut watched)?);
+    if watched.is_settled(engine.unix_seconds()) {
+        let mut kept = engine.kept_locks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= MOST_KEPT {
+            kept.clear();
+        }
+        kept.insert(key, (watched, Arc::clone(&found)));
+    }
+    Ok(found)
+}
+
+/// Looks for them, each place watched before it is looked at.
+fn look(engine: &Engine, resolved: &Resolved, watched: &mut Watched) -> Result<Vec<Found>> {
     let id = id_of(resolved)?;
     let plain = name::relative(&id, &resolved.root.version, None)?;
     let mut all = Vec::new();
+    // Where there is no `.ai` there is no project.
+    engine.workspace.roots.project_ai().into_iter().for_each(|ai| watched.add(ai));
     if let Some(shelf) = project_shelf(engine) {
-        all.extend(read_for(&shelf, &plain, resolved)?);
+        all.extend(read_for(&shelf, &plain, resolved, watched)?);
     }
-    all.extend(found_of_user(engine, &id, &plain, resolved)?);
+    all.extend(found_of_user(engine, &id, &plain, resolved, watched)?);
     if let Some(shelf) = bundle_shelf(engine, resolved.space()) {
-        all.extend(read_for(&shelf, &plain, resolved)?);
+        all.extend(read_for(&shelf, &plain, resolved, watched)?);
     }
     Ok(all)
 }
@@ -181,7 +228,8 @@ fn bundle_shelf(engine: &Engine, space: &str) -> Option<Shelf> {
     Some(Shelf { tier: Tier::System, root, below })
 }
 
-fn read_for(shelf: &Shelf, name: &Path, resolved: &Resolved) -> Result<Option<Found>> {
+fn read_for(shelf: &Shelf, name: &Path, resolved: &Resolved, watched: &mut Watched) -> Result<Option<Found>> {
+    watched.add(shelf.path(name));
     let Some(lockfile) = shelf.read(name)? else {
         return Ok(None);
     };
@@ -199,16 +247,22 @@ fn read_for(shelf: &Shelf, name: &Path, resolved: &Resolved) -> Result<Option<Fo
 
 /// The user's lockfiles that count here: not those of other projects' tools, and not the pin of a hidden tool once
 /// the user has pinned the one that hides it.
-fn found_of_user(engine: &Engine, id: &ItemId, plain: &Path, resolved: &Resolved) -> Result<Vec<Found>> {
+fn found_of_user(
+    engine: &Engine,
+    id: &ItemId,
+    plain: &Path,
+    resolved: &Resolved,
+    watched: &mut Watched,
+) -> Result<Vec<Found>> {
     let shelf = user_shelf(engine);
     let here = here(engine);
-    let marked = |place: &str| -> Result<Option<Found>> {
+    let mut marked = |place: &str| -> Result<Option<Found>> {
         let name = name::relative(id, &resolved.root.version, Some(place))?;
-        let found = read_for(&shelf, &name, resolved)?;
+        let found = read_for(&shelf, &name, resolved, watched)?;
         // `1.0.0+0badcafe` may be another version's plain name.
         Ok(found.filter(|found| found.lockfile.root.version == resolved.root.version))
     };
-    let of_project = here.as_deref().map(marked).transpose()?.flatten();
+    let of_project = here.as_deref().map(&mut marked).transpose()?.flatten();
     let of_project = of_project.filter(|found| found.lockfile.project == here);
     let of_user = marked(&user_mark(engine))?.filter(|found| found.lockfile.project.is_none());
     let is_pinned_here = of_project.is_some();
@@ -216,7 +270,7 @@ fn found_of_user(engine: &Engine, id: &ItemId, plain: &Path, resolved: &Resolved
         Some(project) => Some(project) == here.as_ref(),
         None => !(is_pinned_here && is_others_pin(&found.lockfile, resolved)),
     };
-    let plain = read_for(&shelf, plain, resolved)?;
+    let plain = read_for(&shelf, plain, resolved, watched)?;
     Ok(of_project.into_iter().chain([plain, of_user].into_iter().flatten().filter(counts)).collect())
 }
 

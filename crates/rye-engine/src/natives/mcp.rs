@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lillux::Digest;
-use lillux::confine::Network;
 use lillux::process::{self, Command};
 use rye_exec::environment::{self, Contribution, Environment};
 use rye_exec::native::Access;
@@ -22,7 +21,7 @@ use url::Url;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers;
-use crate::verbs::execute::{Caller, Finder, Planned, context, plan, policy, temporary};
+use crate::verbs::execute::{Caller, Finder, Planned, context, plan, temporary};
 
 /// How much longer than an exchange its process may take: the exchange ends it in the ordinary case.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -96,7 +95,7 @@ impl<'a> Servers<'a> {
             is_project: *admitted.space() == Space::Project,
             env_config: Some(&env_config),
         };
-        let policy = policy(engine)?;
+        let policy = engine.policies()?.environment;
         let around = environment::Surroundings {
             process: &engine.host.environment,
             project: engine.workspace.roots.project.as_deref(),
@@ -126,12 +125,10 @@ impl<'a> Servers<'a> {
         temporary: Option<&lillux::file::TemporaryFolder>,
     ) -> Result<sandbox::Plan> {
         let planned = Planned { item: ready.item.item_ref(), declared: ready.item.fields().get("sandbox") };
-        let mut plan = plan(self.engine, &planned, &ready.context, &ready.environment, temporary)?;
+        let policies = self.engine.policies()?;
+        let mut plan = plan(self.engine, &policies, &planned, &ready.context, &ready.environment, temporary)?;
         if !call.access.network {
             plan.access.network = false;
-            if let Some(confinement) = &mut plan.confinement {
-                confinement.network = Network::Closed;
-            }
         }
         Ok(plan)
     }
@@ -233,10 +230,10 @@ impl ServerHost for Servers<'_> {
             stdin: Vec::new(),
             timeout: rye_mcp::native::timeout(server, call.config).saturating_add(MARGIN),
             has_result_channel: false,
-            limits: plan.limits,
+            limits: plan.limits.clone(),
             log: None,
         };
-        let opened = process::open(&self.engine.host.launcher, &command, plan.confinement.as_ref())
+        let opened = process::open(&self.engine.host.launcher, &command, plan.confinement().as_ref())
             .map_err(|error| text::one_line(&error.to_string()))?;
         Ok(Started {
             stdin: opened.stdin,

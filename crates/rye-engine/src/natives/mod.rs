@@ -1,4 +1,5 @@
-//! The functions that descriptors may name: those of `rye-tools` and `rye-mcp`, and those that need the engine itself.
+//! The functions that descriptors may name: those of `rye-tools`, of `rye-mcp` and of whoever opened the engine, and
+//! those that need the engine itself.
 
 mod keys;
 mod mcp;
@@ -21,12 +22,14 @@ pub(crate) fn call(
     call: &NativeCall<'_>,
     caller: Caller,
 ) -> Result<Option<std::result::Result<Value, NativeError>>> {
+    if let Some(tool) = engine.natives.iter().find(|tool| tool.name() == name) {
+        return Ok(Some(tool.call(call)));
+    }
     let servers = mcp::Servers::new(engine, caller);
     let foreign = rye_mcp::native::tools(&servers);
     let own: [&dyn NativeTool; 2] = [&keys::Keys { engine }, &test_runner::TestRunner { engine }];
     let foreign = foreign.iter().map(|tool| tool as &dyn NativeTool);
-    let known = engine.natives.iter().map(Box::as_ref);
-    let found = own.into_iter().chain(foreign).chain(known).find(|tool| tool.name() == name);
+    let found = own.into_iter().chain(foreign).find(|tool| tool.name() == name);
     let answer = found.map(|tool| tool.call(call));
     match servers.refusal() {
         Some(refusal) => Err(refusal),

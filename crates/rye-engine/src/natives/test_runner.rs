@@ -106,6 +106,7 @@ impl TestRunner<'_> {
             progress: None,
             // The file of tests is not signed: nobody consented to what it says.
             caller: Caller::Agent,
+            thread: None,
         };
         let answer = match execute::execute(self.engine, &request) {
             Ok(answer) => answer.to_value(),

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use globset::{GlobBuilder, GlobMatcher};
 use lillux::file::{self, Mode};
 use lillux::{Fingerprint, SecretKey};
+use rye_exec::parameters::{ParameterError, Violation};
 use rye_item::space::Tier;
 use rye_item::{ItemId, ItemRef, ItemType, Problem, Space};
 use rye_space::{Located, Place};
 use rye_trust::signature::Timestamp;
 use rye_trust::{Signed, Subject, sign as sign_bytes};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -322,12 +323,59 @@ fn problems_of(engine: &Engine, located: &Located) -> Vec<Problem> {
                 None => problem,
             }
         }));
+        if problems.is_empty() {
+            problems.extend(problems_within(located, schema));
+        }
     }
     // What verification would call misplaced is not signed in the first place.
     if problems.is_empty() {
         problems.extend(located.misplacement().map(Problem::new));
     }
     problems
+}
+
+/// What the schema of a config says about what is inside its settings, with the place of every key.
+fn problems_within(located: &Located, schema: &rye_space::schema::Schema) -> Vec<Problem> {
+    let fields = &located.parsed().fields;
+    let found = match schema_violations(fields, schema) {
+        Ok(found) if found.is_empty() => return Vec::new(),
+        Ok(found) => found,
+        Err(error) => return vec![Problem::new(error.to_string())],
+    };
+    let text = String::from_utf8_lossy(located.bytes());
+    let places = rye_item::yaml::parse_for_mistakes(&text).map(|document| document.positions);
+    let places = places.unwrap_or_default();
+    found
+        .into_iter()
+        .map(|one| {
+            let problem = Problem::new(format!("{}: {}", one.path, one.message)).of(&one.path);
+            match places.get(&one.path) {
+                Some(position) => problem.at(*position),
+                None => problem,
+            }
+        })
+        .collect()
+}
+
+/// Everything in the settings of a config that its schema does not allow, however deep; paths as `hooks[0].event`.
+///
+/// # Errors
+/// When the schema itself cannot be used.
+pub fn schema_violations(
+    fields: &Map<String, Value>,
+    schema: &rye_space::schema::Schema,
+) -> std::result::Result<Vec<Violation>, ParameterError> {
+    let mut settings = fields.clone();
+    settings.retain(|key, _| !rye_space::schema::is_description(key));
+    let mut closed = schema.document().clone();
+    if let Value::Object(closed) = &mut closed {
+        closed.entry("additionalProperties").or_insert(Value::Bool(false));
+    }
+    let mut found = rye_exec::parameters::violations(&Value::Object(settings), &closed)?;
+    for one in &mut found {
+        one.path = one.path.trim_start_matches(['$', '.']).to_owned();
+    }
+    Ok(found)
 }
 
 /// Writes the signed bytes, unless somebody changed the file since it was read.

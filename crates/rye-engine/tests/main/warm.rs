@@ -1,5 +1,7 @@
+use lillux::Cancel;
+use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Request};
 use rye_engine::verbs::{bundles, init, load, search, sign};
-use rye_engine::{Clock, Code, Engine, Options};
+use rye_engine::{Clock, Code, Engine, Host, Options};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::Roots;
 use rye_test::World;
@@ -27,8 +29,14 @@ fn roots(world: &World) -> Roots {
 }
 
 fn warm(world: &World) -> Engine {
+    warm_at(world, clock())
+}
+
+fn warm_at(world: &World, clock_given: Box<dyn Clock>) -> Engine {
     init::init(&roots(world), &world.project(), "test", clock).expect("init");
-    Engine::open(roots(world), Options { is_warm: true, ..Options::default() }, clock()).expect("engine")
+    let host = Host { home: world.home(), folder: world.project(), ..Host::default() };
+    let options = Options { is_warm: true, host, ..Options::default() };
+    Engine::open(roots(world), options, clock_given).expect("engine")
 }
 
 fn found(engine: &Engine, query: &str) -> Vec<String> {
@@ -182,6 +190,74 @@ fn a_refresh_notices_an_installed_bundle_and_its_removal() {
     assert!(!is_loaded(&mut engine), "what is not installed is not vouched for");
     world.write("project/.ai/bundles/gifts/.bundle-lock.json", &lock);
     assert!(is_loaded(&mut engine));
+}
+
+/// A time at which every file of these tests has long been as it is.
+struct Later;
+
+impl Clock for Later {
+    fn unix_seconds(&self) -> u64 {
+        99_999_999_999
+    }
+}
+
+fn executed(engine: &Engine, id: &str) -> Result<serde_json::Value, Code> {
+    let request = Request {
+        thread: None,
+        item: tool(id),
+        parameters: serde_json::Map::new(),
+        words: Vec::new(),
+        mode: Mode::Run,
+        wants_trace: true,
+        demand: Demand::Hold,
+        cancel: Cancel::new().expect("an event"),
+        progress: None,
+        caller: Caller::Person,
+    };
+    execute::execute(engine, &request).map(|answer| answer.to_value()).map_err(|error| error.code)
+}
+
+#[test]
+fn a_warm_engine_notices_lockfiles_that_come_change_and_go() {
+    let world = World::new();
+    let engine = warm_at(&world, Box::new(Later));
+    let id = "rye/core/system/time";
+    let held = |answer: serde_json::Value| answer["lock"]["paths"].as_array().map(Vec::len);
+    assert_eq!(executed(&engine, id).map(held), Ok(Some(1)), "the binary's own");
+    let own = executed(&engine, id).expect("it runs")["lock"]["paths"][0].clone();
+    let own = lillux::file::read_bounded(own.as_str().expect("a path").as_ref(), 1 << 20).expect("read").0;
+    let own = String::from_utf8(own).expect("text");
+    let hash = own.split("\"integrity\": \"").nth(1).expect("a hash")[..64].to_owned();
+    let other = own.replace(&hash, &"0".repeat(64)) + "\n";
+    let name = format!("{id}@1.0.0.lock.json");
+    for folder in ["home/.ai/lockfiles", "project/lockfiles"] {
+        let path = world.write(&format!("{folder}/{name}"), &own);
+        assert_eq!(executed(&engine, id).map(held), Ok(Some(2)), "{folder}");
+        assert_eq!(executed(&engine, id).map(held), Ok(Some(2)), "{folder}");
+        world.write(&format!("{folder}/{name}"), &other);
+        assert_eq!(executed(&engine, id).map(held), Err(Code::LockMismatch), "{folder}");
+        world.write(&format!("{folder}/{name}"), "{}");
+        assert_eq!(executed(&engine, id).map(held), Err(Code::LockCorrupt), "{folder}");
+        lillux::file::remove(&path).expect("removed");
+        assert_eq!(executed(&engine, id).map(held), Ok(Some(1)), "{folder}");
+    }
+}
+
+#[test]
+fn a_warm_engine_notices_settings_of_the_sandbox() {
+    let world = World::new();
+    let engine = warm(&world);
+    let id = "rye/core/system/time";
+    let level = || {
+        let answer = executed(&engine, id).expect("it runs");
+        let steps = answer["trace"].as_array().expect("a trace");
+        steps.iter().find(|step| step["step"] == "sandbox").expect("a step")["level"].clone()
+    };
+    assert_eq!(level(), "standard");
+    world.write("home/.ai/config/execution/sandbox.yaml", "level: strict\n");
+    assert_eq!(level(), "strict");
+    world.write("home/.ai/config/execution/sandbox.yaml", "level: standard\n");
+    assert_eq!(level(), "standard");
 }
 
 #[test]

@@ -97,6 +97,7 @@ impl Engine {
             access: &self.access,
             cancel: &Cancel::new().expect("cancel"),
             now: 7,
+            thread: None,
         })
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
+mod directives;
 mod embedded;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.

@@ -35,6 +35,7 @@ fn run(
         access,
         cancel: &Cancel::new().expect("an event"),
         now: 0,
+        thread: None,
     })
 }
 

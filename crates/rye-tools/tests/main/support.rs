@@ -59,6 +59,7 @@ impl World {
             access: &self.access,
             cancel: &self.cancel,
             now: 1_774_961_999,
+            thread: None,
         })
     }
 

@@ -13,6 +13,9 @@ mod surroundings;
 mod tool;
 mod trace;
 
+use std::any::Any;
+use std::sync::Arc;
+
 use lillux::Cancel;
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value, json};
@@ -21,8 +24,10 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 pub use crate::lockfiles::Demand;
+pub(crate) use first_use::Used;
 pub(crate) use folders::temporary;
-pub(crate) use surroundings::{Finder, Planned, context, plan, policy};
+pub use prompt::{Directive, directive_fields, directive_of, knowledge_text};
+pub(crate) use surroundings::{Finder, Planned, context, plan};
 pub(crate) use tool::resolution_of;
 
 /// How far to go.
@@ -66,16 +71,18 @@ pub struct Request {
     pub progress: Option<Progress>,
     /// Who asks for it.
     pub caller: Caller,
+    /// What the thread that asks tells its own native tools.
+    pub thread: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Who hears of what takes long, line by line.
 #[derive(Clone)]
-pub struct Progress(std::sync::Arc<dyn Fn(&str) + Send + Sync>);
+pub struct Progress(Arc<dyn Fn(&str) + Send + Sync>);
 
 impl Progress {
     /// Calls `tell` with each line.
     pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(std::sync::Arc::new(tell))
+        Self(Arc::new(tell))
     }
 
     pub(crate) fn tell(&self, line: &str) {

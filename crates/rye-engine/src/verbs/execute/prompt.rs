@@ -40,7 +40,57 @@ pub(super) fn instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<Admitt
 /// # Errors
 /// When it may not be used, or its inputs do not fit.
 pub(super) fn directive(engine: &Engine, item: &ItemRef, given: &Map<String, Value>) -> Result<Value> {
+    filled_directive(&*instructions(engine, item)?, item, given)
+}
+
+/// A directive as a thread needs it: everything its author wrote, and its prompt filled in.
+#[derive(Clone, Debug)]
+pub struct Directive {
+    /// What the file says, field by field.
+    pub fields: Map<String, Value>,
+    /// What `execute` answers: prompt, actions and inputs, filled in.
+    pub data: Value,
+    /// The hash of the file.
+    pub hash: lillux::Digest,
+}
+
+/// A directive to be run in a thread.
+///
+/// # Errors
+/// As executing it.
+pub fn directive_of(engine: &Engine, item: &ItemRef, given: &Map<String, Value>) -> Result<Directive> {
     let admitted = instructions(engine, item)?;
+    let data = filled_directive(&admitted, item, given)?;
+    let mut fields = admitted.parsed().fields.clone();
+    fields.extend(admitted.fields().clone());
+    Ok(Directive { fields, data, hash: lillux::Digest::of(admitted.text().as_bytes()) })
+}
+
+/// What a directive's file says, field by field; its inputs are not asked for.
+///
+/// # Errors
+/// When it may not be used.
+pub fn directive_fields(engine: &Engine, item: &ItemRef) -> Result<Map<String, Value>> {
+    let admitted = instructions(engine, item)?;
+    let mut fields = admitted.parsed().fields.clone();
+    fields.extend(admitted.fields().clone());
+    Ok(fields)
+}
+
+/// The body of a knowledge entry.
+///
+/// # Errors
+/// When it may not be used.
+pub fn knowledge_text(engine: &Engine, item: &ItemRef) -> Result<String> {
+    let admitted = instructions(engine, item)?;
+    Ok(admitted.parsed().text("body").unwrap_or_default().trim().to_owned())
+}
+
+fn filled_directive(
+    admitted: &Admitted<Located>,
+    item: &ItemRef,
+    given: &Map<String, Value>,
+) -> Result<Value> {
     let fields = admitted.fields();
     let declared = fields.get("inputs").and_then(Value::as_array).cloned().unwrap_or_default();
     let inputs = inputs::check(&declared, given).map_err(|problems| {

@@ -74,6 +74,7 @@ pub(super) fn run(
                 access: &around.plan.access,
                 cancel,
                 now: engine.unix_seconds(),
+                thread: request.thread.as_deref(),
             };
             run_native(engine, native, &call, request.caller)
         }
@@ -103,7 +104,8 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel
         log: None,
     };
     let launcher = &engine.host.launcher;
-    let confinement = around.plan.confinement.as_ref();
+    let confinement = around.plan.confinement();
+    let confinement = confinement.as_ref();
     if process.is_detached {
         let detached = process::spawn_detached(launcher, &command, confinement).map_err(start_error)?;
         return Ok(Ran {

@@ -10,7 +10,7 @@ use lillux::file::{self, TemporaryFolder};
 use lillux::lockfile::VerifiedDep;
 use lillux::process::{self, Command, End, Limits};
 use rye_exec::anchor::{self, Anchor};
-use rye_exec::environment::{self, Context, Contribution, Environment, Policy, Which};
+use rye_exec::environment::{self, Context, Contribution, Environment, Which};
 use rye_exec::invocation::{self, Given};
 use rye_exec::staging::{self, Dependencies, Order, StagingError};
 use rye_exec::{Chain, Element, Invocation, Primitive, sandbox};
@@ -26,6 +26,7 @@ use super::packages::{self, Packages, Wanted};
 use super::tool::Told;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::policies::Policies;
 
 /// The largest file that is verified beside a tool.
 const MOST_BYTES: u64 = 8 << 20;
@@ -63,11 +64,11 @@ pub(super) struct Surroundings {
 
 impl Surroundings {
     pub(super) fn shown_sandbox(&self) -> Value {
-        let confinement = self.plan.confinement.as_ref();
+        let is_confined = self.plan.level != sandbox::Level::Off;
         json!({
             "level": self.plan.level,
             "network": self.plan.access.network,
-            "write": confinement.map(|confinement| shown_paths(&confinement.write)),
+            "write": is_confined.then(|| shown_paths(&self.plan.access.write)),
         })
     }
 }
@@ -295,6 +296,34 @@ impl Which for Finder<'_> {
     }
 }
 
+/// The surroundings of a function that touches nothing; `None` if the chain ends in anything else.
+fn nothing_around(engine: &Engine, chain: &Chain, staged: &Staged, call: &Call<'_>) -> Option<Surroundings> {
+    if chain.primitive() != Primitive::Native {
+        return None;
+    }
+    let environment = Environment::default();
+    let given = Given {
+        environment: &environment.variables,
+        context: &staged.context,
+        parameters: call.parameters,
+        resolved_config: call.config,
+        max_timeout: Duration::ZERO,
+    };
+    let Ok(Invocation::Native(native)) = invocation::invocation(chain, &given) else {
+        return None;
+    };
+    let mut known = engine.natives.iter();
+    known.find(|tool| tool.name() == native.function).filter(|tool| tool.touches_nothing())?;
+    Some(Surroundings {
+        invocation: Invocation::Native(native),
+        environment,
+        plan: sandbox::Plan::nothing(),
+        folder: working_folder(engine),
+        temporary: None,
+        packages: None,
+    })
+}
+
 /// Works out environment, sandbox and invocation.
 ///
 /// # Errors
@@ -306,6 +335,9 @@ pub(super) fn surround(
     call: &Call<'_>,
     told: &mut Told,
 ) -> Result<Surroundings> {
+    if let Some(around) = nothing_around(engine, chain, staged, call) {
+        return Ok(around);
+    }
     let tool = chain.tool();
     let workspace = &engine.workspace;
     let folder = working_folder(engine);
@@ -313,14 +345,8 @@ pub(super) fn surround(
         Error::new(Code::InvalidInvocation, format!("tool {}: {message}", tool.id()))
             .of(tool.item().item_ref())
     };
-    let read;
-    let policy = match &staged.wanted {
-        Some(wanted) => &wanted.policy,
-        None => {
-            read = policy(engine)?;
-            &read
-        }
-    };
+    let policies = engine.policies()?;
+    let policy = staged.wanted.as_ref().map_or(&policies.environment, |wanted| &wanted.policy);
     let contributions: Vec<Contribution<'_>> = chain
         .elements()
         .iter()
@@ -380,13 +406,8 @@ pub(super) fn surround(
         item: tool.item().item_ref(),
         declared: chain.first_with("sandbox").map(|(_, declared)| declared),
     };
-    let plan = plan(engine, &item, &staged.context, &environment, temporary.as_ref())?;
+    let plan = plan(engine, &policies, &item, &staged.context, &environment, temporary.as_ref())?;
     Ok(Surroundings { invocation, environment, plan, folder, temporary, packages })
-}
-
-/// What of the surroundings may reach a process.
-pub(crate) fn policy(engine: &Engine) -> Result<Arc<Policy>> {
-    Ok(engine.policies()?.environment)
 }
 
 /// A signed item that something is run for.
@@ -400,16 +421,17 @@ pub(crate) struct Planned<'a> {
 /// What the run may touch: policy, what the signed item declares, and where things are.
 pub(crate) fn plan(
     engine: &Engine,
+    policies: &Policies,
     planned: &Planned<'_>,
     context: &Context,
     environment: &Environment,
     temporary: Option<&TemporaryFolder>,
 ) -> Result<sandbox::Plan> {
     let roots = &engine.workspace.roots;
-    let settings = engine.policies()?.sandbox;
-    let temporary = temporary.map_or_else(|| roots.cache.join("none"), |folder| folder.path().to_owned());
-    // Outside any project a tool writes to its temporary folder only.
-    let project = roots.project.clone().unwrap_or_else(|| temporary.clone());
+    let temporary = temporary.map(|folder| folder.path().to_owned());
+    // Outside any project a tool writes to its temporary folder only, and to none without one.
+    let project = roots.project.clone().or_else(|| temporary.clone());
+    let project = project.unwrap_or_else(|| roots.cache.join("none"));
     let mut needed: Vec<PathBuf> = environment.interpreters.clone();
     // An interpreter outside the system's folders brings its libraries along: `<prefix>/bin` beside `<prefix>/lib`.
     for interpreter in &environment.interpreters {
@@ -430,7 +452,7 @@ pub(crate) fn plan(
         temporary,
         needed,
     };
-    sandbox::plan(&settings, planned.declared, &places, &engine.host.environment)
+    sandbox::plan(&policies.sandbox, planned.declared, &places, &engine.host.environment)
         .map_err(|error| sandbox_error(planned.item, &error))
 }
 

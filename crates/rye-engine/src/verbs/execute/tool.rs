@@ -65,7 +65,9 @@ pub(super) fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
         facts.insert("sandbox".to_owned(), receipt.clone());
     }
     let mut lock = shown_lock(&locks);
-    if ran.outcome.failure.is_none() {
+    // What held before the run is there; whoever changed it meanwhile is noticed by the next.
+    let is_pinned = matches!(locks, State::Held { .. }) && resolved.dependencies.is_none();
+    if ran.outcome.failure.is_none() && !is_pinned {
         match lockfiles::record(engine, &resolved, request.demand) {
             Ok(Some(path)) => {
                 told.notes.push(format!("pinned in {}", path.display()));

@@ -53,7 +53,7 @@ pub(super) fn install(order: &Order<'_>) -> Result<Vec<Dependency>> {
     let engine = order.engine;
     let folder = folders::temporary(engine)?;
     let temporary = fs_err::canonicalize(folder.path())?;
-    let policy = surroundings::policy(engine)?;
+    let policy = engine.policies()?.environment;
     let given = order.environment.variables.get("PATH").map_or("", String::as_str);
     let path = around::search_path(engine, given);
     let (confinement, limits) = confinement(order, &temporary)?;
@@ -76,7 +76,7 @@ pub(super) fn install(order: &Order<'_>) -> Result<Vec<Dependency>> {
 fn confinement(order: &Order<'_>, temporary: &Path) -> Result<(Option<Confinement>, Limits)> {
     let engine = order.engine;
     let roots = &engine.workspace.roots;
-    let settings = engine.policies()?.sandbox;
+    let policy = engine.policies()?.sandbox;
     let places = sandbox::Places {
         project: order.folder.to_owned(),
         project_ai: order.folder.join(AI_FOLDER),
@@ -84,13 +84,13 @@ fn confinement(order: &Order<'_>, temporary: &Path) -> Result<(Option<Confinemen
         home: engine.host.home.clone(),
         cache: roots.cache.clone(),
         signing_keys: roots.signing_keys.clone(),
-        temporary: temporary.to_owned(),
+        temporary: Some(temporary.to_owned()),
         needed: Vec::new(),
     };
-    let plan = sandbox::plan(&settings, Some(&json!({"network": true})), &places, &engine.host.environment)
+    let plan = sandbox::plan(&policy, Some(&json!({"network": true})), &places, &engine.host.environment)
         .map_err(|error| surroundings::sandbox_error(order.chain.tool().item().item_ref(), &error))?;
     let readable = around::readable(engine, order.asked.ecosystem);
-    let confinement = plan.confinement.map(|mut confinement| {
+    let confinement = plan.confinement().map(|mut confinement| {
         confinement.read = Reading::Everything;
         confinement.write = vec![order.folder.to_owned(), temporary.to_owned()];
         // They lie around the folder, not in it.

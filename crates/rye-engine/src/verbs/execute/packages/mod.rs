@@ -99,7 +99,7 @@ pub(super) fn wanted(engine: &Engine, chain: &Chain, demand: Demand) -> Result<O
         return Ok(None);
     }
     let item = chain.tool().item().item_ref();
-    let policy = surroundings::policy(engine)?;
+    let policy = engine.policies()?.environment;
     let refused = |error: &PackageError| Error::new(Code::InvalidInvocation, error.to_string()).of(item);
     let asked = packages::asked(chain, &policy).map_err(|error| {
         refused(&error).hint("a requirement is a name and versions: `requests==2.32.3`, `left-pad@1.3.0`")

@@ -1,0 +1,51 @@
+//! A process that goes its own way: nothing supervises or confines it, and it outlives whoever started it. For programs
+//! that supervise others themselves, such as another process of the same binary.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+/// A process that goes its own way.
+#[derive(Debug)]
+pub struct Apart(Child);
+
+impl Apart {
+    /// Whether it has ended already.
+    #[must_use]
+    pub fn has_ended(&mut self) -> bool {
+        // What cannot be asked about is taken to live.
+        matches!(self.0.try_wait(), Ok(Some(_)))
+    }
+}
+
+/// Starts a program with exactly this environment and input; what it prints is thrown away.
+///
+/// # Errors
+/// When it cannot be started, or does not take its input.
+pub fn start_apart(
+    program: &Path,
+    arguments: &[String],
+    environment: &BTreeMap<String, String>,
+    folder: &Path,
+    input: &[u8],
+) -> io::Result<Apart> {
+    #[expect(clippy::disallowed_methods, reason = "this is one of the doors to starting processes")]
+    let mut command = std::process::Command::new(program);
+    command.args(arguments).env_clear().envs(environment).current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input)?;
+    }
+    Ok(Apart(child))
+}
+
+/// Leaves the terminal and the group of whoever started this process: their interrupts and hang-ups are not for it.
+///
+/// # Errors
+/// When it leads a group already.
+pub fn leave_session() -> io::Result<()> {
+    rustix::process::setsid()?;
+    Ok(())
+}

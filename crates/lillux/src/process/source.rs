@@ -1,0 +1,69 @@
+//! The source: a process that forks launchers for as long as its caller lives. It is begun once, is small, and never
+//! sees an order; what it forks is as new as a program that was just begun, at a tenth of the price.
+
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, WaitOptions};
+
+use super::fork::{Side, fork};
+use super::supervise;
+use super::wire::{self, Role};
+
+/// A launcher that was forked.
+struct Forked {
+    pid: Pid,
+    exit: OwnedFd,
+}
+
+/// Forks launchers until the caller is gone. Returns in the source, and in each launcher when that is done.
+pub(super) fn serve(socket: OwnedFd) -> i32 {
+    // A Ctrl-C at the terminal is the caller's business.
+    if rustix::process::setsid().is_err() {
+        return 2;
+    }
+    let mut forked: Vec<Forked> = Vec::new();
+    loop {
+        let mut polled = vec![PollFd::new(&socket, PollFlags::IN)];
+        polled.extend(forked.iter().map(|forked| PollFd::new(&forked.exit, PollFlags::IN)));
+        // An interrupted wait is a short one.
+        let _ = rustix::event::poll(&mut polled, None);
+        let is_asked = !polled[0].revents().is_empty();
+        drop(polled);
+        forked.retain(|forked| {
+            matches!(rustix::process::waitpid(Some(forked.pid), WaitOptions::NOHANG), Ok(None))
+        });
+        if !is_asked {
+            continue;
+        }
+        let Ok((role, control)) = wire::receive_role(&socket) else {
+            return 0;
+        };
+        match fork() {
+            Ok(Side::Child) => {
+                drop((socket, forked));
+                return forked_launcher(role, &control);
+            }
+            Ok(Side::Parent(pid)) => {
+                // What cannot be watched is collected when the source ends.
+                if let Ok(exit) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+                    forked.push(Forked { pid, exit });
+                }
+            }
+            // The caller hears of it when its socket closes.
+            Err(_) => {}
+        }
+    }
+}
+
+fn forked_launcher(role: Role, control: &OwnedFd) -> i32 {
+    let own = rustix::process::getpid();
+    let Ok(exit) = rustix::process::pidfd_open(own, PidfdFlags::empty()) else {
+        return 2;
+    };
+    if wire::send_hello(control, own, &exit).is_err() {
+        return 2;
+    }
+    drop(exit);
+    supervise::launch(role, control)
+}

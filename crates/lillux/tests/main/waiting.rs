@@ -1,0 +1,113 @@
+//! Launchers that were started ahead of their orders.
+
+use std::os::unix::fs::PermissionsExt;
+
+use lillux::Cancel;
+use lillux::confine::{Confinement, Namespaces};
+use lillux::process::{Command, End, Finished, Launcher, run};
+use rustix::process::{Pid, Signal};
+
+use crate::confinement::World;
+use crate::support::{bash, launcher, left_behind, until};
+
+fn run_by(launcher: &Launcher, command: &Command, confinement: Option<&Confinement>) -> Finished {
+    run(launcher, command, confinement, &Cancel::new().expect("an event")).expect("it ran")
+}
+
+/// The sources of launchers that this thread has started.
+fn sources(program: &str) -> Vec<i32> {
+    let children = std::fs::read_dir("/proc/self/task").expect("tasks").filter_map(|task| {
+        let path = task.expect("a task").path().join("children");
+        lillux::file::read_bounded(&path, 1 << 20).ok()
+    });
+    let children: String =
+        children.map(|(text, _)| String::from_utf8(text).expect("numbers") + " ").collect();
+    let is_source = |pid: &i32| {
+        let words = format!("/proc/{pid}/cmdline");
+        let words = lillux::file::read_bounded(words.as_ref(), 4096).map(|(words, _)| words);
+        let folder = format!("/proc/{pid}/exe");
+        words.is_ok_and(|words| words == b"rye-supervisor\0source\0")
+            && std::fs::read_link(folder).is_ok_and(|path| path.to_string_lossy().starts_with(program))
+    };
+    children.split_whitespace().filter_map(|number| number.parse().ok()).filter(is_source).collect()
+}
+
+#[test]
+fn launchers_that_wait_take_the_next_orders() {
+    let world = World::new();
+    let confinement = world.confinement(Namespaces::Auto);
+    let launcher = launcher().keeping_some();
+    launcher.prepare();
+    for number in 0..8 {
+        let command = bash(&format!("echo {number}"));
+        let confinement = (number % 3 != 2).then_some(&confinement);
+        let ran = run_by(&launcher, &command, confinement);
+        assert_eq!((ran.end, ran.stdout.text()), (End::Exited(0), format!("{number}\n")));
+        assert_eq!(left_behind(&command), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn many_runs_at_once_find_launchers() {
+    let world = World::new();
+    let confinement = world.confinement(Namespaces::Auto);
+    let launcher = launcher().keeping_some();
+    run_by(&launcher, &bash("true"), Some(&confinement));
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (launcher, confinement) = (&launcher, &confinement);
+            scope.spawn(move || {
+                let ran = run_by(launcher, &bash(&format!("echo {number}")), Some(confinement));
+                assert_eq!((ran.end, ran.stdout.text()), (End::Exited(0), format!("{number}\n")));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_launcher_that_ended_while_it_waited_is_replaced() {
+    let world = World::new();
+    let confinement = world.confinement(Namespaces::Auto);
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("launcher");
+    let first = folder.path().join("first");
+    let script = format!(
+        "#!/bin/bash\nmkdir '{}' 2>/dev/null && exit 0\nexec -a rye-supervisor '{}' \"$@\"\n",
+        first.display(),
+        launcher().program().display()
+    );
+    std::fs::write(&program, script).expect("written");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("made a program");
+    let launcher = Launcher::new(program);
+    launcher.prepare();
+    until("it has begun", || first.exists());
+    // It may be just about to end: what it then takes is lost, and said to be.
+    let mut ran = run_by(&launcher, &bash("echo here"), Some(&confinement));
+    if ran.end == End::SupervisorLost {
+        ran = run_by(&launcher, &bash("echo here"), Some(&confinement));
+    }
+    assert_eq!((ran.end, ran.stdout.text().as_str()), (End::Exited(0), "here\n"));
+}
+
+#[test]
+fn a_source_of_launchers_that_was_ended_is_replaced() {
+    let world = World::new();
+    let confinement = world.confinement(Namespaces::Auto);
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("launcher");
+    std::fs::copy(launcher().program(), &program).expect("a copy");
+    let name = program.to_str().expect("text").to_owned();
+    let launcher = Launcher::new(program).keeping_some();
+    launcher.prepare();
+    until("there is one", || !sources(&name).is_empty());
+    let first = sources(&name);
+    for pid in &first {
+        let pid = Pid::from_raw(*pid).expect("a number");
+        rustix::process::kill_process(pid, Signal::KILL).expect("ended");
+    }
+    until("it is replaced", || {
+        let ran = run_by(&launcher, &bash("echo here"), Some(&confinement));
+        assert_eq!((ran.end, ran.stdout.text().as_str()), (End::Exited(0), "here\n"));
+        sources(&name).iter().any(|pid| !first.contains(pid))
+    });
+}

@@ -1,0 +1,42 @@
+//! `agent.yaml`: which model is asked when nothing else says it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Defaults of models.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agent {
+    /// The provider that is asked unless another is named.
+    pub default_provider: Option<String>,
+    /// The most tokens of one answer.
+    pub max_output_tokens: u64,
+    /// Tier to model, over what providers say.
+    pub tier_mapping: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    provider: Provider,
+    max_output_tokens: u64,
+    #[serde(default)]
+    tier_mapping: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Provider {
+    default: Option<String>,
+}
+
+impl Agent {
+    pub(super) fn from_value(value: &Value) -> Result<Self, String> {
+        let file: File = super::typed(value)?;
+        Ok(Self {
+            default_provider: file.provider.default,
+            max_output_tokens: file.max_output_tokens,
+            tier_mapping: file.tier_mapping,
+        })
+    }
+}

@@ -1,0 +1,408 @@
+mod changed;
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rye_engine::verbs::{init, sign};
+use rye_engine::{Clock, Engine, Options};
+use rye_item::{ItemRef, ItemType};
+use rye_space::Roots;
+use rye_space::schema::Schema;
+use rye_test::World;
+use serde_json::json;
+
+use super::*;
+use crate::hooks::{Kind, Origin};
+
+struct Noon;
+
+impl Clock for Noon {
+    fn unix_seconds(&self) -> u64 {
+        1_767_323_045
+    }
+}
+
+fn clock() -> Box<dyn Clock> {
+    Box::new(Noon)
+}
+
+fn roots(world: &World) -> Roots {
+    Roots {
+        project: Some(world.project()),
+        user: world.home(),
+        cache: world.cache(),
+        signing_keys: world.home().join(".ai/config/keys/signing"),
+        bundle_paths: Vec::new(),
+    }
+}
+
+fn open(world: &World) -> Workspace {
+    Workspace::open(roots(world)).expect("a workspace")
+}
+
+/// A user with a key in an approved project.
+fn at_home() -> World {
+    let world = World::new();
+    init::init(&roots(&world), &world.project(), "test", clock).expect("init");
+    world
+}
+
+fn load(world: &World) -> Result<Config> {
+    Config::load(&open(world))
+}
+
+/// Writes a file of the configuration below `project` or `home`, with the lines that signing asks for, and signs it.
+fn write_signed(world: &World, space: &str, name: &str, text: &str) {
+    let head = format!("version: \"1.0.0\"\ncategory: agent\nname: {name}\n");
+    world.write(&format!("{space}/.ai/config/agent/{name}.yaml"), format!("{head}{text}"));
+    let tier = if space == "home" { rye_item::space::Tier::User } else { rye_item::space::Tier::Project };
+    let engine = Engine::open(roots(world), Options::default(), clock()).expect("an engine");
+    let item = ItemRef::new(ItemType::Config, ItemId::new(format!("agent/{name}")).expect("an id"));
+    sign::sign_item(&engine, &item, Some(tier)).expect("signed");
+}
+
+impl Config {
+    /// The configuration inside the binary.
+    pub(crate) fn shipped() -> Self {
+        static SHIPPED: OnceLock<Config> = OnceLock::new();
+        SHIPPED.get_or_init(|| load(&World::new()).expect("a configuration")).clone()
+    }
+}
+
+/// The five files of the plan that threads were built from, as they stand there.
+const PLAN: [(&str, &str); 5] = [
+    ("events", include_str!("plan/events.yaml")),
+    ("error_classification", include_str!("plan/error_classification.yaml")),
+    ("hook_conditions", include_str!("plan/hook_conditions.yaml")),
+    ("resilience", include_str!("plan/resilience.yaml")),
+    ("budget_ledger_schema", include_str!("plan/budget_ledger_schema.yaml")),
+];
+
+fn schema(name: &str) -> Schema {
+    let workspace = open(&World::new());
+    workspace.schema_for(&ItemId::new(format!("agent/{name}")).expect("an id")).expect("a schema").clone()
+}
+
+fn mistakes(name: &str, text: &str) -> Vec<Mistake> {
+    check(name, text, &schema(name), Path::new("f.yaml")).expect("YAML")
+}
+
+#[test]
+fn the_shipped_files_load_without_a_word() {
+    let config = Config::shipped();
+    assert_eq!(config.notices, Vec::<String>::new());
+    let limits = config.resilience.default_limits;
+    assert_eq!((limits.turns, limits.tokens, limits.spawns), (Some(25), Some(200_000), Some(10)));
+    assert_eq!((limits.depth, limits.duration_seconds), (Some(10), Some(600)));
+    assert_eq!(limits.spend.map(|spend| spend.0), Some(1_000_000_000));
+    assert_eq!(config.wait_timeout_ms(), 300_000);
+}
+
+#[test]
+fn the_shipped_files_fit_their_schemas() {
+    for name in NAMES.into_iter().filter(|name| *name != "hooks") {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("../../bundles/standard/.ai/config/agent/{name}.yaml"));
+        let text = lillux::file::read_bounded(&path, 1 << 20).expect("a file").0;
+        assert_eq!(mistakes(name, &String::from_utf8(text).expect("a text")), Vec::new(), "{name}");
+    }
+}
+
+#[test]
+fn the_plans_files_are_valid_as_they_stand() {
+    for (name, text) in PLAN {
+        assert_eq!(mistakes(name, text), Vec::new(), "{name}");
+    }
+}
+
+#[test]
+fn the_plans_files_override_the_shipped_ones_unchanged() {
+    let world = at_home();
+    for (name, text) in PLAN {
+        world.write(&format!("home/.ai/config/agent/{name}.yaml"), text);
+    }
+    let config = load(&world).expect("a configuration");
+    assert_eq!(config.resilience.default_limits.tokens, Some(4096));
+    assert_eq!(config.resilience.default_limits.depth, Some(10));
+    let money = config.ledger.columns.iter().find(|column| column.name == "actual_spend").expect("a column");
+    assert_eq!((money.kind, &money.default), (ColumnKind::Integer, &Some(json!(0))));
+    assert!(config.hooks.iter().any(|hook| hook.id == "infra_completion_signal"));
+    // Nothing that the plan left out is lost.
+    assert_eq!(config.events.criticality("checkpoint"), Criticality::Critical);
+    assert_eq!(config.classification.classify(&json!({"status_code": 529})).code, "http_529");
+}
+
+#[test]
+fn the_plans_flat_place_is_the_lowest_project_layer_and_said_to_be_old() {
+    let world = at_home();
+    let text = |turns: u32| format!("limits:\n  defaults:\n    turns: {turns}\n    spawns: 3\n");
+    world.write("project/.ai/config/resilience.yaml", text(7));
+    let config = load(&world).expect("a configuration");
+    assert_eq!(config.resilience.default_limits.turns, Some(7));
+    assert!(config.notices.iter().any(|notice| notice.contains("this place is old")), "{:?}", config.notices);
+    world.write("project/.ai/config/agent/resilience.yaml", "limits:\n  defaults:\n    turns: 5\n");
+    let limits = load(&world).expect("a configuration").resilience.default_limits;
+    assert_eq!((limits.turns, limits.spawns), (Some(5), Some(3)));
+}
+
+#[test]
+fn config_loader_deep_merge_by_id_project_override_and_extends() {
+    let world = at_home();
+    write_signed(
+        &world,
+        "home",
+        "resilience",
+        "limits:\n  defaults:\n    turns: 40\n    tokens: 5\nretry:\n  max_retries: 5\n",
+    );
+    write_signed(
+        &world,
+        "project",
+        "resilience",
+        "extends: rye/x.yaml\nlimits:\n  defaults:\n    turns: 50\n",
+    );
+    write_signed(
+        &world,
+        "project",
+        "error_classification",
+        "patterns:\n  - id: http_5xx\n    category: permanent\n    match: {path: status_code, op: eq, value: 500}\n  \
+         - id: custom_api_down\n    category: transient\n    retryable: true\n    \
+         match: {path: error.code, op: eq, value: MAINTENANCE_MODE}\n    retry_policy: {type: fixed, delay: 300.0}\n",
+    );
+    let config = load(&world).expect("a configuration");
+    assert_eq!(config.notices, Vec::<String>::new());
+    let limits = config.resilience.default_limits;
+    assert_eq!((limits.turns, limits.tokens, limits.spawns), (Some(50), Some(5), Some(10)));
+    assert_eq!(config.resilience.retry.max_retries, 5);
+    let classify = |failure: Value| config.classification.classify(&failure);
+    assert_eq!(classify(json!({"status_code": 500})).category, "permanent");
+    // The element was replaced whole, the others are where they were, the new one stands last.
+    assert_eq!(classify(json!({"status_code": 502})).code, "default");
+    assert_eq!(classify(json!({"status_code": 429})).code, "http_429");
+    let down = classify(json!({"error": {"code": "MAINTENANCE_MODE"}}));
+    assert_eq!(
+        (down.code.as_str(), down.policy.delay_ms(0, &Default::default(), 0, 0)),
+        ("custom_api_down", 300_000)
+    );
+    assert_eq!(config.values()["resilience"].get("extends"), None);
+}
+
+#[test]
+fn events_loader_config_criticality_and_emit_on_error() {
+    let events = Config::shipped().events;
+    let delta = events.event("cognition_out_delta").expect("an event");
+    assert_eq!(
+        (delta.criticality, delta.throttle_ms, delta.category.as_str()),
+        (Criticality::Droppable, 100, "cognition")
+    );
+    assert!(events.event("cognition_reasoning").expect("an event").accumulate_on_error);
+    assert_eq!(events.event("unheard_of"), None);
+    assert_eq!(events.criticality("tool_call_start"), Criticality::Critical);
+    assert_eq!(events.criticality("unheard_of"), Criticality::Critical);
+    assert!(events.emits_on_error("cognition_out") && !events.emits_on_error("cognition_in"));
+    let payload = |value: Value| value.as_object().expect("an object").clone();
+    let check = |name: &str, value: Value| events.check_payload(name, &payload(value));
+    assert_eq!(check("thread_suspended", json!({"suspend_reason": "limit"})), Ok(()));
+    assert!(check("thread_suspended", json!({"suspend_reason": "mood"})).is_err());
+    assert!(check("thread_completed", json!({})).is_err());
+    assert_eq!(check("unheard_of", json!({"x": 1})), Ok(()));
+}
+
+#[test]
+fn every_event_that_the_plan_or_its_successor_emits_is_declared() {
+    let events = Config::shipped().events;
+    for name in [
+        "checkpoint",
+        "checkpoint_saved",
+        "thread_error",
+        "thread_resumed",
+        "thread_handoff",
+        "directive_return",
+        "context_limit_reached",
+        "system_prompt",
+        "context_injected",
+        "hook_failed",
+        "permission_denied",
+        "child_thread_finished",
+        "human_approval_requested",
+        "human_approval_response",
+        "retry_scheduled",
+        "budget_exhausted",
+        "content_redacted",
+        "thread_continued",
+        "thread_started",
+        "thread_suspended",
+    ] {
+        assert!(events.event(name).is_some(), "{name}");
+    }
+}
+
+#[test]
+fn hooks_loader_builtin_infra_and_override_by_id() {
+    let config = Config::shipped();
+    let ids: Vec<&str> = config.hooks.iter().map(|hook| hook.id.as_str()).collect();
+    assert_eq!(
+        ids,
+        [
+            "default_retry_transient",
+            "default_fail_permanent",
+            "default_abort_cancelled",
+            "default_escalate_limit",
+            "default_context_compaction",
+            "ctx_directive_instruction",
+            "infra_save_state",
+        ]
+    );
+    assert!(config.hooks.iter().all(|hook| hook.origin == Origin::System));
+    let infra: Vec<_> =
+        config.hooks.iter().filter(|hook| hook.kind == Kind::Infra).map(|hook| hook.layer).collect();
+    assert_eq!(infra, [3]);
+
+    let world = at_home();
+    write_signed(
+        &world,
+        "project",
+        "hook_conditions",
+        "builtin_hooks:\n  - id: default_escalate_limit\n    event: limit\n    layer: 2\n    grants: [rye.execute.*]\n    \
+         condition: {path: limit_code, op: eq, value: turns_exceeded}\n    action:\n      primary: execute\n      \
+         item_type: tool\n      item_id: rye/agent/threads/internal/control\n      params: {action: fail}\n",
+    );
+    let config = load(&world).expect("a configuration");
+    let changed = config.hooks.iter().find(|hook| hook.id == "default_escalate_limit").expect("the hook");
+    assert_eq!((changed.origin, &changed.grants), (Origin::Project, &Vec::new()));
+    assert_eq!(changed.condition["op"], "eq");
+    assert_eq!(config.hooks.len(), 7);
+    assert!(config.notices.iter().any(|notice| notice.contains("grants of hook `default_escalate_limit`")));
+}
+
+#[test]
+fn resilience_loader_defaults_retry_and_child_policy() {
+    let resilience = Config::shipped().resilience;
+    assert_eq!(resilience.retry.max_retries, 3);
+    assert_eq!(
+        resilience.child_policy,
+        ChildPolicy {
+            on_parent_cancel: ChildFate::CascadeCancel,
+            on_parent_complete: ChildFate::Allow,
+            on_parent_error: ChildFate::CascadeCancel,
+        }
+    );
+    assert_eq!(resilience.on_exceed, OnExceed::Escalate);
+    assert!(resilience.check_before_turn && resilience.check_after_turn);
+    assert_eq!(resilience.coordination.max_wait_thread_ids, 50);
+    assert_eq!(resilience.concurrency.max_total_threads, 20);
+}
+
+const HOOK: &str = "hooks:\n  - id: mine\n    event: after_step\n    grants: [rye.execute.tool.team.notify]\n    \
+                    action: {primary: execute, item_type: tool, item_id: team/notify}\n";
+
+#[test]
+fn a_strangers_clone_steers_nothing() {
+    let author = at_home();
+    for (name, text) in [
+        (
+            "resilience",
+            "limits:\n  defaults:\n    turns: 1000\n    spend: null\nconcurrency:\n  max_total_threads: 9000\n",
+        ),
+        ("hook_conditions", "builtin_hooks: []\naction_primaries: [execute]\n"),
+        ("capability_risk", "classifications:\n  - {risk: safe, patterns: [rye.*]}\n"),
+        ("events", "event_types:\n  thread_started: {category: lifecycle, criticality: droppable}\n"),
+        ("agent", "provider:\n  default: ollama\n"),
+        ("hooks", HOOK),
+    ] {
+        write_signed(&author, "project", name, text);
+    }
+    // Somebody else has it: another key, nothing approved; and again in a project of their own, approved.
+    for user in [World::new(), at_home()] {
+        for name in ["resilience", "hook_conditions", "capability_risk", "events", "agent", "hooks"] {
+            let file = format!("project/.ai/config/agent/{name}.yaml");
+            user.write(&file, author.read(&file));
+        }
+        let config = load(&user).expect("a configuration");
+        assert_eq!(config.digest(), Config::shipped().digest());
+        assert!(config.notices.len() >= 6, "{:?}", config.notices);
+        // Broken ones do not even stop a thread.
+        user.write(
+            "project/.ai/config/agent/resilience.yaml",
+            "limits: {defaults: {turns: lots, tokens: 2.5}}\nx: 1\n",
+        );
+        user.write("project/.ai/config/agent/hooks.yaml", "hooks: [{id: 1}]\n");
+        assert_eq!(load(&user).expect("a configuration").digest(), Config::shipped().digest());
+    }
+}
+
+#[test]
+fn an_unsigned_project_file_may_tighten_limits_and_nothing_else() {
+    let world = at_home();
+    world.write(
+        "project/.ai/config/agent/resilience.yaml",
+        "limits:\n  defaults:\n    turns: 3\n    tokens: 900000\n    spend: 0.1\nconcurrency:\n  max_total_threads: 2\n\
+         child_policy:\n  on_parent_cancel: allow\n",
+    );
+    let config = load(&world).expect("a configuration");
+    let limits = config.resilience.default_limits;
+    assert_eq!(
+        (limits.turns, limits.tokens, limits.spend.map(|spend| spend.0)),
+        (Some(3), Some(200_000), Some(100_000_000))
+    );
+    assert_eq!(config.resilience.concurrency.max_total_threads, 2);
+    assert_eq!(config.resilience.child_policy.on_parent_cancel, ChildFate::CascadeCancel);
+    let told = config.notices.join("\n");
+    assert!(
+        told.contains("limits.defaults.tokens") && told.contains("child_policy.on_parent_cancel"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_risk_of_capabilities_is_the_users_to_say_even_in_a_signed_project() {
+    let world = at_home();
+    let lax = "classifications:\n  - {id: everything, risk: safe, patterns: [rye.*]}\n";
+    write_signed(&world, "project", "capability_risk", lax);
+    let config = load(&world).expect("a configuration");
+    assert_eq!(config.risk, Config::shipped().risk);
+    assert!(config.notices.iter().any(|notice| notice.contains("only user space may set this")));
+    write_signed(&world, "home", "capability_risk", lax);
+    assert_eq!(load(&world).expect("a configuration").risk.classifications[0].risk, "safe");
+}
+
+#[test]
+fn grants_of_hooks_come_from_signed_user_files_only() {
+    let grants = |world: &World| {
+        let config = load(world).expect("a configuration");
+        let own = config.hooks.iter().filter(|hook| hook.id == "mine");
+        own.map(|hook| (hook.origin, hook.layer, hook.grants.len())).collect::<Vec<_>>()
+    };
+    let world = at_home();
+    world.write("home/.ai/config/agent/hooks.yaml", HOOK);
+    assert_eq!(grants(&world), [(Origin::User, 0, 0)]);
+    write_signed(&world, "home", "hooks", HOOK);
+    assert_eq!(grants(&world), [(Origin::User, 0, 1)]);
+    // A project's hook of the same id stands beside the user's, and never in its place.
+    write_signed(&world, "project", "hooks", HOOK);
+    assert_eq!(grants(&world), [(Origin::User, 0, 1), (Origin::Project, 3, 0)]);
+}
+
+#[test]
+fn frozen_values_give_the_same_configuration() {
+    let config = Config::shipped();
+    let thawed = Config::from_values(config.to_value().as_object().expect("a map")).expect("a configuration");
+    assert_eq!(thawed.digest(), config.digest());
+    assert_eq!(thawed.hooks, config.hooks);
+    assert_eq!(thawed.resilience, config.resilience);
+}
+
+#[test]
+fn a_warm_configuration_notices_files_that_change_come_and_go() {
+    let world = at_home();
+    let cache = Cache::default();
+    let workspace = open(&world);
+    let turns = || cache.load(&workspace).expect("a configuration").resilience.default_limits.turns;
+    let first = cache.load(&workspace).expect("a configuration");
+    assert!(Arc::ptr_eq(&first, &cache.load(&workspace).expect("a configuration")));
+    let path = world.write("project/.ai/config/agent/resilience.yaml", "limits: {defaults: {turns: 4}}\n");
+    assert_eq!(turns(), Some(4));
+    world.write("project/.ai/config/agent/resilience.yaml", "limits: {defaults: {turns: 3}}\n\n");
+    assert_eq!(turns(), Some(3));
+    lillux::file::remove(&path).expect("removed");
+    assert_eq!(turns(), Some(25));
+}

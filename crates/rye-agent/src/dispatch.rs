@@ -1,0 +1,185 @@
+//! The one way from an allowed action to a verb of the engine.
+//!
+//! Nothing else in this crate calls a verb on behalf of a model, a hook or a directive. An action that names no `source`
+//! looks everywhere, project before user before system: 003's default, the project, comes first, and what it lacks is
+//! found below. What agents may sign or copy is the engine's policy, the same as over MCP.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use lillux::Cancel;
+use rye_engine::primaries::{self, Fetch, Load, Search, Sign, Signing};
+use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Request};
+use rye_engine::verbs::sign::is_glob;
+use rye_engine::{Code, Engine, Error, Result};
+use rye_item::ItemType;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::action::{Action, Primary};
+use crate::capability::{INTERNAL, Permitted};
+use crate::facts::ThreadFacts;
+
+/// How many rows a search gives if it does not say (003).
+const ROWS: u64 = 10;
+
+/// Does what was allowed. Blocks until it is done.
+pub trait Dispatch: Send + Sync {
+    /// The result: `{"status": "success", "type", "item_id", "data", …}`, or `{"status": "error", "error", "code", …}`.
+    fn dispatch(&self, permitted: &Permitted, facts: &Arc<ThreadFacts>, cancel: &Cancel) -> Value;
+}
+
+/// Gives the engine as it is now: whoever keeps it opens it anew when something has changed.
+pub type Opening = dyn Fn() -> Result<Arc<Engine>> + Send + Sync;
+
+/// Dispatches to the engine.
+pub struct EngineDispatch {
+    engine: Box<Opening>,
+}
+
+impl std::fmt::Debug for EngineDispatch {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("EngineDispatch")
+    }
+}
+
+impl EngineDispatch {
+    /// To this engine, always.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self::with(move || Ok(Arc::clone(&engine)))
+    }
+
+    /// To the engine that `engine` gives at each call.
+    pub fn with(engine: impl Fn() -> Result<Arc<Engine>> + Send + Sync + 'static) -> Self {
+        Self { engine: Box::new(engine) }
+    }
+}
+
+impl Dispatch for EngineDispatch {
+    fn dispatch(&self, permitted: &Permitted, facts: &Arc<ThreadFacts>, cancel: &Cancel) -> Value {
+        let result = (self.engine)().and_then(|engine| {
+            let action = permitted.action();
+            match action.primary {
+                Primary::Execute => execute(&engine, permitted, facts, cancel),
+                Primary::Search => primaries::search(&engine, &search(action)?),
+                Primary::Load => primaries::load(&engine, &load(action)?, may_sign(&engine)),
+                Primary::Fetch => primaries::fetch(&engine, fetch(action)?, may_sign(&engine)),
+                Primary::Sign => primaries::sign(&engine, &sign(action)?, may_sign(&engine)),
+            }
+        });
+        result.unwrap_or_else(|error| error.to_value(None))
+    }
+}
+
+fn execute(
+    engine: &Engine,
+    permitted: &Permitted,
+    facts: &Arc<ThreadFacts>,
+    cancel: &Cancel,
+) -> Result<Value> {
+    let action = permitted.action();
+    let item = action.item().ok_or_else(|| Error::new(Code::InvalidArgument, "item_id names no item"))?;
+    if action.text_option("thread") == Some("fork") {
+        return Err(Error::new(Code::InvalidArgument, "a thread is not started here").of(&item));
+    }
+    let thread = Arc::clone(facts) as Arc<dyn Any + Send + Sync>;
+    let request = Request {
+        item,
+        parameters: action.params.clone(),
+        words: Vec::new(),
+        mode: if is_true(action.option("dry_run")) { Mode::DryRun } else { Mode::Run },
+        wants_trace: false,
+        // The thread's own tools are not pinned anew for each project.
+        demand: if permitted.is_internal() { Demand::Frozen } else { Demand::Hold },
+        cancel: cancel.clone(),
+        progress: None,
+        caller: Caller::Agent,
+        thread: permitted.is_internal().then_some(thread),
+    };
+    Ok(execute::execute(engine, &request)?.to_value())
+}
+
+fn search(action: &Action) -> Result<Search> {
+    let mut given = given(action, &["query", "scope", "source", "limit"]);
+    given.entry("limit").or_insert_with(|| json!(ROWS));
+    read(given)
+}
+
+fn load(action: &Action) -> Result<Load> {
+    read(given(action, &["source", "destination"]))
+}
+
+fn fetch(action: &Action) -> Result<Fetch> {
+    let mut given = given(action, &["query", "scope", "source", "destination", "limit"]);
+    if given.contains_key("query") {
+        given.entry("limit").or_insert_with(|| json!(ROWS));
+    }
+    read(given)
+}
+
+fn sign(action: &Action) -> Result<Sign> {
+    read(given(action, &["source"]))
+}
+
+/// The arguments of a verb: the item, and the options it knows.
+fn given(action: &Action, options: &[&str]) -> Map<String, Value> {
+    let mut given = Map::new();
+    if let Some(item_type) = action.item_type {
+        given.insert("item_type".to_owned(), json!(item_type));
+    }
+    if let Some(id) = &action.item_id {
+        given.insert("item_id".to_owned(), json!(id));
+    }
+    for name in options {
+        let Some(value) = action.option(name).filter(|value| **value != "") else {
+            continue;
+        };
+        // An attribute of a directive's tag is text.
+        let number = value.as_str().filter(|_| *name == "limit").and_then(|text| text.parse::<u16>().ok());
+        given.insert((*name).to_owned(), number.map_or_else(|| value.clone(), Value::from));
+    }
+    given
+}
+
+fn read<T: DeserializeOwned>(given: Map<String, Value>) -> Result<T> {
+    serde_json::from_value(Value::Object(given))
+        .map_err(|error| Error::new(Code::InvalidArgument, rye_item::text::one_line(&error.to_string())))
+}
+
+fn is_true(value: Option<&Value>) -> bool {
+    matches!(value, Some(Value::Bool(true))) || value.and_then(Value::as_str) == Some("true")
+}
+
+/// The engine's policy for agents. In a thread nobody can be asked.
+fn may_sign(engine: &Engine) -> impl Fn(ItemType, &str) -> Result<()> + '_ {
+    move |item_type, id| {
+        let shown = rye_item::text::one_line(id);
+        if is_glob(id) && item_type == ItemType::Tool && has_own_internals(engine) {
+            let message =
+                format!("a pattern could sign tools of hooks, and this project has some: {INTERNAL}");
+            return Err(Error::new(Code::SigningDenied, message)
+                .hint("name the items one by one, or sign them yourself"));
+        }
+        match primaries::signing(engine, item_type, id)? {
+            Signing::Allowed => Ok(()),
+            Signing::Ask => {
+                let message = format!("signing {item_type} `{shown}` needs your consent");
+                Err(Error::new(Code::ConsentNeeded, message)
+                    .hint(format!("a thread cannot ask you; sign it yourself: rye sign {item_type} {shown}")))
+            }
+        }
+    }
+}
+
+/// Whether the project or the user has items where the tools of hooks live: they would come before the system's.
+fn has_own_internals(engine: &Engine) -> bool {
+    let spaces = &engine.workspace.spaces;
+    [rye_item::Space::Project, rye_item::Space::User]
+        .iter()
+        .filter_map(|space| spaces.folder(space))
+        .any(|ai| ai.join(ItemType::Tool.folder()).join(INTERNAL).exists())
+}
+
+#[cfg(test)]
+mod tests;

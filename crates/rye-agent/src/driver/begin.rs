@@ -1,0 +1,141 @@
+//! Beginning effects: a model call, a tool, a hook, a child, a pause.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rye_item::ItemType;
+use rye_model::Request;
+use serde_json::{Map, Value, json};
+
+use super::next::{Call, Done};
+use super::{Began, DriveError, Thread};
+use crate::capability::Permitted;
+use crate::facts::ThreadFacts;
+use crate::machine::{ToolResult, Worst};
+use crate::shape;
+
+/// Something to begin.
+pub(super) enum Start {
+    /// Ask the model.
+    Model { request: Request, worst: Worst },
+    /// Run a hook's action.
+    Hook(Permitted),
+    /// Make a tool call.
+    Tool { index: usize, action: Permitted },
+    /// Read on in a long result.
+    Artifact { index: usize, params: Map<String, Value> },
+    /// Start a child.
+    Spawn { index: usize, action: Permitted },
+    /// Look at or steer other threads.
+    Orchestrate { index: usize, action: Permitted },
+    /// Wait.
+    Sleep(u64),
+}
+
+impl Thread {
+    pub(super) fn begin(&mut self, start: Start) -> Result<(), DriveError> {
+        let spec = Arc::clone(&self.state.spec);
+        let ending = self.signal.ending.child_token();
+        match start {
+            Start::Model { request, worst } => {
+                let (sender, deltas) = tokio::sync::mpsc::channel(256);
+                let provider = Arc::clone(&self.provider);
+                let future = Box::pin(async move {
+                    // When nobody keeps up, words on their way are lost; the answer has them all.
+                    let tell = move |delta| drop(sender.try_send(delta));
+                    provider.complete(&request, &tell).await
+                });
+                self.outstanding.call = Some(Call { worst, future, deltas, chunk: 0 });
+            }
+            Start::Hook(action) if is_directive(&action) && !self.state.is_starting() => {
+                let mut call = action.action().clone();
+                if let Some(text) = self.state.conversation_to_summarise() {
+                    call.options.insert("transcript_content".to_owned(), Value::from(text));
+                }
+                let running = Arc::clone(&self.doors.children).run_for_hook(spec, call, ending);
+                self.outstanding.tasks.spawn(async move { Done::Hook(running.await) });
+            }
+            Start::Hook(action) => {
+                let (dispatch, facts, cancel) =
+                    (Arc::clone(&self.doors.dispatch), self.facts(), self.outstanding.cancel()?);
+                self.outstanding
+                    .tasks
+                    .spawn_blocking(move || Done::Hook(dispatch.dispatch(&action, &facts, &cancel)));
+            }
+            Start::Tool { index, action } => {
+                let artifacts = self.doors.artifacts.clone();
+                let most = self.state.most_characters();
+                let (dispatch, facts, cancel) =
+                    (Arc::clone(&self.doors.dispatch), self.facts(), self.outstanding.cancel()?);
+                self.outstanding.tasks.spawn_blocking(move || {
+                    let began = Instant::now();
+                    let envelope = dispatch.dispatch(&action, &facts, &cancel);
+                    let shaped = shape::for_model(action.action(), &envelope, most, artifacts.as_deref());
+                    let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    let result = ToolResult {
+                        content: shaped.content,
+                        is_error: shaped.is_error,
+                        duration_ms,
+                        child: None,
+                    };
+                    Done::Tool(index, result)
+                });
+            }
+            Start::Artifact { index, params } => {
+                let artifacts = self.doors.artifacts.clone();
+                self.outstanding.tasks.spawn_blocking(move || {
+                    let slice = match artifacts {
+                        Some(artifacts) => shape::read_artifact(&*artifacts, &params),
+                        None => json!({"status": "error", "error": "no artifacts are kept"}),
+                    };
+                    let is_error = slice.get("status").and_then(Value::as_str) == Some("error");
+                    Done::Tool(
+                        index,
+                        ToolResult { content: slice.to_string(), is_error, duration_ms: 0, child: None },
+                    )
+                });
+            }
+            Start::Spawn { index, action } => {
+                let began = Began { index, sender: self.outstanding.began.0.clone() };
+                let running =
+                    Arc::clone(&self.doors.children).spawn(spec, action.action().clone(), ending, began);
+                self.outstanding.tasks.spawn(async move { Done::Tool(index, running.await) });
+            }
+            Start::Orchestrate { index, action } => {
+                let running =
+                    Arc::clone(&self.doors.children).orchestrate(spec, action.action().clone(), ending);
+                self.outstanding.tasks.spawn(async move { Done::Tool(index, running.await) });
+            }
+            Start::Sleep(ms) => {
+                self.outstanding.sleep = Some(Box::pin(tokio::time::sleep(Duration::from_millis(ms))));
+            }
+        }
+        Ok(())
+    }
+
+    /// What tools of this thread may know of it.
+    pub(super) fn facts(&self) -> Arc<ThreadFacts> {
+        let spec = &self.state.spec;
+        let (errors, events) = (Arc::clone(spec), Arc::clone(spec));
+        Arc::new(ThreadFacts {
+            thread_id: spec.own.thread_id.clone(),
+            directive: spec.shared.directive.clone(),
+            cost: self.state.cost.to_value(),
+            limits: self.state.limits.to_value(),
+            is_cancelled: self.signal.ending.is_cancelled(),
+            on_exceed: spec.shared.config.resilience.on_exceed.as_str().to_owned(),
+            classify: Arc::new(move |failure| {
+                errors.shared.config.classification.classify(failure).to_value()
+            }),
+            criticality: Arc::new(move |name| {
+                let name = name.as_str().unwrap_or_default();
+                Value::from(events.shared.config.events.criticality(name).as_str())
+            }),
+            budget: self.doors.budget.clone(),
+        })
+    }
+}
+
+fn is_directive(permitted: &Permitted) -> bool {
+    permitted.action().item_type == Some(ItemType::Directive)
+}

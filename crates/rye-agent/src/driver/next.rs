@@ -1,0 +1,252 @@
+//! Waiting: for the model, tools, hooks, children, a pause, the end of the thread's time, or somebody who wants it to
+//! end.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use lillux::Cancel;
+use rye_model::{Answer, Delta, Failure};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::Sleep;
+
+use super::{DriveError, Later, Thread};
+use crate::machine::{Event, ToolResult, Worst};
+use crate::money::Nanos;
+use crate::thread_id::ThreadId;
+
+/// How long tools that were asked to end are waited for; they are killed well before.
+const TOOLS_END_WITHIN: Duration = Duration::from_secs(10);
+
+/// What was begun and has not come back.
+pub(super) struct Outstanding {
+    pub(super) call: Option<Call>,
+    pub(super) tasks: JoinSet<Done>,
+    pub(super) sleep: Option<Pin<Box<Sleep>>>,
+    cancel: Option<Cancel>,
+    /// Children that have begun.
+    pub(super) began: (UnboundedSender<Birth>, UnboundedReceiver<Birth>),
+}
+
+type Birth = (usize, ThreadId, String);
+
+impl Default for Outstanding {
+    fn default() -> Self {
+        Self { call: None, tasks: JoinSet::new(), sleep: None, cancel: None, began: unbounded_channel() }
+    }
+}
+
+/// A model call on its way.
+pub(super) struct Call {
+    pub(super) worst: Worst,
+    pub(super) future: Later<'static, Result<Answer, Failure>>,
+    pub(super) deltas: Receiver<Delta>,
+    pub(super) chunk: u64,
+}
+
+/// A task that came back.
+pub(super) enum Done {
+    Tool(usize, ToolResult),
+    Hook(Value),
+}
+
+/// What woke the thread.
+enum Woken {
+    Cancelled,
+    Expired,
+    Model(Box<Result<Answer, Failure>>),
+    Delta(Delta),
+    Child(Birth),
+    Task(Option<Result<Done, tokio::task::JoinError>>),
+    Slept,
+}
+
+impl Outstanding {
+    /// How tools of this thread are asked to end; made when the first one needs it.
+    pub(super) fn cancel(&mut self) -> std::io::Result<Cancel> {
+        if self.cancel.is_none() {
+            self.cancel = Some(Cancel::new()?);
+        }
+        self.cancel.clone().ok_or_else(|| std::io::Error::other("no cancel"))
+    }
+}
+
+impl Thread {
+    /// What happens next.
+    pub(super) async fn next(&mut self) -> Result<Event, DriveError> {
+        loop {
+            match self.wait().await {
+                Woken::Cancelled => {
+                    let spend = self.stop_outstanding().await;
+                    return Ok(Event::CancelRequested { reason: self.signal.reason(), spend });
+                }
+                Woken::Expired => {
+                    let spend = self.stop_outstanding().await;
+                    return Ok(Event::Expired { spend });
+                }
+                Woken::Delta(delta) => self.delta(&delta)?,
+                Woken::Child((index, child, directive)) => {
+                    return Ok(Event::ChildStarted { index, child, directive });
+                }
+                Woken::Model(result) => {
+                    self.drain_deltas()?;
+                    let call = self.outstanding.call.take();
+                    let worst = call.map_or(Worst { spend: Nanos(0), tokens: 0 }, |call| call.worst);
+                    return Ok(self.model_event(*result, worst));
+                }
+                Woken::Task(Some(Ok(Done::Tool(index, result)))) => {
+                    return Ok(Event::ToolDone { index, result });
+                }
+                Woken::Task(Some(Ok(Done::Hook(result)))) => return Ok(Event::HookDone { result }),
+                Woken::Task(Some(Err(error))) => return Ok(self.broken_task(&error.to_string())),
+                Woken::Task(None) => {}
+                Woken::Slept => {
+                    self.outstanding.sleep = None;
+                    return Ok(Event::Slept);
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self) -> Woken {
+        let left = self.time_left();
+        let outstanding = &mut self.outstanding;
+        let has_tasks = !outstanding.tasks.is_empty();
+        let (model, deltas) = match &mut outstanding.call {
+            Some(call) => (Some(&mut call.future), Some(&mut call.deltas)),
+            None => (None, None),
+        };
+        tokio::select! {
+            biased;
+            () = self.signal.ending.cancelled() => Woken::Cancelled,
+            Some(delta) = arriving(deltas) => Woken::Delta(delta),
+            Some(birth) = outstanding.began.1.recv() => Woken::Child(birth),
+            result = answer(model) => Woken::Model(Box::new(result)),
+            done = outstanding.tasks.join_next(), if has_tasks => Woken::Task(done),
+            () = pause(outstanding.sleep.as_mut()) => Woken::Slept,
+            () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => Woken::Expired,
+        }
+    }
+
+    /// How long it may still be at work.
+    fn time_left(&self) -> Option<Duration> {
+        let most = self.state.limits.duration_seconds?.saturating_mul(1000);
+        Some(Duration::from_millis(most.saturating_sub(self.state.elapsed_at(self.doors.clock.now_ms()))))
+    }
+
+    /// Ends what is outstanding. A model call that was on its way is charged its reservation: nobody knows better.
+    async fn stop_outstanding(&mut self) -> Nanos {
+        let spend = self.outstanding.call.take().map_or(Nanos(0), |call| call.worst.spend);
+        self.outstanding.sleep = None;
+        if let Some(cancel) = &self.outstanding.cancel {
+            cancel.cancel();
+        }
+        let tasks = &mut self.outstanding.tasks;
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(TOOLS_END_WITHIN, ended).await.is_err() {
+            self.outstanding.tasks.abort_all();
+        }
+        self.outstanding.cancel = None;
+        spend
+    }
+
+    fn model_event(&self, result: Result<Answer, Failure>, worst: Worst) -> Event {
+        let shared = &self.state.spec.shared;
+        let price = |answer: &Answer| shared.price.map_or(0, |price| price.of(&answer.usage));
+        match result {
+            Ok(answer) => {
+                // A server that does not say what was used has used what was set aside.
+                let is_silent = shared.price.is_some() && !shared.is_free() && !answer.usage.is_reported();
+                let spend = if is_silent { worst.spend } else { Nanos(price(&answer)).min(Nanos::MOST) };
+                Event::Answered { answer, spend }
+            }
+            Err(failure) => {
+                // What was used is said at the end: before it, the numbers are those of the beginning.
+                let known = failure.partial.as_ref().filter(|partial| partial.is_ended());
+                let known = known.filter(|partial| partial.usage.output_tokens > 0);
+                let was_refused = failure.status_code.is_some_and(|status| status >= 400);
+                let is_unknown =
+                    failure.reached_server && !was_refused && known.is_none() && worst.spend > Nanos(0);
+                let spend = match known {
+                    Some(partial) => Nanos(price(partial)).min(Nanos::MOST),
+                    None if is_unknown => worst.spend,
+                    None => Nanos(0),
+                };
+                Event::Failed { failure, spend, is_unknown, jitter: luck() }
+            }
+        }
+    }
+
+    /// A task that ended without an answer: the tool's code is at fault, the thread goes on.
+    fn broken_task(&self, error: &str) -> Event {
+        let message = format!("the call broke off: {error}");
+        match self.state.running_tools().first() {
+            Some((index, _)) => {
+                let content = json!({"status": "error", "error": message}).to_string();
+                Event::ToolDone { index: *index, result: ToolResult::refused(content) }
+            }
+            None => Event::HookDone { result: json!({"status": "error", "error": message}) },
+        }
+    }
+
+    /// Words on their way: told at once, written now and then.
+    fn delta(&mut self, delta: &Delta) -> Result<(), DriveError> {
+        if let Some(listener) = &self.doors.listener {
+            listener.delta(self.state.spec.own.thread_id.as_str(), delta);
+        }
+        let Delta::Text(text) = delta else { return Ok(()) };
+        let events = &self.state.spec.shared.config.events;
+        let throttle = events.event("cognition_out_delta").map_or(100, |event| event.throttle_ms);
+        let now = self.doors.clock.now_ms();
+        let chunk = self.outstanding.call.as_mut().map_or(0, |call| {
+            call.chunk += 1;
+            call.chunk - 1
+        });
+        self.projection.delta(text, chunk, now, throttle);
+        Ok(())
+    }
+
+    fn drain_deltas(&mut self) -> Result<(), DriveError> {
+        while let Some(delta) = self.outstanding.call.as_mut().and_then(|call| call.deltas.try_recv().ok()) {
+            self.delta(&delta)?;
+        }
+        self.projection.flush_deltas(self.doors.clock.now_ms(), true);
+        Ok(())
+    }
+}
+
+async fn arriving(deltas: Option<&mut Receiver<Delta>>) -> Option<Delta> {
+    match deltas {
+        Some(deltas) => match deltas.recv().await {
+            Some(delta) => Some(delta),
+            // The sender is gone: the answer is next.
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}
+
+async fn answer(model: Option<&mut Later<'static, Result<Answer, Failure>>>) -> Result<Answer, Failure> {
+    match model {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn pause<F: Future<Output = ()> + Unpin>(sleep: Option<F>) {
+    match sleep {
+        Some(sleep) => sleep.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Where in a spread of delays one falls, in thousandths.
+fn luck() -> u32 {
+    let mut bytes = [0; 4];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u32::from_le_bytes(bytes) % 1001,
+        Err(_) => 500,
+    }
+}

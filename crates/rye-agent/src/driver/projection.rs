@@ -1,0 +1,172 @@
+//! The files of a thread: its transcript and `state.json`. Both follow from the journal.
+//!
+//! Events get their numbers here. A journal record says with which number its events begin, so that lines a crash kept
+//! from being written can be written again, the same to the letter.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lillux::file::{self, Mode};
+use serde_json::{Value, json};
+
+use crate::machine::{Effect, State};
+use crate::store::{Head, Record};
+use crate::thread_id::ThreadId;
+use crate::transcript::{self, Criticality, Lines, NewEvent, Signer, Tail};
+
+/// The transcript of a thread, as far as it was written.
+#[derive(Debug)]
+pub struct Projection {
+    folder: PathBuf,
+    thread: ThreadId,
+    lines: Lines,
+    sequence: u64,
+    /// The turn of the last checkpoint.
+    sealed: u64,
+    /// Words that wait to be written, with the number of their first piece.
+    words: Option<(String, u64)>,
+    written_ms: u64,
+}
+
+impl Projection {
+    /// Of a new thread: its folder is made.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn begin(threads: &Path, thread: &ThreadId) -> io::Result<Self> {
+        let folder = threads.join(thread.as_str());
+        file::create_folders(&folder, true)?;
+        Ok(Self::behind(folder, thread, Tail::empty(thread)))
+    }
+
+    /// Of a thread that was there before.
+    ///
+    /// # Errors
+    /// When its files cannot be read.
+    pub fn reopen(threads: &Path, thread: &ThreadId) -> io::Result<Self> {
+        let folder = threads.join(thread.as_str());
+        file::create_folders(&folder, true)?;
+        let tail = Tail::recover(&folder.join(transcript::FILE), thread)?;
+        Ok(Self::behind(folder, thread, tail))
+    }
+
+    fn behind(folder: PathBuf, thread: &ThreadId, tail: Tail) -> Self {
+        Self {
+            folder,
+            thread: thread.clone(),
+            sequence: tail.sequence + 1,
+            lines: Lines::new(thread.clone(), tail),
+            sealed: 0,
+            words: None,
+            written_ms: 0,
+        }
+    }
+
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The last event of the chain.
+    pub(super) fn head(&self) -> Option<Head> {
+        self.lines.tail().head
+    }
+
+    pub(super) fn push(&mut self, event_type: &str, payload: Value, at_ms: u64, criticality: Criticality) {
+        let sequence = self.sequence;
+        self.sequence += 1;
+        self.line(event_type, payload, at_ms, criticality, sequence);
+    }
+
+    fn line(
+        &mut self,
+        event_type: &str,
+        payload: Value,
+        at_ms: u64,
+        criticality: Criticality,
+        sequence: u64,
+    ) {
+        let event = NewEvent { event_type: event_type.to_owned(), at_ms, payload, criticality, sequence };
+        // Only the transcript's own name is refused, and the machine never says it.
+        let _ = self.lines.event(&event);
+    }
+
+    /// The events of a record that the file does not have yet.
+    pub(super) fn catch_up(&mut self, state: &State, record: &Record, effects: Vec<Effect>) {
+        let events = &state.spec.shared.config.events;
+        let mut sequence = record.sequence;
+        for effect in effects {
+            let Effect::Emit { event_type, payload } = effect else { continue };
+            let is_written = self.head().is_some_and(|head| head.sequence >= sequence);
+            if events.criticality(&event_type) == Criticality::Critical && !is_written {
+                self.line(&event_type, payload, record.at_ms, Criticality::Critical, sequence);
+            }
+            sequence += 1;
+        }
+        self.sequence = self.sequence.max(sequence);
+    }
+
+    /// Signs the chain when a turn is over, and when the thread stops.
+    pub(super) fn seal(&mut self, turn: u64, is_end: bool, now_ms: u64, signer: &Signer) {
+        if is_end || turn > self.sealed {
+            self.sealed = turn;
+            let sequence = self.sequence;
+            self.sequence += 1;
+            self.lines.checkpoint(turn, now_ms, sequence, signer);
+        }
+    }
+
+    /// Words on their way: gathered, and written now and then.
+    pub(super) fn delta(&mut self, text: &str, chunk: u64, now_ms: u64, throttle_ms: u64) {
+        match &mut self.words {
+            Some((words, _)) => words.push_str(text),
+            None => self.words = Some((text.to_owned(), chunk)),
+        }
+        if now_ms.saturating_sub(self.written_ms) >= throttle_ms {
+            self.flush_deltas(now_ms, false);
+            // They may be lost: a failure to write them is no failure of the thread.
+            let _ = self.write();
+        }
+    }
+
+    pub(super) fn flush_deltas(&mut self, now_ms: u64, is_final: bool) {
+        if let Some((text, chunk)) = self.words.take() {
+            self.written_ms = now_ms;
+            let payload = json!({"text": text, "chunk_index": chunk, "is_final": is_final});
+            self.push("cognition_out_delta", payload, now_ms, Criticality::Droppable);
+        }
+    }
+
+    /// Writes the lines that wait, and gives them.
+    pub(super) fn write(&mut self) -> io::Result<Vec<u8>> {
+        let lines = self.lines.take();
+        if !lines.is_empty() {
+            transcript::append(&self.folder.join(transcript::FILE), &lines)?;
+        }
+        Ok(lines)
+    }
+
+    pub(super) fn write_state(&self, state: &State, now_ms: u64) -> io::Result<()> {
+        let outcome = state.outcome();
+        let value = json!({
+            "version": "1.0.0",
+            "thread_id": self.thread,
+            "directive": state.spec.shared.directive,
+            "saved_at": transcript::iso(now_ms),
+            "parent_thread_id": state.spec.own.parent,
+            "inputs": state.spec.own.inputs,
+            "turn_number": state.cost.turns,
+            "cost": state.cost.to_value(),
+            "limits": state.limits.to_value(),
+            "status": state.status(),
+            "waits_for": state.waits_for(),
+            "suspend_reason": outcome.and_then(|outcome| outcome.reason),
+            "suspend_metadata": outcome.map(|outcome| &outcome.detail),
+            "required_caps": state.spec.own.capabilities,
+            "messages": state.messages.len(),
+            "model": state.spec.shared.model,
+        });
+        let mut bytes = serde_json::to_vec_pretty(&value).map_err(io::Error::other)?;
+        bytes.push(b'\n');
+        file::write_atomic(&self.folder.join("state.json"), &bytes, Mode::Kept)
+    }
+}

@@ -1,0 +1,256 @@
+//! Taking an event in: redacted, stepped, journaled, told. Effects begin only afterwards.
+
+use rye_model::{Answer, ToolCall};
+use serde_json::Value;
+
+use super::begin::Start;
+use super::{DriveError, Thread};
+use crate::machine::{Effect, Event, Outcome, Refusal, Scarce, Trigger, step};
+use crate::money::Nanos;
+use crate::redact::Redactor;
+use crate::status::Status;
+use crate::store::{
+    Attribution, Commit, Committed, Maxima, Record, Reserve, Resource, Settle, Shortage, StatusChange,
+};
+
+/// `state.json` is written at most this often while a thread is at work.
+const SAVE_EVERY_MS: u64 = 250;
+
+impl Thread {
+    /// Takes an event in, and all that follows from it without waiting.
+    pub(super) async fn take(&mut self, event: Event) -> Result<(), DriveError> {
+        let mut event = Some(event);
+        while let Some(next) = event.take() {
+            let mut batch = Batch::default();
+            self.absorb(next, &mut batch)?;
+            event = self.write(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Steps through an event and through what internal hooks answer at once.
+    fn absorb(&mut self, event: Event, batch: &mut Batch) -> Result<(), DriveError> {
+        let mut queue = vec![event];
+        while let Some(event) = queue.pop() {
+            let event = redacted(event, &self.doors.redactor);
+            if let Event::Resumed { limits, .. } = &event {
+                let tokens = limits.tokens.filter(|_| self.state.spec.shared.price.is_none());
+                batch.maxima = Some(Maxima { spend: limits.spend, tokens });
+            }
+            batch.settle.append(&mut self.unsettled);
+            batch.settle.extend(self.settlement(&event));
+            let at_ms = self.doors.clock.now_ms();
+            let body = serde_json::to_vec(&event).map_err(std::io::Error::other)?;
+            batch.records.push(Record { at_ms, sequence: self.projection.next_sequence(), body });
+            for effect in step(&mut self.state, at_ms, event) {
+                match effect {
+                    Effect::Emit { event_type, payload } => {
+                        let events = &self.state.spec.shared.config.events;
+                        self.projection.push(&event_type, payload, at_ms, events.criticality(&event_type));
+                    }
+                    Effect::Save(trigger) => self.is_unsaved |= self.saves_at(trigger),
+                    Effect::RunHook { action, .. } if action.is_internal() => {
+                        let result =
+                            self.doors.dispatch.dispatch(&action, &self.facts(), &self.outstanding.cancel()?);
+                        queue.push(Event::HookDone { result });
+                    }
+                    Effect::RunHook { action, .. } => batch.starts.push(Start::Hook(action)),
+                    Effect::CallModel { call, request, worst } => {
+                        batch.reserve = Some(Reserve { call, spend: worst.spend, tokens: worst.tokens });
+                        batch.starts.push(Start::Model { request, worst });
+                    }
+                    Effect::Sleep { ms } => batch.starts.push(Start::Sleep(ms)),
+                    Effect::Dispatch { index, action } => batch.starts.push(Start::Tool { index, action }),
+                    Effect::ReadArtifact { index, params } => {
+                        batch.starts.push(Start::Artifact { index, params })
+                    }
+                    Effect::Spawn { index, action } => batch.starts.push(Start::Spawn { index, action }),
+                    Effect::Orchestrate { index, action } => {
+                        batch.starts.push(Start::Orchestrate { index, action });
+                    }
+                    Effect::Suspend(outcome) | Effect::End(outcome) => batch.stop = Some(outcome),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a batch durable, tells of it, begins what it asks for. A refused reservation is the next event.
+    async fn write(&mut self, batch: Batch) -> Result<Option<Event>, DriveError> {
+        let turn = self.state.cost.turns;
+        let is_stop = batch.stop.is_some();
+        let is_turn_over = is_stop || batch.reserve.is_some();
+        if is_turn_over {
+            self.projection.seal(turn, is_stop, self.doors.clock.now_ms(), &self.doors.signer);
+        }
+        let status = match &batch.stop {
+            Some(outcome) => Some(status_change(outcome)),
+            None if self.is_marked_running => None,
+            None => Some(StatusChange::to(Status::Running)),
+        };
+        self.is_marked_running = true;
+        let id = self.state.spec.own.thread_id.clone();
+        let commit = Commit {
+            records: batch.records,
+            settle: batch.settle,
+            reserve: batch.reserve,
+            cost: Some(self.state.cost),
+            maxima: batch.maxima,
+            status,
+            is_last: is_stop,
+            transcript_head: self.projection.head(),
+            ..Commit::new(id, self.claim, self.doors.clock.now_ms())
+        };
+        let committed = self.doors.journal.commit(commit).await?;
+        self.tell_written()?;
+        self.save(is_stop)?;
+        let refusal = match committed {
+            Committed::Done => None,
+            Committed::Refused(shortage) => Some(Event::Refused(refusal(shortage))),
+            // Somebody ended it by force: nothing of this was written.
+            Committed::Ended { status, .. } => return Err(DriveError::EndedElsewhere(status)),
+        };
+        for start in batch.starts {
+            if refusal.is_none() || !matches!(start, Start::Model { .. }) {
+                self.begin(start)?;
+            }
+        }
+        Ok(refusal)
+    }
+
+    /// Writes the lines that wait, and tells whoever listens.
+    pub(super) fn tell_written(&mut self) -> Result<(), DriveError> {
+        let lines = self.projection.write()?;
+        if let Some(listener) = &self.doors.listener {
+            let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            lines
+                .filter_map(|line| serde_json::from_slice(line).ok())
+                .for_each(|envelope| listener.event(&envelope));
+        }
+        Ok(())
+    }
+
+    /// What an event says of the money that was set aside for a call.
+    fn settlement(&mut self, event: &Event) -> Option<Settle> {
+        let (spend, usage, is_unknown) = match event {
+            Event::Answered { answer, spend } => (*spend, answer.usage, false),
+            Event::Failed { failure, spend, is_unknown, .. } => (
+                *spend,
+                failure.partial.as_ref().map(|partial| partial.usage).unwrap_or_default(),
+                *is_unknown,
+            ),
+            Event::CancelRequested { spend, .. } | Event::Expired { spend } if self.state.is_calling() => {
+                (*spend, rye_model::Usage::default(), *spend > Nanos(0))
+            }
+            _ => return None,
+        };
+        let shared = &self.state.spec.shared;
+        Some(Settle {
+            call: self.state.calls,
+            spend,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            is_unknown,
+            attribution: Attribution {
+                item: shared.directive.clone(),
+                model: shared.model.clone(),
+                tool: None,
+                hook: None,
+            },
+        })
+    }
+
+    fn saves_at(&self, trigger: Trigger) -> bool {
+        let triggers = &self.state.spec.shared.config.resilience.triggers;
+        match trigger {
+            Trigger::PreTurn => triggers.pre_turn,
+            Trigger::PostLlm => triggers.post_llm,
+            Trigger::PostTools => triggers.post_tools,
+            Trigger::OnError => triggers.on_error,
+            Trigger::Always => true,
+        }
+    }
+
+    fn save(&mut self, is_stop: bool) -> Result<(), DriveError> {
+        let now = self.doors.clock.now_ms();
+        if !self.is_unsaved || (!is_stop && now.saturating_sub(self.saved_ms) < SAVE_EVERY_MS) {
+            return Ok(());
+        }
+        self.projection.write_state(&self.state, now)?;
+        self.is_unsaved = false;
+        self.saved_ms = now;
+        Ok(())
+    }
+}
+
+/// What one event led to.
+#[derive(Default)]
+struct Batch {
+    records: Vec<Record>,
+    /// New maxima for the ledger: a person allowed more.
+    maxima: Option<Maxima>,
+    settle: Vec<Settle>,
+    reserve: Option<Reserve>,
+    starts: Vec<Start>,
+    stop: Option<Outcome>,
+}
+
+fn refusal(shortage: Shortage) -> Refusal {
+    let what = match shortage.what {
+        Resource::Spend => Scarce::Spend,
+        Resource::Tokens => Scarce::Tokens,
+    };
+    let Shortage { by, most, used, reserved, asked, .. } = shortage;
+    Refusal { by, what, most, used, reserved, asked }
+}
+
+fn status_change(outcome: &Outcome) -> StatusChange {
+    StatusChange {
+        to: outcome.status,
+        reason: outcome.reason,
+        result: serde_json::to_value(outcome).ok(),
+        error: outcome.error.clone(),
+    }
+}
+
+/// The event without secrets: what is written, what the model sees and what is replayed are the same.
+fn redacted(event: Event, redactor: &Redactor) -> Event {
+    let text = |text: String| redactor.redact_text(&text).into_owned();
+    let answer = |mut answer: Answer| {
+        answer.text = text(answer.text);
+        answer.reasoning = text(answer.reasoning);
+        answer.calls = answer.calls.into_iter().map(|call| redacted_call(call, redactor)).collect();
+        // A provider's own blocks are signed: whole, or not at all.
+        let replay = Value::Array(std::mem::take(&mut answer.replay));
+        let clean = redactor.redact_value(&replay);
+        if clean == replay
+            && let Value::Array(blocks) = replay
+        {
+            answer.replay = blocks;
+        }
+        answer
+    };
+    match event {
+        Event::HookDone { result } => Event::HookDone { result: redactor.redact_value(&result) },
+        Event::Answered { answer: given, spend } => Event::Answered { answer: answer(given), spend },
+        Event::Failed { mut failure, spend, is_unknown, jitter } => {
+            failure.message = text(failure.message);
+            failure.partial = failure.partial.map(answer);
+            Event::Failed { failure, spend, is_unknown, jitter }
+        }
+        Event::ToolDone { index, mut result } => {
+            result.content = text(result.content);
+            Event::ToolDone { index, result }
+        }
+        Event::Resumed { limits, message, by } => Event::Resumed { limits, message: message.map(text), by },
+        other => other,
+    }
+}
+
+fn redacted_call(mut call: ToolCall, redactor: &Redactor) -> ToolCall {
+    if let Value::Object(input) = redactor.redact_value(&Value::Object(std::mem::take(&mut call.input))) {
+        call.input = input;
+    }
+    call.malformed = call.malformed.map(|raw| redactor.redact_text(&raw).into_owned());
+    call
+}

@@ -1,0 +1,71 @@
+//! What a thread tells its own tools: a snapshot, made for each call.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::money::Nanos;
+use crate::thread_id::ThreadId;
+
+/// Answers a question of an internal tool from the thread's frozen configuration.
+pub type Answering = Arc<dyn Fn(&Value) -> Value + Send + Sync>;
+
+/// What is known of a thread while one of its actions runs.
+#[derive(Clone)]
+pub struct ThreadFacts {
+    /// Its name.
+    pub thread_id: ThreadId,
+    /// The directive it follows.
+    pub directive: String,
+    /// What it has used, as [`crate::cost::Cost::to_value`] shows it.
+    pub cost: Value,
+    /// What it may use, as [`crate::limits::Limits::to_value`] shows it.
+    pub limits: Value,
+    /// Whether somebody asked it to end.
+    pub is_cancelled: bool,
+    /// What happens when a limit is exceeded: `limits.enforcement.on_exceed`.
+    pub on_exceed: String,
+    /// Classifies `{"error", "status_code", "headers"}` as `error_classification.yaml` says.
+    pub classify: Answering,
+    /// The criticality an event has by `events.yaml`: text in, `"critical"` or `"droppable"` out.
+    pub criticality: Answering,
+    /// The ledger, if the thread has a budget.
+    pub budget: Option<Arc<dyn BudgetDoor>>,
+}
+
+impl fmt::Debug for ThreadFacts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ThreadFacts").field("thread_id", &self.thread_id).finish_non_exhaustive()
+    }
+}
+
+/// What internal tools may do with the ledger.
+pub trait BudgetDoor: Send + Sync {
+    /// Whether `thread` is `root` or one of its descendants.
+    fn is_within(&self, root: &ThreadId, thread: &ThreadId) -> bool;
+
+    /// Sets `amount` aside for `thread` on it and on every ancestor; `false` if one of them cannot cover it.
+    ///
+    /// # Errors
+    /// When the ledger cannot be used.
+    fn reserve(&self, thread: &ThreadId, parent: Option<&ThreadId>, amount: Nanos) -> Result<bool, String>;
+
+    /// Adds what `thread` truly spent.
+    ///
+    /// # Errors
+    /// When the ledger cannot be used.
+    fn report_actual(&self, thread: &ThreadId, amount: Nanos) -> Result<(), String>;
+
+    /// Frees what is still set aside for `thread`.
+    ///
+    /// # Errors
+    /// When the ledger cannot be used.
+    fn release(&self, thread: &ThreadId, final_status: Option<&str>) -> Result<(), String>;
+
+    /// What `thread` can still spend; `None` is as much as it likes.
+    ///
+    /// # Errors
+    /// When the ledger cannot be used.
+    fn remaining(&self, thread: &ThreadId) -> Result<Option<Nanos>, String>;
+}

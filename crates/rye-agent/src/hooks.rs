@@ -1,0 +1,305 @@
+//! Hooks: what runs when something happens to a thread.
+//!
+//! A hook names an event, a condition on what happened, and actions: primary calls like any other. Layers say the order
+//! (0 the user's own, 1 the directive's, 2 the built-in ones, 3 the project's and the infra hooks); the kind says whether
+//! a result may steer the thread, the origin on whose grants the actions run. Hooks are frozen with the thread.
+
+pub use crate::capability::Origin;
+use rye_item::condition::Condition;
+use rye_item::interpolate::interpolate;
+use rye_item::text::one_line;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The events that hooks may name.
+pub const EVENTS: [&str; 10] = [
+    "build_system_prompt",
+    "thread_started",
+    "thread_continued",
+    "error",
+    "limit",
+    "after_step",
+    "directive_return",
+    "context_window_pressure",
+    "context_limit_reached",
+    "after_complete",
+];
+
+const PRIMARIES: [&str; 5] = ["execute", "search", "load", "sign", "fetch"];
+const DIRECTIVE_LAYER: u8 = 1;
+
+/// Whether a hook's result may steer the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// It may.
+    Control,
+    /// It always runs and never steers.
+    Infra,
+}
+
+/// Where a context hook's text goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Position {
+    /// Before the prompt.
+    #[default]
+    Before,
+    /// After it.
+    After,
+}
+
+/// One hook.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hook {
+    /// Its id.
+    pub id: String,
+    /// The event it waits for.
+    pub event: String,
+    /// Its place in the order.
+    pub layer: u8,
+    /// Whether it may steer.
+    pub kind: Kind,
+    /// Who wrote it.
+    pub origin: Origin,
+    /// What must be true; null is always.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub condition: Value,
+    /// What it does, as written: `{primary, item_type, item_id, params, …}`.
+    pub actions: Vec<Value>,
+    /// Where its text goes, if it gives one.
+    #[serde(default)]
+    pub position: Position,
+    /// Whether its text is wrapped in the item's name.
+    #[serde(default)]
+    pub wrap: bool,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// The capabilities that its config gives it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<String>,
+}
+
+impl Hook {
+    /// A hook of a config file. `layer` is the one of its list; without it, the origin's.
+    pub(crate) fn from_config(written: &Value, kind: Kind, layer: Option<u8>) -> Result<Self, String> {
+        let map = written.as_object().ok_or("a hook is a map")?;
+        let origin = match map.get("origin") {
+            None => Origin::System,
+            Some(origin) => Origin::deserialize(origin).map_err(|error| error.to_string())?,
+        };
+        let default = layer.unwrap_or(match origin {
+            Origin::User => 0,
+            Origin::Directive => DIRECTIVE_LAYER,
+            Origin::System => 2,
+            Origin::Project => 3,
+        });
+        let layer = match map.get("layer") {
+            None => default,
+            Some(layer) => {
+                layer.as_u64().and_then(|layer| u8::try_from(layer).ok()).ok_or("`layer` is 0 to 4")?
+            }
+        };
+        let id = map.get("id").and_then(Value::as_str).ok_or("a hook has an `id`")?.to_owned();
+        let grants = map.get("grants").and_then(Value::as_array).into_iter().flatten();
+        let grants = grants.filter_map(Value::as_str).map(str::to_owned).collect();
+        Self::read(map, Self { id, layer, kind, origin, grants, ..Self::empty() })
+    }
+
+    /// A hook of a directive, the `at`th, as its parser gives it.
+    fn from_directive(written: &Value, at: usize) -> Result<Self, String> {
+        let map = written.as_object().ok_or("a hook is a map")?;
+        let id = map
+            .get("id")
+            .and_then(Value::as_str)
+            .map_or_else(|| format!("directive_hook_{at}"), str::to_owned);
+        // Its place is the directive's whatever it says: it does not go before the user's hooks.
+        Self::read(map, Self { id, layer: DIRECTIVE_LAYER, origin: Origin::Directive, ..Self::empty() })
+    }
+
+    fn empty() -> Self {
+        Self {
+            id: String::new(),
+            event: String::new(),
+            layer: 0,
+            kind: Kind::Control,
+            origin: Origin::System,
+            condition: Value::Null,
+            actions: Vec::new(),
+            position: Position::Before,
+            wrap: false,
+            description: String::new(),
+            grants: Vec::new(),
+        }
+    }
+
+    /// Fills in what is written the same way everywhere.
+    fn read(map: &Map<String, Value>, start: Self) -> Result<Self, String> {
+        let fail = |message: String| Err(format!("hook `{}`: {message}", one_line(&start.id)));
+        let text = |key: &str| map.get(key).and_then(Value::as_str);
+        let event = match text("event") {
+            Some(event) if EVENTS.contains(&event) => event.to_owned(),
+            Some(event) => {
+                return fail(format!(
+                    "there is no event `{}`; there are {}",
+                    one_line(event),
+                    EVENTS.join(", ")
+                ));
+            }
+            None => return fail("it names no `event`".to_owned()),
+        };
+        let condition = map.get("condition").cloned().unwrap_or(Value::Null);
+        if let Err(error) = Condition::compile(&condition) {
+            return fail(error.to_string());
+        }
+        let actions: Vec<Value> = match (map.get("action"), map.get("actions")) {
+            (Some(action), None) => vec![action.clone()],
+            (None, Some(Value::Array(actions))) if !actions.is_empty() => actions.clone(),
+            _ => return fail("it has one `action`, or a list of `actions`".to_owned()),
+        };
+        for action in &actions {
+            let primary = action.get("primary").and_then(Value::as_str).unwrap_or_default();
+            if !PRIMARIES.contains(&primary) {
+                return fail(format!(
+                    "there is no action `{}`; there are {}",
+                    one_line(primary),
+                    PRIMARIES.join(", ")
+                ));
+            }
+        }
+        let position = match text("position") {
+            None | Some("before") => Position::Before,
+            Some("after") => Position::After,
+            Some(other) => return fail(format!("position is before or after, not `{}`", one_line(other))),
+        };
+        let wrap = match map.get("wrap") {
+            None => false,
+            Some(Value::Bool(wrap)) => *wrap,
+            Some(Value::String(word)) if word == "true" || word == "false" => word == "true",
+            Some(_) => return fail("wrap is true or false".to_owned()),
+        };
+        let description = text("description").unwrap_or_default().to_owned();
+        Ok(Self { event, condition, actions, position, wrap, description, ..start })
+    }
+}
+
+/// All hooks of a thread, in order, ready to be asked.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Hook>", into = "Vec<Hook>")]
+pub struct Hooks {
+    hooks: Vec<Hook>,
+    conditions: Vec<Condition>,
+}
+
+impl PartialEq for Hooks {
+    fn eq(&self, other: &Self) -> bool {
+        self.hooks == other.hooks
+    }
+}
+
+impl From<Hooks> for Vec<Hook> {
+    fn from(hooks: Hooks) -> Self {
+        hooks.hooks
+    }
+}
+
+impl TryFrom<Vec<Hook>> for Hooks {
+    type Error = String;
+
+    fn try_from(hooks: Vec<Hook>) -> Result<Self, String> {
+        let compile = |hook: &Hook| {
+            Condition::compile(&hook.condition)
+                .map_err(|error| format!("hook `{}`: {error}", one_line(&hook.id)))
+        };
+        let conditions = hooks.iter().map(compile).collect::<Result<_, _>>()?;
+        Ok(Self { hooks, conditions })
+    }
+}
+
+impl Hooks {
+    /// The hooks of the config and of a directive (its parsed field `hooks`), ordered by layer; within a layer the
+    /// user's come first, then the directive's, then the rest as written.
+    ///
+    /// # Errors
+    /// When a hook of the directive names no event or action that there is.
+    pub fn merged(config: &[Hook], directive: Option<&Value>) -> Result<Self, String> {
+        let written = directive.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let of_directive =
+            written.iter().enumerate().map(|(at, hook)| Hook::from_directive(hook, at)).collect::<Vec<_>>();
+        let wrong: Vec<&str> =
+            of_directive.iter().filter_map(|hook| hook.as_ref().err()).map(String::as_str).collect();
+        if !wrong.is_empty() {
+            return Err(wrong.join("; "));
+        }
+        let mut hooks: Vec<Hook> = of_directive.into_iter().flatten().chain(config.iter().cloned()).collect();
+        let rank = |origin: Origin| match origin {
+            Origin::User => 0,
+            Origin::Directive => 1,
+            Origin::System | Origin::Project => 2,
+        };
+        hooks.sort_by_key(|hook| (hook.layer, rank(hook.origin)));
+        Self::try_from(hooks)
+    }
+
+    /// The hooks in order.
+    #[must_use]
+    pub fn all(&self) -> &[Hook] {
+        &self.hooks
+    }
+
+    /// The hook at an index that [`Hooks::matching`] gave.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<&Hook> {
+        self.hooks.get(at)
+    }
+
+    /// The hooks without those that a directive suppresses: by id, or by the full id of an item they act on.
+    #[must_use]
+    pub fn without(self, suppressed: &[String]) -> Self {
+        let is_kept = |hook: &Hook| {
+            let acts_on = |id: &String| {
+                hook.actions.iter().any(|action| action.get("item_id").and_then(Value::as_str) == Some(id))
+            };
+            hook.kind == Kind::Infra || !suppressed.iter().any(|id| *id == hook.id || acts_on(id))
+        };
+        let (hooks, conditions) =
+            self.hooks.into_iter().zip(self.conditions).filter(|(hook, _)| is_kept(hook)).unzip();
+        Self { hooks, conditions }
+    }
+
+    /// The hooks that an event sets off, with what each of them does: `${…}` in the params of its actions is filled in
+    /// from the context, and nothing else is. The context is there as `event` too.
+    #[must_use]
+    pub fn matching(&self, event: &str, context: &Value) -> Vec<(usize, Vec<Value>)> {
+        let waiting = || (0..self.hooks.len()).filter(|at| self.hooks[*at].event == event);
+        if waiting().next().is_none() {
+            return Vec::new();
+        }
+        let mut known = context.clone();
+        if let Value::Object(map) = &mut known
+            && !map.contains_key("event")
+        {
+            map.insert("event".to_owned(), context.clone());
+        }
+        waiting()
+            .filter(|at| self.conditions[*at].matches(&known))
+            .map(|at| {
+                let actions = self.hooks[at].actions.iter().map(|action| filled(action, &known)).collect();
+                (at, actions)
+            })
+            .collect()
+    }
+}
+
+/// An action with its params filled in.
+fn filled(action: &Value, context: &Value) -> Value {
+    let mut action = action.clone();
+    if let Some(params) = action.get_mut("params") {
+        *params = interpolate(params, context);
+    }
+    action
+}
+
+#[cfg(test)]
+mod tests;

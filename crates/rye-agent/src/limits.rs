@@ -1,0 +1,227 @@
+//! How much a thread may use.
+//!
+//! Resolution: defaults of `resilience.yaml`, then the directive's `<limits>`, then the caller's overrides, then capped by
+//! the parent. A limit that is absent is none: `null` says so.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::cost::Cost;
+use crate::money::Nanos;
+
+/// The names of limits, as files and people write them.
+pub const NAMES: [&str; 6] = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
+
+/// How much a thread may use; `None` is as much as it likes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Answers of the model.
+    pub turns: Option<u64>,
+    /// Tokens in and out together, over the whole thread.
+    pub tokens: Option<u64>,
+    /// Money, children included.
+    pub spend: Option<Nanos>,
+    /// Children it may start itself.
+    pub spawns: Option<u64>,
+    /// Levels of children below it.
+    pub depth: Option<u64>,
+    /// Seconds at work.
+    pub duration_seconds: Option<u64>,
+}
+
+/// A limit that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LimitError(pub String);
+
+/// A limit that is reached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reached {
+    /// `turns_exceeded`, ….
+    pub limit_code: String,
+    /// What is used.
+    pub current_value: Value,
+    /// What is allowed.
+    pub current_max: Value,
+}
+
+impl Reached {
+    /// Of the limit `name`.
+    #[must_use]
+    pub fn new(name: &str, current_value: Value, current_max: Value) -> Self {
+        Self { limit_code: format!("{name}_exceeded"), current_value, current_max }
+    }
+
+    /// The limit's name: `turns`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.limit_code.strip_suffix("_exceeded").unwrap_or(&self.limit_code)
+    }
+}
+
+impl Limits {
+    /// These limits with `over` on top: what it names counts, `null` lifts a limit, the rest stays.
+    ///
+    /// # Errors
+    /// When a name is unknown or a value is none, all of them named.
+    pub fn with(mut self, over: &Map<String, Value>) -> Result<Self, LimitError> {
+        let mut wrong = Vec::new();
+        for (written, value) in over {
+            // The older spelling; the reader of directives warns of it.
+            let name = written.strip_prefix("max_").unwrap_or(written);
+            if name == "spend_currency" {
+                if value.as_str() != Some("USD") {
+                    wrong.push(format!("spend_currency {value}: only USD is counted"));
+                }
+                continue;
+            }
+            if let Err(message) = self.set(name, value) {
+                wrong.push(message);
+            }
+        }
+        if wrong.is_empty() { Ok(self) } else { Err(LimitError(wrong.join("; "))) }
+    }
+
+    fn set(&mut self, name: &str, value: &Value) -> Result<(), String> {
+        if name == "spend" {
+            self.spend = match value {
+                Value::Null => None,
+                _ => Some(Nanos::from_value(value).ok_or_else(|| {
+                    format!("spend {value} is no amount of dollars with at most nine places")
+                })?),
+            };
+            return Ok(());
+        }
+        let place = match name {
+            "turns" => &mut self.turns,
+            "tokens" => &mut self.tokens,
+            "spawns" => &mut self.spawns,
+            "depth" => &mut self.depth,
+            "duration_seconds" => &mut self.duration_seconds,
+            _ => {
+                let name = rye_item::text::one_line(name);
+                return Err(format!("unknown limit `{name}`; there are {}", NAMES.join(", ")));
+            }
+        };
+        *place = match value {
+            Value::Null => None,
+            _ => Some(whole(value).ok_or_else(|| format!("{name} {value} is no whole number"))?),
+        };
+        Ok(())
+    }
+
+    /// No more than `bounds` has.
+    #[must_use]
+    pub fn within(self, bounds: &Self) -> Self {
+        let depth = least(self.depth, bounds.depth);
+        Self { depth, ..self.capped_by(bounds) }
+    }
+
+    /// The limits of a child: no more than its parent has, and one level less.
+    #[must_use]
+    pub fn capped_by(self, parent: &Self) -> Self {
+        Self {
+            turns: least(self.turns, parent.turns),
+            tokens: least(self.tokens, parent.tokens),
+            spend: least(self.spend, parent.spend),
+            spawns: least(self.spawns, parent.spawns),
+            depth: least(self.depth, parent.depth.map(|depth| depth.saturating_sub(1))),
+            duration_seconds: least(self.duration_seconds, parent.duration_seconds),
+        }
+    }
+
+    /// The first limit that `cost` has reached.
+    #[must_use]
+    pub fn reached(&self, cost: &Cost) -> Option<Reached> {
+        let counted = |name, current: u64, most: Option<u64>| {
+            most.filter(|most| current >= *most).map(|most| Reached::new(name, json!(current), json!(most)))
+        };
+        counted("turns", cost.turns, self.turns)
+            .or_else(|| counted("tokens", cost.tokens(), self.tokens))
+            .or_else(|| {
+                let most = self.spend.filter(|most| cost.spend >= *most)?;
+                Some(Reached::new("spend", json!(cost.spend.dollars()), json!(most.dollars())))
+            })
+            .or_else(|| counted("duration_seconds", cost.elapsed_ms / 1000, self.duration_seconds))
+    }
+
+    /// As hooks, transcripts and answers show them: spend in dollars, absent limits left out.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let mut map = Map::new();
+        let mut put = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                map.insert(name.to_owned(), value);
+            }
+        };
+        put("turns", self.turns.map(Value::from));
+        put("tokens", self.tokens.map(Value::from));
+        put("spend", self.spend.map(|spend| json!(spend.dollars())));
+        put("spawns", self.spawns.map(Value::from));
+        put("depth", self.depth.map(Value::from));
+        put("duration_seconds", self.duration_seconds.map(Value::from));
+        Value::Object(map)
+    }
+}
+
+fn least<T: Ord>(own: Option<T>, parents: Option<T>) -> Option<T> {
+    match (own, parents) {
+        (Some(own), Some(parents)) => Some(own.min(parents)),
+        (own, parents) => own.or(parents),
+    }
+}
+
+/// A whole number, also where a directive or a command line wrote it as text.
+fn whole(value: &Value) -> Option<u64> {
+    let number = match value {
+        Value::String(text) => text.trim().parse().ok()?,
+        Value::Number(number) => number.as_u64()?,
+        _ => return None,
+    };
+    (number <= i64::MAX.unsigned_abs()).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::Limits;
+    use crate::cost::Cost;
+    use crate::money::Nanos;
+
+    fn limits(value: &Value) -> Limits {
+        Limits::default().with(value.as_object().expect("an object")).expect("limits")
+    }
+
+    #[test]
+    fn overrides_replace_lift_and_are_refused_together() {
+        let base = limits(&json!({"turns": 25, "spend": 1.0, "spend_currency": "USD"}));
+        let over = json!({"max_turns": "5", "spend": null});
+        let result = base.with(over.as_object().expect("an object")).expect("limits");
+        assert_eq!((result.turns, result.spend), (Some(5), None));
+        let wrong = json!({"turn": 1, "tokens": -1, "spend": "much", "spend_currency": "EUR"});
+        let message = base.with(wrong.as_object().expect("an object")).expect_err("refused").to_string();
+        for part in ["unknown limit `turn`", "tokens -1", "spend \"much\"", "only USD"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_child_has_no_more_than_its_parent_and_one_level_less() {
+        let parent = limits(&json!({"turns": 5, "depth": 2, "spend": 0.5}));
+        let child = limits(&json!({"turns": 25, "tokens": 10, "depth": 10})).capped_by(&parent);
+        assert_eq!((child.turns, child.tokens, child.depth), (Some(5), Some(10), Some(1)));
+        assert_eq!(child.spend, Some(Nanos(500_000_000)));
+    }
+
+    #[test]
+    fn each_limit_is_reached_when_it_is_used_up() {
+        let used = Cost { turns: 2, input_tokens: 6, output_tokens: 4, spend: Nanos(5), elapsed_ms: 3999 };
+        let first = |value: Value| limits(&value).reached(&used).map(|reached| reached.limit_code);
+        assert_eq!(first(json!({"turns": 2})).as_deref(), Some("turns_exceeded"));
+        assert_eq!(first(json!({"turns": 3, "tokens": 10})).as_deref(), Some("tokens_exceeded"));
+        assert_eq!(first(json!({"spend": "0.000000005"})).as_deref(), Some("spend_exceeded"));
+        assert_eq!(first(json!({"duration_seconds": 3})).as_deref(), Some("duration_seconds_exceeded"));
+        assert_eq!(first(json!({"turns": 3, "tokens": 11, "spend": 1, "duration_seconds": 4})), None);
+    }
+}

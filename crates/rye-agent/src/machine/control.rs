@@ -1,0 +1,74 @@
+//! What a hook's action means for the thread: only what `internal/control` answers, or says it answered, steers.
+
+use serde_json::Value;
+
+/// The item whose answers steer.
+pub(super) const CONTROL: &str = "rye/agent/threads/internal/control";
+
+/// What a hook wants of the thread.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Control {
+    /// Ask the model again.
+    Retry,
+    /// End badly.
+    Fail(String),
+    /// End as cancelled.
+    Abort(String),
+    /// Stop, to go on later.
+    Suspend(String),
+    /// Stop until a person allows more.
+    Escalate(Value),
+}
+
+impl Control {
+    /// Reads the envelope of a call of `internal/control`; `continue` and `skip` give nothing.
+    pub(super) fn read(envelope: &Value) -> Option<Self> {
+        let data = envelope.get("data").filter(|data| data.is_object())?;
+        let is = |key: &str| data.get(key).and_then(Value::as_bool) == Some(true);
+        let error = data.get("error").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if data.get("action").and_then(Value::as_str) == Some("retry") {
+            return Some(Self::Retry);
+        }
+        if data.get("success").and_then(Value::as_bool) != Some(false) {
+            return None;
+        }
+        Some(if is("aborted") {
+            Self::Abort(error)
+        } else if is("escalated") {
+            Self::Escalate(data.get("escalation").cloned().unwrap_or_default())
+        } else if is("suspended") {
+            Self::Suspend(error)
+        } else {
+            Self::Fail(error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::Control;
+
+    fn read(data: &Value) -> Option<Control> {
+        Control::read(&json!({"status": "error", "data": data}))
+    }
+
+    #[test]
+    fn only_the_shapes_of_control_steer() {
+        assert_eq!(read(&json!({"action": "retry"})), Some(Control::Retry));
+        assert_eq!(read(&json!({"success": false, "error": "no"})), Some(Control::Fail("no".into())));
+        let abort = json!({"success": false, "aborted": true, "error": "Aborted by hook"});
+        assert_eq!(read(&abort), Some(Control::Abort("Aborted by hook".into())));
+        let suspend = json!({"success": false, "suspended": true, "error": "wait"});
+        assert_eq!(read(&suspend), Some(Control::Suspend("wait".into())));
+        let escalation = json!({"limit_type": "turns_exceeded", "current_value": 5});
+        let escalate =
+            json!({"success": false, "suspended": true, "escalated": true, "escalation": escalation});
+        assert_eq!(read(&escalate), Some(Control::Escalate(escalation)));
+        assert_eq!(read(&Value::Null), None);
+        assert_eq!(read(&json!({"success": true, "event_type": "x", "emitted": true})), None);
+        assert_eq!(Control::read(&json!({"status": "error", "error": "it broke"})), None);
+    }
+}

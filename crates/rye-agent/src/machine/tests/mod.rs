@@ -1,0 +1,6 @@
+//! The machine by itself: each test plays the world.
+
+mod keys;
+mod laws;
+mod rows;
+mod world;

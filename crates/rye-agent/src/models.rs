@@ -1,0 +1,355 @@
+//! Which model is asked: provider items, what is wanted, and which keys are at hand.
+//!
+//! Wanted is what the caller says, else the directive's model, else its tier, else `general`. A provider counts when its
+//! key is set, or when it is named. Nothing named and no key set: the offline provider answers, at no cost.
+
+use std::collections::BTreeMap;
+
+use rye_engine::{Code, Error, Result};
+use rye_item::text::one_line;
+use rye_item::{ItemId, ItemRef, ItemType};
+use rye_model::provider_file::Pricing;
+use rye_model::{Price, ProviderFile};
+use rye_space::{Located, Workspace};
+use rye_trust::{Subject, verify};
+
+use crate::config::Agent;
+
+/// Where provider items live.
+pub const FOLDER: &str = "rye/agent/providers";
+/// The provider that asks nobody.
+pub const OFFLINE: &str = "offline";
+/// The tier of who says nothing.
+const GENERAL: &str = "general";
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted<'a> {
+    /// A model or tier, as the caller says it.
+    pub model: Option<&'a str>,
+    /// A provider, as the caller says it.
+    pub provider: Option<&'a str>,
+    /// The directive's model.
+    pub directive_model: Option<&'a str>,
+    /// The directive's tier.
+    pub directive_tier: Option<&'a str>,
+    /// The directive's provider.
+    pub directive_provider: Option<&'a str>,
+    /// Whether money is limited: then what has no price is refused.
+    pub is_spend_limited: bool,
+}
+
+/// The model that will be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// The provider's name: the last part of its id.
+    pub provider_id: String,
+    /// The model.
+    pub model: String,
+    /// The provider's file.
+    pub file: ProviderFile,
+    /// What it costs; `None` where nobody is charged, or nobody knows and money is not limited.
+    pub price: Option<Price>,
+    /// How many tokens it can look at.
+    pub context_window: u64,
+    /// How many tokens one answer may have.
+    pub max_output_tokens: u64,
+}
+
+/// A provider, by the item that wins.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    /// The item.
+    pub id: ItemId,
+    /// Its file, or why it does not count.
+    pub file: std::result::Result<ProviderFile, Error>,
+    /// The file of a farther space that this one hides though it does not count.
+    hidden: Option<ProviderFile>,
+}
+
+impl Provider {
+    /// Its name: the last part of its id.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.id.name()
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        let id = self.id.as_str();
+        name == self.name() || id == name || id.strip_suffix(name).is_some_and(|front| front.ends_with('/'))
+    }
+
+    fn is_configured(&self, model: Option<&str>, environment: &BTreeMap<String, String>) -> bool {
+        self.file.as_ref().is_ok_and(|file| is_configured(file, model, environment))
+    }
+}
+
+/// Whether the key of a provider is set.
+fn is_configured(file: &ProviderFile, model: Option<&str>, environment: &BTreeMap<String, String>) -> bool {
+    let model = model.or_else(|| file.tiers().values().next().map(String::as_str)).unwrap_or_default();
+    file.needs_key(model) && file.missing_variable(model, environment).is_none()
+}
+
+/// All providers, by id; of several files of one id, the one of the nearest space.
+#[derive(Clone, Debug)]
+pub struct Providers(Vec<Provider>);
+
+impl Providers {
+    /// Finds and verifies the provider items of a workspace. What is wrong with a file is kept with its provider: it matters
+    /// when that one is asked for.
+    #[must_use]
+    pub fn find(workspace: &Workspace) -> Self {
+        let mut ids: Vec<ItemId> = Vec::new();
+        for space in workspace.spaces.order() {
+            let folder = workspace.spaces.folder(&space);
+            if folder.is_some_and(|folder| !folder.join("tools").join(FOLDER).is_dir()) {
+                continue;
+            }
+            for entry in workspace.spaces.walk(&space, &[ItemType::Tool]).entries {
+                let is_data = [".yaml", ".yml"].contains(&entry.extension.as_str());
+                if is_data && entry.item.id.is_within(FOLDER) && !ids.contains(&entry.item.id) {
+                    ids.push(entry.item.id);
+                }
+            }
+        }
+        ids.sort_by(|left, right| left.as_str().cmp(right.as_str()));
+        Self(ids.into_iter().map(|id| provider(workspace, id)).collect())
+    }
+
+    /// The providers.
+    pub fn iter(&self) -> impl Iterator<Item = &Provider> {
+        self.0.iter()
+    }
+
+    /// Chooses provider and model. `environment` holds the variables that keys are looked up in.
+    ///
+    /// # Errors
+    /// When a name is unknown or means several, a key is missing, a file does not count, or money is limited and the
+    /// price is not known.
+    pub fn choose(
+        &self,
+        wanted: &Wanted<'_>,
+        agent: &Agent,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Chosen> {
+        let asked = wanted.model.or(wanted.directive_model).or(wanted.directive_tier).unwrap_or(GENERAL);
+        let mapped = agent.tier_mapping.get(asked).map(String::as_str);
+        let (model, is_model) = (mapped.unwrap_or(asked), mapped.is_some() || self.is_model(asked));
+        let named = wanted.provider.or(wanted.directive_provider);
+        if let Some(name) = named {
+            return self.of_provider(self.named(name)?, model, is_model, wanted, agent, environment);
+        }
+        let owners: Vec<&Provider> = self.0.iter().filter(|provider| provider.serves(model)).collect();
+        let preferred = agent.default_provider.as_deref().map(|name| self.named(name)).transpose()?;
+        if let Some(preferred) = preferred {
+            // A model that only others serve is theirs; anything else is the preferred one's.
+            let is_theirs = is_model && !preferred.serves(model) && !owners.is_empty();
+            if !is_theirs {
+                return self.of_provider(preferred, model, is_model, wanted, agent, environment);
+            }
+        }
+        self.refuse_shadowing(environment)?;
+        let ready: Vec<&Provider> = owners
+            .iter()
+            .copied()
+            .filter(|provider| provider.is_configured(Some(provider.model_for(model)), environment))
+            .collect();
+        match ready.as_slice() {
+            [one] => self.of_provider(one, model, is_model, wanted, agent, environment),
+            [] => {
+                let is_nobody_configured =
+                    !self.0.iter().any(|provider| provider.is_configured(None, environment));
+                // The caller's own word for a model is a wish that offline cannot fill.
+                let asks_for_model = wanted.model.is_some() && is_model;
+                let is_known = is_model || self.is_tier(asked) || wanted.model.is_none();
+                if is_nobody_configured && is_known && !asks_for_model && preferred.is_none() {
+                    return self.of_provider(self.named(OFFLINE)?, OFFLINE, true, wanted, agent, environment);
+                }
+                Err(self.unserved(model, &owners, environment))
+            }
+            several => Err(ambiguous(model, several)),
+        }
+    }
+
+    fn named(&self, name: &str) -> Result<&Provider> {
+        let found: Vec<&Provider> = self.0.iter().filter(|provider| provider.is_called(name)).collect();
+        match found.as_slice() {
+            [one] => Ok(one),
+            [] => {
+                let known: Vec<&str> = self.0.iter().map(Provider::name).collect();
+                Err(Error::new(Code::ModelNotFound, format!("there is no provider `{}`", one_line(name)))
+                    .hint(format!("there are {}", known.join(", ")))
+                    .hint("rye search providers --type tool"))
+            }
+            several => {
+                let ids: Vec<String> = several.iter().map(|provider| provider.id.to_string()).collect();
+                Err(Error::new(
+                    Code::ModelAmbiguous,
+                    format!("`{}` is {}", one_line(name), ids.join(" and ")),
+                )
+                .hint("name it by its whole id"))
+            }
+        }
+    }
+
+    /// Of one provider that was named or is the only one.
+    fn of_provider(
+        &self,
+        provider: &Provider,
+        model: &str,
+        is_model: bool,
+        wanted: &Wanted<'_>,
+        agent: &Agent,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Chosen> {
+        let file = provider.file.as_ref().map_err(Clone::clone)?;
+        let name = provider.name();
+        let model = match file.tiers().get(model) {
+            Some(mapped) => mapped.as_str(),
+            // A named provider may serve models that its file does not list.
+            None if is_model || !self.is_tier(model) => model,
+            None => {
+                let tiers: Vec<&str> = file.tiers().keys().map(String::as_str).collect();
+                return Err(Error::new(
+                    Code::ModelNotFound,
+                    format!("`{name}` has no model for the tier `{}`", one_line(model)),
+                )
+                .hint(format!("its tiers are: {}", tiers.join(", ")))
+                .hint("name a model: --model NAME"));
+            }
+        };
+        if let Some(variable) = file.missing_variable(model, environment) {
+            return Err(key_missing(name, &variable));
+        }
+        let price = match file.pricing(model) {
+            Pricing::Known(price) => Some(price),
+            Pricing::Unpriced => None,
+            Pricing::Unknown if wanted.is_spend_limited => {
+                let model = one_line(model);
+                return Err(Error::new(
+                    Code::PriceUnknown,
+                    format!("nobody knows what `{model}` costs, and spend is limited"),
+                )
+                .hint(format!("write its price into your own copy: rye load tool {} --to user", provider.id))
+                .hint("or `priced: false` there, if nobody is charged; or lift the limit: --spend none"));
+            }
+            Pricing::Unknown => None,
+        };
+        Ok(Chosen {
+            provider_id: name.to_owned(),
+            model: model.to_owned(),
+            price,
+            context_window: file.context_window(model),
+            max_output_tokens: file.max_output_tokens(model).min(agent.max_output_tokens),
+            file: file.clone(),
+        })
+    }
+
+    fn is_tier(&self, word: &str) -> bool {
+        self.files().any(|file| file.tiers().contains_key(word))
+    }
+
+    fn is_model(&self, word: &str) -> bool {
+        !self.is_tier(word) && self.0.iter().any(|provider| provider.serves(word))
+    }
+
+    fn files(&self) -> impl Iterator<Item = &ProviderFile> {
+        self.0.iter().filter_map(|provider| provider.file.as_ref().ok())
+    }
+
+    /// A file that does not count must not quietly take away the provider that it hides.
+    fn refuse_shadowing(&self, environment: &BTreeMap<String, String>) -> Result<()> {
+        let is_hiding = |provider: &&Provider| {
+            provider.hidden.as_ref().is_some_and(|hidden| is_configured(hidden, None, environment))
+        };
+        match self.0.iter().find(is_hiding).map(|provider| &provider.file) {
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok(_)) | None => Ok(()),
+        }
+    }
+
+    fn unserved(&self, model: &str, owners: &[&Provider], environment: &BTreeMap<String, String>) -> Error {
+        for owner in owners {
+            let Ok(file) = &owner.file else { continue };
+            if let Some(variable) = file.missing_variable(owner.model_for(model), environment) {
+                return key_missing(owner.name(), &variable);
+            }
+        }
+        if let [owner, ..] = owners {
+            let message = format!("`{}` is asked only when it is named", owner.name());
+            return Error::new(Code::ModelNotFound, message).hint(format!("--provider {}", owner.name()));
+        }
+        let mut tiers: Vec<&str> =
+            self.files().flat_map(|file| file.tiers().keys().map(String::as_str)).collect();
+        tiers.sort_unstable();
+        tiers.dedup();
+        Error::new(Code::ModelNotFound, format!("no provider knows the model or tier `{}`", one_line(model)))
+            .hint(format!("tiers are: {}", tiers.join(", ")))
+            .hint("a model that no file lists needs its provider's name: --provider NAME --model NAME")
+    }
+}
+
+impl Provider {
+    /// Whether its file lists the model, or has one for the tier.
+    fn serves(&self, model: &str) -> bool {
+        self.file.as_ref().is_ok_and(|file| {
+            file.tiers().iter().any(|(tier, own)| tier == model || own == model)
+                || file.priced_models().any(|own| own == model)
+        }) && self.name() != OFFLINE
+    }
+
+    /// The model that a tier means here; a model means itself.
+    fn model_for<'a>(&'a self, model: &'a str) -> &'a str {
+        let tiers = self.file.as_ref().ok().map(ProviderFile::tiers);
+        tiers.and_then(|tiers| tiers.get(model)).map_or(model, String::as_str)
+    }
+}
+
+fn provider(workspace: &Workspace, id: ItemId) -> Provider {
+    let item = ItemRef::new(ItemType::Tool, id.clone());
+    let file = workspace
+        .spaces
+        .locate(&item, None)
+        .map_err(Error::from)
+        .and_then(|located| read(workspace, &item, located));
+    let hidden = match &file {
+        Ok(_) => None,
+        Err(_) => {
+            let farther = workspace.spaces.places(&item).into_iter().filter(|place| place.is_found).skip(1);
+            farther
+                .filter_map(|place| workspace.spaces.read(&item, &place).ok())
+                .find_map(|located| read(workspace, &item, located).ok())
+        }
+    };
+    Provider { id, file, hidden }
+}
+
+fn read(workspace: &Workspace, item: &ItemRef, located: Located) -> Result<ProviderFile> {
+    let verified = verify(located, &workspace.keys).map_err(|refusal| {
+        Error::refused(item, refusal.subject.space(), &refusal.subject.path, &refusal.report)
+    })?;
+    ProviderFile::read(&verified.parsed().fields).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        Error::new(Code::ProviderInvalid, format!("{item} is no provider: {}", lines.join("; ")))
+            .of(item)
+            .detail("path", verified.path.display().to_string())
+            .hint(format!("correct {} and sign it again", verified.path.display()))
+    })
+}
+
+fn key_missing(provider: &str, variable: &str) -> Error {
+    Error::new(Code::ProviderKeyMissing, format!("`{provider}` needs the environment variable `{variable}`"))
+        .hint(format!("export {variable}=…"))
+        .hint("or run without a model: --provider offline")
+}
+
+fn ambiguous(model: &str, providers: &[&Provider]) -> Error {
+    let names: Vec<&str> = providers.iter().map(|provider| provider.name()).collect();
+    let message = format!("`{}` is served by {}", one_line(model), names.join(" and "));
+    Error::new(Code::ModelAmbiguous, message)
+        .hint(format!("choose one: --provider {}", names.first().unwrap_or(&"NAME")))
+        .hint("or for good: `provider: {default: NAME}` in ~/.ai/config/agent/agent.yaml")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Money: whole nano-dollars. Decimals exist only at the edge, where people and files write them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// An amount in nano-dollars (a billionth of a dollar).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Nanos(pub u64);
+
+/// Decimal places of an amount.
+const PLACES: usize = 9;
+const ONE_DOLLAR: u64 = 1_000_000_000;
+
+impl Nanos {
+    /// The most the ledger can hold: SQLite's integers are signed.
+    pub const MOST: Self = Self(i64::MAX.unsigned_abs());
+
+    /// Reads dollars as a person or a file writes them: `1`, `0.25`, `1.5e-3`. Nothing is rounded: what has more than nine
+    /// places, is negative or too large is no amount.
+    #[must_use]
+    pub fn from_dollars(text: &str) -> Option<Self> {
+        let (digits, exponent) = match text.split_once(['e', 'E']) {
+            Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+            None => (text, 0),
+        };
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let all: String = format!("{whole}{fraction}");
+        if all.is_empty() || all.len() > 40 || !all.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let shift = i32::try_from(PLACES).ok()? + exponent - i32::try_from(fraction.len()).ok()?;
+        let digits = all.trim_start_matches('0');
+        if digits.is_empty() {
+            return Some(Self(0));
+        }
+        let digits = if shift < 0 {
+            let cut = digits.len().checked_sub(usize::try_from(-shift).ok()?)?;
+            let (kept, lost) = digits.split_at(cut);
+            if lost.bytes().any(|byte| byte != b'0') {
+                return None;
+            }
+            kept.to_owned()
+        } else if shift > 30 {
+            return None;
+        } else {
+            format!("{digits}{}", "0".repeat(usize::try_from(shift).ok()?))
+        };
+        let amount: u64 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+        Some(Self(amount)).filter(|amount| *amount <= Self::MOST)
+    }
+
+    /// Reads dollars from a JSON number or text.
+    #[must_use]
+    pub fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Number(number) => Self::from_dollars(&number.to_string()),
+            Value::String(text) => Self::from_dollars(text.trim()),
+            _ => None,
+        }
+    }
+
+    /// Dollars, for JSON that others read.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "the edge: nothing is computed from it")]
+    pub fn dollars(self) -> f64 {
+        self.0 as f64 / ONE_DOLLAR as f64
+    }
+
+    /// Dollars as a decimal, every place of them: `1.250000000`.
+    #[must_use]
+    pub fn plain_dollars(self) -> String {
+        format!("{}.{:09}", self.0 / ONE_DOLLAR, self.0 % ONE_DOLLAR)
+    }
+
+    /// The sum, at most [`Nanos::MOST`].
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0)).min(Self::MOST)
+    }
+
+    /// The difference, at least nothing.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl fmt::Display for Nanos {
+    /// `$1.25`, `$0.000012`: all places that are not nought, at least two.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fraction = format!("{:09}", self.0 % ONE_DOLLAR);
+        let shown = fraction.trim_end_matches('0');
+        write!(formatter, "${}.{shown:0<2}", self.0 / ONE_DOLLAR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Nanos;
+
+    #[test]
+    fn dollars_are_read_exactly_or_not_at_all() {
+        let cases = [
+            ("1", Some(1_000_000_000)),
+            ("0.1", Some(100_000_000)),
+            ("1e-9", Some(1)),
+            ("1.5E-3", Some(1_500_000)),
+            ("25e0", Some(25_000_000_000)),
+            (".5", Some(500_000_000)),
+            ("0", Some(0)),
+            ("0.0000000010", Some(1)),
+            ("0.0000000001", None),
+            ("-1", None),
+            ("", None),
+            (".", None),
+            ("1e40", None),
+            ("99999999999999", None),
+            ("NaN", None),
+            ("1_0", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Nanos::from_dollars(text).map(|amount| amount.0), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_shown_with_all_their_places() {
+        let shown = [0, 1, 12_000, 1_250_000_000, 3_000_000_000].map(|nanos| Nanos(nanos).to_string());
+        assert_eq!(shown, ["$0.00", "$0.000000001", "$0.000012", "$1.25", "$3.00"]);
+    }
+}

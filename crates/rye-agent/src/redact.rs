@@ -1,0 +1,246 @@
+//! Secrets are taken out before anything is written: keys by their shape, and the values of variables that look secret.
+//!
+//! One pass, in time that grows with the text alone. What is taken out leaves its name: `[redacted:OPENAI_API_KEY]`.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use regex::Regex;
+use rye_engine::Engine;
+use serde_json::{Map, Value};
+
+/// A value shorter than this is no secret worth hiding: it would turn up everywhere.
+const SHORTEST_VALUE: usize = 8;
+/// Values beyond this many, or longer, are left to the patterns: the expression must stay small.
+const MOST_VALUES: usize = 500;
+const LONGEST_VALUE: usize = 4096;
+/// How deep JSON is looked into; below it, everything is taken out.
+const DEEPEST: usize = 128;
+
+/// Shapes of secrets, by name. `(?-u:\b)` keeps `task-…` from being read as `sk-…`.
+const SHAPES: [(&str, &str); 14] = [
+    (
+        "private-key",
+        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:[A-Za-z0-9+/=\s\\:,]|-[A-Za-z0-9])*(?:-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----)?",
+    ),
+    ("jwt", r"(?-u:\b)eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
+    ("anthropic-key", r"(?-u:\b)sk-ant-[A-Za-z0-9_-]{16,}"),
+    ("api-key", r"(?-u:\b)sk-[A-Za-z0-9_-]{20,}"),
+    ("github-token", r"(?-u:\b)(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})"),
+    ("gitlab-token", r"(?-u:\b)glpat-[A-Za-z0-9_-]{20,}"),
+    ("aws-key", r"(?-u:\b)(?:AKIA|ASIA)[0-9A-Z]{16}(?-u:\b)"),
+    ("aws-secret", r#"(?i:aws_secret_access_key)["']?\s{0,4}[=:]\s{0,4}["']?[A-Za-z0-9/+=]{40}"#),
+    ("google-key", r"(?-u:\b)(?:AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,})"),
+    ("slack-token", r"(?-u:\b)xox[abeprs]-[A-Za-z0-9-]{10,}"),
+    ("payment-key", r"(?-u:\b)[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
+    (
+        "service-key",
+        r"(?-u:\b)(?:npm_[A-Za-z0-9]{36}|hf_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{30,}|xai-[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{40,})",
+    ),
+    ("bearer", r"(?-u:\b)(?i:bearer)\s{1,4}[A-Za-z0-9._~+/=-]{16,}"),
+    (
+        "authorization",
+        r#"(?-u:\b)(?i:authorization)["']?\s{0,4}[:=]\s{0,4}["']?(?i:basic|token)\s{1,4}[A-Za-z0-9._~+/=:-]{8,}"#,
+    ),
+];
+
+/// Takes secrets out of texts.
+#[derive(Clone, Debug)]
+pub struct Redactor {
+    everything: Option<Regex>,
+    /// Compiled when the first shape is found: few texts hold any.
+    shapes: OnceLock<Vec<(&'static str, Regex)>>,
+    values: BTreeMap<String, String>,
+}
+
+impl Redactor {
+    /// Knows the default shapes, and the values in `environment` whose name `is_secret`.
+    #[must_use]
+    pub fn new(environment: &BTreeMap<String, String>, is_secret: impl Fn(&str) -> bool) -> Self {
+        let mut values = BTreeMap::new();
+        for (name, value) in environment.iter().filter(|(name, _)| is_secret(name)) {
+            let value = value.trim();
+            if (SHORTEST_VALUE..=LONGEST_VALUE).contains(&value.len()) && values.len() < MOST_VALUES {
+                values.insert(value.to_owned(), name.clone());
+            }
+        }
+        // The longest first: a value that begins with another is taken out as a whole.
+        let mut known: Vec<&String> = values.keys().collect();
+        known.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        let known = known.into_iter().map(|value| regex::escape(value));
+        let all: Vec<String> = known.chain(SHAPES.iter().map(|(_, shape)| (*shape).to_owned())).collect();
+        Self { everything: compiled(&all.join("|")), shapes: OnceLock::new(), values }
+    }
+
+    /// Knows what is around this engine's process, by the rule that keeps secrets from tools.
+    ///
+    /// # Errors
+    /// When the settings cannot be read.
+    pub fn of(engine: &Engine) -> rye_engine::Result<Self> {
+        let policy = engine.environment_policy()?;
+        Ok(Self::new(&engine.host.environment, |name| policy.is_secret(name)))
+    }
+
+    /// The text without secrets.
+    #[must_use]
+    pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match &self.everything {
+            Some(everything) => {
+                everything.replace_all(text, |found: &regex::Captures<'_>| self.mark(&found[0]))
+            }
+            // Never seen: the expression is ours, and its size is bounded. Then nothing is better than a secret.
+            None => Cow::Borrowed("[redacted]"),
+        }
+    }
+
+    fn mark(&self, found: &str) -> String {
+        let name = self.values.get(found).map(String::as_str).or_else(|| {
+            let shapes = self.shapes.get_or_init(|| {
+                SHAPES.iter().filter_map(|(name, shape)| Some((*name, compiled(shape)?))).collect()
+            });
+            shapes.iter().find(|(_, shape)| shape.is_match(found)).map(|(name, _)| *name)
+        });
+        format!("[redacted:{}]", name.unwrap_or("secret"))
+    }
+
+    /// The value without secrets in its texts; keys stay.
+    #[must_use]
+    pub fn redact_value(&self, value: &Value) -> Value {
+        self.redacted(value, 0)
+    }
+
+    /// The map without secrets in its texts; keys stay.
+    #[must_use]
+    pub fn redact_map(&self, map: &Map<String, Value>) -> Map<String, Value> {
+        map.iter().map(|(key, value)| (key.clone(), self.redacted(value, 0))).collect()
+    }
+
+    fn redacted(&self, value: &Value, depth: usize) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.redact_text(text).into_owned()),
+            Value::Array(_) | Value::Object(_) if depth > DEEPEST => Value::String("[too deep]".to_owned()),
+            Value::Array(list) => list.iter().map(|value| self.redacted(value, depth + 1)).collect(),
+            Value::Object(map) => {
+                map.iter().map(|(key, value)| (key.clone(), self.redacted(value, depth + 1))).collect()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+}
+
+fn compiled(expression: &str) -> Option<Regex> {
+    regex::RegexBuilder::new(expression).size_limit(64 << 20).dfa_size_limit(8 << 20).build().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn redactor() -> &'static Redactor {
+        static KNOWN: LazyLock<Redactor> = LazyLock::new(make);
+        &KNOWN
+    }
+
+    fn make() -> Redactor {
+        let environment = [
+            ("OPENAI_API_KEY", "sk-abcdefghijklmnopqrstuvwxyz"),
+            ("DB_PASSWORD", "correct horse"),
+            ("DB_PASSWORD_LONG", "correct horse battery"),
+            ("SHORT_TOKEN", "abc"),
+            ("ODD_SECRET", "a.b*c(d[e"),
+            ("HOME", "/home/someone"),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Redactor::new(&environment, |name| {
+            ["KEY", "PASSWORD", "TOKEN", "SECRET"].iter().any(|word| name.contains(word))
+        })
+    }
+
+    #[test]
+    fn values_of_secret_variables_leave_their_name() {
+        let redactor = redactor();
+        let text = "key=sk-abcdefghijklmnopqrstuvwxyz; correct horse battery; correct horse, abc, a.b*c(d[e /home/someone";
+        assert_eq!(
+            redactor.redact_text(text),
+            "key=[redacted:OPENAI_API_KEY]; [redacted:DB_PASSWORD_LONG]; [redacted:DB_PASSWORD], abc, \
+             [redacted:ODD_SECRET] /home/someone"
+        );
+    }
+
+    #[test]
+    fn secrets_are_known_by_their_shape() {
+        let redactor = Redactor::new(&BTreeMap::new(), |_| true);
+        let pem =
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nMIIE+/=\n-----END RSA PRIVATE KEY-----";
+        let jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N";
+        let cases = [
+            (format!("sk-ant-api03-{}", "a1-_".repeat(6)), "anthropic-key"),
+            (format!("sk-proj-{}", "b".repeat(24)), "api-key"),
+            (format!("ghp_{}", "a".repeat(36)), "github-token"),
+            (format!("github_pat_{}", "a1_".repeat(10)), "github-token"),
+            ("AKIAIOSFODNN7EXAMPLE".to_owned(), "aws-key"),
+            (format!("AWS_SECRET_ACCESS_KEY={}", "a".repeat(40)), "aws-secret"),
+            (format!("AIza{}", "a".repeat(35)), "google-key"),
+            (pem.to_owned(), "private-key"),
+            ("-----BEGIN PRIVATE KEY-----\nMIIEv".to_owned(), "private-key"),
+            (jwt.to_owned(), "jwt"),
+            ("Bearer abcdefghijklmnop1234".to_owned(), "bearer"),
+            ("Authorization: Basic dXNlcjpwYXNzd29yZA==".to_owned(), "authorization"),
+            ("xoxb-123456789012-abcdef".to_owned(), "slack-token"),
+        ];
+        for (secret, name) in cases {
+            let text = format!("before {secret}\nafter");
+            let redacted = redactor.redact_text(&text).into_owned();
+            assert!(redacted.starts_with(&format!("before [redacted:{name}]")), "{redacted}");
+            assert!(name == "private-key" || redacted.ends_with("\nafter"), "{redacted}");
+        }
+    }
+
+    #[test]
+    fn ordinary_text_stays() {
+        let redactor = redactor();
+        for text in [
+            "a task-with-a-name-that-is-rather-long-indeed",
+            "the bearer of bad news",
+            "disk-aaaaaaaaaaaaaaaaaaaaaaaaaa",
+            "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+            "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "[redacted:OPENAI_API_KEY]",
+            "",
+        ] {
+            assert_eq!(redactor.redact_text(text), text);
+        }
+    }
+
+    #[test]
+    fn values_are_redacted_everywhere_and_keys_nowhere() {
+        let value =
+            json!({"correct horse": ["correct horse", {"n": 1, "deep": "x correct horse y"}], "b": true});
+        let expected = json!({
+            "correct horse": ["[redacted:DB_PASSWORD]", {"n": 1, "deep": "x [redacted:DB_PASSWORD] y"}], "b": true
+        });
+        assert_eq!(redactor().redact_value(&value), expected);
+        let mut deep = json!("correct horse");
+        for _ in 0..1000 {
+            deep = json!([deep]);
+        }
+        assert!(!redactor().redact_value(&deep).to_string().contains("correct horse"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_secret_is_out_wherever_it_stands(before in ".{0,20}", after in ".{0,20}") {
+            let redactor = redactor();
+            let redacted = redactor.redact_text(&format!("{before}a.b*c(d[e{after}")).into_owned();
+            prop_assert!(!redacted.contains("a.b*c(d[e"), "{redacted}");
+            // What was redacted stays as it is.
+            prop_assert_eq!(redactor.redact_text(&redacted).into_owned(), redacted.clone());
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The risk of grants, judged once before a thread starts.
+//!
+//! A grant is as risky as the riskiest thing it could reach: `rye.execute.tool.*` reaches a shell whether or not it names
+//! one. A pattern of the rules that covers the whole grant says how risky it is, the most specific one first; every
+//! pattern that the grant reaches into can only raise that. No rules, no thread.
+
+use std::collections::BTreeMap;
+
+use rye_item::text::one_line;
+use serde::{Deserialize, Serialize};
+
+use crate::capability::Capabilities;
+
+/// How risky something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Risk {
+    /// It looks.
+    Safe,
+    /// It changes files of the project.
+    Write,
+    /// It can do what the user can, or vouch in the user's name.
+    Elevated,
+    /// Everything.
+    Unrestricted,
+}
+
+impl Risk {
+    /// All of them, the least first.
+    pub const ALL: [Self; 4] = [Self::Safe, Self::Write, Self::Elevated, Self::Unrestricted];
+
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::Write => "write",
+            Self::Elevated => "elevated",
+            Self::Unrestricted => "unrestricted",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|risk| risk.as_str() == word)
+    }
+}
+
+/// What a risk needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Nothing.
+    Allow,
+    /// The directive acknowledges it, or a greater one.
+    AcknowledgeRequired,
+    /// The directive acknowledges exactly it.
+    Block,
+}
+
+/// A level of risk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Level {
+    /// What it needs.
+    pub policy: Policy,
+    /// For people.
+    #[serde(default)]
+    pub description: String,
+}
+
+/// What has which risk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Classified {
+    /// How risky.
+    pub risk: Risk,
+    /// What: patterns of grants.
+    pub patterns: Vec<String>,
+    /// For people.
+    #[serde(default)]
+    pub description: String,
+}
+
+/// The rules: `capability_risk.yaml`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RiskRules {
+    /// What each risk needs.
+    pub risk_levels: BTreeMap<Risk, Level>,
+    /// What has which risk.
+    pub classifications: Vec<Classified>,
+    /// Rules that judge as well; the riskier verdict counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Box<RiskRules>>,
+}
+
+/// Why a thread may not have its grants.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RiskRefused(pub String);
+
+/// A grant that is risky and may be had all the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// The grant.
+    pub grant: String,
+    /// How risky it is.
+    pub risk: Risk,
+    /// What the rules say of it.
+    pub description: String,
+}
+
+impl RiskRules {
+    /// Whether the rules can judge anything.
+    ///
+    /// # Errors
+    /// When a level is missing, or a pattern is no grant.
+    pub fn check(&self) -> Result<(), RiskRefused> {
+        let absent: Vec<&str> = Risk::ALL
+            .iter()
+            .filter(|risk| !self.risk_levels.contains_key(risk))
+            .map(|risk| risk.as_str())
+            .collect();
+        if !absent.is_empty() {
+            return Err(RiskRefused(format!("the rules of risk say nothing of {}", absent.join(", "))));
+        }
+        if self.classifications.is_empty() {
+            return Err(RiskRefused("the rules of risk classify nothing".to_owned()));
+        }
+        for classified in &self.classifications {
+            Capabilities::parse(&classified.patterns)
+                .map_err(|error| RiskRefused(format!("the rules of risk: {error}")))?;
+        }
+        self.floor.as_ref().map_or(Ok(()), |floor| floor.check())
+    }
+
+    /// These rules and stricter ones: nothing here is less risky, or needs less, than in `floor`.
+    ///
+    /// A layer that may not be trusted to loosen (a project's) is merged like this over the one that may.
+    #[must_use]
+    pub fn at_least(mut self, floor: &Self) -> Self {
+        for (risk, level) in &floor.risk_levels {
+            let own = self.risk_levels.entry(*risk).or_insert_with(|| level.clone());
+            own.policy = own.policy.max(level.policy);
+        }
+        // Not one list: there, a more specific pattern of the layer above would overrule the floor.
+        self.floor = Some(Box::new(match self.floor.take() {
+            Some(own) => own.at_least(floor),
+            None => floor.clone(),
+        }));
+        self
+    }
+
+    /// How risky a grant is, and why. What no rule speaks of is elevated: nobody has looked at it.
+    fn judge(&self, grant: &str) -> (Risk, &str) {
+        let own = self.judge_alone(grant);
+        match self.floor.as_ref().map(|floor| floor.judge(grant)) {
+            Some(floor) if floor.0 > own.0 => floor,
+            _ => own,
+        }
+    }
+
+    fn judge_alone(&self, grant: &str) -> (Risk, &str) {
+        let Ok(granted) = Capabilities::parse([grant]) else {
+            return (Risk::Unrestricted, "it cannot be read");
+        };
+        let mut covering: Option<(usize, Risk, &str)> = None;
+        let mut reached: Option<(Risk, &str)> = None;
+        for classified in &self.classifications {
+            let Ok(patterns) = Capabilities::parse(&classified.patterns) else {
+                return (Risk::Unrestricted, "the rules of risk cannot be read");
+            };
+            let (risk, description) = (classified.risk, classified.description.as_str());
+            for pattern in patterns.iter() {
+                let specific = specificity(pattern);
+                if Capabilities::parse([pattern]).is_ok_and(|pattern| pattern.covers(grant)) {
+                    let is_better = |best: &(usize, Risk, &str)| (specific, risk) > (best.0, best.1);
+                    if covering.as_ref().is_none_or(is_better) {
+                        covering = Some((specific, risk, description));
+                    }
+                } else if granted.touches(pattern) && reached.is_none_or(|known| risk > known.0) {
+                    reached = Some((risk, description));
+                }
+            }
+        }
+        let covered = covering.map_or((Risk::Elevated, "no rule speaks of it"), |(_, risk, why)| (risk, why));
+        reached.filter(|reached| reached.0 > covered.0).unwrap_or(covered)
+    }
+
+    /// Lets a thread have these grants, or says which acknowledgements are missing, all at once.
+    ///
+    /// # Errors
+    /// When the rules cannot judge, or a risk is not acknowledged.
+    pub fn gate(
+        &self,
+        capabilities: &Capabilities,
+        acknowledged: &[Risk],
+    ) -> Result<Vec<Acknowledged>, RiskRefused> {
+        self.check()?;
+        let mut allowed = Vec::new();
+        let mut refused = Vec::new();
+        for grant in capabilities.iter() {
+            let (risk, description) = self.judge(grant);
+            let policy = self.risk_levels.get(&risk).map_or(Policy::Block, |level| level.policy);
+            let is_fine = match policy {
+                Policy::Allow => true,
+                Policy::AcknowledgeRequired => acknowledged.iter().any(|known| *known >= risk),
+                Policy::Block => acknowledged.contains(&risk),
+            };
+            if !is_fine {
+                let word = risk.as_str();
+                refused.push(format!(
+                    "Capability '{grant}' classified as '{word}' ({}). Add <acknowledge risk=\"{word}\"> to the \
+                     directive's <permissions> to explicitly allow this.",
+                    one_line(description)
+                ));
+            } else if policy != Policy::Allow {
+                let description = one_line(description);
+                allowed.push(Acknowledged { grant: grant.to_owned(), risk, description });
+            }
+        }
+        if refused.is_empty() { Ok(allowed) } else { Err(RiskRefused(refused.join("\n"))) }
+    }
+}
+
+/// More dots, more specific; of two with as many, the one without a wildcard.
+fn specificity(pattern: &str) -> usize {
+    pattern.matches('.').count() * 2 + usize::from(!pattern.contains('*'))
+}
+
+/// The risks a directive acknowledges: its `acknowledged_risks`, a list of `{"risk", "reason"}`.
+///
+/// # Errors
+/// When a word is no risk.
+pub fn acknowledged(risks: Option<&serde_json::Value>) -> Result<Vec<Risk>, RiskRefused> {
+    let list = risks.and_then(serde_json::Value::as_array).into_iter().flatten();
+    list.map(|entry| {
+        let word = entry.get("risk").and_then(serde_json::Value::as_str).unwrap_or_default();
+        Risk::parse(word).ok_or_else(|| {
+            let words = Risk::ALL.map(Risk::as_str).join(", ");
+            RiskRefused(format!("<acknowledge risk=\"{}\">: there are {words}", one_line(word)))
+        })
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests;

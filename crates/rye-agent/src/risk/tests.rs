@@ -1,0 +1,156 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn rules() -> RiskRules {
+    serde_json::from_value(json!({
+        "risk_levels": {
+            "safe": {"policy": "allow"},
+            "write": {"policy": "allow"},
+            "elevated": {"policy": "acknowledge_required", "description": "can do what you can"},
+            "unrestricted": {"policy": "block"},
+        },
+        "classifications": [
+            {"risk": "unrestricted", "patterns": ["rye.*"], "description": "everything"},
+            {"risk": "elevated", "patterns": ["rye.execute.tool.rye.bash.*"], "description": "a shell"},
+            {"risk": "elevated", "patterns": ["rye.execute.*"], "description": "any tool"},
+            {"risk": "elevated", "patterns": ["rye.sign.*"], "description": "vouches for you"},
+            {"risk": "write", "patterns": ["rye.execute.tool.rye.file-system.*"], "description": "files"},
+            {"risk": "safe", "patterns": ["rye.fetch.*", "rye.execute.knowledge.*"], "description": "looks"},
+        ],
+    }))
+    .expect("rules")
+}
+
+fn gate(grants: &[&str], risks: &[Risk]) -> Result<usize, String> {
+    let capabilities = Capabilities::parse(grants).expect("grants");
+    rules().gate(&capabilities, risks).map(|allowed| allowed.len()).map_err(|refused| refused.to_string())
+}
+
+#[test]
+fn risk_everything_is_blocked_and_allowed_with_its_own_acknowledgement() {
+    let message = gate(&["rye.*"], &[]).expect_err("refused");
+    assert_eq!(
+        message,
+        "Capability 'rye.*' classified as 'unrestricted' (everything). Add <acknowledge risk=\"unrestricted\"> to the \
+         directive's <permissions> to explicitly allow this."
+    );
+    assert!(gate(&["rye.*"], &[Risk::Elevated]).is_err(), "a lesser acknowledgement");
+    assert_eq!(gate(&["rye.*"], &[Risk::Unrestricted]), Ok(1));
+}
+
+#[test]
+fn risk_fetching_and_files_are_allowed() {
+    assert_eq!(gate(&["rye.fetch.*", "rye.load.knowledge.a", "rye.execute.knowledge.*"], &[]), Ok(0));
+    assert_eq!(
+        gate(&["rye.execute.tool.rye.file-system.*", "rye.execute.tool.rye.file-system.read"], &[]),
+        Ok(0)
+    );
+}
+
+#[test]
+fn risk_most_specific_pattern_wins() {
+    assert!(gate(&["rye.execute.tool.rye.bash"], &[]).expect_err("refused").contains("a shell"));
+    assert!(gate(&["rye.execute.tool.team.deploy"], &[]).expect_err("refused").contains("any tool"));
+    assert_eq!(gate(&["rye.execute.tool.team.deploy"], &[Risk::Elevated]), Ok(1));
+    assert_eq!(gate(&["rye.execute.tool.team.deploy"], &[Risk::Unrestricted]), Ok(1), "a greater one counts");
+}
+
+#[test]
+fn risk_is_judged_by_what_a_grant_could_reach() {
+    // Covered by nothing but `rye.*`-like rules, or reaching into a shell by a wildcard in the middle.
+    let mut narrow = rules();
+    narrow.classifications = serde_json::from_value(json!([
+        {"risk": "safe", "patterns": ["rye.execute.tool.*"]},
+        {"risk": "elevated", "patterns": ["rye.execute.tool.rye.bash.*"], "description": "a shell"},
+    ]))
+    .expect("classifications");
+    let judge = |grant: &str| narrow.judge(grant).0;
+    assert_eq!(judge("rye.execute.tool.*"), Risk::Elevated);
+    assert_eq!(judge("rye.execute.tool.rye.*"), Risk::Elevated);
+    assert_eq!(judge("rye.execute.tool.*bash"), Risk::Elevated);
+    assert_eq!(judge("rye.execute.tool.rye.b*"), Risk::Elevated);
+    assert_eq!(judge("rye.execute.tool.team.*"), Risk::Safe);
+    assert_eq!(judge("rye.execute.*"), Risk::Elevated, "covered by no rule");
+    assert_eq!(judge("rye.sign.tool.a"), Risk::Elevated, "no rule speaks of it");
+}
+
+#[test]
+fn signing_is_elevated_and_with_it_copying() {
+    assert!(gate(&["rye.fetch.*", "rye.sign.tool.a"], &[]).expect_err("refused").contains("vouches for you"));
+}
+
+#[test]
+fn rules_that_are_missing_or_broken_allow_nothing() {
+    let grants = Capabilities::parse(["rye.load.knowledge.a"]).expect("grants");
+    assert!(RiskRules::default().gate(&grants, &Risk::ALL).is_err());
+    let mut broken = rules();
+    broken.risk_levels.remove(&Risk::Safe);
+    assert!(broken.gate(&grants, &Risk::ALL).is_err());
+    let mut broken = rules();
+    broken.classifications.push(Classified {
+        risk: Risk::Safe,
+        patterns: vec!["[".to_owned()],
+        description: String::new(),
+    });
+    assert!(broken.gate(&grants, &Risk::ALL).is_err());
+    let unknown = json!({"risk_levels": {"harmless": {"policy": "allow"}}, "classifications": []});
+    assert!(serde_json::from_value::<RiskRules>(unknown).is_err());
+}
+
+#[test]
+fn a_project_cannot_lower_the_floor_of_the_system() {
+    let project: RiskRules = serde_json::from_value(json!({
+        "risk_levels": {
+            "safe": {"policy": "allow"}, "write": {"policy": "acknowledge_required"},
+            "elevated": {"policy": "allow"}, "unrestricted": {"policy": "allow"},
+        },
+        "classifications": [
+            {"risk": "safe", "patterns": ["rye.*", "rye.execute.*", "rye.execute.tool.rye.bash", "rye.execute.tool.rye.bash.*"]},
+            {"risk": "elevated", "patterns": ["rye.load.knowledge.secret.*"]},
+        ],
+    }))
+    .expect("rules");
+    let merged = project.at_least(&rules());
+    let grants = |list: &[&str]| Capabilities::parse(list).expect("grants");
+    assert!(merged.gate(&grants(&["rye.*"]), &[]).is_err());
+    assert!(merged.gate(&grants(&["rye.execute.tool.rye.bash"]), &[]).is_err());
+    assert!(merged.gate(&grants(&["rye.execute.tool.rye.bash.*"]), &[]).is_err());
+    // It may raise it.
+    assert!(merged.gate(&grants(&["rye.load.knowledge.secret.a"]), &[]).is_err());
+    assert!(merged.gate(&grants(&["rye.execute.tool.rye.file-system.read"]), &[]).is_err());
+}
+
+#[test]
+fn acknowledgements_are_words_of_the_rules() {
+    let read = |value: Value| acknowledged(Some(&value));
+    assert_eq!(read(json!([{"risk": "elevated", "reason": "x"}])), Ok(vec![Risk::Elevated]));
+    assert!(read(json!([{"risk": "all"}])).is_err());
+    assert_eq!(acknowledged(None), Ok(Vec::new()));
+}
+
+fn grant() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("rye.*".to_owned()),
+        "rye\\.(execute|load|sign)\\.(tool\\.(rye\\.((bash|file-system)\\.)?[a-c*]{1,3}|[a-c*]{1,2})|\\*)"
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_broader_grant_is_never_less_risky(wide in grant(), narrow in grant()) {
+        let rules = rules();
+        let granted = Capabilities::parse([&wide]).expect("a grant");
+        if granted.covers(&narrow) {
+            prop_assert!(rules.judge(&wide).0 >= rules.judge(&narrow).0);
+        }
+    }
+
+    #[test]
+    fn rules_over_a_floor_never_make_anything_less_risky(grant in grant(), pattern in grant(), risk in 0_usize..4) {
+        let classified = Classified { risk: Risk::ALL[risk], patterns: vec![pattern], description: String::new() };
+        let over = RiskRules { classifications: vec![classified], ..rules() };
+        prop_assert!(over.at_least(&rules()).judge(&grant).0 >= rules().judge(&grant).0);
+    }
+}

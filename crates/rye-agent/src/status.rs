@@ -1,0 +1,109 @@
+//! Where a thread stands.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a thread stands. Once ended, it stays ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Registered, not begun.
+    Created,
+    /// At work.
+    Running,
+    /// Stopped with everything kept; it can go on.
+    Suspended,
+    /// Ended well.
+    Completed,
+    /// Ended badly.
+    Error,
+    /// Ended because somebody asked.
+    Cancelled,
+    /// Ended by force.
+    Killed,
+    /// Handed over to another thread.
+    Continued,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Created,
+        Self::Running,
+        Self::Suspended,
+        Self::Completed,
+        Self::Error,
+        Self::Cancelled,
+        Self::Killed,
+        Self::Continued,
+    ];
+
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Suspended => "suspended",
+            Self::Completed => "completed",
+            Self::Error => "error",
+            Self::Cancelled => "cancelled",
+            Self::Killed => "killed",
+            Self::Continued => "continued",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+
+    /// Whether nothing can happen to it any more.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        !matches!(self, Self::Created | Self::Running | Self::Suspended)
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// Why a thread is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuspendReason {
+    /// A limit of its own.
+    Limit,
+    /// Something failed.
+    Error,
+    /// An ancestor's money or tokens.
+    Budget,
+    /// It waits for a person.
+    Approval,
+}
+
+impl SuspendReason {
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Error => "error",
+            Self::Budget => "budget",
+            Self::Approval => "approval",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Limit, Self::Error, Self::Budget, Self::Approval]
+            .into_iter()
+            .find(|reason| reason.as_str() == word)
+    }
+}

@@ -1,0 +1,181 @@
+//! Questions to people, and their answers. Both carry a code made with the user's secret: a row without it does not exist.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::StoreError;
+use super::error::integer;
+use super::secret::{Mac, is_same};
+use super::values::{Answer, Approval};
+use super::writer::Desk;
+use crate::thread_id::ThreadId;
+
+/// Questions that are open, and those that were forged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Open {
+    /// Open questions, the oldest first.
+    pub questions: Vec<Approval>,
+    /// Names of rows that nobody with the user's secret wrote.
+    pub forged: Vec<String>,
+}
+
+/// A question and its answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// The question.
+    pub question: Approval,
+    /// The answer, if there is one.
+    pub answer: Option<Answer>,
+}
+
+fn question_code(mac: &Mac, approval: &Approval, detail: &str) -> lillux::Digest {
+    let at = approval.at_ms.to_be_bytes();
+    mac.of_fields(
+        "approval 1",
+        [
+            Some(approval.id.as_bytes()),
+            Some(approval.thread.as_str().as_bytes()),
+            Some(approval.kind.as_bytes()),
+            Some(approval.what.as_bytes()),
+            Some(approval.why.as_bytes()),
+            Some(&at),
+            Some(detail.as_bytes()),
+        ],
+    )
+}
+
+/// An answer's code covers the question's: it cannot be moved to another question.
+fn answer_code(mac: &Mac, question: &[u8], answer: &str) -> lillux::Digest {
+    mac.of_fields("answer 1", [Some(question), Some(answer.as_bytes())])
+}
+
+pub(super) fn ask(desk: &Desk<'_>, approval: &Approval) -> Result<(), StoreError> {
+    let detail = approval.detail.to_string();
+    let added = desk
+        .connection
+        .prepare_cached(
+            "INSERT INTO approvals (id, thread, kind, what, why, at_ms, detail, mac)
+             SELECT ?1, thread, ?3, ?4, ?5, ?6, ?7, ?8 FROM threads WHERE thread_id = ?2",
+        )?
+        .execute(params![
+            approval.id,
+            approval.thread.as_str(),
+            approval.kind,
+            approval.what,
+            approval.why,
+            integer(approval.at_ms, "a time")?,
+            detail,
+            question_code(desk.mac, approval, &detail).as_bytes().as_slice()
+        ])
+        .map_err(|error| match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::ConstraintViolation) => {
+                let what = format!("question `{}` was asked before", rye_item::text::one_line(&approval.id));
+                StoreError::Contradiction { thread: approval.thread.clone(), what }
+            }
+            _ => error.into(),
+        })?;
+    if added == 0 { Err(StoreError::NoThread(approval.thread.clone())) } else { Ok(()) }
+}
+
+const COLUMNS: &str = "id, thread_id, kind, what, why, at_ms, detail, mac, answer, answer_mac";
+
+struct Stored {
+    id: String,
+    thread: String,
+    kind: String,
+    what: String,
+    why: String,
+    at_ms: u64,
+    detail: String,
+    mac: Vec<u8>,
+    answer: Option<String>,
+    answer_mac: Option<Vec<u8>>,
+}
+
+impl Stored {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get(0)?,
+            thread: row.get(1)?,
+            kind: row.get(2)?,
+            what: row.get(3)?,
+            why: row.get(4)?,
+            at_ms: row.get(5)?,
+            detail: row.get(6)?,
+            mac: row.get(7)?,
+            answer: row.get(8)?,
+            answer_mac: row.get(9)?,
+        })
+    }
+
+    /// What was written, or `None` when it was not written by somebody with the secret.
+    fn verified(self, mac: &Mac) -> Option<Asked> {
+        let question = Approval {
+            id: self.id,
+            thread: ThreadId::parse(&self.thread).ok()?,
+            kind: self.kind,
+            what: self.what,
+            why: self.why,
+            at_ms: self.at_ms,
+            detail: serde_json::from_str(&self.detail).ok()?,
+        };
+        if !is_same(&question_code(mac, &question, &self.detail), &self.mac) {
+            return None;
+        }
+        let answer = match (self.answer, self.answer_mac) {
+            (None, None) => None,
+            (Some(answer), Some(code)) if is_same(&answer_code(mac, &self.mac, &answer), &code) => {
+                Some(serde_json::from_str(&answer).ok()?)
+            }
+            (Some(_) | None, _) => return None,
+        };
+        Some(Asked { question, answer })
+    }
+}
+
+/// Answers a question, once.
+pub(super) fn answer(desk: &Desk<'_>, id: &str, answer: &Answer) -> Result<Approval, StoreError> {
+    let none = || StoreError::NoQuestion(rye_item::text::one_line(id));
+    let (code, asked) = stored(desk.connection, id)?
+        .map(|stored| (stored.mac.clone(), stored))
+        .and_then(|(code, stored)| Some((code, stored.verified(desk.mac)?)))
+        .ok_or_else(none)?;
+    if asked.answer.is_some() {
+        return Err(none());
+    }
+    let text = serde_json::to_string(answer).map_err(|error| StoreError::Failed(error.to_string()))?;
+    desk.connection
+        .prepare_cached("UPDATE approvals SET answer = ?2, answer_mac = ?3 WHERE id = ?1 AND answer IS NULL")?
+        .execute(params![id, text, answer_code(desk.mac, &code, &text).as_bytes().as_slice()])?;
+    Ok(asked.question)
+}
+
+fn stored(connection: &Connection, id: &str) -> Result<Option<Stored>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM approvals JOIN threads USING (thread) WHERE id = ?1");
+    Ok(connection.prepare_cached(&sql)?.query_row([id], Stored::read).optional()?)
+}
+
+/// A question with its answer; `None` when there is none that verifies.
+pub(super) fn find(connection: &Connection, mac: &Mac, id: &str) -> Result<Option<Asked>, StoreError> {
+    Ok(stored(connection, id)?.and_then(|stored| stored.verified(mac)))
+}
+
+/// The open questions of all threads, or of these.
+pub(super) fn open(connection: &Connection, mac: &Mac, of: Option<&[ThreadId]>) -> Result<Open, StoreError> {
+    // Answers are read too: a forged one must not close a question silently.
+    let sql = format!("SELECT {COLUMNS} FROM approvals JOIN threads USING (thread) ORDER BY at_ms, id");
+    let mut find = connection.prepare_cached(&sql)?;
+    let mut open = Open::default();
+    for stored in find.query_map([], Stored::read)? {
+        let stored = stored?;
+        if of.is_some_and(|of| !of.iter().any(|id| id.as_str() == stored.thread)) {
+            continue;
+        }
+        let id = stored.id.clone();
+        match stored.verified(mac) {
+            None => open.forged.push(id),
+            Some(Asked { question, answer: None }) => open.questions.push(question),
+            Some(Asked { answer: Some(_), .. }) => {}
+        }
+    }
+    Ok(open)
+}

@@ -1,0 +1,27 @@
+//! Parts that many threads share, kept once, by hash.
+
+use lillux::Digest;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::StoreError;
+use super::error::integer;
+use super::writer::Desk;
+
+pub(super) fn put(desk: &Desk<'_>, digest: &Digest, bytes: &[u8], at_ms: u64) -> Result<(), StoreError> {
+    desk.connection
+        .prepare_cached(
+            "INSERT INTO blobs (digest, at_ms, bytes) VALUES (?1, ?2, ?3)
+             ON CONFLICT DO UPDATE SET at_ms = max(at_ms, excluded.at_ms)",
+        )?
+        .execute(params![digest.as_bytes().as_slice(), integer(at_ms, "a time")?, bytes])?;
+    Ok(())
+}
+
+/// The part of this name, if it is there and is what its name says.
+pub(super) fn get(connection: &Connection, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+    let bytes: Option<Vec<u8>> = connection
+        .prepare_cached("SELECT bytes FROM blobs WHERE digest = ?1")?
+        .query_row([digest.as_bytes().as_slice()], |row| row.get(0))
+        .optional()?;
+    bytes.filter(|bytes| Digest::of(bytes) == *digest).ok_or_else(|| StoreError::NoBlob(digest.to_hex()))
+}

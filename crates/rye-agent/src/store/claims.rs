@@ -1,0 +1,106 @@
+//! Who runs a thread: exactly one process, as long as it lives.
+//!
+//! Each claim has a number of its own; a commit with an older one is refused, so that a process that slept while another
+//! took its thread over can do no harm.
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::error::integer;
+use super::values::{Claim, Claimed};
+use super::writer::Desk;
+use super::{Owner, StoreError};
+use crate::thread_id::ThreadId;
+
+/// Whom a thread may be taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taking {
+    /// Nobody, or a process that is certainly gone.
+    Free,
+    /// Anybody: a person has said so.
+    Forced,
+}
+
+/// The columns that [`owner`] reads, in its order.
+pub(super) const OWNER: &str = "pid, pid_start, boot_id, host";
+
+/// The owner in a row, from the column `first` on.
+pub(super) fn owner(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Owner>> {
+    let Some(pid) = row.get::<_, Option<u32>>(first)? else {
+        return Ok(None);
+    };
+    Ok(Some(Owner {
+        pid,
+        pid_start: row.get::<_, Option<u64>>(first + 1)?.unwrap_or(0),
+        boot_id: row.get::<_, Option<String>>(first + 2)?.unwrap_or_default(),
+        host: row.get::<_, Option<String>>(first + 3)?.unwrap_or_default(),
+    }))
+}
+
+pub(super) fn claim(
+    desk: &Desk<'_>,
+    id: &ThreadId,
+    claimant: &Owner,
+    taking: Taking,
+    at_ms: u64,
+) -> Result<Claimed, StoreError> {
+    let found: Option<(i64, u64, Option<Owner>)> = desk
+        .connection
+        .prepare_cached(&format!("SELECT thread, epoch, {OWNER} FROM threads WHERE thread_id = ?1"))?
+        .query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?, owner(row, 2)?)))
+        .optional()?;
+    let (row, epoch, holder) = found.ok_or_else(|| StoreError::NoThread(id.clone()))?;
+    if let Some(by) = &holder
+        && taking == Taking::Free
+        && !by.is_gone(claimant)
+    {
+        return Ok(Claimed::Held { by: by.clone() });
+    }
+    let epoch = epoch.checked_add(1).ok_or(StoreError::TooLarge("the number of claims"))?;
+    desk.connection
+        .prepare_cached(
+            "UPDATE threads SET epoch = ?2, pid = ?3, pid_start = ?4, boot_id = ?5, host = ?6, heartbeat_ms = ?7
+             WHERE thread = ?1",
+        )?
+        .execute(params![
+            row,
+            integer(epoch, "the number of claims")?,
+            claimant.pid,
+            integer(claimant.pid_start, "a time")?,
+            claimant.boot_id,
+            claimant.host,
+            integer(at_ms, "a time")?
+        ])?;
+    Ok(Claimed::Done { claim: Claim { epoch }, from: holder })
+}
+
+/// Gives a thread up; the claim is worth nothing afterwards.
+pub(super) fn release(desk: &Desk<'_>, id: &ThreadId, claim: Claim) -> Result<(), StoreError> {
+    let released = desk
+        .connection
+        .prepare_cached(
+            "UPDATE threads SET epoch = epoch + 1, pid = NULL, pid_start = NULL, boot_id = NULL, host = NULL
+             WHERE thread_id = ?1 AND epoch = ?2",
+        )?
+        .execute(params![id.as_str(), integer(claim.epoch, "the number of claims")?])?;
+    if released == 0 { Err(StoreError::Fenced(id.clone())) } else { Ok(()) }
+}
+
+/// Says that the process lives, for many threads at once; gives those that it does not hold any more.
+pub(super) fn heartbeat(
+    desk: &Desk<'_>,
+    held: &[(ThreadId, Claim)],
+    at_ms: u64,
+) -> Result<Vec<ThreadId>, StoreError> {
+    let mut beat = desk
+        .connection
+        .prepare_cached("UPDATE threads SET heartbeat_ms = ?3 WHERE thread_id = ?1 AND epoch = ?2")?;
+    let at = integer(at_ms, "a time")?;
+    let mut lost = Vec::new();
+    for (id, claim) in held {
+        let epoch = integer(claim.epoch, "the number of claims")?;
+        if beat.execute(params![id.as_str(), epoch, at])? == 0 {
+            lost.push(id.clone());
+        }
+    }
+    Ok(lost)
+}

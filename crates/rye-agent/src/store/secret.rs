@@ -1,0 +1,186 @@
+//! The user's secret behind threads: what the store writes carries a code that only its holder can make.
+//!
+//! It lies beside the signing key, which is hidden from every tool.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use lillux::digest::Hasher;
+use lillux::file::{self, Mode};
+use lillux::{Digest, SecretKey};
+
+use super::StoreError;
+
+/// Its file's name in the folder of the signing key.
+const FILE: &str = "thread_secret";
+const BYTES: usize = 32;
+/// What SHA-256 takes at a time.
+const BLOCK: usize = 64;
+
+/// The user's secret behind threads. It is never shown.
+#[derive(Clone)]
+pub struct Secret([u8; BYTES]);
+
+impl Secret {
+    /// A secret of these bytes.
+    #[must_use]
+    pub fn new(bytes: [u8; BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The secret in the folder of the signing key; made if there is none.
+    ///
+    /// # Errors
+    /// When others can read it, it is none, or it cannot be written.
+    pub fn load_or_create(signing_keys: &Path) -> Result<Self, StoreError> {
+        if let Some(secret) = Self::load(signing_keys)? {
+            return Ok(secret);
+        }
+        let mut bytes = [0; BYTES];
+        getrandom::fill(&mut bytes).map_err(|error| StoreError::Failed(error.to_string()))?;
+        file::create_folders(signing_keys, true)?;
+        let text = format!("{}\n", Digest::from_bytes(bytes));
+        match file::write_new(&signing_keys.join(FILE), text.as_bytes(), Mode::Private) {
+            Ok(()) => Ok(Self(bytes)),
+            // Another process was faster: its secret counts.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                let lost = || StoreError::Failed("the secret came and went".to_owned());
+                Self::load(signing_keys)?.ok_or_else(lost)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The secret in the folder of the signing key; `None` when there is none yet.
+    ///
+    /// # Errors
+    /// When others can read it, or it is none.
+    pub fn load(signing_keys: &Path) -> Result<Option<Self>, StoreError> {
+        let path = signing_keys.join(FILE);
+        let wrong = |reason: String| StoreError::Secret { path: path.clone(), reason };
+        let (bytes, metadata) = match file::read_bounded(&path, 4096) {
+            Ok(read) => read,
+            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
+        };
+        let mode = metadata.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(wrong(format!("has mode {mode:04o}: others can read the secret of threads")));
+        }
+        let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
+        let digest: Digest = text.parse().map_err(|_| wrong("does not hold a secret".to_owned()))?;
+        Ok(Some(Self(*digest.as_bytes())))
+    }
+
+    /// The key that signs transcripts of a user who has no key of their own.
+    #[must_use]
+    pub fn transcript_key(&self) -> SecretKey {
+        SecretKey::from_seed(self.derive("transcripts").as_bytes())
+    }
+
+    /// The maker of codes.
+    pub(super) fn mac(&self) -> Mac {
+        Mac::new(self.derive("journal heads and approvals").as_bytes())
+    }
+
+    fn derive(&self, purpose: &str) -> Digest {
+        Mac::new(&self.0).of([b"rye threads 1: ", purpose.as_bytes()])
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret")
+    }
+}
+
+/// HMAC-SHA256 under one key, with the key's blocks worked out once.
+#[derive(Clone)]
+pub(super) struct Mac {
+    inner: Hasher,
+    outer: Hasher,
+}
+
+impl Mac {
+    fn new(key: &[u8; BYTES]) -> Self {
+        let padded = |pad: u8| {
+            let mut block = [pad; BLOCK];
+            block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
+            let mut hasher = Hasher::default();
+            hasher.update(&block);
+            hasher
+        };
+        Self { inner: padded(0x36), outer: padded(0x5c) }
+    }
+
+    fn of<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+        let (mut inner, mut outer) = (self.inner.clone(), self.outer.clone());
+        pieces.into_iter().for_each(|piece| inner.update(piece));
+        outer.update(inner.finish().as_bytes());
+        outer.finish()
+    }
+
+    /// The code of these fields, in this order, for this purpose: each with its length, so that none can pass for
+    /// another.
+    pub(super) fn of_fields<'a>(
+        &self,
+        purpose: &'a str,
+        fields: impl IntoIterator<Item = Option<&'a [u8]>>,
+    ) -> Digest {
+        let (mut inner, mut outer) = (self.inner.clone(), self.outer.clone());
+        for field in std::iter::once(Some(purpose.as_bytes())).chain(fields) {
+            // No field is as long as the mark of an absent one.
+            let length = field.map_or(u64::MAX, |field| field.len() as u64);
+            inner.update(&length.to_be_bytes());
+            inner.update(field.unwrap_or_default());
+        }
+        outer.update(inner.finish().as_bytes());
+        outer.finish()
+    }
+}
+
+/// Whether two codes are the same; it takes as long for a wrong one as for the right one.
+pub(super) fn is_same(code: &Digest, other: &[u8]) -> bool {
+    let difference = code.as_bytes().iter().zip(other).fold(0, |sum, (one, other)| sum | (one ^ other));
+    other.len() == BYTES && difference == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_standard() {
+        // RFC 4231, test case 1, its key filled up with noughts, which HMAC does by itself.
+        let mut key = [0; BYTES];
+        key[..20].fill(0x0b);
+        let code = Mac::new(&key).of([&b"Hi "[..], b"There"]);
+        assert_eq!(code.to_hex(), "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+        let fields = |fields: [Option<&[u8]>; 2]| Mac::new(&key).of_fields("x", fields);
+        assert_ne!(fields([Some(b"ab"), Some(b"c")]), fields([Some(b"a"), Some(b"bc")]));
+        assert_ne!(fields([Some(b""), None]), fields([None, Some(b"")]));
+    }
+
+    #[test]
+    fn a_secret_is_made_once_is_private_and_never_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keys = folder.path().join("keys");
+        assert!(Secret::load(&keys).expect("none").is_none());
+        let first = Secret::load_or_create(&keys).expect("a secret");
+        assert_eq!(Secret::load_or_create(&keys).expect("the same").0, first.0);
+        assert_eq!(format!("{first:?}"), "Secret");
+        assert_eq!(std::fs::metadata(keys.join(FILE)).expect("a file").mode() & 0o777, 0o600);
+        file::set_mode(&keys.join(FILE), 0o640).expect("loosened");
+        assert!(matches!(Secret::load(&keys), Err(StoreError::Secret { .. })));
+        file::write_atomic(&keys.join(FILE), b"short\n", Mode::Private).expect("written");
+        assert!(matches!(Secret::load_or_create(&keys), Err(StoreError::Secret { .. })));
+    }
+
+    #[test]
+    fn the_key_of_transcripts_is_not_the_secret() {
+        let secret = Secret::new([7; 32]);
+        assert_eq!(secret.transcript_key().public(), secret.transcript_key().public());
+        assert_ne!(secret.transcript_key().public(), SecretKey::from_seed(&[7; 32]).public());
+    }
+}

@@ -1,0 +1,263 @@
+//! Whoever writes into the database without the user's secret is found out, and nothing is gone on from.
+
+#![expect(clippy::disallowed_methods, reason = "what was written is compared byte by byte")]
+
+use rusqlite::OptionalExtension;
+use serde_json::json;
+
+use super::*;
+
+/// Two threads with three records each.
+fn two_threads() -> World {
+    let world = world();
+    for number in [1, 2] {
+        let claim = world.create(NewThread { max_spend: Some(Nanos(100)), ..new(number, None) });
+        let mut step = Commit::new(id(number), claim, 1);
+        step.records = vec![record(&format!("second of {number}")), record(&format!("third of {number}"))];
+        world.commit(step);
+    }
+    world
+}
+
+#[test]
+fn a_forged_journal_is_refused_and_the_kind_is_named() {
+    let row = "(SELECT thread FROM threads WHERE thread_id = 'thread-000000000001')";
+    let cases: [(&str, String, Forgery); 11] = [
+        (
+            "an edited body",
+            format!("UPDATE journal SET body = x'00' WHERE thread = {row} AND seq = 2"),
+            Forgery::Changed,
+        ),
+        (
+            "an edited time",
+            format!("UPDATE journal SET at_ms = 7 WHERE thread = {row} AND seq = 1"),
+            Forgery::Changed,
+        ),
+        (
+            "an edited number",
+            format!("UPDATE journal SET sequence = 9 WHERE thread = {row} AND seq = 3"),
+            Forgery::Changed,
+        ),
+        ("a cut end", format!("DELETE FROM journal WHERE thread = {row} AND seq = 3"), Forgery::Cut),
+        ("a cut middle", format!("DELETE FROM journal WHERE thread = {row} AND seq = 2"), Forgery::Cut),
+        (
+            "an added entry",
+            format!(
+                "INSERT INTO journal (thread, seq, at_ms, sequence, body) VALUES ({row}, 4, 1, 1, x'00')"
+            ),
+            Forgery::Cut,
+        ),
+        (
+            "entries in another order",
+            format!(
+                "UPDATE journal SET seq = 99 WHERE thread = {row} AND seq = 2;
+                 UPDATE journal SET seq = 2 WHERE thread = {row} AND seq = 3;
+                 UPDATE journal SET seq = 3 WHERE thread = {row} AND seq = 99"
+            ),
+            Forgery::Changed,
+        ),
+        (
+            "two threads' entries swapped",
+            "UPDATE journal SET thread = 3 - thread + 1000; UPDATE journal SET thread = thread - 1000"
+                .to_owned(),
+            Forgery::Changed,
+        ),
+        (
+            "two threads' heads swapped",
+            "UPDATE threads SET thread_id = 'x' WHERE thread = 1;
+             UPDATE threads SET thread_id = 'thread-000000000001' WHERE thread = 2"
+                .to_owned(),
+            Forgery::Head,
+        ),
+        (
+            "an edited seal",
+            format!("UPDATE threads SET head_mac = zeroblob(32) WHERE thread = {row}"),
+            Forgery::Head,
+        ),
+        (
+            "a raised maximum",
+            format!("UPDATE threads SET max_spend = 1000 WHERE thread = {row}"),
+            Forgery::Head,
+        ),
+    ];
+    for (name, sql, what) in cases {
+        let world = two_threads();
+        assert_eq!(world.store.journal(&id(1)).expect("intact").len(), 3, "{name}");
+        world.tamper(&sql);
+        assert_eq!(world.store.journal(&id(1)), Err(StoreError::Forged { thread: id(1), what }), "{name}");
+    }
+}
+
+#[test]
+fn a_cut_journal_with_a_head_to_match_needs_the_secret() {
+    let world = two_threads();
+    let head = chain::next(&chain::genesis(&id(1)), 1, &record("first"));
+    world.tamper(&format!(
+        "DELETE FROM journal WHERE thread = 1 AND seq > 1; UPDATE threads SET head_seq = 1, head_hash = x'{head}' WHERE thread = 1"
+    ));
+    let refused = StoreError::Forged { thread: id(1), what: Forgery::Head };
+    assert_eq!(world.store.journal(&id(1)), Err(refused));
+}
+
+#[test]
+fn a_clone_with_another_secret_is_refused() {
+    let world = two_threads();
+    let threads = world.folder.path().join("threads");
+    drop(world.store);
+    let other = Store::open(&threads, &Secret::new([1; 32]), &LedgerSpec::default()).expect("opened");
+    let refused = StoreError::Forged { thread: id(1), what: Forgery::Head };
+    assert_eq!(other.journal(&id(1)), Err(refused));
+    // Threads of its own are none the worse for it.
+    other.create_blocking(new(3, None)).expect("created");
+    assert_eq!(other.journal(&id(3)).expect("a journal").len(), 1);
+}
+
+#[test]
+fn a_damaged_database_is_an_error_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let threads = folder.path().join("threads");
+    lillux::file::create_folders(&threads, true).expect("made");
+    let database = threads.join(DATABASE);
+    std::fs::write(&database, "this is no database, and long enough to be taken for one".repeat(99))
+        .expect("written");
+    let before = std::fs::read(&database).expect("bytes");
+    let opened = Store::open(&threads, &secret(), &LedgerSpec::default());
+    assert!(
+        matches!(opened, Err(StoreError::Damaged { ref path, .. }) if path.ends_with(DATABASE)),
+        "{opened:?}"
+    );
+    assert_eq!(std::fs::read(&database).expect("bytes"), before);
+}
+
+#[test]
+fn a_newer_database_is_refused_and_an_older_one_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let threads = folder.path().join("threads");
+    lillux::file::create_folders(&threads, true).expect("made");
+    // Version 0: a file that somebody has begun.
+    tamper(folder.path(), "CREATE TABLE other (x)");
+    let store = open(folder.path());
+    store.create_blocking(new(1, None)).expect("created");
+    drop(store);
+    tamper(folder.path(), "PRAGMA user_version = 99");
+    for opened in [
+        Store::open(&threads, &secret(), &LedgerSpec::default()).map(Some),
+        Store::open_existing(&threads, &secret(), &LedgerSpec::default()),
+    ] {
+        assert!(matches!(opened, Err(StoreError::Newer { found: 99, .. })), "{opened:?}");
+    }
+}
+
+#[test]
+fn settings_add_columns_and_indexes_to_the_ledger_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let threads = folder.path().join("threads");
+    let column = |name: &str, kind: &str| Column {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        is_nullable: true,
+        default: None,
+    };
+    let mut spec = LedgerSpec {
+        columns: vec![column("thread_id", "TEXT"), column("actual_spend", "REAL")],
+        indexes: vec![Index {
+            name: "idx_budget_parent".to_owned(),
+            columns: vec!["parent_thread_id".to_owned()],
+        }],
+        is_clamped: true,
+    };
+    drop(Store::open(&threads, &secret(), &spec).expect("opened"));
+    spec.columns.push(Column { default: Some(json!("it's")), is_nullable: false, ..column("team", "TEXT") });
+    drop(Store::open(&threads, &secret(), &spec).expect("extended"));
+    let store = Store::open(&threads, &secret(), &spec).expect("opened again");
+    store.create_blocking(new(1, None)).expect("created");
+    let found: Option<(String, String)> = store
+        .read(|connection| {
+            let sql = "SELECT team, typeof(actual_spend) FROM budget_ledger";
+            Ok(connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
+        })
+        .expect("read");
+    assert_eq!(found, Some(("it's".to_owned(), "integer".to_owned())), "money stays whole");
+    let wrong = [
+        column("Team", "TEXT"),
+        column("a\" TEXT); DROP TABLE threads; --", "TEXT"),
+        column("other", "TEXT; DROP TABLE threads"),
+        Column { is_nullable: false, ..column("other", "TEXT") },
+        Column { default: Some(json!([1])), ..column("other", "TEXT") },
+    ];
+    for column in wrong {
+        let spec = LedgerSpec { columns: vec![column.clone()], ..LedgerSpec::default() };
+        let opened = Store::open(&threads, &secret(), &spec);
+        assert!(matches!(opened, Err(StoreError::Schema(_))), "{column:?}: {opened:?}");
+    }
+    for columns in [vec![], vec!["absent".to_owned()]] {
+        let spec =
+            LedgerSpec { indexes: vec![Index { name: "idx".to_owned(), columns }], ..LedgerSpec::default() };
+        assert!(matches!(Store::open(&threads, &secret(), &spec), Err(StoreError::Schema(_))));
+    }
+}
+
+fn question(name: &str, thread: u64) -> Approval {
+    Approval {
+        id: name.to_owned(),
+        thread: id(thread),
+        kind: "limit".to_owned(),
+        what: "spend 2.00".to_owned(),
+        why: "1.00 is used up".to_owned(),
+        at_ms: 5,
+        detail: json!({"limit_code": "spend_exceeded"}),
+    }
+}
+
+fn yes() -> Answer {
+    Answer { approved: true, message: None, changes: json!({"spend": 2}), at_ms: 6, by: "me".to_owned() }
+}
+
+#[test]
+fn a_question_is_asked_with_a_step_and_answered_once() {
+    let world = world();
+    let claim = world.create(new(1, None));
+    world.create(new(2, Some(1)));
+    world.create(new(3, None));
+    let mut step = Commit::new(id(2), claim, 1);
+    step.asks = vec![question("q", 2)];
+    world.commit(step);
+    let open =
+        |below: Option<u64>| world.store.open_approvals(below.map(id).as_ref()).expect("read").questions;
+    assert_eq!(open(None), [question("q", 2)]);
+    assert_eq!((open(Some(1)).len(), open(Some(3)).len()), (1, 0));
+    assert_eq!(world.store.answer("q", &yes()).expect("answered"), question("q", 2));
+    assert_eq!(open(None), []);
+    let asked = world.store.approval("q").expect("read").expect("there");
+    assert_eq!(asked.answer, Some(yes()));
+    assert_eq!(world.store.answer("q", &yes()), Err(StoreError::NoQuestion("q".to_owned())));
+    assert_eq!(world.store.answer("x", &yes()), Err(StoreError::NoQuestion("x".to_owned())));
+}
+
+#[test]
+fn a_forged_question_or_answer_does_not_exist_and_is_reported() {
+    let forgeries = [
+        "UPDATE approvals SET what = 'spend 9.00'",
+        "UPDATE approvals SET detail = '{}'",
+        "UPDATE approvals SET thread = 2",
+        "UPDATE approvals SET mac = zeroblob(32)",
+        "UPDATE approvals SET answer = '{\"approved\":true,\"message\":null,\"changes\":null,\"at_ms\":1,\"by\":\"x\"}'",
+        "UPDATE approvals SET answer_mac = zeroblob(32)",
+        // An answer that was given to another question.
+        "UPDATE approvals SET answer = (SELECT answer FROM approvals WHERE id = 'other'),
+                answer_mac = (SELECT answer_mac FROM approvals WHERE id = 'other') WHERE id = 'q'",
+    ];
+    for sql in forgeries {
+        let world = two_threads();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(world.store.ask(question("other", 1))).expect("asked");
+        world.store.answer("other", &yes()).expect("answered");
+        runtime.block_on(world.store.ask(question("q", 1))).expect("asked");
+        world
+            .tamper(&format!("{sql}{}", if sql.contains("WHERE id = 'q'") { "" } else { " WHERE id = 'q'" }));
+        let open = world.store.open_approvals(None).expect("read");
+        assert_eq!((open.questions.len(), open.forged.as_slice()), (0, &["q".to_owned()][..]), "{sql}");
+        assert_eq!(world.store.approval("q").expect("read"), None, "{sql}");
+        assert!(world.store.answer("q", &yes()).is_err(), "{sql}");
+    }
+}

@@ -1,0 +1,110 @@
+//! The store under test: helpers, and what ordinary threads do.
+
+mod basics;
+mod forgery;
+mod money;
+mod processes;
+
+use std::path::Path;
+
+use lillux::Digest;
+use tempfile::TempDir;
+
+use super::*;
+use crate::limits::Limits;
+use crate::money::Nanos;
+
+/// A store in a folder of its own.
+pub(super) struct World {
+    pub(super) folder: TempDir,
+    pub(super) store: Store,
+}
+
+pub(super) fn secret() -> Secret {
+    Secret::new([42; 32])
+}
+
+pub(super) fn open(folder: &Path) -> Store {
+    Store::open(&folder.join("threads"), &secret(), &LedgerSpec::default()).expect("a store")
+}
+
+pub(super) fn world() -> World {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    World { folder, store }
+}
+
+pub(super) fn id(number: u64) -> ThreadId {
+    ThreadId::parse(&format!("thread-{number:012x}")).expect("a name")
+}
+
+pub(super) fn record(body: &str) -> Record {
+    Record { at_ms: 1_000, sequence: 1, body: body.as_bytes().to_vec() }
+}
+
+pub(super) fn new(number: u64, parent: Option<u64>) -> NewThread {
+    NewThread {
+        id: id(number),
+        directive: "demo/hello".to_owned(),
+        title: "Hello".to_owned(),
+        parent: parent.map(id),
+        continuation_of: None,
+        limits: Limits::default(),
+        max_spend: None,
+        max_tokens: None,
+        capabilities: Digest::of(b"none"),
+        model: "model".to_owned(),
+        provider: "provider".to_owned(),
+        caps: Caps::default(),
+        owner: Some(Owner::current()),
+        blobs: Vec::new(),
+        records: vec![record("first")],
+        at_ms: 1_000,
+    }
+}
+
+impl World {
+    /// The database itself, for those who tamper with it.
+    pub(super) fn tamper(&self, sql: &str) {
+        tamper(self.folder.path(), sql);
+    }
+
+    pub(super) fn create(&self, new: NewThread) -> Claim {
+        match self.store.create_blocking(new).expect("created") {
+            Created::Done { claim, .. } => claim,
+            refused @ Created::Refused { .. } => panic!("{refused:?}"),
+        }
+    }
+
+    pub(super) fn commit(&self, commit: Commit) -> Committed {
+        self.store.commit_blocking(commit).expect("committed")
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a forger opens databases")]
+pub(super) fn tamper(folder: &Path, sql: &str) {
+    let path = folder.join("threads").join(DATABASE);
+    let connection = Connection::open(path).expect("the database");
+    connection.busy_timeout(PATIENCE).expect("patience");
+    connection.execute_batch(sql).expect("tampered with");
+}
+
+pub(super) fn reserve(call: u64, spend: u64) -> Option<Reserve> {
+    Some(Reserve { call, spend: Nanos(spend), tokens: 10 })
+}
+
+pub(super) fn settle(call: u64, spend: u64) -> Settle {
+    Settle {
+        call,
+        spend: Nanos(spend),
+        input_tokens: 3,
+        output_tokens: 4,
+        is_unknown: false,
+        attribution: Attribution {
+            item: "demo/hello".to_owned(),
+            model: "model".to_owned(),
+            tool: None,
+            hook: None,
+        },
+    }
+}

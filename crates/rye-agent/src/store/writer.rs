@@ -1,0 +1,231 @@
+//! The one writer of an open database: what waits is written in one transaction, made durable by one sync.
+//!
+//! A member that fails does not take the others with it: if it had written anything, the transaction is taken back and
+//! each member gets its own.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use tokio::sync::broadcast;
+
+use super::StoreError;
+use super::secret::Mac;
+use super::values::Change;
+
+/// The most members of one transaction.
+const MOST: usize = 1024;
+
+/// What a member works with.
+pub(super) struct Desk<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) mac: &'a Mac,
+    pub(super) is_clamped: bool,
+    changes: &'a mut Vec<Change>,
+}
+
+impl Desk<'_> {
+    /// Tells those who listen, once it is durable.
+    pub(super) fn tell(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+}
+
+/// Something to be written together with others. It may be run more than once.
+trait Member: Send {
+    /// Runs it; `false` when it failed.
+    fn run(&mut self, desk: &mut Desk<'_>) -> bool;
+    /// Answers whoever waits.
+    fn finish(self: Box<Self>, trouble: Option<&StoreError>);
+}
+
+struct Pending<T, W, R> {
+    work: W,
+    outcome: Option<Result<T, StoreError>>,
+    reply: R,
+}
+
+impl<T, W, R> Member for Pending<T, W, R>
+where
+    T: Send,
+    W: FnMut(&mut Desk<'_>) -> Result<T, StoreError> + Send,
+    R: FnOnce(Result<T, StoreError>) + Send,
+{
+    fn run(&mut self, desk: &mut Desk<'_>) -> bool {
+        let outcome = (self.work)(desk);
+        let is_done = outcome.is_ok();
+        self.outcome = Some(outcome);
+        is_done
+    }
+
+    fn finish(self: Box<Self>, trouble: Option<&StoreError>) {
+        let outcome = match (trouble, self.outcome) {
+            (Some(trouble), _) => Err(trouble.clone()),
+            (None, Some(outcome)) => outcome,
+            (None, None) => Err(StoreError::Failed("it was never begun".to_owned())),
+        };
+        (self.reply)(outcome);
+    }
+}
+
+enum Job {
+    Together(Box<dyn Member>),
+    Alone(Box<dyn FnOnce(&Connection) + Send>),
+}
+
+/// The way to the writer's thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Writer {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(super) fn start(
+        connection: Connection,
+        database: PathBuf,
+        mac: Mac,
+        is_clamped: bool,
+        listeners: broadcast::Sender<Change>,
+    ) -> Result<Self, StoreError> {
+        let (jobs, receiver) = channel();
+        let room = Room { connection, database, mac, is_clamped, listeners };
+        let thread = std::thread::Builder::new()
+            .name("threads-store".to_owned())
+            .spawn(move || room.work(&receiver))?;
+        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    /// Has `work` done together with what else waits; `reply` is called when it is durable, or failed. When the writer
+    /// is gone, `reply` is dropped without being called.
+    pub(super) fn submit<T, W, R>(&self, work: W, reply: R)
+    where
+        T: Send + 'static,
+        W: FnMut(&mut Desk<'_>) -> Result<T, StoreError> + Send + 'static,
+        R: FnOnce(Result<T, StoreError>) + Send + 'static,
+    {
+        self.send(Job::Together(Box::new(Pending { work, outcome: None, reply })));
+    }
+
+    /// Has `work` done outside of any transaction.
+    pub(super) fn submit_alone(&self, work: impl FnOnce(&Connection) + Send + 'static) {
+        self.send(Job::Alone(Box::new(work)));
+    }
+
+    fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // A writer that is gone drops the job, and whoever waits hears of that.
+            let _ = jobs.send(job);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // What it had to say it has said to those who waited.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the writer's thread has.
+struct Room {
+    connection: Connection,
+    database: PathBuf,
+    mac: Mac,
+    is_clamped: bool,
+    listeners: broadcast::Sender<Change>,
+}
+
+impl Room {
+    fn work(&self, jobs: &Receiver<Job>) {
+        while let Ok(first) = jobs.recv() {
+            let mut members = Vec::new();
+            let mut next = Some(first);
+            while let Some(job) = next.take() {
+                match job {
+                    Job::Together(member) => members.push(member),
+                    Job::Alone(work) => {
+                        self.write(std::mem::take(&mut members));
+                        work(&self.connection);
+                    }
+                }
+                if members.len() < MOST {
+                    next = jobs.try_recv().ok();
+                }
+            }
+            self.write(members);
+        }
+    }
+
+    fn write(&self, mut members: Vec<Box<dyn Member>>) {
+        match self.transact(&mut members) {
+            Ok(()) => members.into_iter().for_each(|member| member.finish(None)),
+            Err(Trouble::Member) if members.len() > 1 => {
+                members.into_iter().for_each(|member| self.write(vec![member]));
+            }
+            // Its own error says what.
+            Err(Trouble::Member) => members.into_iter().for_each(|member| member.finish(None)),
+            Err(Trouble::All(error)) => {
+                members.into_iter().for_each(|member| member.finish(Some(&error)));
+            }
+        }
+    }
+
+    fn transact(&self, members: &mut [Box<dyn Member>]) -> Result<(), Trouble> {
+        if members.is_empty() {
+            return Ok(());
+        }
+        let failed = |error: rusqlite::Error| Trouble::All(StoreError::from(error).at(&self.database));
+        self.say("BEGIN IMMEDIATE").map_err(failed)?;
+        let mut changes = Vec::new();
+        for member in members {
+            let (written, told) = (self.connection.total_changes(), changes.len());
+            let mut desk = Desk {
+                connection: &self.connection,
+                mac: &self.mac,
+                is_clamped: self.is_clamped,
+                changes: &mut changes,
+            };
+            if member.run(&mut desk) {
+                continue;
+            }
+            changes.truncate(told);
+            // Some failures end the transaction by themselves.
+            if self.connection.is_autocommit() || self.connection.total_changes() != written {
+                self.take_back();
+                return Err(Trouble::Member);
+            }
+        }
+        if let Err(error) = self.say("COMMIT") {
+            self.take_back();
+            return Err(failed(error));
+        }
+        if self.listeners.receiver_count() > 0 {
+            // Nobody listening any more is no failure.
+            changes.into_iter().for_each(|change| drop(self.listeners.send(change)));
+        }
+        Ok(())
+    }
+
+    fn say(&self, sql: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
+    fn take_back(&self) {
+        if !self.connection.is_autocommit() {
+            // When even this fails, the next transaction does, and says why.
+            let _ = self.say("ROLLBACK");
+        }
+    }
+}
+
+enum Trouble {
+    /// A member failed after it had written.
+    Member,
+    /// The transaction failed.
+    All(StoreError),
+}

@@ -1,0 +1,128 @@
+//! An engine over a temporary project, for the tests of this crate.
+
+use std::sync::Arc;
+
+use rye_engine::verbs::{init, sign};
+use rye_engine::{Clock, Engine, Host, Natives, Options};
+use rye_exec::{NativeCall, NativeError, NativeTool};
+use rye_item::{ItemId, ItemRef, ItemType};
+use rye_space::Roots;
+use rye_test::World;
+use serde_json::{Value, json};
+
+use crate::facts::ThreadFacts;
+use crate::thread_id::ThreadId;
+
+struct Noon;
+
+impl Clock for Noon {
+    fn unix_seconds(&self) -> u64 {
+        1_767_323_045
+    }
+}
+
+fn clock() -> Box<dyn Clock> {
+    Box::new(Noon)
+}
+
+fn roots(world: &World) -> Roots {
+    Roots {
+        project: Some(world.project()),
+        user: world.home(),
+        cache: world.cache(),
+        signing_keys: world.home().join(".ai/config/keys/signing"),
+        bundle_paths: Vec::new(),
+    }
+}
+
+/// Says whether its call was cancelled.
+struct IsCancelled;
+
+impl NativeTool for IsCancelled {
+    fn name(&self) -> &'static str {
+        "test.is_cancelled"
+    }
+
+    fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
+        Ok(json!(call.cancel.is_cancelled()))
+    }
+}
+
+/// Touches nothing, and says what it could touch.
+struct TellAccess;
+
+impl NativeTool for TellAccess {
+    fn name(&self) -> &'static str {
+        "test.access"
+    }
+
+    fn touches_nothing(&self) -> bool {
+        true
+    }
+
+    fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
+        Ok(json!({"write": call.access.write.len(), "network": call.access.network}))
+    }
+}
+
+/// A project that was initialised.
+pub(crate) fn world() -> World {
+    let world = World::new();
+    init::init(&roots(&world), &world.project(), "test", clock).expect("init");
+    world
+}
+
+/// Its engine, with the thread's own tools.
+pub(crate) fn engine(world: &World) -> Arc<Engine> {
+    let host = Host { folder: world.project(), home: world.home(), ..Host::default() };
+    let mut natives = Natives(crate::internal::all());
+    natives.0.push(Arc::new(IsCancelled));
+    natives.0.push(Arc::new(TellAccess));
+    let options = Options { is_warm: true, host, natives, ..Options::default() };
+    Arc::new(Engine::open(roots(world), options, clock()).expect("engine"))
+}
+
+pub(crate) fn item(item_type: ItemType, id: &str) -> ItemRef {
+    ItemRef::new(item_type, ItemId::new(id).expect("an id"))
+}
+
+/// A native tool of the project, not signed yet.
+pub(crate) fn write_native(world: &World, id: &str, function: &str, schema: &str) {
+    let (category, name) = id.rsplit_once('/').expect("a category");
+    let text = format!(
+        "version: \"1.0.0\"\ntool_type: native\nexecutor_id: rye/core/primitives/native\ncategory: {category}\n\
+         name: {name}\ndescription: The tool {name}\nconfig_schema: {schema}\nconfig:\n  function: {function}\n"
+    );
+    world.write(&format!("project/.ai/tools/{id}.yaml"), text);
+}
+
+/// The same, signed.
+pub(crate) fn native(world: &World, id: &str, function: &str, schema: &str) {
+    write_native(world, id, function, schema);
+    sign::sign_item(&engine(world), &item(ItemType::Tool, id), None).expect("signed");
+}
+
+/// A knowledge entry of the project, signed.
+pub(crate) fn knowledge(world: &World, id: &str, body: &str) {
+    let (category, name) = id.rsplit_once('/').expect("a category");
+    world.write(
+        &format!("project/.ai/knowledge/{id}.md"),
+        rye_test::knowledge(category, name, "A title", body),
+    );
+    sign::sign_item(&engine(world), &item(ItemType::Knowledge, id), None).expect("signed");
+}
+
+/// What a thread would tell.
+pub(crate) fn facts() -> Arc<ThreadFacts> {
+    Arc::new(ThreadFacts {
+        thread_id: ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id"),
+        directive: "team/work".to_owned(),
+        cost: json!({"turns": 2}),
+        limits: json!({"turns": 5}),
+        is_cancelled: false,
+        on_exceed: "escalate".to_owned(),
+        classify: Arc::new(|_| json!({"category": "permanent"})),
+        criticality: Arc::new(|_| json!("critical")),
+        budget: None,
+    })
+}

@@ -1,0 +1,270 @@
+//! The threads of one space in this process: started, resumed, cancelled, waited for.
+//!
+//! The store is the truth about every thread; what is kept here only makes it quick: who runs in this process, how each
+//! is asked to end, and who waits for it.
+
+mod answer;
+mod children;
+mod continuation;
+mod coordinate;
+mod people;
+mod replay;
+mod resume;
+mod start;
+mod watch;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rye_engine::{Engine, Result};
+use rye_model::Pool;
+use tokio::sync::watch::{Receiver, Sender};
+
+use crate::config::Config;
+use crate::cost::Cost;
+use crate::dispatch::{Dispatch, EngineDispatch};
+use crate::driver::{Clock, Doors, DriveError, Journal, Later, Listener, Signal};
+use crate::limits::Limits;
+use crate::machine::Outcome;
+use crate::prepare;
+use crate::redact::Redactor;
+use crate::spec::Spec;
+use crate::store::{Claim, Column, Commit, Committed, Index, LedgerSpec, Owner, Secret, Store, StoreError};
+use crate::thread_id::ThreadId;
+use crate::transcript::Signer;
+
+pub use answer::{async_answer, sync_answer};
+pub use coordinate::Waiting;
+pub use people::Ended;
+pub use resume::Changes;
+pub use watch::Watching;
+
+/// The engine as it is now: opened anew when what it was opened from has changed.
+pub type EngineDoor = Arc<dyn Fn() -> Result<Arc<Engine>> + Send + Sync>;
+
+/// What the threads of a space need.
+#[derive(Clone)]
+pub struct Setup {
+    /// The engine.
+    pub engine: EngineDoor,
+    /// The process environment: providers' keys are in it.
+    pub environment: BTreeMap<String, String>,
+    /// Who hears of every thread.
+    pub listener: Option<Arc<dyn Listener>>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// `.ai/threads` of the space.
+    pub folder: PathBuf,
+}
+
+/// The threads of one space. Clones are the same threads.
+#[derive(Clone)]
+pub struct Threads {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    setup: Setup,
+    store: Store,
+    signer: Arc<Signer>,
+    redactor: Arc<Redactor>,
+    owner: Owner,
+    live: Mutex<HashMap<ThreadId, Live>>,
+    dispatch: Arc<EngineDispatch>,
+    orders: prepare::Kinds,
+    kinds: start::Kinds,
+    providers: Pool,
+}
+
+/// A thread at work in this process.
+struct Live {
+    /// How much it may use: a person may have allowed more since it began.
+    limits: Limits,
+    signal: Signal,
+    /// What says that it is this process's.
+    claim: Claim,
+    /// How it is ended by force.
+    task: Option<tokio::task::AbortHandle>,
+}
+
+/// How a thread ended or why it stopped, with what it used.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Its name.
+    pub thread_id: ThreadId,
+    /// Its directive.
+    pub directive: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it used itself.
+    pub cost: Cost,
+}
+
+/// A thread that was started or resumed.
+#[derive(Debug)]
+pub struct Started {
+    /// Its name.
+    pub thread_id: ThreadId,
+    /// Its directive.
+    pub directive: String,
+    /// What its user should know.
+    pub notices: Vec<String>,
+    finished: Receiver<Option<Arc<Finished>>>,
+}
+
+impl Started {
+    /// Ready when it has ended or stopped.
+    pub(crate) fn watch(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut finished = self.finished.clone();
+        async move { drop(finished.wait_for(Option::is_some).await) }
+    }
+
+    /// Waits until it ends or stops.
+    pub async fn finished(mut self) -> Option<Arc<Finished>> {
+        match self.finished.wait_for(Option::is_some).await {
+            Ok(finished) => finished.clone(),
+            Err(_) => None,
+        }
+    }
+}
+
+impl Threads {
+    /// Opens the threads of a space; their folder is made if there is none.
+    ///
+    /// # Errors
+    /// When the configuration is wrong, or the store or the secret cannot be used.
+    pub fn open(setup: Setup) -> Result<Self> {
+        let engine = (setup.engine)()?;
+        let config = Config::load(&engine.workspace)?;
+        let keys = engine.workspace.roots.signing_keys.clone();
+        let secret = Secret::load_or_create(&keys)?;
+        let signer = Arc::new(Signer::new(engine.signing_key().unwrap_or_else(|_| secret.transcript_key())));
+        let store = Store::open(&setup.folder, &secret, &ledger_spec(&config))?;
+        let redactor = Arc::new(Redactor::of(&engine)?);
+        let door = Arc::clone(&setup.engine);
+        let dispatch = Arc::new(EngineDispatch::with(move || door()));
+        let inner = Inner {
+            setup,
+            store,
+            signer,
+            redactor,
+            owner: Owner::current(),
+            live: Mutex::default(),
+            dispatch,
+            orders: prepare::Kinds::default(),
+            kinds: start::Kinds::default(),
+            providers: Pool::default(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The store, for those who look.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// Asks a thread of this process to end; whether it runs here.
+    #[must_use]
+    pub fn cancel_here(&self, id: &ThreadId, reason: &str) -> bool {
+        self.inner.cancel_here(id, reason)
+    }
+
+    /// How many threads run in this process.
+    #[must_use]
+    pub fn live_count(&self) -> usize {
+        self.inner.live().len()
+    }
+
+    /// Asks every thread of this process to end.
+    pub fn cancel_all(&self, reason: &str) {
+        for live in self.inner.live().values() {
+            live.signal.cancel(reason);
+        }
+    }
+}
+
+impl Inner {
+    fn live(&self) -> MutexGuard<'_, HashMap<ThreadId, Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cancel_here(&self, id: &ThreadId, reason: &str) -> bool {
+        match self.live().get(id) {
+            Some(live) => {
+                live.signal.cancel(reason);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn doors(self: &Arc<Self>) -> Doors {
+        Doors {
+            journal: Arc::clone(self) as Arc<dyn Journal>,
+            dispatch: Arc::clone(&self.dispatch) as Arc<dyn Dispatch>,
+            children: Arc::clone(self) as Arc<dyn crate::driver::Children>,
+            listener: self.setup.listener.clone(),
+            clock: Arc::clone(&self.setup.clock),
+            redactor: Arc::clone(&self.redactor),
+            signer: Arc::clone(&self.signer),
+            folder: self.setup.folder.clone(),
+            budget: Some(Arc::new(answer::Ledger(self.store.clone()))),
+            artifacts: Some(Arc::new(answer::Shelf(self.store.clone(), self.setup.clock.now_ms()))),
+        }
+    }
+
+    /// How much a thread may use by now, wherever it runs.
+    fn limits_of(&self, id: &ThreadId) -> Result<Limits> {
+        let here = self.live().get(id).map(|live| live.limits);
+        here.map_or_else(|| Ok(self.row(id)?.limits), Ok)
+    }
+
+    /// A thread begins to run here.
+    fn enter(
+        &self,
+        id: &ThreadId,
+        limits: Limits,
+        signal: &Signal,
+        claim: Claim,
+    ) -> Sender<Option<Arc<Finished>>> {
+        let (sender, _) = tokio::sync::watch::channel(None);
+        let live = Live { limits, signal: signal.clone(), claim, task: None };
+        self.live().insert(id.clone(), live);
+        sender
+    }
+}
+
+impl Journal for Inner {
+    fn commit(&self, commit: Commit) -> Later<'_, std::result::Result<Committed, StoreError>> {
+        Box::pin(self.store.commit(commit))
+    }
+}
+
+/// What a thread that could not be driven on leaves behind: an error that says so. Its record stands.
+fn broken(spec: &Spec, error: &DriveError) -> Finished {
+    Finished {
+        thread_id: spec.own.thread_id.clone(),
+        directive: spec.shared.directive.clone(),
+        outcome: Outcome::failed(format!("the thread could not go on: {error}")),
+        cost: Cost::default(),
+    }
+}
+
+/// What the store must know of the ledger's schema.
+fn ledger_spec(config: &Config) -> LedgerSpec {
+    let columns = config.ledger.further_columns().map(|column| Column {
+        name: column.name.clone(),
+        kind: column.kind.as_str().to_owned(),
+        is_nullable: column.nullable,
+        default: column.default.clone(),
+    });
+    let indexes = config.ledger.indexes.iter();
+    let indexes = indexes.map(|index| Index { name: index.name.clone(), columns: index.columns.clone() });
+    LedgerSpec {
+        columns: columns.collect(),
+        indexes: indexes.collect(),
+        is_clamped: config.ledger.clamp_to_reserved,
+    }
+}

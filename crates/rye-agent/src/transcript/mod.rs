@@ -1,0 +1,121 @@
+//! Transcripts: what a thread did, one event per line, chained by hashes and signed at checkpoints.
+//!
+//! Critical events follow from the journal: each names the hash of the one before (`prev`), so that the chain can be written
+//! again after a crash and is the same. Droppable events stand between them. Checkpoints sign the chain so far and name the
+//! checkpoint before. Nothing here decides what a thread does; reading never repairs.
+
+mod lines;
+mod read;
+mod render;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lillux::{Digest, Fingerprint, SecretKey};
+use rye_trust::signature::Timestamp;
+use serde_json::Value;
+
+pub use lines::{Lines, ReservedName, Tail};
+pub use read::{Batch, Event, Position, read};
+pub use render::{About, render_markdown};
+pub use verify::{Problem, Report, Verified, verify};
+
+pub use crate::config::Criticality;
+use crate::thread_id::ThreadId;
+
+/// A transcript's name in its thread's folder.
+pub const FILE: &str = "transcript.jsonl";
+/// The type of the events that sign.
+const CHECKPOINT: &str = "checkpoint";
+/// No line is longer; what is longer is no line.
+const MOST_LINE: u64 = 64 << 20;
+
+/// A moment in UTC, to the millisecond: `2026-01-02T03:04:05.678Z`.
+#[must_use]
+pub fn iso(at_ms: u64) -> String {
+    let Some(seconds) = Timestamp::from_unix(at_ms / 1000) else {
+        return "9999-12-31T23:59:59.999Z".to_owned();
+    };
+    format!("{}.{:03}Z", seconds.as_str().trim_end_matches('Z'), at_ms % 1000)
+}
+
+/// An event that is to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewEvent {
+    /// `cognition_out`, `tool_call_start`, ….
+    pub event_type: String,
+    /// When.
+    pub at_ms: u64,
+    /// What.
+    pub payload: Value,
+    /// Whether it may be lost.
+    pub criticality: Criticality,
+    /// Its number in the thread.
+    pub sequence: u64,
+}
+
+/// Whoever signs checkpoints.
+#[derive(Debug)]
+pub struct Signer {
+    key: SecretKey,
+    fingerprint: Fingerprint,
+}
+
+impl Signer {
+    /// With this key.
+    #[must_use]
+    pub fn new(key: SecretKey) -> Self {
+        let fingerprint = key.public().fingerprint();
+        Self { key, fingerprint }
+    }
+
+    /// Whose signatures they are.
+    #[must_use]
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
+    }
+}
+
+/// Where a thread's transcript is, below the folder of threads.
+#[must_use]
+pub fn path(threads: &Path, thread: &ThreadId) -> PathBuf {
+    threads.join(thread.as_str()).join(FILE)
+}
+
+/// Writes lines behind a transcript, in one write. They are durable when the system says so: what must not be lost is in
+/// the journal.
+///
+/// # Errors
+/// When the system refuses.
+pub fn append(path: &Path, lines: &[u8]) -> io::Result<()> {
+    lillux::file::append(path, lines)
+}
+
+/// What a chain begins with.
+fn genesis(thread: &ThreadId) -> Digest {
+    Digest::of_pieces([&b"rye transcript 1\n"[..], thread.as_str().as_bytes()])
+}
+
+/// What a checkpoint vouches for.
+struct Vouched<'a> {
+    thread: &'a str,
+    turn: u64,
+    byte_offset: u64,
+    sequence: u64,
+    hash: &'a str,
+    previous: &'a str,
+    moment: &'a str,
+}
+
+impl Vouched<'_> {
+    fn digest(&self) -> Digest {
+        let text = format!(
+            "rye checkpoint 1\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n",
+            self.thread, self.turn, self.byte_offset, self.sequence, self.hash, self.previous, self.moment
+        );
+        Digest::of(text.as_bytes())
+    }
+}

@@ -1,0 +1,113 @@
+//! Reading transcripts to show them: bad lines are counted and passed over, older envelopes are understood.
+
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::{MOST_LINE, iso};
+
+/// An event as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The line, counted from 1.
+    pub line: u64,
+    /// `cognition_out`, `tool_call_start`, ….
+    pub event_type: String,
+    /// When, in UTC; empty when the line does not say.
+    pub timestamp: String,
+    /// What.
+    pub payload: Value,
+    /// Whether it was allowed to be lost.
+    pub is_droppable: bool,
+    /// Its number; older transcripts have none.
+    pub sequence: Option<u64>,
+    /// The line as it stands there.
+    pub raw: Value,
+}
+
+/// A place in a transcript, behind a whole line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Bytes before it.
+    pub bytes: u64,
+    /// Lines before it.
+    pub lines: u64,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// Events.
+    pub events: Vec<Event>,
+    /// Lines that are no events.
+    pub bad_lines: Vec<u64>,
+    /// Where to go on.
+    pub next: Position,
+}
+
+/// The events from a place on, at most `most`. A last line that is not whole is left for the next time; a transcript that
+/// is not there has none.
+///
+/// # Errors
+/// When the system refuses.
+pub fn read(path: &Path, from: Position, most: usize) -> io::Result<Batch> {
+    let mut batch = Batch { next: from, ..Batch::default() };
+    let mut file = match fs_err::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(batch),
+        Err(error) => return Err(error),
+    };
+    file.seek(SeekFrom::Start(from.bytes))?;
+    let mut reader = BufReader::new(file);
+    let mut line = Vec::new();
+    while batch.events.len() < most {
+        line.clear();
+        let read = reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            break;
+        }
+        batch.next.bytes += read as u64;
+        batch.next.lines += 1;
+        match serde_json::from_slice(&line).ok().and_then(|value| event(value, batch.next.lines)) {
+            Some(event) => batch.events.push(event),
+            None => batch.bad_lines.push(batch.next.lines),
+        }
+    }
+    Ok(batch)
+}
+
+/// Understands an envelope, older ones too: numbers for times, `ts` and `type`, payload among the rest.
+fn event(raw: Value, line: u64) -> Option<Event> {
+    let object = raw.as_object()?;
+    let text = |name: &str| object.get(name).and_then(Value::as_str);
+    let event_type = match text("event_type").or_else(|| text("type"))? {
+        "user_message" => "cognition_in",
+        "assistant_text" => "cognition_out",
+        "token_delta" => "cognition_out_delta",
+        other => other,
+    }
+    .to_owned();
+    let timestamp = match object.get("timestamp").or_else(|| object.get("ts")) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(seconds)) => seconds.as_f64().map(moment).unwrap_or_default(),
+        Some(_) | None => String::new(),
+    };
+    let payload = object.get("payload").cloned().unwrap_or_else(|| {
+        let known = ["ts", "timestamp", "type", "event_type", "thread_id", "directive"];
+        let rest = object.iter().filter(|(name, _)| !known.contains(&name.as_str()));
+        Value::Object(rest.map(|(name, value)| (name.clone(), value.clone())).collect::<Map<_, _>>())
+    });
+    let is_droppable = text("criticality") == Some("droppable") || event_type == "cognition_out_delta";
+    let sequence = object.get("sequence").and_then(Value::as_u64);
+    Some(Event { line, event_type, timestamp, payload, is_droppable, sequence, raw })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time to be shown: what is no time becomes one of the ends"
+)]
+fn moment(seconds: f64) -> String {
+    iso((seconds * 1000.0).round() as u64)
+}

@@ -1,0 +1,322 @@
+//! Transcripts are written, read, and every change to them is found.
+
+#![expect(clippy::disallowed_methods, reason = "what was written is compared byte by byte")]
+
+use std::path::PathBuf;
+
+use lillux::PublicKey;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::cost::Cost;
+use crate::status::Status;
+use crate::store::Head;
+
+struct World {
+    _folder: TempDir,
+    path: PathBuf,
+    signer: Signer,
+    head: Option<Head>,
+}
+
+fn thread(number: u64) -> ThreadId {
+    ThreadId::parse(&format!("thread-{number:012x}")).expect("a name")
+}
+
+fn event(sequence: u64, criticality: Criticality) -> NewEvent {
+    let event_type = match criticality {
+        Criticality::Critical => "cognition_out",
+        Criticality::Droppable => "cognition_out_delta",
+    };
+    NewEvent {
+        event_type: event_type.to_owned(),
+        at_ms: 1_770_976_800_000 + sequence,
+        payload: json!({"text": format!("event {sequence}")}),
+        criticality,
+        sequence,
+    }
+}
+
+/// Lines: 1 critical, 2 droppable, 3 critical, 4 checkpoint, 5 critical, 6 critical, 7 checkpoint.
+fn lines(of: &ThreadId, signer: &Signer) -> Lines {
+    let mut lines = Lines::new(of.clone(), Tail::empty(of));
+    for sequence in 1..=7 {
+        match sequence {
+            2 => lines.event(&event(sequence, Criticality::Droppable)).expect("an event"),
+            4 | 7 => lines.checkpoint(sequence / 3, 1_770_976_800_000, sequence, signer),
+            _ => lines.event(&event(sequence, Criticality::Critical)).expect("an event"),
+        }
+    }
+    lines
+}
+
+fn world() -> World {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = path(folder.path(), &thread(1));
+    lillux::file::create_folders(path.parent().expect("a folder"), true).expect("made");
+    let signer = Signer::new(SecretKey::from_seed(&[1; 32]));
+    let mut lines = lines(&thread(1), &signer);
+    append(&path, &lines.take()).expect("written");
+    World { _folder: folder, path, signer, head: lines.tail().head }
+}
+
+impl World {
+    fn verify(&self, expected: Option<Head>) -> Report {
+        let known = |fingerprint: &Fingerprint| -> Option<PublicKey> {
+            (fingerprint == self.signer.fingerprint()).then(|| self.signer.key.public())
+        };
+        verify(&self.path, &thread(1), expected, &known).expect("read")
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.path).expect("a transcript");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn write(&self, lines: &[String]) {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        lillux::file::write_atomic(&self.path, text.as_bytes(), lillux::file::Mode::Private)
+            .expect("written");
+    }
+}
+
+#[test]
+fn a_transcript_that_nobody_touched_is_valid() {
+    let world = world();
+    let report = world.verify(world.head);
+    assert_eq!(report.problems, []);
+    assert_eq!((report.status, report.events, report.droppable), (Verified::Valid, 5, 1));
+    assert_eq!((report.checkpoints, report.signed_until), (2, Some(6)));
+}
+
+#[test]
+fn the_envelope_is_that_of_the_seed() {
+    let world = world();
+    let first: Value = serde_json::from_str(&world.lines()[0]).expect("JSON");
+    let keys: Vec<&str> = first.as_object().expect("an object").keys().map(String::as_str).collect();
+    let expected = ["thread_id", "event_type", "timestamp", "payload", "criticality", "sequence", "prev"];
+    assert_eq!(keys, expected);
+    assert_eq!(first["timestamp"], "2026-02-13T10:00:00.001Z");
+    let checkpoint: Value = serde_json::from_str(&world.lines()[3]).expect("JSON");
+    let payload: Vec<&str> =
+        checkpoint["payload"].as_object().expect("an object").keys().map(String::as_str).collect();
+    assert_eq!(payload, ["turn", "byte_offset", "hash", "sig", "fp", "ts"]);
+}
+
+/// A way to tamper: its name, and what it does to the lines.
+type Attack = (&'static str, fn(&mut Vec<String>));
+
+#[test]
+fn every_way_to_tamper_is_found() {
+    let attacks: [Attack; 12] = [
+        ("an edited event", |lines| lines[2] = lines[2].replace("event 3", "event 8")),
+        ("an edited last event", |lines| lines[5] = lines[5].replace("event 6", "event 8")),
+        ("a removed event", |lines| drop(lines.remove(2))),
+        ("a removed first event", |lines| drop(lines.remove(0))),
+        ("an event twice", |lines| lines.insert(3, lines[2].clone())),
+        ("events in another order", |lines| lines.swap(4, 5)),
+        ("a removed droppable event", |lines| drop(lines.remove(1))),
+        ("an added droppable event", |lines| {
+            let line = lines[1].replace("\"sequence\":2", "\"sequence\":3");
+            lines.insert(2, line);
+        }),
+        ("a removed checkpoint", |lines| drop(lines.remove(3))),
+        ("an edited checkpoint", |lines| lines[6] = lines[6].replace("\"turn\":2", "\"turn\":1")),
+        ("a line that is no JSON", |lines| lines[4] = "{".to_owned()),
+        ("another thread's line", |lines| {
+            let signer = Signer::new(SecretKey::from_seed(&[1; 32]));
+            let theirs = tests::lines(&thread(2), &signer).take();
+            let theirs = String::from_utf8(theirs).expect("text");
+            lines[4] = theirs.lines().nth(4).expect("a line").to_owned();
+        }),
+    ];
+    for (name, attack) in attacks {
+        let world = world();
+        let mut lines = world.lines();
+        attack(&mut lines);
+        world.write(&lines);
+        let before = world.lines();
+        for expected in [world.head, None] {
+            let report = world.verify(expected);
+            assert_eq!(report.status, Verified::Tampered, "{name}: {report:?}");
+            assert!(!report.problems.is_empty(), "{name}");
+        }
+        assert_eq!(world.lines(), before, "{name}: verifying changes nothing");
+    }
+}
+
+#[test]
+fn a_cut_tail_is_found_against_the_head_of_the_store() {
+    for kept in 0..=6 {
+        let world = world();
+        world.write(&world.lines()[..kept]);
+        let report = world.verify(world.head);
+        assert_eq!(report.status, if kept < 6 { Verified::Cut } else { Verified::UnsignedTail }, "{kept}");
+    }
+    let world = world();
+    world.write(&world.lines()[..4]);
+    assert_eq!(world.verify(None).status, Verified::Valid, "without the store nobody can know");
+    world.write(&world.lines()[..2]);
+    assert_eq!(world.verify(None).status, Verified::Unsigned);
+}
+
+#[test]
+fn events_after_the_last_checkpoint_are_an_unsigned_tail() {
+    let world = world();
+    world.write(&world.lines()[..6]);
+    let report = world.verify(world.head);
+    assert_eq!((report.status, report.signed_until), (Verified::UnsignedTail, Some(3)));
+}
+
+#[test]
+fn all_checkpoints_removed_is_not_signed() {
+    let world = world();
+    let mut lines = world.lines();
+    lines.remove(6);
+    lines.remove(3);
+    world.write(&lines);
+    assert_eq!(world.verify(world.head).status, Verified::Unsigned);
+}
+
+#[test]
+fn events_that_the_store_does_not_know_were_added() {
+    let world = world();
+    let tail = Tail::recover(&world.path, &thread(1)).expect("a tail");
+    let mut lines = Lines::new(thread(1), tail);
+    lines.event(&event(8, Criticality::Critical)).expect("an event");
+    append(&world.path, &lines.take()).expect("written");
+    assert_eq!(world.verify(None).status, Verified::UnsignedTail);
+    assert_eq!(world.verify(world.head).status, Verified::Tampered);
+}
+
+#[test]
+fn a_strangers_checkpoint_vouches_for_nothing() {
+    let world = world();
+    let stranger = Signer::new(SecretKey::from_seed(&[9; 32]));
+    let bytes = lines(&thread(1), &stranger).take();
+    lillux::file::write_atomic(&world.path, &bytes, lillux::file::Mode::Private).expect("written");
+    let report = world.verify(None);
+    assert_eq!((report.status, report.checkpoints, report.problems.len()), (Verified::Unsigned, 0, 2));
+    // With the fingerprint of a known key it is a forgery.
+    let text = String::from_utf8(bytes).expect("text");
+    let text = text.replace(stranger.fingerprint().as_str(), world.signer.fingerprint().as_str());
+    lillux::file::write_atomic(&world.path, text.as_bytes(), lillux::file::Mode::Private).expect("written");
+    assert_eq!(world.verify(None).status, Verified::Tampered);
+}
+
+#[test]
+fn a_torn_line_is_reported_by_verifying_and_taken_away_before_writing() {
+    let world = world();
+    append(&world.path, b"{\"thread_id\":\"thr").expect("torn");
+    let before = std::fs::read(&world.path).expect("bytes");
+    assert_eq!(world.verify(world.head).status, Verified::Cut);
+    assert_eq!(read(&world.path, Position::default(), 100).expect("read").events.len(), 7);
+    assert_eq!(std::fs::read(&world.path).expect("bytes"), before, "reading repairs nothing");
+    let tail = Tail::recover(&world.path, &thread(1)).expect("a tail");
+    assert_eq!((tail.head, tail.sequence), (world.head, 7));
+    assert_eq!(world.verify(world.head).status, Verified::Valid);
+}
+
+#[test]
+fn the_chain_is_the_same_when_it_is_written_again_after_a_crash() {
+    let world = world();
+    // The droppable event and the second checkpoint are lost, and the events after it.
+    world.write(&world.lines()[..4]);
+    let mut lines = Lines::new(thread(1), Tail::recover(&world.path, &thread(1)).expect("a tail"));
+    for sequence in [5, 6] {
+        lines.event(&event(sequence, Criticality::Critical)).expect("an event");
+    }
+    assert_eq!(lines.tail().head, world.head);
+    lines.checkpoint(9, 1, 10, &world.signer);
+    append(&world.path, &lines.take()).expect("written");
+    assert_eq!(world.verify(world.head).status, Verified::Valid);
+}
+
+#[test]
+fn nobody_else_makes_checkpoints() {
+    let mut lines = Lines::new(thread(1), Tail::empty(&thread(1)));
+    let forged = NewEvent { event_type: "checkpoint".to_owned(), ..event(1, Criticality::Critical) };
+    assert_eq!(lines.event(&forged), Err(ReservedName));
+    assert_eq!(lines.take(), b"");
+}
+
+#[test]
+fn reading_goes_on_where_it_stopped_and_understands_older_lines() {
+    let world = world();
+    let first = read(&world.path, Position::default(), 3).expect("read");
+    let rest = read(&world.path, first.next, 100).expect("read");
+    assert_eq!((first.events.len(), rest.events.len(), rest.events[0].line), (3, 4, 4));
+    let older = [
+        r#"{"timestamp": 1.5, "thread_id": "x", "event_type": "cognition_in", "payload": {"text": "a"}}"#,
+        r#"{"ts": "2026-01-01T00:00:00Z", "type": "user_message", "thread_id": "x", "text": "b"}"#,
+        "no event",
+        r#"{"type": "assistant_text", "text": "c"}"#,
+    ];
+    world.write(&older.map(str::to_owned));
+    let batch = read(&world.path, Position::default(), 100).expect("read");
+    let shown: Vec<(&str, &str, &str)> = batch
+        .events
+        .iter()
+        .map(|event| {
+            let text = event.payload["text"].as_str().expect("a text");
+            (event.event_type.as_str(), event.timestamp.as_str(), text)
+        })
+        .collect();
+    let expected = [
+        ("cognition_in", "1970-01-01T00:00:01.500Z", "a"),
+        ("cognition_in", "2026-01-01T00:00:00Z", "b"),
+        ("cognition_out", "", "c"),
+    ];
+    assert_eq!((shown.as_slice(), batch.bad_lines.as_slice()), (&expected[..], &[3][..]));
+}
+
+#[test]
+fn a_page_shows_questions_answers_tools_and_cost() {
+    let event = |event_type: &str, payload: Value| Event {
+        line: 1,
+        event_type: event_type.to_owned(),
+        timestamp: String::new(),
+        payload,
+        is_droppable: false,
+        sequence: None,
+        raw: Value::Null,
+    };
+    let events = [
+        event("cognition_in", json!({"text": "Do it", "role": "user"})),
+        event("cognition_reasoning", json!({"text": "Hm"})),
+        event("cognition_out", json!({"text": "Yes"})),
+        event("tool_call_start", json!({"tool": "write", "input": {"content": "x".repeat(600)}})),
+        event(
+            "tool_call_result",
+            json!({"output": "{\"data\":{\"stdout\":\"a ``` b\",\"stderr\":\"bad\"}}"}),
+        ),
+        event("tool_call_result", json!({"error": "denied"})),
+    ];
+    let cost = Cost {
+        turns: 1,
+        input_tokens: 2,
+        output_tokens: 3,
+        spend: crate::money::Nanos(1_500_000),
+        elapsed_ms: 1234,
+    };
+    let about = About { directive: "demo/hello", status: Status::Completed, cost };
+    let page = render_markdown(&about, &events);
+    for part in [
+        "# demo/hello\n",
+        "## Input - Turn 1\n\nDo it",
+        "> *Hm*",
+        "### Response - Turn 1\n\nYes",
+        "### Tool: write\n\n```json\n",
+        "… (600 bytes in all)",
+        "### Result\n\n````\na ``` b\n[stderr] bad\n````\n",
+        "### Error\n\n```\ndenied\n```\n",
+        "**Completed** -- 1 turns, 5 tokens, $0.0015, 1.2s\n",
+    ] {
+        assert!(page.contains(part), "{part} is not in\n{page}");
+    }
+    let long: Vec<Event> =
+        (0..3000).map(|_| event("cognition_out", json!({"text": "y".repeat(4000)}))).collect();
+    let page = render_markdown(&about, &long);
+    assert!(page.len() < (4 << 20) + 4096 && page.contains("… the rest is in the transcript"));
+}

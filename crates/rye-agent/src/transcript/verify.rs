@@ -1,0 +1,254 @@
+//! Whether a transcript is what its thread wrote. It reads only.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use lillux::{Digest, Fingerprint, PublicKey, Signature};
+use serde_json::Value;
+
+use super::{CHECKPOINT, MOST_LINE, Vouched, genesis};
+use crate::store::Head;
+use crate::thread_id::ThreadId;
+
+/// Problems beyond these are counted by nobody.
+const MOST_PROBLEMS: usize = 100;
+
+/// How a transcript stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verified {
+    /// Whole, and signed to its last event.
+    Valid,
+    /// Changed.
+    Tampered,
+    /// Its end is missing.
+    Cut,
+    /// Whole, and not signed to its last event.
+    UnsignedTail,
+    /// Whole, and no checkpoint of a known key.
+    Unsigned,
+}
+
+/// Something that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Problem {
+    /// The line, counted from 1.
+    pub line: u64,
+    /// The event's number, if it has one.
+    pub sequence: Option<u64>,
+    /// What does not fit.
+    pub what: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Report {
+    /// How it stands.
+    pub status: Verified,
+    /// Events, checkpoints apart.
+    pub events: u64,
+    /// Of these, those outside the chain.
+    pub droppable: u64,
+    /// Checkpoints whose signature holds.
+    pub checkpoints: u64,
+    /// The number of the last event that a signature covers.
+    pub signed_until: Option<u64>,
+    /// What does not fit.
+    pub problems: Vec<Problem>,
+}
+
+struct Reader<'a> {
+    thread: &'a ThreadId,
+    keys: &'a dyn Fn(&Fingerprint) -> Option<PublicKey>,
+    report: Report,
+    line: u64,
+    bytes: u64,
+    chain: Digest,
+    head: Option<u64>,
+    checkpoint: Digest,
+    sequence: Option<u64>,
+    is_tampered: bool,
+}
+
+/// Verifies the transcript of `thread` at `path`: its chain, its checkpoints under the keys that `keys` knows, and its end
+/// against the head that the store has.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn verify(
+    path: &Path,
+    thread: &ThreadId,
+    expected: Option<Head>,
+    keys: &dyn Fn(&Fingerprint) -> Option<PublicKey>,
+) -> io::Result<Report> {
+    let start = genesis(thread);
+    let report = Report {
+        status: Verified::Unsigned,
+        events: 0,
+        droppable: 0,
+        checkpoints: 0,
+        signed_until: None,
+        problems: Vec::new(),
+    };
+    let mut reader = Reader {
+        thread,
+        keys,
+        report,
+        line: 0,
+        bytes: 0,
+        chain: start,
+        head: None,
+        checkpoint: start,
+        sequence: None,
+        is_tampered: false,
+    };
+    let is_torn = match fs_err::File::open(path) {
+        Ok(file) => reader.read(&mut BufReader::new(file))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(error),
+    };
+    Ok(reader.finish(expected, is_torn))
+}
+
+impl Reader<'_> {
+    /// Reads all lines; whether the last one is not whole.
+    fn read(&mut self, source: &mut impl BufRead) -> io::Result<bool> {
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = source.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
+            if read == 0 {
+                return Ok(false);
+            }
+            self.line += 1;
+            if line.pop() != Some(b'\n') {
+                return Ok(true);
+            }
+            self.judge(&line);
+            self.bytes += read as u64;
+        }
+    }
+
+    fn tampered(&mut self, sequence: Option<u64>, what: impl Into<String>) {
+        self.is_tampered = true;
+        self.note(sequence, what);
+    }
+
+    fn note(&mut self, sequence: Option<u64>, what: impl Into<String>) {
+        if self.report.problems.len() < MOST_PROBLEMS {
+            self.report.problems.push(Problem { line: self.line, sequence, what: what.into() });
+        }
+    }
+
+    fn judge(&mut self, line: &[u8]) {
+        let Ok(value) = serde_json::from_slice::<Value>(line) else {
+            return self.tampered(None, "it is no JSON");
+        };
+        let text = |name: &str| value.get(name).and_then(Value::as_str);
+        let sequence = value.get("sequence").and_then(Value::as_u64);
+        if text("thread_id") != Some(self.thread.as_str()) {
+            self.tampered(sequence, "it is another thread's");
+        }
+        match sequence {
+            None => self.tampered(None, "it has no number"),
+            Some(number) if self.sequence.is_some_and(|last| number <= last) => {
+                self.tampered(sequence, "its number does not follow the one before");
+            }
+            Some(_) => {}
+        }
+        self.sequence = self.sequence.max(sequence);
+        let previous = text("prev");
+        match (text("event_type"), text("criticality")) {
+            (Some(CHECKPOINT), _) => self.judge_checkpoint(&value, line, sequence.unwrap_or_default()),
+            (_, Some("critical")) => {
+                if previous != Some(self.chain.to_hex().as_str()) {
+                    self.tampered(
+                        sequence,
+                        "it does not follow the event before: something was changed, added or removed",
+                    );
+                }
+                self.report.events += 1;
+                self.chain = Digest::of(line);
+                self.head = sequence;
+            }
+            (_, Some("droppable")) => {
+                self.report.events += 1;
+                self.report.droppable += 1;
+            }
+            (_, _) => self.tampered(sequence, "it is neither critical nor droppable"),
+        }
+    }
+
+    fn judge_checkpoint(&mut self, value: &Value, line: &[u8], sequence: u64) {
+        let payload = &value["payload"];
+        let text = |name: &str| payload.get(name).and_then(Value::as_str).unwrap_or_default();
+        let number = |name: &str| payload.get(name).and_then(Value::as_u64).unwrap_or(u64::MAX);
+        let (chain, checkpoint) = (self.chain.to_hex(), self.checkpoint.to_hex());
+        let previous = value.get("prev").and_then(Value::as_str).unwrap_or_default();
+        let mut is_fitting = true;
+        if previous != checkpoint {
+            self.tampered(Some(sequence), "a checkpoint before it was removed, added or changed");
+            is_fitting = false;
+        }
+        if text("hash") != chain {
+            self.tampered(Some(sequence), "it signs other events than those before it");
+            is_fitting = false;
+        }
+        if number("byte_offset") != self.bytes {
+            self.tampered(Some(sequence), "lines before it were added or removed");
+            is_fitting = false;
+        }
+        let vouched = Vouched {
+            thread: self.thread.as_str(),
+            turn: number("turn"),
+            byte_offset: number("byte_offset"),
+            sequence,
+            hash: text("hash"),
+            previous,
+            moment: text("ts"),
+        };
+        self.checkpoint = Digest::of(line);
+        let key = text("fp").parse::<Fingerprint>().ok().and_then(|fingerprint| (self.keys)(&fingerprint));
+        let Some(key) = key else {
+            return self.note(Some(sequence), "it is signed with a key that is not known here");
+        };
+        let signature = Signature::from_base64(text("sig"));
+        if !signature.is_some_and(|signature| key.verifies(&vouched.digest(), &signature)) {
+            return self.tampered(Some(sequence), "its signature does not hold");
+        }
+        if is_fitting {
+            self.report.checkpoints += 1;
+            self.report.signed_until = self.head;
+        }
+    }
+
+    fn finish(mut self, expected: Option<Head>, is_torn: bool) -> Report {
+        let mut is_cut = is_torn;
+        if is_torn {
+            self.note(None, "the last line is not whole");
+        }
+        if let Some(expected) = expected {
+            let (found, sequence) = (self.head.unwrap_or(0), expected.sequence);
+            if found < sequence {
+                is_cut = true;
+                self.note(Some(sequence), "the store knows of later events than the last one here");
+            } else if found > sequence {
+                self.tampered(Some(found), "the store does not know of the last events here");
+            } else if self.chain != expected.hash {
+                self.tampered(Some(found), "the last event is not the one the store knows");
+            }
+        }
+        self.report.status = if self.is_tampered {
+            Verified::Tampered
+        } else if is_cut {
+            Verified::Cut
+        } else if self.report.checkpoints == 0 {
+            Verified::Unsigned
+        } else if self.report.signed_until != self.head {
+            Verified::UnsignedTail
+        } else {
+            Verified::Valid
+        };
+        self.report
+    }
+}

@@ -1,0 +1,220 @@
+//! The threads of this place, to look at: nothing is made by looking. And which thread a person means.
+
+use std::path::PathBuf;
+
+use rye_agent::limits::Limits;
+use rye_agent::status::Status;
+use rye_agent::store::{Filter, LedgerSpec, Owner, Secret, Store, ThreadRow};
+use rye_agent::thread_id::ThreadId;
+use rye_engine::{Code, Error, Result};
+use rye_space::AI_FOLDER;
+use serde_json::{Value, json};
+
+use crate::live::words;
+use crate::settings::{self, Settings};
+
+/// The folder of threads below `.ai`.
+const FOLDER: &str = "threads";
+/// Digits of a thread's name.
+const DIGITS: usize = 12;
+/// The fewest digits that name a thread.
+const FEWEST_DIGITS: usize = 4;
+
+/// The largest state that is read.
+const MOST_STATE: u64 = 64 << 20;
+
+/// Where threads live: with the project if there is one, else with the user.
+pub fn folder(settings: &Settings) -> PathBuf {
+    let project = settings.roots.project.as_ref().filter(|project| project.join(AI_FOLDER).is_dir());
+    project.unwrap_or(&settings.roots.user).join(AI_FOLDER).join(FOLDER)
+}
+
+/// Threads to look at.
+pub struct Shelf {
+    /// The store.
+    pub store: Store,
+    /// The folder of threads.
+    pub folder: PathBuf,
+    /// The secret behind it.
+    pub secret: Secret,
+    observer: Owner,
+}
+
+impl Shelf {
+    /// Opens what is there; `None` when there has never been a thread.
+    pub fn open(settings: &Settings) -> Result<Option<Self>> {
+        let folder = folder(settings);
+        let Some(secret) = Secret::load(&settings.roots.signing_keys)? else {
+            return Ok(None);
+        };
+        let store = Store::open_existing(&folder, &secret, &LedgerSpec::default())?;
+        Ok(store.map(|store| Self { store, folder, secret, observer: Owner::current() }))
+    }
+
+    /// Opens what is there, to find the thread that `word` names.
+    pub fn with(settings: &Settings, word: &str) -> Result<(Self, ThreadRow)> {
+        digits(word)?;
+        let shelf = Self::open(settings)?.ok_or_else(|| unknown(word))?;
+        let row = shelf.find(word)?;
+        Ok((shelf, row))
+    }
+
+    /// The thread that a person names: whole, or by at least four digits that no other begins with.
+    pub fn find(&self, word: &str) -> Result<ThreadRow> {
+        let digits = digits(word)?;
+        if digits.len() == DIGITS {
+            let id = ThreadId::parse(&format!("thread-{digits}")).map_err(|_| unknown(word))?;
+            return self.store.thread(&id)?.ok_or_else(|| unknown(word));
+        }
+        let start = format!("thread-{digits}");
+        let mut found = self.store.threads(&Filter::default())?;
+        found.retain(|row| row.id.as_str().starts_with(&start));
+        if found.len() > 1 {
+            let names: Vec<&str> = found.iter().take(5).map(|row| row.id.as_str()).collect();
+            let message = format!("`{digits}` begins the names of {} threads", found.len());
+            return Err(Error::new(Code::Ambiguous, message).hint(format!("one of: {}", names.join(", "))));
+        }
+        found.pop().ok_or_else(|| unknown(word))
+    }
+
+    /// Where a thread stands, in a word; `interrupted` is one whose process is gone.
+    pub fn standing(&self, row: &ThreadRow) -> &'static str {
+        if self.is_interrupted(row) { "interrupted" } else { row.status.as_str() }
+    }
+
+    /// Whether a thread is said to be at work, and nobody works on it.
+    pub fn is_interrupted(&self, row: &ThreadRow) -> bool {
+        matches!(row.status, Status::Created | Status::Running)
+            && row.owner.as_ref().is_none_or(|owner| owner.is_gone(&self.observer))
+    }
+
+    /// A thread as JSON, one of several.
+    pub fn value(&self, row: &ThreadRow) -> Result<Value> {
+        let is_interrupted = self.is_interrupted(row);
+        let reason = match row.reason {
+            Some(reason) => Some(reason.as_str()),
+            None => is_interrupted.then_some("interrupted"),
+        };
+        Ok(json!({
+            "thread_id": row.id,
+            "directive": row.directive,
+            "status": row.status,
+            "parent_thread_id": row.parent,
+            "turns": row.cost.turns,
+            "tokens": row.cost.tokens(),
+            "spend": row.cost.spend.dollars(),
+            "subtree_spend": self.store.ledger(&row.id)?.subtree_spend.dollars(),
+            "reason": reason,
+            "error": row.error,
+            "is_interrupted": is_interrupted,
+            "started_at": row.created_at,
+            "elapsed_ms": row.cost.elapsed_ms,
+        }))
+    }
+
+    /// A thread's limits by now, as its state says: a person may have raised them since it was made. To be shown only.
+    pub fn limits(&self, row: &ThreadRow) -> Limits {
+        let path = self.folder.join(row.id.as_str()).join("state.json");
+        let state = lillux::file::read_bounded(&path, MOST_STATE).ok();
+        let state = state.and_then(|(bytes, _)| serde_json::from_slice::<Value>(&bytes).ok());
+        let limits = state.as_ref().and_then(|state| state.get("limits")).and_then(Value::as_object);
+        limits.and_then(|limits| Limits::default().with(limits).ok()).unwrap_or(row.limits)
+    }
+
+    /// How long ago a thread was made.
+    pub fn age(row: &ThreadRow) -> String {
+        let made = words::unix_ms(&row.created_at);
+        let now = settings::now_ms();
+        made.map(|made| words::ago(now.saturating_sub(made))).unwrap_or_default()
+    }
+
+    /// The command that lets a thread go on, if there is one.
+    pub fn way_on(&self, row: &ThreadRow) -> Option<String> {
+        match row.status {
+            Status::Suspended => {
+                let detail = row.result.as_ref().and_then(|result| result.get("detail"));
+                Some(resuming(&row.id, row.reason.map(|reason| reason.as_str()), detail))
+            }
+            Status::Created | Status::Running if self.is_interrupted(row) => {
+                Some(format!("rye thread resume {}", row.id))
+            }
+            Status::Created | Status::Running => Some(format!("rye thread tail {}", row.id)),
+            Status::Completed | Status::Error | Status::Cancelled | Status::Killed => {
+                Some(format!("rye run {} --continue {}", row.directive, row.id))
+            }
+            Status::Continued => {
+                row.continuation_thread_id.as_ref().map(|next| format!("rye thread show {next}"))
+            }
+        }
+    }
+}
+
+/// The command that lets a suspended thread go on: with as much again of what ran out.
+pub fn resuming(id: &ThreadId, reason: Option<&str>, detail: Option<&Value>) -> String {
+    if reason == Some("approval") {
+        return format!("rye thread approve {id}");
+    }
+    let code = detail.and_then(|detail| detail.get("limit_code")).and_then(Value::as_str);
+    let most = detail.and_then(|detail| detail.get("current_max"));
+    let more = match code.and_then(|code| code.strip_suffix("_exceeded")) {
+        Some("turns") => " --limit turns=+10".to_owned(),
+        Some("spend") => {
+            let most = most.map(Value::to_string).filter(|most| most != "0" && most != "0.0");
+            format!(" --limit spend=+{}", most.unwrap_or_else(|| "1".to_owned()))
+        }
+        Some(name @ ("tokens" | "duration_seconds" | "spawns" | "depth")) => {
+            let most = most.and_then(Value::as_u64).filter(|most| *most > 0).unwrap_or(10);
+            format!(" --limit {name}=+{most}")
+        }
+        _ => String::new(),
+    };
+    format!("rye thread resume {id}{more}")
+}
+
+/// The digits of the name that a person gave.
+fn digits(word: &str) -> Result<&str> {
+    let digits = word.strip_prefix("thread-").unwrap_or(word);
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if (FEWEST_DIGITS..=DIGITS).contains(&digits.len()) && digits.bytes().all(is_digit) {
+        return Ok(digits);
+    }
+    let word = rye_item::text::one_line(word);
+    let message =
+        format!("`{word}` names no thread; names look like thread-0a1b2c3d4e5f, and 0a1b is enough");
+    Err(Error::new(Code::InvalidArgument, message).hint("rye thread list shows them"))
+}
+
+fn unknown(word: &str) -> Error {
+    let message = format!("there is no thread `{}` here", rye_item::text::one_line(word));
+    Error::new(Code::NoThread, message).hint("rye thread list --all shows every thread of this place")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_to_go_on_raises_what_ran_out() {
+        let id = ThreadId::parse("thread-0a1b2c3d4e5f").expect("a name");
+        let of = |code: &str, most: Value| {
+            let detail = json!({"limit_code": format!("{code}_exceeded"), "current_max": most});
+            resuming(&id, Some("limit"), Some(&detail))
+        };
+        assert_eq!(of("turns", json!(5)), "rye thread resume thread-0a1b2c3d4e5f --limit turns=+10");
+        assert_eq!(of("spend", json!(0.25)), "rye thread resume thread-0a1b2c3d4e5f --limit spend=+0.25");
+        assert_eq!(of("spend", json!(0.0)), "rye thread resume thread-0a1b2c3d4e5f --limit spend=+1");
+        assert_eq!(of("tokens", json!(500)), "rye thread resume thread-0a1b2c3d4e5f --limit tokens=+500");
+        assert_eq!(resuming(&id, Some("error"), None), "rye thread resume thread-0a1b2c3d4e5f");
+        assert_eq!(resuming(&id, Some("approval"), None), "rye thread approve thread-0a1b2c3d4e5f");
+    }
+
+    #[test]
+    fn a_name_may_be_short_but_not_anything() {
+        for word in ["0a1b", "thread-0a1b", "thread-0a1b2c3d4e5f"] {
+            assert!(digits(word).is_ok(), "{word}");
+        }
+        for word in ["", "0a1", "thread-", "0A1B", "../a", "0a1b2c3d4e5f0", "hello"] {
+            assert_eq!(digits(word).map_err(|error| error.code), Err(Code::InvalidArgument), "{word}");
+        }
+    }
+}

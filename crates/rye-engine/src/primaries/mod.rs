@@ -1,0 +1,312 @@
+//! The actions on items as agents ask for them, over MCP or in a thread: arguments in, one call of a verb, the answer of
+//! the command line out. What is policy for agents is decided here, once.
+
+pub mod schemas;
+
+use rye_item::space::Tier;
+use rye_item::{ItemRef, ItemType};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::answer::success;
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+use crate::verbs::search::parse_scope;
+use crate::verbs::sign::parse_item;
+use crate::verbs::{load, search, sign};
+
+/// What to search for.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Search {
+    /// The words.
+    pub query: String,
+    /// Only this type.
+    pub item_type: Option<String>,
+    /// A type and a namespace; overrules `item_type`.
+    pub scope: Option<String>,
+    /// Only this space.
+    pub source: Option<Source>,
+    /// How many at most.
+    pub limit: Option<u16>,
+    /// The project, for who has several.
+    pub project_path: Option<String>,
+}
+
+/// What to read or copy.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// Its type.
+    pub item_type: Option<String>,
+    /// Its id.
+    pub item_id: String,
+    /// Only from this space.
+    pub source: Option<Source>,
+    /// Where to copy it.
+    pub destination: Option<Destination>,
+    /// The project, for who has several.
+    pub project_path: Option<String>,
+}
+
+/// What to read, or to search for.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fetch {
+    /// Its type.
+    pub item_type: Option<String>,
+    /// Its id: then it is read.
+    pub item_id: Option<String>,
+    /// The words: then it is searched for.
+    pub query: Option<String>,
+    /// A type and a namespace; overrules `item_type`.
+    pub scope: Option<String>,
+    /// Only this space.
+    pub source: Option<Source>,
+    /// Where to copy it.
+    pub destination: Option<Destination>,
+    /// How many at most.
+    pub limit: Option<u16>,
+    /// The project, for who has several.
+    pub project_path: Option<String>,
+}
+
+/// What to sign.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sign {
+    /// Its type.
+    pub item_type: Option<String>,
+    /// Its id, or a pattern of ids.
+    pub item_id: String,
+    /// Only in this space.
+    pub source: Option<Source>,
+    /// The project, for who has several.
+    pub project_path: Option<String>,
+}
+
+/// Where to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// The project's space.
+    Project,
+    /// The user's space.
+    User,
+    /// The system's bundles.
+    System,
+    /// Everywhere, project before user before system.
+    #[serde(alias = "local")]
+    All,
+}
+
+impl Source {
+    /// The tier, unless it is all of them.
+    #[must_use]
+    pub fn tier(self) -> Option<Tier> {
+        match self {
+            Self::Project => Some(Tier::Project),
+            Self::User => Some(Tier::User),
+            Self::System => Some(Tier::System),
+            Self::All => None,
+        }
+    }
+}
+
+/// Where to copy to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Destination {
+    /// The project's space.
+    Project,
+    /// The user's space.
+    User,
+}
+
+impl Destination {
+    /// The tier.
+    #[must_use]
+    pub fn tier(self) -> Tier {
+        match self {
+            Self::Project => Tier::Project,
+            Self::User => Tier::User,
+        }
+    }
+}
+
+/// The item that is named.
+///
+/// # Errors
+/// When the type is missing or the id not valid.
+pub fn item(item_type: Option<&str>, id: &str) -> Result<ItemRef> {
+    if item_type.is_none() && ItemRef::split_canonical(id).is_none() {
+        return Err(Error::new(Code::InvalidArgument, "item_type is missing")
+            .hint("give item_type, or a canonical id such as `tool:team/deploy`"));
+    }
+    parse_item(item_type, id)
+}
+
+/// A type and a prefix from `item_type` and `scope`.
+fn narrowed(item_type: Option<&str>, scope: Option<&str>) -> Result<(Option<ItemType>, String)> {
+    match scope {
+        Some(scope) => parse_scope(scope).map(|(item_type, prefix)| (Some(item_type), prefix)),
+        None => Ok((item_type.map(str::parse::<ItemType>).transpose()?, String::new())),
+    }
+}
+
+/// Searches.
+///
+/// # Errors
+/// When the query or the scope cannot be read.
+pub fn search(engine: &Engine, given: &Search) -> Result<Value> {
+    let (item_type, prefix) = narrowed(given.item_type.as_deref(), given.scope.as_deref())?;
+    let options = search::Options {
+        query: given.query.clone(),
+        item_type,
+        prefix,
+        tier: given.source.and_then(Source::tier),
+        limit: given.limit.map(usize::from),
+        all: false,
+    };
+    let answer = search::search(engine, &options, &mut |_, _| {})?;
+    Ok(success(None, None, shown(&answer)?))
+}
+
+/// Reads an item, or copies it if `may_sign` lets the copy be signed.
+///
+/// # Errors
+/// When nobody vouches for it, or the copy may not be made.
+pub fn load<E: From<Error>>(
+    engine: &Engine,
+    given: &Load,
+    may_sign: impl Fn(ItemType, &str) -> std::result::Result<(), E>,
+) -> std::result::Result<Value, E> {
+    let item = item(given.item_type.as_deref(), &given.item_id)?;
+    load_item(engine, &item, given.source, given.destination, may_sign)
+}
+
+fn load_item<E: From<Error>>(
+    engine: &Engine,
+    item: &ItemRef,
+    source: Option<Source>,
+    destination: Option<Destination>,
+    may_sign: impl Fn(ItemType, &str) -> std::result::Result<(), E>,
+) -> std::result::Result<Value, E> {
+    let from = source.and_then(Source::tier);
+    let data = match destination {
+        Some(destination) => {
+            // The copy is signed with the user's key.
+            may_sign(item.item_type, item.id.as_str())?;
+            shown(&load::copy(engine, item, from, destination.tier())?)?
+        }
+        None => shown(&load::load(engine, item, load::Options { from, unverified: false })?)?,
+    };
+    Ok(success(Some(item.item_type.as_str()), Some(item.id.as_str()), data))
+}
+
+/// Loads when given an id, searches when given a query.
+///
+/// # Errors
+/// As [`load`] and [`search`], and when it is given neither or both.
+pub fn fetch<E: From<Error>>(
+    engine: &Engine,
+    given: Fetch,
+    may_sign: impl Fn(ItemType, &str) -> std::result::Result<(), E>,
+) -> std::result::Result<Value, E> {
+    match (given.item_id, given.query) {
+        (Some(id), None) => {
+            let is_typed = given.item_type.is_some() || ItemRef::split_canonical(&id).is_some();
+            let item = if is_typed {
+                item(given.item_type.as_deref(), &id)?
+            } else {
+                load::find_by_id(engine, &id, given.source.and_then(Source::tier))?
+            };
+            load_item(engine, &item, given.source, given.destination, may_sign)
+        }
+        (None, Some(query)) => {
+            let given = Search {
+                query,
+                item_type: given.item_type,
+                scope: given.scope,
+                source: given.source,
+                limit: given.limit,
+                project_path: None,
+            };
+            Ok(search(engine, &given)?)
+        }
+        (Some(_), Some(_)) => {
+            Err(Error::new(Code::InvalidArgument, "give item_id or query, not both").into())
+        }
+        (None, None) => Err(Error::new(Code::InvalidArgument, "give item_id, or query")
+            .hint("item_id reads one item, query searches")
+            .into()),
+    }
+}
+
+/// Signs an item, or all items of a pattern, if `may_sign` lets it.
+///
+/// # Errors
+/// When it may not be signed, is not found or not valid.
+pub fn sign<E: From<Error>>(
+    engine: &Engine,
+    given: &Sign,
+    may_sign: impl Fn(ItemType, &str) -> std::result::Result<(), E>,
+) -> std::result::Result<Value, E> {
+    let (item_type, id) = match (&given.item_type, ItemRef::split_canonical(&given.item_id)) {
+        (None, Some((item_type, id))) => (item_type, id),
+        (Some(word), Some((item_type, id))) if word == item_type.as_str() => (item_type, id),
+        (Some(word), _) => (word.parse().map_err(Error::from)?, given.item_id.as_str()),
+        (None, None) => {
+            return Err(Error::new(Code::InvalidArgument, "item_type is missing")
+                .hint("give item_type, or a canonical id such as `tool:team/deploy`")
+                .into());
+        }
+    };
+    may_sign(item_type, id)?;
+    let tier = given.source.and_then(Source::tier);
+    if sign::is_glob(id) {
+        let answer = sign::sign_glob(engine, item_type, id, tier, &mut |_, _| {})?;
+        return match answer.failure() {
+            Some(error) => Err(error.detail("data", answer.to_value()).into()),
+            None => Ok(success(None, None, answer.to_value())),
+        };
+    }
+    let item = parse_item(Some(item_type.as_str()), id)?;
+    // No lockfile follows: only a person's signing is consent to what will run.
+    let signed = sign::sign_item(engine, &item, tier)?;
+    Ok(success(Some(item_type.as_str()), Some(&signed.item_id), shown(&signed)?))
+}
+
+/// What policy says of an agent that wants something signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signing {
+    /// It may.
+    Allowed,
+    /// It may if a person agrees.
+    Ask,
+}
+
+/// Whether an agent may have this signed: `mcp.sign`, and never what decides about trust.
+///
+/// # Errors
+/// When it may not.
+pub fn signing(engine: &Engine, item_type: ItemType, id: &str) -> Result<Signing> {
+    let refuse = |message: &str| {
+        let yourself = format!("sign it yourself: rye sign {item_type} {}", rye_item::text::one_line(id));
+        Err(Error::new(Code::SigningDenied, message).hint(yourself))
+    };
+    if item_type == ItemType::Config {
+        return refuse("config is never signed for an agent");
+    }
+    match engine.workspace.settings.get("mcp.sign").and_then(Value::as_str) {
+        Some("allow") => Ok(Signing::Allowed),
+        Some("ask") => Ok(Signing::Ask),
+        _ => refuse("`mcp.sign` does not let agents sign"),
+    }
+}
+
+/// An answer as JSON.
+fn shown(answer: &impl Serialize) -> Result<Value> {
+    serde_json::to_value(answer)
+        .map_err(|error| Error::new(Code::Io, format!("the answer cannot be shown: {error}")))
+}

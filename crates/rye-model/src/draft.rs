@@ -1,0 +1,318 @@
+//! An answer in the making: pieces go in as a protocol's reader finds them, an [`Answer`] comes out.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use crate::answer::INCOMPLETE;
+use crate::{Answer, Delta, Finish, Message, Request, ToolCall, Usage};
+
+/// How many calls an answer may have.
+const MAX_CALLS: usize = 1000;
+
+/// Why a reader cannot go on.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Fault {
+    /// What came is not what the protocol says.
+    Protocol(String),
+    /// The server says what went wrong.
+    Api(ApiError),
+}
+
+impl Fault {
+    pub(crate) fn protocol(message: impl Into<String>) -> Self {
+        Self::Protocol(message.into())
+    }
+}
+
+/// What a server says went wrong.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct ApiError {
+    pub kind: String,
+    pub message: String,
+    pub code: Option<String>,
+    /// When to come back, in seconds, where the body says so.
+    pub retry_after: Option<String>,
+}
+
+/// Reads one protocol's answers.
+pub(crate) trait Reader: Send {
+    /// Takes one event of a stream.
+    fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault>;
+
+    /// Takes an answer that came in one piece.
+    fn take_whole(&mut self, answer: Value, draft: &mut Draft<'_>) -> Result<(), Fault>;
+
+    /// What the provider wants back with the next request, when all has been taken.
+    fn replay(&mut self, calls: &[ToolCall]) -> Vec<Value>;
+}
+
+/// A call in the making.
+#[derive(Default)]
+struct CallDraft {
+    /// Where the server keeps it.
+    slot: u64,
+    id: String,
+    name: String,
+    input: CallInput,
+    is_announced: bool,
+}
+
+/// The arguments of a call, as far as they have come.
+enum CallInput {
+    Text(String),
+    Whole(Value),
+    /// Came whole, and yet its end is missing.
+    Cut(String),
+}
+
+impl Default for CallInput {
+    fn default() -> Self {
+        Self::Text(String::new())
+    }
+}
+
+/// An answer in the making.
+pub(crate) struct Draft<'a> {
+    request: &'a Request,
+    deltas: &'a (dyn Fn(Delta) + Send + Sync),
+    text: String,
+    reasoning: String,
+    calls: Vec<CallDraft>,
+    pub finish: Option<Finish>,
+    pub usage: Usage,
+    pub model: String,
+    /// Whether the server said that nothing more comes.
+    pub is_done: bool,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(request: &'a Request, deltas: &'a (dyn Fn(Delta) + Send + Sync)) -> Self {
+        Self {
+            request,
+            deltas,
+            text: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            finish: None,
+            usage: Usage::default(),
+            model: String::new(),
+            is_done: false,
+        }
+    }
+
+    pub(crate) fn say(&mut self, words: &str) {
+        if !words.is_empty() {
+            self.text.push_str(words);
+            (self.deltas)(Delta::Text(words.to_owned()));
+        }
+    }
+
+    pub(crate) fn reason(&mut self, words: &str) {
+        if !words.is_empty() {
+            self.reasoning.push_str(words);
+            (self.deltas)(Delta::Reasoning(words.to_owned()));
+        }
+    }
+
+    /// The call in this slot: the newest one there, or a new one when there is none or it has another id.
+    pub(crate) fn call(&mut self, slot: u64, id: Option<&str>, name: Option<&str>) -> Result<(), Fault> {
+        let id = id.unwrap_or_default();
+        let is_full = self.calls.len() == MAX_CALLS;
+        let known = self.calls.iter_mut().rev().find(|call| call.slot == slot);
+        let known = known.filter(|call| id.is_empty() || call.id.is_empty() || call.id == id);
+        let call = match known {
+            Some(call) => call,
+            None if is_full => {
+                return Err(Fault::Protocol(format!("the answer has more than {MAX_CALLS} calls")));
+            }
+            None => {
+                self.calls.push(CallDraft { slot, ..CallDraft::default() });
+                let last = self.calls.len() - 1;
+                &mut self.calls[last]
+            }
+        };
+        if call.id.is_empty() {
+            id.clone_into(&mut call.id);
+        }
+        if call.name.is_empty() {
+            name.unwrap_or_default().clone_into(&mut call.name);
+        }
+        if !call.name.is_empty() && !call.is_announced {
+            call.is_announced = true;
+            (self.deltas)(Delta::CallBegan { id: call.id.clone(), name: call.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// Adds a piece of JSON text to the arguments of the call in this slot.
+    pub(crate) fn argue(&mut self, slot: u64, piece: &str) -> Result<(), Fault> {
+        let call = self.calls.iter_mut().rev().find(|call| call.slot == slot);
+        let call = call.ok_or_else(|| Fault::protocol("arguments came for a call that never began"))?;
+        match &mut call.input {
+            CallInput::Text(text) => text.push_str(piece),
+            CallInput::Whole(_) | CallInput::Cut(_) if piece.is_empty() => {}
+            other => *other = CallInput::Text(piece.to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Gives the call in this slot all its arguments at once.
+    pub(crate) fn argue_whole(&mut self, slot: u64, input: Value) {
+        if let Some(call) = self.calls.iter_mut().rev().find(|call| call.slot == slot) {
+            call.input = CallInput::Whole(input);
+        }
+    }
+
+    /// Says that the last call's end is missing, though its arguments came whole.
+    pub(crate) fn cut_last_call(&mut self) {
+        if let Some(call) = self.calls.last_mut() {
+            let so_far = match &call.input {
+                CallInput::Text(text) | CallInput::Cut(text) => text.clone(),
+                CallInput::Whole(whole) => whole.to_string(),
+            };
+            call.input = CallInput::Cut(so_far);
+        }
+    }
+
+    /// How many calls there are: the next free slot where the server numbers none.
+    pub(crate) fn next_slot(&self) -> u64 {
+        self.calls.len() as u64
+    }
+
+    /// An id for a call that the server gave none.
+    pub(crate) fn own_id(&self, slot: u64) -> String {
+        own_id(self.request, slot)
+    }
+
+    /// Whether nothing came at all.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.text.is_empty()
+            && self.reasoning.is_empty()
+            && self.calls.is_empty()
+            && !self.usage.is_reported()
+    }
+
+    /// The answer, whole.
+    pub(crate) fn answer(mut self, reader: &mut dyn Reader) -> Answer {
+        let finish = match self.finish.take().unwrap_or(Finish::Stop) {
+            // Some servers stop for tools without saying so.
+            Finish::Stop if !self.calls.is_empty() => Finish::ToolCalls,
+            finish => finish,
+        };
+        let is_cut = finish == Finish::Length;
+        self.finished(finish, is_cut, reader)
+    }
+
+    /// What came of an answer that broke off.
+    pub(crate) fn partial(mut self, reader: &mut dyn Reader) -> Answer {
+        let finish = self.finish.take().unwrap_or_else(|| Finish::Other(INCOMPLETE.to_owned()));
+        self.finished(finish, true, reader)
+    }
+
+    fn finished(self, finish: Finish, is_cut: bool, reader: &mut dyn Reader) -> Answer {
+        let last = self.calls.len().saturating_sub(1);
+        let calls: Vec<ToolCall> = self
+            .calls
+            .into_iter()
+            .enumerate()
+            .map(|(place, call)| {
+                let (input, malformed) = arguments(call.input, is_cut && place == last);
+                ToolCall { id: call.id, name: call.name, input, malformed }
+            })
+            .collect();
+        let calls = with_own_ids(calls, self.request);
+        let replay = reader.replay(&calls);
+        let model = if self.model.is_empty() { self.request.model.clone() } else { self.model };
+        Answer { text: self.text, reasoning: self.reasoning, calls, replay, finish, usage: self.usage, model }
+    }
+}
+
+/// The arguments as an object, or what came instead. Where an answer broke off, no arguments at all are too few.
+fn arguments(input: CallInput, is_cut: bool) -> (Map<String, Value>, Option<String>) {
+    match input {
+        CallInput::Text(text) if text.trim().is_empty() => (Map::new(), is_cut.then_some(text)),
+        CallInput::Text(text) => match serde_json::from_str(&text) {
+            Ok(Value::Object(map)) => (map, None),
+            Ok(_) | Err(_) => (Map::new(), Some(text)),
+        },
+        CallInput::Cut(text) => (Map::new(), Some(text)),
+        CallInput::Whole(Value::Object(map)) => (map, None),
+        CallInput::Whole(Value::Null) => (Map::new(), None),
+        CallInput::Whole(other) => (Map::new(), Some(other.to_string())),
+    }
+}
+
+/// Gives each call that has no id, or one that the conversation knows already, one of its own.
+fn with_own_ids(mut calls: Vec<ToolCall>, request: &Request) -> Vec<ToolCall> {
+    if calls.is_empty() {
+        return calls;
+    }
+    let mut known: BTreeSet<&str> = BTreeSet::new();
+    for message in &request.messages {
+        if let Message::Assistant { calls, .. } = message.as_ref() {
+            known.extend(calls.iter().map(|call| call.id.as_str()));
+        }
+    }
+    let mut own: BTreeSet<String> = BTreeSet::new();
+    for (place, call) in (0..).zip(&mut calls) {
+        let is_taken = |id: &str| id.is_empty() || known.contains(id) || own.contains(id);
+        if is_taken(&call.id) {
+            call.id = own_id(request, place);
+        }
+        while is_taken(&call.id) {
+            call.id.push('-');
+        }
+        own.insert(call.id.clone());
+    }
+    calls
+}
+
+/// Names a call by where it stands in the conversation, which only grows.
+fn own_id(request: &Request, place: u64) -> String {
+    format!("call-{}-{place}", request.messages.len())
+}
+
+/// A whole number at a path, if there is one.
+pub(crate) fn number(value: &Value, path: &str) -> Option<u64> {
+    value.pointer(path).and_then(Value::as_u64)
+}
+
+/// A text at a path, if there is one.
+pub(crate) fn text<'v>(value: &'v Value, path: &str) -> Option<&'v str> {
+    value.pointer(path).and_then(Value::as_str)
+}
+
+/// Reads one event as JSON.
+pub(crate) fn parse(data: &str) -> Result<Value, Fault> {
+    serde_json::from_str(data)
+        .map_err(|error| Fault::Protocol(format!("the stream holds invalid JSON: {error}")))
+}
+
+/// What `value` says went wrong, in any of the shapes the providers use.
+pub(crate) fn api_error(value: &Value) -> Option<ApiError> {
+    let error = match value {
+        // Gemini wraps what went wrong into a list when it streams.
+        Value::Array(list) => return list.first().and_then(api_error),
+        other => other.get("error").filter(|error| !error.is_null())?,
+    };
+    let scalar = |key: &str| match error.get(key) {
+        Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
+        Some(Value::Number(number)) => Some(number.to_string()),
+        _ => None,
+    };
+    let kind = text(error, "/type").or_else(|| text(error, "/status")).filter(|kind| !kind.is_empty());
+    let message = error.as_str().or_else(|| text(error, "/message")).unwrap_or("the server gave no reason");
+    let delay = error.get("details").and_then(Value::as_array).into_iter().flatten();
+    let retry_after = delay.filter_map(|detail| text(detail, "/retryDelay")).find_map(|delay| {
+        let seconds = delay.strip_suffix('s')?;
+        seconds.parse::<f64>().ok().filter(|seconds| *seconds >= 0.0)?;
+        Some(seconds.to_owned())
+    });
+    Some(ApiError {
+        kind: kind.unwrap_or("api_error").to_owned(),
+        message: message.to_owned(),
+        code: scalar("code"),
+        retry_after,
+    })
+}

@@ -1,0 +1,45 @@
+//! Asking a model: one request in, one answer out, streamed.
+//!
+//! A [`Provider`] is one endpoint with its protocol. What is asked, what an answer means, what is retried and what is
+//! written down is left to the thread that asks.
+
+mod answer;
+mod anthropic;
+mod conversation;
+mod draft;
+pub mod estimate;
+mod gemini;
+pub mod offline;
+mod ollama;
+mod openai;
+mod pool;
+mod price;
+pub mod provider_file;
+pub mod replay;
+mod sse;
+mod transport;
+mod wire;
+
+use std::future::Future;
+use std::pin::Pin;
+
+pub use answer::{Answer, Delta, Failure, Finish, Usage};
+pub use conversation::{Message, Request, ToolCall, ToolDefinition};
+pub use pool::{Pool, Script};
+pub use price::Price;
+pub use provider_file::{ConnectError, Pricing, ProviderFile};
+pub use transport::Endpoint;
+pub use wire::Protocol;
+
+/// An answer on its way. Dropping it ends the exchange at once.
+pub type Completion<'a> = Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send + 'a>>;
+
+/// Somebody who answers requests.
+pub trait Provider: Send + Sync {
+    /// Answers one request; what arrives on the way is handed to `deltas`, in order.
+    fn complete<'a>(
+        &'a self,
+        request: &'a Request,
+        deltas: &'a (dyn Fn(Delta) + Send + Sync),
+    ) -> Completion<'a>;
+}

@@ -1,0 +1,186 @@
+//! Cutting a streamed body into events: server-sent events, or one JSON text a line. No event is larger than its bound.
+
+use std::mem;
+
+use lillux::http::{Event, EventParser};
+
+/// How large one event may be.
+pub(crate) const MAX_EVENT_BYTES: usize = 8 << 20;
+
+/// How a body is cut.
+pub(crate) enum Framing {
+    /// Server-sent events.
+    Events(EventParser),
+    /// One text a line.
+    Lines(Vec<u8>),
+}
+
+/// An event is larger than its bound.
+#[derive(Debug, PartialEq)]
+pub(crate) struct TooLarge;
+
+impl Framing {
+    pub(crate) fn events() -> Self {
+        Self::Events(EventParser::default())
+    }
+
+    pub(crate) fn lines() -> Self {
+        Self::Lines(Vec::new())
+    }
+
+    /// Takes bytes as they come and hands out the data of each event that is complete.
+    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<String>) -> Result<(), TooLarge> {
+        let pending = match self {
+            Self::Events(parser) => {
+                let mut events = Vec::new();
+                parser.feed(bytes, &mut events);
+                out.extend(events.into_iter().map(|event: Event| event.data));
+                parser.pending()
+            }
+            Self::Lines(held) => {
+                let mut rest = bytes;
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    held.extend_from_slice(&rest[..end]);
+                    take_line(held, out);
+                    rest = &rest[end + 1..];
+                }
+                held.extend_from_slice(rest);
+                held.len()
+            }
+        };
+        let is_too_large = pending > MAX_EVENT_BYTES || out.iter().any(|data| data.len() > MAX_EVENT_BYTES);
+        if is_too_large { Err(TooLarge) } else { Ok(()) }
+    }
+
+    /// Ends the stream: servers often leave out the last line break.
+    pub(crate) fn finish(&mut self, out: &mut Vec<String>) {
+        match self {
+            Self::Events(parser) => {
+                let mut events = Vec::new();
+                parser.finish(&mut events);
+                out.extend(events.into_iter().map(|event| event.data));
+            }
+            Self::Lines(held) => take_line(held, out),
+        }
+    }
+}
+
+fn take_line(held: &mut Vec<u8>, out: &mut Vec<String>) {
+    let line = mem::take(held);
+    let line = String::from_utf8_lossy(&line);
+    if !line.trim().is_empty() {
+        out.push(line.trim().to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::draft::Draft;
+    use crate::wire::Wire;
+    use crate::{Answer, Finish, Request};
+
+    /// A stream of each protocol: words, reasoning, two calls, comments, line ends of every kind.
+    const ANTHROPIC: &str = concat!(
+        "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"m\",\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n",
+        ": a comment\r\n\r\nevent: ping\ndata: {\"type\":\"ping\"}\n\n",
+        "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\"}}\r\n\r\n",
+        "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"hm é\"}}\r\r",
+        "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"signature_delta\",\"signature\":\"s\"}}\n\n",
+        "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+        "data: {\"type\":\"content_block_delta\",\ndata: \"index\":1,\"delta\":{\"type\":\"text_delta\",\"text\":\"ß → 𝄞\"}}\n\n",
+        "data: {\"type\":\"content_block_start\",\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"n\",\"input\":{}}}\n\n",
+        "data: {\"type\":\"content_block_delta\",\"index\":2,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"k\\\":\"}}\n\n",
+        "data: {\"type\":\"content_block_delta\",\"index\":2,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"1}\"}}\n\n",
+        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"tool_use\"},\"usage\":{\"output_tokens\":5}}\n\n",
+        "data: {\"type\":\"message_stop\"}",
+    );
+    const OPENAI: &str = concat!(
+        "data: {\"model\":\"m\",\"choices\":[{\"delta\":{\"reasoning_content\":\"hm é\"}}]}\n\n",
+        "data:{\"choices\":[{\"delta\":{\"content\":\"ß → 𝄞\"}}]}\r\n\r\n",
+        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"n\",\"arguments\":\"{\\\"k\\\":\"}}]}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"1}\"}}]}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n",
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":5}}\n\ndata: [DONE]\n\n",
+    );
+    const GEMINI: &str = concat!(
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"hm é\",\"thought\":true}]}}],\"modelVersion\":\"m\"}\r\n\r\n",
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"ß → 𝄞\"},{\"functionCall\":{\"id\":\"a\",\"name\":\"n\",\"args\":{\"k\":1}}}]}}]}\r\n\r\n",
+        "data: {\"candidates\":[{\"finishReason\":\"STOP\"}],\"usageMetadata\":{\"promptTokenCount\":9,\"candidatesTokenCount\":5}}",
+    );
+    const OLLAMA: &str = concat!(
+        "{\"model\":\"m\",\"message\":{\"content\":\"\",\"thinking\":\"hm é\"},\"done\":false}\n",
+        "{\"message\":{\"content\":\"ß → 𝄞\"},\"done\":false}\r\n\n",
+        "{\"message\":{\"content\":\"\",\"tool_calls\":[{\"id\":\"a\",\"function\":{\"name\":\"n\",\"arguments\":{\"k\":1}}}]},\"done\":false}\n",
+        "{\"message\":{\"content\":\"\"},\"done\":true,\"prompt_eval_count\":9,\"eval_count\":5}",
+    );
+
+    fn answer(wire: Wire, chunks: &[&[u8]]) -> Answer {
+        let request = Request {
+            model: "asked".to_owned(),
+            system: None,
+            messages: vec![],
+            tools: Arc::from([]),
+            max_output_tokens: 1,
+            wants_stream: true,
+        };
+        let (mut framing, mut reader) = (wire.framing(), wire.reader());
+        let mut draft = Draft::new(&request, &|_| {});
+        let mut ready = Vec::new();
+        for chunk in chunks {
+            framing.feed(chunk, &mut ready).expect("small events");
+        }
+        framing.finish(&mut ready);
+        for data in ready {
+            reader.take(&data, &mut draft).expect("a valid event");
+        }
+        assert!(draft.finish.is_some());
+        draft.answer(reader.as_mut())
+    }
+
+    proptest! {
+        #[test]
+        fn however_a_stream_is_cut_the_answer_is_the_same(cuts in prop::collection::vec(0.0..1.0_f64, 0..40)) {
+            let streams =
+                [(Wire::Anthropic, ANTHROPIC), (Wire::Openai, OPENAI), (Wire::Gemini, GEMINI), (Wire::Ollama, OLLAMA)];
+            for (wire, stream) in streams {
+                let bytes = stream.as_bytes();
+                let mut places: Vec<usize> = cuts.iter().map(|cut| (cut * bytes.len() as f64) as usize).collect();
+                places.extend([0, bytes.len()]);
+                places.sort_unstable();
+                let chunks: Vec<&[u8]> = places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+                let answer = answer(wire, &chunks);
+                prop_assert_eq!((answer.text.as_str(), answer.reasoning.as_str()), ("ß → 𝄞", "hm é"));
+                prop_assert_eq!((answer.calls.len(), &answer.calls[0].input["k"]), (1, &serde_json::json!(1)));
+                prop_assert_eq!((answer.calls[0].id.as_str(), answer.model.as_str()), ("a", "m"));
+                prop_assert_eq!((answer.finish, answer.usage.input_tokens, answer.usage.output_tokens), (Finish::ToolCalls, 9, 5));
+            }
+        }
+
+        #[test]
+        fn nothing_a_server_sends_is_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 0..400_usize) {
+            for wire in [Wire::Anthropic, Wire::Ollama] {
+                let (mut framing, mut ready) = (wire.framing(), Vec::new());
+                let (first, rest) = bytes.split_at(cut.min(bytes.len()));
+                for chunk in [first, rest] {
+                    framing.feed(chunk, &mut ready).expect("small events");
+                }
+                framing.finish(&mut ready);
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_is_bounded_as_it_grows() {
+        let piece = vec![b'x'; 1 << 20];
+        for mut framing in [Framing::events(), Framing::lines()] {
+            let mut ready = Vec::new();
+            let fed = (0..9).try_for_each(|_| framing.feed(&piece, &mut ready));
+            assert_eq!((fed, ready.len()), (Err(TooLarge), 0));
+        }
+    }
+}

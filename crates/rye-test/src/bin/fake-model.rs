@@ -1,0 +1,99 @@
+//! A model server on loopback for measuring, as fast as the machine.
+//!
+//! `fake-model [--port 8099] [--turns 3] [--tool noop] [--delay-ms 0] [--workers 1]`
+//!
+//! It remembers nothing: it counts the results of tools in the conversation. While there are fewer than turns - 1, it
+//! calls the first tool whose name holds `--tool` (texts in its arguments are `hello N`, N the number of the call), else
+//! the first that ends in `execute` (with `tool:bench/noop`), else the first. After that it says `done`, or calls a tool
+//! that ends in `directive_return`. `GET /stats` counts requests, all and by the results they brought.
+#![allow(clippy::expect_used, reason = "a server that cannot listen is of no use")]
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use rye_test::fake_model::{Reply, Seen, serve};
+use serde_json::{Map, Value, json};
+
+struct Arguments {
+    port: u16,
+    turns: usize,
+    tool: String,
+    delay: Duration,
+    workers: usize,
+}
+
+fn arguments() -> Option<Arguments> {
+    let mut found =
+        Arguments { port: 8099, turns: 3, tool: "noop".to_owned(), delay: Duration::ZERO, workers: 1 };
+    let mut words = std::env::args().skip(1);
+    while let Some(name) = words.next() {
+        let value = words.next()?;
+        match name.as_str() {
+            "--port" => found.port = value.parse().ok()?,
+            "--turns" => found.turns = value.parse().ok()?,
+            "--tool" => found.tool = value,
+            "--delay-ms" => found.delay = Duration::from_millis(value.parse().ok()?),
+            "--workers" => found.workers = value.parse().ok().filter(|workers| *workers > 0)?,
+            _ => return None,
+        }
+    }
+    Some(found)
+}
+
+/// Something for every property that a schema asks for.
+fn filled(schema: &Value, text: &str) -> Map<String, Value> {
+    let properties = schema["properties"].as_object();
+    let fill = |(place, (name, property)): (usize, (&String, &Value))| {
+        let value = match property["type"].as_str() {
+            Some("integer" | "number") => json!(place + 1),
+            Some("boolean") => json!(true),
+            Some("object") => json!({}),
+            Some("array") => json!([]),
+            _ => json!(text),
+        };
+        (name.clone(), value)
+    };
+    properties.into_iter().flatten().enumerate().map(fill).collect()
+}
+
+fn decide(seen: &Seen<'_>, arguments: &Arguments) -> Reply {
+    let tools = seen.tools();
+    let find = |is_it: &dyn Fn(&str) -> bool| tools.iter().find(|(name, _)| is_it(name)).copied();
+    if seen.tool_results + 1 < arguments.turns && !tools.is_empty() {
+        if let Some((name, schema)) = find(&|name| name.contains(&arguments.tool)) {
+            let text = format!("hello {}", seen.tool_results + 1);
+            let mut input = filled(schema, &text);
+            if input.is_empty() {
+                input.insert("text".to_owned(), json!(text));
+            }
+            return Reply::calls([(name, Value::Object(input))]);
+        }
+        if let Some((name, _)) = find(&|name| name.ends_with("execute")) {
+            let input =
+                json!({"item_type": "tool", "item_id": "tool:bench/noop", "parameters": {"text": "hello"}});
+            return Reply::calls([(name, input)]);
+        }
+        return Reply::calls([(tools[0].0, json!({}))]);
+    }
+    match find(&|name| name.ends_with("directive_return")) {
+        Some((name, schema)) if seen.tool_results < arguments.turns => {
+            Reply::calls([(name, Value::Object(filled(schema, "done")))])
+        }
+        _ => Reply::text("done"),
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "its own words")]
+fn main() -> std::process::ExitCode {
+    let Some(arguments) = arguments() else {
+        eprintln!("usage: fake-model [--port N] [--turns N] [--tool NAME] [--delay-ms N] [--workers N]");
+        return std::process::ExitCode::from(2);
+    };
+    let listener = TcpListener::bind(("127.0.0.1", arguments.port)).expect("a port that is free");
+    let address = listener.local_addr().expect("an address");
+    eprintln!("http://{address}");
+    let listeners = (1..arguments.workers).map(|_| listener.try_clone().expect("a second handle"));
+    let listeners = listeners.collect::<Vec<_>>().into_iter().chain(Some(listener)).collect();
+    serve(listeners, move |seen| decide(seen, &arguments).after(arguments.delay));
+    std::process::ExitCode::SUCCESS
+}

@@ -1,0 +1,153 @@
+//! A model server on loopback that says what a test wants to hear, in the protocol it is asked in: Anthropic's
+//! messages, OpenAI's chat completions, Gemini's generateContent and Ollama's chat, streamed or not.
+//!
+//! ```no_run
+//! use rye_test::fake_model::{FakeModel, Reply};
+//!
+//! let model = FakeModel::start(|seen| match seen.tool_results {
+//!     0 => Reply::calls([("add", serde_json::json!({"a": 1, "b": 2}))]),
+//!     _ => Reply::text("done"),
+//! });
+//! let url = format!("{}/v1/messages", model.url());
+//! ```
+
+mod reply;
+mod seen;
+mod server;
+mod wire;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use reply::{Gate, Reply};
+pub use seen::{Protocol, Recorded, Seen};
+pub use server::serve;
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the server remembers.
+#[derive(Default)]
+struct Memory {
+    requests: Vec<Recorded>,
+    /// Requests whose client went away before the answer.
+    abandoned: usize,
+}
+
+/// What the server and its test share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    memory: Mutex<Memory>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Memory)) {
+        change(&mut self.memory());
+        self.changed.notify_all();
+    }
+}
+
+/// A model server, stopped when dropped.
+pub struct FakeModel {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for FakeModel {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "FakeModel {{ {} }}", self.address)
+    }
+}
+
+impl FakeModel {
+    /// Starts a server that answers each request as `script` says.
+    ///
+    /// # Panics
+    /// When there is no port.
+    pub fn start(script: impl Fn(&Seen<'_>) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
+        let address = listener.local_addr().expect("an address");
+        let shared = Arc::new(Shared::default());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let memory = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let server = server::Server::new(Arc::new(script), Some(memory));
+            runtime.block_on(async {
+                tokio::select! {
+                    () = server.accept(listener) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self { address, shared, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Where it listens: `http://127.0.0.1:<port>`, without a path.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Every request so far, in the order of arrival.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Recorded> {
+        self.shared.memory().requests.clone()
+    }
+
+    /// How many requests came so far.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.shared.memory().requests.len()
+    }
+
+    /// Waits until this many requests have come.
+    ///
+    /// # Panics
+    /// When they do not come.
+    pub fn wait_for_requests(&self, count: usize) {
+        self.wait(|memory| memory.requests.len() >= count);
+    }
+
+    /// Waits until this many clients have gone away before their answer.
+    ///
+    /// # Panics
+    /// When they do not go away.
+    pub fn wait_for_abandoned(&self, count: usize) {
+        self.wait(|memory| memory.abandoned >= count);
+    }
+
+    fn wait(&self, is_reached: impl Fn(&Memory) -> bool) {
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.memory(), PATIENCE, |memory| !is_reached(memory))
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(!waited.1.timed_out(), "what the test waits for did not happen");
+    }
+}
+
+impl Drop for FakeModel {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A script that panicked has failed its test already, by the answer that did not come.
+            let _ = thread.join();
+        }
+    }
+}
