@@ -197,6 +197,22 @@ pub fn write_atomic_with<E: From<io::Error>>(
     Ok(sync_folder(&folder)?)
 }
 
+/// Replaces or makes `path` with `bytes`, whole or not at all for whoever reads it. Nothing is synced: after a power cut it
+/// may be the old one, or none. For what can be made again.
+///
+/// # Errors
+/// When any step fails; no temporary file is left.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut temporary = tempfile::Builder::new()
+        .prefix(".rye-")
+        .suffix(".tmp")
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(parent(path))?;
+    temporary.write_all(bytes)?;
+    temporary.persist(path).map_err(|failure| failure.error)?;
+    Ok(())
+}
+
 /// Makes `path` with `bytes` only if nothing is there yet.
 ///
 /// # Errors

@@ -5,7 +5,9 @@
 //! found below. What agents may sign or copy is the engine's policy, the same as over MCP.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use lillux::Cancel;
 use rye_engine::primaries::{self, Fetch, Load, Search, Sign, Signing};
@@ -35,6 +37,8 @@ pub type Opening = dyn Fn() -> Result<Arc<Engine>> + Send + Sync;
 /// Dispatches to the engine.
 pub struct EngineDispatch {
     engine: Box<Opening>,
+    /// The thread's own tools that were found to be the binary's own, and when.
+    known: Mutex<HashMap<String, Instant>>,
 }
 
 impl std::fmt::Debug for EngineDispatch {
@@ -52,12 +56,15 @@ impl EngineDispatch {
 
     /// To the engine that `engine` gives at each call.
     pub fn with(engine: impl Fn() -> Result<Arc<Engine>> + Send + Sync + 'static) -> Self {
-        Self { engine: Box::new(engine) }
+        Self { engine: Box::new(engine), known: Mutex::default() }
     }
 }
 
 impl Dispatch for EngineDispatch {
     fn dispatch(&self, permitted: &Permitted, facts: &Arc<ThreadFacts>, cancel: &Cancel) -> Value {
+        if let Some(answer) = self.own(permitted, facts) {
+            return answer;
+        }
         let result = (self.engine)().and_then(|engine| {
             let action = permitted.action();
             match action.primary {
@@ -68,7 +75,42 @@ impl Dispatch for EngineDispatch {
                 Primary::Sign => primaries::sign(&engine, &sign(action)?, may_sign(&engine)),
             }
         });
-        result.unwrap_or_else(|error| error.to_value(None))
+        let answer = result.unwrap_or_else(|error| error.to_value(None));
+        self.remember(permitted, &answer);
+        answer
+    }
+}
+
+/// How long a verdict on one of the thread's own tools is used again.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
+impl EngineDispatch {
+    /// One of the thread's own tools that was resolved, verified and run a moment ago, and is the binary's own: hooks call
+    /// them several times a turn.
+    fn own(&self, permitted: &Permitted, facts: &Arc<ThreadFacts>) -> Option<Value> {
+        if !permitted.is_internal() || permitted.action().primary != Primary::Execute {
+            return None;
+        }
+        let id = permitted.action().item_id.as_deref()?;
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(id).filter(|at| at.elapsed() < KNOWN_FOR)?;
+        drop(known);
+        let data = crate::internal::answer(
+            id.strip_prefix(INTERNAL)?.strip_prefix('/')?,
+            &permitted.action().params,
+            facts,
+        )?;
+        Some(json!({"status": "success", "type": "tool", "item_id": id, "data": data}))
+    }
+
+    fn remember(&self, permitted: &Permitted, answer: &Value) {
+        let id = permitted.action().item_id.as_deref().filter(|_| permitted.is_internal());
+        let is_own =
+            answer["status"] == json!("success") && answer["chain"][0]["space"] == json!("system:ryeos");
+        if let Some(id) = id.filter(|_| is_own) {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.insert(id.to_owned(), Instant::now());
+        }
     }
 }
 

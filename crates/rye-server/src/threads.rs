@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use rye_agent::driver::{Clock, Signal};
 use rye_agent::prepare::Order;
@@ -23,7 +24,15 @@ use crate::projects::Projects;
 pub(crate) struct Runs {
     workers: OnceLock<tokio::runtime::Runtime>,
     spaces: Mutex<HashMap<Option<PathBuf>, Arc<Space>>>,
+    /// Under the names clients used a moment ago.
+    recent: Mutex<HashMap<Option<String>, Recent>>,
 }
+
+/// A project's threads, and when they were found.
+type Recent = (Instant, Arc<Space>);
+
+/// How long a project's name is taken to mean what it meant.
+const FRESH_FOR: Duration = Duration::from_millis(100);
 
 struct Space {
     threads: Threads,
@@ -32,7 +41,7 @@ struct Space {
 
 /// Milliseconds since 1970: where the engine's clock stood once, and what has passed since.
 struct Since {
-    began: std::time::Instant,
+    began: Instant,
     at_ms: u64,
 }
 
@@ -58,6 +67,21 @@ impl Runs {
 
     /// The threads of a project, opened when the first one is wanted. It blocks: files are looked at.
     fn space(&self, projects: &Arc<Projects>, named: Option<&str>) -> Result<Arc<Space>> {
+        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = named.map(str::to_owned);
+        if let Some((found, space)) = recent().get(&key)
+            && found.elapsed() < FRESH_FOR
+        {
+            return Ok(Arc::clone(space));
+        }
+        let space = self.opened(projects, named)?;
+        let mut kept = recent();
+        kept.retain(|_, (found, _)| found.elapsed() < FRESH_FOR);
+        kept.insert(key, (Instant::now(), Arc::clone(&space)));
+        Ok(space)
+    }
+
+    fn opened(&self, projects: &Arc<Projects>, named: Option<&str>) -> Result<Arc<Space>> {
         let engine = projects.engine(named)?.engine;
         let key = engine.workspace.roots.project.clone();
         let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +95,7 @@ impl Runs {
             environment: engine.host.environment.clone(),
             listener: None,
             clock: Arc::new(Since {
-                began: std::time::Instant::now(),
+                began: Instant::now(),
                 at_ms: engine.unix_seconds().saturating_mul(1000),
             }),
             folder: engine.workspace.roots.threads(),

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Mode};
+use lillux::file;
 use serde_json::{Value, json};
 
 use crate::machine::{Effect, State};
@@ -167,6 +167,6 @@ impl Projection {
         });
         let mut bytes = serde_json::to_vec_pretty(&value).map_err(io::Error::other)?;
         bytes.push(b'\n');
-        file::write_atomic(&self.folder.join("state.json"), &bytes, Mode::Kept)
+        file::replace(&self.folder.join("state.json"), &bytes)
     }
 }

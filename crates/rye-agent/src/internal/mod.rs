@@ -16,19 +16,27 @@ use serde_json::{Map, Value, json};
 
 use crate::facts::ThreadFacts;
 
+/// The functions.
+const OWN: [Internal; 8] = [
+    Internal { name: "threads.control", answer: control::control },
+    Internal { name: "threads.emitter", answer: observe::emit },
+    Internal { name: "threads.classifier", answer: observe::classify },
+    Internal { name: "threads.limit_checker", answer: observe::check_limit },
+    Internal { name: "threads.budget_ops", answer: budget::operate },
+    Internal { name: "threads.cost_tracker", answer: observe::track_cost },
+    Internal { name: "threads.state_persister", answer: observe::persist },
+    Internal { name: "threads.cancel_checker", answer: observe::check_cancel },
+];
+
+/// What the function of this name answers a hook of the thread behind `facts`.
+pub(crate) fn answer(name: &str, parameters: &Map<String, Value>, facts: &ThreadFacts) -> Option<Value> {
+    let own = OWN.iter().find(|own| own.name.strip_prefix("threads.") == Some(name))?;
+    Some((own.answer)(parameters, facts))
+}
+
 /// All of them, for [`rye_engine::Natives`].
 #[must_use]
 pub fn all() -> Vec<Arc<dyn NativeTool>> {
-    let list: [Internal; 8] = [
-        Internal { name: "threads.control", answer: control::control },
-        Internal { name: "threads.emitter", answer: observe::emit },
-        Internal { name: "threads.classifier", answer: observe::classify },
-        Internal { name: "threads.limit_checker", answer: observe::check_limit },
-        Internal { name: "threads.budget_ops", answer: budget::operate },
-        Internal { name: "threads.cost_tracker", answer: observe::track_cost },
-        Internal { name: "threads.state_persister", answer: observe::persist },
-        Internal { name: "threads.cancel_checker", answer: observe::check_cancel },
-    ];
     let inside: [Inside; 4] = [
         Inside {
             name: "threads.thread_directive",
@@ -41,7 +49,7 @@ pub fn all() -> Vec<Arc<dyn NativeTool>> {
         },
         Inside { name: "threads.read_artifact", instead: "what a thread did: rye thread transcript ID" },
     ];
-    let own = list.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>);
+    let own = OWN.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>);
     own.chain(inside.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>)).collect()
 }
 

@@ -16,6 +16,7 @@ mod watch;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rye_engine::{Engine, Result};
 use rye_model::Pool;
@@ -142,6 +143,7 @@ impl Threads {
         let signer = Arc::new(Signer::new(engine.signing_key().unwrap_or_else(|_| secret.transcript_key())));
         let store = Store::open(&setup.folder, &secret, &ledger_spec(&config))?;
         let redactor = Arc::new(Redactor::of(&engine)?);
+        let setup = Setup { engine: remembering(setup.engine), ..setup };
         let door = Arc::clone(&setup.engine);
         let dispatch = Arc::new(EngineDispatch::with(move || door()));
         let inner = Inner {
@@ -267,4 +269,24 @@ fn ledger_spec(config: &Config) -> LedgerSpec {
         indexes: indexes.collect(),
         is_clamped: config.ledger.clamp_to_reserved,
     }
+}
+
+/// How long an engine is taken to be as it was found. A change is noticed that much later at most, as if it had been made
+/// that much later.
+const FRESH_FOR: Duration = Duration::from_millis(100);
+
+/// A door that looks at the files behind the engine now and then, not at each of many calls a second.
+fn remembering(door: EngineDoor) -> EngineDoor {
+    let last: Mutex<Option<(Instant, Arc<Engine>)>> = Mutex::default();
+    Arc::new(move || {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((found, engine)) = last.as_ref()
+            && found.elapsed() < FRESH_FOR
+        {
+            return Ok(Arc::clone(engine));
+        }
+        let engine = door()?;
+        *last = Some((Instant::now(), Arc::clone(&engine)));
+        Ok(engine)
+    })
 }
