@@ -183,6 +183,7 @@ pub(super) fn order_of(params: &Map<String, Value>) -> Result<(Order, bool)> {
     let inputs = object(params.get("inputs")).map_err(|error| wrong(format!("inputs: {error}")))?;
     let mut order = Order::new(ItemRef::new(ItemType::Directive, id), inputs);
     order.model = text("model").map(str::to_owned);
+    order.provider = text("provider").map(str::to_owned);
     order.limits =
         object(params.get("limit_overrides")).map_err(|error| wrong(format!("limit_overrides: {error}")))?;
     let is_true = |key: &str| match params.get(key) {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::answer::sync_answer;
 use super::resume::Changes;
@@ -14,7 +13,7 @@ use crate::driver::Signal;
 use crate::machine::newest_turns;
 use crate::prepare::{Order, Parent};
 use crate::spec::Spec;
-use crate::status::Status;
+use crate::status::{Status, SuspendReason};
 use crate::store::{Claimed, Commit, StatusChange, Taking, ThreadRow};
 
 /// What the model is told when nobody says more.
@@ -40,19 +39,22 @@ impl Inner {
     pub(super) async fn go_on(
         self: &Arc<Self>,
         row: &ThreadRow,
-        message: Option<String>,
+        changes: Changes,
         is_handoff: bool,
-        _ending: &CancellationToken,
     ) -> Result<Value> {
         let row = self.final_row(&row.id)?;
         if !is_handoff && row.status == Status::Suspended {
-            let changes = Changes { message, by: "its parent".to_owned(), ..Changes::default() };
+            if row.reason == Some(SuspendReason::Approval) {
+                return Err(Error::new(Code::PermissionDenied, format!("{} waits for a person", row.id))
+                    .detail("thread_id", row.id.as_str())
+                    .hint(format!("rye thread approve {}", row.id)));
+            }
             let started = self.resume(&row.id, &changes, Signal::default()).await?;
             let finished = started.finished().await;
             let result = finished.map(|finished| Value::Object(sync_answer(&finished)));
             return Ok(json!({"success": true, "resumed": true, "thread_id": row.id, "result": result}));
         }
-        let started = self.successor(&row, message, Signal::default()).await?;
+        let started = self.successor(&row, changes.message, Signal::default()).await?;
         let (old, new, directive) = (row.id.clone(), started.thread_id.clone(), started.directive.clone());
         let finished = started.finished().await;
         let result = finished.map(|finished| Value::Object(sync_answer(&finished)));

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::resume::Changes;
 use super::{Inner, Threads};
 use crate::config::Config;
 use crate::spec::Spec;
@@ -153,8 +154,15 @@ impl Inner {
             }
             "resume_thread" | "handoff_thread" => {
                 let row = self.below(asker, one()?)?;
-                self.go_on(&row, text("message").map(str::to_owned), operation == "handoff_thread", ending)
-                    .await
+                let limits = crate::action::object(params.get("limit_overrides"))
+                    .map_err(|error| wrong(format!("limit_overrides: {error}")))?;
+                let changes = Changes {
+                    limits,
+                    message: text("message").map(str::to_owned),
+                    by: format!("its parent {}", asker.own.thread_id),
+                    within: Some(self.limits_of(&asker.own.thread_id)?),
+                };
+                self.go_on(&row, changes, operation == "handoff_thread").await
             }
             other => Err(wrong(format!(
                 "unknown operation `{}`; there are wait_threads, cancel_thread, kill_thread, get_status, list_active, aggregate_results, get_chain, chain_search, read_transcript, resume_thread, handoff_thread",

@@ -33,6 +33,8 @@ pub struct Changes {
     pub message: Option<String>,
     /// Who it is.
     pub by: String,
+    /// What a thread that lets another go on may itself use: no more is given.
+    pub within: Option<Limits>,
 }
 
 impl Threads {
@@ -89,7 +91,10 @@ impl Inner {
         let spend = standing.unsettled.iter().fold(Nanos(0), |sum, settled| sum.plus(settled.spend));
         let first = match state.status() {
             Status::Suspended => Event::Resumed {
-                limits: changed(&state.limits, &changes.limits)?,
+                limits: {
+                    let limits = changed(&state.limits, &changes.limits)?;
+                    changes.within.map_or(limits, |bounds| limits.capped_by(&bounds))
+                },
                 message: changes.message.clone(),
                 by: changes.by.clone(),
             },

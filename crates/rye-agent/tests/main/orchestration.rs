@@ -180,7 +180,7 @@ async fn a_person_who_allows_more_children_allows_them() {
     let stopped = space.run(&threads, "team/parent", Map::new()).await;
     assert_eq!(stopped.outcome.status, Status::Suspended, "{:?}", stopped.outcome);
     let limits = json!({"spawns": "+1", "turns": "+5"}).as_object().cloned().unwrap_or_default();
-    let changes = Changes { limits, message: None, by: "somebody".to_owned() };
+    let changes = Changes { limits, message: None, by: "somebody".to_owned(), within: None };
     let started = threads.resume(&stopped.thread_id, &changes, Signal::default()).await.expect("resumed");
     let finished = started.finished().await.expect("finished");
     assert_eq!(finished.outcome.status, Status::Completed, "{:?}", finished.outcome);

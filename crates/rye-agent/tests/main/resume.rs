@@ -28,7 +28,7 @@ fn bash(command: &str) -> Reply {
 
 fn more(limits: &Value) -> Changes {
     let limits = limits.as_object().cloned().unwrap_or_default();
-    Changes { limits, message: None, by: "somebody".to_owned() }
+    Changes { limits, message: None, by: "somebody".to_owned(), within: None }
 }
 
 fn order(id: &str) -> Order {

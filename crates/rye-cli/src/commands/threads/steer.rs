@@ -55,7 +55,12 @@ pub fn going_on(row: &ThreadRow) -> impl FnOnce(&mut View) + use<> {
 pub fn resume(context: Context, arguments: &ResumeArguments) -> Outcome {
     let limits = limits(&arguments.limits, true)?;
     let (_, row) = Shelf::with(&context.settings, &arguments.id)?;
-    let changes = Changes { limits, message: arguments.message.clone(), by: context.settings.owner.clone() };
+    let changes = Changes {
+        limits,
+        message: arguments.message.clone(),
+        by: context.settings.owner.clone(),
+        within: None,
+    };
     let id = row.id.clone();
     work::drive(context, going_on(&row), async move |threads, signal| {
         threads.resume(&id, &changes, signal).await
@@ -87,6 +92,7 @@ pub fn answer(context: Context, arguments: &AnswerArguments, is_approved: bool) 
                     limits,
                     message: arguments.message.clone(),
                     by: context.settings.owner.clone(),
+                    within: None,
                 };
                 let id = row.id.clone();
                 return work::drive(context, going_on(&row), async move |threads, signal| {
@@ -125,7 +131,7 @@ pub fn answer(context: Context, arguments: &AnswerArguments, is_approved: bool) 
                 let asked: Vec<&str> = questions.iter().map(|question| question.what.as_str()).collect();
                 Some(format!("What you asked for was {word} by a person: {}", asked.join("; ")))
             });
-            let changes = Changes { limits, message, by: context.settings.owner.clone() };
+            let changes = Changes { limits, message, by: context.settings.owner.clone(), within: None };
             let id = row.id.clone();
             work::drive(context, going_on(&row), async move |threads, signal| {
                 threads.resume(&id, &changes, signal).await
