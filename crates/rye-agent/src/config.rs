@@ -13,7 +13,6 @@ mod hooks;
 mod keys_test;
 mod ledger;
 mod resilience;
-mod risk;
 #[cfg(test)]
 mod tests;
 
@@ -36,10 +35,10 @@ pub use ledger::{Column, ColumnKind, Index, LedgerSchema};
 pub use resilience::{
     ChildFate, ChildPolicy, Concurrency, OnExceed, Resilience, Retry, ToolPreload, Triggers, Waiting,
 };
-pub use risk::{Classification as RiskClassification, Level as RiskLevel, Policy as RiskPolicy, Risk};
 
 use crate::classify::Classification;
 use crate::hooks::Hook;
+use crate::risk::RiskRules;
 
 /// The files of the configuration, without folder and extension.
 pub const NAMES: [&str; 9] = [
@@ -72,7 +71,7 @@ pub struct Config {
     /// Retries, limits, checkpoints, children.
     pub resilience: Resilience,
     /// How dangerous capabilities are.
-    pub risk: Risk,
+    pub risk: RiskRules,
     /// What the user should know: keys that were left out, files that should be signed or moved.
     pub notices: Vec<String>,
     values: Map<String, Value>,
@@ -140,7 +139,7 @@ impl Config {
         let events = read!("events", Events::from_value(of("events")));
         let hooks = read!("hook_conditions", hooks::read(of("hook_conditions"), of("hooks")));
         let ledger = read!("budget_ledger_schema", LedgerSchema::from_value(of("budget_ledger_schema")));
-        let risk = read!("capability_risk", Risk::from_value(of("capability_risk")));
+        let risk = read!("capability_risk", risk_rules(of("capability_risk")));
         match (agent, resilience, classification, coordination, events, hooks, ledger, risk) {
             (
                 Some(agent),
@@ -190,6 +189,13 @@ impl Config {
     pub fn wait_timeout_ms(&self) -> u64 {
         self.coordination.default_timeout_ms.unwrap_or(self.resilience.coordination.wait_timeout_ms)
     }
+}
+
+/// `capability_risk.yaml`: rules that can judge.
+fn risk_rules(value: &Value) -> std::result::Result<RiskRules, String> {
+    let rules: RiskRules = typed(value)?;
+    rules.check().map_err(|refused| refused.to_string())?;
+    Ok(rules)
 }
 
 /// Whether a file counts as a whole. (Of others only keys marked safe do, and those are checked when they are merged.)

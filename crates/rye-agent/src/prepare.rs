@@ -18,7 +18,7 @@ use crate::hooks::Hooks;
 use crate::limits::Limits;
 use crate::models::{self, Chosen, Providers};
 use crate::preflight::{self, Needs};
-use crate::risk::{self, RiskRules};
+use crate::risk;
 use crate::spec::{Own, Shared, Spec};
 use crate::thread_id::ThreadId;
 
@@ -372,11 +372,10 @@ fn risks(
     order: &Order,
 ) -> Result<Vec<String>> {
     let refused = |message: String| Error::new(Code::RiskRefused, message).of(&order.directive);
-    let rules = config.values().get("capability_risk").cloned().unwrap_or_default();
-    let rules: RiskRules = serde_json::from_value(rules).map_err(|error| refused(error.to_string()))?;
     let acknowledged = risk::acknowledged(Some(&Value::Array(family.acknowledged.clone())))
         .map_err(|error| refused(error.to_string()))?;
-    let allowed = rules.gate(capabilities, &acknowledged).map_err(|error| refused(error.to_string()))?;
+    let allowed =
+        config.risk.gate(capabilities, &acknowledged).map_err(|error| refused(error.to_string()))?;
     let told = allowed
         .iter()
         .map(|grant| format!("{} is {}: {}", grant.grant, grant.risk.as_str(), grant.description));

@@ -21,11 +21,11 @@ impl Clock for Noon {
     }
 }
 
-fn clock() -> Box<dyn Clock> {
+pub(crate) fn clock() -> Box<dyn Clock> {
     Box::new(Noon)
 }
 
-fn roots(world: &World) -> Roots {
+pub(crate) fn roots(world: &World) -> Roots {
     Roots {
         project: Some(world.project()),
         user: world.home(),

@@ -4,37 +4,15 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use rye_engine::verbs::{init, sign};
-use rye_engine::{Clock, Engine, Options};
+use rye_engine::{Engine, Options};
 use rye_item::{ItemRef, ItemType};
-use rye_space::Roots;
 use rye_space::schema::Schema;
 use rye_test::World;
 use serde_json::json;
 
 use super::*;
 use crate::hooks::{Kind, Origin};
-
-struct Noon;
-
-impl Clock for Noon {
-    fn unix_seconds(&self) -> u64 {
-        1_767_323_045
-    }
-}
-
-fn clock() -> Box<dyn Clock> {
-    Box::new(Noon)
-}
-
-fn roots(world: &World) -> Roots {
-    Roots {
-        project: Some(world.project()),
-        user: world.home(),
-        cache: world.cache(),
-        signing_keys: world.home().join(".ai/config/keys/signing"),
-        bundle_paths: Vec::new(),
-    }
-}
+use crate::test_world::{clock, roots};
 
 fn open(world: &World) -> Workspace {
     Workspace::open(roots(world)).expect("a workspace")
@@ -362,7 +340,7 @@ fn the_risk_of_capabilities_is_the_users_to_say_even_in_a_signed_project() {
     assert_eq!(config.risk, Config::shipped().risk);
     assert!(config.notices.iter().any(|notice| notice.contains("only user space may set this")));
     write_signed(&world, "home", "capability_risk", lax);
-    assert_eq!(load(&world).expect("a configuration").risk.classifications[0].risk, "safe");
+    assert_eq!(load(&world).expect("a configuration").risk.classifications[0].risk, crate::risk::Risk::Safe);
 }
 
 #[test]

@@ -75,6 +75,9 @@ pub fn async_answer(started: &Started) -> Value {
 /// The ledger for `internal/budget_ops`.
 pub(super) struct Ledger(pub(super) Store);
 
+/// What a hook that would book is told: nothing is claimed to be done that was not.
+const BOOKED_BY_CALLS: &str = "nothing was booked: a thread's money is set aside, spent and freed with each call of its model, in the same transaction as its record; ask check_remaining";
+
 impl Ledger {
     fn row(&self, thread: &ThreadId) -> Result<LedgerRow, String> {
         self.0.ledger(thread).map_err(|error| error.to_string())
@@ -86,18 +89,21 @@ impl BudgetDoor for Ledger {
         root == thread || self.0.ancestors(thread).is_ok_and(|line| line.iter().any(|row| row.id == *root))
     }
 
-    fn reserve(&self, thread: &ThreadId, _parent: Option<&ThreadId>, amount: Nanos) -> Result<bool, String> {
-        // Money is set aside call by call, by the driver: whether this much could be is all there is to say.
-        Ok(self.row(thread)?.remaining_spend().is_none_or(|left| left >= amount))
+    fn reserve(
+        &self,
+        _thread: &ThreadId,
+        _parent: Option<&ThreadId>,
+        _amount: Nanos,
+    ) -> Result<bool, String> {
+        Err(BOOKED_BY_CALLS.to_owned())
     }
 
-    fn report_actual(&self, thread: &ThreadId, amount: Nanos) -> Result<(), String> {
-        // What is spent is recorded with each call, in the same transaction as the journal; a hook cannot add to it.
-        self.row(thread).map(|row| row.actual_spend.plus(amount)).map(drop)
+    fn report_actual(&self, _thread: &ThreadId, _amount: Nanos) -> Result<(), String> {
+        Err(BOOKED_BY_CALLS.to_owned())
     }
 
-    fn release(&self, thread: &ThreadId, _final_status: Option<&str>) -> Result<(), String> {
-        self.row(thread).map(|_| ())
+    fn release(&self, _thread: &ThreadId, _final_status: Option<&str>) -> Result<(), String> {
+        Err(BOOKED_BY_CALLS.to_owned())
     }
 
     fn remaining(&self, thread: &ThreadId) -> Result<Option<Nanos>, String> {
