@@ -110,12 +110,15 @@ struct Kind {
 /// Kinds that were worked out just now. What they rest on may have changed since, so none is used for long: a thread that
 /// starts a moment later is as if it had started then. The directive itself is read and verified for each thread.
 #[derive(Debug, Default)]
-pub struct Kinds(Mutex<HashMap<String, (Instant, Arc<Kind>)>>);
+pub struct Kinds(Mutex<HashMap<String, Arc<Place>>>);
+
+/// Where a kind is kept; whoever works it out holds it, so that those who want the same wait instead of doing the same.
+type Place = Mutex<Option<(Instant, Arc<Kind>)>>;
 
 /// How long a kind is used.
 const USED_FOR: Duration = Duration::from_secs(1);
 
-/// How many are kept.
+/// How many are kept before those nobody works with go.
 const MOST_KINDS: usize = 256;
 
 impl Kinds {
@@ -174,19 +177,22 @@ impl Kinds {
             order.limits,
             order.within
         );
-        let kinds = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((made, kind)) = kinds().get(&key)
+        let place = {
+            let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if places.len() > MOST_KINDS {
+                places.retain(|_, place| Arc::strong_count(place) > 1);
+            }
+            Arc::clone(places.entry(key).or_default())
+        };
+        let mut kept = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made, kind)) = kept.as_ref()
             && made.elapsed() < USED_FOR
         {
             return Ok(Arc::clone(kind));
         }
         let made = Instant::now();
         let kind = Arc::new(kind(engine, environment, order, directive)?);
-        let mut kept = kinds();
-        kept.retain(|_, (made, _)| made.elapsed() < USED_FOR);
-        if kept.len() < MOST_KINDS {
-            kept.insert(key, (made, Arc::clone(&kind)));
-        }
+        *kept = Some((made, Arc::clone(&kind)));
         Ok(kind)
     }
 }

@@ -178,9 +178,11 @@ pub struct Thread {
     unsettled: Vec<Settle>,
     /// Whether the store knows that it is at work.
     is_marked_running: bool,
-    /// Whether `state.json` is behind, and when it was last written.
+    /// Whether `state.json` is behind, and when it was last written or the thread was begun.
     is_unsaved: bool,
     saved_ms: u64,
+    /// When the transcript was last written.
+    written_ms: u64,
 }
 
 /// What is known of a thread that is taken over: where its transcript stands.
@@ -203,6 +205,7 @@ impl Thread {
         provider: Arc<dyn Provider>,
         signal: Signal,
     ) -> Self {
+        let saved_ms = doors.clock.now_ms();
         Self {
             doors,
             state: standing.state,
@@ -214,7 +217,8 @@ impl Thread {
             unsettled: standing.unsettled,
             is_marked_running: false,
             is_unsaved: false,
-            saved_ms: 0,
+            saved_ms,
+            written_ms: saved_ms,
         }
     }
 
@@ -251,6 +255,7 @@ pub fn replay_with_transcript(
         let effects = step(&mut state, record.at_ms, event);
         projection.catch_up(&state, record, effects);
     }
+    projection.release();
     projection.write()?;
     Ok((state, projection))
 }

@@ -61,6 +61,8 @@ enum Woken {
     Child(Birth),
     Task(Option<Result<Done, tokio::task::JoinError>>),
     Slept,
+    /// Files have been behind for long enough.
+    Behind,
 }
 
 impl Outstanding {
@@ -106,12 +108,13 @@ impl Thread {
                     self.outstanding.sleep = None;
                     return Ok(Event::Slept);
                 }
+                Woken::Behind => self.catch_up(false)?,
             }
         }
     }
 
     async fn wait(&mut self) -> Woken {
-        let left = self.time_left();
+        let (left, due_in) = (self.time_left(), self.files_due_in());
         let outstanding = &mut self.outstanding;
         let has_tasks = !outstanding.tasks.is_empty();
         let (model, deltas) = match &mut outstanding.call {
@@ -127,6 +130,7 @@ impl Thread {
             done = outstanding.tasks.join_next(), if has_tasks => Woken::Task(done),
             () = pause(outstanding.sleep.as_mut()) => Woken::Slept,
             () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => Woken::Expired,
+            () = tokio::time::sleep(due_in.unwrap_or_default()), if due_in.is_some() => Woken::Behind,
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Projection {
     folder: PathBuf,
     thread: ThreadId,
     lines: Lines,
+    /// Lines whose events are durable, and which are not in the file yet.
+    ready: Vec<u8>,
     sequence: u64,
     /// The turn of the last checkpoint.
     sealed: u64,
@@ -56,6 +58,7 @@ impl Projection {
             thread: thread.clone(),
             sequence: tail.sequence + 1,
             lines: Lines::new(thread.clone(), tail),
+            ready: Vec::new(),
             sealed: 0,
             words: None,
             written_ms: 0,
@@ -123,6 +126,7 @@ impl Projection {
         }
         if now_ms.saturating_sub(self.written_ms) >= throttle_ms {
             self.flush_deltas(now_ms, false);
+            self.release();
             // They may be lost: a failure to write them is no failure of the thread.
             let _ = self.write();
         }
@@ -136,13 +140,25 @@ impl Projection {
         }
     }
 
-    /// Writes the lines that wait, and gives them.
-    pub(super) fn write(&mut self) -> io::Result<Vec<u8>> {
-        let lines = self.lines.take();
-        if !lines.is_empty() {
-            transcript::append(&self.folder.join(transcript::FILE), &lines)?;
+    /// What was pushed is durable by now: it may be written. Gives the new lines.
+    pub(super) fn release(&mut self) -> &[u8] {
+        let from = self.ready.len();
+        self.ready.append(&mut self.lines.take());
+        self.ready.get(from..).unwrap_or_default()
+    }
+
+    /// Whether the file is behind.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Brings the file up to what was released.
+    pub(super) fn write(&mut self) -> io::Result<()> {
+        if !self.ready.is_empty() {
+            transcript::append(&self.folder.join(transcript::FILE), &self.ready)?;
+            self.ready.clear();
         }
-        Ok(lines)
+        Ok(())
     }
 
     pub(super) fn write_state(&self, state: &State, now_ms: u64) -> io::Result<()> {
@@ -168,5 +184,12 @@ impl Projection {
         let mut bytes = serde_json::to_vec_pretty(&value).map_err(io::Error::other)?;
         bytes.push(b'\n');
         file::replace(&self.folder.join("state.json"), &bytes)
+    }
+}
+
+impl Drop for Projection {
+    /// A thread that is dropped in the middle leaves a file that is not behind its journal.
+    fn drop(&mut self) {
+        let _ = self.write();
     }
 }

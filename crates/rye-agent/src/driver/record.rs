@@ -1,5 +1,7 @@
 //! Taking an event in: redacted, stepped, journaled, told. Effects begin only afterwards.
 
+use std::time::Duration;
+
 use rye_model::{Answer, ToolCall};
 use serde_json::Value;
 
@@ -13,8 +15,11 @@ use crate::store::{
     Attribution, Commit, Committed, Maxima, Record, Reserve, Resource, Settle, Shortage, StatusChange,
 };
 
-/// `state.json` is written at most this often while a thread is at work.
-const SAVE_EVERY_MS: u64 = 250;
+/// `state.json` is written at most this often while a thread is at work; one that ends sooner writes it once.
+const SAVE_EVERY_MS: u64 = 1000;
+
+/// For how long lines may wait for others before they are in the transcript.
+const WRITE_WITHIN_MS: u64 = 20;
 
 impl Thread {
     /// Takes an event in, and all that follows from it without waiting.
@@ -102,8 +107,8 @@ impl Thread {
             ..Commit::new(id, self.claim, self.doors.clock.now_ms())
         };
         let committed = self.doors.journal.commit(commit).await?;
-        self.tell_written()?;
-        self.save(is_stop)?;
+        self.tell_released();
+        self.catch_up(is_stop)?;
         let refusal = match committed {
             Committed::Done => None,
             Committed::Refused(shortage) => Some(Event::Refused(refusal(shortage))),
@@ -118,16 +123,15 @@ impl Thread {
         Ok(refusal)
     }
 
-    /// Writes the lines that wait, and tells whoever listens.
-    pub(super) fn tell_written(&mut self) -> Result<(), DriveError> {
-        let lines = self.projection.write()?;
+    /// What is durable is told to whoever listens.
+    fn tell_released(&mut self) {
+        let lines = self.projection.release();
         if let Some(listener) = &self.doors.listener {
             let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
             lines
                 .filter_map(|line| serde_json::from_slice(line).ok())
                 .for_each(|envelope| listener.event(&envelope));
         }
-        Ok(())
     }
 
     /// What an event says of the money that was set aside for a call.
@@ -171,14 +175,27 @@ impl Thread {
         }
     }
 
-    fn save(&mut self, is_stop: bool) -> Result<(), DriveError> {
+    /// How long until the files of the thread are to be written, if they are behind.
+    pub(super) fn files_due_in(&self) -> Option<Duration> {
         let now = self.doors.clock.now_ms();
-        if !self.is_unsaved || (!is_stop && now.saturating_sub(self.saved_ms) < SAVE_EVERY_MS) {
-            return Ok(());
+        let due = |since: u64, most: u64| Duration::from_millis(most.saturating_sub(now.saturating_sub(since)));
+        let lines = self.projection.is_behind().then(|| due(self.written_ms, WRITE_WITHIN_MS));
+        let state = self.is_unsaved.then(|| due(self.saved_ms, SAVE_EVERY_MS));
+        lines.into_iter().chain(state).min()
+    }
+
+    /// Writes those files whose time has come; all of them when the thread stops.
+    pub(super) fn catch_up(&mut self, is_stop: bool) -> Result<(), DriveError> {
+        let now = self.doors.clock.now_ms();
+        if is_stop || now.saturating_sub(self.written_ms) >= WRITE_WITHIN_MS {
+            self.projection.write()?;
+            self.written_ms = now;
         }
-        self.projection.write_state(&self.state, now)?;
-        self.is_unsaved = false;
-        self.saved_ms = now;
+        if self.is_unsaved && (is_stop || now.saturating_sub(self.saved_ms) >= SAVE_EVERY_MS) {
+            self.projection.write_state(&self.state, now)?;
+            self.is_unsaved = false;
+            self.saved_ms = now;
+        }
         Ok(())
     }
 }

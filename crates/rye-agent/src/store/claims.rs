@@ -85,21 +85,26 @@ pub(super) fn release(desk: &Desk<'_>, id: &ThreadId, claim: Claim) -> Result<()
     if released == 0 { Err(StoreError::Fenced(id.clone())) } else { Ok(()) }
 }
 
-/// Says that the process lives, for many threads at once; gives those that it does not hold any more.
+/// Says that the process lives, for many threads at once; gives those that somebody else took. One that this process gave
+/// up itself meanwhile, because it ended, was not taken.
 pub(super) fn heartbeat(
     desk: &Desk<'_>,
     held: &[(ThreadId, Claim)],
     at_ms: u64,
-) -> Result<Vec<ThreadId>, StoreError> {
+) -> Result<Vec<(ThreadId, Claim)>, StoreError> {
     let mut beat = desk
         .connection
         .prepare_cached("UPDATE threads SET heartbeat_ms = ?3 WHERE thread_id = ?1 AND epoch = ?2")?;
+    let mut given_up = desk
+        .connection
+        .prepare_cached("SELECT 1 FROM threads WHERE thread_id = ?1 AND epoch = ?2 + 1 AND pid IS NULL")?;
     let at = integer(at_ms, "a time")?;
     let mut lost = Vec::new();
     for (id, claim) in held {
         let epoch = integer(claim.epoch, "the number of claims")?;
-        if beat.execute(params![id.as_str(), epoch, at])? == 0 {
-            lost.push(id.clone());
+        let is_held = beat.execute(params![id.as_str(), epoch, at])? > 0;
+        if !is_held && !given_up.exists(params![id.as_str(), epoch])? {
+            lost.push((id.clone(), *claim));
         }
     }
     Ok(lost)

@@ -267,7 +267,7 @@ impl Store {
         self.write_blocking(move |desk| claims::release(desk, &id, claim))
     }
 
-    /// Says that the process lives, for all its threads at once; gives those that it does not hold any more.
+    /// Says that the process lives, for all its threads at once; gives those that somebody else took.
     ///
     /// # Errors
     /// When the database fails.
@@ -275,7 +275,7 @@ impl Store {
         &self,
         held: Vec<(ThreadId, Claim)>,
         at_ms: u64,
-    ) -> Result<Vec<ThreadId>, StoreError> {
+    ) -> Result<Vec<(ThreadId, Claim)>, StoreError> {
         self.write(move |desk| claims::heartbeat(desk, &held, at_ms)).await
     }
 

@@ -41,8 +41,8 @@ impl Threads {
                     // One that another process took over by force is not this one's to run any more.
                     let lost =
                         inner.store.heartbeat(held, inner.setup.clock.now_ms()).await.unwrap_or_default();
-                    for id in lost {
-                        inner.drop_thread(&id);
+                    for (id, claim) in lost {
+                        inner.drop_thread(&id, claim);
                     }
                 }
                 let look = move || {
@@ -100,9 +100,12 @@ impl Inner {
         }
     }
 
-    /// A thread is not this process's any more.
-    fn drop_thread(&self, id: &ThreadId) {
-        if let Some(task) = self.live().remove(id).and_then(|live| live.task) {
+    /// A thread is not this process's any more, unless it was taken up here anew since.
+    fn drop_thread(&self, id: &ThreadId, claim: Claim) {
+        let mut live = self.live();
+        if live.get(id).is_some_and(|live| live.claim == claim)
+            && let Some(task) = live.remove(id).and_then(|live| live.task)
+        {
             task.abort();
         }
     }
@@ -112,8 +115,8 @@ impl Inner {
         if row.status.is_terminal() {
             return Ok(json!({"success": false, "error": format!("{} has ended: {}", row.id, row.status)}));
         }
-        let task = self.live().get(&row.id).map(|live| live.task.clone());
-        if let Some(task) = task.flatten() {
+        let here = self.live().get(&row.id).map(|live| (live.claim, live.task.clone()));
+        if let Some((_, Some(task))) = &here {
             task.abort();
         }
         let status =
@@ -128,7 +131,9 @@ impl Inner {
         let commit = Commit { settle, status: Some(status), ..Commit::new(row.id.clone(), claim, now) };
         self.store.commit(commit).await?;
         let _ = self.store.release_claim(&row.id, claim);
-        self.drop_thread(&row.id);
+        if let Some((claim, _)) = here {
+            self.drop_thread(&row.id, claim);
+        }
         for child in self.store.children(&row.id)? {
             if !child.status.is_terminal() {
                 self.request_cancel(&child.id, "its parent was killed");

@@ -207,7 +207,7 @@ fn whoever_lost_a_thread_cannot_commit_to_it() {
     assert_eq!(world.store.release_claim(&id(1), stale), Err(StoreError::Fenced(id(1))));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let beat = |claim| runtime.block_on(world.store.heartbeat(vec![(id(1), claim)], 9)).expect("written");
-    assert_eq!((beat(stale), beat(claim)), (vec![id(1)], vec![]));
+    assert_eq!((beat(stale), beat(claim)), (vec![(id(1), stale)], vec![]));
     assert_eq!(world.store.thread(&id(1)).expect("read").expect("a thread").heartbeat_ms, 9);
     world.store.release_claim(&id(1), claim).expect("released");
     assert_eq!(world.store.commit_blocking(step(claim)), Err(StoreError::Fenced(id(1))));
@@ -226,6 +226,13 @@ fn the_last_commit_gives_the_thread_up() {
     assert_eq!(world.commit(last.clone()), Committed::Done);
     assert_eq!(world.store.commit_blocking(last), Err(StoreError::Fenced(id(1))));
     assert_eq!(world.store.thread(&id(1)).expect("read").expect("a thread").owner, None);
+    // A heartbeat that was on its way meanwhile does not take it for one that somebody else took.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let beat = |claim| runtime.block_on(world.store.heartbeat(vec![(id(1), claim)], 9)).expect("written");
+    assert_eq!(beat(claim), vec![]);
+    let taken = world.store.claim(&id(1), &Owner::current(), Taking::Free, 3).expect("judged");
+    assert!(matches!(taken, Claimed::Done { .. }), "{taken:?}");
+    assert_eq!(beat(claim), vec![(id(1), claim)]);
 }
 
 #[test]
