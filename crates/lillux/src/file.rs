@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 
-pub use temporary::TemporaryFolder;
+pub use temporary::{TemporaryFolder, TemporaryFolders};
 
 /// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]

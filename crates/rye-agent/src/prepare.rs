@@ -110,7 +110,11 @@ struct Kind {
 /// Kinds that were worked out just now. What they rest on may have changed since, so none is used for long: a thread that
 /// starts a moment later is as if it had started then. The directive itself is read and verified for each thread.
 #[derive(Debug, Default)]
-pub struct Kinds(Mutex<HashMap<String, Arc<Place>>>);
+pub struct Kinds {
+    places: Mutex<HashMap<String, Arc<Place>>>,
+    /// The configuration as whoever made this read it, for the first that needs it.
+    config: Mutex<Option<(Instant, Config)>>,
+}
 
 /// Where a kind is kept; whoever works it out holds it, so that those who want the same wait instead of doing the same.
 type Place = Mutex<Option<(Instant, Arc<Kind>)>>;
@@ -122,6 +126,20 @@ const USED_FOR: Duration = Duration::from_secs(1);
 const MOST_KINDS: usize = 256;
 
 impl Kinds {
+    /// With a configuration that was read just now.
+    #[must_use]
+    pub fn with(config: Config) -> Self {
+        Self { config: Mutex::new(Some((Instant::now(), config))), ..Self::default() }
+    }
+
+    fn config(&self, engine: &Engine) -> Result<Config> {
+        let read = self.config.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match read {
+            Some((at, config)) if at.elapsed() < USED_FOR => Ok(config),
+            _ => Config::load(&engine.workspace),
+        }
+    }
+
     /// As [`prepare`], without working out again what was worked out just now.
     ///
     /// # Errors
@@ -178,7 +196,7 @@ impl Kinds {
             order.within
         );
         let place = {
-            let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
             if places.len() > MOST_KINDS {
                 places.retain(|_, place| Arc::strong_count(place) > 1);
             }
@@ -191,7 +209,7 @@ impl Kinds {
             return Ok(Arc::clone(kind));
         }
         let made = Instant::now();
-        let kind = Arc::new(kind(engine, environment, order, directive)?);
+        let kind = Arc::new(kind(engine, self.config(engine)?, environment, order, directive)?);
         *kept = Some((made, Arc::clone(&kind)));
         Ok(kind)
     }
@@ -199,11 +217,11 @@ impl Kinds {
 
 fn kind(
     engine: &Engine,
+    config: Config,
     environment: &BTreeMap<String, String>,
     order: &Order,
     directive: &Directive,
 ) -> Result<Kind> {
-    let config = Config::load(&engine.workspace)?;
     let limits = limits(&config, directive, order)?;
     let family = family(engine, &order.directive, directive)?;
     let mut capabilities = capabilities(&family, order)?;

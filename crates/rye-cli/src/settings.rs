@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use lillux::file::TemporaryFolders;
 use lillux::process::Launcher;
 use rye_engine::{Clock, Code, Engine, Error, Host, Natives, Options, Result};
 use rye_space::{AI_FOLDER, Roots, keys, roots};
@@ -102,6 +103,7 @@ impl Settings {
             home: self.home.clone(),
             folder: self.folder.clone(),
             launcher: self.launcher.clone(),
+            temporaries: TemporaryFolders::default(),
         }
     }
 

@@ -50,6 +50,7 @@ fn open(world: &World) -> Engine {
         home: world.home(),
         folder: world.project(),
         launcher: launcher(),
+        ..Host::default()
     };
     let options = Options { is_warm: true, host, ..Options::default() };
     Engine::open(roots, options, Box::new(Noon)).expect("engine")

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lillux::SecretKey;
+use lillux::file::TemporaryFolders;
 use lillux::process::Launcher;
 use rye_exec::NativeTool;
 use rye_item::{BundleId, ItemRef, Space};
@@ -49,6 +50,8 @@ pub struct Host {
     pub folder: PathBuf,
     /// Starts and supervises others: the own binary.
     pub launcher: Launcher,
+    /// Folders for the temporary files of what it runs.
+    pub temporaries: TemporaryFolders,
 }
 
 /// How the engine behaves.

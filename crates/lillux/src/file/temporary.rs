@@ -4,6 +4,7 @@ use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -20,7 +21,7 @@ const MOST_ATTEMPTS: usize = 8;
 pub struct TemporaryFolder {
     folder: tempfile::TempDir,
     /// Locked for as long as the owner lives.
-    _held: File,
+    held: File,
 }
 
 impl TemporaryFolder {
@@ -38,7 +39,7 @@ impl TemporaryFolder {
             held.lock()?;
             // Before the lock was held, another process may have removed it.
             if is_same(&held, folder.path()) {
-                return Ok(Self { folder, _held: held });
+                return Ok(Self { folder, held });
             }
         }
         Err(io::Error::other("other processes remove temporary folders as they are made"))
@@ -64,6 +65,52 @@ impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         // A tool may have closed folders of its own; what cannot be removed is left to the next one.
         let _ = open_folders(self.folder.path());
+    }
+}
+
+/// Temporary folders of a process that needs one after the other: one that was left empty serves again.
+#[derive(Clone, Debug, Default)]
+pub struct TemporaryFolders {
+    most: usize,
+    kept: Arc<Mutex<Vec<TemporaryFolder>>>,
+}
+
+impl TemporaryFolders {
+    /// Keeps this many; the default keeps none. What is kept is removed with the last clone of this.
+    #[must_use]
+    pub fn keeping(most: usize) -> Self {
+        Self { most, kept: Arc::default() }
+    }
+
+    /// An empty one below `parent`, its name beginning with `prefix`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn take(&self, parent: &Path, prefix: &str) -> io::Result<TemporaryFolder> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match kept {
+            Some(folder) if folder.path().parent() == Some(parent) && folder.is_as_new() => Ok(folder),
+            _ => TemporaryFolder::new(parent, prefix),
+        }
+    }
+
+    /// Takes back one that nobody uses any more.
+    pub fn give_back(&self, folder: TemporaryFolder) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < self.most && folder.is_as_new() {
+            kept.push(folder);
+        }
+    }
+}
+
+impl TemporaryFolder {
+    /// Whether it is where it was, private and empty.
+    fn is_as_new(&self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        let is_private =
+            self.held.metadata().is_ok_and(|facts| facts.mode() & 0o7777 == 0o700 && facts.uid() == own);
+        let is_empty = || fs_err::read_dir(self.path()).is_ok_and(|mut entries| entries.next().is_none());
+        is_private && is_same(&self.held, self.path()) && is_empty()
     }
 }
 
@@ -123,5 +170,29 @@ mod tests {
         let path = held.path().to_owned();
         drop(held);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_empty_folder_serves_again_and_a_used_or_opened_one_does_not() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let folders = TemporaryFolders::keeping(1);
+        let take = || folders.take(parent.path(), "run-").expect("made");
+        let (first, second) = (take(), take());
+        let path = first.path().to_owned();
+        folders.give_back(first);
+        folders.give_back(second);
+        let again = take();
+        assert_eq!(again.path(), path);
+        std::fs::create_dir(path.join("left")).expect("a folder");
+        folders.give_back(again);
+        assert!(!path.exists());
+        let open = take();
+        let path = open.path().to_owned();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("changed");
+        folders.give_back(open);
+        assert!(!path.exists());
+        folders.give_back(take());
+        drop(folders);
+        assert_eq!(std::fs::read_dir(parent.path()).expect("the folder").count(), 0);
     }
 }

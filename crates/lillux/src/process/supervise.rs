@@ -226,8 +226,13 @@ impl<'a> Supervisor<'a> {
         if !self.stage.has_pid_namespace {
             self.bond.tree.end_all(own_number);
         }
+        let is_alone = self.stage.has_pid_namespace && tool.is_last();
         // The caller may be gone, which is then why this is the end.
         let _ = wire::send_line(self.bond.control, &self.answer(&tool, end));
+        if is_alone {
+            // Nobody is left in the namespace: the caller need not wait until it is taken apart.
+            let _ = wire::send_line(self.bond.control, &Answer::Gone);
+        }
         Ok(())
     }
 
@@ -361,6 +366,12 @@ impl Tool {
                 Ok(None) | Err(_) => return,
             }
         }
+    }
+
+    /// Whether it has ended and nothing it started is left: whatever lives in a pid namespace is below its first process.
+    fn is_last(&mut self) -> bool {
+        self.collect();
+        matches!(rustix::process::wait(WaitOptions::NOHANG), Err(Errno::CHILD))
     }
 
     /// Takes what is there. Says whether the process has become the tool or given up.

@@ -178,7 +178,8 @@ impl Thread {
     /// How long until the files of the thread are to be written, if they are behind.
     pub(super) fn files_due_in(&self) -> Option<Duration> {
         let now = self.doors.clock.now_ms();
-        let due = |since: u64, most: u64| Duration::from_millis(most.saturating_sub(now.saturating_sub(since)));
+        let due =
+            |since: u64, most: u64| Duration::from_millis(most.saturating_sub(now.saturating_sub(since)));
         let lines = self.projection.is_behind().then(|| due(self.written_ms, WRITE_WITHIN_MS));
         let state = self.is_unsaved.then(|| due(self.saved_ms, SAVE_EVERY_MS));
         lines.into_iter().chain(state).min()

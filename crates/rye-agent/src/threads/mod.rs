@@ -154,7 +154,7 @@ impl Threads {
             owner: Owner::current(),
             live: Mutex::default(),
             dispatch,
-            orders: prepare::Kinds::default(),
+            orders: prepare::Kinds::with(config),
             kinds: start::Kinds::default(),
             providers: Pool::default(),
         };

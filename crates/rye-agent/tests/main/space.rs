@@ -116,6 +116,7 @@ impl Space {
             home: self.world.home(),
             environment: self.environment.clone(),
             launcher: Launcher::new(env!("CARGO_BIN_EXE_rye-agent-launcher")),
+            ..Host::default()
         };
         let natives = Natives(rye_agent::internal::all());
         let options = Options { is_warm: true, host, natives, ..Options::default() };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Mode};
+use lillux::file::{self, Mode, TemporaryFolders};
 use rye_engine::{Error, Host};
 use rye_server::install::{self, Client};
 use rye_server::{HttpOptions, Setup, Stop};
@@ -23,7 +23,11 @@ pub fn run(global: &Global, arguments: &McpArguments) -> Outcome {
     let settings = Settings::read(global)?;
     let setup = Setup {
         roots: settings.roots.clone(),
-        host: Host { launcher: settings.launcher.clone().keeping_some(), ..settings.host() },
+        host: Host {
+            launcher: settings.launcher.clone().keeping_some(),
+            temporaries: TemporaryFolders::keeping(2),
+            ..settings.host()
+        },
         clock: settings::system_clock,
         version: env!("CARGO_PKG_VERSION"),
     };

@@ -11,7 +11,7 @@ use crate::error::Result;
 /// Folders of the project's `.ai` that tools may read and not change. Only what is there can be protected.
 const PROTECTED: [&str; 4] = ["config", "threads", "lockfiles", "bundles"];
 
-/// A new folder for one run's temporary files, removed when dropped.
+/// An empty folder for one run's temporary files, removed when dropped.
 ///
 /// # Errors
 /// When it cannot be made.
@@ -19,7 +19,7 @@ pub(crate) fn temporary(engine: &Engine) -> Result<TemporaryFolder> {
     let named = engine.host.environment.get("TMPDIR").map(PathBuf::from);
     let system =
         named.filter(|path| path.is_absolute() && path.is_dir()).unwrap_or_else(|| PathBuf::from("/tmp"));
-    Ok(TemporaryFolder::new(&system, "rye-run-")?)
+    Ok(engine.host.temporaries.take(&system, "rye-run-")?)
 }
 
 /// Makes the protected folders of a project that has an `.ai`, so that no tool can make them first.

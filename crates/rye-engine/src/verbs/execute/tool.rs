@@ -56,7 +56,11 @@ pub(super) fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
         return Ok(Answer { item: item.clone(), status: "validation_passed", data, facts });
     }
     let is_first_use = first_use::mark(engine, item);
-    let ran = run::run(engine, &around, &parameters, wanted_config.as_ref(), request)?;
+    let ran = run::run(engine, &around, &parameters, wanted_config.as_ref(), request);
+    if let Some(temporary) = around.temporary.take() {
+        engine.host.temporaries.give_back(temporary);
+    }
+    let ran = ran?;
     trace.step("run", || ran.trace.clone());
     told.warnings.extend(ran.warning.clone());
     facts.insert("duration_ms".to_owned(), json!(round_ms(started)));
