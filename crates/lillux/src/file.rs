@@ -3,6 +3,7 @@
 //! A write is a temporary file beside the target, fsync, rename, fsync of the folder: a reader sees the old file or
 //! the new one, never a part.
 
+mod lock;
 mod temporary;
 
 use std::fs::{File, Metadata, Permissions};
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 
+pub use lock::Lock;
 pub use temporary::{TemporaryFolder, TemporaryFolders};
 
 /// Why a file could not be read.
@@ -384,58 +386,6 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
         // Some file systems cannot sync a folder; the rename itself has happened.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         other => other,
-    }
-}
-
-/// A lock on a file, held until dropped. Advisory, across processes.
-#[derive(Debug)]
-pub struct Lock {
-    _file: File,
-}
-
-impl Lock {
-    /// Waits for the lock on `path`, making the lock file if needed.
-    ///
-    /// # Errors
-    /// When the file cannot be made or locked.
-    pub fn acquire(path: &Path) -> io::Result<Self> {
-        let file = Self::open(path)?;
-        file.lock()?;
-        Ok(Self { _file: file })
-    }
-
-    /// Waits for the lock on the folder `path` itself, which leaves no lock file behind.
-    ///
-    /// # Errors
-    /// When the folder is not there or cannot be locked.
-    pub fn acquire_folder(path: &Path) -> io::Result<Self> {
-        let folder = fs_err::File::open(path)?.into_parts().0;
-        folder.lock()?;
-        Ok(Self { _file: folder })
-    }
-
-    /// Takes the lock on `path` if it is free.
-    ///
-    /// # Errors
-    /// When the file cannot be made or locked.
-    pub fn try_acquire(path: &Path) -> io::Result<Option<Self>> {
-        let file = Self::open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Self { _file: file })),
-            Err(std::fs::TryLockError::WouldBlock) => Ok(None),
-            Err(std::fs::TryLockError::Error(error)) => Err(error),
-        }
-    }
-
-    fn open(path: &Path) -> io::Result<File> {
-        let file = fs_err::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
-        Ok(file.into_parts().0)
     }
 }
 

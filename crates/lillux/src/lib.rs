@@ -14,6 +14,7 @@ pub mod key;
 pub mod lockfile;
 pub mod process;
 pub mod real;
+pub mod socket;
 pub mod store;
 
 pub use cancel::Cancel;

@@ -93,6 +93,7 @@ fn thread(id: ThreadId, parent: Option<ThreadId>) -> NewThread {
         provider: "offline".to_owned(),
         caps: Caps::default(),
         owner: Some(Owner::current()),
+        is_detached: false,
         blobs: Vec::new(),
         records: vec![Record { at_ms: 0, sequence: 0, body: vec![b'x'; 300] }],
         at_ms: 0,

@@ -209,6 +209,8 @@ pub enum Asker {
     },
     /// The directive itself, by what it declares.
     Directive,
+    /// A tool that the thread runs, through its door.
+    Tool,
 }
 
 /// An action that was allowed. Nothing else makes one.

@@ -27,6 +27,8 @@ pub use build::{Output, Preload};
 pub const THREAD_DIRECTIVE: &str = "rye/agent/threads/thread_directive";
 /// Waits for, asks about and ends threads.
 pub const ORCHESTRATOR: &str = "rye/agent/threads/orchestrator";
+/// Asks a person.
+pub const HUMAN_APPROVAL: &str = "rye/agent/threads/human_approval";
 /// Ends the thread with its outputs.
 pub const DIRECTIVE_RETURN: &str = "rye/agent/threads/directive_return";
 /// Reads a result of the thread that was too long.
@@ -79,6 +81,8 @@ pub enum Target {
     Spawn(Action),
     /// Something about other threads.
     Orchestrate(Action),
+    /// A question to a person.
+    Ask(Action),
     /// A slice of an earlier result: parameters of [`crate::shape::read_artifact`].
     ReadArtifact(Map<String, Value>),
 }
@@ -94,6 +98,8 @@ impl Target {
             Self::Spawn(action)
         } else if is_execute && action.is_about(ItemType::Tool, ORCHESTRATOR) {
             Self::Orchestrate(action)
+        } else if is_execute && action.is_about(ItemType::Tool, HUMAN_APPROVAL) {
+            Self::Ask(action)
         } else if is_execute && action.is_about(ItemType::Tool, READ_ARTIFACT) {
             Self::ReadArtifact(action.params)
         } else {

@@ -129,7 +129,7 @@ fn execute(
     let request = Request {
         item,
         parameters: action.params.clone(),
-        words: Vec::new(),
+        words: words(action),
         mode: if is_true(action.option("dry_run")) { Mode::DryRun } else { Mode::Run },
         wants_trace: false,
         // The thread's own tools are not pinned anew for each project.
@@ -138,8 +138,15 @@ fn execute(
         progress: None,
         caller: Caller::Agent,
         thread: permitted.is_internal().then_some(thread),
+        door: facts.door.clone().filter(|_| !permitted.is_internal()),
     };
     Ok(execute::execute(engine, &request)?.to_value())
+}
+
+/// Parameters as words, typed by what the item declares: from a command line in a tool.
+fn words(action: &Action) -> Vec<(String, String)> {
+    let words = action.options.get("words").and_then(Value::as_object).into_iter().flatten();
+    words.filter_map(|(name, word)| Some((name.clone(), word.as_str()?.to_owned()))).collect()
 }
 
 fn search(action: &Action) -> Result<Search> {

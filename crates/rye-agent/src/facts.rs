@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rye_engine::verbs::execute::Doorway;
 use serde_json::Value;
 
 use crate::money::Nanos;
@@ -32,6 +33,8 @@ pub struct ThreadFacts {
     pub criticality: Answering,
     /// The ledger, if the thread has a budget.
     pub budget: Option<Arc<dyn BudgetDoor>>,
+    /// Makes the doors of tools that are processes: through them they ask something of the thread.
+    pub door: Option<Arc<dyn Doorway>>,
 }
 
 impl fmt::Debug for ThreadFacts {

@@ -12,6 +12,7 @@ pub mod config;
 pub mod cost;
 pub mod definitions;
 pub mod dispatch;
+pub mod door;
 pub mod driver;
 pub mod facts;
 pub mod hooks;

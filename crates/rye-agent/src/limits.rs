@@ -130,6 +130,19 @@ impl Limits {
         }
     }
 
+    /// What is left of them after this was used.
+    #[must_use]
+    pub fn less(self, cost: &Cost) -> Self {
+        let left = |most: Option<u64>, used: u64| most.map(|most| most.saturating_sub(used));
+        Self {
+            turns: left(self.turns, cost.turns),
+            tokens: left(self.tokens, cost.tokens()),
+            spend: self.spend.map(|spend| spend.minus(cost.spend)),
+            duration_seconds: left(self.duration_seconds, cost.elapsed_ms / 1000),
+            ..self
+        }
+    }
+
     /// The first limit that `cost` has reached.
     #[must_use]
     pub fn reached(&self, cost: &Cost) -> Option<Reached> {

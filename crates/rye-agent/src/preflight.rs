@@ -147,6 +147,7 @@ fn usable(engine: &Engine, item: &ItemRef) -> Result<(), Error> {
                 progress: None,
                 caller: Caller::Agent,
                 thread: None,
+                door: None,
             };
             execute::execute(engine, &request).map(|_| ())
         }

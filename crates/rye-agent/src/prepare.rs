@@ -19,7 +19,7 @@ use crate::limits::Limits;
 use crate::models::{self, Chosen, Providers};
 use crate::preflight::{self, Needs};
 use crate::risk;
-use crate::spec::{Own, Shared, Spec};
+use crate::spec::{Cause, Own, Shared, Spec};
 use crate::thread_id::ThreadId;
 
 /// How many directives may extend each other.
@@ -46,8 +46,12 @@ pub struct Order {
     pub history: Vec<Arc<Message>>,
     /// What the model is told after that.
     pub message: Option<String>,
+    /// What of its parent starts it.
+    pub cause: Option<Cause>,
     /// What it may not exceed besides.
     pub within: Option<(Capabilities, Limits)>,
+    /// Its name, if it has one already.
+    pub name: Option<ThreadId>,
 }
 
 impl Order {
@@ -64,7 +68,9 @@ impl Order {
             continues: None,
             history: Vec::new(),
             message: None,
+            cause: None,
             within: None,
+            name: None,
         }
     }
 }
@@ -158,8 +164,11 @@ impl Kinds {
             body => body,
         };
         let own = Own {
-            thread_id: ThreadId::random()
-                .map_err(|error| Error::new(Code::Io, format!("no randomness: {error}")))?,
+            thread_id: match &order.name {
+                Some(name) => name.clone(),
+                None => ThreadId::random()
+                    .map_err(|error| Error::new(Code::Io, format!("no randomness: {error}")))?,
+            },
             parent: order.parent.as_ref().map(|parent| parent.spec.own.thread_id.clone()),
             prompt: prompt.to_owned(),
             inputs: match directive.data.get("given_inputs") {
@@ -172,6 +181,7 @@ impl Kinds {
             continues: order.continues.clone(),
             history: order.history.clone(),
             message: order.message.clone(),
+            cause: order.cause.clone(),
         };
         let spec = Arc::new(Spec { own, shared: Arc::clone(&kind.shared) });
         Ok(Prepared { spec, chosen: kind.chosen.clone(), notices: kind.notices.clone() })

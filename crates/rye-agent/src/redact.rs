@@ -58,8 +58,15 @@ impl Redactor {
     /// Knows the default shapes, and the values in `environment` whose name `is_secret`.
     #[must_use]
     pub fn new(environment: &BTreeMap<String, String>, is_secret: impl Fn(&str) -> bool) -> Self {
+        Self::of_variables(environment.iter(), is_secret)
+    }
+
+    fn of_variables<'a>(
+        variables: impl Iterator<Item = (&'a String, &'a String)>,
+        is_secret: impl Fn(&str) -> bool,
+    ) -> Self {
         let mut values = BTreeMap::new();
-        for (name, value) in environment.iter().filter(|(name, _)| is_secret(name)) {
+        for (name, value) in variables.filter(|(name, _)| is_secret(name)) {
             let value = value.trim();
             if (SHORTEST_VALUE..=LONGEST_VALUE).contains(&value.len()) && values.len() < MOST_VALUES {
                 values.insert(value.to_owned(), name.clone());
@@ -73,13 +80,19 @@ impl Redactor {
         Self { everything: compiled(&all.join("|")), shapes: OnceLock::new(), values }
     }
 
-    /// Knows what is around this engine's process, by the rule that keeps secrets from tools.
+    /// Knows what is around this engine's process, and in the `.env` that its tools are given, by the rule that keeps
+    /// secrets from tools.
     ///
     /// # Errors
     /// When the settings cannot be read.
     pub fn of(engine: &Engine) -> rye_engine::Result<Self> {
         let policy = engine.environment_policy()?;
-        Ok(Self::new(&engine.host.environment, |name| policy.is_secret(name)))
+        let workspace = &engine.workspace;
+        let project = workspace.roots.project.as_ref().filter(|_| workspace.is_project_approved);
+        let dotenv = project.map(|project| rye_exec::environment::dotenv_values(project, &policy));
+        // One name may have two values: both are secrets.
+        let known = engine.host.environment.iter().chain(dotenv.iter().flatten());
+        Ok(Self::of_variables(known, |name| policy.is_secret(name)))
     }
 
     /// The text without secrets.

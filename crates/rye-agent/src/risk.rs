@@ -55,6 +55,8 @@ pub enum Policy {
     Allow,
     /// The directive acknowledges it, or a greater one.
     AcknowledgeRequired,
+    /// A person allows each call.
+    ApprovalRequired,
     /// The directive acknowledges exactly it.
     Block,
 }
@@ -186,6 +188,20 @@ impl RiskRules {
         reached.filter(|reached| reached.0 > covered.0).unwrap_or(covered)
     }
 
+    /// Why a person is asked before what needs these grants is done; nothing if nobody is.
+    #[must_use]
+    pub fn asks_for(&self, required: &[String]) -> Option<String> {
+        let is_asked = |risk: &Risk| {
+            self.risk_levels.get(risk).is_some_and(|level| level.policy == Policy::ApprovalRequired)
+        };
+        if !Risk::ALL.iter().any(is_asked) {
+            return None;
+        }
+        let judged = required.iter().map(|grant| self.judge(grant));
+        let (risk, description) = judged.filter(|(risk, _)| is_asked(risk)).max_by_key(|(risk, _)| *risk)?;
+        Some(format!("{} needs a person's word: {}", risk.as_str(), one_line(description)))
+    }
+
     /// Lets a thread have these grants, or says which acknowledgements are missing, all at once.
     ///
     /// # Errors
@@ -202,7 +218,8 @@ impl RiskRules {
             let (risk, description) = self.judge(grant);
             let policy = self.risk_levels.get(&risk).map_or(Policy::Block, |level| level.policy);
             let is_fine = match policy {
-                Policy::Allow => true,
+                // Of each call a person is asked.
+                Policy::Allow | Policy::ApprovalRequired => true,
                 Policy::AcknowledgeRequired => acknowledged.iter().any(|known| *known >= risk),
                 Policy::Block => acknowledged.contains(&risk),
             };

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::definitions::Definitions;
 use crate::hooks::Hooks;
 use crate::limits::Limits;
+use crate::store::Attribution;
 use crate::thread_id::ThreadId;
 
 /// One thread: what is its own, and what it shares with others of its kind.
@@ -50,6 +51,32 @@ pub struct Own {
     /// What the model is told after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// What of its parent started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+}
+
+/// What of a thread starts another: what it costs is told by it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A tool: the one the model called, or one that called `rye`.
+    Tool(String),
+    /// A hook, by its id.
+    Hook(String),
+}
+
+impl Spec {
+    /// What its calls are booked under.
+    #[must_use]
+    pub fn attribution(&self) -> Attribution {
+        let (tool, hook) = match &self.own.cause {
+            Some(Cause::Tool(item)) => (Some(item.clone()), None),
+            Some(Cause::Hook(id)) => (None, Some(id.clone())),
+            None => (None, None),
+        };
+        Attribution { item: self.shared.directive.clone(), model: self.shared.model.clone(), tool, hook }
+    }
 }
 
 /// What threads of one directive under one configuration share.

@@ -124,5 +124,6 @@ pub(crate) fn facts() -> Arc<ThreadFacts> {
         classify: Arc::new(|_| json!({"category": "permanent"})),
         criticality: Arc::new(|_| json!("critical")),
         budget: None,
+        door: None,
     })
 }

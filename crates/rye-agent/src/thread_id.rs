@@ -27,6 +27,14 @@ impl ThreadId {
         Ok(Self(format!("thread-{digits}")))
     }
 
+    /// The name of the thread that a call of another one starts: the same each time it is worked out, so that a call
+    /// which is made again after a crash finds what it had begun.
+    #[must_use]
+    pub fn of_call(parent: &Self, call: u64, index: usize) -> Self {
+        let digest = lillux::Digest::of(format!("{parent}/{call}/{index}").as_bytes()).to_hex();
+        Self(format!("thread-{}", digest.chars().take(12).collect::<String>()))
+    }
+
     /// Reads a name.
     ///
     /// # Errors
@@ -73,6 +81,11 @@ mod tests {
     #[test]
     fn only_names_that_were_made_here_are_names() {
         assert!(ThreadId::parse(ThreadId::random().expect("randomness").as_str()).is_ok());
+        let parent = ThreadId::parse("thread-0a1b2c3d4e5f").expect("a name");
+        let child = ThreadId::of_call(&parent, 1, 0);
+        assert!(ThreadId::parse(child.as_str()).is_ok());
+        assert_eq!(child, ThreadId::of_call(&parent, 1, 0));
+        assert!(child != ThreadId::of_call(&parent, 1, 1) && child != ThreadId::of_call(&parent, 2, 0));
         for text in
             ["", "thread-", "thread-0a1b2c3d4e5", "thread-0A1b2c3d4e5f", "../thread-0a1b2c3d4e5f", "x"]
         {

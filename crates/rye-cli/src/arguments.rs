@@ -14,7 +14,8 @@ use crate::global::Global;
 
 pub use install::{InstallArguments, RollbackArguments, Sides, UninstallArguments};
 pub use threads::{
-    AnswerArguments, ListArguments, ResumeArguments, RunArguments, ThreadCommand, WaitArguments,
+    AnswerArguments, CostBy, ListArguments, PruneArguments, ResumeArguments, RunArguments, ThreadCommand,
+    WaitArguments,
 };
 
 /// A signed, portable workspace for AI agents.
@@ -126,6 +127,13 @@ pub enum Command {
     Uninstall(UninstallArguments),
     /// Serve agents that speak MCP: over standard input and output, or over HTTP
     Mcp(McpArguments),
+    /// Be the process that runs threads in the background
+    #[command(hide = true)]
+    Background {
+        /// Where the user's key is
+        #[arg(long)]
+        keys: PathBuf,
+    },
     /// Look for problems and say how to mend them
     Doctor,
     /// Explain an error code

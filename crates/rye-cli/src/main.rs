@@ -20,9 +20,14 @@ use crate::arguments::Arguments;
 use crate::commands::Failure;
 use crate::output::Output;
 
+/// Threads are many small pieces of JSON, made and dropped by several workers.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // A run's supervisor is this binary too; it must begin before anything else has.
     lillux::process::supervise_if_asked();
+    lillux::process::allow_open_files();
     clap_complete::CompleteEnv::with_factory(Arguments::command).complete();
     survive_file_size_limit();
     let arguments = match parse() {

@@ -8,6 +8,8 @@ use std::{env, fs};
 
 use lillux::file::TemporaryFolders;
 use lillux::process::Launcher;
+use rye_agent::door::{DOOR_VARIABLE, TOKEN_VARIABLE};
+use rye_engine::verbs::execute::SANDBOX_VARIABLE;
 use rye_engine::{Clock, Code, Engine, Error, Host, Natives, Options, Result};
 use rye_space::{AI_FOLDER, Roots, keys, roots};
 
@@ -116,6 +118,31 @@ impl Settings {
             natives: Natives(rye_agent::internal::all()),
         };
         Engine::open(self.roots.clone(), options, system_clock())
+    }
+}
+
+/// Where this process stands, if a tool started it.
+#[derive(Clone, Debug)]
+pub enum Inside {
+    /// A thread gave it a token, and a door to knock at: the numbers of two descriptors.
+    Door {
+        /// The token's.
+        token: String,
+        /// The door's.
+        door: String,
+    },
+    /// It has nothing.
+    Closed,
+}
+
+/// Whether this is the inside of a tool's sandbox. A tool could hide that from `rye`, and would gain nothing: the sandbox
+/// holds whoever is in it.
+pub fn inside() -> Option<Inside> {
+    let text = |name: &str| variable(name).map(|value| value.to_string_lossy().into_owned());
+    match (text(TOKEN_VARIABLE), text(DOOR_VARIABLE)) {
+        (Some(token), Some(door)) => Some(Inside::Door { token, door }),
+        (None, None) => variable(SANDBOX_VARIABLE).map(|_| Inside::Closed),
+        (Some(_), None) | (None, Some(_)) => Some(Inside::Closed),
     }
 }
 

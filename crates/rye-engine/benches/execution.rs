@@ -72,6 +72,7 @@ fn run(engine: &Engine, item: &ItemRef, words: &[(&str, &str)]) {
         progress: None,
         caller: Caller::Person,
         thread: None,
+        door: None,
     };
     black_box(execute::execute(engine, &request).expect("it runs"));
 }

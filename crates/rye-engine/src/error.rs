@@ -251,6 +251,10 @@ codes! {
     PreflightFailed = "RYE1124", Validation;
     /// A model called a tool that was not offered, or not as it is.
     InvalidCall = "RYE1125", Usage;
+    /// Inside a tool's sandbox, and without a token.
+    NoToken = "RYE1126", Denied;
+    /// The token of a tool is not believed.
+    TokenRefused = "RYE1127", Denied;
     /// A thread has ended: it cannot go on.
     ThreadEnded = "RYE1131", Usage;
     /// A cap on threads is reached.
@@ -261,6 +265,8 @@ codes! {
     ThreadFailed = "RYE1134", Failed;
     /// A thread was cancelled.
     ThreadCancelled = "RYE1135", Cancelled;
+    /// There is no process to run a thread in the background.
+    NoBackground = "RYE1136", Failed;
     /// A transcript is not what its thread wrote.
     TranscriptTampered = "RYE1141", Integrity;
     /// The configuration of threads is not valid.

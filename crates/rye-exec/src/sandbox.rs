@@ -80,6 +80,8 @@ struct Declared {
     write: Vec<String>,
     #[serde(default)]
     allowed_hosts: Vec<String>,
+    /// What it may ask of `rye` while a thread runs it, of what the thread may do.
+    grants: Option<Vec<String>>,
     #[serde(default)]
     limits: Bounds,
 }
@@ -125,6 +127,8 @@ pub struct Plan {
     pub limits: Limits,
     /// What it may touch.
     pub access: Access,
+    /// What it may ask of `rye` while a thread runs it; all the thread may do, if it declares nothing.
+    pub grants: Option<Vec<String>>,
     read: Reading,
     sockets: Vec<PathBuf>,
     on_missing: OnMissing,
@@ -161,6 +165,7 @@ impl Plan {
             level: Level::Strict,
             limits: Limits::default(),
             access: Access::default(),
+            grants: Some(Vec::new()),
             read: Reading::Only(Vec::new()),
             sockets: Vec::new(),
             on_missing: OnMissing::Refuse,
@@ -221,7 +226,7 @@ pub fn plan(
             allowed_hosts,
         };
         let (read, sockets) = (Reading::Everything, Vec::new());
-        return Ok(Plan { level, limits, access, read, sockets, on_missing });
+        return Ok(Plan { level, limits, access, grants: declared.grants, read, sockets, on_missing });
     }
     let mut hidden = configured(&policy.hidden, places, variables)?;
     hidden.push(places.signing_keys.clone());
@@ -258,7 +263,7 @@ pub fn plan(
     let sockets = configured(&policy.sockets, places, variables)?;
     let network = policy.network && declared.network.unwrap_or(level != Level::Strict);
     let access = Access { write, hidden, read_only, network, allowed_hosts };
-    Ok(Plan { level, limits, access, read, sockets, on_missing })
+    Ok(Plan { level, limits, access, grants: declared.grants, read, sockets, on_missing })
 }
 
 /// A list would pass for a record of that many fields.

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use rmcp::service::{RequestContext, RoleServer};
-use rye_engine::{Engine, Error, primaries};
+use rye_engine::{Code, Engine, Error, primaries};
 use rye_item::ItemType;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::{self, Execute, Thread};
-use crate::consent::Consents;
+use crate::consent::{self, Consents, Refusal, Way};
 use crate::pool::Pace;
 use crate::session::Session;
 use crate::telling::Voice;
+use crate::threads::Asking;
 use crate::verbs::Outcome;
 use crate::{execution, verbs};
 
@@ -25,6 +26,11 @@ pub(crate) async fn call(
     context: &RequestContext<RoleServer>,
     voice: &Voice,
 ) -> Outcome {
+    if let Some(door) = session.shared.projects.setup().door.clone() {
+        let action = action(name, given)?;
+        let answer = session.shared.pool.run(Pace::Long, move || door.ask(&action)).await?;
+        return if answer["status"] == "error" { Err(Refusal::Told(answer)) } else { Ok(answer) };
+    }
     let consents = consents.clone();
     match name {
         "rye_search" => {
@@ -49,6 +55,16 @@ pub(crate) async fn call(
         }
         _ => execute(session, arguments::read(given)?, consents, context, voice).await,
     }
+}
+
+/// What a call asks of the thread behind the door.
+fn action(name: &str, mut given: Map<String, Value>) -> Result<Value, Error> {
+    if given.remove("project_path").is_some_and(|path| !path.is_null()) {
+        let message = "a tool acts where its thread does: project_path is not for it";
+        return Err(Error::new(Code::InvalidArgument, message).hint("leave it out"));
+    }
+    given.insert("primary".to_owned(), Value::from(name.trim_start_matches("rye_")));
+    Ok(Value::Object(given))
 }
 
 async fn quick(
@@ -76,7 +92,7 @@ async fn execute(
 ) -> Outcome {
     let item = execution::item(&given)?;
     if given.thread == Thread::Fork {
-        return fork(session, item, given, context).await;
+        return fork(session, item, given, &consents, context).await;
     }
     let shared = Arc::clone(&session.shared);
     let ending = CancellationToken::new();
@@ -118,15 +134,17 @@ async fn fork(
     session: &Session,
     item: rye_item::ItemRef,
     given: Execute,
+    consents: &Consents,
     context: &RequestContext<RoleServer>,
 ) -> Outcome {
     let ending = CancellationToken::new();
+    let asking = Asking { answered: consents.answered(), can_ask: consent::way(context) != Way::None };
     let runs = Arc::clone(&session.shared.runs);
-    let work = runs.fork(Arc::clone(&session.shared.projects), item, given, ending.clone());
+    let work = runs.fork(Arc::clone(&session.shared.projects), item, given, asking, ending.clone());
     tokio::pin!(work);
     loop {
         tokio::select! {
-            done = &mut work => return Ok(done?),
+            done = &mut work => return done,
             () = context.ct.cancelled(), if !ending.is_cancelled() => ending.cancel(),
             () = session.state.gone.cancelled(), if !ending.is_cancelled() => ending.cancel(),
         }
@@ -134,5 +152,5 @@ async fn fork(
 }
 
 fn cancelled() -> Error {
-    Error::new(rye_engine::Code::ToolCancelled, "the call was cancelled before it began")
+    Error::new(Code::ToolCancelled, "the call was cancelled before it began")
 }

@@ -53,7 +53,7 @@ impl Changes {
 
 /// Begins to watch, if nothing does yet.
 pub(crate) fn watch(shared: &Arc<Shared>) {
-    if !shared.changes.is_watching.swap(true, Ordering::SeqCst) {
+    if shared.projects.setup().door.is_none() && !shared.changes.is_watching.swap(true, Ordering::SeqCst) {
         tokio::spawn(follow(Arc::clone(shared)));
     }
 }

@@ -14,6 +14,8 @@ use rmcp::model::{
     InputRequiredResult, InputResponses, ProtocolVersion,
 };
 use rmcp::service::RequestContext;
+use rye_agent::store::Approval;
+use rye_agent::thread_id::ThreadId;
 use rye_engine::verbs::keys;
 use rye_engine::{Code, Engine, Error};
 use rye_item::ItemType;
@@ -22,6 +24,10 @@ use serde_json::Value;
 
 /// The name of the one question a request may carry.
 const QUESTION: &str = "consent";
+/// What begins the name of an agreement to what threads ask.
+const APPROVE: &str = "approve ";
+/// What begins the name of a no to it, which is an answer too.
+const DENY: &str = "deny ";
 /// How long a person may think.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -30,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub(crate) enum Refusal {
     /// It failed.
     Failed(Error),
+    /// It failed behind a door: the answer as it came.
+    Told(Value),
     /// A person must agree first.
     Ask(Box<Question>),
 }
@@ -53,6 +61,17 @@ pub(crate) struct Question {
     pub(crate) trusts: Option<PathBuf>,
 }
 
+/// What a person said to questions of threads.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    /// The thread they were asked below.
+    pub(crate) root: ThreadId,
+    /// The questions.
+    pub(crate) questions: Vec<String>,
+    /// Whether they were allowed.
+    pub(crate) is_yes: bool,
+}
+
 /// What was agreed to in this request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Consents {
@@ -64,6 +83,19 @@ impl Consents {
     pub(crate) fn and(mut self, about: String) -> Self {
         self.agreed.push(about);
         self
+    }
+
+    /// What a person last said to questions of threads.
+    pub(crate) fn answered(&self) -> Option<Answered> {
+        let last = self.agreed.iter().rev();
+        let (is_yes, about) = last
+            .filter_map(|about| match about.strip_prefix(APPROVE) {
+                Some(about) => Some((true, about)),
+                None => about.strip_prefix(DENY).map(|about| (false, about)),
+            })
+            .next()?;
+        let mut words = about.split(' ').map(str::to_owned);
+        Some(Answered { root: ThreadId::parse(&words.next()?).ok()?, questions: words.collect(), is_yes })
     }
 
     /// Whether this was agreed to.
@@ -105,6 +137,35 @@ impl Consents {
             Some(question) => Refusal::Ask(Box::new(question)),
             None => error.into(),
         }
+    }
+}
+
+/// What threads below `root` ask, as one question.
+pub(crate) fn of_threads(root: &ThreadId, asked: &[Approval]) -> Question {
+    let clean = rye_item::text::one_line;
+    let lines: Vec<String> = asked
+        .iter()
+        .map(|question| {
+            let why =
+                if question.why.is_empty() { String::new() } else { format!(" ({})", clean(&question.why)) };
+            let chain = question.detail.get("chain").and_then(Value::as_array);
+            let who = chain.and_then(|chain| chain.first()?.get("directive")?.as_str()).unwrap_or_default();
+            format!("`{}`, {}, asks: {}{why}", clean(who), question.thread, clean(&question.what))
+        })
+        .collect();
+    let names: Vec<&str> = asked.iter().map(|question| question.id.as_str()).collect();
+    let what = asked.first().map(|question| clean(&question.what)).unwrap_or_default();
+    let asker = asked.first().map_or_else(|| root.to_string(), |question| question.thread.to_string());
+    let otherwise = Error::new(Code::ThreadSuspended, format!("{asker} waits for a person: {what}"))
+        .detail("thread_id", root.as_str())
+        .detail("asked", names.clone())
+        .hint(format!("allow it: rye thread approve {asker}"))
+        .hint(format!("refuse it: rye thread deny {asker}"));
+    Question {
+        message: format!("{}. Do you allow it?", lines.join("; ")),
+        about: format!("{APPROVE}{root} {}", names.join(" ")),
+        otherwise,
+        trusts: None,
     }
 }
 
@@ -190,14 +251,14 @@ fn form(question: &Question) -> Result<ElicitRequestParams, Error> {
 /// Asks while the call waits.
 ///
 /// # Errors
-/// When the answer is not a yes.
-pub(crate) async fn ask(context: &RequestContext<RoleServer>, question: &Question) -> Result<(), Error> {
+/// When the answer is none that counts.
+pub(crate) async fn ask(context: &RequestContext<RoleServer>, question: &Question) -> Result<String, Error> {
     let asked = context.peer.create_elicitation_with_timeout(form(question)?, Some(PATIENCE));
     let answer = tokio::select! {
         answer = asked => answer.ok(),
         () = context.ct.cancelled() => None,
     };
-    if answer.as_ref().is_some_and(is_yes) { Ok(()) } else { Err(declined(question)) }
+    answer.and_then(|answer| said(&answer, &question.about)).ok_or_else(|| declined(question))
 }
 
 /// The answer that asks for input.
@@ -219,11 +280,22 @@ pub(crate) fn brought(responses: Option<&InputResponses>, state: Option<&str>) -
         return Ok(Consents::default());
     };
     let answer: Option<ElicitResult> = serde_json::from_value(answer.clone()).ok();
-    if answer.as_ref().is_some_and(is_yes) {
-        return Ok(Consents::default().and(about.to_owned()));
+    if let Some(about) = answer.and_then(|answer| said(&answer, about)) {
+        return Ok(Consents::default().and(about));
     }
     Err(Error::new(Code::Declined, "you were asked, and did not agree")
         .hint("ask again, or do it at a terminal"))
+}
+
+/// What an answer says about this: yes to it; no, where a no is an answer; else nothing.
+fn said(answer: &ElicitResult, about: &str) -> Option<String> {
+    let agreed = answer.content.as_ref().and_then(|content| content.get("agree"));
+    let is_no = answer.action == ElicitationAction::Accept && agreed == Some(&Value::Bool(false));
+    match about.strip_prefix(APPROVE) {
+        _ if is_yes(answer) => Some(about.to_owned()),
+        Some(threads) if is_no => Some(format!("{DENY}{threads}")),
+        Some(_) | None => None,
+    }
 }
 
 fn is_yes(answer: &ElicitResult) -> bool {

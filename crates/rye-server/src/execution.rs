@@ -64,6 +64,7 @@ pub(crate) fn run(
         progress,
         caller: Caller::Agent,
         thread: None,
+        door: None,
     };
     let answer = execute::execute(engine, &request).map_err(|error| consents.or_trust(engine, error))?;
     Ok(answer.to_value())

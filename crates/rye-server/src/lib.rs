@@ -21,8 +21,10 @@ mod token;
 mod tools;
 mod verbs;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use rye_agent::door::client::Visitor;
 use rye_engine::{Clock, Code, Error, Host, Result};
 use rye_space::Roots;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +42,10 @@ pub struct Setup {
     pub clock: fn() -> Box<dyn Clock>,
     /// The version that clients are told.
     pub version: &'static str,
+    /// Inside a tool: every call goes through this door, and nothing is done here.
+    pub door: Option<Arc<Visitor>>,
+    /// The program and the words that make it the process which runs threads in the background.
+    pub background: Option<(PathBuf, Vec<String>)>,
 }
 
 /// A request to end, from another thread.
@@ -65,6 +71,7 @@ impl Stop {
 /// When the system gives no thread or descriptor.
 pub fn serve_stdio(setup: Setup, stop: &Stop) -> Result<()> {
     let runtime = runtime()?;
+    threads::revive(&setup);
     let shared = session::Shared::new(setup);
     runtime.block_on(stdio::serve(Arc::clone(&shared), stop.0.clone()));
     end(runtime);
@@ -82,6 +89,7 @@ pub fn serve_http(
     listening: impl FnOnce(&Listening),
 ) -> Result<()> {
     let runtime = runtime()?;
+    threads::revive(&setup);
     let shared = session::Shared::new(setup);
     let served = runtime.block_on(http::serve(shared, options, stop.0.clone(), listening));
     end(runtime);

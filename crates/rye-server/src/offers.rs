@@ -162,6 +162,7 @@ fn used(engine: &Engine, item: ItemRef, parameters: Map<String, Value>) -> Resul
         progress: None,
         caller: Caller::Agent,
         thread: None,
+        door: None,
     };
     execute::execute(engine, &request)
 }

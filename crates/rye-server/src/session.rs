@@ -16,7 +16,7 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ErrorData, ServerHandler};
-use rye_engine::{Engine, Error, Result};
+use rye_engine::{Code, Engine, Error, Result};
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -90,6 +90,10 @@ impl Session {
         &self,
         work: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, ErrorData> {
+        if self.shared.projects.setup().door.is_some() {
+            let error = Error::new(Code::NoToken, "inside a tool there are the tools alone");
+            return Err(offers::protocol_error(&error));
+        }
         let shared = Arc::clone(&self.shared);
         let done = self.shared.pool.run(Pace::Quick, move || work(&shared.projects.engine(None)?.engine));
         done.await.map_err(|error| offers::protocol_error(&error))
@@ -104,6 +108,8 @@ impl Session {
         let mut consents =
             consent::brought(request.input_responses.as_ref(), request.request_state.as_deref())?;
         let arguments = request.arguments.unwrap_or_default();
+        let mut last =
+            Error::new(Code::ConsentNeeded, "this would need to be asked again and again");
         for _ in 0..=MOST_QUESTIONS {
             let voice = Voice::of(context, &self.state);
             let outcome =
@@ -111,15 +117,18 @@ impl Session {
             let question = match outcome {
                 Ok(value) => return Ok(CallToolResult::structured(value).into()),
                 Err(Refusal::Failed(error)) => return Ok(failed(&error)),
+                Err(Refusal::Told(answer)) => return Ok(CallToolResult::structured_error(answer).into()),
                 Err(Refusal::Ask(question)) => question,
             };
+            // Whoever was asked often enough is told what to do instead.
+            last.clone_from(&question.otherwise);
             if !consents.has(&question.about) {
-                match consent::way(context) {
+                let said = match consent::way(context) {
                     Way::None => return Ok(failed(&question.otherwise)),
                     Way::Again => return Ok(consent::ask_again(&question)?.into()),
                     Way::Request => consent::ask(context, &question).await?,
-                }
-                consents = consents.and(question.about.clone());
+                };
+                consents = consents.and(said);
             }
             if let Some(document) = question.trusts.clone() {
                 let project = arguments.get("project_path").and_then(Value::as_str).map(str::to_owned);
@@ -130,10 +139,7 @@ impl Session {
                 trusting.await?;
             }
         }
-        Ok(failed(&Error::new(
-            rye_engine::Code::ConsentNeeded,
-            "this would need to be asked again and again",
-        )))
+        Ok(failed(&last))
     }
 
     fn tell_changes(&self, peer: rmcp::Peer<RoleServer>) {
@@ -164,7 +170,12 @@ impl ServerHandler for Session {
             .enable_completions()
             .enable_logging()
             .build();
-        let version = self.shared.projects.setup().version;
+        let setup = self.shared.projects.setup();
+        let capabilities = match setup.door {
+            Some(_) => ServerCapabilities::builder().enable_tools().build(),
+            None => capabilities,
+        };
+        let version = setup.version;
         let server = Implementation::new("rye", version).with_title("RYE");
         ServerConfig::new(capabilities).with_server_info(server).with_instructions(tools::INSTRUCTIONS)
     }

@@ -37,6 +37,6 @@ fn may_sign<'a>(
 fn or_trust<'a>(engine: &'a Engine, consents: &'a Consents) -> impl Fn(Refusal) -> Refusal + 'a {
     move |refusal| match refusal {
         Refusal::Failed(error) => consents.or_trust(engine, error),
-        Refusal::Ask(_) => refusal,
+        Refusal::Ask(_) | Refusal::Told(_) => refusal,
     }
 }

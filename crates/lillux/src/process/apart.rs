@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use super::fork::inherit_nothing;
+
 /// A process that goes its own way.
 #[derive(Debug)]
 pub struct Apart(Child);
@@ -17,9 +19,16 @@ impl Apart {
         // What cannot be asked about is taken to live.
         matches!(self.0.try_wait(), Ok(Some(_)))
     }
+
+    /// Leaves it to itself. If it ends before this process does, it is not left behind as a name without a process.
+    pub fn leave(self) {
+        let mut child = self.0;
+        // Without a thread it is collected when this process has ended.
+        let _ = std::thread::Builder::new().name("apart".to_owned()).spawn(move || child.wait());
+    }
 }
 
-/// Starts a program with exactly this environment and input; what it prints is thrown away.
+/// Starts a program with exactly this environment and input, and no other descriptor; what it prints is thrown away.
 ///
 /// # Errors
 /// When it cannot be started, or does not take its input.
@@ -34,6 +43,8 @@ pub fn start_apart(
     let mut command = std::process::Command::new(program);
     command.args(arguments).env_clear().envs(environment).current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Whoever waits for a pipe to close must not wait for a process they do not know.
+    inherit_nothing()?;
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(input)?;

@@ -8,8 +8,8 @@ use rustix::io::FdFlags;
 use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
+use super::Limits;
 use super::wire::{self, Order};
-use super::{Limits, RESULT_VARIABLE};
 use crate::confine::{self, Mechanism, Row, Rule, Stage};
 
 /// What the process says before it becomes the tool.
@@ -108,11 +108,14 @@ fn execute(order: &Order, descriptors: Vec<OwnedFd>) -> String {
     let mut command = std::process::Command::new(&order.program);
     command.args(&order.arguments).env_clear().envs(&order.environment).current_dir(&order.folder);
     command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
-    let result = descriptors.next();
-    if let Some(result) = &result {
-        command.env(RESULT_VARIABLE, result.as_raw_fd().to_string());
-        if let Err(error) = rustix::io::fcntl_setfd(result, FdFlags::empty()) {
-            return format!("no result channel: {error}");
+    let named: Vec<OwnedFd> = descriptors.collect();
+    if named.len() != order.named.len() {
+        return "a descriptor is missing".to_owned();
+    }
+    for (variable, descriptor) in order.named.iter().zip(&named) {
+        command.env(variable, descriptor.as_raw_fd().to_string());
+        if let Err(error) = rustix::io::fcntl_setfd(descriptor, FdFlags::empty()) {
+            return format!("no descriptor for {variable}: {error}");
         }
     }
     let error = command.exec();

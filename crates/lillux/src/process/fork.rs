@@ -1,7 +1,9 @@
-//! The system calls that have no safe door: `fork`, `unshare`, `close_range`. Nothing else in the workspace is `unsafe`.
+//! The system calls that have no safe door: `fork`, `unshare`, `close_range`, and `fcntl` on a descriptor that is known by
+//! its number alone. Nothing else in the workspace is `unsafe`.
 #![expect(unsafe_code, reason = "these calls have no safe form")]
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
@@ -40,5 +42,18 @@ pub(crate) fn inherit_nothing() -> io::Result<()> {
     match unsafe { libc::close_range(3, libc::c_uint::MAX, flag) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A copy of a descriptor that this process was started with and knows by its number. The copy is nobody else's.
+///
+/// # Errors
+/// When there is no such descriptor.
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes any number, and fails for one that is no descriptor.
+    match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the kernel has just made it, so nothing else owns it.
+        copy => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
     }
 }

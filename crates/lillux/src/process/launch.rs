@@ -1,7 +1,7 @@
 //! The caller's side: starts the launcher, hands over the order, drains the output, waits for the end.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::pipe::PipeFlags;
 
 use super::capture::Collector;
+use super::door::Door;
 use super::launcher::{Parts, Started};
 use super::wire::{self, Answer, Manner, Order, Role};
-use super::{Command, Detached, End, Finished, GRACE, Launcher, RunError};
+use super::{Command, Detached, End, Finished, GRACE, Launcher, RESULT_VARIABLE, RunError};
 use crate::Cancel;
 use crate::confine::{Confinement, Namespaces, Receipt};
 
@@ -42,6 +42,30 @@ pub fn run(
     confinement: Option<&Confinement>,
     cancel: &Cancel,
 ) -> Result<Finished, RunError> {
+    run_to_end(launcher, command, confinement, cancel, None)
+}
+
+/// As [`run`], with a door that the process finds.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with_door(
+    launcher: &Launcher,
+    command: &Command,
+    confinement: Option<&Confinement>,
+    cancel: &Cancel,
+    door: &dyn Door,
+) -> Result<Finished, RunError> {
+    run_to_end(launcher, command, confinement, cancel, Some(door))
+}
+
+fn run_to_end(
+    launcher: &Launcher,
+    command: &Command,
+    confinement: Option<&Confinement>,
+    cancel: &Cancel,
+    door: Option<&dyn Door>,
+) -> Result<Finished, RunError> {
     let start = Instant::now();
     let kept = command.limits.kept_bytes;
     let (stdout, stdout_end) = pipe()?;
@@ -50,17 +74,24 @@ pub fn run(
         true => pipe().map(|(read, write)| (Some(read), Some(write)))?,
         false => (None, None),
     };
-    let mut descriptors = vec![stdin(&command.stdin)?, stdout_end, stderr_end];
-    descriptors.extend(result_end);
-    let session = Session::start(launcher, command, confinement, Manner::Awaited, &descriptors)?;
-    drop(descriptors);
+    let mut streams = vec![stdin(&command.stdin)?, stdout_end, stderr_end];
+    let mut given = Given {
+        manner: Manner::Awaited,
+        streams: streams.iter().map(AsFd::as_fd).collect(),
+        named: Vec::new(),
+    };
+    given.named.extend(result_end.iter().map(|end| (RESULT_VARIABLE, end.as_fd())));
+    given.named.extend(door.into_iter().flat_map(Door::handed));
+    let session = Session::start(launcher, command, confinement, given)?;
+    streams.clear();
+    drop(result_end);
     let streams = [
         Stream::new(Some(stdout), Collector::new(kept, kept)),
         Stream::new(Some(stderr), Collector::new(kept, kept)),
         Stream::new(result, Collector::new(command.limits.result_bytes, 0)),
     ];
     let patience = command.timeout.saturating_add(GRACE + MARGIN);
-    let watched = session.watch(streams, cancel, start.checked_add(patience));
+    let watched = session.watch(streams, cancel, door, start.checked_add(patience));
     launcher.replace();
     let (answer, streams) = watched?;
     let [stdout, stderr, result] = streams.map(|stream| stream.collector.finish());
@@ -103,7 +134,8 @@ pub fn spawn_detached(
         None => File::options().write(true).open("/dev/null")?.into(),
     };
     let descriptors = [stdin(&command.stdin)?, log.try_clone()?, log];
-    let session = Session::start(launcher, command, confinement, Manner::Detached, &descriptors);
+    let session =
+        Session::start(launcher, command, confinement, Given::streams(Manner::Detached, &descriptors));
     launcher.replace();
     let session = session?.begun()?;
     let pid = session.parts.pid;
@@ -115,6 +147,22 @@ pub fn spawn_detached(
 pub(super) struct Session {
     pub(super) parts: Parts,
     said: Vec<u8>,
+}
+
+/// What a run is given beside its order.
+pub(super) struct Given<'a> {
+    manner: Manner,
+    /// Standard input, output and error.
+    streams: Vec<BorrowedFd<'a>>,
+    /// What else it inherits, each with the variable that holds its number.
+    named: Vec<(&'static str, BorrowedFd<'a>)>,
+}
+
+impl<'a> Given<'a> {
+    /// Streams alone.
+    pub(super) fn streams(manner: Manner, streams: &'a [OwnedFd]) -> Self {
+        Self { manner, streams: streams.iter().map(AsFd::as_fd).collect(), named: Vec::new() }
+    }
 }
 
 /// One stream of the tool, until its end.
@@ -150,9 +198,9 @@ impl Session {
         launcher: &Launcher,
         command: &Command,
         confinement: Option<&Confinement>,
-        manner: Manner,
-        descriptors: &[OwnedFd],
+        given: Given<'_>,
     ) -> Result<Self, RunError> {
+        let Given { manner, streams, named } = given;
         let order = Order {
             program: find_program(command)?,
             arguments: command.arguments.clone(),
@@ -161,12 +209,14 @@ impl Session {
             timeout_milliseconds: u64::try_from(command.timeout.as_millis()).unwrap_or(u64::MAX),
             limits: command.limits.clone(),
             manner,
+            named: named.iter().map(|(variable, _)| (*variable).to_owned()).collect(),
             confinement: confinement.cloned(),
             caller: std::process::id(),
         };
         let order = serde_json::to_vec(&order)
             .map_err(|error| RunError::Invalid { reason: format!("a path is not text: {error}") })?;
-        let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        let named = named.into_iter().map(|(_, descriptor)| descriptor);
+        let borrowed: Vec<BorrowedFd<'_>> = streams.into_iter().chain(named).collect();
         let is_prepared = confinement.is_some_and(|confinement| confinement.namespaces == Namespaces::Auto);
         let role = if is_prepared { Role::Prepared } else { Role::Launcher };
         // One that waited may have been ended by somebody; then it took no order, and a new one does.
@@ -186,6 +236,7 @@ impl Session {
         mut self,
         mut streams: [Stream; 3],
         cancel: &Cancel,
+        mut door: Option<&dyn Door>,
         deadline: Option<Instant>,
     ) -> io::Result<(Option<Answer>, [Stream; 3])> {
         let mut buffer = vec![0; 64 << 10];
@@ -208,10 +259,17 @@ impl Session {
                     .filter_map(|stream| stream.end.as_ref())
                     .map(|end| PollFd::new(end, PollFlags::IN)),
             );
+            let bell = door.map(Door::bell);
+            descriptors.extend(bell.iter().map(|bell| PollFd::new(bell, PollFlags::IN)));
             wait_for(&mut descriptors, wait)?;
+            let has_knocked = bell.is_some()
+                && descriptors.last().is_some_and(|last| last.revents().contains(PollFlags::IN));
             let has_ended = !descriptors[0].revents().is_empty();
             let has_answer = descriptors[1].revents().contains(PollFlags::IN);
             drop(descriptors);
+            if let Some(door) = door.take_if(|_| has_knocked) {
+                door.opened();
+            }
             if !is_cancelled && cancel.is_cancelled() {
                 is_cancelled = true;
                 // A supervisor that is gone needs no telling.
@@ -364,15 +422,7 @@ fn stdin(bytes: &[u8]) -> io::Result<OwnedFd> {
     if bytes.is_empty() {
         return Ok(File::open("/dev/null")?.into());
     }
-    let mut memory =
-        File::from(rustix::fs::memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
-    memory.write_all(bytes)?;
-    rustix::fs::seek(&memory, rustix::fs::SeekFrom::Start(0))?;
-    rustix::fs::fcntl_add_seals(
-        &memory,
-        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
-    )?;
-    Ok(memory.into())
+    super::door::sealed("stdin", bytes)
 }
 
 /// The program's file. A name is searched in the absolute folders of the tool's own `PATH`, never in the caller's.

@@ -8,6 +8,7 @@
 mod apart;
 mod capture;
 mod child;
+pub mod door;
 mod fork;
 mod launch;
 mod launcher;
@@ -23,6 +24,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::confine::Receipt;
@@ -30,7 +32,7 @@ use crate::confine::Receipt;
 pub use apart::{Apart, leave_session, start_apart};
 pub use capture::Captured;
 pub(crate) use fork::{Side, fork, unshare};
-pub use launch::{run, spawn_detached};
+pub use launch::{run, run_with_door, spawn_detached};
 pub use launcher::Launcher;
 pub use open::{Guard, Opened, open};
 pub use supervise::supervise_if_asked;
@@ -171,4 +173,14 @@ pub enum RunError {
     /// The system refused.
     #[error("cannot start the process: {0}")]
     Io(#[from] io::Error),
+}
+
+/// Lets this process open as many files as the system allows it: each thread that waits for a model holds a connection.
+/// What tools may open is said for each of them.
+pub fn allow_open_files() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // Whoever is refused goes on with what there is.
+        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
 }

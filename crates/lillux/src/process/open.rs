@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::Shutdown;
 use rustix::pipe::PipeFlags;
 
-use super::launch::{MARGIN, Session, wait_for};
+use super::launch::{Given, MARGIN, Session, wait_for};
 use super::wire::Manner;
 use super::{Command, Launcher, RunError};
 use crate::confine::Confinement;
@@ -64,7 +64,8 @@ pub fn open(
     let (stdout, stdout_end) = pipe()?;
     let (stderr, stderr_end) = pipe()?;
     let descriptors = [stdin_end, stdout_end, stderr_end];
-    let session = Session::start(launcher, command, confinement, Manner::Conversing, &descriptors)?;
+    let session =
+        Session::start(launcher, command, confinement, Given::streams(Manner::Conversing, &descriptors))?;
     drop(descriptors);
     let session = session.begun();
     launcher.replace();

@@ -54,8 +54,8 @@ const MAX_ORDER: usize = 64 << 20;
 /// How long a forked launcher may take to say who it is.
 const HELLO: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Standard input, output, error and the result channel.
-const MAX_DESCRIPTORS: usize = 4;
+/// Standard input, output, error, the result channel and what a door hands over.
+const MAX_DESCRIPTORS: usize = 4 + super::door::MOST_HANDED;
 
 /// What the launcher is asked to do. It may hold secrets, so it never travels as arguments or environment.
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +67,8 @@ pub(crate) struct Order {
     pub(crate) timeout_milliseconds: u64,
     pub(crate) limits: Limits,
     pub(crate) manner: Manner,
+    /// The variables that name the descriptors beyond the three streams, in their order.
+    pub(crate) named: Vec<String>,
     pub(crate) confinement: Option<Confinement>,
     /// The caller, for rules that protect it where no namespace does.
     pub(crate) caller: u32,

@@ -3,6 +3,7 @@
 
 mod confinement;
 mod deaths;
+mod doors;
 mod opened;
 mod ordinary_user;
 mod supervision;

@@ -5,6 +5,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::store::{Kept, Prune};
+
 /// The ledger's table, and the rules of booking.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LedgerSchema {
@@ -20,6 +22,30 @@ pub struct LedgerSchema {
     pub archive_after_days: u64,
     /// How often the database is made small.
     pub vacuum_interval_days: u64,
+    /// When a folder of the archive is removed.
+    pub remove_archived_after_days: Option<u64>,
+    /// How many ended trees are kept at most.
+    pub keep_trees: Option<u64>,
+    /// How much room threads take at most.
+    pub max_megabytes: Option<u64>,
+    /// Whether this is done by itself.
+    pub automatic: bool,
+}
+
+impl LedgerSchema {
+    /// What these settings let be forgotten now.
+    #[must_use]
+    pub fn prune(&self, at_ms: u64) -> Prune {
+        Prune {
+            at_ms,
+            after_days: Some(self.archive_after_days),
+            keep: self.keep_trees,
+            most_bytes: self.max_megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20)),
+            kept: Kept::Archived,
+            remove_archived_after_days: self.remove_archived_after_days,
+            vacuum_interval_days: Some(self.vacuum_interval_days),
+        }
+    }
 }
 
 /// A column.
@@ -117,6 +143,14 @@ struct Release {
 struct Cleanup {
     archive_after_days: u64,
     vacuum_interval_days: u64,
+    #[serde(default)]
+    remove_archived_after_days: Option<u64>,
+    #[serde(default)]
+    keep_trees: Option<u64>,
+    #[serde(default)]
+    max_megabytes: Option<u64>,
+    #[serde(default)]
+    automatic: bool,
 }
 
 impl LedgerSchema {
@@ -186,6 +220,10 @@ impl LedgerSchema {
             release_on_status: file.operations.release.on_status,
             archive_after_days: file.cleanup.archive_after_days,
             vacuum_interval_days: file.cleanup.vacuum_interval_days,
+            remove_archived_after_days: file.cleanup.remove_archived_after_days,
+            keep_trees: file.cleanup.keep_trees,
+            max_megabytes: file.cleanup.max_megabytes,
+            automatic: file.cleanup.automatic,
         })
     }
 

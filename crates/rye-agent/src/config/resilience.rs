@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::milliseconds;
 use crate::limits::Limits;
+use crate::machine::Trigger;
 
 /// What keeps threads within bounds and brings them through failures.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,6 +80,20 @@ pub struct Triggers {
     pub post_tools: bool,
     /// After a failure.
     pub on_error: bool,
+}
+
+impl Triggers {
+    /// Whether it is written at this moment.
+    #[must_use]
+    pub fn has(&self, trigger: Trigger) -> bool {
+        match trigger {
+            Trigger::PreTurn => self.pre_turn,
+            Trigger::PostLlm => self.post_llm,
+            Trigger::PostTools => self.post_tools,
+            Trigger::OnError => self.on_error,
+            Trigger::Always => true,
+        }
+    }
 }
 
 /// Waiting for threads.

@@ -1,6 +1,7 @@
 //! Beginning effects: a model call, a tool, a hook, a child, a pause.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use rye_item::ItemType;
@@ -10,22 +11,24 @@ use serde_json::{Map, Value, json};
 use super::next::{Call, Done};
 use super::{Began, DriveError, Thread};
 use crate::capability::Permitted;
+use crate::door::{DEEPEST, Ground, Way};
 use crate::facts::ThreadFacts;
 use crate::machine::{ToolResult, Worst};
 use crate::shape;
+use crate::thread_id::ThreadId;
 
 /// Something to begin.
 pub(super) enum Start {
     /// Ask the model.
     Model { request: Request, worst: Worst },
     /// Run a hook's action.
-    Hook(Permitted),
+    Hook { hook: String, action: Permitted },
     /// Make a tool call.
     Tool { index: usize, action: Permitted },
     /// Read on in a long result.
     Artifact { index: usize, params: Map<String, Value> },
     /// Start a child.
-    Spawn { index: usize, action: Permitted },
+    Spawn { index: usize, action: Permitted, child: ThreadId },
     /// Look at or steer other threads.
     Orchestrate { index: usize, action: Permitted },
     /// Wait.
@@ -47,15 +50,15 @@ impl Thread {
                 });
                 self.outstanding.call = Some(Call { worst, future, deltas, chunk: 0 });
             }
-            Start::Hook(action) if is_directive(&action) && !self.state.is_starting() => {
+            Start::Hook { hook, action } if is_directive(&action) && !self.state.is_starting() => {
                 let mut call = action.action().clone();
                 if let Some(text) = self.state.conversation_to_summarise() {
                     call.options.insert("transcript_content".to_owned(), Value::from(text));
                 }
-                let running = Arc::clone(&self.doors.children).run_for_hook(spec, call, ending);
+                let running = Arc::clone(&self.doors.children).run_for_hook(spec, hook, call, ending);
                 self.outstanding.tasks.spawn(async move { Done::Hook(running.await) });
             }
-            Start::Hook(action) => {
+            Start::Hook { action, .. } => {
                 let (dispatch, facts, cancel) =
                     (Arc::clone(&self.doors.dispatch), self.facts(), self.outstanding.cancel()?);
                 self.outstanding
@@ -65,8 +68,9 @@ impl Thread {
             Start::Tool { index, action } => {
                 let artifacts = self.doors.artifacts.clone();
                 let most = self.state.most_characters();
-                let (dispatch, facts, cancel) =
-                    (Arc::clone(&self.doors.dispatch), self.facts(), self.outstanding.cancel()?);
+                let cancel = self.outstanding.cancel()?;
+                let dispatch = Arc::clone(&self.doors.dispatch);
+                let facts = self.facts_with_door(index);
                 self.outstanding.tasks.spawn_blocking(move || {
                     let began = Instant::now();
                     let envelope = dispatch.dispatch(&action, &facts, &cancel);
@@ -95,8 +99,9 @@ impl Thread {
                     )
                 });
             }
-            Start::Spawn { index, action } => {
-                let began = Began { index, sender: self.outstanding.began.0.clone() };
+            Start::Spawn { index, action, child } => {
+                let by = action.action().item_id.clone().filter(|_| !is_directive(&action));
+                let began = self.began(index, by.unwrap_or_else(|| "rye_execute".to_owned()), child);
                 let running =
                     Arc::clone(&self.doors.children).spawn(spec, action.action().clone(), ending, began);
                 self.outstanding.tasks.spawn(async move { Done::Tool(index, running.await) });
@@ -111,6 +116,32 @@ impl Thread {
             }
         }
         Ok(())
+    }
+
+    fn began(&self, index: usize, by: String, child: ThreadId) -> Began {
+        Began { index, by, child, sender: self.outstanding.began.0.clone() }
+    }
+
+    /// The same, with a door for the tool of this call.
+    fn facts_with_door(&self, index: usize) -> Arc<ThreadFacts> {
+        let facts = self.facts();
+        let ground = Ground {
+            spec: Arc::clone(&self.state.spec),
+            index,
+            call: format!("{}.{index}", self.state.calls),
+            deepest: self.state.limits.depth.unwrap_or(DEEPEST),
+            facts: (*facts).clone(),
+            dispatch: Arc::clone(&self.doors.dispatch),
+            children: Arc::clone(&self.doors.children),
+            issuer: Arc::clone(&self.doors.tokens),
+            clock: Arc::clone(&self.doors.clock),
+            redactor: Arc::clone(&self.doors.redactor),
+            began: self.began(index, String::new(), self.state.spec.own.thread_id.clone()),
+            asked: self.outstanding.asked.0.clone(),
+            workers: tokio::runtime::Handle::current(),
+            requests: AtomicU64::new(0),
+        };
+        Arc::new(ThreadFacts { door: Some(Arc::new(Way::new(ground))), ..(*facts).clone() })
     }
 
     /// What tools of this thread may know of it.
@@ -132,6 +163,7 @@ impl Thread {
                 Value::from(events.shared.config.events.criticality(name).as_str())
             }),
             budget: self.doors.budget.clone(),
+            door: None,
         })
     }
 }

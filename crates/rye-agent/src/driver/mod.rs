@@ -23,11 +23,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::action::Action;
 use crate::dispatch::Dispatch;
+use crate::door::Issuer;
 use crate::facts::BudgetDoor;
 use crate::machine::{Event, Outcome, State, ToolResult, step};
 use crate::redact::Redactor;
 use crate::shape::Artifacts;
-use crate::spec::Spec;
+use crate::spec::{Cause, Spec};
 use crate::store::{Claim, Commit, Committed, Record, Settle, StoreError};
 use crate::thread_id::ThreadId;
 use crate::transcript::Signer;
@@ -67,23 +68,44 @@ pub trait Children: Send + Sync {
     fn run_for_hook(
         self: Arc<Self>,
         parent: Arc<Spec>,
+        hook: String,
         call: Action,
         ending: CancellationToken,
     ) -> Later<'static, Value>;
 }
 
-/// How a child that has begun is told of.
+/// How a child is named, and told of once it has begun.
 #[derive(Clone, Debug)]
 pub struct Began {
     index: usize,
+    /// The tool that starts it.
+    by: String,
+    child: ThreadId,
     sender: tokio::sync::mpsc::UnboundedSender<(usize, ThreadId, String)>,
 }
 
 impl Began {
+    /// The same, of a child of its own that another tool starts.
+    pub(crate) fn by(&self, tool: &str, child: ThreadId) -> Self {
+        Self { by: tool.to_owned(), child, ..self.clone() }
+    }
+
+    /// What starts the child.
+    #[must_use]
+    pub fn cause(&self) -> Cause {
+        Cause::Tool(self.by.clone())
+    }
+
+    /// The name the child has, or shall have.
+    #[must_use]
+    pub fn child(&self) -> &ThreadId {
+        &self.child
+    }
+
     /// The child exists.
-    pub fn tell(&self, child: &ThreadId, directive: &str) {
+    pub fn tell(&self, directive: &str) {
         // Nobody listens any more once the parent has stopped.
-        let _ = self.sender.send((self.index, child.clone(), directive.to_owned()));
+        let _ = self.sender.send((self.index, self.child.clone(), directive.to_owned()));
     }
 }
 
@@ -119,6 +141,8 @@ pub struct Doors {
     pub redactor: Arc<Redactor>,
     /// Who signs transcripts.
     pub signer: Arc<Signer>,
+    /// Who makes the tokens of tools.
+    pub tokens: Arc<Issuer>,
     /// The folder of all threads.
     pub folder: PathBuf,
     /// The ledger, for hooks' internal tools.
@@ -230,6 +254,7 @@ impl Thread {
         let mut event = first;
         loop {
             self.take(event).await?;
+            self.outstanding.tell_written();
             if let Some(outcome) = self.state.outcome() {
                 let outcome = outcome.clone();
                 return Ok((outcome, self.state));

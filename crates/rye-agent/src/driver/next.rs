@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use super::{DriveError, Later, Thread};
+use crate::door::Asked;
 use crate::machine::{Event, ToolResult, Worst};
 use crate::money::Nanos;
 use crate::thread_id::ThreadId;
@@ -28,13 +29,25 @@ pub(super) struct Outstanding {
     cancel: Option<Cancel>,
     /// Children that have begun.
     pub(super) began: (UnboundedSender<Birth>, UnboundedReceiver<Birth>),
+    /// What tools ask for while they run.
+    pub(super) asked: (UnboundedSender<Asked>, UnboundedReceiver<Asked>),
+    /// Who waits until that is written down.
+    waiting: Option<std::sync::mpsc::Sender<()>>,
 }
 
 type Birth = (usize, ThreadId, String);
 
 impl Default for Outstanding {
     fn default() -> Self {
-        Self { call: None, tasks: JoinSet::new(), sleep: None, cancel: None, began: unbounded_channel() }
+        Self {
+            call: None,
+            tasks: JoinSet::new(),
+            sleep: None,
+            cancel: None,
+            began: unbounded_channel(),
+            asked: unbounded_channel(),
+            waiting: None,
+        }
     }
 }
 
@@ -59,6 +72,7 @@ enum Woken {
     Model(Box<Result<Answer, Failure>>),
     Delta(Delta),
     Child(Birth),
+    Asked(Box<Asked>),
     Task(Option<Result<Done, tokio::task::JoinError>>),
     Slept,
     /// Files have been behind for long enough.
@@ -72,6 +86,23 @@ impl Outstanding {
             self.cancel = Some(Cancel::new()?);
         }
         self.cancel.clone().ok_or_else(|| std::io::Error::other("no cancel"))
+    }
+
+    /// What a tool asked for is written down.
+    pub(super) fn tell_written(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            // It may have ended meanwhile.
+            let _ = waiting.send(());
+        }
+    }
+}
+
+impl Drop for Outstanding {
+    /// A thread that is ended by force leaves no tool running.
+    fn drop(&mut self) {
+        if let Some(cancel) = &self.cancel {
+            cancel.cancel();
+        }
     }
 }
 
@@ -92,6 +123,10 @@ impl Thread {
                 Woken::Child((index, child, directive)) => {
                     return Ok(Event::ChildStarted { index, child, directive });
                 }
+                Woken::Asked(asked) => {
+                    self.outstanding.waiting = Some(asked.written);
+                    return Ok(asked.event);
+                }
                 Woken::Model(result) => {
                     self.drain_deltas()?;
                     let call = self.outstanding.call.take();
@@ -102,6 +137,8 @@ impl Thread {
                     return Ok(Event::ToolDone { index, result });
                 }
                 Woken::Task(Some(Ok(Done::Hook(result)))) => return Ok(Event::HookDone { result }),
+                // Nobody ends a call alone: the whole process is ending, and what came of the call is not known.
+                Woken::Task(Some(Err(error))) if error.is_cancelled() => std::future::pending().await,
                 Woken::Task(Some(Err(error))) => return Ok(self.broken_task(&error.to_string())),
                 Woken::Task(None) => {}
                 Woken::Slept => {
@@ -126,6 +163,7 @@ impl Thread {
             () = self.signal.ending.cancelled() => Woken::Cancelled,
             Some(delta) = arriving(deltas) => Woken::Delta(delta),
             Some(birth) = outstanding.began.1.recv() => Woken::Child(birth),
+            Some(asked) = outstanding.asked.1.recv() => Woken::Asked(Box::new(asked)),
             result = answer(model) => Woken::Model(Box::new(result)),
             done = outstanding.tasks.join_next(), if has_tasks => Woken::Task(done),
             () = pause(outstanding.sleep.as_mut()) => Woken::Slept,

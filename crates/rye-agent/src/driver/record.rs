@@ -7,12 +7,13 @@ use serde_json::Value;
 
 use super::begin::Start;
 use super::{DriveError, Thread};
-use crate::machine::{Effect, Event, Outcome, Refusal, Scarce, Trigger, step};
+use crate::limits::Limits;
+use crate::machine::{Effect, Event, Outcome, Question, Refusal, Scarce, Verdict, step};
 use crate::money::Nanos;
 use crate::redact::Redactor;
 use crate::status::Status;
 use crate::store::{
-    Attribution, Commit, Committed, Maxima, Record, Reserve, Resource, Settle, Shortage, StatusChange,
+    Approval, Commit, Committed, Maxima, Record, Reserve, Resource, Settle, Shortage, StatusChange,
 };
 
 /// `state.json` is written at most this often while a thread is at work; one that ends sooner writes it once.
@@ -41,6 +42,7 @@ impl Thread {
             if let Event::Resumed { limits, .. } = &event {
                 let tokens = limits.tokens.filter(|_| self.state.spec.shared.price.is_none());
                 batch.maxima = Some(Maxima { spend: limits.spend, tokens });
+                batch.limits = Some(*limits);
             }
             batch.settle.append(&mut self.unsettled);
             batch.settle.extend(self.settlement(&event));
@@ -53,13 +55,16 @@ impl Thread {
                         let events = &self.state.spec.shared.config.events;
                         self.projection.push(&event_type, payload, at_ms, events.criticality(&event_type));
                     }
-                    Effect::Save(trigger) => self.is_unsaved |= self.saves_at(trigger),
+                    Effect::Save(trigger) => {
+                        let triggers = &self.state.spec.shared.config.resilience.triggers;
+                        self.is_unsaved |= triggers.has(trigger);
+                    }
                     Effect::RunHook { action, .. } if action.is_internal() => {
                         let result =
                             self.doors.dispatch.dispatch(&action, &self.facts(), &self.outstanding.cancel()?);
                         queue.push(Event::HookDone { result });
                     }
-                    Effect::RunHook { action, .. } => batch.starts.push(Start::Hook(action)),
+                    Effect::RunHook { hook, action } => batch.starts.push(Start::Hook { hook, action }),
                     Effect::CallModel { call, request, worst } => {
                         batch.reserve = Some(Reserve { call, spend: worst.spend, tokens: worst.tokens });
                         batch.starts.push(Start::Model { request, worst });
@@ -69,10 +74,13 @@ impl Thread {
                     Effect::ReadArtifact { index, params } => {
                         batch.starts.push(Start::Artifact { index, params })
                     }
-                    Effect::Spawn { index, action } => batch.starts.push(Start::Spawn { index, action }),
+                    Effect::Spawn { index, action, child } => {
+                        batch.starts.push(Start::Spawn { index, action, child });
+                    }
                     Effect::Orchestrate { index, action } => {
                         batch.starts.push(Start::Orchestrate { index, action });
                     }
+                    Effect::Ask(question) => batch.asks.push(self.approval(question, at_ms)),
                     Effect::Suspend(outcome) | Effect::End(outcome) => batch.stop = Some(outcome),
                 }
             }
@@ -101,6 +109,8 @@ impl Thread {
             reserve: batch.reserve,
             cost: Some(self.state.cost),
             maxima: batch.maxima,
+            asks: batch.asks,
+            limits: batch.limits,
             status,
             is_last: is_stop,
             transcript_head: self.projection.head(),
@@ -134,6 +144,18 @@ impl Thread {
         }
     }
 
+    fn approval(&self, question: Question, at_ms: u64) -> Approval {
+        Approval {
+            id: question.id,
+            thread: self.state.spec.own.thread_id.clone(),
+            kind: question.kind.as_str().to_owned(),
+            what: question.what,
+            why: question.why,
+            at_ms,
+            detail: question.detail,
+        }
+    }
+
     /// What an event says of the money that was set aside for a call.
     fn settlement(&mut self, event: &Event) -> Option<Settle> {
         let (spend, usage, is_unknown) = match event {
@@ -148,31 +170,14 @@ impl Thread {
             }
             _ => return None,
         };
-        let shared = &self.state.spec.shared;
         Some(Settle {
             call: self.state.calls,
             spend,
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
             is_unknown,
-            attribution: Attribution {
-                item: shared.directive.clone(),
-                model: shared.model.clone(),
-                tool: None,
-                hook: None,
-            },
+            attribution: self.state.spec.attribution(),
         })
-    }
-
-    fn saves_at(&self, trigger: Trigger) -> bool {
-        let triggers = &self.state.spec.shared.config.resilience.triggers;
-        match trigger {
-            Trigger::PreTurn => triggers.pre_turn,
-            Trigger::PostLlm => triggers.post_llm,
-            Trigger::PostTools => triggers.post_tools,
-            Trigger::OnError => triggers.on_error,
-            Trigger::Always => true,
-        }
     }
 
     /// How long until the files of the thread are to be written, if they are behind.
@@ -207,9 +212,11 @@ struct Batch {
     records: Vec<Record>,
     /// New maxima for the ledger: a person allowed more.
     maxima: Option<Maxima>,
+    limits: Option<Limits>,
     settle: Vec<Settle>,
     reserve: Option<Reserve>,
     starts: Vec<Start>,
+    asks: Vec<Approval>,
     stop: Option<Outcome>,
 }
 
@@ -260,7 +267,17 @@ fn redacted(event: Event, redactor: &Redactor) -> Event {
             result.content = text(result.content);
             Event::ToolDone { index, result }
         }
-        Event::Resumed { limits, message, by } => Event::Resumed { limits, message: message.map(text), by },
+        Event::ToolAsked { index, request, action, denied } => Event::ToolAsked {
+            index,
+            request,
+            action: redactor.redact_value(&action),
+            denied: denied.map(|denied| redactor.redact_value(&denied)),
+        },
+        Event::Resumed { limits, message, by, answers } => {
+            let clean = |verdict: Verdict| Verdict { message: verdict.message.map(text), ..verdict };
+            let answers = answers.into_iter().map(clean).collect();
+            Event::Resumed { limits, message: message.map(text), by, answers }
+        }
         other => other,
     }
 }

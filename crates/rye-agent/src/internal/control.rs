@@ -11,11 +11,16 @@ pub(super) fn control(parameters: &Map<String, Value>, _facts: &ThreadFacts) -> 
         "retry" => json!({"action": "retry"}),
         "fail" => failed(text(parameters, "error").unwrap_or("Hook triggered failure")),
         "abort" => json!({"success": false, "aborted": true, "error": "Aborted by hook"}),
-        "suspend" => json!({
-            "success": false,
-            "suspended": true,
-            "error": text(parameters, "suspend_reason").unwrap_or("Suspended by hook"),
-        }),
+        "suspend" => {
+            let reason = text(parameters, "suspend_reason").unwrap_or("Suspended by hook");
+            let mut answer = json!({"success": false, "suspended": true, "error": reason});
+            for key in ["prompt", "on_deny"] {
+                if let Some(value) = text(parameters, key) {
+                    answer[key] = json!(value);
+                }
+            }
+            answer
+        }
         "escalate" => json!({
             "success": false,
             "suspended": true,

@@ -37,12 +37,13 @@ pub(crate) fn answer(name: &str, parameters: &Map<String, Value>, facts: &Thread
 /// All of them, for [`rye_engine::Natives`].
 #[must_use]
 pub fn all() -> Vec<Arc<dyn NativeTool>> {
-    let inside: [Inside; 4] = [
+    let inside: [Inside; 5] = [
         Inside {
             name: "threads.thread_directive",
             instead: "run a directive in a thread: rye run DIRECTIVE",
         },
         Inside { name: "threads.orchestrator", instead: "look at and steer threads: rye thread --help" },
+        Inside { name: "threads.human_approval", instead: "only the model of a thread asks a person" },
         Inside {
             name: "threads.directive_return",
             instead: "only the model of a thread returns its outputs",

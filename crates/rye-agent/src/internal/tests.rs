@@ -61,6 +61,7 @@ fn facts() -> ThreadFacts {
         classify: Arc::new(|asked| json!({"category": "transient", "asked": asked})),
         criticality: Arc::new(|event| json!(if event == "delta" { "droppable" } else { "critical" })),
         budget: Some(Arc::new(Ledger::default())),
+        door: None,
     }
 }
 
@@ -145,7 +146,7 @@ fn internal_emitter_says_what_to_write_with_the_configured_criticality() {
 #[test]
 fn internal_emitter_without_context_says_so_and_so_do_the_others() {
     let is_internal = |name: &str| {
-        !["thread_directive", "orchestrator", "directive_return", "read_artifact"]
+        !["thread_directive", "orchestrator", "directive_return", "read_artifact", "human_approval"]
             .iter()
             .any(|inside| name.ends_with(inside))
     };

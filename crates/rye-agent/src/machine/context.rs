@@ -92,9 +92,12 @@ impl State {
     #[must_use]
     pub fn conversation_to_summarise(&self) -> Option<String> {
         let Phase::Hooks(run) = &self.phase else { return None };
-        if !run.is_making_room() {
-            return None;
-        }
+        run.is_making_room().then(|| self.conversation())
+    }
+
+    /// What was said, as text.
+    #[must_use]
+    pub fn conversation(&self) -> String {
         let lines = self.messages.iter().map(|message| match &**message {
             Message::User { text } => format!("User: {text}"),
             Message::Assistant { text, calls, .. } => {
@@ -106,7 +109,7 @@ impl State {
                 format!("Result of {name}: {start}")
             }
         });
-        Some(lines.collect::<Vec<_>>().join("\n\n"))
+        lines.collect::<Vec<_>>().join("\n\n")
     }
 
     /// How full the context is when old turns go with or without a summary, in thousandths.

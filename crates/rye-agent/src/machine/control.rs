@@ -16,7 +16,14 @@ pub(super) enum Control {
     /// End as cancelled.
     Abort(String),
     /// Stop, to go on later.
-    Suspend(String),
+    Suspend {
+        /// Why.
+        why: String,
+        /// What a person is asked.
+        prompt: Option<String>,
+        /// Whether a no ends the thread.
+        ends_on_no: bool,
+    },
     /// Stop until a person allows more.
     Escalate(Value),
 }
@@ -38,7 +45,11 @@ impl Control {
         } else if is("escalated") {
             Self::Escalate(data.get("escalation").cloned().unwrap_or_default())
         } else if is("suspended") {
-            Self::Suspend(error)
+            Self::Suspend {
+                why: error,
+                prompt: data.get("prompt").and_then(Value::as_str).map(str::to_owned),
+                ends_on_no: data.get("on_deny").and_then(Value::as_str) == Some("end"),
+            }
         } else {
             Self::Fail(error)
         })
@@ -62,7 +73,14 @@ mod tests {
         let abort = json!({"success": false, "aborted": true, "error": "Aborted by hook"});
         assert_eq!(read(&abort), Some(Control::Abort("Aborted by hook".into())));
         let suspend = json!({"success": false, "suspended": true, "error": "wait"});
-        assert_eq!(read(&suspend), Some(Control::Suspend("wait".into())));
+        let suspended = |prompt: Option<&str>, ends_on_no| Control::Suspend {
+            why: "wait".into(),
+            prompt: prompt.map(str::to_owned),
+            ends_on_no,
+        };
+        assert_eq!(read(&suspend), Some(suspended(None, false)));
+        let asking = json!({"success": false, "suspended": true, "error": "wait", "prompt": "May I?", "on_deny": "end"});
+        assert_eq!(read(&asking), Some(suspended(Some("May I?"), true)));
         let escalation = json!({"limit_type": "turns_exceeded", "current_value": 5});
         let escalate =
             json!({"success": false, "suspended": true, "escalated": true, "escalation": escalation});

@@ -4,9 +4,11 @@ use rye_model::Request;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::question::Question;
 use crate::capability::Permitted;
 use crate::money::Nanos;
 use crate::status::{Status, SuspendReason};
+use crate::thread_id::ThreadId;
 
 /// Something to do.
 #[derive(Clone, Debug)]
@@ -45,6 +47,8 @@ pub enum Effect {
         index: usize,
         /// The call of `thread_directive`.
         action: Permitted,
+        /// The child's name. If there is such a thread already, this call started it before a crash.
+        child: ThreadId,
     },
     /// Look at or steer other threads.
     Orchestrate {
@@ -69,6 +73,8 @@ pub enum Effect {
     },
     /// A good moment to write `state.json`.
     Save(Trigger),
+    /// Ask a person.
+    Ask(Question),
     /// The thread stops here until somebody lets it go on.
     Suspend(Outcome),
     /// The thread has ended.
@@ -144,6 +150,13 @@ impl Outcome {
     #[must_use]
     pub fn suspended(reason: SuspendReason, error: impl Into<String>, detail: Value) -> Self {
         Self { reason: Some(reason), error: Some(error.into()), detail, ..Self::of(Status::Suspended) }
+    }
+
+    /// Whether a person is asked something.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        let questions = self.detail.get("questions").and_then(Value::as_array);
+        self.status == Status::Suspended && questions.is_some_and(|questions| !questions.is_empty())
     }
 
     fn of(status: Status) -> Self {

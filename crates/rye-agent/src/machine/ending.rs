@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::effect::{Effect, Outcome, Trigger};
 use super::hooks::{Then, cost_context};
+use super::question::Back;
 use super::{Phase, State};
 use crate::money::Nanos;
 use crate::status::Status;
@@ -36,16 +37,9 @@ impl State {
         ]
     }
 
-    /// The thread stops, with everything kept.
+    /// The thread stops, with everything kept; it goes on with the next turn.
     pub(super) fn suspend(&mut self, outcome: Outcome) -> Vec<Effect> {
-        let payload = json!({
-            "suspend_reason": outcome.reason,
-            "error": outcome.error,
-            "detail": outcome.detail,
-            "cost": self.cost.to_value(),
-        });
-        self.phase = Phase::Suspended(Box::new(outcome.clone()));
-        vec![Self::emit("thread_suspended", payload), Effect::Save(Trigger::Always), Effect::Suspend(outcome)]
+        self.pause(outcome, Back::Turn, Vec::new())
     }
 
     /// Somebody wants it to end; whatever was outstanding has been stopped.

@@ -4,6 +4,7 @@ use rye_model::{Answer, Failure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::question::Verdict;
 use crate::limits::Limits;
 use crate::money::Nanos;
 use crate::thread_id::ThreadId;
@@ -48,6 +49,32 @@ pub enum Event {
         /// What came of it.
         result: ToolResult,
     },
+    /// A tool that runs asked for something itself.
+    ToolAsked {
+        /// Which of the turn's calls runs it.
+        index: usize,
+        /// Which request of that call.
+        request: u64,
+        /// What it asked for.
+        action: Value,
+        /// The answer, if that was not allowed. Else it is about to be done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        denied: Option<Value>,
+    },
+    /// What a tool asked for was done.
+    ToolAnswered {
+        /// Which of the turn's calls runs it.
+        index: usize,
+        /// Which request of that call.
+        request: u64,
+        /// Whether it failed.
+        is_error: bool,
+        /// How long it took.
+        duration_ms: u64,
+        /// The thread it started and waited for, if it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        child: Option<ThreadId>,
+    },
     /// A tool call started another thread.
     ChildStarted {
         /// Which of the turn's calls.
@@ -84,6 +111,9 @@ pub enum Event {
         message: Option<String>,
         /// Who let it go on.
         by: String,
+        /// What people said to what it asked.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        answers: Vec<Verdict>,
     },
 }
 

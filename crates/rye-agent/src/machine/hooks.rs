@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::control::{CONTROL, Control};
 use super::effect::{Effect, Outcome, Trigger};
+use super::question::{Back, Kind as About, Question};
 use super::{Phase, State};
 use crate::action::Action;
 use crate::capability::{Asker, Capabilities, Permitted, permit};
@@ -80,8 +81,13 @@ pub(super) enum Then {
 
 impl HookRun {
     /// Whether they bring texts for the model.
-    fn is_gathering(&self) -> bool {
+    pub(super) fn is_gathering(&self) -> bool {
         matches!(self.then, Then::SystemPrompt | Then::FirstMessage)
+    }
+
+    /// Another text behind the prompt.
+    pub(super) fn add_after(&mut self, text: Option<String>) {
+        self.after.extend(text);
     }
 
     /// Whether they are asked to make room in the context.
@@ -263,23 +269,21 @@ impl State {
         effects
     }
 
-    fn after_hooks(&mut self, run: HookRun) -> Vec<Effect> {
-        let control = run.control;
+    pub(super) fn after_hooks(&mut self, mut run: HookRun) -> Vec<Effect> {
+        let control = run.control.take();
+        if let Some(control) = &control
+            && matches!(run.then, Then::SystemPrompt | Then::FirstMessage | Then::NextTurn | Then::Full)
+            && let Some(effects) = self.steered(control.clone(), Back::Hooks(Box::new(run.clone())))
+        {
+            return effects;
+        }
         match run.then {
-            Then::SystemPrompt => {
-                self.system_prompt(run.before.into_iter().chain(run.after).collect(), control)
-            }
-            Then::FirstMessage => self.first_message(run.before, run.after, control),
+            Then::SystemPrompt => self.system_prompt(run.before.into_iter().chain(run.after).collect()),
+            Then::FirstMessage => self.first_message(run.before, run.after),
             Then::Limit(reached, reason) => self.limit_answered(&reached, reason, control),
             Then::Failure { message, delay_ms } => self.failure_answered(message, delay_ms, control),
-            Then::NextTurn => match control {
-                Some(control) => self.steered(control).unwrap_or_else(|| self.turn_over()),
-                None => self.turn_over(),
-            },
-            Then::Full => match control {
-                Some(control) => self.steered(control).unwrap_or_else(|| self.before_turn()),
-                None => self.before_turn(),
-            },
+            Then::NextTurn => self.turn_over(),
+            Then::Full => self.before_turn(),
             Then::Pressure => self.relieve(run.summary.as_deref()),
             Then::Returned(outcome) => self.finish(*outcome),
             Then::End(outcome) => self.end(*outcome),
@@ -287,17 +291,43 @@ impl State {
     }
 
     /// What a control means wherever it is not about a failure or a limit.
-    pub(super) fn steered(&mut self, control: Control) -> Option<Vec<Effect>> {
+    pub(super) fn steered(&mut self, control: Control, back: Back) -> Option<Vec<Effect>> {
         Some(match control {
             Control::Retry => return None,
             Control::Fail(error) => self.finish(Outcome::failed(error)),
             Control::Abort(error) => self.finish(Outcome::cancelled(error)),
-            Control::Suspend(why) => {
+            Control::Suspend { why, prompt, ends_on_no } => {
                 let reason = SuspendReason::parse(&why).unwrap_or(SuspendReason::Approval);
-                self.suspend(Outcome::suspended(reason, why, Value::Null))
+                if reason != SuspendReason::Approval && prompt.is_none() {
+                    return Some(self.pause(Outcome::suspended(reason, why, Value::Null), back, Vec::new()));
+                }
+                // The bare word says nothing that a person could judge.
+                let what = prompt.unwrap_or_else(|| match why.as_str() {
+                    "approval" => format!("may {} go on?", self.spec.shared.directive),
+                    _ => why.clone(),
+                });
+                let question = Question {
+                    id: self.question_id(),
+                    kind: About::Approval,
+                    what: what.clone(),
+                    why: if what == why { String::new() } else { why },
+                    ends_on_no,
+                    detail: json!({"cost": self.cost.to_value()}),
+                };
+                let outcome = Outcome::suspended(SuspendReason::Approval, what, Value::Null);
+                self.pause(outcome, back, vec![question])
             }
             Control::Escalate(detail) => {
-                self.suspend(Outcome::suspended(SuspendReason::Limit, "Escalation requested", detail))
+                let what = "Escalation requested".to_owned();
+                let question = Question {
+                    id: self.question_id(),
+                    kind: About::Limit,
+                    what: what.clone(),
+                    why: String::new(),
+                    ends_on_no: true,
+                    detail: json!({"escalation": detail, "cost": self.cost.to_value()}),
+                };
+                self.pause(Outcome::suspended(SuspendReason::Limit, what, detail), back, vec![question])
             }
         })
     }

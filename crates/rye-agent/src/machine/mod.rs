@@ -20,6 +20,7 @@ mod effect;
 mod ending;
 mod event;
 mod hooks;
+mod question;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -33,12 +34,13 @@ use serde_json::{Value, json};
 pub use context::newest_turns;
 pub use effect::{Effect, Outcome, Trigger, Worst};
 pub use event::{Event, Refusal, Scarce, ToolResult};
+pub use question::{Kind, Question, Verdict};
 
 use crate::cost::Cost;
 use crate::limits::Limits;
 use crate::money::Nanos;
 use crate::spec::Spec;
-use crate::status::{Status, SuspendReason};
+use crate::status::Status;
 use hooks::HookRun;
 use tools::ToolRun;
 
@@ -65,6 +67,8 @@ pub struct State {
     /// Pieces of an answer that was cut off.
     pieces: String,
     context: context::Context,
+    /// Questions to people so far.
+    asked: u64,
     /// When the last event came.
     last_ms: u64,
 }
@@ -83,7 +87,7 @@ enum Phase {
     /// Tools.
     Tools(ToolRun),
     /// Somebody who lets it go on.
-    Suspended(Box<Outcome>),
+    Suspended(Box<question::Pause>),
     /// Nothing: it has ended.
     Ended(Box<Outcome>),
 }
@@ -104,6 +108,7 @@ impl State {
             reminders: 0,
             pieces: String::new(),
             context: context::Context::default(),
+            asked: 0,
             last_ms: 0,
         }
     }
@@ -123,7 +128,8 @@ impl State {
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.phase {
-            Phase::Suspended(outcome) | Phase::Ended(outcome) => Some(outcome),
+            Phase::Suspended(pause) => Some(&pause.outcome),
+            Phase::Ended(outcome) => Some(outcome),
             _ => None,
         }
     }
@@ -198,17 +204,17 @@ pub fn step(state: &mut State, at_ms: u64, event: Event) -> Vec<Effect> {
         Event::Refused(refusal) => state.refused(&refusal),
         Event::Slept => state.slept(),
         Event::ToolDone { index, result } => state.tool_done(index, result),
-        Event::ChildStarted { child, directive, .. } => {
-            let parent = &state.spec.own.thread_id;
-            vec![State::emit(
-                "child_thread_started",
-                json!({"child_thread_id": child, "child_directive": directive, "parent_thread_id": parent}),
-            )]
+        Event::ToolAsked { index, request, action, denied } => {
+            state.tool_asked(index, request, &action, denied)
         }
+        Event::ToolAnswered { index, request, is_error, duration_ms, child } => {
+            state.tool_answered(index, request, is_error, duration_ms, child.as_ref())
+        }
+        Event::ChildStarted { index, child, directive } => state.child_started(index, &child, &directive),
         Event::Interrupted { spend, repeatable } => state.interrupted(spend, &repeatable),
         Event::CancelRequested { reason, spend } => state.cancelled(&reason, spend),
         Event::Expired { spend } => state.expired(spend),
-        Event::Resumed { limits, message, by } => state.resumed(limits, message, &by),
+        Event::Resumed { limits, message, by, answers } => state.resumed(limits, message, &by, &answers),
     }
 }
 
@@ -241,10 +247,7 @@ impl State {
     }
 
     /// The system prompt is there: what hooks said, then what the directive asks for. The first message is next.
-    fn system_prompt(&mut self, texts: Vec<String>, control: Option<control::Control>) -> Vec<Effect> {
-        if let Some(effects) = control.and_then(|control| self.steered(control)) {
-            return effects;
-        }
+    fn system_prompt(&mut self, texts: Vec<String>) -> Vec<Effect> {
         let all: Vec<String> = texts.into_iter().chain(self.system.take()).collect();
         self.system = (!all.is_empty()).then(|| all.join("\n\n"));
         let mut effects = Vec::new();
@@ -277,36 +280,13 @@ impl State {
     /// The process died: what was outstanding is unknown, unless it can simply be done again.
     fn interrupted(&mut self, spend: Nanos, repeatable: &[usize]) -> Vec<Effect> {
         self.cost.spend = self.cost.spend.plus(spend);
-        match &mut self.phase {
+        match &self.phase {
             Phase::New => self.start(),
             Phase::Hooks(_) => self.repeat_hook(),
             Phase::Calling | Phase::Sleeping => self.before_turn(),
-            Phase::Tools(run) => {
-                let lost = run.lose(repeatable);
-                let mut effects = self.again(repeatable);
-                for index in lost {
-                    effects.extend(self.tool_done(index, tools::unknown_outcome()));
-                }
-                effects
-            }
+            Phase::Tools(_) => self.interrupted_tools(repeatable),
             Phase::Suspended(_) | Phase::Ended(_) => Vec::new(),
         }
-    }
-
-    fn resumed(&mut self, limits: Limits, message: Option<String>, by: &str) -> Vec<Effect> {
-        let Phase::Suspended(outcome) = &self.phase else { return Vec::new() };
-        let reason = outcome.reason.map(SuspendReason::as_str);
-        self.limits = limits;
-        self.failures = 0;
-        let mut effects = vec![Self::emit(
-            "thread_resumed",
-            json!({"directive": self.spec.shared.directive, "limits": limits.to_value(), "by": by, "was": reason}),
-        )];
-        if let Some(text) = message {
-            self.say(text);
-        }
-        effects.extend(self.before_turn());
-        effects
     }
 
     /// A message to the model.

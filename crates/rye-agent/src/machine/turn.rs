@@ -10,6 +10,7 @@ use super::control::Control;
 use super::effect::{Effect, Outcome, Trigger, Worst};
 use super::event::{Refusal, Scarce};
 use super::hooks::{Then, cost_context};
+use super::question::Back;
 use super::{Phase, State};
 use crate::limits::Reached;
 use crate::money::Nanos;
@@ -27,11 +28,7 @@ impl State {
         &mut self,
         hooks_before: Vec<String>,
         hooks_after: Vec<String>,
-        control: Option<Control>,
     ) -> Vec<Effect> {
-        if let Some(effects) = control.and_then(|control| self.steered(control)) {
-            return effects;
-        }
         let mut effects = Vec::new();
         let spec = Arc::clone(&self.spec);
         let (own, shared) = (&spec.own, &spec.shared);
@@ -265,7 +262,8 @@ impl State {
             self.cost.input_tokens = self.cost.input_tokens.saturating_add(partial.usage.input_tokens);
             self.cost.output_tokens = self.cost.output_tokens.saturating_add(partial.usage.output_tokens);
             let events = &self.spec.shared.config.events;
-            if !partial.reasoning.is_empty() && events.emits_on_error("cognition_reasoning") {
+            let is_kept = events.event("cognition_reasoning").is_some_and(|event| event.accumulate_on_error);
+            if is_kept && !partial.reasoning.is_empty() && events.emits_on_error("cognition_reasoning") {
                 effects.push(Self::emit(
                     "cognition_reasoning",
                     json!({"text": partial.reasoning, "is_partial": true, "was_interrupted": true}),
@@ -349,13 +347,13 @@ impl State {
                 let message = format!("{message} (gave up after {} attempts)", self.failures);
                 self.finish(Outcome::failed(message))
             }
-            Some(Control::Suspend(_)) => {
+            Some(Control::Suspend { .. }) => {
                 self.suspend(Outcome::suspended(SuspendReason::Error, message, Value::Null))
             }
             Some(Control::Fail(error)) => {
                 self.finish(Outcome::failed(if error.is_empty() { message } else { error }))
             }
-            Some(control) => self.steered(control).unwrap_or_default(),
+            Some(control) => self.steered(control, Back::Turn).unwrap_or_default(),
             None => self.finish(Outcome::failed(message)),
         }
     }
@@ -422,16 +420,18 @@ impl State {
             reached.current_value,
             reached.current_max
         );
-        let outcome = match control {
+        let on_exceed = self.spec.shared.config.resilience.on_exceed;
+        let on_exceed = match control {
             Some(Control::Fail(error)) => {
                 return self.finish(Outcome::failed(if error.is_empty() { message } else { error }));
             }
             Some(Control::Abort(error)) => return self.finish(Outcome::cancelled(error)),
-            Some(Control::Suspend(_) | Control::Escalate(_)) => true,
+            Some(Control::Suspend { .. }) => OnExceed::Suspend,
+            Some(Control::Escalate(_)) => OnExceed::Escalate,
             // Nothing may go past a limit: asking to go on means what the configuration says.
-            Some(Control::Retry) | None => self.spec.shared.config.resilience.on_exceed != OnExceed::Fail,
+            Some(Control::Retry) | None => on_exceed,
         };
-        if !outcome {
+        if on_exceed == OnExceed::Fail {
             return self.finish(Outcome::failed(message));
         }
         let detail = json!({
@@ -440,7 +440,11 @@ impl State {
             "current_max": reached.current_max,
         });
         let mut effects = vec![Self::emit("limit_escalation_requested", detail.clone())];
-        effects.extend(self.suspend(Outcome::suspended(reason, message, detail)));
+        // An ancestor's money is not this thread's to ask for: there is no answer that would let it go on.
+        let asks = on_exceed == OnExceed::Escalate && reason == SuspendReason::Limit;
+        let question = asks.then(|| self.limit_question(reached, &message));
+        let outcome = Outcome::suspended(reason, message, detail);
+        effects.extend(self.pause(outcome, Back::Turn, question.into_iter().collect()));
         effects
     }
 

@@ -159,10 +159,28 @@ pub(super) fn find(connection: &Connection, mac: &Mac, id: &str) -> Result<Optio
     Ok(stored(connection, id)?.and_then(|stored| stored.verified(mac)))
 }
 
+/// Suspended threads that nobody runs and whose questions are all answered.
+pub(super) fn answered(connection: &Connection) -> Result<Vec<ThreadId>, StoreError> {
+    let mut find = connection.prepare_cached(
+        "SELECT thread_id FROM threads JOIN approvals USING (thread)
+         WHERE status = 'suspended' AND pid IS NULL GROUP BY thread HAVING sum(answer IS NULL) = 0",
+    )?;
+    let ids = find.query_map([], |row| row.get::<_, String>(0))?;
+    let mut found = Vec::new();
+    for id in ids {
+        found.extend(ThreadId::parse(&id?).ok());
+    }
+    Ok(found)
+}
+
 /// The open questions of all threads, or of these.
 pub(super) fn open(connection: &Connection, mac: &Mac, of: Option<&[ThreadId]>) -> Result<Open, StoreError> {
     // Answers are read too: a forged one must not close a question silently.
-    let sql = format!("SELECT {COLUMNS} FROM approvals JOIN threads USING (thread) ORDER BY at_ms, id");
+    // What a thread asked that has ended since is not open.
+    let sql = format!(
+        "SELECT {COLUMNS} FROM approvals JOIN threads USING (thread)
+         WHERE status IN ('created', 'running', 'suspended') ORDER BY at_ms, id"
+    );
     let mut find = connection.prepare_cached(&sql)?;
     let mut open = Open::default();
     for stored in find.query_map([], Stored::read)? {

@@ -6,7 +6,8 @@
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::error::integer;
-use super::values::{Claim, Claimed};
+use super::owner::Life;
+use super::values::{Change, Claim, Claimed};
 use super::writer::Desk;
 use super::{Owner, StoreError};
 use crate::thread_id::ThreadId;
@@ -16,8 +17,24 @@ use crate::thread_id::ThreadId;
 pub enum Taking {
     /// Nobody, or a process that is certainly gone.
     Free,
+    /// Nobody, a process that is certainly gone, or one that cannot be asked and gave no sign since then.
+    Silent {
+        /// In milliseconds since 1970.
+        since_ms: u64,
+    },
     /// Anybody: a person has said so.
     Forced,
+}
+
+impl Taking {
+    /// Whether a thread may be taken from `holder`, who last gave a sign at `heard_ms`.
+    pub(crate) fn is_free(self, holder: &Owner, observer: &Owner, heard_ms: u64) -> bool {
+        match (self, holder.seen_from(observer)) {
+            (Self::Forced, _) | (_, Life::Gone) => true,
+            (Self::Silent { since_ms }, Life::Unknown) => heard_ms < since_ms,
+            (Self::Free, Life::Unknown) | (_, Life::Lives) => false,
+        }
+    }
 }
 
 /// The columns that [`owner`] reads, in its order.
@@ -43,22 +60,23 @@ pub(super) fn claim(
     taking: Taking,
     at_ms: u64,
 ) -> Result<Claimed, StoreError> {
-    let found: Option<(i64, u64, Option<Owner>)> = desk
+    let found: Option<(i64, u64, u64, Option<Owner>)> = desk
         .connection
-        .prepare_cached(&format!("SELECT thread, epoch, {OWNER} FROM threads WHERE thread_id = ?1"))?
-        .query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?, owner(row, 2)?)))
+        .prepare_cached(&format!(
+            "SELECT thread, epoch, heartbeat_ms, {OWNER} FROM threads WHERE thread_id = ?1"
+        ))?
+        .query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, owner(row, 3)?)))
         .optional()?;
-    let (row, epoch, holder) = found.ok_or_else(|| StoreError::NoThread(id.clone()))?;
+    let (row, epoch, heard_ms, holder) = found.ok_or_else(|| StoreError::NoThread(id.clone()))?;
     if let Some(by) = &holder
-        && taking == Taking::Free
-        && !by.is_gone(claimant)
+        && !taking.is_free(by, claimant, heard_ms)
     {
         return Ok(Claimed::Held { by: by.clone() });
     }
     let epoch = epoch.checked_add(1).ok_or(StoreError::TooLarge("the number of claims"))?;
     desk.connection
         .prepare_cached(
-            "UPDATE threads SET epoch = ?2, pid = ?3, pid_start = ?4, boot_id = ?5, host = ?6, heartbeat_ms = ?7
+            "UPDATE threads SET epoch = ?2, pid = ?3, pid_start = ?4, boot_id = ?5, host = ?6, heartbeat_ms = ?7, note = NULL
              WHERE thread = ?1",
         )?
         .execute(params![
@@ -83,6 +101,14 @@ pub(super) fn release(desk: &Desk<'_>, id: &ThreadId, claim: Claim) -> Result<()
         )?
         .execute(params![id.as_str(), integer(claim.epoch, "the number of claims")?])?;
     if released == 0 { Err(StoreError::Fenced(id.clone())) } else { Ok(()) }
+}
+
+/// Writes down why nobody goes on with a thread, unless somebody does by now.
+pub(super) fn note(desk: &mut Desk<'_>, id: &ThreadId, why: &str) -> Result<(), StoreError> {
+    let sql = "UPDATE threads SET note = ?2 WHERE thread_id = ?1 AND pid IS NULL AND completed_at IS NULL";
+    desk.connection.prepare_cached(sql)?.execute(params![id.as_str(), why])?;
+    desk.tell(Change { thread: id.clone(), status: None });
+    Ok(())
 }
 
 /// Says that the process lives, for many threads at once; gives those that somebody else took. One that this process gave

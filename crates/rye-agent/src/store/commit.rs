@@ -7,6 +7,7 @@ use super::error::integer;
 use super::values::{Change, Claim, Commit, Committed, Maxima, Record, StatusChange};
 use super::writer::Desk;
 use super::{StoreError, approvals, chain, claims, ledger};
+use crate::limits::Limits;
 use crate::money::Nanos;
 use crate::status::Status;
 use crate::thread_id::ThreadId;
@@ -39,6 +40,9 @@ pub(super) fn commit(desk: &mut Desk<'_>, commit: &Commit) -> Result<Committed, 
     let maxima = commit.maxima.unwrap_or(known.maxima);
     if maxima != known.maxima {
         ledger::set_maxima(desk.connection, known.row, maxima)?;
+    }
+    if let Some(limits) = &commit.limits {
+        set_limits(desk, known.row, limits)?;
     }
     let sealed = chain::Sealed {
         thread: commit.thread.as_str(),
@@ -172,6 +176,15 @@ fn advance(
     Ok(())
 }
 
+/// What a thread may use from now on, for those who look: the journal has it sealed.
+fn set_limits(desk: &Desk<'_>, row: i64, limits: &Limits) -> Result<(), StoreError> {
+    let limits = serde_json::to_string(limits).map_err(|error| StoreError::Failed(error.to_string()))?;
+    desk.connection
+        .prepare_cached("UPDATE threads SET limits = ?2 WHERE thread = ?1")?
+        .execute(params![row, limits])?;
+    Ok(())
+}
+
 fn set_status(desk: &Desk<'_>, row: i64, change: &StatusChange, at: &str) -> Result<(), StoreError> {
     let is_end = change.to.is_terminal();
     desk.connection
@@ -187,5 +200,5 @@ fn set_status(desk: &Desk<'_>, row: i64, change: &StatusChange, at: &str) -> Res
             change.error,
             is_end.then_some(at)
         ])?;
-    if is_end { ledger::close(desk.connection, row, change.to.as_str(), at) } else { Ok(()) }
+    if is_end { ledger::close(desk, row, change.to.as_str(), at) } else { Ok(()) }
 }

@@ -18,6 +18,7 @@ struct Parent {
     depth: u64,
     spawn_count: u64,
     is_ended: bool,
+    is_detached: bool,
 }
 
 /// Makes a thread, or says which cap is reached.
@@ -64,7 +65,7 @@ pub(super) fn create(desk: &mut Desk<'_>, new: &NewThread) -> Result<Created, St
 
 fn find_parent(desk: &Desk<'_>, id: &ThreadId) -> Result<Parent, StoreError> {
     desk.connection
-        .prepare_cached("SELECT thread, root, depth, spawn_count, completed_at IS NOT NULL FROM threads WHERE thread_id = ?1")?
+        .prepare_cached("SELECT thread, root, depth, spawn_count, completed_at IS NOT NULL, detached FROM threads WHERE thread_id = ?1")?
         .query_row([id.as_str()], |row| {
             Ok(Parent {
                 row: row.get(0)?,
@@ -72,6 +73,7 @@ fn find_parent(desk: &Desk<'_>, id: &ThreadId) -> Result<Parent, StoreError> {
                 depth: row.get(2)?,
                 spawn_count: row.get(3)?,
                 is_ended: row.get(4)?,
+                is_detached: row.get(5)?,
             })
         })
         .optional()?
@@ -146,9 +148,9 @@ fn insert(desk: &Desk<'_>, new: &NewThread, parent: Option<&Parent>, depth: u64)
         .prepare_cached(
             "INSERT INTO threads (thread, thread_id, directive, title, parent, parent_id, root, depth, status, created_at,
                     updated_at, limits, model, provider, capabilities, continuation_of, chain_root_id, pid, pid_start,
-                    boot_id, host, epoch, heartbeat_ms, head_seq, head_hash, head_mac, max_spend, max_tokens)
+                    boot_id, host, epoch, heartbeat_ms, head_seq, head_hash, head_mac, max_spend, max_tokens, detached)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'created', ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, 1,
-                    ?20, ?21, ?22, ?23, ?24, ?25)",
+                    ?20, ?21, ?22, ?23, ?24, ?25, ?26)",
         )?
         .execute(params![
             row,
@@ -175,7 +177,8 @@ fn insert(desk: &Desk<'_>, new: &NewThread, parent: Option<&Parent>, depth: u64)
             journal.1.as_bytes().as_slice(),
             sealed.seal(desk.mac).as_bytes().as_slice(),
             ledger::spend_column(maxima)?,
-            ledger::tokens_column(maxima)?
+            ledger::tokens_column(maxima)?,
+            new.is_detached || parent.is_some_and(|parent| parent.is_detached)
         ])?;
     let names = (&new.id, new.parent.as_ref());
     ledger::open(desk.connection, (row, parent.map(|parent| parent.row)), names, maxima, &at)?;

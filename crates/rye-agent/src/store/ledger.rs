@@ -54,8 +54,11 @@ pub(super) fn set_maxima(connection: &Connection, thread: i64, maxima: Maxima) -
 }
 
 /// Says how a thread ended.
-pub(super) fn close(connection: &Connection, thread: i64, status: &str, at: &str) -> Result<(), StoreError> {
-    connection
+pub(super) fn close(desk: &Desk<'_>, thread: i64, status: &str, at: &str) -> Result<(), StoreError> {
+    if desk.spec.closed_on.as_ref().is_some_and(|closed_on| !closed_on.iter().any(|word| word == status)) {
+        return Ok(());
+    }
+    desk.connection
         .prepare_cached("UPDATE budget_ledger SET status = ?2, updated_at = ?3 WHERE thread = ?1")?
         .execute(params![thread, status, at])?;
     Ok(())
@@ -218,7 +221,7 @@ pub(super) fn settle(
         )
     };
     let tokens = input.checked_add(output).ok_or(StoreError::TooLarge("the tokens of a call"))?;
-    let is_limited = desk.is_clamped && found.is_some();
+    let is_limited = desk.spec.is_clamped && found.is_some();
     let passed_on = if is_limited { spend.min(aside) } else { spend };
     let attribution = &settled.attribution;
     desk.connection

@@ -39,7 +39,7 @@ use tokio::sync::{broadcast, oneshot};
 pub use approvals::{Asked, Open};
 pub use claims::Taking;
 pub use error::{Forgery, StoreError};
-pub use owner::Owner;
+pub use owner::{Life, Owner};
 pub use prune::{Kept, Prune, Pruned};
 pub use schema::{Column, Index, LedgerSpec};
 pub use secret::Secret;
@@ -112,7 +112,7 @@ impl Store {
         };
         let connection = prepare().map_err(|error| error.at(&database))?;
         lillux::file::link(Path::new(DATABASE), &folder.join(LEDGER))?;
-        Self::around(connection, folder, database, secret, spec.is_clamped)
+        Self::around(connection, folder, database, secret, spec.clone())
     }
 
     /// Opens the store in the folder of threads if there is one; makes nothing.
@@ -139,7 +139,7 @@ impl Store {
             // Somebody is about to make it, or an older rye did: who writes next brings it up to date.
             return Ok(None);
         }
-        Self::around(connection, folder, database, secret, spec.is_clamped).map(Some)
+        Self::around(connection, folder, database, secret, spec.clone()).map(Some)
     }
 
     fn around(
@@ -147,12 +147,12 @@ impl Store {
         folder: &Path,
         database: PathBuf,
         secret: &Secret,
-        is_clamped: bool,
+        spec: LedgerSpec,
     ) -> Result<Self, StoreError> {
         let (changes, _) = broadcast::channel(MOST_UNHEARD);
         let mac = secret.mac();
         let watcher = connect(&database, OpenFlags::empty())?;
-        let writer = Writer::start(connection, database.clone(), mac.clone(), is_clamped, changes.clone())?;
+        let writer = Writer::start(connection, database.clone(), mac.clone(), spec, changes.clone())?;
         let shared = Shared {
             folder: folder.to_owned(),
             database,
@@ -279,12 +279,29 @@ impl Store {
         self.write(move |desk| claims::heartbeat(desk, &held, at_ms)).await
     }
 
-    /// Threads that are said to be at work, and whose process is certainly gone, seen from `observer`.
+    /// Threads that are said to be at work, and that may be taken from whoever worked on them, seen from `observer`.
     ///
     /// # Errors
     /// When the database fails.
-    pub fn orphans(&self, observer: &Owner) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::orphans(connection, observer))
+    pub fn orphans(&self, observer: &Owner, taking: Taking) -> Result<Vec<ThreadRow>, StoreError> {
+        self.read(|connection| read::orphans(connection, observer, taking))
+    }
+
+    /// Whether a thread that goes on without the command that started it has not ended.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn has_detached(&self) -> Result<bool, StoreError> {
+        self.read(read::has_detached)
+    }
+
+    /// Writes down why nobody goes on with a thread; it is forgotten when somebody does.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn note(&self, id: &ThreadId, why: &str) -> Result<(), StoreError> {
+        let (id, why) = (id.clone(), why.to_owned());
+        self.write_blocking(move |desk| claims::note(desk, &id, &why))
     }
 
     /// Calls of a thread that are in flight, or were when its process died.
@@ -347,6 +364,26 @@ impl Store {
         self.read(|connection| read::ancestors(connection, id))
     }
 
+    /// A thread with those it goes on from and those that go on from it, the oldest first.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn chain(&self, row: &ThreadRow) -> Result<Vec<ThreadRow>, StoreError> {
+        let root = row.chain_root_id.as_ref().unwrap_or(&row.id);
+        let mut chain: Vec<ThreadRow> = self.thread(root)?.into_iter().collect();
+        while let Some(next) = chain.last().and_then(|row| row.continuation_thread_id.clone()) {
+            match self.thread(&next)? {
+                Some(next) if !chain.iter().any(|row| row.id == next.id) => chain.push(next),
+                Some(_) | None => break,
+            }
+        }
+        // Two may go on from one: the newest is in the line, and this one stands at its end.
+        if !chain.iter().any(|one| one.id == row.id) {
+            chain.push(row.clone());
+        }
+        Ok(chain)
+    }
+
     /// A tree in numbers.
     ///
     /// # Errors
@@ -388,6 +425,20 @@ impl Store {
     pub fn put_blob_blocking(&self, bytes: Vec<u8>, at_ms: u64) -> Result<Digest, StoreError> {
         let digest = Digest::of(&bytes);
         self.write_blocking(move |desk| blobs::put(desk, &digest, &bytes, at_ms))?;
+        Ok(digest)
+    }
+
+    /// Keeps a part for a thread: it goes when the thread is forgotten.
+    ///
+    /// # Errors
+    /// When there is no such thread, or the database fails.
+    pub fn keep_for(&self, thread: &ThreadId, bytes: Vec<u8>, at_ms: u64) -> Result<Digest, StoreError> {
+        let digest = Digest::of(&bytes);
+        let thread = thread.clone();
+        self.write_blocking(move |desk| {
+            blobs::put(desk, &digest, &bytes, at_ms)?;
+            blobs::used_by(desk, &digest, &thread)
+        })?;
         Ok(digest)
     }
 
@@ -449,6 +500,14 @@ impl Store {
         })
     }
 
+    /// Threads that stopped to ask people, nobody runs, and were answered.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn answered(&self) -> Result<Vec<ThreadId>, StoreError> {
+        self.read(approvals::answered)
+    }
+
     /// Checks that all sums of the ledger are those of its calls;
     /// gives what is wrong.
     ///
@@ -459,27 +518,6 @@ impl Store {
             let moment = connection.unchecked_transaction()?;
             audit::audit(&moment)
         })
-    }
-
-    /// Removes trees that ended long ago; those with a thread that has not ended stay whole.
-    ///
-    /// # Errors
-    /// When the database or the system fails.
-    pub fn prune(&self, prune: &Prune) -> Result<Pruned, StoreError> {
-        let settings = *prune;
-        let (threads, blobs) = self.write_blocking(move |desk| prune::forget(desk, &settings))?;
-        prune::clear_folders(&self.shared.folder, &threads, prune.kept)?;
-        let is_vacuumed = self.vacuum(prune)?;
-        Ok(Pruned { threads, blobs, is_vacuumed })
-    }
-
-    fn vacuum(&self, prune: &Prune) -> Result<bool, StoreError> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        let settings = *prune;
-        self.shared.writer.submit_alone(move |connection| {
-            drop(reply.send(prune::vacuum(connection, &settings)));
-        });
-        answer.recv().map_err(|_| gone())?.map_err(|error| error.at(&self.shared.database))
     }
 
     /// Hears of every change that this process makes, once it is durable. Who lags far behind misses some, and reads anew.

@@ -17,6 +17,17 @@ pub struct Owner {
     pub host: String,
 }
 
+/// Whether a process still lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It does.
+    Lives,
+    /// It certainly does not.
+    Gone,
+    /// It cannot be asked: it is another machine's.
+    Unknown,
+}
+
 impl Owner {
     /// This process.
     #[must_use]
@@ -34,21 +45,28 @@ impl Owner {
     /// taken to live: another machine's processes, and those that are not ours to ask.
     #[must_use]
     pub fn is_gone(&self, observer: &Self) -> bool {
+        self.seen_from(observer) == Life::Gone
+    }
+
+    /// Whether the process lives, as far as `observer`, a process that runs here, can tell.
+    #[must_use]
+    pub fn seen_from(&self, observer: &Self) -> Life {
         if self.host != observer.host {
-            return false;
+            return Life::Unknown;
         }
         if !self.boot_id.is_empty() && !observer.boot_id.is_empty() && self.boot_id != observer.boot_id {
-            return true;
+            return Life::Gone;
         }
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
-            return true;
+            return Life::Gone;
         };
+        let is_another =
+            || self.pid_start != 0 && start_of(self.pid).is_some_and(|start| start != self.pid_start);
         match test_kill_process(pid) {
-            Err(rustix::io::Errno::SRCH) => true,
+            Err(rustix::io::Errno::SRCH) => Life::Gone,
             // Refused means that somebody has the number; its start tells who.
-            Ok(()) | Err(_) => {
-                self.pid_start != 0 && start_of(self.pid).is_some_and(|start| start != self.pid_start)
-            }
+            Ok(()) | Err(_) if is_another() => Life::Gone,
+            Ok(()) | Err(_) => Life::Lives,
         }
     }
 }

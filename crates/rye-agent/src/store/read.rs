@@ -4,7 +4,7 @@ use lillux::Digest;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::chain::{self, Sealed};
-use super::claims;
+use super::claims::{self, Taking};
 use super::error::Forgery;
 use super::secret::Mac;
 use super::values::{
@@ -90,7 +90,7 @@ fn damaged(reason: &str) -> StoreError {
 const COLUMNS: &str = "thread_id, directive, title, parent_id, depth, status, reason, result, error, created_at, updated_at,
     completed_at, turns, input_tokens, output_tokens, spend, elapsed_ms, limits, spawn_count, model, provider, capabilities,
     continuation_of, continuation_thread_id, chain_root_id, heartbeat_ms, head_seq, transcript_sequence, transcript_hash,
-    pid, pid_start, boot_id, host";
+    pid, pid_start, boot_id, host, detached, note";
 
 fn thread_row(row: &Row<'_>) -> Result<ThreadRow, StoreError> {
     let name = |text: &str| ThreadId::parse(text).map_err(|error| damaged(&error.to_string()));
@@ -137,6 +137,8 @@ fn thread_row(row: &Row<'_>) -> Result<ThreadRow, StoreError> {
             .zip(hash)
             .map(|(sequence, hash)| Head { sequence, hash: Digest::from_bytes(hash) }),
         owner: claims::owner(row, 29)?,
+        is_detached: row.get(33)?,
+        note: row.get(34)?,
     })
 }
 
@@ -298,11 +300,22 @@ pub(super) fn charges(
 }
 
 /// Threads that are said to be at work, and that nobody works on.
-pub(super) fn orphans(connection: &Connection, observer: &Owner) -> Result<Vec<ThreadRow>, StoreError> {
+pub(super) fn orphans(
+    connection: &Connection,
+    observer: &Owner,
+    taking: Taking,
+) -> Result<Vec<ThreadRow>, StoreError> {
     let mut found = rows(connection, "WHERE status IN ('running', 'created') ORDER BY thread", [])?;
     found.retain(|row| match &row.owner {
-        Some(owner) => owner.is_gone(observer),
-        None => row.status == Status::Running,
+        Some(owner) => taking.is_free(owner, observer, row.heartbeat_ms),
+        // One that was registered is about to be started by whoever registered it, unless it was left to others.
+        None => row.status == Status::Running || row.is_detached,
     });
     Ok(found)
+}
+
+/// Whether a thread that goes on by itself has not ended.
+pub(super) fn has_detached(connection: &Connection) -> Result<bool, StoreError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM threads WHERE detached = 1 AND completed_at IS NULL)";
+    Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::StoreError;
 
 /// The version this code reads and writes.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// What settings say about the ledger's table: columns and indexes beyond those the store needs.
 ///
@@ -20,6 +20,8 @@ pub struct LedgerSpec {
     /// Whether a parent is charged no more than was put aside (`report_actual.clamp_to_reserved`). What the thread itself
     /// spent is recorded in any case.
     pub is_clamped: bool,
+    /// How a thread must end for its row to be closed (`release.on_status`); `None` is in any way.
+    pub closed_on: Option<Vec<String>>,
 }
 
 /// A column of the ledger.
@@ -71,6 +73,9 @@ pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec) -> Result<(), 
     let found = version(connection)?;
     if found < 1 {
         connection.execute_batch(TABLES)?;
+    }
+    if found < 2 {
+        connection.execute_batch(DETACHED)?;
     }
     if found < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
@@ -176,6 +181,13 @@ fn literal(value: &Value) -> Option<String> {
         Value::String(_) | Value::Array(_) | Value::Object(_) => None,
     }
 }
+
+/// Threads that go on without the command that started them, and why nobody goes on with one.
+const DETACHED: &str = "
+ALTER TABLE threads ADD COLUMN detached INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE threads ADD COLUMN note TEXT;
+CREATE INDEX threads_detached ON threads (thread) WHERE detached = 1 AND completed_at IS NULL;
+";
 
 /// Strict tables refuse a sum that has outgrown whole numbers, where others would turn it into a rounded one.
 ///

@@ -79,6 +79,12 @@ impl Secret {
         SecretKey::from_seed(self.derive("transcripts").as_bytes())
     }
 
+    /// The key that signs the tokens of tools.
+    #[must_use]
+    pub fn token_key(&self) -> SecretKey {
+        SecretKey::from_seed(self.derive("tokens of tools").as_bytes())
+    }
+
     /// The maker of codes.
     pub(super) fn mac(&self) -> Mac {
         Mac::new(self.derive("journal heads and approvals").as_bytes())

@@ -39,6 +39,8 @@ pub struct NewThread {
     pub caps: Caps,
     /// The process that runs it from the first moment on; nobody, when it is only registered.
     pub owner: Option<Owner>,
+    /// Whether it goes on without the command that starts it. A child of such a thread does in any case.
+    pub is_detached: bool,
     /// Shared parts that its records name; they must be in the store.
     pub blobs: Vec<Digest>,
     /// Its first records.
@@ -149,6 +151,8 @@ pub struct Commit {
     pub cost: Option<Cost>,
     /// New maxima, for a thread whose limits were raised.
     pub maxima: Option<Maxima>,
+    /// New limits, for a thread that goes on with others.
+    pub limits: Option<Limits>,
     /// Where it stands.
     pub status: Option<StatusChange>,
     /// Questions to people.
@@ -172,6 +176,7 @@ impl Commit {
             reserve: None,
             cost: None,
             maxima: None,
+            limits: None,
             status: None,
             asks: Vec::new(),
             transcript_head: None,
@@ -407,6 +412,10 @@ pub struct ThreadRow {
     pub owner: Option<Owner>,
     /// When that process last gave a sign.
     pub heartbeat_ms: u64,
+    /// Whether it goes on without the command that started it.
+    pub is_detached: bool,
+    /// Why nobody goes on with it, if somebody tried.
+    pub note: Option<String>,
     /// How many records its journal has.
     pub records: u64,
     /// How far its transcript goes.

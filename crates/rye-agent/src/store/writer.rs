@@ -11,6 +11,7 @@ use rusqlite::Connection;
 use tokio::sync::broadcast;
 
 use super::StoreError;
+use super::schema::LedgerSpec;
 use super::secret::Mac;
 use super::values::Change;
 
@@ -21,7 +22,7 @@ const MOST: usize = 1024;
 pub(super) struct Desk<'a> {
     pub(super) connection: &'a Connection,
     pub(super) mac: &'a Mac,
-    pub(super) is_clamped: bool,
+    pub(super) spec: &'a LedgerSpec,
     changes: &'a mut Vec<Change>,
 }
 
@@ -86,11 +87,11 @@ impl Writer {
         connection: Connection,
         database: PathBuf,
         mac: Mac,
-        is_clamped: bool,
+        spec: LedgerSpec,
         listeners: broadcast::Sender<Change>,
     ) -> Result<Self, StoreError> {
         let (jobs, receiver) = channel();
-        let room = Room { connection, database, mac, is_clamped, listeners };
+        let room = Room { connection, database, mac, spec, listeners };
         let thread = std::thread::Builder::new()
             .name("threads-store".to_owned())
             .spawn(move || room.work(&receiver))?;
@@ -136,7 +137,7 @@ struct Room {
     connection: Connection,
     database: PathBuf,
     mac: Mac,
-    is_clamped: bool,
+    spec: LedgerSpec,
     listeners: broadcast::Sender<Change>,
 }
 
@@ -187,7 +188,7 @@ impl Room {
             let mut desk = Desk {
                 connection: &self.connection,
                 mac: &self.mac,
-                is_clamped: self.is_clamped,
+                spec: &self.spec,
                 changes: &mut changes,
             };
             if member.run(&mut desk) {

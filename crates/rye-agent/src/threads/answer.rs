@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Finished, Started};
+use super::Finished;
+use super::coordinate::approving;
 use crate::facts::BudgetDoor;
 use crate::money::Nanos;
 use crate::shape::{Artifacts, Stored};
@@ -48,6 +49,9 @@ pub fn sync_answer(finished: &Finished) -> Map<String, Value> {
     if let Some(reason) = outcome.reason {
         put("suspend_reason", json!(reason));
     }
+    if outcome.asks() {
+        put("approve", json!(approving(&finished.thread_id)));
+    }
     if !outcome.detail.is_null() {
         put("detail", outcome.detail.clone());
     }
@@ -56,14 +60,13 @@ pub fn sync_answer(finished: &Finished) -> Map<String, Value> {
 
 /// What somebody who did not wait is told.
 #[must_use]
-pub fn async_answer(started: &Started) -> Value {
-    let id = started.thread_id.as_str();
+pub fn async_answer(id: &ThreadId, directive: &str, pid: u32) -> Value {
     json!({
         "success": true,
         "thread_id": id,
         "status": "running",
-        "directive": started.directive,
-        "pid": std::process::id(),
+        "directive": directive,
+        "pid": pid,
         "control": {
             "wait": format!("orchestrator.wait_threads(['{id}'])"),
             "cancel": format!("state_store.request_cancel('{id}')"),
@@ -112,15 +115,14 @@ impl BudgetDoor for Ledger {
 }
 
 /// Results that were too long for the model.
-pub(super) struct Shelf(pub(super) Store, pub(super) u64);
+pub(super) struct Shelf(pub(super) Store, pub(super) ThreadId, pub(super) u64);
 
 impl Artifacts for Shelf {
     fn put(&self, bytes: &[u8]) -> Result<Stored, String> {
         let digest = lillux::Digest::of(bytes);
         let is_new = self.0.blob(&digest).is_err();
-        if is_new {
-            self.0.put_blob_blocking(bytes.to_vec(), self.1).map_err(|error| error.to_string())?;
-        }
+        // Also one that others have: each of them keeps it.
+        self.0.keep_for(&self.1, bytes.to_vec(), self.2).map_err(|error| error.to_string())?;
         Ok(Stored { id: digest.to_string(), is_new })
     }
 

@@ -15,19 +15,18 @@ use super::resume::Changes;
 use super::{Inner, Threads};
 use crate::config::Config;
 use crate::spec::Spec;
-use crate::status::Status;
-use crate::store::ThreadRow;
+use crate::status::{Status, SuspendReason};
+use crate::store::{Change, ThreadRow};
 use crate::thread_id::ThreadId;
 use crate::transcript;
 
-/// How often threads of other processes are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often it is looked whether another process has changed something.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// How many looks there are until threads are read again all the same.
+const MOST_LOOKS: usize = 20;
 
-/// Events a search looks at.
-const SEARCHED: [&str; 4] = ["cognition_in", "cognition_out", "tool_call_start", "tool_call_result"];
-
-/// Events of one transcript that are read at most.
-const MOST_EVENTS: usize = 100_000;
+/// As good as for ever, and a moment that can still be named.
+const VERY_LONG: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// How to wait.
 #[derive(Clone, Debug)]
@@ -42,6 +41,8 @@ pub struct Waiting {
     pub fail_fast: bool,
     /// Whether a failure cancels those still at work.
     pub cancels_siblings: bool,
+    /// Whether a thread that asks a person is waited for; else it counts as one that has stopped.
+    pub waits_for_people: bool,
     /// Results of threads that ended longer ago than this are not repeated.
     pub result_ttl: Duration,
 }
@@ -52,21 +53,23 @@ impl Threads {
     /// # Errors
     /// When the store cannot be read.
     pub async fn wait(&self, waiting: &Waiting, ending: &CancellationToken) -> Result<Value> {
-        self.inner.wait(waiting, ending).await
+        self.inner.wait(waiting, false, ending).await
     }
+}
 
-    /// Asks a thread to end, wherever it runs.
-    ///
-    /// # Errors
-    /// When there is no such thread, or it has ended.
-    pub fn cancel(&self, id: &ThreadId, reason: &str) -> Result<()> {
-        let row = self.inner.row(id)?;
-        if row.status.is_terminal() {
-            return Err(Error::new(Code::ThreadEnded, format!("{id} has ended: {}", row.status))
-                .detail("thread_id", id.as_str()));
+impl Waiting {
+    /// For all of these, with as much patience as there is, people's included.
+    #[must_use]
+    pub fn for_all(ids: Vec<ThreadId>) -> Self {
+        Self {
+            needed: ids.len(),
+            ids,
+            timeout: Duration::MAX,
+            fail_fast: false,
+            cancels_siblings: false,
+            result_ttl: Duration::MAX,
+            waits_for_people: true,
         }
-        self.inner.request_cancel(id, reason);
-        Ok(())
     }
 }
 
@@ -95,7 +98,7 @@ impl Inner {
         match operation {
             "wait_threads" => {
                 let waiting = self.waiting(asker, params)?;
-                self.wait(&waiting, ending).await
+                self.wait(&waiting, true, ending).await
             }
             "aggregate_results" => {
                 let ids = self.ids(asker, params)?;
@@ -113,7 +116,7 @@ impl Inner {
                         json!({"success": false, "error": format!("{} has ended: {}", row.id, row.status)}),
                     );
                 }
-                self.request_cancel(&row.id, text("reason").unwrap_or("cancelled by its parent"));
+                self.end(&row.id, text("reason").unwrap_or("cancelled by its parent")).await?;
                 Ok(json!({"success": true, "cancelled": row.id}))
             }
             "kill_thread" => {
@@ -138,19 +141,18 @@ impl Inner {
                 Ok(json!({"success": true, "active_threads": active, "count": active.len()}))
             }
             "get_chain" => {
-                let chain = self.chain(&one()?)?;
+                let chain = self.store.chain(&one()?)?;
                 let shown: Vec<Value> = chain
                     .iter()
                     .map(|row| json!({"thread_id": row.id, "status": row.status, "directive": row.directive}))
                     .collect();
                 Ok(json!({"success": true, "chain_length": shown.len(), "chain": shown}))
             }
-            "chain_search" => self.chain_search(&one()?, params),
+            "chain_search" => self.chain_search(asker, &one()?, params),
             "read_transcript" => {
                 let row = one()?;
                 let lines = params.get("tail_lines").and_then(Value::as_u64);
-                let content = self.markdown(&row, lines)?;
-                Ok(json!({"success": true, "thread_id": row.id, "content": content}))
+                self.read_transcript(asker, &row, lines)
             }
             "resume_thread" | "handoff_thread" => {
                 let row = self.below(asker, one()?)?;
@@ -182,7 +184,7 @@ impl Inner {
     }
 
     /// A thread below the asker.
-    fn below(&self, asker: &Spec, row: ThreadRow) -> Result<ThreadRow> {
+    pub(super) fn below(&self, asker: &Spec, row: ThreadRow) -> Result<ThreadRow> {
         let line = self.store.ancestors(&row.id)?;
         if line.iter().any(|ancestor| ancestor.id == asker.own.thread_id) {
             return Ok(row);
@@ -262,16 +264,19 @@ impl Inner {
             fail_fast: flag("fail_fast", coordination.fail_fast),
             cancels_siblings: flag("cancel_siblings_on_failure", coordination.cancel_siblings_on_failure),
             result_ttl: Duration::from_millis(coordination.completion_event_ttl_ms),
+            waits_for_people: true,
         })
     }
 
     /// Waits with one deadline for all; answers with what each came to.
+    /// A thread that nobody works on goes on where it belongs; here, if those that wait are of its tree (`is_ours`).
     pub(super) async fn wait(
         self: &Arc<Self>,
         waiting: &Waiting,
+        is_ours: bool,
         ending: &CancellationToken,
     ) -> Result<Value> {
-        let deadline = Instant::now() + waiting.timeout;
+        let deadline = Instant::now() + waiting.timeout.min(VERY_LONG);
         let mut changes = self.store.subscribe();
         let mut results: BTreeMap<ThreadId, Value> = BTreeMap::new();
         let mut has_failed = false;
@@ -290,14 +295,32 @@ impl Inner {
                     }
                     Err(error) => return Err(error),
                 };
+                // Somebody may answer what it asks, until the time is over.
+                let is_asking =
+                    row.status == Status::Suspended && row.reason == Some(SuspendReason::Approval);
+                // One that somebody has taken up goes on in a moment.
+                let is_taken = row.status == Status::Suspended
+                    && row.owner.as_ref().is_some_and(|owner| !owner.is_gone(&self.owner));
+                if (is_taken || (is_asking && waiting.waits_for_people)) && !is_late {
+                    continue;
+                }
                 if row.status.is_terminal() || row.status == Status::Suspended {
                     has_failed |= row.status != Status::Completed;
                     results.insert(id.clone(), self.shown_within(&row, waiting.result_ttl));
+                } else if self.is_abandoned(&row)
+                    && let Err(why) = self.bring_back(&row, is_ours).await
+                {
+                    let hint = format!("rye thread resume {}", row.id);
+                    let error = format!("interrupted: {why}");
+                    let result =
+                        json!({"status": "interrupted", "thread_id": id, "error": error, "hint": hint});
+                    has_failed = true;
+                    results.insert(id.clone(), result);
                 }
             }
             if has_failed && waiting.cancels_siblings {
                 for id in waiting.ids.iter().filter(|id| !results.contains_key(*id)) {
-                    self.request_cancel(id, "a sibling failed");
+                    self.end(id, "a sibling failed").await?;
                 }
             }
             let ended = results.len();
@@ -307,8 +330,8 @@ impl Inner {
             tokio::select! {
                 () = ending.cancelled() => break,
                 () = tokio::time::sleep_until(deadline) => is_late = true,
-                _ = changes.recv() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = heard_of(&mut changes, &waiting.ids) => {}
+                changed = self.changed_elsewhere() => changed?,
             }
         }
         let mut shown = Map::new();
@@ -319,6 +342,18 @@ impl Inner {
         }
         let completed = shown.values().filter(|result| result["status"] == json!("completed")).count();
         Ok(json!({"success": completed >= waiting.needed, "results": shown}))
+    }
+
+    /// Ready when any process has changed something; after a while in any case, for those that died change nothing.
+    async fn changed_elsewhere(&self) -> Result<()> {
+        let before = self.store.data_version()?;
+        for _ in 0..MOST_LOOKS {
+            tokio::time::sleep(LOOK_EVERY).await;
+            if self.store.data_version()? != before {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The row of a thread, or of the one it was handed over to, and so on.
@@ -366,81 +401,33 @@ impl Inner {
         if let Some(reason) = row.reason {
             map.insert("suspend_reason".to_owned(), json!(reason));
         }
+        if row.status == Status::Suspended
+            && map.get("detail").is_some_and(|detail| !detail["questions"].is_null())
+        {
+            map.insert("approve".to_owned(), json!(approving(&row.id)));
+        }
         if let Some(error) = &row.error {
             map.insert("error".to_owned(), json!(error));
         }
         Value::Object(map)
     }
+}
 
-    /// A thread and those it was continued by, oldest first.
-    fn chain(&self, row: &ThreadRow) -> Result<Vec<ThreadRow>> {
-        let root = row.chain_root_id.clone().unwrap_or_else(|| row.id.clone());
-        let mut chain = vec![self.row(&root)?];
-        while let Some(next) = chain.last().and_then(|row| row.continuation_thread_id.clone()) {
-            if chain.iter().any(|row| row.id == next) {
-                break;
-            }
-            chain.push(self.row(&next)?);
+/// Ready when one of these threads may stand otherwise than before.
+async fn heard_of(changes: &mut tokio::sync::broadcast::Receiver<Change>, ids: &[ThreadId]) {
+    loop {
+        match changes.recv().await {
+            // A chain's later threads are found at the next look.
+            Ok(change) if change.status.is_none() || !ids.contains(&change.thread) => {}
+            Ok(_) | Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => return,
+            Err(tokio::sync::broadcast::error::RecvError::Closed) => return std::future::pending().await,
         }
-        Ok(chain)
     }
+}
 
-    fn chain_search(&self, row: &ThreadRow, params: &Map<String, Value>) -> Result<Value> {
-        let wrong = |message: String| Error::new(Code::InvalidParameters, message);
-        let query = params.get("query").and_then(Value::as_str).unwrap_or_default();
-        if query.is_empty() {
-            return Err(wrong("`query` is missing".to_owned()));
-        }
-        let is_regex = params.get("search_type").and_then(Value::as_str) == Some("regex");
-        let pattern = if is_regex { query.to_owned() } else { regex::escape(query) };
-        let pattern = regex::RegexBuilder::new(&pattern)
-            .case_insensitive(!is_regex)
-            .size_limit(1 << 20)
-            .build()
-            .map_err(|error| wrong(format!("`query` is no regular expression: {error}")))?;
-        let most = params.get("max_results").and_then(Value::as_u64).unwrap_or(50).min(500);
-        let chain = self.chain(row)?;
-        let mut hits = Vec::new();
-        for row in &chain {
-            for event in
-                self.events(&row.id)?.iter().filter(|event| SEARCHED.contains(&event.event_type.as_str()))
-            {
-                let text = event.payload.to_string();
-                let matches: Vec<&str> =
-                    pattern.find_iter(&text).take(5).map(|found| found.as_str()).collect();
-                if !matches.is_empty() {
-                    let snippet: String = text.chars().take(500).collect();
-                    hits.push(json!({
-                        "thread_id": row.id, "event_type": event.event_type, "line_no": event.line,
-                        "snippet": snippet, "matches": matches,
-                    }));
-                }
-            }
-        }
-        let is_truncated = u64::try_from(hits.len()).unwrap_or(u64::MAX) > most;
-        hits.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-        Ok(json!({
-            "success": true,
-            "chain_length": chain.len(),
-            "chain_threads": chain.iter().map(|row| &row.id).collect::<Vec<_>>(),
-            "truncated": is_truncated,
-            "results": hits,
-        }))
-    }
-
-    /// All events of a thread's transcript.
-    fn events(&self, id: &ThreadId) -> Result<Vec<transcript::Event>> {
-        let path = transcript::path(&self.setup.folder, id);
-        Ok(transcript::read(&path, transcript::Position::default(), MOST_EVENTS)?.events)
-    }
-
-    fn markdown(&self, row: &ThreadRow, tail: Option<u64>) -> Result<String> {
-        let about = transcript::About { directive: &row.directive, status: row.status, cost: row.cost };
-        let page = transcript::render_markdown(&about, &self.events(&row.id)?);
-        let Some(tail) = tail.and_then(|tail| usize::try_from(tail).ok()) else { return Ok(page) };
-        let lines: Vec<&str> = page.lines().collect();
-        Ok(lines[lines.len().saturating_sub(tail)..].join("\n"))
-    }
+/// The command with which a person answers a thread.
+pub(super) fn approving(id: &ThreadId) -> String {
+    format!("rye thread approve {id}")
 }
 
 /// How long to wait when the call does not say.

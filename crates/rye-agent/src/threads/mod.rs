@@ -4,6 +4,7 @@
 //! is asked to end, and who waits for it.
 
 mod answer;
+mod background;
 mod children;
 mod continuation;
 mod coordinate;
@@ -11,20 +12,24 @@ mod people;
 mod replay;
 mod resume;
 mod start;
+mod transcripts;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rye_engine::{Engine, Result};
 use rye_model::Pool;
+use rye_space::stamp::Stamp;
+use serde_json::{Value, json};
 use tokio::sync::watch::{Receiver, Sender};
 
-use crate::config::Config;
+use crate::config::{Config, LedgerSchema, OrphanDetection};
 use crate::cost::Cost;
 use crate::dispatch::{Dispatch, EngineDispatch};
+use crate::door::Issuer;
 use crate::driver::{Clock, Doors, DriveError, Journal, Later, Listener, Signal};
 use crate::limits::Limits;
 use crate::machine::Outcome;
@@ -36,6 +41,7 @@ use crate::thread_id::ThreadId;
 use crate::transcript::Signer;
 
 pub use answer::{async_answer, sync_answer};
+pub use background::{Background, Left, Reached, Taken};
 pub use coordinate::Waiting;
 pub use people::Ended;
 pub use resume::Changes;
@@ -57,6 +63,8 @@ pub struct Setup {
     pub clock: Arc<dyn Clock>,
     /// `.ai/threads` of the space.
     pub folder: PathBuf,
+    /// Who runs threads that nobody waits for; without anybody they run in this process.
+    pub background: Option<Arc<dyn Background>>,
 }
 
 /// The threads of one space. Clones are the same threads.
@@ -69,13 +77,39 @@ pub(crate) struct Inner {
     setup: Setup,
     store: Store,
     signer: Arc<Signer>,
-    redactor: Arc<Redactor>,
+    tokens: Arc<Issuer>,
+    redactor: Mutex<Known>,
     owner: Owner,
+    orphans: OrphanDetection,
     live: Mutex<HashMap<ThreadId, Live>>,
+    /// Threads that stopped here to ask a person.
+    asking: Mutex<HashSet<ThreadId>>,
     dispatch: Arc<EngineDispatch>,
     orders: prepare::Kinds,
     kinds: start::Kinds,
     providers: Pool,
+    /// When it was last looked whether old threads are to be forgotten.
+    looked: Mutex<Option<Instant>>,
+}
+
+/// What must not be written, and the `.env` it was worked out from.
+struct Known {
+    redactor: Arc<Redactor>,
+    path: Option<PathBuf>,
+    dotenv: Option<Stamp>,
+}
+
+impl Known {
+    fn of(engine: &Engine) -> Result<Self> {
+        let path = engine.workspace.roots.project.as_ref().map(|project| project.join(".env"));
+        // Looked at before it is read: a change in between is noticed the next time.
+        let dotenv = stamp(path.as_deref());
+        Ok(Self { redactor: Arc::new(Redactor::of(engine)?), path, dotenv })
+    }
+}
+
+fn stamp(path: Option<&Path>) -> Option<Stamp> {
+    path.and_then(|path| path.metadata().ok()).map(|found| Stamp::of(&found))
 }
 
 /// A thread at work in this process.
@@ -141,8 +175,9 @@ impl Threads {
         let keys = engine.workspace.roots.signing_keys.clone();
         let secret = Secret::load_or_create(&keys)?;
         let signer = Arc::new(Signer::new(engine.signing_key().unwrap_or_else(|_| secret.transcript_key())));
+        let tokens = Arc::new(Issuer::new(secret.token_key()));
         let store = Store::open(&setup.folder, &secret, &ledger_spec(&config))?;
-        let redactor = Arc::new(Redactor::of(&engine)?);
+        let redactor = Mutex::new(Known::of(&engine)?);
         let setup = Setup { engine: remembering(setup.engine), ..setup };
         let door = Arc::clone(&setup.engine);
         let dispatch = Arc::new(EngineDispatch::with(move || door()));
@@ -150,13 +185,17 @@ impl Threads {
             setup,
             store,
             signer,
+            tokens,
             redactor,
             owner: Owner::current(),
+            orphans: config.coordination.orphan_detection,
             live: Mutex::default(),
+            asking: Mutex::default(),
             dispatch,
             orders: prepare::Kinds::with(config),
             kinds: start::Kinds::default(),
             providers: Pool::default(),
+            looked: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -192,6 +231,10 @@ impl Inner {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn asking(&self) -> MutexGuard<'_, HashSet<ThreadId>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn cancel_here(&self, id: &ThreadId, reason: &str) -> bool {
         match self.live().get(id) {
             Some(live) => {
@@ -202,19 +245,62 @@ impl Inner {
         }
     }
 
-    fn doors(self: &Arc<Self>) -> Doors {
+    fn doors(self: &Arc<Self>, id: &ThreadId) -> Doors {
         Doors {
             journal: Arc::clone(self) as Arc<dyn Journal>,
             dispatch: Arc::clone(&self.dispatch) as Arc<dyn Dispatch>,
             children: Arc::clone(self) as Arc<dyn crate::driver::Children>,
             listener: self.setup.listener.clone(),
             clock: Arc::clone(&self.setup.clock),
-            redactor: Arc::clone(&self.redactor),
+            redactor: self.redactor(),
             signer: Arc::clone(&self.signer),
+            tokens: Arc::clone(&self.tokens),
             folder: self.setup.folder.clone(),
             budget: Some(Arc::new(answer::Ledger(self.store.clone()))),
-            artifacts: Some(Arc::new(answer::Shelf(self.store.clone(), self.setup.clock.now_ms()))),
+            artifacts: Some(Arc::new(answer::Shelf(
+                self.store.clone(),
+                id.clone(),
+                self.setup.clock.now_ms(),
+            ))),
         }
+    }
+
+    /// A thread and those above it to the top: who asks, for a person.
+    fn line_of(&self, id: &ThreadId) -> Value {
+        let own = self.store.thread(id).ok().flatten();
+        let above = self.store.ancestors(id).unwrap_or_default();
+        let line = own.into_iter().chain(above);
+        line.map(|row| json!({"thread_id": row.id, "directive": row.directive})).collect()
+    }
+
+    /// What must not be written: worked out again when the project's `.env` is another than it was.
+    fn redactor(&self) -> Arc<Redactor> {
+        let mut known = self.redactor.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.dotenv != stamp(known.path.as_deref())
+            && let Ok(engine) = (self.setup.engine)()
+            && let Ok(now) = Known::of(&engine)
+        {
+            *known = now;
+        }
+        Arc::clone(&known.redactor)
+    }
+
+    /// A thread starts: those that ended long ago are forgotten once a day, beside it, if the settings say so.
+    fn forget_old(&self, settings: &LedgerSchema) {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !settings.automatic || looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
+            return;
+        }
+        *looked = Some(Instant::now());
+        drop(looked);
+        let prune = settings.prune(self.setup.clock.now_ms());
+        // What fails or is cut short today is done tomorrow.
+        if !self.store.is_prune_due(prune.at_ms).unwrap_or(false) {
+            return;
+        }
+        let store = self.store.clone();
+        let work = move || drop(store.prune_if_due(&prune));
+        let _ = std::thread::Builder::new().name("prune".to_owned()).spawn(work);
     }
 
     /// How much a thread may use by now, wherever it runs.
@@ -239,7 +325,10 @@ impl Inner {
 }
 
 impl Journal for Inner {
-    fn commit(&self, commit: Commit) -> Later<'_, std::result::Result<Committed, StoreError>> {
+    fn commit(&self, mut commit: Commit) -> Later<'_, std::result::Result<Committed, StoreError>> {
+        for question in &mut commit.asks {
+            question.detail["chain"] = self.line_of(&question.thread);
+        }
         Box::pin(self.store.commit(commit))
     }
 }
@@ -268,8 +357,12 @@ fn ledger_spec(config: &Config) -> LedgerSpec {
         columns: columns.collect(),
         indexes: indexes.collect(),
         is_clamped: config.ledger.clamp_to_reserved,
+        closed_on: Some(config.ledger.release_on_status.clone()),
     }
 }
+
+/// How often a process that goes on looks whether old threads are to be forgotten.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
 /// How long an engine is taken to be as it was found. A change is noticed that much later at most, as if it had been made
 /// that much later.

@@ -13,12 +13,12 @@ use super::start::Birth;
 use super::{Inner, Started, Threads};
 use crate::driver::{self, Signal, Standing};
 use crate::limits::Limits;
-use crate::machine::{Event, State};
+use crate::machine::{Event, Kind, State, Verdict};
 use crate::models::{self, Chosen};
 use crate::money::Nanos;
 use crate::spec::Spec;
 use crate::status::Status;
-use crate::store::{Attribution, Claim, Claimed, Owner, Record, Settle, Taking};
+use crate::store::{Answer, Attribution, Claim, Claimed, Owner, Record, Settle, Taking};
 use crate::thread_id::ThreadId;
 
 /// What happened to a thread, each with its time.
@@ -64,13 +64,38 @@ impl Inner {
                 .hint(format!("see what it did: rye thread show {id}"))
                 .hint(format!("go on from it in a new thread: rye run {} --continue {id}", row.directive)));
         }
-        let claim = match self.store.claim(id, &self.owner, Taking::Free, self.setup.clock.now_ms())? {
-            Claimed::Done { claim, .. } => claim,
-            Claimed::Held { by } => return Err(held(id, &by)),
-        };
+        let claim = self.claimed(id)?;
         self.forget_wish(id);
+        self.go_on_from(id, claim, changes, signal).await
+    }
+
+    /// Takes a thread that nobody runs.
+    pub(super) fn claimed(&self, id: &ThreadId) -> Result<Claim> {
+        match self.store.claim(id, &self.owner, self.taking(), self.setup.clock.now_ms())? {
+            Claimed::Done { claim, .. } => Ok(claim),
+            Claimed::Held { by } => Err(held(id, &by)),
+        }
+    }
+
+    /// Whom threads are taken from: those who are gone, or have been silent for too long.
+    pub(super) fn taking(&self) -> Taking {
+        let stale_ms = self.orphans.stale_threshold_minutes.saturating_mul(60_000);
+        Taking::Silent { since_ms: self.setup.clock.now_ms().saturating_sub(stale_ms) }
+    }
+
+    /// Lets a thread that is claimed here go on.
+    pub(super) async fn go_on_from(
+        self: &Arc<Self>,
+        id: &ThreadId,
+        claim: Claim,
+        changes: &Changes,
+        signal: Signal,
+    ) -> Result<Started> {
         match self.taken_over(id, claim, changes, signal).await {
-            Ok(started) => Ok(started),
+            Ok(started) => {
+                self.asking().remove(id);
+                Ok(started)
+            }
             Err(error) => {
                 // Nothing was begun: let others try.
                 let _ = self.store.release_claim(id, claim);
@@ -90,19 +115,55 @@ impl Inner {
         let state = &standing.state;
         let spend = standing.unsettled.iter().fold(Nanos(0), |sum, settled| sum.plus(settled.spend));
         let first = match state.status() {
-            Status::Suspended => Event::Resumed {
-                limits: {
-                    let limits = changed(&state.limits, &changes.limits)?;
-                    changes.within.map_or(limits, |bounds| limits.capped_by(&bounds))
-                },
-                message: changes.message.clone(),
-                by: changes.by.clone(),
-            },
+            Status::Suspended => {
+                let (answers, allowed) = self.heard(id, state, changes)?;
+                let limits = changed(&allowed, &changes.limits)?;
+                let said = answers.last().map(|verdict| verdict.by.clone()).unwrap_or_default();
+                Event::Resumed {
+                    limits: changes.within.map_or(limits, |bounds| limits.capped_by(&bounds)),
+                    message: changes.message.clone(),
+                    by: if changes.by.is_empty() { said } else { changes.by.clone() },
+                    answers,
+                }
+            }
             _ => Event::Interrupted { spend, repeatable: self.repeatable(state)? },
         };
         let chosen = self.chosen_again(&state.spec)?;
         let provider = self.provider(&chosen, &state.spec)?;
         Ok(self.run(standing, claim, provider, signal, first, Vec::new()))
+    }
+
+    /// What people said to what a suspended thread asks, as far as the store vouches for it, and the limits they allowed.
+    fn heard(&self, id: &ThreadId, state: &State, changes: &Changes) -> Result<(Vec<Verdict>, Limits)> {
+        let mut limits = state.limits;
+        let mut answers = Vec::new();
+        for question in state.questions() {
+            let asked = self.store.approval(&question.id)?.filter(|asked| asked.question.thread == *id);
+            let answer = match (asked.and_then(|asked| asked.answer), question.kind) {
+                (Some(answer), _) => answer,
+                // Whoever lets it go on with more, or without, has answered.
+                (None, Kind::Limit) => {
+                    let answer = Answer {
+                        approved: true,
+                        message: None,
+                        changes: Value::Object(changes.limits.clone()),
+                        at_ms: self.setup.clock.now_ms(),
+                        by: changes.by.clone(),
+                    };
+                    // A question that was tampered with is not answered; nothing depends on it.
+                    let _ = self.store.answer(&question.id, &answer);
+                    Answer { changes: Value::Null, ..answer }
+                }
+                (None, Kind::Tool | Kind::Approval) => return Err(waits_for_person(id, &question.what)),
+            };
+            if let (true, Value::Object(allowed)) = (answer.approved, &answer.changes) {
+                limits = changed(&limits, allowed)?;
+            }
+            let question = question.id.clone();
+            let (approved, message, by) = (answer.approved, answer.message, answer.by);
+            answers.push(Verdict { question, approved, message, by });
+        }
+        Ok((answers, limits))
     }
 
     /// What a thread is, and everything that happened to it.
@@ -114,7 +175,7 @@ impl Inner {
     }
 
     /// What a thread is, and what happened to it.
-    fn recorded(&self, id: &ThreadId) -> Result<(Arc<Spec>, Vec<Record>)> {
+    pub(super) fn recorded(&self, id: &ThreadId) -> Result<(Arc<Spec>, Vec<Record>)> {
         let mut records = self.store.journal(id)?;
         if records.is_empty() {
             return Err(damaged(id, "its journal is empty"));
@@ -138,7 +199,8 @@ impl Inner {
         let (state, projection) = driver::replay_with_transcript(spec, &records, &self.setup.folder)
             .map_err(|error| damaged(id, &format!("its journal cannot be read: {error}")))?;
         let shared = &state.spec.shared;
-        let unsettled = self.unknown_calls(id, &shared.directive, &shared.model)?;
+        let mut unsettled = self.unknown_calls(id, &shared.directive, &shared.model)?;
+        unsettled.iter_mut().for_each(|settle| settle.attribution = state.spec.attribution());
         Ok(Standing { state, projection, unsettled })
     }
 
@@ -190,6 +252,15 @@ impl Inner {
 
 fn damaged(id: &ThreadId, message: &str) -> Error {
     Error::new(Code::StoreDamaged, format!("{id}: {message}"))
+}
+
+/// Only a person lets it go on.
+fn waits_for_person(id: &ThreadId, what: &str) -> Error {
+    let what = rye_item::text::one_line(what);
+    Error::new(Code::PermissionDenied, format!("{id} waits for a person: {what}"))
+        .detail("thread_id", id.as_str())
+        .hint(format!("allow it: rye thread approve {id}"))
+        .hint(format!("refuse it: rye thread deny {id}"))
 }
 
 /// Another process has it.

@@ -15,7 +15,7 @@ use crate::machine::{Event, State};
 use crate::models::Chosen;
 use crate::prepare::{Order, Prepared};
 use crate::spec::{Own, Shared, Spec};
-use crate::store::{Caps, Claim, Created, NewThread, Record};
+use crate::store::{Caps, Claim, Created, NewThread, Owner, Record, StoreError};
 
 /// The first record of every journal: what the thread is. It is no event of the machine.
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,6 +39,11 @@ impl Kinds {
         let all = self.all();
         let found = all.iter().find(|(_, known)| Arc::ptr_eq(known, shared));
         found.and_then(|(digest, _)| digest.parse().ok())
+    }
+
+    /// Forgets one; whether it was known.
+    fn forget(&self, digest: &Digest) -> bool {
+        self.all().remove(&digest.to_string()).is_some()
     }
 
     fn keep(&self, digest: Digest, shared: &Arc<Shared>) {
@@ -107,14 +112,16 @@ impl Inner {
         signal: Signal,
     ) -> Result<Started> {
         let Prepared { spec, notices, .. } = prepared;
-        let claim = self.register(&spec).await?;
+        let claim = self.register(&spec, Some(self.owner.clone())).await?;
+        self.forget_old(&spec.shared.config.ledger);
         let projection = Projection::begin(&self.setup.folder, &spec.own.thread_id)?;
         let standing = Standing { state: State::new(Arc::clone(&spec)), projection, unsettled: Vec::new() };
         Ok(self.run(standing, claim, provider, signal, Event::Started, notices))
     }
 
     /// The thread exists from here on; caps on children are counted in the same transaction.
-    async fn register(&self, spec: &Arc<Spec>) -> Result<Claim> {
+    /// A thread without an owner goes on by itself: somebody takes it up.
+    pub(super) async fn register(&self, spec: &Arc<Spec>, owner: Option<Owner>) -> Result<Claim> {
         let shared = self.keep(&spec.shared).await?;
         let birth = Birth { own: spec.own.clone(), shared: shared.to_string() };
         let body = serde_json::to_vec(&birth).map_err(|error| Error::new(Code::Io, error.to_string()))?;
@@ -140,12 +147,20 @@ impl Inner {
                 concurrent_children: Some(concurrency.max_concurrent_children),
                 total_threads: Some(concurrency.max_total_threads),
             },
-            owner: Some(self.owner.clone()),
+            is_detached: owner.is_none(),
+            owner: owner.clone(),
             blobs: vec![shared],
             records: vec![Record { at_ms, sequence: 1, body }],
             at_ms,
         };
-        match self.store.create(new).await? {
+        let created = match self.store.create(new).await {
+            // It was forgotten with the last thread that used it: it is kept anew.
+            Err(StoreError::NoBlob(_)) if self.kinds.forget(&shared) => {
+                return Box::pin(self.register(spec, owner)).await;
+            }
+            created => created?,
+        };
+        match created {
             Created::Done { claim, .. } => Ok(claim),
             Created::Refused { cap, most, count } => {
                 Err(Error::new(Code::SpawnRefused, format!("no further thread: {} is {most}, and there are {count}", cap.as_str()))
@@ -220,7 +235,7 @@ impl Inner {
         };
         let sender = self.enter(&spec.own.thread_id, limits, &signal, claim);
         let finished = sender.subscribe();
-        let thread = Thread::new(self.doors(), standing, claim, provider, signal);
+        let thread = Thread::new(self.doors(&spec.own.thread_id), standing, claim, provider, signal);
         let inner = Arc::clone(self);
         let own = Arc::clone(&spec);
         let task = tokio::spawn(async move {
@@ -238,7 +253,7 @@ impl Inner {
                     broken(&own, &error)
                 }
             };
-            inner.left(&own, &finished);
+            inner.left(&own, &finished).await;
             sender.send_replace(Some(Arc::new(finished)));
         });
         if let Some(live) = self.live().get_mut(&spec.own.thread_id) {

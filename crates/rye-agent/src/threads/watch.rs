@@ -1,15 +1,19 @@
-//! Asking threads of other processes to end, and hearing of such wishes here: the `.cancel` file in a thread's folder.
-//! And the heartbeat that says which threads this process still runs.
+//! Hearing of wishes that other processes have: that a thread ends, or what a person answered. And the heartbeat that says
+//! which threads this process still runs.
+//!
+//! `rye` leaves a wish in one folder for all threads, which is empty nearly always: one look finds everything. Anybody else
+//! puts a `.cancel` file into the thread's own folder; those are looked at in turns, so many at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lillux::file::{self, Mode};
-use rye_engine::Result;
+use rye_engine::{Code, Result};
 use serde_json::{Value, json};
 
-use super::resume::held;
+use super::resume::{Changes, held};
 use super::{Inner, Threads};
+use crate::driver::Signal;
 use crate::status::Status;
 use crate::store::{Claim, Claimed, Commit, StatusChange, Taking, ThreadRow};
 use crate::thread_id::ThreadId;
@@ -20,6 +24,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How many looks lie between two heartbeats.
 const BEAT_EVERY: u32 = 25;
 
+/// How many folders of threads are looked into at one look.
+const MOST_FOLDERS: usize = 256;
+
+/// The folder of wishes.
+const WISHES: &str = ".wishes";
+
 /// The names such a file has had.
 const SENTINELS: [&str; 3] = [".cancel", ".cancel_requested", "cancel.requested"];
 
@@ -29,30 +39,18 @@ impl Threads {
         let inner = Arc::downgrade(&self.inner);
         let task = tokio::spawn(async move {
             let mut looks = 0_u32;
+            let mut turn = 0_usize;
+            let mut version = None;
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(inner) = inner.upgrade() else { return };
                 looks = looks.wrapping_add(1);
-                let is_beat = looks.is_multiple_of(BEAT_EVERY);
-                let held: Vec<(ThreadId, Claim)> =
-                    inner.live().iter().map(|(id, live)| (id.clone(), live.claim)).collect();
-                let ids: Vec<ThreadId> = held.iter().map(|(id, _)| id.clone()).collect();
-                if is_beat && !held.is_empty() {
-                    // One that another process took over by force is not this one's to run any more.
-                    let lost =
-                        inner.store.heartbeat(held, inner.setup.clock.now_ms()).await.unwrap_or_default();
-                    for (id, claim) in lost {
-                        inner.drop_thread(&id, claim);
-                    }
+                if looks.is_multiple_of(BEAT_EVERY) {
+                    inner.beat().await;
                 }
-                let look = move || {
-                    for id in ids {
-                        if let Some(reason) = inner.wish(&id) {
-                            inner.cancel_here(&id, &reason);
-                        }
-                    }
-                };
-                let _ = tokio::task::spawn_blocking(look).await;
+                let looking = Arc::clone(&inner);
+                turn = tokio::task::spawn_blocking(move || looking.look(turn)).await.unwrap_or_default();
+                inner.take_up_answered(&mut version).await;
             }
         });
         Watching(task.abort_handle())
@@ -70,33 +68,95 @@ impl Drop for Watching {
 }
 
 impl Inner {
+    /// Says that the threads of this process are alive.
+    async fn beat(&self) {
+        let held: Vec<(ThreadId, Claim)> =
+            self.live().iter().map(|(id, live)| (id.clone(), live.claim)).collect();
+        if held.is_empty() {
+            return;
+        }
+        // One that another process took over by force is not this one's to run any more.
+        let lost = self.store.heartbeat(held, self.setup.clock.now_ms()).await.unwrap_or_default();
+        for (id, claim) in lost {
+            self.drop_thread(&id, claim);
+        }
+    }
+
+    /// Looks for wishes: all that `rye` left, and the folders of the threads whose turn it is. Gives the next turn.
+    fn look(&self, turn: usize) -> usize {
+        for (id, reason) in self.wishes() {
+            if self.cancel_here(&id, &reason) {
+                // It is heard; left to lie, it would end the thread again when that is resumed.
+                let _ = file::remove(&self.wishes_folder().join(id.as_str()));
+            }
+        }
+        let mut ids: Vec<ThreadId> = self.live().keys().cloned().collect();
+        ids.sort_unstable();
+        let from = if turn < ids.len() { turn } else { 0 };
+        let next = from + MOST_FOLDERS.min(ids.len() - from);
+        for id in &ids[from..next] {
+            if let Some(reason) = self.wish(id) {
+                self.cancel_here(id, &reason);
+            }
+        }
+        next
+    }
+
+    fn wishes_folder(&self) -> std::path::PathBuf {
+        self.setup.folder.join(WISHES)
+    }
+
+    /// What other processes of `rye` wish.
+    fn wishes(&self) -> Vec<(ThreadId, String)> {
+        let Ok(entries) = std::fs::read_dir(self.wishes_folder()) else { return Vec::new() };
+        let wish = |entry: std::fs::DirEntry| {
+            let id = ThreadId::parse(entry.file_name().to_str()?).ok()?;
+            Some((id, reason_in(&entry.path())?))
+        };
+        entries.flatten().filter_map(wish).collect()
+    }
+
     /// Whether somebody left a wish for this thread to end.
     fn wish(&self, id: &ThreadId) -> Option<String> {
         let folder = self.setup.folder.join(id.as_str());
-        SENTINELS.iter().find_map(|name| {
-            let (bytes, _) = file::read_bounded(&folder.join(name), 4096).ok()?;
-            let reason = String::from_utf8_lossy(&bytes).trim().to_owned();
-            Some(if reason.is_empty() { "cancelled".to_owned() } else { rye_item::text::one_line(&reason) })
-        })
+        SENTINELS.iter().find_map(|name| reason_in(&folder.join(name)))
     }
 
-    /// Asks a thread to end: at once if it runs here, else by a file its process looks for; one that nobody runs is
-    /// settled here.
-    pub(super) fn request_cancel(&self, id: &ThreadId, reason: &str) {
-        if self.cancel_here(id, reason) {
-            return;
-        }
-        let folder = self.setup.folder.join(id.as_str());
-        if folder.is_dir() {
-            let _ = file::write_atomic(&folder.join(SENTINELS[0]), reason.as_bytes(), Mode::Kept);
-        }
+    /// Leaves a wish for whoever runs a thread; whether it is left.
+    pub(super) fn leave_wish(&self, id: &ThreadId, reason: &str) -> bool {
+        let folder = self.wishes_folder();
+        file::create_folders(&folder, true).is_ok()
+            && file::write_atomic(&folder.join(id.as_str()), reason.as_bytes(), Mode::Kept).is_ok()
     }
 
-    /// Takes a wish back that was left for a thread which now goes on.
+    /// Takes a wish back that was left for a thread which now goes on, or has ended.
     pub(super) fn forget_wish(&self, id: &ThreadId) {
         let folder = self.setup.folder.join(id.as_str());
-        for name in SENTINELS {
-            let _ = file::remove(&folder.join(name));
+        let own = SENTINELS.iter().map(|name| folder.join(name));
+        for path in own.chain([self.wishes_folder().join(id.as_str())]) {
+            let _ = file::remove(&path);
+        }
+    }
+
+    /// Goes on with threads that stopped here to ask a person, and were answered.
+    async fn take_up_answered(self: &Arc<Self>, seen: &mut Option<i64>) {
+        if self.asking().is_empty() {
+            return;
+        }
+        let version = self.store.data_version().ok();
+        if version.is_some() && *seen == version {
+            return;
+        }
+        *seen = version;
+        for id in self.store.answered().unwrap_or_default() {
+            if self.asking().remove(&id) {
+                let resumed = self.resume(&id, &Changes::default(), Signal::default()).await;
+                // Whoever has it may give it back; an answer that is none is not asked for again.
+                if resumed.is_err_and(|error| error.code == Code::ThreadHeld) {
+                    self.asking().insert(id);
+                    *seen = None;
+                }
+            }
         }
     }
 
@@ -121,7 +181,6 @@ impl Inner {
         }
         let status =
             StatusChange { to: Status::Killed, reason: None, result: None, error: Some("killed".to_owned()) };
-        // Whoever ran it finds out at its next record, which is refused.
         let now = self.setup.clock.now_ms();
         let claim = match self.store.claim(&row.id, &self.owner, Taking::Forced, now)? {
             Claimed::Done { claim, .. } => claim,
@@ -131,14 +190,23 @@ impl Inner {
         let commit = Commit { settle, status: Some(status), ..Commit::new(row.id.clone(), claim, now) };
         self.store.commit(commit).await?;
         let _ = self.store.release_claim(&row.id, claim);
+        let is_elsewhere =
+            here.is_none() && row.owner.as_ref().is_some_and(|owner| !owner.is_gone(&self.owner));
         if let Some((claim, _)) = here {
             self.drop_thread(&row.id, claim);
         }
-        for child in self.store.children(&row.id)? {
-            if !child.status.is_terminal() {
-                self.request_cancel(&child.id, "its parent was killed");
-            }
+        if is_elsewhere {
+            // Its records are refused from now on; this is so that what it began ends at once.
+            self.leave_wish(&row.id, "killed");
         }
+        self.parent_ended(&row.id, Status::Killed, self.child_policy(&row.id)).await;
         Ok(json!({"success": true, "killed": row.id, "pid": std::process::id()}))
     }
+}
+
+/// The wish in a file, if there is one.
+fn reason_in(path: &std::path::Path) -> Option<String> {
+    let (bytes, _) = file::read_bounded(path, 4096).ok()?;
+    let reason = String::from_utf8_lossy(&bytes).trim().to_owned();
+    Some(if reason.is_empty() { "cancelled".to_owned() } else { rye_item::text::one_line(&reason) })
 }

@@ -72,6 +72,12 @@ impl Signer {
         Self { key, fingerprint }
     }
 
+    /// The key that verifies them.
+    #[must_use]
+    pub fn public(&self) -> lillux::PublicKey {
+        self.key.public()
+    }
+
     /// Whose signatures they are.
     #[must_use]
     pub fn fingerprint(&self) -> &Fingerprint {

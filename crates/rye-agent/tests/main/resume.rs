@@ -83,8 +83,9 @@ async fn a_thread_at_its_limit_goes_on_in_another_process_when_it_may_use_more()
         assert_eq!(finished.cost.spend, Nanos(49_100 * 1000 + 20 * 2000));
         assert_eq!(threads.store().ledger(&id).expect("a row").actual_spend, finished.cost.spend);
         let story = space.story();
-        let end: Vec<&str> = story.iter().rev().take(4).rev().map(String::as_str).collect();
-        assert_eq!(end, ["thread_suspended", "thread_resumed", "cognition_out", "thread_completed"]);
+        let end: Vec<&str> = story.iter().rev().take(5).rev().map(String::as_str).collect();
+        let goes_on = ["human_approval_response", "thread_resumed", "cognition_out", "thread_completed"];
+        assert_eq!((end[0], &end[1..]), ("thread_suspended", &goes_on[..]));
         is_valid(&space, &threads, &id);
         let again =
             threads.resume(&id, &more(&json!({})), Signal::default()).await.expect_err("it has ended");
@@ -123,7 +124,7 @@ async fn rights_are_those_of_the_start_whatever_files_say_by_then() {
 
 /// Changes the database as somebody without the user's secret would.
 #[expect(clippy::disallowed_methods, reason = "a stranger asks nobody for the door")]
-fn forge(space: &Space, sql: &str) {
+pub fn forge(space: &Space, sql: &str) {
     let path = space.world.project().join(".ai/threads/registry.db");
     Connection::open(path).expect("a database").execute_batch(sql).expect("a change");
 }
@@ -182,7 +183,7 @@ async fn an_approval_that_nobody_with_the_secret_gave_does_not_exist() {
     threads.store().ask(question("real")).await.expect("asked");
     forge(
         &space,
-        "INSERT INTO approvals SELECT 'forged', thread, kind, what, why, at_ms, detail, mac, answer, answer_mac FROM approvals;
+        "INSERT INTO approvals SELECT 'forged', thread, kind, what, why, at_ms, detail, mac, answer, answer_mac FROM approvals WHERE id = 'real';
          UPDATE approvals SET answer = '{\"approved\":true,\"message\":null,\"changes\":null,\"at_ms\":1,\"by\":\"me\"}', answer_mac = zeroblob(32) WHERE id = 'real'",
     );
     let store = space.threads();

@@ -100,6 +100,14 @@ impl Space {
         self.item(ItemType::Config, &format!("agent/{name}"), "yaml", &format!("{head}{text}"));
     }
 
+    /// Writes a file of the user's own configuration and signs it.
+    pub fn user_config(&self, name: &str, text: &str) {
+        let head = format!("version: \"1.0.0\"\ncategory: agent\nname: {name}\n");
+        self.world.write(&format!("home/.ai/config/agent/{name}.yaml"), format!("{head}{text}"));
+        let item = ItemRef::new(ItemType::Config, ItemId::new(format!("agent/{name}")).expect("an id"));
+        sign::sign_item(&self.engine(), &item, Some(rye_item::space::Tier::User)).expect("signed");
+    }
+
     /// The failures of the shipped configuration, each tried again at once.
     pub fn retries_at_once(&self) {
         let shipped = include_str!("../../../../bundles/standard/.ai/config/agent/error_classification.yaml");
@@ -141,14 +149,21 @@ impl Space {
     }
 
     pub fn threads(&self) -> Threads {
+        self.threads_with(|_| {})
+    }
+
+    /// Threads whose surroundings `change` has changed.
+    pub fn threads_with(&self, change: impl FnOnce(&mut Setup)) -> Threads {
         let engine = self.engine();
-        let setup = Setup {
+        let mut setup = Setup {
             engine: Arc::new(move || Ok(Arc::clone(&engine))),
             environment: self.environment.clone(),
             listener: Some(Arc::clone(&self.heard) as Arc<dyn Listener>),
             clock: Arc::new(Ticks::default()),
             folder: self.world.project().join(".ai/threads"),
+            background: None,
         };
+        change(&mut setup);
         Threads::open(setup).expect("threads")
     }
 

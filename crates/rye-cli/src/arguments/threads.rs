@@ -1,6 +1,6 @@
 //! What people type to run directives and to look after threads.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 
 use crate::completion;
@@ -8,7 +8,7 @@ use crate::completion;
 /// `rye run`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "rye run examples/greet name=Ada              without a key: the directive's own actions, in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                what it would be asked, may do and may cost\nrye run team/nightly --async                 goes on when this command has ended\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to go on is shown), 7 cancelled."
+    after_help = "rye run examples/greet name=Ada              without a key: the directive's own actions, in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                what it would be asked, may do and may cost\nrye run team/nightly --async                 goes on in the background when this command has ended\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to go on is shown), 7 cancelled."
 )]
 pub struct RunArguments {
     /// The directive, such as team/review
@@ -35,15 +35,12 @@ pub struct RunArguments {
     /// Something to tell the model when it goes on
     #[arg(long, value_name = "TEXT", requires = "continues")]
     pub message: Option<String>,
-    /// Do not wait for it
+    /// Do not wait for it: it goes on in the background
     #[arg(long = "async", conflicts_with = "dry_run")]
     pub is_async: bool,
     /// Show what would run; costs nothing, makes no thread
     #[arg(long)]
     pub dry_run: bool,
-    /// Be the process that an asynchronous thread runs in.
-    #[arg(long, hide = true, conflicts_with_all = ["is_async", "dry_run"], value_name = "FILE")]
-    pub detached: Option<std::path::PathBuf>,
 }
 
 /// `rye thread`
@@ -65,6 +62,16 @@ pub enum ThreadCommand {
         /// The thread, or the beginning of its name
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: String,
+    },
+    /// Tell what a thread and all below it have cost
+    #[command(after_help = "rye thread cost 0a1b --by child")]
+    Cost {
+        /// The thread, or the beginning of its name
+        #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
+        id: String,
+        /// What the sums are told by
+        #[arg(long, value_enum, default_value_t = CostBy::Item)]
+        by: CostBy,
     },
     /// Follow a thread until it ends, from any terminal
     Tail {
@@ -128,17 +135,41 @@ pub enum ThreadCommand {
     Resume(ResumeArguments),
     /// Allow what a thread asks for, and let it go on
     Approve(AnswerArguments),
-    /// Refuse what a thread asks for, and let it go on
-    Deny(AnswerArguments),
-    /// Forget threads that ended long ago
-    Prune {
-        /// How long ago, at least [default: archive_after_days of budget_ledger_schema.yaml]
-        #[arg(long, value_name = "DAYS")]
-        older_than: Option<u64>,
-        /// Do not ask
-        #[arg(short, long)]
-        yes: bool,
+    /// Refuse what a thread asks for: it is told, or ends if it wanted that
+    Deny {
+        /// What is refused
+        #[command(flatten)]
+        answer: AnswerArguments,
+        /// End the thread
+        #[arg(long)]
+        end: bool,
     },
+    /// List what threads ask people, from any depth
+    Approvals {
+        /// Only this thread and what is below it
+        #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
+        id: Option<String>,
+    },
+    /// Forget trees of threads that have ended: by age, by number, by room
+    #[command(
+        after_help = "Without --older-than, --keep and --max-megabytes the settings `cleanup` of budget_ledger_schema.yaml say what goes.\nWhat is at work, suspended or asks a person stays, and so does all that belongs to its tree."
+    )]
+    Prune(PruneArguments),
+}
+
+/// What the sums of a cost report are told by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CostBy {
+    /// The directive that was run
+    Item,
+    /// The tool that started the thread
+    Tool,
+    /// The hook that started the thread
+    Hook,
+    /// The model
+    Model,
+    /// The thread itself, and each of its children with all below
+    Child,
 }
 
 /// `rye thread list`
@@ -156,6 +187,29 @@ pub struct ListArguments {
     /// At most so many [default: 20]
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+}
+
+/// `rye thread prune`
+#[derive(Debug, Args)]
+pub struct PruneArguments {
+    /// Trees that ended at least so many days ago
+    #[arg(long, value_name = "DAYS")]
+    pub older_than: Option<u64>,
+    /// All but the newest so many trees
+    #[arg(long, value_name = "N")]
+    pub keep: Option<u64>,
+    /// The oldest trees, until all threads take no more room than this
+    #[arg(long, value_name = "MB")]
+    pub max_megabytes: Option<u64>,
+    /// Remove transcripts instead of moving them to archive/
+    #[arg(long)]
+    pub delete: bool,
+    /// Show what would go
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// `rye thread wait`
@@ -198,7 +252,7 @@ pub struct AnswerArguments {
     /// Something to tell the model
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
-    /// A limit to set or to raise with the answer
+    /// A limit to set or to raise with the answer [default: what the thread asks for]
     #[arg(long = "limit", value_name = "NAME=VALUE", add = ArgValueCompleter::new(completion::limits))]
     pub limits: Vec<String>,
 }

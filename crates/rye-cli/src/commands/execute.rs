@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{Context, Failure, Outcome};
 use crate::arguments::ExecuteArguments;
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint};
+use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, Output, paint};
 use crate::settings;
 
 /// The largest parameters that are read from a file or a pipe.
@@ -23,12 +23,13 @@ pub fn execute(context: &Context, arguments: &ExecuteArguments) -> Outcome {
     let tell = move |line: &str| output.note(paint(DIM, rye_item::text::one_line(line)));
     let request = Request { progress: Some(Progress::new(tell)), ..request(arguments)? };
     settings::cancel_on_signals(&request.cancel);
-    let answer = execute::execute(&context.engine, &request).map_err(|error| failure(context, error))?;
-    if context.output.is_json {
-        context.output.json(&answer.to_value())?;
+    let output = &context.output;
+    let answer = execute::execute(&context.engine, &request).map_err(|error| failure(output, error))?;
+    if output.is_json {
+        output.json(&answer.to_value())?;
         return Ok(());
     }
-    draw(context, &answer)
+    draw(output, &answer)
 }
 
 fn request(arguments: &ExecuteArguments) -> Result<Request, Error> {
@@ -48,11 +49,12 @@ fn request(arguments: &ExecuteArguments) -> Result<Request, Error> {
         progress: None,
         caller: Caller::Person,
         thread: None,
+        door: None,
     })
 }
 
 /// `tool ID …`, `tool:ID …` or just `ID …`, which is a tool.
-fn item_and_rest(words: &[String]) -> Result<(ItemRef, &[String]), Error> {
+pub(super) fn item_and_rest(words: &[String]) -> Result<(ItemRef, &[String]), Error> {
     let parse = rye_engine::verbs::sign::parse_item;
     match words {
         [kind, id, rest @ ..] if kind.parse::<ItemType>().is_ok() && !id.contains('=') => {
@@ -108,22 +110,22 @@ pub(super) fn parameters(given: &str) -> Result<Map<String, Value>, Error> {
 }
 
 /// A failure, with what the tool printed shown to a person.
-fn failure(context: &Context, error: Error) -> Failure {
-    if !context.output.is_json {
-        show_beside(context, &error.details);
+pub(super) fn failure(output: &Output, error: Error) -> Failure {
+    if !output.is_json {
+        show_beside(output, &error.details);
         // A failing tool may have said a lot before it failed.
         if let Some(data) = error.details.get("data").filter(|data| !data.is_null())
             && let Ok(pretty) = serde_json::to_string_pretty(data)
         {
-            context.output.note(rye_item::text::without_controls(&pretty));
+            output.note(rye_item::text::without_controls(&pretty));
         }
     }
     error.into()
 }
 
-fn draw(context: &Context, answer: &Answer) -> Outcome {
-    let output = &context.output;
-    show_beside(context, &answer.facts);
+/// The result of a run, for people.
+pub(super) fn draw(output: &Output, answer: &Answer) -> Outcome {
+    show_beside(output, &answer.facts);
     if let Some(message) = answer.facts.get("message").and_then(Value::as_str) {
         output.note(paint(GOOD, message));
         return Ok(());
@@ -143,10 +145,9 @@ fn draw(context: &Context, answer: &Answer) -> Outcome {
 }
 
 /// What stands beside a result, on stderr: the trace, warnings, and what the tool printed.
-fn show_beside(context: &Context, facts: &Map<String, Value>) {
-    let output = &context.output;
+fn show_beside(output: &Output, facts: &Map<String, Value>) {
     for row in facts.get("trace").and_then(Value::as_array).into_iter().flatten() {
-        show_step(context, row);
+        show_step(output, row);
     }
     for warning in facts.get("warnings").and_then(Value::as_array).into_iter().flatten() {
         output.warn(rye_item::text::one_line(warning.as_str().unwrap_or_default()));
@@ -166,7 +167,7 @@ fn show_beside(context: &Context, facts: &Map<String, Value>) {
     }
 }
 
-fn show_step(context: &Context, row: &Value) {
+fn show_step(output: &Output, row: &Value) {
     let step = row.get("step").and_then(Value::as_str).unwrap_or_default();
     let facts: Vec<String> = row
         .as_object()
@@ -179,5 +180,5 @@ fn show_step(context: &Context, row: &Value) {
             other => format!("{} {}", paint(DIM, key), rye_item::text::one_line(&other.to_string())),
         })
         .collect();
-    context.output.note(format_args!("{} {}", paint(NAME, format_args!("{step:<11}")), facts.join("  ")));
+    output.note(format_args!("{} {}", paint(NAME, format_args!("{step:<11}")), facts.join("  ")));
 }

@@ -42,7 +42,7 @@ pub fn search(context: &Context, arguments: &SearchArguments) -> Outcome {
 }
 
 /// Several arguments are one query; an argument with blanks was quoted in the shell and is a phrase.
-fn join_words(words: &[String]) -> String {
+pub(super) fn join_words(words: &[String]) -> String {
     match words {
         [one] => one.clone(),
         many => {

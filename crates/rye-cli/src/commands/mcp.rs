@@ -1,14 +1,16 @@
 //! `mcp`: serve agents, and tell their clients of it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lillux::file::{self, Mode, TemporaryFolders};
+use rye_agent::door::client::Visitor;
 use rye_engine::{Error, Host};
 use rye_server::install::{self, Client};
 use rye_server::{HttpOptions, Setup, Stop};
 use serde_json::json;
 
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, background};
 use crate::arguments::{McpArguments, McpCommand};
 use crate::global::Global;
 use crate::output::{DIM, GOOD, NAME, Output, STRONG, paint, shown_path};
@@ -30,6 +32,8 @@ pub fn run(global: &Global, arguments: &McpArguments) -> Outcome {
         },
         clock: settings::system_clock,
         version: env!("CARGO_PKG_VERSION"),
+        door: None,
+        background: background::process(&settings),
     };
     let stop = Stop::new();
     settings::on_end_signals({
@@ -59,6 +63,20 @@ pub fn run(global: &Global, arguments: &McpArguments) -> Outcome {
             told
         }
     }
+}
+
+/// `rye mcp` inside a tool: every call goes through the door.
+pub fn through(global: &Global, visitor: Visitor) -> Outcome {
+    let settings = Settings::read(global)?;
+    let setup = Setup {
+        roots: settings.roots.clone(),
+        host: settings.host(),
+        clock: settings::system_clock,
+        version: env!("CARGO_PKG_VERSION"),
+        door: Some(Arc::new(visitor)),
+        background: None,
+    };
+    rye_server::serve_stdio(setup, &Stop::new()).map_err(Failure::from)
 }
 
 /// Where the server is and how to use it; never the token itself.

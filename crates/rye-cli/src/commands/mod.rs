@@ -1,8 +1,10 @@
 //! One function per command: arguments in, one call of a verb, a picture out.
 
+mod background;
 mod bundles;
 mod dry_run;
 mod execute;
+mod inside;
 mod install;
 mod items;
 mod keys;
@@ -27,7 +29,7 @@ use crate::arguments::{Arguments, Command, ConfigCommand, ItemArguments};
 use crate::explain;
 use crate::global::Global;
 use crate::output::Output;
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 
 pub use threads::Shelf;
 
@@ -161,6 +163,9 @@ fn item_of(arguments: &ItemArguments) -> Result<ItemRef, Error> {
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Outcome {
     let global = &arguments.global;
+    if let Some(inside) = settings::inside() {
+        return inside::run(arguments, &inside);
+    }
     match &arguments.command {
         Command::Init => setup::init(global),
         Command::Explain { code } => explain_code(global, code),
@@ -185,6 +190,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Command::Install(arguments) => install::install(&Context::open(global)?, arguments),
         Command::Uninstall(arguments) => install::uninstall(&Context::open(global)?, arguments),
         Command::Mcp(arguments) => mcp::run(global, arguments),
+        Command::Background { keys } => background::run(keys),
         Command::Doctor => setup::doctor(&Context::open(global)?),
     }
 }

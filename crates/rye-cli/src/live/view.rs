@@ -202,6 +202,12 @@ impl View {
                     lines.push(line);
                 }
             }
+            // What the model itself was refused is told with its call.
+            "permission_denied" if of("asker") == "tool" && (is_root || self.manner.shows_inner_calls) => {
+                let depth = self.threads.get(&thread).map_or(0, |seen| seen.depth) + 1;
+                let why = short(of("error"), 2 * LONGEST);
+                lines.push(format!("{}{} its tool: {why}", "  ".repeat(depth), paint(BAD, "✗")));
+            }
             "child_thread_started" => {
                 let depth = self.threads.get(&thread).map_or(0, |seen| seen.depth) + 1;
                 self.know(of("child_thread_id"), of("child_directive"), depth);
@@ -231,6 +237,16 @@ impl View {
                     number("of"),
                     duration(number("delay_ms")),
                     short(of("error"), LONGEST)
+                ));
+            }
+            "human_approval_requested" => {
+                let depth = self.threads.get(&thread).map_or(0, |seen| seen.depth);
+                lines.push(format!(
+                    "{}{} {} {}",
+                    "  ".repeat(depth),
+                    paint(CAUTION, "?"),
+                    short(of("prompt"), 2 * LONGEST),
+                    paint(DIM, format_args!("· rye thread approve {thread}"))
                 ));
             }
             "hook_failed" => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate of the workspace may depend on which others, tests aside.
-const EDGES: [(&str, &[&str]); 14] = [
+const EDGES: [(&str, &[&str]); 15] = [
     ("lillux", &[]),
     ("rye-item", &[]),
     ("rye-trust", &["lillux", "rye-item"]),
@@ -21,8 +21,21 @@ const EDGES: [(&str, &[&str]); 14] = [
         &["lillux", "rye-bundle", "rye-exec", "rye-item", "rye-mcp", "rye-space", "rye-tools", "rye-trust"],
     ),
     ("rye-agent", &["lillux", "rye-engine", "rye-exec", "rye-item", "rye-model", "rye-space", "rye-trust"]),
-    ("rye-server", &["lillux", "rye-agent", "rye-engine", "rye-item", "rye-space"]),
-    ("rye-cli", &["lillux", "rye-agent", "rye-engine", "rye-item", "rye-model", "rye-server", "rye-space"]),
+    ("rye-background", &["lillux", "rye-agent", "rye-engine", "rye-item", "rye-space"]),
+    ("rye-server", &["lillux", "rye-agent", "rye-background", "rye-engine", "rye-item", "rye-space"]),
+    (
+        "rye-cli",
+        &[
+            "lillux",
+            "rye-agent",
+            "rye-background",
+            "rye-engine",
+            "rye-item",
+            "rye-model",
+            "rye-server",
+            "rye-space",
+        ],
+    ),
     ("rye-test", &["lillux"]),
 ];
 

@@ -17,7 +17,7 @@ fn init_makes_a_key_and_three_examples_that_verify_full() {
     let made = user.data(["init"]);
     assert_eq!(made["key_created"], true);
     assert_eq!(made["approved"], true);
-    assert_eq!(made["created"].as_array().map(Vec::len), Some(5), "{made}");
+    assert_eq!(made["created"].as_array().map(Vec::len), Some(6), "{made}");
 
     let verified = user.data(["verify"]);
     assert_eq!(verified["full"], verified["checked"]);
@@ -47,6 +47,25 @@ fn init_keeps_line_endings_out_of_gits_hands() {
     let user = User::ready();
     let attributes = String::from_utf8(user.read(".gitattributes")).expect("text");
     assert!(attributes.lines().any(|line| line == "* -text"), "{attributes}");
+}
+
+#[test]
+fn init_keeps_threads_out_of_git_and_a_users_own_lines_as_they_are() {
+    let user = User::ready();
+    let ignored = || String::from_utf8(user.read(".gitignore")).expect("text");
+    assert!(ignored().lines().any(|line| line == "/threads/"), "{}", ignored());
+    user.write(".gitignore", "mine\n# not threads");
+    user.ok(["init"]);
+    assert!(
+        ignored().starts_with("mine\n# not threads\n") && ignored().ends_with("\n/threads/\n"),
+        "{}",
+        ignored()
+    );
+    for own in ["threads/\n", "!/threads\nx\n", "*\n"] {
+        user.write(".gitignore", own);
+        user.ok(["init"]);
+        assert_eq!(ignored(), own);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@
 
 mod architecture;
 mod attacks;
+mod background;
 mod bundle_making;
 mod bundle_trust;
 mod bundles;
@@ -18,6 +19,7 @@ mod chains;
 mod config;
 mod deaths;
 mod development;
+mod examples;
 mod faults;
 mod hostile_input;
 mod hostile_project;
@@ -48,9 +50,12 @@ mod running;
 mod spaces;
 mod support;
 mod surroundings;
+mod thread_costs;
+mod thread_people;
 mod thread_run;
 mod thread_views;
 mod toctou;
+mod tool_doors;
 mod trust;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.

@@ -140,6 +140,7 @@ fn what_cannot_start_is_one_error_and_leaves_no_thread() {
     user.write("directives/team/unsigned.md", rye_test::directive("team", "unsigned", "Is not signed"));
     run(user.command().args(["--json", "run", "team/unsigned"])).error(4, "RYE0401");
     assert_eq!(threads(&user), Vec::<Value>::new());
+    assert!(!user.project().join(".ai/threads/registry.db").exists(), "nothing was started");
     let changed = differences(&before, &user.snapshot());
     let foreign: Vec<&String> = changed
         .iter()

@@ -21,7 +21,7 @@ use url::Url;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers;
-use crate::verbs::execute::{Caller, Finder, Planned, context, plan, temporary};
+use crate::verbs::execute::{Caller, Finder, Planned, SANDBOX_VARIABLE, context, plan, temporary};
 
 /// How much longer than an exchange its process may take: the exchange ends it in the ordinary case.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -220,6 +220,10 @@ impl ServerHost for Servers<'_> {
         for name in ["TMPDIR", "TMP", "TEMP"] {
             environment.insert(name.to_owned(), temporary.path().display().to_string());
         }
+        let confinement = plan.confinement();
+        if confinement.is_some() {
+            environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());
+        }
         let folder =
             command.cwd.as_ref().map_or_else(|| call.project.to_owned(), |cwd| call.project.join(cwd));
         let command = Command {
@@ -233,7 +237,7 @@ impl ServerHost for Servers<'_> {
             limits: plan.limits.clone(),
             log: None,
         };
-        let opened = process::open(&self.engine.host.launcher, &command, plan.confinement().as_ref())
+        let opened = process::open(&self.engine.host.launcher, &command, confinement.as_ref())
             .map_err(|error| text::one_line(&error.to_string()))?;
         Ok(Started {
             stdin: opened.stdin,

@@ -107,6 +107,7 @@ impl TestRunner<'_> {
             // The file of tests is not signed: nobody consented to what it says.
             caller: Caller::Agent,
             thread: None,
+            door: None,
         };
         let answer = match execute::execute(self.engine, &request) {
             Ok(answer) => answer.to_value(),

@@ -22,6 +22,11 @@ const EXAMPLES: [(ItemType, &str, &str, &str); 3] = [
 /// Signed bytes must not change on their way through git.
 const GIT_ATTRIBUTES: &str = "# Signatures cover every byte: keep line endings as they are.\n* -text\n";
 
+/// Threads are this machine's: their database and transcripts are not for others.
+const GIT_IGNORE: &str = "# Written by rye: threads stay on this machine.\n/threads/\n";
+/// The largest `.gitignore` that is added to.
+const MOST_IGNORED: u64 = 1 << 20;
+
 /// The answer of an init.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
@@ -93,6 +98,7 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         file::create_folders(&ai.join(item_type.folder()), false)?;
     }
     note(write_if_absent(&ai.join(".gitattributes"), GIT_ATTRIBUTES)?, &mut created, &mut kept);
+    note(ignore_threads(&ai)?, &mut created, &mut kept);
     if !is_user_space {
         for (item_type, id, extension, text) in EXAMPLES {
             let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
@@ -125,6 +131,27 @@ fn own_key(engine: &Engine) -> Result<SecretKey> {
 
 fn note((path, is_new): (PathBuf, bool), created: &mut Vec<PathBuf>, kept: &mut Vec<PathBuf>) {
     if is_new { created.push(path) } else { kept.push(path) }
+}
+
+/// Keeps `.ai/threads` out of git. What stands in the file stays; a line is added at its end if none speaks of threads.
+fn ignore_threads(ai: &Path) -> Result<(PathBuf, bool)> {
+    let path = ai.join(".gitignore");
+    let (old, _) = match file::read_beneath(ai, Path::new(".gitignore"), MOST_IGNORED) {
+        Ok(read) => read,
+        Err(error) if error.is_absent() => return write_if_absent(&path, GIT_IGNORE),
+        // A link, or something that is no list of a person: theirs to look after.
+        Err(_) => return Ok((path, false)),
+    };
+    let speaks = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line);
+        matches!(line.trim().trim_start_matches('!').trim_matches('/'), "threads" | "threads/*" | "*" | "**")
+    };
+    if old.split(|byte| *byte == b'\n').any(speaks) {
+        return Ok((path, false));
+    }
+    let between: &[u8] = if old.is_empty() || old.ends_with(b"\n") { b"" } else { b"\n" };
+    file::write_atomic(&path, &[&old, between, GIT_IGNORE.as_bytes()].concat(), Mode::Kept)?;
+    Ok((path, true))
 }
 
 fn write_if_absent(path: &Path, text: &str) -> Result<(PathBuf, bool)> {

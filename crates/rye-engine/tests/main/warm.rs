@@ -204,6 +204,7 @@ impl Clock for Later {
 fn executed(engine: &Engine, id: &str) -> Result<serde_json::Value, Code> {
     let request = Request {
         thread: None,
+        door: None,
         item: tool(id),
         parameters: serde_json::Map::new(),
         words: Vec::new(),

@@ -204,6 +204,12 @@ fn build<'a>(
     Ok(build)
 }
 
+/// What the `.env` of an approved project sets, by the same rules as for a tool's environment.
+#[must_use]
+pub fn dotenv_values(project: &Path, policy: &Policy) -> BTreeMap<String, String> {
+    dotenv::load(project, policy, &BTreeSet::new()).values
+}
+
 /// The variable that the interpreter of an `env_config` is named by.
 #[must_use]
 pub fn interpreter_variable(env_config: Option<&Value>, policy: &Policy) -> Option<String> {

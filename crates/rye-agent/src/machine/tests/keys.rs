@@ -10,7 +10,7 @@ use crate::status::Status;
 use crate::thread_id::ThreadId;
 
 /// The shipped configuration with one value changed.
-fn with(file: &str, path: &[&str], value: Value) -> Config {
+pub(super) fn with(file: &str, path: &[&str], value: Value) -> Config {
     let mut values = shipped().values().clone();
     let mut place = values.get_mut(file).expect("a file");
     for key in path {
@@ -149,6 +149,19 @@ fn emit_on_error_decides_whether_a_broken_stream_is_told() {
 }
 
 #[test]
+fn accumulate_on_error_decides_whether_interrupted_thoughts_are_kept() {
+    for (keeps, expected) in [(true, 1), (false, 0)] {
+        let path = ["event_types", "cognition_reasoning", "emit_config", "accumulate_on_error"];
+        let mut play = Play::started(Plan { config: with("events", &path, json!(keeps)), ..Plan::default() });
+        let mut broken = failure(500);
+        broken.status_code = None;
+        broken.partial = Some(rye_model::Answer { reasoning: "half a thought".to_owned(), ..says("") });
+        play.fail(broken);
+        assert_eq!(play.types().iter().filter(|told| **told == "cognition_reasoning").count(), expected);
+    }
+}
+
+#[test]
 fn what_a_shipped_hook_does_is_what_its_action_says() {
     let mut hooks = shipped().values()["hook_conditions"]["builtin_hooks"].clone();
     let retry = hooks.as_array_mut().expect("hooks").iter_mut();
@@ -159,6 +172,23 @@ fn what_a_shipped_hook_does_is_what_its_action_says() {
     let mut play = Play::started(Plan { config, ..Plan::default() });
     play.fail(failure(500));
     assert_eq!(play.state.status(), Status::Cancelled);
+}
+
+#[test]
+fn state_is_written_at_the_moments_that_are_chosen() {
+    let moments = [
+        ("pre_turn", Trigger::PreTurn),
+        ("post_llm", Trigger::PostLlm),
+        ("post_tools", Trigger::PostTools),
+        ("on_error", Trigger::OnError),
+    ];
+    for (key, trigger) in moments {
+        let without = with("resilience", &["checkpoint", "triggers", key], json!(false)).resilience.triggers;
+        for (_, other) in moments {
+            assert_eq!(without.has(other), other != trigger, "{key} {other:?}");
+        }
+        assert!(without.has(Trigger::Always), "where it stopped is always written");
+    }
 }
 
 #[test]

@@ -4,10 +4,14 @@ use proptest::prelude::*;
 use rye_model::{Finish, Usage};
 use serde_json::json;
 
-use super::world::{Plan, Play, calls, failure, says};
-use crate::machine::{Effect, Event, Outcome, Scarce, ToolResult, step};
+use super::world::{Plan, Play, asking, calls, failure, says};
+use crate::machine::{Effect, Event, Outcome, Scarce, ToolResult, Verdict, step};
 use crate::money::Nanos;
 use crate::status::Status;
+
+fn asked(index: usize) -> Event {
+    Event::ToolAsked { index, request: 1, action: json!({"primary": "execute"}), denied: None }
+}
 
 /// One answer of the world to whatever is wanted most.
 fn reply(play: &mut Play, choice: u8) {
@@ -22,8 +26,9 @@ fn reply(play: &mut Play, choice: u8) {
                 output_tokens: most.min(u64::from(choice) * 9),
                 ..Usage::default()
             };
-            let mut answer = match choice % 8 {
+            let mut answer = match choice % 9 {
                 0 => says("words"),
+                8 => asking(&["allowed"]),
                 1 => calls(&["allowed"]),
                 2 => calls(&["allowed", "secret", "other"]),
                 3 => calls(&["directive_return"]),
@@ -47,6 +52,13 @@ fn reply(play: &mut Play, choice: u8) {
         Some(Effect::Dispatch { .. }) => {
             let running = play.state.running_tools();
             let Some((index, _)) = running.get(usize::from(choice) % running.len().max(1)) else { return };
+            if choice.is_multiple_of(4) {
+                play.take(asked(*index));
+                let (index, request) = (*index, 1);
+                let answered =
+                    Event::ToolAnswered { index, request, is_error: false, duration_ms: 1, child: None };
+                play.take(answered);
+            }
             let result = ToolResult {
                 content: "ok".to_owned(),
                 is_error: choice.is_multiple_of(3),
@@ -55,9 +67,16 @@ fn reply(play: &mut Play, choice: u8) {
             };
             play.take(Event::ToolDone { index: *index, result });
         }
-        Some(Effect::Suspend(_)) => {
+        Some(Effect::Suspend(_) | Effect::Ask(_)) => {
             let limits = play.state.limits;
-            play.take(Event::Resumed { limits, message: None, by: "somebody".to_owned() });
+            let verdict = |question: &crate::machine::Question| Verdict {
+                question: question.id.clone(),
+                approved: !choice.is_multiple_of(3),
+                message: None,
+                by: "somebody".to_owned(),
+            };
+            let answers = play.state.questions().iter().map(verdict).collect();
+            play.take(Event::Resumed { limits, message: None, by: "somebody".to_owned(), answers });
         }
         _ => match (choice % 5, play.state.running_tools().first()) {
             (_, Some((index, _))) => {
@@ -116,6 +135,7 @@ proptest! {
         if play.state.status().is_terminal() {
             let events = [
                 Event::Started,
+                asked(0),
                 Event::Slept,
                 Event::Interrupted { spend: Nanos(1), repeatable: Vec::new() },
                 Event::CancelRequested { reason: String::new(), spend: Nanos(1) },

@@ -2,5 +2,6 @@
 
 mod keys;
 mod laws;
+mod people;
 mod rows;
 mod world;

@@ -121,7 +121,7 @@ fn runner_limit_exceeded_escalates_to_suspended_and_goes_on() {
     assert_eq!(play.payload("thread_suspended")["suspend_reason"], "limit");
     assert!(!play.is_calling());
     let limits = crate::limits::Limits { turns: Some(2), ..play.state.limits };
-    play.take(Event::Resumed { limits, message: None, by: "me".to_owned() });
+    play.take(Event::Resumed { limits, message: None, by: "me".to_owned(), answers: Vec::new() });
     assert!(play.is_calling());
     play.answer(says("done"));
     assert_eq!(outcome(&play).status, Status::Completed);
@@ -260,6 +260,30 @@ fn a_denied_call_is_told_and_not_made() {
         .map(|(_, payload)| payload)
         .collect();
     assert_eq!(denied.len(), 2, "{denied:?}");
+    play.tool(0, "done");
+    assert!(play.is_calling(), "the thread goes on");
+}
+
+#[test]
+fn what_a_tool_asks_itself_is_told_and_changes_nothing() {
+    let mut play = Play::started(Plan::default());
+    play.drain();
+    let asked =
+        |index, denied| Event::ToolAsked { index, request: 3, action: json!({"item_id": "a/b"}), denied };
+    play.take(asked(0, None));
+    play.answer(calls(&["allowed"]));
+    play.drain();
+    let before = play.state.clone();
+    let denied = json!({"status": "error", "error": "no", "code": "RYE1121"});
+    play.take(asked(0, Some(denied)));
+    play.take(asked(7, None));
+    let told: Vec<&(String, Value)> = play.told.iter().filter(|(told, _)| told == "tool_request").collect();
+    assert_eq!(told.len(), 1, "only for a call that runs: {told:?}");
+    assert_eq!((&told[0].1["request"], &told[0].1["action"]["item_id"]), (&json!(3), &json!("a/b")));
+    let (last, payload) = play.told.last().expect("told");
+    assert_eq!((last.as_str(), &payload["asker"]), ("permission_denied", &json!("tool")));
+    assert_eq!(play.state.messages, before.messages);
+    assert_eq!(play.state.running_tools(), before.running_tools());
     play.tool(0, "done");
     assert!(play.is_calling(), "the thread goes on");
 }

@@ -56,6 +56,7 @@ impl Plan {
             ("secret", Bound::Tool("private/secret".to_owned())),
             ("control", Bound::Tool("rye/agent/threads/internal/control".to_owned())),
             ("directive_return", Bound::DirectiveReturn),
+            ("ask", Bound::Tool("rye/agent/threads/human_approval".to_owned())),
         ];
         let names: BTreeMap<String, Bound> =
             names.into_iter().map(|(name, bound)| (name.to_owned(), bound)).collect();
@@ -93,10 +94,15 @@ impl Plan {
             inputs: Map::new(),
             actions: Vec::new(),
             limits,
-            capabilities: Capabilities::parse(["rye.execute.tool.team.*"]).expect("capabilities"),
+            capabilities: Capabilities::parse([
+                "rye.execute.tool.team.*",
+                "rye.execute.tool.rye.agent.threads.human_approval",
+            ])
+            .expect("capabilities"),
             continues: None,
             history: Vec::new(),
             message: None,
+            cause: None,
         };
         Arc::new(Spec { own, shared: Arc::new(shared) })
     }
@@ -205,7 +211,8 @@ fn internal(action: &Value) -> Value {
             "retry" => json!({"action": "retry"}),
             "fail" => json!({"success": false, "error": params["error"]}),
             "abort" => json!({"success": false, "aborted": true, "error": "Aborted by hook"}),
-            "suspend" => json!({"success": false, "suspended": true, "error": params["suspend_reason"]}),
+            "suspend" => json!({"success": false, "suspended": true, "error": params["suspend_reason"],
+                "prompt": params["prompt"], "on_deny": params["on_deny"]}),
             "escalate" => {
                 json!({"success": false, "suspended": true, "escalated": true, "escalation": params})
             }
@@ -237,6 +244,15 @@ pub(super) fn calls(names: &[&str]) -> Answer {
         malformed: None,
     };
     Answer { calls: names.iter().enumerate().map(call).collect(), finish: Finish::ToolCalls, ..says("") }
+}
+
+/// The model asks a person, beside these calls.
+pub(super) fn asking(beside: &[&str]) -> Answer {
+    let mut names = vec!["ask"];
+    names.extend(beside);
+    let mut answer = calls(&names);
+    answer.calls[0].input = Map::from_iter([("prompt".to_owned(), json!("May I deploy?"))]);
+    answer
 }
 
 pub(super) fn failure(status: u16) -> Failure {

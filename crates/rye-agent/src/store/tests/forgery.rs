@@ -165,6 +165,7 @@ fn settings_add_columns_and_indexes_to_the_ledger_and_nothing_else() {
             columns: vec!["parent_thread_id".to_owned()],
         }],
         is_clamped: true,
+        closed_on: None,
     };
     drop(Store::open(&threads, &secret(), &spec).expect("opened"));
     spec.columns.push(Column { default: Some(json!("it's")), is_nullable: false, ..column("team", "TEXT") });

@@ -4,6 +4,7 @@ mod basics;
 mod forgery;
 mod money;
 mod processes;
+mod retention;
 
 use std::path::Path;
 
@@ -57,6 +58,7 @@ pub(super) fn new(number: u64, parent: Option<u64>) -> NewThread {
         provider: "provider".to_owned(),
         caps: Caps::default(),
         owner: Some(Owner::current()),
+        is_detached: false,
         blobs: Vec::new(),
         records: vec![record("first")],
         at_ms: 1_000,

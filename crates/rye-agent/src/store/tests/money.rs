@@ -100,6 +100,23 @@ fn the_truth_is_recorded_and_a_clamp_only_limits_what_parents_are_charged() {
 }
 
 #[test]
+fn a_row_of_the_ledger_is_closed_when_its_thread_ends_as_the_settings_say() {
+    for (closed_on, status) in
+        [(None, "cancelled"), (Some("cancelled"), "cancelled"), (Some("completed"), "active")]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let closed_on = closed_on.map(|word| vec![word.to_owned()]);
+        let spec = LedgerSpec { closed_on, ..LedgerSpec::default() };
+        let store = Store::open(&folder.path().join("threads"), &secret(), &spec).expect("a store");
+        let world = World { folder, store };
+        let claim = world.create(new(1, None));
+        let change = StatusChange::to(Status::Cancelled);
+        world.commit(Commit { status: Some(change), ..step(1, claim) });
+        assert_eq!(world.store.ledger(&id(1)).expect("a row").status, status);
+    }
+}
+
+#[test]
 fn what_a_tree_cost_is_told_by_item_model_tool_hook_and_child() {
     let world = world();
     let claim = world.create(new(1, None));

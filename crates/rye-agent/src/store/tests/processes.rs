@@ -138,7 +138,7 @@ fn after_a_death_in_the_middle_of_writing_all_that_was_told_is_there_and_sums_ho
         assert!(in_flight <= 1);
         assert_eq!(store.audit().expect("audited"), Vec::<String>::new());
         // Its threads can be taken over, and calls in flight are settled once.
-        let mut orphans = store.orphans(&Owner::current()).expect("read");
+        let mut orphans = store.orphans(&Owner::current(), Taking::Free).expect("read");
         orphans.retain(|row| row.status == Status::Created);
         assert_eq!(orphans.len(), 3);
         for thread in 1..=3 {
@@ -247,9 +247,42 @@ fn only_threads_whose_process_is_gone_are_orphans() {
         world.commit(Commit { status: running, ..Commit::new(id(number), claim, 1) });
     }
     world.create(NewThread { owner: None, ..new(4, None) });
-    let orphans: Vec<ThreadId> =
-        world.store.orphans(&this).expect("read").into_iter().map(|row| row.id).collect();
-    assert_eq!(orphans, [id(2)]);
+    world.create(NewThread { owner: None, is_detached: true, ..new(5, None) });
+    let orphans = |taking: Taking| -> Vec<ThreadId> {
+        world.store.orphans(&this, taking).expect("read").into_iter().map(|row| row.id).collect()
+    };
+    assert_eq!(orphans(Taking::Free), [id(2), id(5)]);
+    // Whoever cannot be asked is believed to be gone once nothing was heard for long enough.
+    assert_eq!(orphans(Taking::Silent { since_ms: 1 }), [id(2), id(5)]);
+    assert_eq!(orphans(Taking::Silent { since_ms: u64::MAX }), [id(2), id(3), id(5)]);
+    let taken = |taking| world.store.claim(&id(3), &this, taking, 1).expect("judged");
+    assert!(matches!(taken(Taking::Silent { since_ms: 1 }), Claimed::Held { .. }));
+    assert!(matches!(taken(Taking::Silent { since_ms: u64::MAX }), Claimed::Done { .. }));
+}
+
+#[test]
+fn a_child_of_a_thread_that_goes_on_by_itself_does_too() {
+    let world = world();
+    world.create(NewThread { is_detached: true, ..new(1, None) });
+    world.create(new(2, Some(1)));
+    world.create(new(3, Some(2)));
+    world.create(new(4, None));
+    let is_detached = |number| world.store.thread(&id(number)).expect("read").expect("a thread").is_detached;
+    assert_eq!([1, 2, 3, 4].map(is_detached), [true, true, true, false]);
+    assert!(world.store.has_detached().expect("read"));
+}
+
+#[test]
+fn why_nobody_goes_on_is_forgotten_when_somebody_does() {
+    let world = world();
+    world.create(NewThread { owner: None, is_detached: true, ..new(1, None) });
+    let note = || world.store.thread(&id(1)).expect("read").expect("a thread").note;
+    world.store.note(&id(1), "no key").expect("noted");
+    assert_eq!(note().as_deref(), Some("no key"));
+    let taken = world.store.claim(&id(1), &Owner::current(), Taking::Free, 1).expect("judged");
+    assert!(matches!(taken, Claimed::Done { .. }), "{taken:?}");
+    world.store.note(&id(1), "too late").expect("noted");
+    assert_eq!(note(), None);
 }
 
 #[test]
@@ -278,18 +311,26 @@ fn only_whole_trees_that_ended_long_ago_are_forgotten() {
         let end = Some(StatusChange::to(Status::Completed));
         world.commit(Commit { status: end, ..Commit::new(id(number), claim, day * DAY) });
     }
-    let prune =
-        Prune { at_ms: 40 * DAY, after_days: 30, kept: Kept::Archived, vacuum_interval_days: Some(7) };
+    let prune = Prune {
+        at_ms: 40 * DAY,
+        after_days: Some(30),
+        keep: None,
+        most_bytes: None,
+        kept: Kept::Archived,
+        remove_archived_after_days: None,
+        vacuum_interval_days: Some(7),
+    };
+    assert_eq!(world.store.prunable(&prune).expect("looked"), [id(2), id(1)]);
     let pruned = world.store.prune(&prune).expect("pruned");
-    assert_eq!(pruned, Pruned { threads: vec![id(2), id(1)], blobs: 1, is_vacuumed: true });
+    assert_eq!(pruned, Pruned { threads: vec![id(2), id(1)], blobs: 1, archived: 0, is_vacuumed: true });
     assert!(threads.join("archive").join(id(1).as_str()).join("transcript.jsonl").is_file());
     assert!(!threads.join(id(1).as_str()).exists() && threads.join(id(3).as_str()).exists());
     assert_eq!(world.store.threads(&Filter::default()).expect("read").len(), 3);
     assert!(world.store.blob(&part).is_err() && world.store.blob(&shared).is_ok());
     assert_eq!(world.store.audit().expect("audited"), Vec::<String>::new());
-    let again = Prune { after_days: 0, kept: Kept::Nothing, ..prune };
+    let again = Prune { after_days: Some(0), kept: Kept::Nothing, ..prune };
     let pruned = world.store.prune(&again).expect("pruned");
-    assert_eq!(pruned, Pruned { threads: vec![id(5)], blobs: 0, is_vacuumed: false });
+    assert_eq!(pruned, Pruned { threads: vec![id(5)], blobs: 0, archived: 0, is_vacuumed: false });
     assert!(!threads.join(id(5).as_str()).exists());
     assert!(world.store.journal(&id(4)).is_ok());
 }

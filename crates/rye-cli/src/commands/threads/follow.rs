@@ -9,8 +9,9 @@ use rye_agent::transcript::{self, About, Event, Position};
 use serde_json::Value;
 
 use super::shelf::Shelf;
-use crate::commands::{Context, Outcome};
+use crate::commands::{Context, Outcome, background};
 use crate::live::view::{Manner, View};
+use crate::live::words::short;
 use crate::output::{CAUTION, DIM, paint};
 
 /// How often files and store are looked at.
@@ -45,8 +46,17 @@ pub fn tail(context: &Context, word: &str, with_tree: bool) -> Outcome {
                 }
             }
         }
-        let current = shelf.store.thread(&row.id)?;
+        let mut current = shelf.store.thread(&row.id)?;
+        if current.as_ref().is_some_and(|row| row.is_detached && shelf.is_interrupted(row)) {
+            // Whether or not somebody goes on with it, the store knows.
+            background::revive(context)?;
+            current = shelf.store.thread(&row.id)?;
+        }
         has_stopped |= current.as_ref().is_none_or(|row| !is_at_work(&shelf, row));
+        if has_stopped && with_tree {
+            // Those that nobody waited for may still be at work.
+            has_stopped = !shelf.store.subtree(&row.id)?.iter().any(|below| is_at_work(&shelf, below));
+        }
         let mut is_quiet = true;
         let mut events = Vec::new();
         for (id, place) in &mut places {
@@ -98,7 +108,8 @@ fn end(context: &Context, shelf: &Shelf, view: &mut View, row: Option<&ThreadRow
         return Ok(());
     };
     if shelf.is_interrupted(row) {
-        context.output.note(paint(CAUTION, "interrupted: its process is gone"));
+        let why = short(row.note.as_deref().unwrap_or("its process is gone"), 200);
+        context.output.note(paint(CAUTION, format_args!("interrupted: {why}")));
     }
     if let Some(way) = shelf.way_on(row) {
         context.output.note(format_args!("to go on: {way}"));
@@ -106,9 +117,18 @@ fn end(context: &Context, shelf: &Shelf, view: &mut View, row: Option<&ThreadRow
     Ok(())
 }
 
-/// `rye thread transcript`
+/// `rye thread transcript`: of a thread and of those it was continued by.
 pub fn transcript(context: &Context, word: &str, as_page: bool) -> Outcome {
     let (shelf, row) = Shelf::with(&context.settings, word)?;
+    let chain = shelf.store.chain(&row)?;
+    let from = chain.iter().position(|one| one.id == row.id).unwrap_or(0);
+    for row in &chain[from..] {
+        one_transcript(context, &shelf, row, as_page)?;
+    }
+    Ok(())
+}
+
+fn one_transcript(context: &Context, shelf: &Shelf, row: &ThreadRow, as_page: bool) -> Outcome {
     let path = transcript::path(&shelf.folder, &row.id);
     if as_page && !context.output.is_json {
         let events = transcript::read(&path, Position::default(), usize::MAX)?.events;

@@ -10,7 +10,7 @@ use crate::arguments::ListArguments;
 use crate::commands::{Context, Outcome};
 use crate::live::view::{status_mark, status_word};
 use crate::live::words::{amount, count, short};
-use crate::output::{DIM, paint};
+use crate::output::{CAUTION, DIM, paint};
 
 /// Rows that are shown unless more are asked for.
 const USUAL: u64 = 20;
@@ -91,6 +91,11 @@ fn draw(context: &Context, shelf: &Shelf, rows: &[ThreadRow], most: Option<u64>)
     output.result(table.trim_fmt())?;
     if most.is_some_and(|most| rows.len() as u64 >= most) {
         output.note(paint(DIM, "--limit or --all shows more"));
+    }
+    let asked = shelf.store.open_approvals(None)?.questions.len();
+    if asked > 0 {
+        let questions = crate::live::words::several(asked as u64, "question");
+        output.note(format_args!("{} {questions} to you: rye thread approvals", paint(CAUTION, "?")));
     }
     let waiting = rows.iter().find(|row| row.status == Status::Suspended || shelf.is_interrupted(row));
     if let Some(way) = waiting.and_then(|row| shelf.way_on(row)) {

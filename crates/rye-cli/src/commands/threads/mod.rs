@@ -1,28 +1,40 @@
 //! `thread`: look at threads, follow them, let them go on, end them.
 
 mod check;
+mod cost;
 mod follow;
 mod list;
+mod people;
+mod prune;
 mod shelf;
 mod show;
 pub mod steer;
 mod tree;
 pub mod work;
 
-use super::{Context, Outcome};
+use super::{Context, Failure, Outcome, background};
 use crate::arguments::ThreadCommand;
 use crate::global::Global;
 
-pub use shelf::Shelf;
+pub use shelf::{Shelf, folder};
 
 /// `rye thread`
 pub fn run(global: &Global, command: &ThreadCommand) -> Outcome {
     let open = || Context::open(global);
+    // What somebody looks at should go on if it can; if it cannot, looking is what they wanted.
+    let look = || {
+        let context = open()?;
+        if let Err(error) = background::revive(&context) {
+            context.output.warn(rye_item::text::one_line(&error.to_string()));
+        }
+        Ok::<_, Failure>(context)
+    };
     match command {
-        ThreadCommand::List(arguments) => list::list(&open()?, arguments),
-        ThreadCommand::Tree { id, live } => tree::tree(&open()?, id.as_deref(), *live),
-        ThreadCommand::Show { id } => show::show(&open()?, id),
-        ThreadCommand::Tail { id, tree } => follow::tail(&open()?, id, *tree),
+        ThreadCommand::List(arguments) => list::list(&look()?, arguments),
+        ThreadCommand::Tree { id, live } => tree::tree(&look()?, id.as_deref(), *live),
+        ThreadCommand::Show { id } => show::show(&look()?, id),
+        ThreadCommand::Cost { id, by } => cost::cost(&open()?, id, *by),
+        ThreadCommand::Tail { id, tree } => follow::tail(&look()?, id, *tree),
         ThreadCommand::Transcript { id, markdown } => follow::transcript(&open()?, id, *markdown),
         ThreadCommand::Verify { id, all: _ } => check::verify(&open()?, id.as_deref()),
         ThreadCommand::Replay { id } => check::replay(Context::open_to_run(global)?, id),
@@ -30,8 +42,13 @@ pub fn run(global: &Global, command: &ThreadCommand) -> Outcome {
         ThreadCommand::Cancel { ids, reason } => steer::cancel(open()?, ids, reason),
         ThreadCommand::Kill { id } => steer::kill(open()?, id),
         ThreadCommand::Resume(arguments) => steer::resume(Context::open_to_run(global)?, arguments),
-        ThreadCommand::Approve(arguments) => steer::answer(Context::open_to_run(global)?, arguments, true),
-        ThreadCommand::Deny(arguments) => steer::answer(Context::open_to_run(global)?, arguments, false),
-        ThreadCommand::Prune { older_than, yes } => steer::prune(&open()?, *older_than, *yes),
+        ThreadCommand::Approve(arguments) => {
+            people::answer(Context::open_to_run(global)?, arguments, true, false)
+        }
+        ThreadCommand::Deny { answer, end } => {
+            people::answer(Context::open_to_run(global)?, answer, false, *end)
+        }
+        ThreadCommand::Approvals { id } => people::approvals(&open()?, id.as_deref()),
+        ThreadCommand::Prune(arguments) => prune::prune(&open()?, arguments),
     }
 }

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use rye_agent::limits::Limits;
 use rye_agent::status::Status;
-use rye_agent::store::{Filter, LedgerSpec, Owner, Secret, Store, ThreadRow};
+use rye_agent::store::{Filter, LedgerRow, LedgerSpec, Owner, Secret, Store, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_engine::{Code, Error, Result};
 use rye_space::AI_FOLDER;
@@ -20,8 +19,8 @@ const DIGITS: usize = 12;
 /// The fewest digits that name a thread.
 const FEWEST_DIGITS: usize = 4;
 
-/// The largest state that is read.
-const MOST_STATE: u64 = 64 << 20;
+/// The share of its money, in hundredths, from which on a thread is short of it.
+const SHORT_AT: u128 = 80;
 
 /// Where threads live: with the project if there is one, else with the user.
 pub fn folder(settings: &Settings) -> PathBuf {
@@ -37,7 +36,8 @@ pub struct Shelf {
     pub folder: PathBuf,
     /// The secret behind it.
     pub secret: Secret,
-    observer: Owner,
+    /// This process, to judge others by.
+    pub observer: Owner,
 }
 
 impl Shelf {
@@ -107,18 +107,27 @@ impl Shelf {
             "reason": reason,
             "error": row.error,
             "is_interrupted": is_interrupted,
+            "is_detached": row.is_detached,
+            "note": row.note,
             "started_at": row.created_at,
             "elapsed_ms": row.cost.elapsed_ms,
         }))
     }
 
-    /// A thread's limits by now, as its state says: a person may have raised them since it was made. To be shown only.
-    pub fn limits(&self, row: &ThreadRow) -> Limits {
-        let path = self.folder.join(row.id.as_str()).join("state.json");
-        let state = lillux::file::read_bounded(&path, MOST_STATE).ok();
-        let state = state.and_then(|(bytes, _)| serde_json::from_slice::<Value>(&bytes).ok());
-        let limits = state.as_ref().and_then(|state| state.get("limits")).and_then(Value::as_object);
-        limits.and_then(|limits| Limits::default().with(limits).ok()).unwrap_or(row.limits)
+    /// Why somebody should look at a thread: it asks, nobody works on it, it stopped at a limit, or its money runs out.
+    pub fn attention(&self, row: &ThreadRow, ledger: &LedgerRow, asks: bool) -> Vec<&'static str> {
+        let is_short = || {
+            let used = u128::from(ledger.subtree_spend.0) + u128::from(ledger.subtree_reserved.0);
+            let most = ledger.maxima.spend.map(|most| u128::from(most.0));
+            !row.status.is_terminal() && most.is_some_and(|most| used * 100 >= most * SHORT_AT && used > 0)
+        };
+        let marks = [
+            (asks, "approval"),
+            (self.is_interrupted(row), "interrupted"),
+            (row.status == Status::Suspended && !asks, "suspended"),
+            (is_short(), "budget"),
+        ];
+        marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark).collect()
     }
 
     /// How long ago a thread was made.

@@ -8,6 +8,7 @@ use rye_agent::threads::{Finished, sync_answer};
 use rye_agent::transcript::{self, Position};
 use serde_json::{Map, Value, json};
 
+use super::people::asked_below;
 use super::shelf::Shelf;
 use crate::commands::{Context, Outcome};
 use crate::live::view::{Manner, View, status_mark, status_word};
@@ -80,13 +81,25 @@ fn facts(
     facts.insert("title".to_owned(), json!(row.title));
     facts.insert("model".to_owned(), json!(row.model));
     facts.insert("provider".to_owned(), json!(row.provider));
-    facts.insert("limits".to_owned(), shelf.limits(row).to_value());
+    facts.insert("limits".to_owned(), row.limits.to_value());
     facts.insert("subtree_tokens".to_owned(), json!(ledger.subtree_tokens));
     facts.insert("charges".to_owned(), json!(charges));
     let children: Vec<&str> = children.iter().map(|child| child.id.as_str()).collect();
     facts.insert("children".to_owned(), json!(children));
+    let chain = shelf.store.chain(row)?;
+    let spent = chain.iter().fold(Nanos(0), |sum, row| sum.plus(row.cost.spend));
+    let ids: Vec<&str> = chain.iter().map(|row| row.id.as_str()).collect();
+    let total = json!({
+        "threads": ids,
+        "turns": chain.iter().map(|row| row.cost.turns).sum::<u64>(),
+        "tokens": chain.iter().map(|row| row.cost.tokens()).sum::<u64>(),
+        "spend": spent.dollars(),
+    });
+    facts.insert("chain".to_owned(), total);
     facts.insert("continuation_of".to_owned(), json!(row.continuation_of));
     facts.insert("continuation_thread_id".to_owned(), json!(row.continuation_thread_id));
+    let asked: Vec<Value> = asked_below(shelf, row)?.into_iter().map(|(question, _)| question).collect();
+    facts.insert("approvals".to_owned(), json!(asked));
     facts.insert("go_on".to_owned(), json!(shelf.way_on(row)));
     Ok(facts)
 }
@@ -118,13 +131,27 @@ fn draw(
     fact("model", model.join(" · "));
     fact("started", format!("{} · {}", row.created_at, Shelf::age(row)));
     fact("parent", row.parent.as_ref().map(ToString::to_string).unwrap_or_default());
+    let chain = shelf.store.chain(row)?;
+    if chain.len() > 1 {
+        let spent = chain.iter().fold(Nanos(0), |sum, row| sum.plus(row.cost.spend));
+        let turns = chain.iter().map(|row| row.cost.turns).sum();
+        let count = several(chain.len() as u64, "thread");
+        fact("chain", format!("{count} · {} · {}", several(turns, "turn"), amount(spent)));
+    }
     fact("goes on", row.continuation_of.as_ref().map(|id| format!("from {id}")).unwrap_or_default());
     fact("went on", row.continuation_thread_id.as_ref().map(|id| format!("in {id}")).unwrap_or_default());
     if let Some(owner) = row.owner.as_ref().filter(|_| standing == "running") {
-        fact("process", owner.pid.to_string());
+        let place = if row.is_detached { " · in the background" } else { "" };
+        fact("process", format!("{}{place}", owner.pid));
     }
-    let error = row.error.as_deref().unwrap_or_default();
+    let error = row.error.as_deref().or(row.note.as_deref()).unwrap_or_default();
     fact("reason", paint(CAUTION, short(error, 400)).repeat(usize::from(!error.is_empty())));
+    let asked = asked_below(shelf, row)?;
+    if !asked.is_empty() {
+        lines.push(String::new());
+        lines.push(paint(STRONG, "asks"));
+        lines.extend(asked.into_iter().map(|(_, line)| format!("  {line}")));
+    }
     lines.push(String::new());
     lines.extend(used(shelf, row)?);
     lines.extend(costs(row, charges));
@@ -156,7 +183,7 @@ fn draw(
 /// What is used, of what is allowed.
 fn used(shelf: &Shelf, row: &ThreadRow) -> Result<Vec<String>, rye_engine::Error> {
     let ledger = shelf.store.ledger(&row.id)?;
-    let now = shelf.limits(row);
+    let now = row.limits;
     let limits = now.to_value();
     let of = |name: &str| limits.get(name).and_then(Value::as_u64).map(count);
     let mut lines = vec![paint(STRONG, "used")];

@@ -1,12 +1,11 @@
-//! `thread wait`, `cancel`, `kill`, `resume`, `approve`, `deny`, `prune`.
+//! `thread wait`, `cancel`, `kill`, `resume`, `prune`.
 
 use std::time::Duration;
 
-use rye_agent::config::Config;
 use rye_agent::driver::Signal;
 use rye_agent::limits::NAMES;
 use rye_agent::status::Status;
-use rye_agent::store::{Answer, Kept, Prune, ThreadRow};
+use rye_agent::store::ThreadRow;
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{Changes, Ended, Waiting};
 use rye_engine::{Code, Error};
@@ -14,10 +13,10 @@ use serde_json::{Map, Value, json};
 
 use super::shelf::Shelf;
 use super::work;
-use crate::arguments::{AnswerArguments, ResumeArguments, WaitArguments};
-use crate::commands::{Context, Failure, Outcome, says_yes};
+use crate::arguments::{ResumeArguments, WaitArguments};
+use crate::commands::{Context, Failure, Outcome};
 use crate::live::view::{View, status_mark, status_word};
-use crate::live::words::{several, short};
+use crate::live::words::short;
 use crate::output::{CAUTION, DIM, GOOD, paint};
 use crate::settings;
 
@@ -67,89 +66,6 @@ pub fn resume(context: Context, arguments: &ResumeArguments) -> Outcome {
     })
 }
 
-/// `rye thread approve`, `rye thread deny`
-pub fn answer(context: Context, arguments: &AnswerArguments, is_approved: bool) -> Outcome {
-    let limits = limits(&arguments.limits, true)?;
-    let word = &arguments.what;
-    let none = || {
-        let message = format!("nothing is asked under `{}`", rye_item::text::one_line(word));
-        Error::new(Code::NoQuestion, message).hint("rye thread tree marks open questions with ?")
-    };
-    let shelf = Shelf::open(&context.settings)?.ok_or_else(none)?;
-    let open = shelf.store.open_approvals(None)?;
-    for forged in &open.forged {
-        let forged = short(forged, 60);
-        context.output.warn(format_args!("the question {forged} was not written by you and does not count"));
-    }
-    let by_name: Vec<_> = open.questions.iter().filter(|question| question.id == *word).collect();
-    let questions = if by_name.is_empty() {
-        let row = shelf.find(word).map_err(|_| none())?;
-        let asked: Vec<_> = open.questions.iter().filter(|question| question.thread == row.id).collect();
-        if asked.is_empty() {
-            // Suspended for a person's word without a question: going on is the answer.
-            if row.status == Status::Suspended && is_approved {
-                let changes = Changes {
-                    limits,
-                    message: arguments.message.clone(),
-                    by: context.settings.owner.clone(),
-                    within: None,
-                };
-                let id = row.id.clone();
-                return work::drive(context, going_on(&row), async move |threads, signal| {
-                    threads.resume(&id, &changes, signal).await
-                });
-            }
-            let error = none();
-            return Err(match shelf.way_on(&row) {
-                Some(way) => error.hint(format!("to go on: {way}")).into(),
-                None => error.into(),
-            });
-        }
-        asked
-    } else {
-        by_name
-    };
-    let answer = Answer {
-        approved: is_approved,
-        message: arguments.message.clone(),
-        changes: Value::Object(limits.clone()),
-        at_ms: settings::now_ms(),
-        by: context.settings.owner.clone(),
-    };
-    let mut thread: Option<ThreadId> = None;
-    for question in &questions {
-        let asked = shelf.store.answer(&question.id, &answer)?;
-        let word = if is_approved { paint(GOOD, "approved") } else { paint(CAUTION, "denied") };
-        context.output.note(format_args!("{word} {}", short(&asked.what, 120)));
-        thread = Some(asked.thread);
-    }
-    let row = thread.map(|id| shelf.store.thread(&id)).transpose()?.flatten();
-    match row.filter(|row| row.status == Status::Suspended || shelf.is_interrupted(row)) {
-        Some(row) => {
-            let message = arguments.message.clone().or_else(|| {
-                let word = if is_approved { "approved" } else { "denied" };
-                let asked: Vec<&str> = questions.iter().map(|question| question.what.as_str()).collect();
-                Some(format!("What you asked for was {word} by a person: {}", asked.join("; ")))
-            });
-            let changes = Changes { limits, message, by: context.settings.owner.clone(), within: None };
-            let id = row.id.clone();
-            work::drive(context, going_on(&row), async move |threads, signal| {
-                threads.resume(&id, &changes, signal).await
-            })
-        }
-        // Whoever runs it hears of the answer.
-        None => {
-            let answered: Vec<&str> = questions.iter().map(|question| question.id.as_str()).collect();
-            context.answered(
-                Some("thread"),
-                None,
-                &json!({"approved": is_approved, "answered": answered}),
-            )?;
-            Ok(())
-        }
-    }
-}
-
 /// `rye thread wait`
 pub fn wait(context: Context, arguments: &WaitArguments) -> Outcome {
     let rows = rows(&context, &arguments.ids)?;
@@ -176,7 +92,7 @@ pub fn wait(context: Context, arguments: &WaitArguments) -> Outcome {
         })?,
     };
     let waiting =
-        Waiting { ids, needed, timeout, fail_fast: false, cancels_siblings: false, result_ttl: VERY_LONG };
+        Waiting { needed, timeout, waits_for_people: false, result_ttl: VERY_LONG, ..Waiting::for_all(ids) };
     let Context { settings, engine, output } = context;
     let threads = work::open(&settings, engine, None)?;
     let runtime = work::runtime()?;
@@ -197,6 +113,11 @@ pub fn wait(context: Context, arguments: &WaitArguments) -> Outcome {
             let (mark, style) = status_mark(&status);
             let status = status_word(&status);
             output.result(format_args!("{} {id} {}", paint(style, mark), paint(style, status)))?;
+            // One that nobody goes on with says why, and what helps.
+            for (key, word) in [("error", ""), ("hint", "to go on: ")] {
+                let text = result.get(key).and_then(Value::as_str).filter(|_| result.get("hint").is_some());
+                text.iter().for_each(|text| output.note(format_args!("{word}{}", short(text, 300))));
+            }
         }
     }
     if signal.ending.is_cancelled() {
@@ -251,39 +172,5 @@ pub fn kill(context: Context, word: &str) -> Outcome {
     }
     output.result(format_args!("{} {}", row.id, paint(CAUTION, "killed")))?;
     output.note(paint(DIM, format_args!("what it did is kept: rye thread show {}", row.id)));
-    Ok(())
-}
-
-/// `rye thread prune`
-pub fn prune(context: &Context, older_than: Option<u64>, is_agreed: bool) -> Outcome {
-    let config = Config::load(&context.engine.workspace)?;
-    let after_days = older_than.unwrap_or(config.ledger.archive_after_days);
-    let what = format!("threads that ended at least {} ago", several(after_days, "day"));
-    if !is_agreed {
-        let refused = || {
-            Error::new(Code::ConsentNeeded, format!("nothing was forgotten: nobody agreed to forget {what}"))
-                .hint("if you agree: rye thread prune --yes")
-        };
-        if !context.settings.is_interactive || context.output.is_json {
-            return Err(refused().into());
-        }
-        context.output.note(format_args!("forget {what}? their folders move to archive/ [y/N]"));
-        if !says_yes()? {
-            return Err(refused().into());
-        }
-    }
-    let mut pruned = Vec::new();
-    if let Some(shelf) = Shelf::open(&context.settings)? {
-        let wanted = Prune {
-            at_ms: settings::now_ms(),
-            after_days,
-            kept: Kept::Archived,
-            vacuum_interval_days: Some(config.ledger.vacuum_interval_days),
-        };
-        pruned = shelf.store.prune(&wanted)?.threads;
-    }
-    if !context.answered(Some("thread"), None, &json!({"pruned": pruned, "after_days": after_days}))? {
-        context.output.result(format_args!("forgot {}", several(pruned.len() as u64, "thread")))?;
-    }
     Ok(())
 }

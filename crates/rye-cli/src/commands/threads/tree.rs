@@ -33,12 +33,18 @@ pub fn tree(context: &Context, id: Option<&str>, is_live: bool) -> Outcome {
         }
         return Ok(());
     };
-    if is_live && !context.output.is_json {
+    if is_live {
         watch(context, &shelf, root.as_ref())?;
+        if context.output.is_json {
+            // Every thread was told when it changed.
+            return Ok(());
+        }
     }
     let rows = rows(&shelf, root.as_ref())?;
     if context.output.is_json {
-        let threads = rows.iter().map(|row| shelf.value(row)).collect::<Result<Vec<Value>, _>>()?;
+        let asking = asking(&shelf)?;
+        let threads =
+            rows.iter().map(|row| value(&shelf, row, &asking)).collect::<Result<Vec<Value>, _>>()?;
         context.answered(Some("thread"), None, &json!({ "threads": threads }))?;
         return Ok(());
     }
@@ -50,25 +56,74 @@ pub fn tree(context: &Context, id: Option<&str>, is_live: bool) -> Outcome {
     Ok(())
 }
 
-/// Draws it anew whenever something has changed, until nothing runs any more.
+/// Draws it anew whenever something has changed, until nothing runs any more. Where nothing can be drawn over, each line
+/// that has changed is told again.
 fn watch(context: &Context, shelf: &Shelf, root: Option<&ThreadRow>) -> Outcome {
-    let status = context.output.is_live().then(|| context.output.status_line());
+    let output = &context.output;
+    let status = (output.is_live() && !output.is_json).then(|| output.status_line());
     let mut seen = None;
+    let mut told = BTreeMap::new();
     loop {
         let version = shelf.store.data_version()?;
         let rows = rows(shelf, root)?;
-        if !rows.iter().any(|row| !row.status.is_terminal() && !is_idle(shelf, row)) {
+        let is_over = !rows.iter().any(|row| !row.status.is_terminal() && !is_idle(shelf, row));
+        let is_news = seen != Some(version);
+        if let Some(status) = status.as_ref().filter(|_| is_news && !is_over) {
+            status.show(&draw(shelf, &rows)?);
+        }
+        // At the end the whole tree is drawn; of what is read by programs, each thread is told as it ended.
+        if status.is_none() && (is_news || is_over) && (output.is_json || !is_over) {
+            tell_changes(context, shelf, &rows, &mut told)?;
+        }
+        if is_over {
             return Ok(());
         }
-        if seen != Some(version) {
-            seen = Some(version);
-            match &status {
-                Some(status) => status.show(&draw(shelf, &rows)?),
-                None => context.output.result(format_args!("{}\n", draw(shelf, &rows)?))?,
-            }
-        }
+        seen = Some(version);
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Tells of each thread that stands otherwise than it was told. That time has passed is no news.
+fn tell_changes(
+    context: &Context,
+    shelf: &Shelf,
+    rows: &[ThreadRow],
+    told: &mut BTreeMap<String, Value>,
+) -> Outcome {
+    let asking = asking(shelf)?;
+    for row in rows {
+        let asks = asking.contains(row.id.as_str());
+        let now =
+            json!([shelf.standing(row), row.cost.turns, row.cost.spend, current_tool(shelf, row), asks]);
+        if told.get(row.id.as_str()) == Some(&now) {
+            continue;
+        }
+        told.insert(row.id.to_string(), now);
+        match context.output.is_json {
+            true => context.output.json_line(&value(shelf, row, &asking)?)?,
+            false => context.output.result(line(shelf, row, &asking)?)?,
+        }
+    }
+    Ok(())
+}
+
+/// The threads that ask something.
+fn asking(shelf: &Shelf) -> Result<BTreeSet<String>, rye_engine::Error> {
+    let questions = shelf.store.open_approvals(None)?.questions;
+    Ok(questions.into_iter().map(|question| question.thread.to_string()).collect())
+}
+
+/// A thread of a tree as JSON.
+fn value(shelf: &Shelf, row: &ThreadRow, asking: &BTreeSet<String>) -> Result<Value, rye_engine::Error> {
+    let mut value = shelf.value(row)?;
+    let ledger = shelf.store.ledger(&row.id)?;
+    let is_running = shelf.standing(row) == "running";
+    value["title"] = json!(row.title);
+    value["depth"] = json!(row.depth);
+    value["limits"] = row.limits.to_value();
+    value["current_tool"] = json!(current_tool(shelf, row).filter(|_| is_running));
+    value["attention"] = json!(shelf.attention(row, &ledger, asking.contains(row.id.as_str())));
+    Ok(value)
 }
 
 /// Whether nothing happens to a thread unless somebody does something.
@@ -99,25 +154,26 @@ fn draw(shelf: &Shelf, rows: &[ThreadRow]) -> Result<String, rye_engine::Error> 
             paint(DIM, format_args!("· rye thread approve {}", short(&question.id, 40)))
         ));
     }
+    let asking: BTreeSet<String> = asked.keys().cloned().collect();
     let mut nodes = Vec::new();
     for row in rows {
         nodes.push(Node {
             id: row.id.to_string(),
             parent: row.parent.as_ref().map(ToString::to_string),
-            line: line(shelf, row)?,
+            line: line(shelf, row, &asking)?,
             below: asked.remove(row.id.as_str()).unwrap_or_default(),
         });
     }
     Ok(branches(&nodes).join("\n"))
 }
 
-/// One thread: state, turn, cost of itself and of its tree, what it does, why it stopped.
-fn line(shelf: &Shelf, row: &ThreadRow) -> Result<String, rye_engine::Error> {
+/// One thread: state, turn, cost of itself and of its tree, what it does, why it stopped, why to look at it.
+fn line(shelf: &Shelf, row: &ThreadRow, asking: &BTreeSet<String>) -> Result<String, rye_engine::Error> {
     let standing = shelf.standing(row);
     let (mark, style) = status_mark(standing);
     let ledger = shelf.store.ledger(&row.id)?;
     let reason = row.reason.map(|reason| format!(" ({})", reason.as_str())).unwrap_or_default();
-    let limits = if row.status.is_terminal() { Limits::default() } else { shelf.limits(row) };
+    let limits = if row.status.is_terminal() { Limits::default() } else { row.limits };
     let turns = match limits.turns {
         Some(most) => format!("turn {}/{most}", row.cost.turns),
         None => several(row.cost.turns, "turn"),
@@ -133,7 +189,17 @@ fn line(shelf: &Shelf, row: &ThreadRow) -> Result<String, rye_engine::Error> {
     }
     parts.push(duration(row.cost.elapsed_ms));
     if standing == "running" {
-        parts.extend(current_tool(shelf, row));
+        parts.extend(current_tool(shelf, row).map(|tool| paint(DIM, tool)));
+    }
+    let marks = shelf.attention(row, &ledger, asking.contains(row.id.as_str()));
+    if marks.contains(&"approval") {
+        parts.push(paint(CAUTION, "asks you"));
+    }
+    if marks.contains(&"budget") {
+        parts.push(paint(
+            CAUTION,
+            format_args!("of {} allowed", amount(ledger.maxima.spend.unwrap_or_default())),
+        ));
     }
     if let Some(error) = row.error.as_deref().filter(|error| !error.is_empty()) {
         parts.push(paint(if row.status.is_terminal() { BAD } else { CAUTION }, short(error, 80)));
@@ -154,7 +220,7 @@ fn current_tool(shelf: &Shelf, row: &ThreadRow) -> Option<String> {
     let of = |kind: &'static str| events.iter().filter(move |event| event.event_type == kind);
     let done: Vec<String> = of("tool_call_result").map(|event| text(event, "call_id")).collect();
     let running = of("tool_call_start").rfind(|event| !done.contains(&text(event, "call_id")))?;
-    Some(paint(DIM, short(&text(running, "tool"), 40)))
+    Some(short(&text(running, "tool"), 40))
 }
 
 /// A thread in a tree.

@@ -5,14 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rye_agent::driver::{Listener, Signal};
+use rye_agent::prepare::{Order, prepare};
 use rye_agent::status::Status;
-use rye_agent::threads::{Finished, Setup, Started, Threads, sync_answer};
+use rye_agent::store::{DATABASE, ThreadRow};
+use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::{Background, Finished, Setup, Started, Threads, sync_answer};
 use rye_engine::{Code, Engine, Error};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use super::shelf::{folder, resuming};
-use crate::commands::{Context, Failure, Outcome};
+use crate::commands::{Context, Failure, Outcome, background};
 use crate::live::screen::Screen;
 use crate::live::view::View;
 use crate::live::words::several;
@@ -37,6 +40,7 @@ pub fn open(
     let environment = settings.host().environment.into_iter().collect();
     let kept = Mutex::new(Arc::new(engine));
     let folder = folder(settings);
+    let background = background::client(settings).map(|client| Arc::new(client) as Arc<dyn Background>);
     let settings = settings.clone();
     let door = move || {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +55,17 @@ pub fn open(
         listener,
         clock: Arc::new(ThreadClock),
         folder,
+        background,
     })
+}
+
+/// Refuses what could not start where there has never been a thread: nothing is made for it.
+pub fn refuse_early(context: &Context, order: &Order) -> Result<(), Error> {
+    if folder(&context.settings).join(DATABASE).exists() {
+        return Ok(());
+    }
+    let environment = context.settings.host().environment.into_iter().collect();
+    prepare(&context.engine, &environment, order).map(drop)
 }
 
 /// Runs what `begin` starts until it ends or stops, and shows it.
@@ -75,6 +89,9 @@ pub fn drive(
             }
             let finished = started.finished().await;
             wait_for_others(&threads, &tell).await;
+            if let Some(finished) = &finished {
+                tell_what_goes_on(&threads, &finished.thread_id, &tell);
+            }
             finished.ok_or_else(|| Error::new(Code::ThreadFailed, "the thread was lost"))
         })
     });
@@ -82,8 +99,8 @@ pub fn drive(
     tell(output, view.as_ref(), driven?.as_ref())
 }
 
-/// Threads that nobody waits for run in this process too: it ends after them.
-pub async fn wait_for_others(threads: &Threads, tell: &impl Fn(String)) {
+/// Where nobody else runs them, threads that nobody waits for run in this process: it ends after them.
+async fn wait_for_others(threads: &Threads, tell: &impl Fn(String)) {
     let count = threads.live_count();
     if count == 0 {
         return;
@@ -92,6 +109,19 @@ pub async fn wait_for_others(threads: &Threads, tell: &impl Fn(String)) {
     tell(paint(DIM, format_args!("waiting for {others} that it has started")));
     while threads.live_count() > 0 {
         tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Threads that nobody waits for go on in the background.
+fn tell_what_goes_on(threads: &Threads, id: &ThreadId, tell: &impl Fn(String)) {
+    let is_at_work = |row: &&ThreadRow| matches!(row.status, Status::Created | Status::Running);
+    let count = threads.store().subtree(id).map_or(0, |rows| rows.iter().filter(is_at_work).count());
+    if count > 0 {
+        let others = several(count as u64, "thread");
+        tell(paint(
+            DIM,
+            format_args!("still at work in the background: {others} it started; rye thread tree {id}"),
+        ));
     }
 }
 

@@ -1,7 +1,9 @@
 //! Folders a run needs: one of its own for temporary files, and those of the project that it must not make itself.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use lillux::Digest;
 use lillux::file::{self, TemporaryFolder};
 use rye_space::AI_FOLDER;
 
@@ -20,6 +22,29 @@ pub(crate) fn temporary(engine: &Engine) -> Result<TemporaryFolder> {
     let system =
         named.filter(|path| path.is_absolute() && path.is_dir()).unwrap_or_else(|| PathBuf::from("/tmp"));
     Ok(engine.host.temporaries.take(&system, "rye-run-")?)
+}
+
+/// This binary, if it is `rye`: what a tool may call.
+pub(super) fn own_program(engine: &Engine) -> Option<&'static Path> {
+    static FOUND: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    let launcher = engine.host.launcher.program();
+    let (asked, found) = FOUND.get_or_init(|| (launcher.to_owned(), lillux::real(launcher)));
+    (asked == launcher && found.file_name().is_some_and(|name| name == "rye")).then_some(found)
+}
+
+/// A folder of the cache that holds a link to this binary and nothing else: to be searched last, where nothing else of that
+/// name is found.
+pub(super) fn program_folder(engine: &Engine) -> Option<PathBuf> {
+    let program = own_program(engine)?;
+    let name = Digest::of(program.as_os_str().as_encoded_bytes()).short();
+    let folder = engine.workspace.roots.cache.join("program").join(name);
+    let link = folder.join("rye");
+    if fs_err::read_link(&link).is_ok_and(|target| target == program) {
+        return Some(folder);
+    }
+    file::create_folders(&folder, true).ok()?;
+    file::link(program, &link).ok()?;
+    Some(folder)
 }
 
 /// Makes the protected folders of a project that has an `.ai`, so that no tool can make them first.

@@ -14,9 +14,12 @@ mod tool;
 mod trace;
 
 use std::any::Any;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lillux::Cancel;
+use lillux::process::door::Door;
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value, json};
 
@@ -29,6 +32,12 @@ pub(crate) use folders::temporary;
 pub use prompt::{Directive, directive_fields, directive_of, knowledge_text};
 pub(crate) use surroundings::{Finder, Planned, context, plan};
 pub(crate) use tool::resolution_of;
+
+/// The variable by which a program knows that it runs in a tool's sandbox.
+pub const SANDBOX_VARIABLE: &str = "RYE_SANDBOX";
+
+/// The variable by which a tool that may call `rye` knows this binary.
+pub const PROGRAM_VARIABLE: &str = "RYE_PROGRAM";
 
 /// How far to go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +82,22 @@ pub struct Request {
     pub caller: Caller,
     /// What the thread that asks tells its own native tools.
     pub thread: Option<Arc<dyn Any + Send + Sync>>,
+    /// Makes the door to that thread, for a tool that is a process.
+    pub door: Option<Arc<dyn Doorway>>,
+}
+
+/// Makes the doors through which tools that are processes ask something of whoever runs them.
+pub trait Doorway: std::fmt::Debug + Send + Sync {
+    /// A door for a run that takes no longer than this. `grants` is what the signed tool says it asks for, if it says so.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    fn door(
+        &self,
+        item: &ItemRef,
+        grants: Option<&[String]>,
+        lifetime: Duration,
+    ) -> io::Result<Arc<dyn Door>>;
 }
 
 /// Who hears of what takes long, line by line.

@@ -1,10 +1,12 @@
 //! Running what was worked out: a process, a request, or a function of the binary.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use lillux::Cancel;
 use lillux::confine::Receipt;
-use lillux::process::{self, Captured, Command, End, RunError};
+use lillux::process::{self, Captured, Command, End, GRACE, RunError};
 use rye_exec::invocation::{Http, Native, Process};
 use rye_exec::native::Cause;
 use rye_exec::outcome::{self, Exit, Failure, Logs, Outcome, Printed};
@@ -13,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::folders;
 use super::surroundings::Surroundings;
-use super::{Caller, Request};
+use super::{Caller, PROGRAM_VARIABLE, Request, SANDBOX_VARIABLE};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::natives;
@@ -62,7 +64,7 @@ pub(super) fn run(
 ) -> Result<Ran> {
     let cancel = &request.cancel;
     match &around.invocation {
-        Invocation::Process(process) => run_process(engine, around, process, cancel),
+        Invocation::Process(process) => run_process(engine, around, process, request),
         Invocation::Http(http) => Ok(run_http(around, http, cancel)),
         Invocation::Native(native) => {
             let call = NativeCall {
@@ -81,7 +83,7 @@ pub(super) fn run(
     }
 }
 
-fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel: &Cancel) -> Result<Ran> {
+fn run_process(engine: &Engine, around: &Surroundings, process: &Process, request: &Request) -> Result<Ran> {
     folders::protect(engine.workspace.roots.project.as_deref());
     let mut environment = around.environment.variables.clone();
     environment.extend(process.parameter_variables.clone());
@@ -90,6 +92,14 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel
         for name in ["TMPDIR", "TMP", "TEMP"] {
             environment.insert(name.to_owned(), path.clone());
         }
+    }
+    let confinement = around.plan.confinement();
+    let confinement = confinement.as_ref();
+    if confinement.is_some() {
+        environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());
+    }
+    if request.door.is_some() {
+        offer_program(engine, &mut environment);
     }
     let folder = process.folder.as_ref().map_or(around.folder.as_path(), Path::new);
     let command = Command {
@@ -104,8 +114,6 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel
         log: None,
     };
     let launcher = &engine.host.launcher;
-    let confinement = around.plan.confinement();
-    let confinement = confinement.as_ref();
     if process.is_detached {
         let detached = process::spawn_detached(launcher, &command, confinement).map_err(start_error)?;
         return Ok(Ran {
@@ -120,7 +128,23 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel
             warning: None,
         });
     }
-    let finished = process::run(launcher, &command, confinement, cancel).map_err(start_error)?;
+    let cancel = &request.cancel;
+    let doorway = request.door.as_ref();
+    let door = doorway.map(|doorway| {
+        doorway.door(&request.item, around.plan.grants.as_deref(), process.timeout.saturating_add(GRACE))
+    });
+    // The door is open for as long as the process runs, and not a moment longer.
+    let door = door.transpose().map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => {
+            Error::new(Code::InvalidInvocation, error.to_string()).of(&request.item)
+        }
+        _ => Error::io(&error),
+    })?;
+    let finished = match door {
+        Some(door) => process::run_with_door(launcher, &command, confinement, cancel, &*door),
+        None => process::run(launcher, &command, confinement, cancel),
+    };
+    let finished = finished.map_err(start_error)?;
     let receipt = serde_json::to_value(&finished.receipt).ok();
     let trace = json!({
         "command": process.command,
@@ -152,6 +176,19 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, cancel
         }
     };
     Ok(Ran { outcome, receipt, trace, warning: unmet(&finished.receipt) })
+}
+
+/// A tool that has a door can call `rye`: this binary is named, and found last on the path.
+fn offer_program(engine: &Engine, environment: &mut BTreeMap<String, String>) {
+    let (Some(program), Some(folder)) = (folders::own_program(engine), folders::program_folder(engine))
+    else {
+        return;
+    };
+    environment.insert(PROGRAM_VARIABLE.to_owned(), program.display().to_string());
+    if let Some(path) = environment.get_mut("PATH") {
+        path.push(':');
+        path.push_str(&folder.display().to_string());
+    }
 }
 
 /// A sandbox that is less than policy asks for is never silent.

@@ -439,6 +439,7 @@ pub(crate) fn plan(
         needed.extend(prefix.map(|prefix| prefix.join("lib")).filter(|lib| lib.is_dir()));
     }
     needed.push(PathBuf::from(&context.tool_dir));
+    needed.extend(folders::own_program(engine).map(Path::to_owned));
     if !context.runtime_lib.is_empty() {
         needed.push(PathBuf::from(&context.runtime_lib));
     }

@@ -1,0 +1,108 @@
+//! The projects under `examples/` do offline what their pages say.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::support::User;
+use crate::thread_run::{newest, threads};
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// The project of an example, as somebody has it who copied it and signed what is in it.
+fn example(name: &str) -> User {
+    let user = User::ready();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
+    let mut found = Vec::new();
+    files(&from, &mut found);
+    assert!(found.iter().any(|path| path.ends_with("README.md")), "{found:?}");
+    let mut items = Vec::new();
+    for path in found {
+        let below = path.strip_prefix(&from).expect("below");
+        let bytes = std::fs::read(&path).expect("a file");
+        user.world.write(&format!("project/{}", below.display()), bytes);
+        if below.starts_with(".ai") {
+            items.push(below.display().to_string());
+        }
+    }
+    let words: Vec<&str> = std::iter::once("sign").chain(items.iter().map(String::as_str)).collect();
+    user.ok(words);
+    user
+}
+
+/// Each thread's directive and status, parents first.
+fn tree(user: &User) -> Vec<(String, String)> {
+    let data = user.data(["thread", "tree"]);
+    let rows = data["threads"].as_array().expect("threads");
+    let word = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    rows.iter().map(|row| (word(&row["directive"]), word(&row["status"]))).collect()
+}
+
+#[test]
+fn every_example_is_run_here() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let entries = std::fs::read_dir(folder).expect("examples").flatten();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().is_dir())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["approval-gate", "map-reduce", "pipeline", "supervisor"]);
+}
+
+#[test]
+fn the_pipeline_publishes_what_was_drafted_and_reviewed() {
+    let user = example("pipeline");
+    user.ok(["run", "pipeline/publish", "topic=bees"]);
+    assert_eq!(user.world.text("project/published.md"), "All about bees. Reviewed.");
+    for aspect in ["facts", "style"] {
+        let review = user.world.text(&format!("project/review-{aspect}.md"));
+        assert_eq!(review, format!("The {aspect} are fine."));
+    }
+    let done = |name: &str| (format!("pipeline/{name}"), "completed".to_owned());
+    assert_eq!(tree(&user), [done("publish"), done("draft"), done("review"), done("review")]);
+}
+
+#[test]
+fn the_words_of_all_chapters_are_added_up() {
+    let user = example("map-reduce");
+    assert_eq!(user.ok(["run", "words/all"]).json(), json!({"total": 16}));
+    assert_eq!(tree(&user).len(), 4);
+}
+
+#[test]
+fn the_supervisor_starts_again_what_failed() {
+    let user = example("supervisor");
+    user.ok(["run", "work/supervise"]);
+    let row = |name: &str, status: &str| (format!("work/{name}"), status.to_owned());
+    let expected = [
+        row("supervise", "completed"),
+        row("steady", "completed"),
+        row("hasty", "error"),
+        row("hasty", "completed"),
+    ];
+    assert_eq!(tree(&user), expected);
+    assert_eq!(user.world.text("project/hasty-2.txt"), "done");
+}
+
+#[test]
+fn nothing_is_deployed_until_a_person_allows_it() {
+    let user = example("approval-gate");
+    let deployed = || user.world.project().join("deployed.txt").exists();
+    assert_eq!(user.run(["run", "release/deploy", "version=1.2"]).exit, 6);
+    assert_eq!(user.run(["thread", "deny", &newest(&user), "--message", "not on a Friday"]).exit, 1);
+    assert_eq!((deployed(), &threads(&user)[0]["status"]), (false, &json!("error")));
+    assert_eq!(user.run(["run", "release/deploy", "version=1.3"]).exit, 6);
+    assert!(!deployed());
+    user.ok(["thread", "approve", &newest(&user)]);
+    assert_eq!(user.world.text("project/deployed.txt"), "1.3");
+}
