@@ -20,10 +20,6 @@ use crate::arguments::Arguments;
 use crate::commands::Failure;
 use crate::output::Output;
 
-/// Threads are many small pieces of JSON, made and dropped by several workers.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     // A run's supervisor is this binary too; it must begin before anything else has.
     lillux::process::supervise_if_asked();
