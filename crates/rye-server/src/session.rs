@@ -108,8 +108,7 @@ impl Session {
         let mut consents =
             consent::brought(request.input_responses.as_ref(), request.request_state.as_deref())?;
         let arguments = request.arguments.unwrap_or_default();
-        let mut last =
-            Error::new(Code::ConsentNeeded, "this would need to be asked again and again");
+        let mut last = Error::new(Code::ConsentNeeded, "this would need to be asked again and again");
         for _ in 0..=MOST_QUESTIONS {
             let voice = Voice::of(context, &self.state);
             let outcome =
