@@ -23,10 +23,11 @@ class Templates(unittest.TestCase):
             self.assertEqual(re.findall(r"\{\s*\w+\s*\}|\$\{", program(path)), [], str(path))
 
     def test_both_python_loaders_guard_imports_alike(self):
-        def guard(path):
+        def guards(path):
             text = program(path)
-            return text[text.index("tool, project"):text.index("sys.path[:0] = roots")]
-        self.assertEqual(guard(FUNCTION), guard(SCRIPT))
+            between = [("import posix", "tool, project"), ("EXCLUDED =", "sys.path[:0] = roots")]
+            return [text[text.index(start):text.index(end)] for start, end in between]
+        self.assertEqual(guards(FUNCTION), guards(SCRIPT))
 
     def test_the_two_bash_tools_are_one(self):
         tools = BUNDLES / "standard/.ai/tools/rye"
@@ -38,11 +39,32 @@ class Templates(unittest.TestCase):
 class PythonFunction(Case):
     def call(self, source, params="{}", more=(), path=None):
         path = path or self.write("tools/tool.py", source)
-        return self.run_channel(FUNCTION, [sys.executable, "-c", program(FUNCTION), path, self.project], params, more)
+        return self.run_channel(FUNCTION, [sys.executable, "-S", "-c", program(FUNCTION), path, self.project], params, more)
 
     def test_prints_do_not_reach_the_result(self):
         answer = self.call("def execute(params, project):\n    print('[1]')\n    return [params, project]\n", '{"a": "ü"}')
         self.assertEqual((answer.exit, answer.stdout, answer.result), (0, "[1]\n", [{"a": "ü"}, self.project]))
+
+    def test_site_runs_as_soon_as_something_else_than_the_standard_library_is_imported(self):
+        source = (
+            "import sys\n"
+            "def execute(params):\n"
+            "    seen = ['site' in sys.modules]\n"
+            "    import json, re, subprocess\n"
+            "    seen.append('site' in sys.modules)\n"
+            "    try:\n"
+            "        import a_package_that_nobody_has\n"
+            "    except ImportError:\n"
+            "        seen.append('site' in sys.modules)\n"
+            "    return seen + [callable(exit), callable(quit), callable(help)]\n"
+        )
+        is_early = sys.prefix != sys.base_prefix or not hasattr(sys, "stdlib_module_names")
+        self.assertEqual(self.call(source).result, [is_early, is_early, True, True, True, True])
+
+    def test_what_looks_for_installed_packages_finds_site_done(self):
+        for module in ["importlib.metadata", "pkgutil", "multiprocessing", "concurrent.futures"]:
+            source = f"import {module}, sys\ndef execute(params):\n    return 'site' in sys.modules\n"
+            self.assertEqual(self.call(source).result, True, module)
 
     def test_any_value_is_a_result(self):
         source = "def execute(params):\n    return %s\n"
@@ -130,14 +152,14 @@ class PythonScript(Case):
             "import json, sys\nif __name__ == '__main__':\n    print('noise')\n"
             "    print(json.dumps([json.load(sys.stdin), sys.argv[1:], __file__]))\n"
         ))
-        answer = self.run_plain(SCRIPT, [sys.executable, "-c", program(SCRIPT), path, self.project], '{"a": 1}')
+        answer = self.run_plain(SCRIPT, [sys.executable, "-S", "-c", program(SCRIPT), path, self.project], '{"a": 1}')
         last = json.loads(answer.stdout.splitlines()[-1])
         self.assertEqual(last, [{"a": 1}, ["--project-path", self.project], path])
 
     def test_a_script_imports_nothing_that_lies_beside_it(self):
         self.write("tools/helper.py", "")
         path = self.write("tools/tool.py", "import helper\n")
-        command = [sys.executable, "-c", program(SCRIPT), path, self.project]
+        command = [sys.executable, "-S", "-c", program(SCRIPT), path, self.project]
         self.assertEqual(self.run_plain(SCRIPT, command, "{}").exit, 1)
         anchor = {"RYE_IMPORT_PATH": os.path.dirname(path)}
         self.assertEqual(self.run_plain(SCRIPT, command, "{}", anchor).exit, 0)
