@@ -141,13 +141,7 @@ pub fn embedded() -> Vec<Bundle> {
                 categories: embedded.categories.iter().map(|category| (*category).to_owned()).collect(),
                 origin: Origin::Embedded(embedded),
                 standing: Standing::Embedded,
-                signers: embedded
-                    .files
-                    .iter()
-                    .filter(|(path, _)| path.starts_with(".ai/config/keys/trusted/"))
-                    .filter_map(|(_, bytes)| Identity::parse(bytes).ok())
-                    .filter(Identity::is_self_signed)
-                    .collect(),
+                signers: embedded.identities(),
                 package: None,
                 manifest: None,
             })

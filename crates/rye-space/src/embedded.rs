@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use lillux::Digest;
 use lillux::file::{self, Mode};
 use rye_item::{ExtractorSet, ItemId, ItemRef, ItemType};
+use rye_trust::Identity;
 
 use crate::stamp::Stamp;
 use crate::walk::{Entry, Walk, split_extension};
@@ -36,6 +37,12 @@ impl Embedded {
     pub fn file(&self, path: &str) -> Option<&'static [u8]> {
         let index = self.files.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
         Some(self.files[index].1)
+    }
+
+    /// Who signed its items.
+    pub(crate) fn identities(&self) -> Vec<Identity> {
+        let documents = self.files.iter().filter(|(path, _)| path.starts_with(".ai/config/keys/trusted/"));
+        documents.filter_map(|(_, bytes)| Identity::parse(bytes).ok()).collect()
     }
 
     /// What the YAML item at `path` (`.ai/…`) says, in JSON.

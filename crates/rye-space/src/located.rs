@@ -151,6 +151,11 @@ impl Subject for Located {
         Some(format!("{AI_FOLDER}/{folder}/{}{}", self.item.id, self.extension))
     }
 
+    fn is_sealed(&self) -> bool {
+        // Bytes that live as long as the program are the program's own; files are read into bytes that somebody owns.
+        matches!(self.bytes, Cow::Borrowed(_))
+    }
+
     fn misplacement(&self) -> Option<String> {
         let fields = self.fields();
         let item = &self.item;

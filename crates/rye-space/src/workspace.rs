@@ -242,10 +242,10 @@ impl Workspace {
             .bundles()
             .iter()
             .any(|bundle| bundle.id.as_str() == CORE && bundle.standing != Standing::Embedded);
-        let core = bundle::embedded().into_iter().find(|bundle| bundle.id.as_str() == CORE)?;
         if !is_replaced {
             return None;
         }
+        let core = bundle::embedded().into_iter().find(|bundle| bundle.id.as_str() == CORE)?;
         let mut keys = KeyRing::default();
         keys.add_bundle(&core.id, core.signers.iter().cloned());
         let roots = Roots { project: None, ..self.roots.clone() };

@@ -26,6 +26,11 @@ pub trait Subject {
     fn file(&self) -> Option<String> {
         None
     }
+    /// Whether its bytes are part of this very binary, which the build signed: whoever could change them could change
+    /// the code that verifies as well.
+    fn is_sealed(&self) -> bool {
+        false
+    }
 }
 
 /// The verdict in one word.
@@ -165,7 +170,7 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
         };
         return Report { coverage, uncovered, ..Report::bad(Verdict::Untrusted, signature, reason) };
     };
-    if !known.key.verifies(&line.hash, &line.signature) {
+    if !subject.is_sealed() && !known.key.verifies(&line.hash, &line.signature) {
         let reason = format!("the signature is not by the key {}", line.fingerprint);
         return Report::bad(Verdict::Tampered, signature, reason);
     }
