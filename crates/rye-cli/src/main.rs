@@ -23,6 +23,9 @@ use crate::output::Output;
 fn main() -> ExitCode {
     // A run's supervisor is this binary too; it must begin before anything else has.
     lillux::process::supervise_if_asked();
+    if std::env::args_os().any(|word| word == "execute") {
+        lillux::process::fork_launcher();
+    }
     lillux::process::allow_open_files();
     clap_complete::CompleteEnv::with_factory(Arguments::command).complete();
     survive_file_size_limit();

@@ -54,6 +54,16 @@ pub enum Reading {
     Only(Vec<PathBuf>),
 }
 
+impl Reading {
+    /// What is named one by one.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        match self {
+            Self::Everything => &[],
+            Self::Only(paths) => paths,
+        }
+    }
+}
+
 /// Whether the network is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -100,6 +110,15 @@ pub(crate) struct Stage {
     /// What mounts protect already.
     pub(crate) covered: Vec<PathBuf>,
     pub(crate) rows: Vec<Row>,
+}
+
+impl Stage {
+    /// Whether mounts protect everything that is there to be protected, so that no other rule has to.
+    pub(crate) fn covers_everything(&self) -> bool {
+        let is_covered = |path: &PathBuf| self.covered.contains(path);
+        let mut read_only = self.real.read_only.iter().filter(|path| path.symlink_metadata().is_ok());
+        self.has_own_proc && self.real.hidden.iter().all(is_covered) && read_only.all(is_covered)
+    }
 }
 
 /// Where the paths of a confinement really are, links and what they lead to, looked up once.

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::MountFlags;
 
 use super::paths::is_at_or_below;
-use super::{Confinement, Mechanism, Reading, RealPlaces, Row, Rule, Stage};
+use super::{Confinement, Mechanism, RealPlaces, Row, Rule, Stage};
 
 const HARMLESS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
@@ -72,11 +72,7 @@ pub(crate) fn mount_proc() -> io::Result<()> {
 }
 
 fn needed(confinement: &Confinement) -> impl Iterator<Item = &PathBuf> {
-    let read: &[PathBuf] = match &confinement.read {
-        Reading::Everything => &[],
-        Reading::Only(paths) => paths,
-    };
-    confinement.write.iter().chain(read)
+    confinement.write.iter().chain(confinement.read.paths())
 }
 
 /// Keeps the folders between one that is open for writing and what is protected below from being renamed: with them, a

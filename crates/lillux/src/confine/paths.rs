@@ -27,11 +27,13 @@ const OWN_DEVICES: [&str; 2] = ["/dev/tty", "/dev/pts"];
 
 /// Whether every path is one the rules can be made for.
 pub(crate) fn check(confinement: &Confinement) -> Result<(), String> {
-    let read: &[PathBuf] = match &confinement.read {
-        Reading::Everything => &[],
-        Reading::Only(paths) => paths,
-    };
-    let lists = [read, &confinement.write, &confinement.read_only, &confinement.hidden, &confinement.sockets];
+    let lists = [
+        confinement.read.paths(),
+        &confinement.write,
+        &confinement.read_only,
+        &confinement.hidden,
+        &confinement.sockets,
+    ];
     for path in lists.into_iter().flatten() {
         if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
             return Err(format!("`{}` is not an absolute path without `..`", path.display()));

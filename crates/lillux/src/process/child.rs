@@ -9,8 +9,8 @@ use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
-use super::wire::{self, Order};
-use crate::confine::{self, Mechanism, Row, Rule, Stage};
+use super::wire::{self, Expected, Order};
+use crate::confine::{self, Confinement, Mechanism, Row, Rule, Stage};
 
 /// What the process says before it becomes the tool.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,11 +32,40 @@ pub(crate) fn become_tool(
     descriptors: Vec<OwnedFd>,
     status: &OwnedFd,
 ) -> ! {
-    let verdict = match prepare(order, stage, guarded) {
+    let verdict = prepare(&order.limits, order.confinement.as_ref(), stage, guarded);
+    end_with(verdict, status, || execute(order, descriptors))
+}
+
+/// Becomes a tool that nobody knows yet: held to everything already, it waits at `desk` for its order.
+pub(crate) fn become_expected(
+    expected: &Expected,
+    stage: &Stage,
+    guarded: &[i32],
+    desk: &OwnedFd,
+    status: &OwnedFd,
+) -> ! {
+    let hold = || prepare(&expected.limits, Some(&expected.confinement), stage, guarded);
+    let wait = || wire::receive_order(desk).map_err(|error| format!("no order came: {error}"));
+    if stage.covers_everything() {
+        end_with(hold(), status, || match wait() {
+            Ok((order, descriptors)) => execute(&order, descriptors),
+            Err(reason) => reason,
+        })
+    }
+    // Rules that list what is around something must list what is there when the run begins.
+    match wait() {
+        Ok((order, descriptors)) => end_with(hold(), status, || execute(&order, descriptors)),
+        Err(reason) => end_with(Err(reason), status, String::new),
+    }
+}
+
+/// Says what came of preparing and, if all is well, goes on. `execute` returns only why it could not.
+fn end_with(prepared: Result<Verdict, String>, status: &OwnedFd, execute: impl FnOnce() -> String) -> ! {
+    let verdict = match prepared {
         Ok(Verdict::Ready { rows }) => {
             // If the supervisor is gone, so is this process in a moment.
             let _ = wire::send_line(status, &Verdict::Ready { rows });
-            Verdict::Failed { reason: execute(order, descriptors) }
+            Verdict::Failed { reason: execute() }
         }
         Ok(verdict) => verdict,
         Err(reason) => Verdict::Failed { reason },
@@ -45,10 +74,15 @@ pub(crate) fn become_tool(
     std::process::exit(126)
 }
 
-fn prepare(order: &Order, stage: &Stage, guarded: &[i32]) -> Result<Verdict, String> {
+fn prepare(
+    limits: &Limits,
+    confinement: Option<&Confinement>,
+    stage: &Stage,
+    guarded: &[i32],
+) -> Result<Verdict, String> {
     rustix::process::setsid().map_err(|error| format!("no session: {error}"))?;
-    let mut rows = vec![limit(&order.limits, stage)?];
-    let Some(confinement) = &order.confinement else {
+    let mut rows = vec![limit(limits, stage)?];
+    let Some(confinement) = confinement else {
         return Ok(Verdict::Ready { rows });
     };
     rows.extend(confine::restrict(confinement, stage, guarded)?);

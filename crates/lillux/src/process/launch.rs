@@ -15,10 +15,11 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::pipe::PipeFlags;
 
+use super::ahead::{self, Ahead};
 use super::capture::Collector;
 use super::door::Door;
 use super::launcher::{Parts, Started};
-use super::wire::{self, Answer, Manner, Order, Role};
+use super::wire::{self, Answer, Manner, Message, Order, Role};
 use super::{Command, Detached, End, Finished, GRACE, Launcher, RESULT_VARIABLE, RunError};
 use crate::Cancel;
 use crate::confine::{Confinement, Namespaces, Receipt};
@@ -134,10 +135,10 @@ pub fn spawn_detached(
         None => File::options().write(true).open("/dev/null")?.into(),
     };
     let descriptors = [stdin(&command.stdin)?, log.try_clone()?, log];
-    let session =
-        Session::start(launcher, command, confinement, Given::streams(Manner::Detached, &descriptors));
+    let given = Given::streams(Manner::Detached, &descriptors);
+    let session = Session::start(launcher, command, confinement, given).and_then(Session::begun);
     launcher.replace();
-    let session = session?.begun()?;
+    let session = session?;
     let pid = session.parts.pid;
     session.parts.leave();
     Ok(Detached { pid })
@@ -213,14 +214,18 @@ impl Session {
             confinement: confinement.cloned(),
             caller: std::process::id(),
         };
-        let order = serde_json::to_vec(&order)
+        let order = Message::Order(Box::new(order))
+            .to_bytes()
             .map_err(|error| RunError::Invalid { reason: format!("a path is not text: {error}") })?;
         let named = named.into_iter().map(|(_, descriptor)| descriptor);
         let borrowed: Vec<BorrowedFd<'_>> = streams.into_iter().chain(named).collect();
         let is_prepared = confinement.is_some_and(|confinement| confinement.namespaces == Namespaces::Auto);
         let role = if is_prepared { Role::Prepared } else { Role::Launcher };
+        let expected = confinement.filter(|_| is_prepared && Ahead::takes(&order));
+        let expected = expected.and_then(|confinement| ahead::expectation(confinement, &command.limits));
         // One that waited may have been ended by somebody; then it took no order, and a new one does.
-        let waiting = launcher.take(role).and_then(|waiting| give(waiting, &order, &borrowed).ok());
+        let waiting = launcher.take(role, expected.as_ref());
+        let waiting = waiting.and_then(|waiting| give(waiting, &order, &borrowed).ok());
         let parts = match waiting {
             Some(parts) => parts,
             None => give(Started::new(launcher.program(), role)?, &order, &borrowed).map_err(|error| {
@@ -228,6 +233,7 @@ impl Session {
                 RunError::Failed { reason }
             })?,
         };
+        launcher.expect(expected);
         Ok(Self { parts, said: Vec::new() })
     }
 
@@ -381,10 +387,17 @@ impl Session {
 }
 
 /// Gives a launcher its order.
-fn give(started: Started, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Parts> {
+fn give(mut started: Started, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Parts> {
+    let ahead = started.take_ahead();
     let parts = started.into_parts()?;
-    let given = wire::send_order(&parts.control, order, descriptors)
-        .and_then(|()| Ok(rustix::io::ioctl_fionbio(&parts.control, true)?));
+    let given = match ahead {
+        // The tool itself waits for it; its supervisor is told what it watches over.
+        Some(ahead) => {
+            ahead.give(order, descriptors).and_then(|()| wire::send_message(&parts.control, order, &[]))
+        }
+        None => wire::send_message(&parts.control, order, descriptors),
+    };
+    let given = given.and_then(|()| Ok(rustix::io::ioctl_fionbio(&parts.control, true)?));
     match given {
         Ok(()) => Ok(parts),
         Err(error) => {

@@ -7,16 +7,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::ahead::Ahead;
+use super::fork::{Side, fork};
 use super::launch::leave;
-use super::wire::{self, Role};
+use super::source;
+use super::wire::{self, Expected, Role};
 
-/// How many launchers are kept waiting: one for the next run, one for the run after it while its place is filled.
-const KEPT: usize = 2;
+/// How many launchers are kept waiting with the next run laid out: one for it, and one for the run after it while the
+/// place of the first is filled.
+const LAID_OUT: usize = 2;
+
+/// How many are kept waiting for anything else.
+const OPEN: usize = 1;
+
+/// How long after a run its launcher is replaced. It must not compete with whoever hears of the run.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The binary that starts processes. Its `main` begins with [`supervise_if_asked`](super::supervise_if_asked).
 #[derive(Clone, Debug, Default)]
@@ -29,8 +41,12 @@ pub struct Launcher {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<Started>,
+    /// What the last run was held to: the next one is likely to be held to the same.
+    likely: Option<Expected>,
     /// Forks launchers, once it is there.
     source: Option<OwnedFd>,
+    /// Hears that launchers are wanted.
+    keeper: Option<Sender<Duration>>,
 }
 
 impl State {
@@ -42,14 +58,44 @@ impl State {
             self.source = None;
             return None;
         }
-        Some(Started { process: Process::Forked, control })
+        Some(Started { process: Process::Forked, control, ahead: None })
     }
 
-    fn fill(&mut self) {
-        while self.waiting.len() < KEPT {
-            let Some(started) = self.ask(Role::Prepared) else { return };
+    /// Keeps launchers waiting: some that have laid out what is likely, the others for whatever comes.
+    fn fill(&mut self) -> Option<()> {
+        let likely = self.likely.clone();
+        // Whoever laid out something else ends by itself.
+        self.waiting.retain(|started| match (&started.ahead, &likely) {
+            (Some(ahead), Some(likely)) => ahead.fits(likely),
+            (Some(_), None) => false,
+            (None, _) => true,
+        });
+        if let Some(likely) = likely {
+            while self.waiting.iter().filter(|started| started.ahead.is_some()).count() < LAID_OUT {
+                let mut started = self.ask(Role::Prepared)?;
+                started.ahead = Ahead::ask(&started.control, &likely).ok();
+                let is_laid_out = started.ahead.is_some();
+                self.waiting.push(started);
+                if !is_laid_out {
+                    break;
+                }
+            }
+        }
+        while self.waiting.iter().filter(|started| started.ahead.is_none()).count() < OPEN {
+            let started = self.ask(Role::Prepared)?;
             self.waiting.push(started);
         }
+        Some(())
+    }
+
+    /// One that fits the run, or else one that has laid out nothing.
+    fn take(&mut self, expected: Option<&Expected>) -> Option<Started> {
+        let fits = |started: &Started| {
+            started.ahead.as_ref().zip(expected).is_some_and(|(ahead, expected)| ahead.fits(expected))
+        };
+        let found = self.waiting.iter().position(fits);
+        let index = found.or_else(|| self.waiting.iter().position(|started| started.ahead.is_none()))?;
+        Some(self.waiting.remove(index))
     }
 }
 
@@ -69,26 +115,33 @@ impl Launcher {
 
     /// Starts one now, beside whatever the caller does, for the run to come.
     pub fn prepare(&self) {
+        if self.keeps_some {
+            return self.keep(Duration::ZERO);
+        }
+        if let Some(started) = forked_early().take() {
+            return self.state().waiting.push(started);
+        }
         let this = self.clone();
         // Where no thread is to be had, the run starts its own.
         let _ = std::thread::Builder::new().name("launcher".to_owned()).spawn(move || {
-            if !this.keeps_some {
-                let Ok(started) = Started::new(&this.program, Role::Prepared) else { return };
-                this.state().waiting.push(started);
-                return;
-            }
-            let has_source = this.state().source.is_some();
-            if !has_source {
-                let Ok(Started { process: Process::Child(child), control }) =
-                    Started::new(&this.program, Role::Source)
-                else {
-                    return;
-                };
-                leave(child);
-                this.state().source = Some(control);
-            }
-            this.state().fill();
+            let Ok(started) = Started::new(&this.program, Role::Prepared) else { return };
+            this.state().waiting.push(started);
         });
+    }
+
+    /// Has launchers kept waiting, from this long on.
+    fn keep(&self, pause: Duration) {
+        let mut state = self.state();
+        if state.keeper.is_none() {
+            let (keeper, wishes) = mpsc::channel();
+            let (kept, program) = (Arc::downgrade(&self.state), self.program.clone());
+            let thread = std::thread::Builder::new().name("launchers".to_owned());
+            // Where no thread is to be had, each run starts its own launcher.
+            state.keeper = thread.spawn(move || keep_some(&wishes, &kept, &program)).ok().map(|_| keeper);
+        }
+        if state.keeper.as_ref().is_some_and(|keeper| keeper.send(pause).is_err()) {
+            state.keeper = None;
+        }
     }
 
     /// The binary.
@@ -102,30 +155,77 @@ impl Launcher {
     }
 
     /// One that is there already, or is had quickly. What waits has left its namespaces: it serves only `Prepared`.
-    pub(super) fn take(&self, role: Role) -> Option<Started> {
+    pub(super) fn take(&self, role: Role, expected: Option<&Expected>) -> Option<Started> {
         let mut state = self.state();
-        let waiting = if role == Role::Prepared { state.waiting.pop() } else { None };
+        let waiting = if role == Role::Prepared { state.take(expected) } else { None };
         waiting.or_else(|| state.ask(role))
+    }
+
+    /// A run is held to this: the next one may well be, too.
+    pub(super) fn expect(&self, expected: Option<Expected>) {
+        if self.keeps_some && expected.is_some() {
+            self.state().likely = expected;
+        }
     }
 
     /// Sees to it that the next run finds one. To be called when a run is over: it must not compete with it.
     pub(super) fn replace(&self) {
-        if !self.keeps_some {
-            return;
-        }
-        let mut state = self.state();
-        if state.source.is_some() {
-            state.fill();
-        }
-        let has_source = state.source.is_some();
-        drop(state);
-        if !has_source {
-            self.prepare();
+        if self.keeps_some {
+            self.keep(PAUSE);
         }
     }
 }
 
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+/// The launcher that this process forked when it began.
+fn forked_early() -> MutexGuard<'static, Option<Started>> {
+    static EARLY: Mutex<Option<Started>> = Mutex::new(None);
+    EARLY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forks a launcher for the first [`Launcher::prepare`] to come: much sooner there than one that begins anew. To be
+/// called by a program that is its own launcher, at the beginning of `main`, while it has one thread and holds nothing.
+pub fn fork_launcher() {
+    let Ok((control, other)) = pair() else { return };
+    match fork() {
+        Ok(Side::Child) => {
+            drop(control);
+            std::process::exit(source::forked_by_caller(&other));
+        }
+        Ok(Side::Parent(_)) => {
+            *forked_early() = Some(Started { process: Process::Forked, control, ahead: None });
+        }
+        // One is begun when it is needed.
+        Err(_) => {}
+    }
+}
+
+/// Keeps launchers waiting for as long as somebody could want them.
+fn keep_some(wishes: &Receiver<Duration>, kept: &Weak<Mutex<State>>, program: &Path) {
+    while let Ok(pause) = wishes.recv() {
+        std::thread::sleep(pause);
+        // What was wished meanwhile is done along with it.
+        while wishes.try_recv().is_ok() {}
+        let Some(state) = kept.upgrade() else { return };
+        let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
+        // A source that was ended is noticed when it is asked.
+        let is_filled = lock().fill().is_some();
+        if !is_filled && let Some(source) = new_source(program) {
+            let mut state = lock();
+            state.source = Some(source);
+            state.fill();
+        }
+    }
+}
+
+fn new_source(program: &Path) -> Option<OwnedFd> {
+    let Started { process, control, .. } = Started::new(program, Role::Source).ok()?;
+    if let Process::Child(child) = process {
+        leave(child);
+    }
+    Some(control)
+}
+
+pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
@@ -134,6 +234,8 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 pub(super) struct Started {
     process: Process,
     control: OwnedFd,
+    /// What it has laid out, or is laying out.
+    ahead: Option<Ahead>,
 }
 
 #[derive(Debug)]
@@ -164,11 +266,16 @@ impl Started {
         start.arg0(wire::MARK).arg(role.as_str()).env_clear().current_dir("/");
         start.stdin(Stdio::from(other)).stdout(Stdio::null()).stderr(Stdio::null());
         let child = start.spawn()?;
-        Ok(Self { process: Process::Child(child), control })
+        Ok(Self { process: Process::Child(child), control, ahead: None })
+    }
+
+    /// What it has laid out.
+    pub(super) fn take_ahead(&mut self) -> Option<Ahead> {
+        self.ahead.take()
     }
 
     pub(super) fn into_parts(self) -> io::Result<Parts> {
-        let Self { process, control } = self;
+        let Self { process, control, .. } = self;
         match process {
             Process::Child(child) => {
                 match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {

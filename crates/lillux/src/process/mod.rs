@@ -5,6 +5,7 @@
 //! the tool ends when the supervisor does. Nothing inherited reaches the tool: environment, descriptors and folder are
 //! all given.
 
+mod ahead;
 mod apart;
 mod capture;
 mod child;
@@ -33,7 +34,7 @@ pub use apart::{Apart, leave_session, start_apart};
 pub use capture::Captured;
 pub(crate) use fork::{Side, fork, unshare};
 pub use launch::{run, run_with_door, spawn_detached};
-pub use launcher::Launcher;
+pub use launcher::{Launcher, fork_launcher};
 pub use open::{Guard, Opened, open};
 pub use supervise::supervise_if_asked;
 

@@ -1,12 +1,13 @@
 //! The source: a process that forks launchers for as long as its caller lives. It is begun once, is small, and never
 //! sees an order; what it forks is as new as a program that was just begun, at a tenth of the price.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
 
-use super::fork::{Side, fork};
+use super::fork::{Side, fork, inherit_nothing};
 use super::supervise;
 use super::wire::{self, Role};
 
@@ -54,6 +55,22 @@ pub(super) fn serve(socket: OwnedFd) -> i32 {
             Err(_) => {}
         }
     }
+}
+
+/// The launcher that a caller forked from itself: it keeps nothing of the caller's.
+pub(super) fn forked_by_caller(control: &OwnedFd) -> i32 {
+    let leave_everything = || -> io::Result<()> {
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        rustix::process::chdir("/")?;
+        inherit_nothing()
+    };
+    if leave_everything().is_err() {
+        return 2;
+    }
+    forked_launcher(Role::Prepared, control)
 }
 
 fn forked_launcher(role: Role, control: &OwnedFd) -> i32 {

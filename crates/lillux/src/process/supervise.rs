@@ -16,7 +16,7 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, Wa
 use super::child::{self, Verdict};
 use super::fork::{Side, fork};
 use super::tree::Tree;
-use super::wire::{self, Answer, Manner, Order, Role};
+use super::wire::{self, Answer, Expected, Manner, Message, Order, Role};
 use super::{End, GRACE, source};
 use crate::confine::{self, Mechanism, Receipt, Row, Rule, Stage};
 
@@ -73,7 +73,18 @@ type Given = (Order, Vec<OwnedFd>);
 
 /// A caller that is gone before it gave its order, or something that is no caller: nobody is left to tell.
 fn receive(control: &OwnedFd) -> Given {
-    wire::receive_order(control).unwrap_or_else(|_| std::process::exit(2))
+    let given = match wire::receive_message(control) {
+        Ok((Message::Order(order), descriptors)) => Ok((*order, descriptors)),
+        // There is nothing to be laid out here: what comes is taken where it comes, and where the supervisor hears of it.
+        Ok((Message::Expected(_), desk)) => match desk.first() {
+            Some(desk) => {
+                wire::receive_order(desk).and_then(|given| wire::receive_order(control).map(|_| given))
+            }
+            None => Err(io::ErrorKind::InvalidData.into()),
+        },
+        Err(error) => Err(error),
+    };
+    given.unwrap_or_else(|_| std::process::exit(2))
 }
 
 fn isolate_and_wait(ground: Ground, control: &OwnedFd) -> Result<(), String> {
@@ -123,7 +134,8 @@ impl Ground {
                 drop(held);
                 let run = || {
                     let bond = Bond { control, lifeline, tree, launcher: own };
-                    Supervisor::new(bond, stage, given)?.run()
+                    let (supervisor, tool) = Supervisor::begin(bond, stage, given)?;
+                    supervisor.run(tool)
                 };
                 std::process::exit(match run() {
                     Ok(()) => 0,
@@ -144,6 +156,7 @@ impl Ground {
                 drop(held);
                 // The kernel takes its time to take mounts and namespaces apart; the caller need not wait for that.
                 let _ = wire::send_line(control, &Answer::Gone);
+                step_back();
                 Ok(())
             }
         }
@@ -161,7 +174,6 @@ struct Bond<'a> {
 
 struct Supervisor<'a> {
     order: Order,
-    descriptors: Vec<OwnedFd>,
     bond: Bond<'a>,
     stage: Stage,
 }
@@ -177,7 +189,8 @@ struct Tool {
 }
 
 impl<'a> Supervisor<'a> {
-    fn new(bond: Bond<'a>, mut stage: Stage, given: Option<Given>) -> Result<Self, String> {
+    /// Starts what becomes the tool, before its order comes if it is known what to hold it to.
+    fn begin(bond: Bond<'a>, mut stage: Stage, given: Option<Given>) -> Result<(Self, Tool), String> {
         if stage.has_pid_namespace {
             // A second net under the lifeline. Without the namespace the supervisor must live to end the others.
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
@@ -190,38 +203,51 @@ impl<'a> Supervisor<'a> {
             Some(given) => given,
             None => {
                 confine::settle_ahead(&mut stage);
-                let given = receive(bond.control);
-                let confinement = given.0.confinement.as_ref();
-                let confinement = confinement.ok_or("a launcher that is confined already cannot run this")?;
-                confine::isolate_for(&mut stage, confinement)?;
-                given
+                match wire::receive_message(bond.control) {
+                    Ok((Message::Order(order), descriptors)) => {
+                        let confinement = order.confinement.as_ref();
+                        let confinement =
+                            confinement.ok_or("a launcher that is confined already cannot run this")?;
+                        confine::isolate_for(&mut stage, confinement)?;
+                        (*order, descriptors)
+                    }
+                    Ok((Message::Expected(expected), desk)) => {
+                        let desk = desk.into_iter().next().ok_or("a descriptor is missing")?;
+                        return Self::expect(bond, stage, &expected, desk);
+                    }
+                    // Nobody is left to tell.
+                    Err(_) => std::process::exit(2),
+                }
             }
         };
         confine::settle(&mut stage, &order.limits);
-        Ok(Self { order, descriptors, bond, stage })
+        let tool = Tool::start(&bond, order.caller, |guarded, status| {
+            child::become_tool(&order, &stage, guarded, descriptors, status)
+        })?;
+        Ok((Self { order, bond, stage }, tool))
     }
 
-    fn run(mut self) -> Result<(), String> {
-        let own = rustix::process::getpid();
+    /// Lays everything out for an order to come, and waits for it.
+    fn expect(
+        bond: Bond<'a>,
+        mut stage: Stage,
+        expected: &Expected,
+        desk: OwnedFd,
+    ) -> Result<(Self, Tool), String> {
+        confine::isolate_for(&mut stage, &expected.confinement)?;
+        confine::settle(&mut stage, &expected.limits);
+        let laid = &stage;
+        let tool = Tool::start(&bond, expected.caller, move |guarded, status| {
+            child::become_expected(expected, laid, guarded, &desk, status)
+        })?;
+        // The tool has its order by now, or nobody wants it any more: then this process ends, and the tool with it.
+        let (order, _) = receive(bond.control);
+        Ok((Self { order, bond, stage }, tool))
+    }
+
+    fn run(self, mut tool: Tool) -> Result<(), String> {
         let own_number =
             self.bond.tree.own_number().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
-        let descriptors = std::mem::take(&mut self.descriptors);
-        let (status, said) = pipe()?;
-        let pid = match fork().map_err(|error| format!("no process for the tool: {error}"))? {
-            Side::Child => {
-                drop(status);
-                let mut guarded = vec![own.as_raw_pid(), self.bond.launcher.as_raw_pid()];
-                guarded.extend(i32::try_from(self.order.caller));
-                child::become_tool(&self.order, &self.stage, &guarded, descriptors, &said);
-            }
-            Side::Parent(pid) => pid,
-        };
-        drop((said, descriptors));
-        // A tool that floods the machine must not starve whoever ends it. Ordinary users may not ask for this.
-        let _ = rustix::process::setpriority_process(None, -20);
-        let exit = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-            .map_err(|error| format!("the tool cannot be watched: {error}"))?;
-        let mut tool = Tool { pid, exit, status: Some(status), said: Vec::new(), end: None };
         let end = self.watch(&mut tool, own_number);
         if !self.stage.has_pid_namespace {
             self.bond.tree.end_all(own_number);
@@ -232,6 +258,7 @@ impl<'a> Supervisor<'a> {
         if is_alone {
             // Nobody is left in the namespace: the caller need not wait until it is taken apart.
             let _ = wire::send_line(self.bond.control, &Answer::Gone);
+            step_back();
         }
         Ok(())
     }
@@ -356,6 +383,31 @@ impl<'a> Supervisor<'a> {
 }
 
 impl Tool {
+    /// Forks the process that becomes the tool.
+    fn start(
+        bond: &Bond<'_>,
+        caller: u32,
+        become_tool: impl FnOnce(&[i32], &OwnedFd),
+    ) -> Result<Self, String> {
+        let own = rustix::process::getpid();
+        let (status, said) = pipe()?;
+        let pid = match fork().map_err(|error| format!("no process for the tool: {error}"))? {
+            Side::Child => {
+                drop(status);
+                let mut guarded = vec![own.as_raw_pid(), bond.launcher.as_raw_pid()];
+                guarded.extend(i32::try_from(caller));
+                become_tool(&guarded, &said);
+                std::process::exit(126)
+            }
+            Side::Parent(pid) => pid,
+        };
+        // A tool that floods the machine must not starve whoever ends it. Ordinary users may not ask for this.
+        let _ = rustix::process::setpriority_process(None, -20);
+        let exit = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            .map_err(|error| format!("the tool cannot be watched: {error}"))?;
+        Ok(Self { pid, exit, status: Some(status), said: Vec::new(), end: None })
+    }
+
     /// Collects children that have ended: orphans, and the tool itself.
     fn collect(&mut self) {
         // Bounded, so that a tool that makes orphans without pause cannot keep the supervisor from its other duties.
@@ -429,6 +481,11 @@ fn ask_to_end(pid: Pid) -> Instant {
         let _ = rustix::process::kill_process_group(pid, signal);
     }
     Instant::now() + GRACE
+}
+
+/// Lets everybody else go first: what is left to do is to be taken apart.
+fn step_back() {
+    let _ = rustix::process::setpriority_process(None, 19);
 }
 
 fn end_of(status: WaitStatus) -> End {

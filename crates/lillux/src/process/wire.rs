@@ -74,6 +74,31 @@ pub(crate) struct Order {
     pub(crate) caller: u32,
 }
 
+/// What the next order is expected to be held to. A launcher that is told has everything in force when the order comes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Expected {
+    pub(crate) confinement: Confinement,
+    pub(crate) limits: Limits,
+    pub(crate) caller: u32,
+}
+
+/// What a launcher hears from its caller.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// What to run.
+    Order(Box<Order>),
+    /// What will be to run; its order is given to the process that becomes the tool, at the socket that comes along.
+    Expected(Box<Expected>),
+}
+
+impl Message {
+    /// As it is sent.
+    pub(crate) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(self)
+    }
+}
+
 /// How the caller stands to the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -109,7 +134,7 @@ pub(crate) const GONE: &[u8] = b"\"gone\"\n";
 fn send_with(socket: impl AsFd, word: u32, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many descriptors"));
     }
     rustix::net::sendmsg(&socket, &[IoSlice::new(&word.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
@@ -167,12 +192,16 @@ pub(crate) fn receive_hello(control: &OwnedFd) -> io::Result<(u32, OwnedFd)> {
     Ok((pid, exit))
 }
 
-/// Sends an order and its descriptors.
-pub(crate) fn send_order(socket: impl AsFd, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let length = u32::try_from(order.len()).ok().filter(|_| order.len() <= MAX_ORDER);
+/// Sends a message and its descriptors.
+pub(crate) fn send_message(
+    socket: impl AsFd,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let length = u32::try_from(message.len()).ok().filter(|_| message.len() <= MAX_ORDER);
     let length = length.ok_or_else(|| io::Error::other("arguments and environment are too large"))?;
     send_with(&socket, length, descriptors)?;
-    let mut rest = order;
+    let mut rest = message;
     while !rest.is_empty() {
         let sent = rustix::net::send(&socket, rest, SendFlags::NOSIGNAL)?;
         rest = &rest[sent..];
@@ -180,22 +209,30 @@ pub(crate) fn send_order(socket: impl AsFd, order: &[u8], descriptors: &[Borrowe
     Ok(())
 }
 
-/// Receives an order and its descriptors.
-pub(crate) fn receive_order(socket: impl AsFd) -> io::Result<(Order, Vec<OwnedFd>)> {
+/// Receives a message and its descriptors.
+pub(crate) fn receive_message(socket: impl AsFd) -> io::Result<(Message, Vec<OwnedFd>)> {
     let (length, descriptors) = receive_with(&socket)?;
     let length = length as usize;
     if length > MAX_ORDER {
         return Err(io::Error::other("the order is too large"));
     }
-    let mut order = vec![0; length];
+    let mut message = vec![0; length];
     let mut filled = 0;
     while filled < length {
-        match rustix::io::read(&socket, &mut order[filled..])? {
+        match rustix::io::read(&socket, &mut message[filled..])? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => filled += count,
         }
     }
-    Ok((serde_json::from_slice(&order)?, descriptors))
+    Ok((serde_json::from_slice(&message)?, descriptors))
+}
+
+/// Receives an order and its descriptors.
+pub(crate) fn receive_order(socket: impl AsFd) -> io::Result<(Order, Vec<OwnedFd>)> {
+    match receive_message(socket)? {
+        (Message::Order(order), descriptors) => Ok((*order, descriptors)),
+        (Message::Expected(_), _) => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Sends one line of JSON.

@@ -111,3 +111,94 @@ fn a_source_of_launchers_that_was_ended_is_replaced() {
         sources(&name).iter().any(|pid| !first.contains(pid))
     });
 }
+
+/// Runs until one was laid out before it was asked for: its process is then older than the wish.
+fn until_laid_out(launcher: &Launcher, confinement: &Confinement) {
+    let ticks = |text: &str| text.trim().parse::<f64>().expect("a number");
+    until("a run was laid out ahead", || {
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let uptime = std::fs::read_to_string("/proc/uptime").expect("the time");
+        let asked = ticks(uptime.split(' ').next().expect("a number")) * 100.0;
+        let ran =
+            run_by(launcher, &bash("read -a stat < /proc/$$/stat; echo ${stat[21]}"), Some(confinement));
+        assert_eq!(ran.end, End::Exited(0), "{}", ran.stderr.text());
+        // The kernel counts in hundredths.
+        ticks(&ran.stdout.text()) < asked - 1.0
+    });
+}
+
+/// The confinement of a world in which everything that is protected is there, and one in which something is not yet.
+fn both(world: &World) -> [Confinement; 2] {
+    let open = world.confinement(Namespaces::Auto);
+    let mut whole = open.clone();
+    for paths in [&mut whole.hidden, &mut whole.read_only] {
+        paths.retain(|path| path.exists());
+    }
+    [whole, open]
+}
+
+#[test]
+fn the_next_run_is_laid_out_ahead_and_held_to_the_same() {
+    let world = World::new();
+    for confinement in both(&world) {
+        let launcher = launcher().keeping_some();
+        until_laid_out(&launcher, &confinement);
+        let root = world.root.display();
+        let script = format!(
+            "echo x > {root}/elsewhere/new; cat {root}/home/.token; echo x > {root}/project/.ai/config/config.yaml; \
+             echo x > {root}/project/src/own && exec 3<>/dev/tcp/127.0.0.1/9"
+        );
+        let ran = run_by(&launcher, &bash(&script), Some(&confinement));
+        assert_eq!((ran.end, ran.stdout.text().as_str()), (End::Exited(1), ""), "{}", ran.stderr.text());
+        assert_eq!(world.text("elsewhere/new"), None);
+        assert_eq!(world.text("project/.ai/config/config.yaml").as_deref(), Some("kept"));
+        assert_eq!(world.text("project/src/own").as_deref(), Some("x\n"));
+        let fresh = run_by(&crate::support::launcher(), &bash("true"), Some(&confinement));
+        assert_eq!(ran.receipt, fresh.receipt);
+    }
+}
+
+#[test]
+fn what_changed_since_a_run_was_laid_out_counts() {
+    let world = World::new();
+    let [whole, mut open] = both(&world);
+    open.hidden = vec![world.root.join("home/.late")];
+    open.read_only.push(world.root.join("project/late"));
+    let launcher = launcher().keeping_some();
+    until_laid_out(&launcher, &open);
+    std::fs::write(world.root.join("home/.late"), "secret").expect("written");
+    std::fs::write(world.root.join("project/late"), "kept").expect("written");
+    let root = world.root.display();
+    let script = format!("cat {root}/home/.late; echo x > {root}/project/late");
+    let ran = run_by(&launcher, &bash(&script), Some(&open));
+    assert_eq!((ran.end, ran.stdout.text().as_str()), (End::Exited(1), ""), "{}", ran.stderr.text());
+    assert_eq!(world.text("project/late").as_deref(), Some("kept"));
+
+    until_laid_out(&launcher, &whole);
+    std::fs::rename(world.root.join("project"), world.root.join("old")).expect("moved");
+    std::fs::create_dir_all(world.root.join("project/.ai/config")).expect("another");
+    let script = format!("echo x > {root}/project/own; echo x > {root}/project/.ai/config/own");
+    let ran = run_by(&launcher, &bash(&script), Some(&whole));
+    assert_eq!(ran.end, End::Exited(1), "{}", ran.stderr.text());
+    assert_eq!((world.text("project/own").as_deref(), world.text("old/own")), (Some("x\n"), None));
+    assert_eq!(world.text("project/.ai/config/own"), None);
+}
+
+#[test]
+fn an_order_for_something_else_finds_a_launcher_too() {
+    let world = World::new();
+    let [whole, open] = both(&world);
+    let launcher = launcher().keeping_some();
+    until_laid_out(&launcher, &whole);
+    for number in 0..6 {
+        let confinement = if number % 2 == 0 { &open } else { &whole };
+        let ran = run_by(&launcher, &bash(&format!("echo {number}")), Some(confinement));
+        assert_eq!((ran.end, ran.stdout.text()), (End::Exited(0), format!("{number}\n")));
+    }
+    let long = "x".repeat(2 << 20);
+    let mut command = bash("cat | wc -c");
+    command.stdin = long.clone().into_bytes();
+    command.arguments.push("y".repeat(100_000));
+    let ran = run_by(&launcher, &command, Some(&whole));
+    assert_eq!(ran.stdout.text().trim(), long.len().to_string());
+}
