@@ -29,6 +29,17 @@ const ROWS: u64 = 10;
 pub trait Dispatch: Send + Sync {
     /// The result: `{"status": "success", "type", "item_id", "data", …}`, or `{"status": "error", "error", "code", …}`.
     fn dispatch(&self, permitted: &Permitted, facts: &Arc<ThreadFacts>, cancel: &Cancel) -> Value;
+
+    /// The same for what takes no longer than asking somebody else to do it; `None` for the rest, of which nothing was
+    /// done.
+    fn dispatch_at_once(
+        &self,
+        _permitted: &Permitted,
+        _facts: &Arc<ThreadFacts>,
+        _cancel: &Cancel,
+    ) -> Option<Value> {
+        None
+    }
 }
 
 /// Gives the engine as it is now: whoever keeps it opens it anew when something has changed.
@@ -79,6 +90,21 @@ impl Dispatch for EngineDispatch {
         self.remember(permitted, &answer);
         answer
     }
+
+    fn dispatch_at_once(
+        &self,
+        permitted: &Permitted,
+        facts: &Arc<ThreadFacts>,
+        cancel: &Cancel,
+    ) -> Option<Value> {
+        if permitted.action().primary != Primary::Execute {
+            return None;
+        }
+        let engine = (self.engine)().ok()?;
+        let request = request(permitted, facts, cancel).ok()?;
+        let answered = execute::execute_at_once(&engine, &request)?;
+        Some(answered.map_or_else(|error| error.to_value(None), |answer| answer.to_value()))
+    }
 }
 
 /// How long a verdict on one of the thread's own tools is used again.
@@ -120,13 +146,17 @@ fn execute(
     facts: &Arc<ThreadFacts>,
     cancel: &Cancel,
 ) -> Result<Value> {
+    Ok(execute::execute(engine, &request(permitted, facts, cancel)?)?.to_value())
+}
+
+fn request(permitted: &Permitted, facts: &Arc<ThreadFacts>, cancel: &Cancel) -> Result<Request> {
     let action = permitted.action();
     let item = action.item().ok_or_else(|| Error::new(Code::InvalidArgument, "item_id names no item"))?;
     if action.text_option("thread") == Some("fork") {
         return Err(Error::new(Code::InvalidArgument, "a thread is not started here").of(&item));
     }
     let thread = Arc::clone(facts) as Arc<dyn Any + Send + Sync>;
-    let request = Request {
+    Ok(Request {
         item,
         parameters: action.params.clone(),
         words: words(action),
@@ -136,11 +166,11 @@ fn execute(
         demand: if permitted.is_internal() { Demand::Frozen } else { Demand::Hold },
         cancel: cancel.clone(),
         progress: None,
+        waits: facts.waits.clone(),
         caller: Caller::Agent,
         thread: permitted.is_internal().then_some(thread),
         door: facts.door.clone().filter(|_| !permitted.is_internal()),
-    };
-    Ok(execute::execute(engine, &request)?.to_value())
+    })
 }
 
 /// Parameters as words, typed by what the item declares: from a command line in a tool.

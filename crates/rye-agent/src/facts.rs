@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rye_engine::verbs::execute::Doorway;
+use rye_engine::verbs::execute::{Doorway, Waits};
 use serde_json::Value;
 
 use crate::money::Nanos;
@@ -35,6 +35,8 @@ pub struct ThreadFacts {
     pub budget: Option<Arc<dyn BudgetDoor>>,
     /// Makes the doors of tools that are processes: through them they ask something of the thread.
     pub door: Option<Arc<dyn Doorway>>,
+    /// Hears that the action begins to wait for others.
+    pub waits: Option<Waits>,
 }
 
 impl fmt::Debug for ThreadFacts {

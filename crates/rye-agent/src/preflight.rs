@@ -145,6 +145,7 @@ fn usable(engine: &Engine, item: &ItemRef) -> Result<(), Error> {
                 demand: Demand::Frozen,
                 cancel: lillux::Cancel::new()?,
                 progress: None,
+                waits: None,
                 caller: Caller::Agent,
                 thread: None,
                 door: None,

@@ -8,7 +8,7 @@ use rye_exec::{NativeCall, NativeError, NativeTool};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::Roots;
 use rye_test::World;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::facts::ThreadFacts;
 use crate::thread_id::ThreadId;
@@ -56,7 +56,7 @@ impl NativeTool for TellAccess {
         "test.access"
     }
 
-    fn touches_nothing(&self) -> bool {
+    fn touches_nothing(&self, _config: &Map<String, Value>) -> bool {
         true
     }
 
@@ -125,5 +125,6 @@ pub(crate) fn facts() -> Arc<ThreadFacts> {
         criticality: Arc::new(|_| json!("critical")),
         budget: None,
         door: None,
+        waits: None,
     })
 }

@@ -70,6 +70,7 @@ fn run(engine: &Engine, item: &ItemRef, words: &[(&str, &str)]) {
         demand: Demand::Hold,
         cancel: Cancel::new().expect("an event"),
         progress: None,
+        waits: None,
         caller: Caller::Person,
         thread: None,
         door: None,

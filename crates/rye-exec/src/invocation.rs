@@ -151,6 +151,14 @@ fn parameters_json(config: &Map<String, Value>, given: &Given<'_>) -> String {
     Value::Object(whole).to_string()
 }
 
+/// The function that a chain ends in, and what its items say to it; `None` if it ends in anything else.
+#[must_use]
+pub fn native_config(chain: &Chain) -> Option<(String, Map<String, Value>)> {
+    let config = (chain.primitive() == Primitive::Native).then(|| merged_config(chain))?;
+    let function = config.get("function").and_then(Value::as_str)?.to_owned();
+    Some((function, config))
+}
+
 /// Works out what is run.
 ///
 /// # Errors

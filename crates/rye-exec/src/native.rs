@@ -108,9 +108,14 @@ pub trait NativeTool: Send + Sync {
     /// The name descriptors use: `file_system.read`.
     fn name(&self) -> &'static str;
 
-    /// Whether it touches no file, no network and no variable: it is then called with no access at all, and what
-    /// others would be given need not be worked out.
-    fn touches_nothing(&self) -> bool {
+    /// Whether, as a descriptor with this config uses it, it touches no file, no network and no variable: it is then
+    /// called with no access at all, what others would be given need not be worked out, and it answers at once.
+    fn touches_nothing(&self, _config: &Map<String, Value>) -> bool {
+        false
+    }
+
+    /// Whether it may take long: it waits for a server, or looks through a whole project.
+    fn may_take_long(&self) -> bool {
         false
     }
 

@@ -62,6 +62,7 @@ pub(crate) fn run(
         demand: Demand::Hold,
         cancel,
         progress,
+        waits: None,
         caller: Caller::Agent,
         thread: None,
         door: None,

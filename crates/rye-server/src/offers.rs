@@ -160,6 +160,7 @@ fn used(engine: &Engine, item: ItemRef, parameters: Map<String, Value>) -> Resul
         demand: Demand::Hold,
         cancel: lillux::Cancel::new()?,
         progress: None,
+        waits: None,
         caller: Caller::Agent,
         thread: None,
         door: None,

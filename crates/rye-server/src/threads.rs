@@ -31,11 +31,14 @@ pub(crate) struct Runs {
     workers: OnceLock<tokio::runtime::Runtime>,
     spaces: Mutex<HashMap<Option<PathBuf>, Arc<Space>>>,
     /// Under the names clients used a moment ago.
-    recent: Mutex<HashMap<Option<String>, Recent>>,
+    recent: Mutex<HashMap<Option<String>, Arc<Recent>>>,
 }
 
-/// A project's threads, and when they were found.
-type Recent = (Instant, Arc<Space>);
+/// A project's threads, and when they were found; whoever finds out keeps others of the same name waiting.
+type Recent = tokio::sync::Mutex<Option<(Instant, Arc<Space>)>>;
+
+/// How many names are remembered.
+const MOST_RECENT: usize = 64;
 
 /// How long a project's name is taken to mean what it meant.
 const FRESH_FOR: Duration = Duration::from_millis(100);
@@ -71,20 +74,34 @@ impl Runs {
         Ok(self.workers.get_or_init(|| built))
     }
 
-    /// The threads of a project, opened when the first one is wanted. It blocks: files are looked at.
-    fn space(&self, projects: &Arc<Projects>, named: Option<&str>, order: &Order) -> Result<Arc<Space>> {
-        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = named.map(str::to_owned);
-        if let Some((found, space)) = recent().get(&key)
+    /// The threads of a project, opened when the first one is wanted. Of many who want them at once, one looks.
+    async fn space(
+        self: &Arc<Self>,
+        projects: Arc<Projects>,
+        named: Option<String>,
+        order: Order,
+    ) -> Result<Arc<Space>> {
+        let recent = self.recent_of(named.clone());
+        let mut recent = recent.lock().await;
+        if let Some((found, space)) = &*recent
             && found.elapsed() < FRESH_FOR
         {
             return Ok(Arc::clone(space));
         }
-        let space = self.opened(projects, named, order)?;
-        let mut kept = recent();
-        kept.retain(|_, (found, _)| found.elapsed() < FRESH_FOR);
-        kept.insert(key, (Instant::now(), Arc::clone(&space)));
+        let runs = Arc::clone(self);
+        let opening = move || runs.opened(&projects, named.as_deref(), &order);
+        let space = tokio::task::spawn_blocking(opening).await.map_err(|error| broken(&error))??;
+        *recent = Some((Instant::now(), Arc::clone(&space)));
         Ok(space)
+    }
+
+    fn recent_of(&self, named: Option<String>) -> Arc<Recent> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        // What nobody asks for now may be forgotten.
+        if recent.len() >= MOST_RECENT {
+            recent.retain(|_, kept| Arc::strong_count(kept) > 1);
+        }
+        Arc::clone(recent.entry(named).or_default())
     }
 
     fn opened(&self, projects: &Arc<Projects>, named: Option<&str>, order: &Order) -> Result<Arc<Space>> {
@@ -137,11 +154,7 @@ impl Runs {
             let mut order = Order::new(item.clone(), given.parameters.clone());
             order.model = Some(given.model.clone()).filter(|model| !model.is_empty());
             order.limits = given.limit_overrides.clone();
-            let runs = Arc::clone(&self);
-            let (named, wanted) = (given.project_path.clone(), order.clone());
-            let opening =
-                tokio::task::spawn_blocking(move || runs.space(&projects, named.as_deref(), &wanted));
-            let space = opening.await.map_err(|error| broken(&error))??;
+            let space = self.space(projects, given.project_path.clone(), order.clone()).await?;
             let threads = &space.threads;
             if let Some(Answered { root, questions, is_yes }) = &asking.answered {
                 let row = threads.store().thread(root).map_err(Error::from)?;

@@ -1,7 +1,7 @@
 //! `system.facts`: where the tool works, what time it is, what it runs on. Nothing is read from the environment.
 
 use rye_exec::{NativeCall, NativeError, NativeTool};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::parameters;
 
@@ -12,6 +12,11 @@ pub struct Facts;
 impl NativeTool for Facts {
     fn name(&self) -> &'static str {
         "system.facts"
+    }
+
+    fn touches_nothing(&self, config: &Map<String, Value>) -> bool {
+        // What is writable is a matter of what the tool is given.
+        matches!(config.get("item").and_then(Value::as_str), Some("time" | "runtime" | "versions"))
     }
 
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {

@@ -218,3 +218,37 @@ fn a_function_that_touches_nothing_is_given_no_access() {
     let answer = dispatch(&world, json!({"item_id": "team/access"}));
     assert_eq!(answer["data"], json!({"write": 0, "network": false}), "{answer}");
 }
+
+#[test]
+fn only_what_touches_nothing_is_done_at_once() {
+    let world = world();
+    native(&world, "team/access", "test.access", "{type: object}");
+    native(&world, "team/wait", "test.is_cancelled", "{type: object}");
+    let dispatch = EngineDispatch::new(engine(&world));
+    let at_once = |value: Value| {
+        let action = Action::from_value(&value).expect("an action");
+        let all = Capabilities::parse(["rye.*"]).expect("grants");
+        let permitted = permit(&all, &action, Asker::Model).expect("allowed");
+        dispatch.dispatch_at_once(&permitted, &facts(), &Cancel::new().expect("an event"))
+    };
+    let pure = at_once(json!({"item_id": "team/access"})).expect("an answer");
+    assert_eq!(pure["data"], json!({"write": 0, "network": false}), "{pure}");
+    let time = at_once(json!({"item_id": "rye/core/system/time"})).expect("an answer");
+    assert_eq!(time["status"], "success", "{time}");
+    let refused = at_once(json!({"item_id": "team/absent"})).expect("an answer");
+    assert_eq!(refused["status"], "error", "{refused}");
+    let invalid = at_once(json!({"item_id": "rye/core/system/time", "params": {"other": 1}}));
+    assert_eq!(invalid.expect("an answer")["status"], "error");
+
+    for later in [
+        json!({"item_id": "team/wait"}),
+        json!({"item_id": "rye/core/system/paths"}),
+        json!({"item_id": "rye/file-system/write", "params": {"path": "new", "content": "x"}}),
+        json!({"item_id": "rye/bash", "params": {"command": "touch new"}}),
+        json!({"primary": "search", "query": "x"}),
+        json!({"item_type": "knowledge", "item_id": "team/rules"}),
+    ] {
+        assert_eq!(at_once(later.clone()), None, "{later}");
+    }
+    assert!(!world.project().join("new").exists());
+}

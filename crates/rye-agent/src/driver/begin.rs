@@ -1,9 +1,10 @@
 //! Beginning effects: a model call, a tool, a hook, a child, a pause.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rye_engine::verbs::execute::Waits;
 use rye_item::ItemType;
 use rye_model::Request;
 use serde_json::{Map, Value, json};
@@ -14,8 +15,11 @@ use crate::capability::Permitted;
 use crate::door::{DEEPEST, Ground, Way};
 use crate::facts::ThreadFacts;
 use crate::machine::{ToolResult, Worst};
-use crate::shape;
+use crate::shape::{self, Artifacts};
 use crate::thread_id::ThreadId;
+
+/// How many calls of one answer are made at once.
+const MOST_AT_ONCE: usize = 16;
 
 /// Something to begin.
 pub(super) enum Start {
@@ -61,9 +65,10 @@ impl Thread {
             Start::Hook { action, .. } => {
                 let (dispatch, facts, cancel) =
                     (Arc::clone(&self.doors.dispatch), self.facts(), self.outstanding.cancel()?);
-                self.outstanding
-                    .tasks
-                    .spawn_blocking(move || Done::Hook(dispatch.dispatch(&action, &facts, &cancel)));
+                self.in_turn(move |waits| {
+                    let facts = Arc::new(ThreadFacts { waits: Some(waits), ..facts });
+                    Done::Hook(dispatch.dispatch(&action, &facts, &cancel))
+                });
             }
             Start::Tool { index, action } => {
                 let artifacts = self.doors.artifacts.clone();
@@ -71,18 +76,11 @@ impl Thread {
                 let cancel = self.outstanding.cancel()?;
                 let dispatch = Arc::clone(&self.doors.dispatch);
                 let facts = self.facts_with_door(index);
-                self.outstanding.tasks.spawn_blocking(move || {
+                self.in_turn(move |waits| {
+                    let facts = Arc::new(ThreadFacts { waits: Some(waits), ..facts });
                     let began = Instant::now();
                     let envelope = dispatch.dispatch(&action, &facts, &cancel);
-                    let shaped = shape::for_model(action.action(), &envelope, most, artifacts.as_deref());
-                    let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    let result = ToolResult {
-                        content: shaped.content,
-                        is_error: shaped.is_error,
-                        duration_ms,
-                        child: None,
-                    };
-                    Done::Tool(index, result)
+                    Done::Tool(index, result(&action, &envelope, most, artifacts.as_deref(), began))
                 });
             }
             Start::Artifact { index, params } => {
@@ -118,19 +116,54 @@ impl Thread {
         Ok(())
     }
 
+    /// The result of the `nth` call of an answer, if it has one at once: of a tool that touches nothing, which may be
+    /// called before the call is written down, since to call it again changes nothing.
+    pub(super) fn result_at_once(
+        &mut self,
+        action: &Permitted,
+        nth: usize,
+    ) -> Result<Option<ToolResult>, DriveError> {
+        // Many of them would keep others from going on.
+        if nth > MOST_AT_ONCE {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let (facts, cancel) = (Arc::new(self.facts()), self.outstanding.cancel()?);
+        let envelope = self.doors.dispatch.dispatch_at_once(action, &facts, &cancel);
+        let artifacts = self.doors.artifacts.as_deref();
+        let most = self.state.most_characters();
+        Ok(envelope.map(|envelope| result(action, &envelope, most, artifacts, began)))
+    }
+
+    /// Does work that blocks when it is its turn: many threads do not get in each other's way, and those that wait for
+    /// others do not count.
+    fn in_turn(&mut self, work: impl FnOnce(Waits) -> Done + Send + 'static) {
+        let turns = Arc::clone(&self.doors.turns);
+        self.outstanding.tasks.spawn(async move {
+            let turn = Arc::new(Mutex::new(turns.acquire_owned().await.ok()));
+            let waits = Waits::new(move || drop(turn.lock().unwrap_or_else(PoisonError::into_inner).take()));
+            match tokio::task::spawn_blocking(move || work(waits)).await {
+                Ok(done) => done,
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                // The process ends.
+                Err(_) => std::future::pending().await,
+            }
+        });
+    }
+
     fn began(&self, index: usize, by: String, child: ThreadId) -> Began {
         Began { index, by, child, sender: self.outstanding.began.0.clone() }
     }
 
     /// The same, with a door for the tool of this call.
-    fn facts_with_door(&self, index: usize) -> Arc<ThreadFacts> {
+    fn facts_with_door(&self, index: usize) -> ThreadFacts {
         let facts = self.facts();
         let ground = Ground {
             spec: Arc::clone(&self.state.spec),
             index,
             call: format!("{}.{index}", self.state.calls),
             deepest: self.state.limits.depth.unwrap_or(DEEPEST),
-            facts: (*facts).clone(),
+            facts: facts.clone(),
             dispatch: Arc::clone(&self.doors.dispatch),
             children: Arc::clone(&self.doors.children),
             issuer: Arc::clone(&self.doors.tokens),
@@ -141,14 +174,14 @@ impl Thread {
             workers: tokio::runtime::Handle::current(),
             requests: AtomicU64::new(0),
         };
-        Arc::new(ThreadFacts { door: Some(Arc::new(Way::new(ground))), ..(*facts).clone() })
+        ThreadFacts { door: Some(Arc::new(Way::new(ground))), ..facts }
     }
 
     /// What tools of this thread may know of it.
-    pub(super) fn facts(&self) -> Arc<ThreadFacts> {
+    pub(super) fn facts(&self) -> ThreadFacts {
         let spec = &self.state.spec;
         let (errors, events) = (Arc::clone(spec), Arc::clone(spec));
-        Arc::new(ThreadFacts {
+        ThreadFacts {
             thread_id: spec.own.thread_id.clone(),
             directive: spec.shared.directive.clone(),
             cost: self.state.cost.to_value(),
@@ -164,8 +197,22 @@ impl Thread {
             }),
             budget: self.doors.budget.clone(),
             door: None,
-        })
+            waits: None,
+        }
     }
+}
+
+/// What the model sees of an envelope.
+fn result(
+    action: &Permitted,
+    envelope: &Value,
+    most: usize,
+    artifacts: Option<&dyn Artifacts>,
+    began: Instant,
+) -> ToolResult {
+    let shaped = shape::for_model(action.action(), envelope, most, artifacts);
+    let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    ToolResult { content: shaped.content, is_error: shaped.is_error, duration_ms, child: None }
 }
 
 fn is_directive(permitted: &Permitted) -> bool {

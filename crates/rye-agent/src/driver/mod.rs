@@ -2,7 +2,8 @@
 //!
 //! Each event goes the same way: redacted → `step` → journaled (with settlement, reservation and status in one
 //! transaction) → written to the transcript → told to listeners → only then are its effects begun. So whatever happens
-//! in the world was preceded by a durable record, and a crash loses nothing that something else relied on.
+//! in the world was preceded by a durable record, and a crash loses nothing that something else relied on. Only what
+//! touches nothing, internal hooks and pure tools, is called within the step: it may as well be called again.
 //!
 //! What it needs of the world is behind a few traits ([`Journal`], [`Children`], [`Listener`], [`Clock`], and
 //! [`crate::dispatch::Dispatch`]); nothing in here knows SQLite or the engine.
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rye_model::Provider;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::action::Action;
@@ -145,6 +147,8 @@ pub struct Doors {
     pub tokens: Arc<Issuer>,
     /// The folder of all threads.
     pub folder: PathBuf,
+    /// Who may do work that blocks: so many at once.
+    pub turns: Arc<Semaphore>,
     /// The ledger, for hooks' internal tools.
     pub budget: Option<Arc<dyn BudgetDoor>>,
     /// Where results that are too long are kept.

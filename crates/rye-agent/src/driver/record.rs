@@ -1,5 +1,7 @@
 //! Taking an event in: redacted, stepped, journaled, told. Effects begin only afterwards.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rye_model::{Answer, ToolCall};
@@ -34,10 +36,11 @@ impl Thread {
         Ok(())
     }
 
-    /// Steps through an event and through what internal hooks answer at once.
+    /// Steps through an event, and through what internal hooks and tools that touch nothing answer at once.
     fn absorb(&mut self, event: Event, batch: &mut Batch) -> Result<(), DriveError> {
-        let mut queue = vec![event];
-        while let Some(event) = queue.pop() {
+        let mut queue = VecDeque::from([event]);
+        let mut at_once = 0;
+        while let Some(event) = queue.pop_front() {
             let event = redacted(event, &self.doors.redactor);
             if let Event::Resumed { limits, .. } = &event {
                 let tokens = limits.tokens.filter(|_| self.state.spec.shared.price.is_none());
@@ -60,9 +63,12 @@ impl Thread {
                         self.is_unsaved |= triggers.has(trigger);
                     }
                     Effect::RunHook { action, .. } if action.is_internal() => {
-                        let result =
-                            self.doors.dispatch.dispatch(&action, &self.facts(), &self.outstanding.cancel()?);
-                        queue.push(Event::HookDone { result });
+                        let result = self.doors.dispatch.dispatch(
+                            &action,
+                            &Arc::new(self.facts()),
+                            &self.outstanding.cancel()?,
+                        );
+                        queue.push_back(Event::HookDone { result });
                     }
                     Effect::RunHook { hook, action } => batch.starts.push(Start::Hook { hook, action }),
                     Effect::CallModel { call, request, worst } => {
@@ -70,7 +76,13 @@ impl Thread {
                         batch.starts.push(Start::Model { request, worst });
                     }
                     Effect::Sleep { ms } => batch.starts.push(Start::Sleep(ms)),
-                    Effect::Dispatch { index, action } => batch.starts.push(Start::Tool { index, action }),
+                    Effect::Dispatch { index, action } => {
+                        at_once += 1;
+                        match self.result_at_once(&action, at_once)? {
+                            Some(result) => queue.push_back(Event::ToolDone { index, result }),
+                            None => batch.starts.push(Start::Tool { index, action }),
+                        }
+                    }
                     Effect::ReadArtifact { index, params } => {
                         batch.starts.push(Start::Artifact { index, params })
                     }

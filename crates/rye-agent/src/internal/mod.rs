@@ -65,7 +65,7 @@ impl NativeTool for Inside {
         self.name
     }
 
-    fn touches_nothing(&self) -> bool {
+    fn touches_nothing(&self, _config: &Map<String, Value>) -> bool {
         true
     }
 
@@ -86,7 +86,7 @@ impl NativeTool for Internal {
         self.name
     }
 
-    fn touches_nothing(&self) -> bool {
+    fn touches_nothing(&self, _config: &Map<String, Value>) -> bool {
         true
     }
 

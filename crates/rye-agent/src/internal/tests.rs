@@ -62,6 +62,7 @@ fn facts() -> ThreadFacts {
         criticality: Arc::new(|event| json!(if event == "delta" { "droppable" } else { "critical" })),
         budget: Some(Arc::new(Ledger::default())),
         door: None,
+        waits: None,
     }
 }
 

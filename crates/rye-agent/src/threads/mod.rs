@@ -24,6 +24,7 @@ use rye_engine::{Engine, Result};
 use rye_model::Pool;
 use rye_space::stamp::Stamp;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::sync::watch::{Receiver, Sender};
 
 use crate::config::{Config, LedgerSchema, OrphanDetection};
@@ -49,6 +50,9 @@ pub use watch::Watching;
 
 /// The engine as it is now: opened anew when what it was opened from has changed.
 pub type EngineDoor = Arc<dyn Fn() -> Result<Arc<Engine>> + Send + Sync>;
+
+/// How much that blocks is done at once, besides waiting for others: more would only be more that waits for a processor.
+const AT_ONCE: usize = 4;
 
 /// What the threads of a space need.
 #[derive(Clone)]
@@ -85,6 +89,8 @@ pub(crate) struct Inner {
     /// Threads that stopped here to ask a person.
     asking: Mutex<HashSet<ThreadId>>,
     dispatch: Arc<EngineDispatch>,
+    /// Work that blocks, preparing and calling tools, is done by so many at once.
+    turns: Arc<Semaphore>,
     orders: prepare::Kinds,
     kinds: start::Kinds,
     providers: Pool,
@@ -192,6 +198,7 @@ impl Threads {
             live: Mutex::default(),
             asking: Mutex::default(),
             dispatch,
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
             orders: prepare::Kinds::with(config),
             kinds: start::Kinds::default(),
             providers: Pool::default(),
@@ -256,6 +263,7 @@ impl Inner {
             signer: Arc::clone(&self.signer),
             tokens: Arc::clone(&self.tokens),
             folder: self.setup.folder.clone(),
+            turns: Arc::clone(&self.turns),
             budget: Some(Arc::new(answer::Ledger(self.store.clone()))),
             artifacts: Some(Arc::new(answer::Shelf(
                 self.store.clone(),

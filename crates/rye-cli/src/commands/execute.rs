@@ -47,6 +47,7 @@ fn request(arguments: &ExecuteArguments) -> Result<Request, Error> {
         },
         cancel: Cancel::new()?,
         progress: None,
+        waits: None,
         caller: Caller::Person,
         thread: None,
         door: None,

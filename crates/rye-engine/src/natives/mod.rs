@@ -12,6 +12,11 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::verbs::execute::Caller;
 
+/// Whether a function may take long. Those that start servers and tests may.
+pub(crate) fn may_take_long(engine: &Engine, name: &str) -> bool {
+    engine.natives.iter().find(|tool| tool.name() == name).is_none_or(|tool| tool.may_take_long())
+}
+
 /// Calls the function of this name; `None` if the binary has none.
 ///
 /// # Errors

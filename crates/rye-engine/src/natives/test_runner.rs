@@ -105,6 +105,7 @@ impl TestRunner<'_> {
             cancel: call.cancel.clone(),
             progress: None,
             // The file of tests is not signed: nobody consented to what it says.
+            waits: None,
             caller: Caller::Agent,
             thread: None,
             door: None,

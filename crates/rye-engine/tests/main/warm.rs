@@ -213,6 +213,7 @@ fn executed(engine: &Engine, id: &str) -> Result<serde_json::Value, Code> {
         demand: Demand::Hold,
         cancel: Cancel::new().expect("an event"),
         progress: None,
+        waits: None,
         caller: Caller::Person,
     };
     execute::execute(engine, &request).map(|answer| answer.to_value()).map_err(|error| error.code)
@@ -248,7 +249,7 @@ fn a_warm_engine_notices_lockfiles_that_come_change_and_go() {
 fn a_warm_engine_notices_settings_of_the_sandbox() {
     let world = World::new();
     let engine = warm(&world);
-    let id = "rye/core/system/time";
+    let id = "rye/core/system/paths";
     let level = || {
         let answer = executed(&engine, id).expect("it runs");
         let steps = answer["trace"].as_array().expect("a trace");

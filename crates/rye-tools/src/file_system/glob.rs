@@ -26,6 +26,10 @@ impl NativeTool for Glob {
         "file_system.glob"
     }
 
+    fn may_take_long(&self) -> bool {
+        true
+    }
+
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
         let project = Project::open(call)?;
         let pattern = parameters::text(call.parameters, "pattern")?;

@@ -57,6 +57,10 @@ impl NativeTool for Grep {
         "file_system.grep"
     }
 
+    fn may_take_long(&self) -> bool {
+        true
+    }
+
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
         let project = Project::open(call)?;
         let mut search = Search::new(call)?;

@@ -47,6 +47,10 @@ impl NativeTool for Fetch {
         "web.fetch"
     }
 
+    fn may_take_long(&self) -> bool {
+        true
+    }
+
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
         let url = text(call, "url").ok_or_else(|| NativeError::failed("`url` is missing"))?;
         let format = Format::parse(text(call, "format"))?;

@@ -34,6 +34,10 @@ impl NativeTool for Search {
         "web.search"
     }
 
+    fn may_take_long(&self) -> bool {
+        true
+    }
+
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
         let query = text(call, "query").ok_or_else(|| NativeError::failed("`query` is missing"))?;
         let limit = match call.parameters.get("limit") {

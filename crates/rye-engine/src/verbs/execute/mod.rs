@@ -78,6 +78,8 @@ pub struct Request {
     pub cancel: Cancel,
     /// Hears of what takes long before the run begins.
     pub progress: Option<Progress>,
+    /// Hears that it begins to wait for others.
+    pub waits: Option<Waits>,
     /// Who asks for it.
     pub caller: Caller,
     /// What the thread that asks tells its own native tools.
@@ -98,6 +100,32 @@ pub trait Doorway: std::fmt::Debug + Send + Sync {
         grants: Option<&[String]>,
         lifetime: Duration,
     ) -> io::Result<Arc<dyn Door>>;
+}
+
+/// Told that a call begins to wait for others: a process, a server. Whoever counts the calls at work counts it no more.
+#[derive(Clone)]
+pub struct Waits(Arc<dyn Fn() + Send + Sync>);
+
+impl Waits {
+    /// Calls `tell` when the waiting begins.
+    pub fn new(tell: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+}
+
+impl std::fmt::Debug for Waits {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Waits")
+    }
+}
+
+impl Request {
+    /// From here on it may wait for others.
+    fn begins_to_wait(&self) {
+        if let Some(Waits(tell)) = &self.waits {
+            tell();
+        }
+    }
 }
 
 /// Who hears of what takes long, line by line.
@@ -160,6 +188,14 @@ pub fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
         ItemType::Config => Err(Error::new(Code::NotExecutable, "config is read, not executed")
             .of(&request.item)
             .hint(format!("see it: rye config show {}", request.item.id))),
+    }
+}
+
+/// Executes what answers at once: a tool that touches nothing. `None` for everything else, of which nothing was done.
+pub fn execute_at_once(engine: &Engine, request: &Request) -> Option<Result<Answer>> {
+    match request.item.item_type {
+        ItemType::Tool => tool::execute_at_once(engine, request),
+        ItemType::Directive | ItemType::Knowledge | ItemType::Config => None,
     }
 }
 

@@ -63,6 +63,13 @@ pub(super) fn run(
     request: &Request,
 ) -> Result<Ran> {
     let cancel = &request.cancel;
+    let may_take_long = match &around.invocation {
+        Invocation::Process(_) | Invocation::Http(_) => true,
+        Invocation::Native(native) => natives::may_take_long(engine, &native.function),
+    };
+    if may_take_long {
+        request.begins_to_wait();
+    }
     match &around.invocation {
         Invocation::Process(process) => run_process(engine, around, process, request),
         Invocation::Http(http) => Ok(run_http(around, http, cancel)),

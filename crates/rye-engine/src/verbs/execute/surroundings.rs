@@ -296,9 +296,18 @@ impl Which for Finder<'_> {
     }
 }
 
+/// Whether the chain ends in a function that touches nothing.
+pub(super) fn touches_nothing(engine: &Engine, chain: &Chain) -> bool {
+    let native = invocation::native_config(chain);
+    native.is_some_and(|(function, config)| {
+        let mut known = engine.natives.iter();
+        known.find(|tool| tool.name() == function).is_some_and(|tool| tool.touches_nothing(&config))
+    })
+}
+
 /// The surroundings of a function that touches nothing; `None` if the chain ends in anything else.
 fn nothing_around(engine: &Engine, chain: &Chain, staged: &Staged, call: &Call<'_>) -> Option<Surroundings> {
-    if chain.primitive() != Primitive::Native {
+    if !touches_nothing(engine, chain) {
         return None;
     }
     let environment = Environment::default();
@@ -312,8 +321,6 @@ fn nothing_around(engine: &Engine, chain: &Chain, staged: &Staged, call: &Call<'
     let Ok(Invocation::Native(native)) = invocation::invocation(chain, &given) else {
         return None;
     };
-    let mut known = engine.natives.iter();
-    known.find(|tool| tool.name() == native.function).filter(|tool| tool.touches_nothing())?;
     Some(Surroundings {
         invocation: Invocation::Native(native),
         environment,

@@ -25,21 +25,46 @@ pub(super) struct Told {
 
 pub(super) fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
     let started = Instant::now();
-    let mut trace = Trace::new(request.wants_trace);
-    let mut told = Told::default();
+    let (chain, warnings) = chains::build_valid(engine, &request.item, None)?;
+    walk(engine, request, started, &chain, warnings)
+}
+
+/// The same for a function that touches nothing, and for what is refused; `None` for what takes longer.
+pub(super) fn execute_at_once(engine: &Engine, request: &Request) -> Option<Result<Answer>> {
+    let started = Instant::now();
+    match chains::build_valid(engine, &request.item, None) {
+        Ok((chain, warnings)) if surroundings::touches_nothing(engine, &chain) => {
+            Some(walk(engine, request, started, &chain, warnings))
+        }
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    }
+}
+
+fn walk(
+    engine: &Engine,
+    request: &Request,
+    started: Instant,
+    chain: &Chain,
+    warnings: Vec<String>,
+) -> Result<Answer> {
     let item = &request.item;
-    let (chain, warnings) = chains::build_valid(engine, item, None)?;
-    told.warnings.extend(warnings);
-    tell_chain(engine, &chain, &mut trace, &mut told);
-    let parameters = checked_parameters(&chain, request)?;
-    let wanted_config = config::resolve(engine, &chain, &mut told.warnings)?;
-    let wanted = packages::wanted(engine, &chain, request.demand)?;
-    let staged = surroundings::stage(engine, &chain, wanted, &mut told)?;
-    let mut resolved = resolution(engine, &chain, &staged);
+    let mut trace = Trace::new(request.wants_trace);
+    let mut told = Told { warnings, notes: Vec::new() };
+    tell_chain(engine, chain, &mut trace, &mut told);
+    let parameters = checked_parameters(chain, request)?;
+    let wanted_config = config::resolve(engine, chain, &mut told.warnings)?;
+    let wanted = packages::wanted(engine, chain, request.demand)?;
+    if wanted.is_some() {
+        // Packages may have to come from far away.
+        request.begins_to_wait();
+    }
+    let staged = surroundings::stage(engine, chain, wanted, &mut told)?;
+    let mut resolved = resolution(engine, chain, &staged);
     // Before anything is installed: what is refused anyway costs nothing.
     let mut locks = check_locks(engine, request, &resolved, &mut trace, &mut told)?;
     let given = surroundings::Call { request, parameters: &parameters, config: wanted_config.as_ref() };
-    let mut around = surroundings::surround(engine, &chain, &staged, &given, &mut told)?;
+    let mut around = surroundings::surround(engine, chain, &staged, &given, &mut told)?;
     if let Some(packages) = around.packages.take() {
         trace.step("packages", || packages.shown());
         resolved.dependencies = packages.installed;
@@ -47,7 +72,7 @@ pub(super) fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
     }
     tell_surroundings(&around, &mut trace);
     let mut facts = Map::new();
-    facts.insert("chain".to_owned(), shown_chain(&chain));
+    facts.insert("chain".to_owned(), shown_chain(chain));
     if request.mode == Mode::DryRun {
         facts.insert("validated_pairs".to_owned(), json!(chain.elements().len() - 1));
         facts.insert("message".to_owned(), json!("Tool chain validation passed (dry run)"));
