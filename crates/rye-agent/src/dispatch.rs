@@ -5,7 +5,7 @@
 //! found below. What agents may sign or copy is the engine's policy, the same as over MCP.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ use serde_json::{Map, Value, json};
 use crate::action::{Action, Primary};
 use crate::capability::{INTERNAL, Permitted};
 use crate::facts::ThreadFacts;
+
+/// How many items are remembered not to answer at once.
+const MOST_SLOW: usize = 1024;
 
 /// How many rows a search gives if it does not say (003).
 const ROWS: u64 = 10;
@@ -50,6 +53,8 @@ pub struct EngineDispatch {
     engine: Box<Opening>,
     /// The thread's own tools that were found to be the binary's own, and when.
     known: Mutex<HashMap<String, Instant>>,
+    /// Items that do not answer at once: one look is enough.
+    slow: Mutex<HashSet<String>>,
 }
 
 impl std::fmt::Debug for EngineDispatch {
@@ -67,7 +72,7 @@ impl EngineDispatch {
 
     /// To the engine that `engine` gives at each call.
     pub fn with(engine: impl Fn() -> Result<Arc<Engine>> + Send + Sync + 'static) -> Self {
-        Self { engine: Box::new(engine), known: Mutex::default() }
+        Self { engine: Box::new(engine), known: Mutex::default(), slow: Mutex::default() }
     }
 }
 
@@ -97,13 +102,27 @@ impl Dispatch for EngineDispatch {
         facts: &Arc<ThreadFacts>,
         cancel: &Cancel,
     ) -> Option<Value> {
-        if permitted.action().primary != Primary::Execute {
+        let id = permitted.action().item_id.as_deref()?;
+        let slow = || self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        if permitted.action().primary != Primary::Execute || slow().contains(id) {
             return None;
         }
-        let engine = (self.engine)().ok()?;
-        let request = request(permitted, facts, cancel).ok()?;
-        let answered = execute::execute_at_once(&engine, &request)?;
-        Some(answered.map_or_else(|error| error.to_value(None), |answer| answer.to_value()))
+        let attempt = || {
+            let engine = (self.engine)().ok()?;
+            let request = request(permitted, facts, cancel).ok()?;
+            let answered = execute::execute_at_once(&engine, &request)?;
+            Some(answered.map_or_else(|error| error.to_value(None), |answer| answer.to_value()))
+        };
+        // What goes wrong here goes wrong again, where it is expected.
+        let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt)).ok().flatten();
+        if answer.is_none() {
+            let mut slow = slow();
+            if slow.len() >= MOST_SLOW {
+                slow.clear();
+            }
+            slow.insert(id.to_owned());
+        }
+        answer
     }
 }
 

@@ -119,6 +119,11 @@ impl Stage {
         let mut read_only = self.real.read_only.iter().filter(|path| path.symlink_metadata().is_ok());
         self.has_own_proc && self.real.hidden.iter().all(is_covered) && read_only.all(is_covered)
     }
+
+    /// What lost the mount over it: whoever removes or replaces a file takes its mounts along.
+    pub(crate) fn uncovered(&self) -> Option<&PathBuf> {
+        self.covered.iter().find(|path| !mounts::is_mount(path))
+    }
 }
 
 /// Where the paths of a confinement really are, links and what they lead to, looked up once.

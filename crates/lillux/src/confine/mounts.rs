@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
 use rustix::mount::MountFlags;
 
 use super::paths::is_at_or_below;
@@ -59,6 +59,13 @@ pub(crate) fn lay(stage: &mut Stage, confinement: &Confinement) {
         }
     });
     stage.has_own_memory_folder = stage.has_own_memory_folder || mount_memory_folder().is_ok();
+}
+
+/// Whether something is mounted at just this path.
+pub(crate) fn is_mount(path: &Path) -> bool {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statx(CWD, path, flags, StatxFlags::empty())
+        .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// A `/dev/shm` of the run's own.

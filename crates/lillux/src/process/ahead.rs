@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -12,8 +14,8 @@ use super::Limits;
 use super::wire::{self, Expected, Message};
 use crate::confine::Confinement;
 
-/// A larger order is read by a launcher that is under no bounds yet.
-const MOST_BYTES: usize = 1 << 20;
+/// A larger order is given to a launcher that waits for it: this much fits into a socket, whoever reads or does not.
+const MOST_BYTES: usize = 64 << 10;
 
 /// What one order is held to, if a launcher may lay it out ahead.
 pub(super) fn expectation(confinement: &Confinement, limits: &Limits) -> Option<Expected> {
@@ -45,9 +47,14 @@ impl Ahead {
         Ok(Self { expected: expected.clone(), seen, desk })
     }
 
+    /// Whether it was laid out for this.
+    pub(super) fn is_for(&self, expected: &Expected) -> bool {
+        self.expected == *expected
+    }
+
     /// Whether it was laid out for this, and would be laid out just so now.
     pub(super) fn fits(&self, expected: &Expected) -> bool {
-        self.expected == *expected && !self.seen.has_changed(expected)
+        self.is_for(expected) && !self.seen.has_changed(expected)
     }
 
     /// Whether a message may be given at its desk.
@@ -62,35 +69,69 @@ impl Ahead {
 }
 
 /// What mounts and rules depend on: which files are there, what is mounted, what lies at the root.
+///
+/// A file that is removed or replaced takes the mount over it along, in every namespace: so that a file has the same name
+/// and the same number is not enough, it must be the very same one.
 #[derive(Debug)]
 struct Seen {
-    files: Vec<Option<(u64, u64)>>,
+    files: Vec<Identity>,
     root: Option<(i64, i64)>,
-    /// Tells when something is mounted or unmounted.
+    /// Tells when something is mounted or unmounted; it tells only once.
     mounts: OwnedFd,
+    has_changed: AtomicBool,
 }
 
 impl Seen {
     fn now(expected: &Expected) -> io::Result<Self> {
         let mounts = std::fs::File::open("/proc/self/mountinfo")?.into();
-        Ok(Self { files: files(&expected.confinement), root: root(), mounts })
+        let has_changed = AtomicBool::new(false);
+        Ok(Self { files: files(&expected.confinement), root: root(), mounts, has_changed })
     }
 
+    /// What has changed once is never again as it was.
     fn has_changed(&self, expected: &Expected) -> bool {
         let mut polled = [PollFd::new(&self.mounts, PollFlags::PRI)];
         let is_quiet = rustix::event::poll(&mut polled, Some(&Timespec::default())) == Ok(0);
-        !is_quiet || self.root != root() || self.files != files(&expected.confinement)
+        let is_same = is_quiet && self.root == root() && self.files == files(&expected.confinement);
+        self.has_changed.fetch_or(!is_same, Ordering::Relaxed) || !is_same
     }
 }
 
-/// The identity of each file that a confinement names.
-fn files(confinement: &Confinement) -> Vec<Option<(u64, u64)>> {
-    paths(confinement).map(|path| path.metadata().ok().map(|found| (found.dev(), found.ino()))).collect()
+/// Which file is at a path.
+#[derive(Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    number: u64,
+    born: Option<SystemTime>,
+    /// When its links last changed, of what is no folder: one that was away and came back is found out.
+    changed: Option<(i64, i64)>,
+    /// How far above the path it is: the nearest that is there.
+    above: usize,
 }
 
-fn paths(confinement: &Confinement) -> impl Iterator<Item = &PathBuf> {
+/// Which files a confinement names, and which folders lead to what it protects.
+fn files(confinement: &Confinement) -> Vec<Identity> {
     let Confinement { read, write, read_only, hidden, sockets, .. } = confinement;
-    read.paths().iter().chain(write).chain(read_only).chain(hidden).chain(sockets)
+    let named = read.paths().iter().chain(write).chain(read_only).chain(hidden).chain(sockets);
+    let protected = read_only.iter().chain(hidden);
+    let between = protected.flat_map(|path| {
+        let root = write.iter().find(|root| path.starts_with(root) && path != *root);
+        path.ancestors().skip(1).take_while(move |above| root.is_some_and(|root| above.starts_with(root)))
+    });
+    named.map(PathBuf::as_path).chain(between).filter_map(identity).collect()
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    path.ancestors().enumerate().find_map(|(above, path)| {
+        let found = path.metadata().ok()?;
+        Some(Identity {
+            device: found.dev(),
+            number: found.ino(),
+            born: found.created().ok(),
+            changed: (!found.is_dir()).then(|| (found.ctime(), found.ctime_nsec())),
+            above,
+        })
+    })
 }
 
 /// When the last entry at the root came or went: each of them has a rule of its own.

@@ -45,7 +45,17 @@ pub(crate) fn become_expected(
     status: &OwnedFd,
 ) -> ! {
     let hold = || prepare(&expected.limits, Some(&expected.confinement), stage, guarded);
-    let wait = || wire::receive_order(desk).map_err(|error| format!("no order came: {error}"));
+    let wait = || {
+        let (order, descriptors) =
+            wire::receive_order(desk).map_err(|error| format!("no order came: {error}"))?;
+        if order.confinement.as_ref() != Some(&expected.confinement) || order.limits != expected.limits {
+            return Err("it is held to something else than was laid out".to_owned());
+        }
+        match stage.uncovered() {
+            Some(path) => Err(format!("`{}` changed while the run began; try again", path.display())),
+            None => Ok((order, descriptors)),
+        }
+    };
     if stage.covers_everything() {
         end_with(hold(), status, || match wait() {
             Ok((order, descriptors)) => execute(&order, descriptors),

@@ -17,9 +17,10 @@ pub(crate) enum Side {
     Parent(Pid),
 }
 
-/// Splits this process in two. Only the launcher may call it: it never starts a thread.
+/// Splits this process in two. Only a process that has one thread may call it: the launcher, which never starts another,
+/// and a program at the beginning of its `main`.
 pub(crate) fn fork() -> io::Result<Side> {
-    // SAFETY: the launcher is single-threaded (it runs before anything of `main`), so no lock can be held by a thread
+    // SAFETY: the caller has one thread (nothing of `main` has run), so no lock can be held by a thread
     // that does not exist in the child, and the child may go on as an ordinary process.
     let answer = unsafe { libc::fork() };
     match answer {

@@ -391,10 +391,11 @@ fn give(mut started: Started, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> i
     let ahead = started.take_ahead();
     let parts = started.into_parts()?;
     let given = match ahead {
-        // The tool itself waits for it; its supervisor is told what it watches over.
-        Some(ahead) => {
-            ahead.give(order, descriptors).and_then(|()| wire::send_message(&parts.control, order, &[]))
-        }
+        // The tool itself waits for it; its supervisor is told what it watches over. From here on the tool may have
+        // begun, and must not begin twice: a supervisor that is gone by now is found to be lost, and the tool with it.
+        Some(ahead) => ahead.give(order, descriptors).map(|()| {
+            let _ = wire::send_message(&parts.control, order, &[]);
+        }),
         None => wire::send_message(&parts.control, order, descriptors),
     };
     let given = given.and_then(|()| Ok(rustix::io::ioctl_fionbio(&parts.control, true)?));

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -29,6 +29,9 @@ const OPEN: usize = 1;
 
 /// How long after a run its launcher is replaced. It must not compete with whoever hears of the run.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// After how long without a run nothing is kept laid out.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// The binary that starts processes. Its `main` begins with [`supervise_if_asked`](super::supervise_if_asked).
 #[derive(Clone, Debug, Default)]
@@ -88,11 +91,21 @@ impl State {
         Some(())
     }
 
+    /// What is laid out holds on to whatever was mounted then: it is not kept for a run that does not come.
+    fn rest(&mut self) {
+        self.waiting.retain(|started| started.ahead.is_none());
+    }
+
     /// One that fits the run, or else one that has laid out nothing.
     fn take(&mut self, expected: Option<&Expected>) -> Option<Started> {
         let fits = |started: &Started| {
             started.ahead.as_ref().zip(expected).is_some_and(|(ahead, expected)| ahead.fits(expected))
         };
+        // What was laid out for this but does not fit any more never will.
+        self.waiting.retain(|started| match (&started.ahead, expected) {
+            (Some(ahead), Some(expected)) => !ahead.is_for(expected) || ahead.fits(expected),
+            (_, _) => true,
+        });
         let found = self.waiting.iter().position(fits);
         let index = found.or_else(|| self.waiting.iter().position(|started| started.ahead.is_none()))?;
         Some(self.waiting.remove(index))
@@ -201,7 +214,16 @@ pub fn fork_launcher() {
 
 /// Keeps launchers waiting for as long as somebody could want them.
 fn keep_some(wishes: &Receiver<Duration>, kept: &Weak<Mutex<State>>, program: &Path) {
-    while let Ok(pause) = wishes.recv() {
+    loop {
+        let pause = match wishes.recv_timeout(IDLE) {
+            Ok(pause) => pause,
+            Err(RecvTimeoutError::Timeout) => {
+                let Some(state) = kept.upgrade() else { return };
+                state.lock().unwrap_or_else(PoisonError::into_inner).rest();
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         std::thread::sleep(pause);
         // What was wished meanwhile is done along with it.
         while wishes.try_recv().is_ok() {}

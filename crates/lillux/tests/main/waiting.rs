@@ -185,6 +185,41 @@ fn what_changed_since_a_run_was_laid_out_counts() {
 }
 
 #[test]
+fn files_that_were_replaced_since_are_protected_too() {
+    let world = World::new();
+    let [whole, open] = both(&world);
+    let replace = |path: &str, text: &str| {
+        let new = world.root.join("new");
+        std::fs::write(&new, text).expect("written");
+        std::fs::rename(new, world.root.join(path)).expect("replaced");
+    };
+    for mut confinement in [whole, open] {
+        let launcher = launcher().keeping_some();
+        confinement.read_only.push(world.root.join("project/kept"));
+        replace("project/kept", "kept");
+        until_laid_out(&launcher, &confinement);
+        // Whoever replaces a file takes the mounts over it along, and a second time the number is the first one's.
+        for text in ["other", "secret"] {
+            replace("home/.token", text);
+            replace("project/kept", "kept");
+        }
+        std::fs::rename(world.root.join("project/.ai"), world.root.join("away")).expect("moved");
+        std::fs::create_dir(world.root.join("project/.ai")).expect("another");
+        std::fs::rename(world.root.join("away/config"), world.root.join("project/.ai/config"))
+            .expect("moved");
+        std::fs::remove_dir(world.root.join("away")).expect("removed");
+        let root = world.root.display();
+        let script = format!(
+            "cat {root}/home/.token; echo x > {root}/project/kept; echo x > {root}/project/.ai/config/config.yaml"
+        );
+        let ran = run_by(&launcher, &bash(&script), Some(&confinement));
+        assert_eq!((ran.end, ran.stdout.text().as_str()), (End::Exited(1), ""), "{}", ran.stderr.text());
+        assert_eq!(world.text("project/kept").as_deref(), Some("kept"));
+        assert_eq!(world.text("project/.ai/config/config.yaml").as_deref(), Some("kept"));
+    }
+}
+
+#[test]
 fn an_order_for_something_else_finds_a_launcher_too() {
     let world = World::new();
     let [whole, open] = both(&world);

@@ -18,6 +18,9 @@ use crate::machine::{ToolResult, Worst};
 use crate::shape::{self, Artifacts};
 use crate::thread_id::ThreadId;
 
+/// How long work waits for its turn at most.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
 /// How many calls of one answer are made at once.
 const MOST_AT_ONCE: usize = 16;
 
@@ -67,7 +70,10 @@ impl Thread {
                     (Arc::clone(&self.doors.dispatch), self.facts(), self.outstanding.cancel()?);
                 self.in_turn(move |waits| {
                     let facts = Arc::new(ThreadFacts { waits: Some(waits), ..facts });
-                    Done::Hook(dispatch.dispatch(&action, &facts, &cancel))
+                    Done::Hook(match cancel.is_cancelled() {
+                        true => json!({"status": "error", "error": "cancelled before it began"}),
+                        false => dispatch.dispatch(&action, &facts, &cancel),
+                    })
                 });
             }
             Start::Tool { index, action } => {
@@ -79,7 +85,11 @@ impl Thread {
                 self.in_turn(move |waits| {
                     let facts = Arc::new(ThreadFacts { waits: Some(waits), ..facts });
                     let began = Instant::now();
-                    let envelope = dispatch.dispatch(&action, &facts, &cancel);
+                    let envelope = match cancel.is_cancelled() {
+                        // It was asked to end before it was its turn.
+                        true => json!({"status": "error", "error": "cancelled before it began"}),
+                        false => dispatch.dispatch(&action, &facts, &cancel),
+                    };
                     Done::Tool(index, result(&action, &envelope, most, artifacts.as_deref(), began))
                 });
             }
@@ -140,7 +150,9 @@ impl Thread {
     fn in_turn(&mut self, work: impl FnOnce(Waits) -> Done + Send + 'static) {
         let turns = Arc::clone(&self.doors.turns);
         self.outstanding.tasks.spawn(async move {
-            let turn = Arc::new(Mutex::new(turns.acquire_owned().await.ok()));
+            // Turns keep order, nothing more: those who do not end are passed by.
+            let turn = tokio::time::timeout(PATIENCE, turns.acquire_owned()).await;
+            let turn = Arc::new(Mutex::new(turn.ok().and_then(Result::ok)));
             let waits = Waits::new(move || drop(turn.lock().unwrap_or_else(PoisonError::into_inner).take()));
             match tokio::task::spawn_blocking(move || work(waits)).await {
                 Ok(done) => done,

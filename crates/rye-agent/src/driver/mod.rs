@@ -36,6 +36,7 @@ use crate::thread_id::ThreadId;
 use crate::transcript::Signer;
 use next::Outstanding;
 
+pub(crate) use begin::PATIENCE;
 pub use projection::Projection;
 
 /// Something that will be there later.

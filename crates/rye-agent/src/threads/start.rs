@@ -93,7 +93,7 @@ impl Inner {
             let engine = (inner.setup.engine)()?;
             inner.orders.prepare(&engine, &inner.setup.environment, &order)
         };
-        let _turn = self.turns.acquire().await;
+        let _turn = tokio::time::timeout(crate::driver::PATIENCE, self.turns.acquire()).await;
         match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             Err(error) => Err(Error::new(Code::Io, format!("preparing the thread broke off: {error}"))),

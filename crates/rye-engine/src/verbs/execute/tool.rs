@@ -78,6 +78,9 @@ fn walk(
         facts.insert("message".to_owned(), json!("Tool chain validation passed (dry run)"));
         finish(&mut facts, trace, told);
         let data = json!({"parameters": parameters, "invocation": shown_invocation(&around)});
+        if let Some(temporary) = around.temporary.take() {
+            engine.host.temporaries.give_back(temporary);
+        }
         return Ok(Answer { item: item.clone(), status: "validation_passed", data, facts });
     }
     let is_first_use = first_use::mark(engine, item);
