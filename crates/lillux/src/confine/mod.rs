@@ -188,6 +188,16 @@ pub(crate) fn isolate_for(stage: &mut Stage, confinement: &Confinement) -> Resul
     Ok(())
 }
 
+/// In a supervisor whose run is over and left nobody: what the run could have left in memory goes, too.
+pub(crate) fn renew(stage: &Stage) -> Result<(), String> {
+    let refused = |error: std::io::Error| format!("what was laid out cannot be used again: {error}");
+    namespaces::leave_shared_memory().map_err(refused)?;
+    if stage.has_own_memory_folder {
+        mounts::renew_memory_folder().map_err(refused)?;
+    }
+    Ok(())
+}
+
 /// In the launcher, where nothing is to be confined: a process tree of its own, for those who may make one.
 pub(crate) fn gather() -> Stage {
     let mut stage = Stage::default();

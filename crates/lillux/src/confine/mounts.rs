@@ -73,6 +73,12 @@ pub(crate) fn mount_memory_folder() -> io::Result<()> {
     Ok(rustix::mount::mount("tmpfs", "/dev/shm", "tmpfs", HARMLESS, Some(c"mode=1777,size=256m"))?)
 }
 
+/// A new `/dev/shm` in the place of the old one.
+pub(crate) fn renew_memory_folder() -> io::Result<()> {
+    rustix::mount::unmount("/dev/shm", rustix::mount::UnmountFlags::DETACH)?;
+    mount_memory_folder()
+}
+
 /// A `/proc` of the run's own processes.
 pub(crate) fn mount_proc() -> io::Result<()> {
     Ok(rustix::mount::mount("proc", "/proc", "proc", HARMLESS, None::<&std::ffi::CStr>)?)

@@ -33,6 +33,11 @@ pub(crate) fn enter(stage: &mut Stage) {
     }
 }
 
+/// Leaves shared memory, semaphores and queues for new ones.
+pub(crate) fn leave_shared_memory() -> io::Result<()> {
+    unshare(UnshareFlags::NEWIPC)
+}
+
 /// Leaves the network for one with nothing in it, where that is allowed.
 pub(crate) fn leave_network(stage: &mut Stage) {
     stage.has_network_namespace = stage.has_pid_namespace && unshare(UnshareFlags::NEWNET).is_ok();

@@ -27,24 +27,17 @@ pub(super) fn expectation(confinement: &Confinement, limits: &Limits) -> Option<
     })
 }
 
-/// A run that is laid out and waits for its order.
+/// What a launcher has laid out, and when.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Laid {
     expected: Expected,
     seen: Seen,
-    /// Where the order is given.
-    desk: OwnedFd,
 }
 
-impl Ahead {
-    /// Has the launcher at `control` lay this out.
-    pub(super) fn ask(control: &OwnedFd, expected: &Expected) -> io::Result<Self> {
-        // Before the launcher looks: what changes in between is noticed.
-        let seen = Seen::now(expected)?;
-        let (desk, other) = super::launcher::pair()?;
-        let message = Message::Expected(Box::new(expected.clone())).to_bytes()?;
-        wire::send_message(control, &message, &[other.as_fd()])?;
-        Ok(Self { expected: expected.clone(), seen, desk })
+impl Laid {
+    /// What is about to be laid out. Before the launcher looks: what changes in between is noticed.
+    pub(super) fn now(expected: &Expected) -> io::Result<Self> {
+        Ok(Self { expected: expected.clone(), seen: Seen::now(expected)? })
     }
 
     /// Whether it was laid out for this.
@@ -57,6 +50,24 @@ impl Ahead {
         self.is_for(expected) && !self.seen.has_changed(expected)
     }
 
+    /// Has the launcher at `control` lay this out, or use it again, for an order to come.
+    pub(super) fn ask(self, control: &OwnedFd) -> io::Result<Ahead> {
+        let (desk, other) = super::launcher::pair()?;
+        let message = Message::Expected(Box::new(self.expected.clone())).to_bytes()?;
+        wire::send_message(control, &message, &[other.as_fd()])?;
+        Ok(Ahead { laid: self, desk })
+    }
+}
+
+/// A run that is laid out and waits for its order.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    pub(super) laid: Laid,
+    /// Where the order is given.
+    desk: OwnedFd,
+}
+
+impl Ahead {
     /// Whether a message may be given at its desk.
     pub(super) fn takes(message: &[u8]) -> bool {
         message.len() <= MOST_BYTES

@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::pipe::PipeFlags;
 
-use super::ahead::{self, Ahead};
+use super::ahead::{self, Ahead, Laid};
 use super::capture::Collector;
 use super::door::Door;
-use super::launcher::{Parts, Started};
+use super::launcher::{Parts, Returned, Started};
 use super::wire::{self, Answer, Manner, Message, Order, Role};
 use super::{Command, Detached, End, Finished, GRACE, Launcher, RESULT_VARIABLE, RunError};
 use crate::Cancel;
@@ -93,6 +93,10 @@ fn run_to_end(
     ];
     let patience = command.timeout.saturating_add(GRACE + MARGIN);
     let watched = session.watch(streams, cancel, door, start.checked_add(patience));
+    let watched = watched.map(|(answer, streams, returned)| {
+        returned.into_iter().for_each(|returned| launcher.take_back(returned));
+        (answer, streams)
+    });
     launcher.replace();
     let (answer, streams) = watched?;
     let [stdout, stderr, result] = streams.map(|stream| stream.collector.finish());
@@ -147,6 +151,8 @@ pub fn spawn_detached(
 /// A launcher that was given its order.
 pub(super) struct Session {
     pub(super) parts: Parts,
+    /// What was laid out for it, if something was.
+    laid: Option<Laid>,
     said: Vec<u8>,
 }
 
@@ -226,15 +232,15 @@ impl Session {
         // One that waited may have been ended by somebody; then it took no order, and a new one does.
         let waiting = launcher.take(role, expected.as_ref());
         let waiting = waiting.and_then(|waiting| give(waiting, &order, &borrowed).ok());
-        let parts = match waiting {
-            Some(parts) => parts,
+        let (parts, laid) = match waiting {
+            Some(given) => given,
             None => give(Started::new(launcher.program(), role)?, &order, &borrowed).map_err(|error| {
                 let reason = format!("`{}` does not take orders: {error}", launcher.program().display());
                 RunError::Failed { reason }
             })?,
         };
         launcher.expect(expected);
-        Ok(Self { parts, said: Vec::new() })
+        Ok(Self { parts, laid, said: Vec::new() })
     }
 
     /// Drains everything until the launcher has ended.
@@ -244,7 +250,7 @@ impl Session {
         cancel: &Cancel,
         mut door: Option<&dyn Door>,
         deadline: Option<Instant>,
-    ) -> io::Result<(Option<Answer>, [Stream; 3])> {
+    ) -> io::Result<(Option<Answer>, [Stream; 3], Option<Returned>)> {
         let mut buffer = vec![0; 64 << 10];
         let mut is_cancelled = false;
         loop {
@@ -301,8 +307,16 @@ impl Session {
             }
         }
         let answer = self.last_answer();
-        self.parts.leave();
-        Ok((answer, streams))
+        let has_ended = matches!(answer, Some(Answer::Ended { end: End::Exited(_) | End::Signalled(_), .. }));
+        let may_go_on = has_ended && self.is_gone() && !is_cancelled;
+        let returned = match (self.laid.filter(|_| may_go_on), self.parts) {
+            (Some(laid), parts) if parts.child.is_none() => Some(Returned { parts, laid }),
+            (_, parts) => {
+                parts.leave();
+                None
+            }
+        };
+        Ok((answer, streams, returned))
     }
 
     /// Waits until the tool has begun; it may have ended since. If it has not, nothing of the run is left.
@@ -387,7 +401,11 @@ impl Session {
 }
 
 /// Gives a launcher its order.
-fn give(mut started: Started, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<Parts> {
+fn give(
+    mut started: Started,
+    order: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<(Parts, Option<Laid>)> {
     let ahead = started.take_ahead();
     let parts = started.into_parts()?;
     let given = match ahead {
@@ -395,12 +413,13 @@ fn give(mut started: Started, order: &[u8], descriptors: &[BorrowedFd<'_>]) -> i
         // begun, and must not begin twice: a supervisor that is gone by now is found to be lost, and the tool with it.
         Some(ahead) => ahead.give(order, descriptors).map(|()| {
             let _ = wire::send_message(&parts.control, order, &[]);
+            Some(ahead.laid)
         }),
-        None => wire::send_message(&parts.control, order, descriptors),
+        None => wire::send_message(&parts.control, order, descriptors).map(|()| None),
     };
-    let given = given.and_then(|()| Ok(rustix::io::ioctl_fionbio(&parts.control, true)?));
+    let given = given.and_then(|laid| Ok(rustix::io::ioctl_fionbio(&parts.control, true).map(|()| laid)?));
     match given {
-        Ok(()) => Ok(parts),
+        Ok(laid) => Ok((parts, laid)),
         Err(error) => {
             parts.leave();
             Err(error)

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, Laid};
 use super::fork::{Side, fork};
 use super::launch::leave;
 use super::source;
@@ -44,6 +44,8 @@ pub struct Launcher {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<Started>,
+    /// Those whose run is over, with what they had laid out.
+    returned: Vec<Returned>,
     /// What the last run was held to: the next one is likely to be held to the same.
     likely: Option<Expected>,
     /// Forks launchers, once it is there.
@@ -69,14 +71,20 @@ impl State {
         let likely = self.likely.clone();
         // Whoever laid out something else ends by itself.
         self.waiting.retain(|started| match (&started.ahead, &likely) {
-            (Some(ahead), Some(likely)) => ahead.fits(likely),
+            (Some(ahead), Some(likely)) => ahead.laid.fits(likely),
             (Some(_), None) => false,
             (None, _) => true,
         });
+        for Returned { parts, laid } in std::mem::take(&mut self.returned) {
+            let is_wanted = likely.as_ref().is_some_and(|likely| laid.fits(likely));
+            if is_wanted && let Ok(started) = Started::again(parts, laid) {
+                self.waiting.push(started);
+            }
+        }
         if let Some(likely) = likely {
             while self.waiting.iter().filter(|started| started.ahead.is_some()).count() < LAID_OUT {
                 let mut started = self.ask(Role::Prepared)?;
-                started.ahead = Ahead::ask(&started.control, &likely).ok();
+                started.ahead = Laid::now(&likely).and_then(|laid| laid.ask(&started.control)).ok();
                 let is_laid_out = started.ahead.is_some();
                 self.waiting.push(started);
                 if !is_laid_out {
@@ -94,16 +102,17 @@ impl State {
     /// What is laid out holds on to whatever was mounted then: it is not kept for a run that does not come.
     fn rest(&mut self) {
         self.waiting.retain(|started| started.ahead.is_none());
+        self.returned.clear();
     }
 
     /// One that fits the run, or else one that has laid out nothing.
     fn take(&mut self, expected: Option<&Expected>) -> Option<Started> {
         let fits = |started: &Started| {
-            started.ahead.as_ref().zip(expected).is_some_and(|(ahead, expected)| ahead.fits(expected))
+            started.ahead.as_ref().zip(expected).is_some_and(|(ahead, expected)| ahead.laid.fits(expected))
         };
         // What was laid out for this but does not fit any more never will.
         self.waiting.retain(|started| match (&started.ahead, expected) {
-            (Some(ahead), Some(expected)) => !ahead.is_for(expected) || ahead.fits(expected),
+            (Some(ahead), Some(expected)) => !ahead.laid.is_for(expected) || ahead.laid.fits(expected),
             (_, _) => true,
         });
         let found = self.waiting.iter().position(fits);
@@ -178,6 +187,14 @@ impl Launcher {
     pub(super) fn expect(&self, expected: Option<Expected>) {
         if self.keeps_some && expected.is_some() {
             self.state().likely = expected;
+        }
+    }
+
+    /// Takes one back whose run is over and that can serve another.
+    pub(super) fn take_back(&self, returned: Returned) {
+        let mut state = self.state();
+        if self.keeps_some && state.returned.len() < LAID_OUT {
+            state.returned.push(returned);
         }
     }
 
@@ -260,12 +277,21 @@ pub(super) struct Started {
     ahead: Option<Ahead>,
 }
 
+/// A launcher whose run is over, and what it has laid out. Dropped, it ends.
+#[derive(Debug)]
+pub(super) struct Returned {
+    pub(super) parts: Parts,
+    pub(super) laid: Laid,
+}
+
 #[derive(Debug)]
 enum Process {
     /// A child of this process.
     Child(Child),
     /// A child of the source: it says itself who it is.
     Forked,
+    /// One that has said so.
+    Known { pid: u32, exit: OwnedFd },
 }
 
 /// A launcher that is there.
@@ -291,6 +317,14 @@ impl Started {
         Ok(Self { process: Process::Child(child), control, ahead: None })
     }
 
+    /// One that waits for another order of the same kind.
+    fn again(parts: Parts, laid: Laid) -> io::Result<Self> {
+        let Parts { pid, exit, control, .. } = parts;
+        rustix::io::ioctl_fionbio(&control, false)?;
+        let ahead = laid.ask(&control)?;
+        Ok(Self { process: Process::Known { pid, exit }, control, ahead: Some(ahead) })
+    }
+
     /// What it has laid out.
     pub(super) fn take_ahead(&mut self) -> Option<Ahead> {
         self.ahead.take()
@@ -309,6 +343,7 @@ impl Started {
                     }
                 }
             }
+            Process::Known { pid, exit } => Ok(Parts { pid, child: None, exit, control }),
             Process::Forked => {
                 let (pid, exit) = wire::receive_hello(&control)?;
                 Ok(Parts { pid, child: None, exit, control })

@@ -133,9 +133,13 @@ impl Ground {
             Side::Child => {
                 drop(held);
                 let run = || {
-                    let bond = Bond { control, lifeline, tree, launcher: own };
-                    let (supervisor, tool) = Supervisor::begin(bond, stage, given)?;
-                    supervisor.run(tool)
+                    let priority = rustix::process::getpriority_process(None).ok();
+                    let bond = Bond { control, lifeline, tree, launcher: own, priority };
+                    let (mut supervisor, mut tool) = Supervisor::begin(bond, stage, given)?;
+                    while supervisor.run(&mut tool)? {
+                        tool = supervisor.begin_again()?;
+                    }
+                    Ok::<(), String>(())
                 };
                 std::process::exit(match run() {
                     Ok(()) => 0,
@@ -163,6 +167,27 @@ impl Ground {
     }
 }
 
+/// Starts what becomes the tool, and waits for its order.
+fn await_order(
+    bond: &Bond<'_>,
+    stage: &Stage,
+    expected: &Expected,
+    desk: OwnedFd,
+) -> Result<(Tool, Order), String> {
+    let tool = Tool::start(bond, expected.caller, move |guarded, status| {
+        child::become_expected(expected, stage, guarded, &desk, status)
+    })?;
+    // The tool has its order by now, or nobody wants it any more: then this process ends, and the tool with it.
+    let (order, _) = receive(bond.control);
+    Ok((tool, order))
+}
+
+/// Nobody wants another run.
+fn end_quietly() -> ! {
+    step_back();
+    std::process::exit(0)
+}
+
 /// What ties the supervisor to those above it.
 struct Bond<'a> {
     control: &'a OwnedFd,
@@ -170,12 +195,16 @@ struct Bond<'a> {
     lifeline: OwnedFd,
     tree: Tree,
     launcher: Pid,
+    /// What the supervisor's priority was before it was raised: that of tools.
+    priority: Option<i32>,
 }
 
 struct Supervisor<'a> {
     order: Order,
     bond: Bond<'a>,
     stage: Stage,
+    /// What was laid out for runs whose orders come later.
+    laid_out: Option<Expected>,
 }
 
 /// The tool as its supervisor sees it.
@@ -213,7 +242,7 @@ impl<'a> Supervisor<'a> {
                     }
                     Ok((Message::Expected(expected), desk)) => {
                         let desk = desk.into_iter().next().ok_or("a descriptor is missing")?;
-                        return Self::expect(bond, stage, &expected, desk);
+                        return Self::expect(bond, stage, *expected, desk);
                     }
                     // Nobody is left to tell.
                     Err(_) => std::process::exit(2),
@@ -224,43 +253,55 @@ impl<'a> Supervisor<'a> {
         let tool = Tool::start(&bond, order.caller, |guarded, status| {
             child::become_tool(&order, &stage, guarded, descriptors, status)
         })?;
-        Ok((Self { order, bond, stage }, tool))
+        Ok((Self { order, bond, stage, laid_out: None }, tool))
     }
 
     /// Lays everything out for an order to come, and waits for it.
     fn expect(
         bond: Bond<'a>,
         mut stage: Stage,
-        expected: &Expected,
+        expected: Expected,
         desk: OwnedFd,
     ) -> Result<(Self, Tool), String> {
         confine::isolate_for(&mut stage, &expected.confinement)?;
         confine::settle(&mut stage, &expected.limits);
-        let laid = &stage;
-        let tool = Tool::start(&bond, expected.caller, move |guarded, status| {
-            child::become_expected(expected, laid, guarded, &desk, status)
-        })?;
-        // The tool has its order by now, or nobody wants it any more: then this process ends, and the tool with it.
-        let (order, _) = receive(bond.control);
-        Ok((Self { order, bond, stage }, tool))
+        let (tool, order) = await_order(&bond, &stage, &expected, desk)?;
+        Ok((Self { order, bond, stage, laid_out: Some(expected) }, tool))
     }
 
-    fn run(self, mut tool: Tool) -> Result<(), String> {
+    /// What was laid out serves another run that is held to the same: nobody of the last one is left in it.
+    fn begin_again(&mut self) -> Result<Tool, String> {
+        let message = wire::receive_message(self.bond.control);
+        let (Some(laid_out), Ok((Message::Expected(expected), desk))) = (&self.laid_out, message) else {
+            end_quietly();
+        };
+        let (true, Some(desk)) = (*expected == *laid_out, desk.into_iter().next()) else { end_quietly() };
+        confine::renew(&self.stage)?;
+        let (tool, order) = await_order(&self.bond, &self.stage, laid_out, desk)?;
+        self.order = order;
+        Ok(tool)
+    }
+
+    /// Watches over the tool to its end. Says whether another run may follow.
+    fn run(&self, tool: &mut Tool) -> Result<bool, String> {
         let own_number =
             self.bond.tree.own_number().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
-        let end = self.watch(&mut tool, own_number);
+        let end = self.watch(tool, own_number);
         if !self.stage.has_pid_namespace {
             self.bond.tree.end_all(own_number);
         }
         let is_alone = self.stage.has_pid_namespace && tool.is_last();
         // The caller may be gone, which is then why this is the end.
-        let _ = wire::send_line(self.bond.control, &self.answer(&tool, end));
+        let _ = wire::send_line(self.bond.control, &self.answer(tool, end));
         if is_alone {
             // Nobody is left in the namespace: the caller need not wait until it is taken apart.
             let _ = wire::send_line(self.bond.control, &Answer::Gone);
+        }
+        let may_go_on = is_alone && self.laid_out.is_some();
+        if is_alone && !may_go_on {
             step_back();
         }
-        Ok(())
+        Ok(may_go_on)
     }
 
     /// Waits for the end, whatever brings it. `None` when nobody is left to hear of it.
@@ -391,9 +432,14 @@ impl Tool {
     ) -> Result<Self, String> {
         let own = rustix::process::getpid();
         let (status, said) = pipe()?;
+        let priority = bond.priority;
         let pid = match fork().map_err(|error| format!("no process for the tool: {error}"))? {
             Side::Child => {
                 drop(status);
+                if let Some(priority) = priority {
+                    // Of the first tool it is this already.
+                    let _ = rustix::process::setpriority_process(None, priority);
+                }
                 let mut guarded = vec![own.as_raw_pid(), bond.launcher.as_raw_pid()];
                 guarded.extend(i32::try_from(caller));
                 become_tool(&guarded, &said);

@@ -220,6 +220,33 @@ fn files_that_were_replaced_since_are_protected_too() {
 }
 
 #[test]
+fn nothing_is_left_for_the_next_run() {
+    let world = World::new();
+    let [whole, _] = both(&world);
+    let launcher = launcher().keeping_some();
+    let look =
+        "ls -A /dev/shm; ipcs -m | grep -c 0x; ls /proc | grep -c '^[0-9]'; nice; cat /proc/$$/oom_score_adj";
+    let fresh = run_by(&launcher, &bash(look), Some(&whole));
+    assert_eq!(fresh.end, End::Exited(0), "{}", fresh.stderr.text());
+    let mut places = std::collections::HashSet::new();
+    for number in 0..12 {
+        until_laid_out(&launcher, &whole);
+        let leave = match number % 3 {
+            0 => "echo x > /dev/shm/left; ipcmk -M 4096 >/dev/null",
+            1 => "(setsid sleep 60 >/dev/null 2>&1 &) ; echo x > /dev/shm/left",
+            _ => "kill -9 $$",
+        };
+        run_by(&launcher, &bash(leave), Some(&whole));
+        let ran = run_by(&launcher, &bash(look), Some(&whole));
+        assert_eq!(ran.stdout.text(), fresh.stdout.text(), "after `{leave}`");
+        assert_eq!(ran.receipt, fresh.receipt);
+        let place = run_by(&launcher, &bash("readlink /proc/self/ns/pid"), Some(&whole)).stdout.text();
+        places.insert(place);
+    }
+    assert!(places.len() < 12, "what was laid out is used again");
+}
+
+#[test]
 fn an_order_for_something_else_finds_a_launcher_too() {
     let world = World::new();
     let [whole, open] = both(&world);
