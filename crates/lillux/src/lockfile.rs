@@ -118,17 +118,22 @@ pub enum LockfileError {
 /// When something is there that is no lockfile: damaged, too large, no regular file, a link that leaves `root`.
 pub fn read(root: &Path, relative: &Path) -> Result<Option<Lockfile>, LockfileError> {
     let path = root.join(relative);
-    match file::read_beneath(root, relative, MAX_BYTES) {
-        Ok((bytes, _)) => parse(&path, &bytes).map(Some),
-        Err(error) if error.is_absent() => {
-            // A link to nothing is something: whoever makes its target decides what is pinned.
-            if fs_err::symlink_metadata(&path).is_ok() {
-                let what = "it is a link to nothing".to_owned();
-                return Err(LockfileError::Corrupt { path, field: None, what });
-            }
-            Ok(None)
+    let mut is_new = false;
+    loop {
+        match file::read_beneath(root, relative, MAX_BYTES) {
+            Ok((bytes, _)) => return parse(&path, &bytes).map(Some),
+            Err(error) if error.is_absent() => match fs_err::symlink_metadata(&path) {
+                // A link to nothing is something: whoever makes its target decides what is pinned.
+                Ok(found) if found.is_symlink() || is_new => {
+                    let what = "it is a link to nothing".to_owned();
+                    return Err(LockfileError::Corrupt { path, field: None, what });
+                }
+                // Somebody has made it meanwhile.
+                Ok(_) => is_new = true,
+                Err(_) => return Ok(None),
+            },
+            Err(error) => return Err(error.into()),
         }
-        Err(error) => Err(error.into()),
     }
 }
 
