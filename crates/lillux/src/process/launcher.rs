@@ -71,18 +71,21 @@ impl State {
         let likely = self.likely.clone();
         // Whoever laid out something else ends by itself.
         self.waiting.retain(|started| match (&started.ahead, &likely) {
-            (Some(ahead), Some(likely)) => ahead.laid.fits(likely),
+            (Some(_), Some(likely)) => started.fits(likely),
             (Some(_), None) => false,
             (None, _) => true,
         });
         for Returned { parts, laid } in std::mem::take(&mut self.returned) {
             let is_wanted = likely.as_ref().is_some_and(|likely| laid.fits(likely));
-            if is_wanted && let Ok(started) = Started::again(parts, laid) {
+            if is_wanted
+                && self.laid_out() < LAID_OUT
+                && let Ok(started) = Started::again(parts, laid)
+            {
                 self.waiting.push(started);
             }
         }
         if let Some(likely) = likely {
-            while self.waiting.iter().filter(|started| started.ahead.is_some()).count() < LAID_OUT {
+            while self.laid_out() < LAID_OUT {
                 let mut started = self.ask(Role::Prepared)?;
                 started.ahead = Laid::now(&likely).and_then(|laid| laid.ask(&started.control)).ok();
                 let is_laid_out = started.ahead.is_some();
@@ -92,11 +95,16 @@ impl State {
                 }
             }
         }
-        while self.waiting.iter().filter(|started| started.ahead.is_none()).count() < OPEN {
+        while self.waiting.len() - self.laid_out() < OPEN {
             let started = self.ask(Role::Prepared)?;
             self.waiting.push(started);
         }
         Some(())
+    }
+
+    /// How many have laid something out.
+    fn laid_out(&self) -> usize {
+        self.waiting.iter().filter(|started| started.ahead.is_some()).count()
     }
 
     /// What is laid out holds on to whatever was mounted then: it is not kept for a run that does not come.
@@ -107,15 +115,19 @@ impl State {
 
     /// One that fits the run, or else one that has laid out nothing.
     fn take(&mut self, expected: Option<&Expected>) -> Option<Started> {
-        let fits = |started: &Started| {
-            started.ahead.as_ref().zip(expected).is_some_and(|(ahead, expected)| ahead.laid.fits(expected))
+        let is_for = |started: &Started| {
+            started.ahead.as_ref().zip(expected).is_some_and(|(ahead, expected)| ahead.laid.is_for(expected))
         };
-        // What was laid out for this but does not fit any more never will.
-        self.waiting.retain(|started| match (&started.ahead, expected) {
-            (Some(ahead), Some(expected)) => !ahead.laid.is_for(expected) || ahead.laid.fits(expected),
-            (_, _) => true,
-        });
-        let found = self.waiting.iter().position(fits);
+        let found = loop {
+            let found = self.waiting.iter().position(is_for);
+            match found.zip(expected) {
+                // What was laid out for this but does not fit any more never will.
+                Some((index, expected)) if !self.waiting[index].fits(expected) => {
+                    drop(self.waiting.remove(index))
+                }
+                Some(_) | None => break found,
+            }
+        };
         let index = found.or_else(|| self.waiting.iter().position(|started| started.ahead.is_none()))?;
         Some(self.waiting.remove(index))
     }
@@ -323,6 +335,11 @@ impl Started {
         rustix::io::ioctl_fionbio(&control, false)?;
         let ahead = laid.ask(&control)?;
         Ok(Self { process: Process::Known { pid, exit }, control, ahead: Some(ahead) })
+    }
+
+    /// Whether it has laid out just this.
+    fn fits(&self, expected: &Expected) -> bool {
+        self.ahead.as_ref().is_some_and(|ahead| ahead.laid.fits(expected))
     }
 
     /// What it has laid out.

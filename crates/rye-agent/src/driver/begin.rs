@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use lillux::Cancel;
 use rye_engine::verbs::execute::Waits;
 use rye_item::ItemType;
 use rye_model::Request;
@@ -12,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::next::{Call, Done};
 use super::{Began, DriveError, Thread};
 use crate::capability::Permitted;
+use crate::dispatch::Dispatch;
 use crate::door::{DEEPEST, Ground, Way};
 use crate::facts::ThreadFacts;
 use crate::machine::{ToolResult, Worst};
@@ -70,10 +72,7 @@ impl Thread {
                     (Arc::clone(&self.doors.dispatch), self.facts(), self.outstanding.cancel()?);
                 self.in_turn(move |waits| {
                     let facts = Arc::new(ThreadFacts { waits: Some(waits), ..facts });
-                    Done::Hook(match cancel.is_cancelled() {
-                        true => json!({"status": "error", "error": "cancelled before it began"}),
-                        false => dispatch.dispatch(&action, &facts, &cancel),
-                    })
+                    Done::Hook(dispatched(&*dispatch, &action, &facts, &cancel))
                 });
             }
             Start::Tool { index, action } => {
@@ -85,11 +84,7 @@ impl Thread {
                 self.in_turn(move |waits| {
                     let facts = Arc::new(ThreadFacts { waits: Some(waits), ..facts });
                     let began = Instant::now();
-                    let envelope = match cancel.is_cancelled() {
-                        // It was asked to end before it was its turn.
-                        true => json!({"status": "error", "error": "cancelled before it began"}),
-                        false => dispatch.dispatch(&action, &facts, &cancel),
-                    };
+                    let envelope = dispatched(&*dispatch, &action, &facts, &cancel);
                     Done::Tool(index, result(&action, &envelope, most, artifacts.as_deref(), began))
                 });
             }
@@ -211,6 +206,19 @@ impl Thread {
             door: None,
             waits: None,
         }
+    }
+}
+
+/// Does it, unless it was asked to end before it was its turn.
+fn dispatched(
+    dispatch: &dyn Dispatch,
+    action: &Permitted,
+    facts: &Arc<ThreadFacts>,
+    cancel: &Cancel,
+) -> Value {
+    match cancel.is_cancelled() {
+        true => json!({"status": "error", "error": "cancelled before it began"}),
+        false => dispatch.dispatch(action, facts, cancel),
     }
 }
 
