@@ -111,7 +111,7 @@ impl Dispatch for EngineDispatch {
             let engine = (self.engine)().ok()?;
             let request = request(permitted, facts, cancel).ok()?;
             let answered = execute::execute_at_once(&engine, &request)?;
-            Some(answered.map_or_else(|error| error.to_value(None), |answer| answer.to_value()))
+            Some(answered.map_or_else(|error| error.to_value(None), execute::Answer::into_value))
         };
         // What goes wrong here goes wrong again, where it is expected.
         let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt)).ok().flatten();
@@ -165,7 +165,7 @@ fn execute(
     facts: &Arc<ThreadFacts>,
     cancel: &Cancel,
 ) -> Result<Value> {
-    Ok(execute::execute(engine, &request(permitted, facts, cancel)?)?.to_value())
+    Ok(execute::execute(engine, &request(permitted, facts, cancel)?)?.into_value())
 }
 
 fn request(permitted: &Permitted, facts: &Arc<ThreadFacts>, cancel: &Cancel) -> Result<Request> {

@@ -6,31 +6,34 @@ use std::sync::Arc;
 use rye_engine::verbs::execute::{Doorway, Waits};
 use serde_json::Value;
 
+use crate::config::Criticality;
+use crate::cost::Cost;
 use crate::money::Nanos;
 use crate::thread_id::ThreadId;
 
-/// Answers a question of an internal tool from the thread's frozen configuration.
-pub type Answering = Arc<dyn Fn(&Value) -> Value + Send + Sync>;
+/// Answers questions of internal tools from the thread's frozen configuration.
+pub trait Rules: Send + Sync {
+    /// Classifies `{"error", "status_code", "headers"}` as `error_classification.yaml` says.
+    fn classify(&self, failure: &Value) -> Value;
+
+    /// The criticality an event has by `events.yaml`.
+    fn criticality(&self, event_type: &str) -> Criticality;
+
+    /// What happens when a limit is exceeded: `limits.enforcement.on_exceed`.
+    fn on_exceed(&self) -> &str;
+}
 
 /// What is known of a thread while one of its actions runs.
 #[derive(Clone)]
 pub struct ThreadFacts {
     /// Its name.
     pub thread_id: ThreadId,
-    /// The directive it follows.
-    pub directive: String,
-    /// What it has used, as [`crate::cost::Cost::to_value`] shows it.
-    pub cost: Value,
-    /// What it may use, as [`crate::limits::Limits::to_value`] shows it.
-    pub limits: Value,
+    /// What it has used.
+    pub cost: Cost,
     /// Whether somebody asked it to end.
     pub is_cancelled: bool,
-    /// What happens when a limit is exceeded: `limits.enforcement.on_exceed`.
-    pub on_exceed: String,
-    /// Classifies `{"error", "status_code", "headers"}` as `error_classification.yaml` says.
-    pub classify: Answering,
-    /// The criticality an event has by `events.yaml`: text in, `"critical"` or `"droppable"` out.
-    pub criticality: Answering,
+    /// What its frozen configuration says.
+    pub rules: Arc<dyn Rules>,
     /// The ledger, if the thread has a budget.
     pub budget: Option<Arc<dyn BudgetDoor>>,
     /// Makes the doors of tools that are processes: through them they ask something of the thread.

@@ -271,16 +271,17 @@ impl Hooks {
     /// The hooks that an event sets off, with what each of them does: `${…}` in the params of its actions is filled in
     /// from the context, and nothing else is. The context is there as `event` too.
     #[must_use]
-    pub fn matching(&self, event: &str, context: &Value) -> Vec<(usize, Vec<Value>)> {
+    pub fn matching(&self, event: &str, context: Value) -> Vec<(usize, Vec<Value>)> {
         let waiting = || (0..self.hooks.len()).filter(|at| self.hooks[*at].event == event);
         if waiting().next().is_none() {
             return Vec::new();
         }
-        let mut known = context.clone();
+        let mut known = context;
         if let Value::Object(map) = &mut known
             && !map.contains_key("event")
         {
-            map.insert("event".to_owned(), context.clone());
+            let itself = Value::Object(map.clone());
+            map.insert("event".to_owned(), itself);
         }
         waiting()
             .filter(|at| self.conditions[*at].matches(&known))

@@ -95,7 +95,7 @@ impl Redactor {
         Ok(Self::of_variables(known, |name| policy.is_secret(name)))
     }
 
-    /// The text without secrets.
+    /// The text without secrets; borrowed if it holds none.
     #[must_use]
     pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match &self.everything {
@@ -103,7 +103,7 @@ impl Redactor {
                 everything.replace_all(text, |found: &regex::Captures<'_>| self.mark(&found[0]))
             }
             // Never seen: the expression is ours, and its size is bounded. Then nothing is better than a secret.
-            None => Cow::Borrowed("[redacted]"),
+            None => Cow::Owned("[redacted]".to_owned()),
         }
     }
 
@@ -117,27 +117,45 @@ impl Redactor {
         format!("[redacted:{}]", name.unwrap_or("secret"))
     }
 
-    /// The value without secrets in its texts; keys stay.
+    /// The text without secrets, itself if it holds none.
     #[must_use]
-    pub fn redact_value(&self, value: &Value) -> Value {
-        self.redacted(value, 0)
+    pub fn cleaned(&self, text: String) -> String {
+        match self.redact_text(&text) {
+            Cow::Borrowed(_) => text,
+            Cow::Owned(clean) => clean,
+        }
     }
 
-    /// The map without secrets in its texts; keys stay.
-    #[must_use]
-    pub fn redact_map(&self, map: &Map<String, Value>) -> Map<String, Value> {
-        map.iter().map(|(key, value)| (key.clone(), self.redacted(value, 0))).collect()
+    /// Takes the secrets out of a value's texts; keys stay. Whether there were any.
+    pub fn clean_value(&self, value: &mut Value) -> bool {
+        self.clean(value, 0)
     }
 
-    fn redacted(&self, value: &Value, depth: usize) -> Value {
+    /// Takes the secrets out of a map's texts; keys stay. Whether there were any.
+    pub fn clean_map(&self, map: &mut Map<String, Value>) -> bool {
+        map.values_mut().fold(false, |found, value| self.clean(value, 0) | found)
+    }
+
+    fn clean(&self, value: &mut Value, depth: usize) -> bool {
         match value {
-            Value::String(text) => Value::String(self.redact_text(text).into_owned()),
-            Value::Array(_) | Value::Object(_) if depth > DEEPEST => Value::String("[too deep]".to_owned()),
-            Value::Array(list) => list.iter().map(|value| self.redacted(value, depth + 1)).collect(),
-            Value::Object(map) => {
-                map.iter().map(|(key, value)| (key.clone(), self.redacted(value, depth + 1))).collect()
+            Value::String(text) => match self.redact_text(text) {
+                Cow::Borrowed(_) => false,
+                Cow::Owned(clean) => {
+                    *text = clean;
+                    true
+                }
+            },
+            Value::Array(_) | Value::Object(_) if depth > DEEPEST => {
+                *value = Value::String("[too deep]".to_owned());
+                true
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+            Value::Array(list) => {
+                list.iter_mut().fold(false, |found, value| self.clean(value, depth + 1) | found)
+            }
+            Value::Object(map) => {
+                map.values_mut().fold(false, |found, value| self.clean(value, depth + 1) | found)
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
         }
     }
 }
@@ -238,12 +256,17 @@ mod tests {
         let expected = json!({
             "correct horse": ["[redacted:DB_PASSWORD]", {"n": 1, "deep": "x [redacted:DB_PASSWORD] y"}], "b": true
         });
-        assert_eq!(redactor().redact_value(&value), expected);
+        let mut cleaned = value.clone();
+        assert!(redactor().clean_value(&mut cleaned));
+        assert_eq!(cleaned, expected);
+        assert!(!redactor().clean_value(&mut cleaned), "what is clean stays");
+        assert_eq!(cleaned, expected);
         let mut deep = json!("correct horse");
         for _ in 0..1000 {
             deep = json!([deep]);
         }
-        assert!(!redactor().redact_value(&deep).to_string().contains("correct horse"));
+        assert!(redactor().clean_value(&mut deep));
+        assert!(!deep.to_string().contains("correct horse"));
     }
 
     proptest! {

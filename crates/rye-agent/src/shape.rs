@@ -67,7 +67,7 @@ pub struct Shaped {
 
 /// Shapes a result; what is longer than `most` characters is kept in `artifacts`.
 #[must_use]
-pub fn for_model(action: &Action, result: &Value, most: usize, artifacts: Option<&dyn Artifacts>) -> Shaped {
+pub fn for_model(action: &Action, result: Value, most: usize, artifacts: Option<&dyn Artifacts>) -> Shaped {
     let is_error = result.get("status").and_then(Value::as_str) == Some("error");
     let kept = if is_error { failure(result) } else { unwrapped(action, result) };
     let content = text_of(&kept);
@@ -89,15 +89,16 @@ pub fn for_model(action: &Action, result: &Value, most: usize, artifacts: Option
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => without_controls(text).into_owned(),
-        other => other.to_string(),
+        // JSON is always JSON.
+        other => serde_json::to_string(other).unwrap_or_default(),
     }
 }
 
-fn unwrapped(action: &Action, result: &Value) -> Value {
-    let Some(envelope) = result.as_object() else {
-        return result.clone();
+fn unwrapped(action: &Action, result: Value) -> Value {
+    let Value::Object(mut envelope) = result else {
+        return result;
     };
-    let data = envelope.get("data").cloned().unwrap_or(Value::Null);
+    let data = envelope.get_mut("data").map(Value::take).unwrap_or_default();
     match (action.primary, action.item_type) {
         (Primary::Load | Primary::Fetch | Primary::Sign, _) => unsigned(without(data, &LOAD_NOISE)),
         (Primary::Search, _) => data,
@@ -117,8 +118,8 @@ fn unwrapped(action: &Action, result: &Value) -> Value {
     }
 }
 
-fn failure(result: &Value) -> Value {
-    let mut kept = without(result.clone(), &NOISE);
+fn failure(result: Value) -> Value {
+    let mut kept = without(result, &NOISE);
     if let Some(map) = kept.as_object_mut() {
         map.retain(|key, value| !value.is_null() && (key != "logs" || has_text(value)));
     }
@@ -301,7 +302,7 @@ mod tests {
     }
 
     fn shaped(primary: &str, result: &Value) -> String {
-        for_model(&action(primary), result, MOST_CHARACTERS, None).content
+        for_model(&action(primary), result.clone(), MOST_CHARACTERS, None).content
     }
 
     #[test]
@@ -330,7 +331,7 @@ mod tests {
             "status": "error", "error": "no", "code": "RYE0106", "hints": ["try"], "item_id": null, "chain": [],
             "logs": {"stdout": "", "stderr": ""}, "data": null,
         });
-        let shaped = for_model(&action("execute"), &result, MOST_CHARACTERS, None);
+        let shaped = for_model(&action("execute"), result.clone(), MOST_CHARACTERS, None);
         assert!(shaped.is_error);
         assert_eq!(shaped.content, r#"{"status":"error","error":"no","code":"RYE0106","hints":["try"]}"#);
     }
@@ -341,7 +342,7 @@ mod tests {
         let rows: Vec<Value> =
             (0..500).map(|n| json!({"n": n, "text": "é".repeat(300), "more": [1]})).collect();
         let result = json!({"status": "success", "data": {"success": true, "rows": rows, "content": "c".repeat(9000)}});
-        let first = for_model(&action("execute"), &result, 2400, Some(&kept));
+        let first = for_model(&action("execute"), result.clone(), 2400, Some(&kept));
         let shown: Value = serde_json::from_str(&first.content).expect("JSON");
         assert!(first.content.chars().count() <= 2400);
         assert_eq!((&shown["success"], &shown["rows_count"]), (&json!(true), &json!(500)));
@@ -362,7 +363,7 @@ mod tests {
         }
         assert_eq!(whole, result["data"].to_string());
 
-        let again = for_model(&action("execute"), &result, 2400, Some(&kept));
+        let again = for_model(&action("execute"), result.clone(), 2400, Some(&kept));
         assert!(again.content.contains("Identical to a previous result"), "{}", again.content);
     }
 
@@ -394,7 +395,7 @@ mod tests {
         fn a_result_is_bounded_whatever_it_is(data in any_json(), most in 600_usize..2000, keeps in any::<bool>()) {
             let kept = Kept::default();
             let artifacts = keeps.then_some(&kept as &dyn Artifacts);
-            let shaped = for_model(&action("execute"), &json!({"status": "success", "data": data}), most, artifacts);
+            let shaped = for_model(&action("execute"), json!({"status": "success", "data": data}), most, artifacts);
             // The mark of a cut, or the reference, comes on top.
             prop_assert!(shaped.content.chars().count() <= most + 600);
         }

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::capability::Capabilities;
-use crate::config::Config;
+use crate::config::{Config, Criticality};
 use crate::definitions::Definitions;
+use crate::facts::Rules;
 use crate::hooks::Hooks;
 use crate::limits::Limits;
 use crate::store::Attribution;
@@ -137,5 +138,19 @@ mod frozen {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
         let values = Map::<String, Value>::deserialize(deserializer)?;
         Config::from_values(&values).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Rules for Spec {
+    fn classify(&self, failure: &Value) -> Value {
+        self.shared.config.classification.classify(failure).to_value()
+    }
+
+    fn criticality(&self, event_type: &str) -> Criticality {
+        self.shared.config.events.criticality(event_type)
+    }
+
+    fn on_exceed(&self) -> &str {
+        self.shared.config.resilience.on_exceed.as_str()
     }
 }

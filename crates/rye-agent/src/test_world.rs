@@ -10,7 +10,9 @@ use rye_space::Roots;
 use rye_test::World;
 use serde_json::{Map, Value, json};
 
-use crate::facts::ThreadFacts;
+use crate::config::Criticality;
+use crate::cost::Cost;
+use crate::facts::{Rules, ThreadFacts};
 use crate::thread_id::ThreadId;
 
 struct Noon;
@@ -112,17 +114,30 @@ pub(crate) fn knowledge(world: &World, id: &str, body: &str) {
     sign::sign_item(&engine(world), &item(ItemType::Knowledge, id), None).expect("signed");
 }
 
+/// Rules that say little.
+pub(crate) struct FixedRules;
+
+impl Rules for FixedRules {
+    fn classify(&self, failure: &Value) -> Value {
+        json!({"category": "transient", "asked": failure})
+    }
+
+    fn criticality(&self, event_type: &str) -> Criticality {
+        if event_type == "delta" { Criticality::Droppable } else { Criticality::Critical }
+    }
+
+    fn on_exceed(&self) -> &str {
+        "escalate"
+    }
+}
+
 /// What a thread would tell.
 pub(crate) fn facts() -> Arc<ThreadFacts> {
     Arc::new(ThreadFacts {
         thread_id: ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id"),
-        directive: "team/work".to_owned(),
-        cost: json!({"turns": 2}),
-        limits: json!({"turns": 5}),
+        cost: Cost { turns: 2, ..Cost::default() },
         is_cancelled: false,
-        on_exceed: "escalate".to_owned(),
-        classify: Arc::new(|_| json!({"category": "permanent"})),
-        criticality: Arc::new(|_| json!("critical")),
+        rules: Arc::new(FixedRules),
         budget: None,
         door: None,
         waits: None,

@@ -199,6 +199,11 @@ impl Clock for SystemClock {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map(|since| since.as_secs()).unwrap_or_default()
     }
+
+    fn unix_nanoseconds(&self) -> i64 {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map(|since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)).unwrap_or_default()
+    }
 }
 
 /// The computer's clock.

@@ -1,7 +1,7 @@
 //! A tool's chain, built from the workspace; what was admitted once stays admitted while its bytes stay the same.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lillux::Digest;
 use rye_exec::chain::{self, Aliases, Chain, ChainError};
@@ -9,6 +9,7 @@ use rye_exec::validate::validate;
 use rye_item::space::Tier;
 use rye_item::{ItemRef, Space};
 use rye_space::Located;
+use rye_space::stamp::Watched;
 use rye_trust::{Admitted, Subject};
 
 use crate::engine::Engine;
@@ -19,11 +20,24 @@ const MOST_KEPT: usize = 2048;
 /// The bytes of their files; what was made of them takes a few times that.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Items that were admitted, by where they are and what their bytes are. Files are read each time; parsing and
-/// verifying is done once per content.
+/// More tools than are run in one process.
+const MOST_CHAINS: usize = 256;
+/// What a chain is made from; longer ones are few, and are built each time.
+const MOST_CHAIN_BYTES: usize = 32 << 10;
+
+/// What a process that stays remembers: items that were admitted, by where they are and what their bytes are, and whole
+/// chains, as long as nothing that decided them looks different.
 #[derive(Default)]
 pub(crate) struct Kept {
     items: Mutex<KeptItems>,
+    chains: Mutex<HashMap<ItemRef, Arc<KeptChain>>>,
+}
+
+/// A chain, what the validator said of it, and all that it was made from.
+struct KeptChain {
+    chain: Chain,
+    warnings: Vec<String>,
+    watched: Watched,
 }
 
 #[derive(Default)]
@@ -46,6 +60,34 @@ impl Kept {
     /// Forgets everything: keys or settings have changed.
     pub(crate) fn clear(&self) {
         self.items.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.chains().clear();
+    }
+
+    fn chains(&self) -> MutexGuard<'_, HashMap<ItemRef, Arc<KeptChain>>> {
+        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The chain of a tool, if nothing has changed since it was built.
+    fn chain(&self, item: &ItemRef) -> Option<(Chain, Vec<String>)> {
+        let kept = self.chains().get(item).map(Arc::clone)?;
+        if kept.watched.is_unchanged() {
+            return Some((kept.chain.clone(), kept.warnings.clone()));
+        }
+        self.chains().remove(item);
+        None
+    }
+
+    fn keep_chain(&self, item: &ItemRef, chain: &Chain, warnings: &[String], watched: Watched) {
+        let size: usize = chain.elements().iter().map(|element| element.item().bytes().len()).sum();
+        if size > MOST_CHAIN_BYTES {
+            return;
+        }
+        let mut chains = self.chains();
+        if chains.len() >= MOST_CHAINS {
+            chains.clear();
+        }
+        let kept = KeptChain { chain: chain.clone(), warnings: warnings.to_vec(), watched };
+        chains.insert(item.clone(), Arc::new(kept));
     }
 }
 
@@ -82,10 +124,13 @@ impl Engine {
 /// When the tool is not found, an element is refused, or the chain is not one.
 pub fn build(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Chain> {
     let spaces = &engine.workspace.spaces;
-    let aliases = Aliases::from_setting(engine.workspace.settings.get("execution.aliases"));
     let tool = spaces.locate(item, tier)?;
-    chain::build(tool, spaces, &aliases, &|located| engine.admit_kept(located))
+    chain::build(tool, spaces, &aliases(engine), &|located| engine.admit_kept(located))
         .map_err(|error| chain_error(error, item))
+}
+
+fn aliases(engine: &Engine) -> Aliases {
+    Aliases::from_setting(engine.workspace.settings.get("execution.aliases"))
 }
 
 /// Builds and validates.
@@ -93,9 +138,20 @@ pub fn build(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Chai
 /// # Errors
 /// As [`build`], and when a rule between two elements is broken.
 pub fn build_valid(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<(Chain, Vec<String>)> {
+    let is_kept = engine.is_warm() && tier.is_none();
+    if is_kept && let Some(kept) = engine.kept.chain(item) {
+        return Ok(kept);
+    }
     let chain = build(engine, item, tier)?;
     let validation = validate(&chain.links());
     if validation.is_valid() {
+        // What changed while it was built has changed too lately to be settled.
+        if is_kept
+            && let Some(watched) = chain.watched(&engine.workspace.spaces, &aliases(engine))
+            && watched.is_settled(engine.unix_nanoseconds())
+        {
+            engine.kept.keep_chain(item, &chain, &validation.warnings, watched);
+        }
         return Ok((chain, validation.warnings));
     }
     let message = format!("Chain validation failed: {}", validation.issues.join("; "));

@@ -26,6 +26,11 @@ use crate::verbs::execute::Used;
 pub trait Clock: Send + Sync {
     /// Seconds since 1970.
     fn unix_seconds(&self) -> u64;
+
+    /// Nanoseconds since 1970, as exactly as the clock knows them.
+    fn unix_nanoseconds(&self) -> i64 {
+        i64::try_from(self.unix_seconds()).unwrap_or(i64::MAX).saturating_mul(1_000_000_000)
+    }
 }
 
 /// Whether unsigned and edited items of the project are forgiven.
@@ -173,6 +178,11 @@ impl Engine {
     #[must_use]
     pub fn unix_seconds(&self) -> u64 {
         self.clock.unix_seconds()
+    }
+
+    /// Nanoseconds since 1970, to tell whether a file has settled.
+    pub(crate) fn unix_nanoseconds(&self) -> i64 {
+        self.clock.unix_nanoseconds()
     }
 
     /// The own signing key.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rye_item::{ItemId, ItemRef, ItemType, Space, text};
+use rye_space::stamp::Watched;
 use rye_space::{LocateError, Located, Spaces};
 use rye_trust::{Admitted, Subject};
 use serde_json::{Map, Value};
@@ -61,6 +62,11 @@ impl Aliases {
 
     fn get(&self, id: &str) -> Option<&str> {
         self.0.get(id).map(String::as_str)
+    }
+
+    /// The ids that an executor is looked for by, in order: as it is written, then what that is an alias of.
+    fn ids<'a>(&'a self, executor: &'a str) -> impl Iterator<Item = &'a str> {
+        [Some(executor), self.get(executor)].into_iter().flatten()
     }
 }
 
@@ -173,6 +179,26 @@ impl Chain {
     #[must_use]
     pub fn first_with(&self, field: &str) -> Option<(&Element, &Value)> {
         self.elements.iter().find_map(|element| Some((element, element.field(field)?)))
+    }
+
+    /// Everything that decided which elements these are; `None` when an element's file is gone already.
+    #[must_use]
+    pub fn watched(&self, spaces: &Spaces, aliases: &Aliases) -> Option<Watched> {
+        let mut watched = Watched::default();
+        for element in &self.elements {
+            let item = element.item();
+            spaces.watch(item.item_ref(), &mut watched);
+            if spaces.folder(element.space()).is_some() {
+                watched.add(item.path.clone());
+                if !watched.was_there(&item.path) {
+                    return None;
+                }
+            }
+            for id in element.text("executor_id").into_iter().flat_map(|executor| aliases.ids(executor)) {
+                spaces.watch(&ItemRef::new(ItemType::Tool, ItemId::new(id).ok()?), &mut watched);
+            }
+        }
+        Some(watched)
     }
 
     /// Whether development mode let any element pass.
@@ -314,7 +340,7 @@ pub fn find_executor<E>(
         |reason: String| ChainError::InvalidExecutor { id: child.to_owned(), reason, trail: trail.clone() };
     let mut seen_above = None;
     // The id as it is written first: a project may have an item of that very name.
-    for id in [Some(executor), aliases.get(executor)].into_iter().flatten() {
+    for id in aliases.ids(executor) {
         let item = ItemId::new(id).map_err(|error| invalid(text::one_line(&error.to_string())))?;
         let item = ItemRef::new(ItemType::Tool, item);
         match spaces.locate_below(&item, space) {

@@ -273,14 +273,23 @@ fn own_id(request: &Request, place: u64) -> String {
     format!("call-{}-{place}", request.messages.len())
 }
 
+/// What is at a path of names and numbers, `/choices/0/message`, if there is something. The names are ours, and plain.
+pub(crate) fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('/').skip(1).try_fold(value, |value, name| match value {
+        Value::Object(map) => map.get(name),
+        Value::Array(list) => list.get(name.parse::<usize>().ok()?),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    })
+}
+
 /// A whole number at a path, if there is one.
 pub(crate) fn number(value: &Value, path: &str) -> Option<u64> {
-    value.pointer(path).and_then(Value::as_u64)
+    at(value, path).and_then(Value::as_u64)
 }
 
 /// A text at a path, if there is one.
 pub(crate) fn text<'v>(value: &'v Value, path: &str) -> Option<&'v str> {
-    value.pointer(path).and_then(Value::as_str)
+    at(value, path).and_then(Value::as_str)
 }
 
 /// Reads one event as JSON.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, number, parse, text};
+use crate::draft::{Draft, Fault, Reader, api_error, at, number, parse, text};
 use crate::wire::replayed;
 use crate::{Finish, Message, Request, ToolCall, Usage};
 
@@ -92,12 +92,12 @@ impl Reader for Content {
         if let Some(reason) = text(&answer, "/promptFeedback/blockReason") {
             draft.finish = Some(Finish::Other(reason.to_owned()));
         }
-        let Some(candidate) = answer.pointer("/candidates/0") else {
+        let Some(candidate) = at(&answer, "/candidates/0") else {
             let is_known =
                 ["usageMetadata", "promptFeedback", "candidates"].iter().any(|key| answer.get(key).is_some());
             return if is_known { Ok(()) } else { Err(Fault::protocol("the answer has no `candidates`")) };
         };
-        for part in candidate.pointer("/content/parts").and_then(Value::as_array).into_iter().flatten() {
+        for part in at(candidate, "/content/parts").and_then(Value::as_array).into_iter().flatten() {
             if let Some(call) = part.get("functionCall") {
                 let slot = draft.next_slot();
                 let id = text(call, "/id").map_or_else(|| draft.own_id(slot), str::to_owned);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, number, parse, text};
+use crate::draft::{Draft, Fault, Reader, api_error, at, number, parse, text};
 use crate::wire::Options;
 use crate::{Finish, Message, Request, ToolCall};
 
@@ -68,7 +68,7 @@ impl Reader for Chat {
             let slot = draft.next_slot();
             let id = text(call, "/id").map_or_else(|| draft.own_id(slot), str::to_owned);
             draft.call(slot, Some(&id), text(call, "/function/name"))?;
-            draft.argue_whole(slot, call.pointer("/function/arguments").cloned().unwrap_or_default());
+            draft.argue_whole(slot, at(call, "/function/arguments").cloned().unwrap_or_default());
         }
         if answer.get("done").and_then(Value::as_bool) == Some(true) {
             draft.finish = Some(match text(&answer, "/done_reason") {

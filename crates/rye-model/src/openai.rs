@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, number, parse, text};
+use crate::draft::{Draft, Fault, Reader, api_error, at, number, parse, text};
 use crate::wire::{Options, replayed};
 use crate::{Finish, Message, Request, ToolCall, Usage};
 
@@ -118,7 +118,8 @@ fn turn(message: &Message) -> Turn<'_> {
 }
 
 fn call(call: &ToolCall) -> Call<'_> {
-    let arguments = Value::Object(call.input.clone()).to_string();
+    // A map of JSON is always JSON.
+    let arguments = serde_json::to_string(&call.input).unwrap_or_default();
     Call { id: &call.id, r#type: "function", function: Function { name: &call.name, arguments } }
 }
 
@@ -160,7 +161,7 @@ impl Chat {
                 false => draft.next_slot().saturating_sub(1),
             });
             draft.call(slot, id, name)?;
-            match call.pointer("/function/arguments") {
+            match at(call, "/function/arguments") {
                 Some(Value::String(piece)) => draft.argue(slot, piece)?,
                 None | Some(Value::Null) => {}
                 Some(whole) => draft.argue_whole(slot, whole.clone()),
@@ -176,7 +177,7 @@ impl Chat {
         if let Some(model) = text(answer, "/model") {
             model.clone_into(&mut draft.model);
         }
-        if let Some(choice) = answer.pointer("/choices/0") {
+        if let Some(choice) = at(answer, "/choices/0") {
             self.take_message(&choice[message], draft)?;
             draft.finish = text(choice, "/finish_reason").map(finish).or(draft.finish.take());
         }
@@ -197,7 +198,7 @@ impl Reader for Chat {
     }
 
     fn take_whole(&mut self, answer: Value, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if answer.pointer("/choices/0/message").is_none() && api_error(&answer).is_none() {
+        if at(&answer, "/choices/0/message").is_none() && api_error(&answer).is_none() {
             return Err(Fault::protocol("the answer has no `choices[0].message`"));
         }
         self.take_answer(&answer, "message", draft)?;

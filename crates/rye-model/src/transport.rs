@@ -1,6 +1,7 @@
 //! One request to one endpoint: sent, read within bounds, and what went wrong put into a [`Failure`].
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lillux::http::{Client, HttpError, Policy, Trouble, header_of, trouble};
@@ -54,6 +55,8 @@ pub struct Endpoint {
     http: reqwest::Client,
     headers: HeaderMap,
     parts: Parts,
+    /// Where the last request went, and for which model: mostly the next one goes there too.
+    last: Mutex<Option<(String, Url)>>,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -97,12 +100,22 @@ impl Endpoint {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        Ok(Self { http, headers, parts })
+        Ok(Self { http, headers, parts, last: Mutex::default() })
     }
 
     #[cfg(test)]
     pub(crate) fn into_parts(self) -> Parts {
         self.parts
+    }
+
+    fn url(&self, model: &str) -> Result<Url, HttpError> {
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, url)) = last().as_ref().filter(|(known, _)| known == model) {
+            return Ok(url.clone());
+        }
+        let url = url_for(&self.parts.url, model)?;
+        *last() = Some((model.to_owned(), url.clone()));
+        Ok(url)
     }
 
     async fn ask(
@@ -114,7 +127,7 @@ impl Endpoint {
         let unsent = |message: String| Failure::here("ProtocolError", message);
         let body = self.parts.wire.body(request, &self.parts.options, is_stream);
         let body = body.map_err(|error| unsent(format!("the request cannot be written: {error}")))?;
-        let url = url_for(&self.parts.url, &request.model).map_err(|error| unsent(error.to_string()))?;
+        let url = self.url(&request.model).map_err(|error| unsent(error.to_string()))?;
         let url = if is_stream { self.parts.wire.stream_url(url) } else { url };
         let sent = self.http.post(url).headers(self.headers.clone()).body(body).send();
         let response = match timeout(self.parts.timeout, sent).await {

@@ -68,7 +68,7 @@ pub(crate) fn run(
         door: None,
     };
     let answer = execute::execute(engine, &request).map_err(|error| consents.or_trust(engine, error))?;
-    Ok(answer.to_value())
+    Ok(answer.into_value())
 }
 
 /// Passes the end of a request on to the run, as long as the run lasts.

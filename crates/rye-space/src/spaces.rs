@@ -12,6 +12,7 @@ use crate::bundle::{Bundle, Origin};
 use crate::embedded::Embedded;
 use crate::located::Located;
 use crate::roots::{AI_FOLDER, Roots};
+use crate::stamp::Watched;
 use crate::walk::Walk;
 
 /// Why an item could not be located.
@@ -117,9 +118,8 @@ impl Spaces {
             }
         }
         let folder = self.folder(&space)?;
-        let holder = folder.join(item.item_type.folder()).join(item.id.category());
         // One look spares one for each extension.
-        if !holder.is_dir() {
+        if !holder(&folder, item).is_dir() {
             let (path, extension) = (folder.join(file(first)), first.clone());
             return Some(Place { space, path, extension, is_found: false });
         }
@@ -130,6 +130,12 @@ impl Spaces {
         let found = extensions.iter().find(|extension| is_there(extension));
         let extension = found.unwrap_or(first).clone();
         Some(Place { space, path: folder.join(file(&extension)), extension, is_found: found.is_some() })
+    }
+
+    /// Watches every folder that decides in which space an item is found.
+    pub fn watch(&self, item: &ItemRef, watched: &mut Watched) {
+        let folders = self.order().filter_map(|space| self.folder(&space));
+        folders.for_each(|folder| watched.add(holder(&folder, item)));
     }
 
     /// The winning file of an item, read; only in `from` if that is given.
@@ -233,6 +239,11 @@ impl Spaces {
         walk.entries.retain(|entry| bundle.admits(entry.item.item_type, &entry.item.id));
         walk
     }
+}
+
+/// The folder an item's file lies in, below a space's.
+fn holder(folder: &Path, item: &ItemRef) -> PathBuf {
+    folder.join(item.item_type.folder()).join(item.id.category())
 }
 
 /// How a file inside the binary is shown.

@@ -50,24 +50,32 @@ impl Watched {
         self.0.entry(path).or_insert(stamp);
     }
 
+    /// Whether there was something at `path`; of a path that was not added, there was not.
+    #[must_use]
+    pub fn was_there(&self, path: &Path) -> bool {
+        self.0.get(path).is_some_and(Option::is_some)
+    }
+
     /// Whether every path still looks as it did.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
         self.0.iter().all(|(path, stamp)| look(path) == *stamp)
     }
 
-    /// Whether every file was last changed well before `now`, in seconds since 1970. Only then will a change to come have
-    /// another stamp for certain: the times of files are as coarse as the system's ticks.
+    /// Whether every file was last changed well before `now`, in nanoseconds since 1970. Only then will a change to come
+    /// have another stamp for certain: the times of files are as coarse as the system's ticks, or as their file system.
     #[must_use]
-    pub fn is_settled(&self, now: u64) -> bool {
-        let before = i64::try_from(now.saturating_sub(SETTLED_SECONDS)).unwrap_or(i64::MAX);
-        let before = before.saturating_mul(1_000_000_000);
-        self.0.values().flatten().all(|stamp| stamp.changed < before)
+    pub fn is_settled(&self, now: i64) -> bool {
+        let settles = |stamp: &Stamp| match stamp.changed % SECOND {
+            0 => 3 * SECOND,
+            _ => SECOND / 10,
+        };
+        self.0.values().flatten().all(|stamp| stamp.changed < now.saturating_sub(settles(stamp)))
     }
 }
 
-/// Longer than any file system takes to give the next change another time.
-const SETTLED_SECONDS: u64 = 2;
+/// In nanoseconds. Some file systems know the time to one or two of them, the others to a tick of a hundredth at most.
+const SECOND: i64 = 1_000_000_000;
 
 fn look(path: &Path) -> Option<Stamp> {
     fs_err::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
@@ -122,9 +130,12 @@ mod tests {
         let path = folder.path().join("file");
         assert!(watched(std::slice::from_ref(&path)).is_settled(0), "nothing is there");
         put(&path, "one");
-        let seconds = look(&path).expect("stamp").changed.unsigned_abs() / 1_000_000_000;
-        let watched = watched(&[path]);
-        assert!(!watched.is_settled(seconds) && !watched.is_settled(seconds + 2));
-        assert!(watched.is_settled(seconds + 3));
+        let mut stamp = look(&path).expect("stamp");
+        for (changed, settles) in [(7 * SECOND + 1, SECOND / 10), (7 * SECOND, 3 * SECOND)] {
+            stamp.changed = changed;
+            let watched = Watched(BTreeMap::from([(path.clone(), Some(stamp))]));
+            assert!(!watched.is_settled(changed) && !watched.is_settled(changed + settles));
+            assert!(watched.is_settled(changed + settles + 1));
+        }
     }
 }

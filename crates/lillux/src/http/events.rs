@@ -24,17 +24,26 @@ pub struct EventParser {
 impl EventParser {
     /// Takes bytes as they come and hands out the events that are complete.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<Event>) {
-        for byte in bytes {
-            let is_second_of_pair = mem::replace(&mut self.is_after_return, *byte == b'\r') && *byte == b'\n';
-            match byte {
-                b'\n' if is_second_of_pair => {}
-                b'\n' | b'\r' => {
-                    let line = mem::take(&mut self.line);
-                    self.take_line(&line, out);
-                }
-                other => self.line.push(*other),
+        let mut rest = bytes;
+        if !rest.is_empty() && mem::take(&mut self.is_after_return) {
+            rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+        }
+        while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+            let (line, ending) = rest.split_at(end);
+            rest = match ending {
+                [b'\r', b'\n', rest @ ..] | [b'\n' | b'\r', rest @ ..] => rest,
+                _ => ending,
+            };
+            self.is_after_return = ending == b"\r";
+            if self.line.is_empty() {
+                self.take_line(line, out);
+            } else {
+                let mut whole = mem::take(&mut self.line);
+                whole.extend_from_slice(line);
+                self.take_line(&whole, out);
             }
         }
+        self.line.extend_from_slice(rest);
     }
 
     /// Ends the stream: servers often leave out the last empty line.

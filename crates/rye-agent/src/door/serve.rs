@@ -167,11 +167,11 @@ impl Visit {
     fn talk(&self, token: &[u8], socket: &OwnedFd) -> io::Result<()> {
         let patience = Patience { cancel: Some(&self.over), until: self.began.checked_add(self.lifetime) };
         while let Some(request) = frame::receive(socket, patience)? {
-            let answer = match self.believe(token) {
+            let mut answer = match self.believe(token) {
                 Ok(()) => self.serve(&request, socket),
                 Err(disbelief) => self.turn_away(disbelief),
             };
-            let answer = self.way.ground.redactor.redact_value(&answer);
+            self.way.ground.redactor.clean_value(&mut answer);
             let sent = frame::send(socket, &answer, patience);
             if sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidData) {
                 let message = format!("the answer is longer than {} bytes", frame::LONGEST);

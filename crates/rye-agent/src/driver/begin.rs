@@ -10,12 +10,12 @@ use rye_item::ItemType;
 use rye_model::Request;
 use serde_json::{Map, Value, json};
 
-use super::next::{Call, Done};
+use super::next::{Call, Deltas, Done};
 use super::{Began, DriveError, Thread};
 use crate::capability::Permitted;
 use crate::dispatch::Dispatch;
 use crate::door::{DEEPEST, Ground, Way};
-use crate::facts::ThreadFacts;
+use crate::facts::{Rules, ThreadFacts};
 use crate::machine::{ToolResult, Worst};
 use crate::shape::{self, Artifacts};
 use crate::thread_id::ThreadId;
@@ -50,11 +50,10 @@ impl Thread {
         let ending = self.signal.ending.child_token();
         match start {
             Start::Model { request, worst } => {
-                let (sender, deltas) = tokio::sync::mpsc::channel(256);
-                let provider = Arc::clone(&self.provider);
+                let (provider, deltas) = (Arc::clone(&self.provider), Deltas::default());
+                let heard = deltas.clone();
                 let future = Box::pin(async move {
-                    // When nobody keeps up, words on their way are lost; the answer has them all.
-                    let tell = move |delta| drop(sender.try_send(delta));
+                    let tell = move |delta| heard.push(delta);
                     provider.complete(&request, &tell).await
                 });
                 self.outstanding.call = Some(Call { worst, future, deltas, chunk: 0 });
@@ -85,7 +84,7 @@ impl Thread {
                     let facts = Arc::new(ThreadFacts { waits: Some(waits), ..facts });
                     let began = Instant::now();
                     let envelope = dispatched(&*dispatch, &action, &facts, &cancel);
-                    Done::Tool(index, result(&action, &envelope, most, artifacts.as_deref(), began))
+                    Done::Tool(index, result(&action, envelope, most, artifacts.as_deref(), began))
                 });
             }
             Start::Artifact { index, params } => {
@@ -137,7 +136,7 @@ impl Thread {
         let envelope = self.doors.dispatch.dispatch_at_once(action, &facts, &cancel);
         let artifacts = self.doors.artifacts.as_deref();
         let most = self.state.most_characters();
-        Ok(envelope.map(|envelope| result(action, &envelope, most, artifacts, began)))
+        Ok(envelope.map(|envelope| result(action, envelope, most, artifacts, began)))
     }
 
     /// Does work that blocks when it is its turn: many threads do not get in each other's way, and those that wait for
@@ -158,12 +157,12 @@ impl Thread {
         });
     }
 
-    fn began(&self, index: usize, by: String, child: ThreadId) -> Began {
-        Began { index, by, child, sender: self.outstanding.began.0.clone() }
+    fn began(&mut self, index: usize, by: String, child: ThreadId) -> Began {
+        Began { index, by, child, sender: self.outstanding.began.sender() }
     }
 
     /// The same, with a door for the tool of this call.
-    fn facts_with_door(&self, index: usize) -> ThreadFacts {
+    fn facts_with_door(&mut self, index: usize) -> ThreadFacts {
         let facts = self.facts();
         let ground = Ground {
             spec: Arc::clone(&self.state.spec),
@@ -177,7 +176,7 @@ impl Thread {
             clock: Arc::clone(&self.doors.clock),
             redactor: Arc::clone(&self.doors.redactor),
             began: self.began(index, String::new(), self.state.spec.own.thread_id.clone()),
-            asked: self.outstanding.asked.0.clone(),
+            asked: self.outstanding.asked.sender(),
             workers: tokio::runtime::Handle::current(),
             requests: AtomicU64::new(0),
         };
@@ -187,21 +186,11 @@ impl Thread {
     /// What tools of this thread may know of it.
     pub(super) fn facts(&self) -> ThreadFacts {
         let spec = &self.state.spec;
-        let (errors, events) = (Arc::clone(spec), Arc::clone(spec));
         ThreadFacts {
             thread_id: spec.own.thread_id.clone(),
-            directive: spec.shared.directive.clone(),
-            cost: self.state.cost.to_value(),
-            limits: self.state.limits.to_value(),
+            cost: self.state.cost,
             is_cancelled: self.signal.ending.is_cancelled(),
-            on_exceed: spec.shared.config.resilience.on_exceed.as_str().to_owned(),
-            classify: Arc::new(move |failure| {
-                errors.shared.config.classification.classify(failure).to_value()
-            }),
-            criticality: Arc::new(move |name| {
-                let name = name.as_str().unwrap_or_default();
-                Value::from(events.shared.config.events.criticality(name).as_str())
-            }),
+            rules: Arc::clone(spec) as Arc<dyn Rules>,
             budget: self.doors.budget.clone(),
             door: None,
             waits: None,
@@ -225,7 +214,7 @@ fn dispatched(
 /// What the model sees of an envelope.
 fn result(
     action: &Permitted,
-    envelope: &Value,
+    envelope: Value,
     most: usize,
     artifacts: Option<&dyn Artifacts>,
     began: Instant,

@@ -3,12 +3,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lillux::Cancel;
 use rye_model::{Answer, Delta, Failure};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
@@ -28,9 +30,9 @@ pub(super) struct Outstanding {
     pub(super) sleep: Option<Pin<Box<Sleep>>>,
     cancel: Option<Cancel>,
     /// Children that have begun.
-    pub(super) began: (UnboundedSender<Birth>, UnboundedReceiver<Birth>),
+    pub(super) began: Post<Birth>,
     /// What tools ask for while they run.
-    pub(super) asked: (UnboundedSender<Asked>, UnboundedReceiver<Asked>),
+    pub(super) asked: Post<Asked>,
     /// Who waits until that is written down.
     waiting: Option<std::sync::mpsc::Sender<()>>,
 }
@@ -44,8 +46,8 @@ impl Default for Outstanding {
             tasks: JoinSet::new(),
             sleep: None,
             cancel: None,
-            began: unbounded_channel(),
-            asked: unbounded_channel(),
+            began: Post(None),
+            asked: Post(None),
             waiting: None,
         }
     }
@@ -55,8 +57,57 @@ impl Default for Outstanding {
 pub(super) struct Call {
     pub(super) worst: Worst,
     pub(super) future: Later<'static, Result<Answer, Failure>>,
-    pub(super) deltas: Receiver<Delta>,
+    pub(super) deltas: Deltas,
     pub(super) chunk: u64,
+}
+
+impl Call {
+    /// The answer, or words on their way to it.
+    fn poll(&mut self, task: &mut Context<'_>) -> Poll<Woken> {
+        if let Poll::Ready(result) = self.future.as_mut().poll(task) {
+            return Poll::Ready(Woken::Model(Box::new(result)));
+        }
+        // They come while the answer is waited for, and from nowhere else.
+        let deltas = self.deltas.take();
+        if deltas.is_empty() { Poll::Pending } else { Poll::Ready(Woken::Deltas(deltas)) }
+    }
+}
+
+/// How many words on their way are kept for whoever hears them. When nobody keeps up they are lost; the answer has them
+/// all.
+const MOST_DELTAS: usize = 256;
+
+/// Words of the model on their way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deltas(Arc<Mutex<Vec<Delta>>>);
+
+impl Deltas {
+    pub(super) fn push(&self, delta: Delta) {
+        let mut deltas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if deltas.len() < MOST_DELTAS {
+            deltas.push(delta);
+        }
+    }
+
+    fn take(&self) -> Vec<Delta> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What others send to a thread; most threads are never sent any.
+pub(super) struct Post<T>(Option<(UnboundedSender<T>, UnboundedReceiver<T>)>);
+
+impl<T> Post<T> {
+    pub(super) fn sender(&mut self) -> UnboundedSender<T> {
+        self.0.get_or_insert_with(unbounded_channel).0.clone()
+    }
+
+    async fn next(&mut self) -> Option<T> {
+        match &mut self.0 {
+            Some((_, receiver)) => receiver.recv().await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// A task that came back.
@@ -70,7 +121,7 @@ enum Woken {
     Cancelled,
     Expired,
     Model(Box<Result<Answer, Failure>>),
-    Delta(Delta),
+    Deltas(Vec<Delta>),
     Child(Birth),
     Asked(Box<Asked>),
     Task(Option<Result<Done, tokio::task::JoinError>>),
@@ -119,7 +170,7 @@ impl Thread {
                     let spend = self.stop_outstanding().await;
                     return Ok(Event::Expired { spend });
                 }
-                Woken::Delta(delta) => self.delta(&delta)?,
+                Woken::Deltas(deltas) => deltas.iter().try_for_each(|delta| self.delta(delta))?,
                 Woken::Child((index, child, directive)) => {
                     return Ok(Event::ChildStarted { index, child, directive });
                 }
@@ -128,7 +179,10 @@ impl Thread {
                     return Ok(asked.event);
                 }
                 Woken::Model(result) => {
-                    self.drain_deltas()?;
+                    let call = self.outstanding.call.as_ref();
+                    let deltas = call.map(|call| call.deltas.take()).unwrap_or_default();
+                    deltas.iter().try_for_each(|delta| self.delta(delta))?;
+                    self.projection.flush_deltas(self.doors.clock.now_ms(), true);
                     let call = self.outstanding.call.take();
                     let worst = call.map_or(Worst { spend: Nanos(0), tokens: 0 }, |call| call.worst);
                     return Ok(self.model_event(*result, worst));
@@ -154,17 +208,17 @@ impl Thread {
         let (left, due_in) = (self.time_left(), self.files_due_in());
         let outstanding = &mut self.outstanding;
         let has_tasks = !outstanding.tasks.is_empty();
-        let (model, deltas) = match &mut outstanding.call {
-            Some(call) => (Some(&mut call.future), Some(&mut call.deltas)),
-            None => (None, None),
-        };
+        let has_call = outstanding.call.is_some();
+        let answer = std::future::poll_fn(|task| match &mut outstanding.call {
+            Some(call) => call.poll(task),
+            None => Poll::Pending,
+        });
         tokio::select! {
             biased;
             () = self.signal.ending.cancelled() => Woken::Cancelled,
-            Some(delta) = arriving(deltas) => Woken::Delta(delta),
-            Some(birth) = outstanding.began.1.recv() => Woken::Child(birth),
-            Some(asked) = outstanding.asked.1.recv() => Woken::Asked(Box::new(asked)),
-            result = answer(model) => Woken::Model(Box::new(result)),
+            Some(birth) = outstanding.began.next() => Woken::Child(birth),
+            Some(asked) = outstanding.asked.next() => Woken::Asked(Box::new(asked)),
+            woken = answer, if has_call => woken,
             done = outstanding.tasks.join_next(), if has_tasks => Woken::Task(done),
             () = pause(outstanding.sleep.as_mut()) => Woken::Slept,
             () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => Woken::Expired,
@@ -248,32 +302,6 @@ impl Thread {
         });
         self.projection.delta(text, chunk, now, throttle);
         Ok(())
-    }
-
-    fn drain_deltas(&mut self) -> Result<(), DriveError> {
-        while let Some(delta) = self.outstanding.call.as_mut().and_then(|call| call.deltas.try_recv().ok()) {
-            self.delta(&delta)?;
-        }
-        self.projection.flush_deltas(self.doors.clock.now_ms(), true);
-        Ok(())
-    }
-}
-
-async fn arriving(deltas: Option<&mut Receiver<Delta>>) -> Option<Delta> {
-    match deltas {
-        Some(deltas) => match deltas.recv().await {
-            Some(delta) => Some(delta),
-            // The sender is gone: the answer is next.
-            None => std::future::pending().await,
-        },
-        None => std::future::pending().await,
-    }
-}
-
-async fn answer(model: Option<&mut Later<'static, Result<Answer, Failure>>>) -> Result<Answer, Failure> {
-    match model {
-        Some(future) => future.await,
-        None => std::future::pending().await,
     }
 }
 

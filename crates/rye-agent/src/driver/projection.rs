@@ -127,8 +127,6 @@ impl Projection {
         if now_ms.saturating_sub(self.written_ms) >= throttle_ms {
             self.flush_deltas(now_ms, false);
             self.release();
-            // They may be lost: a failure to write them is no failure of the thread.
-            let _ = self.write();
         }
     }
 

@@ -22,7 +22,7 @@ use crate::store::{
 const SAVE_EVERY_MS: u64 = 1000;
 
 /// For how long lines may wait for others before they are in the transcript.
-const WRITE_WITHIN_MS: u64 = 20;
+const WRITE_WITHIN_MS: u64 = 50;
 
 impl Thread {
     /// Takes an event in, and all that follows from it without waiting.
@@ -252,23 +252,25 @@ fn status_change(outcome: &Outcome) -> StatusChange {
 
 /// The event without secrets: what is written, what the model sees and what is replayed are the same.
 fn redacted(event: Event, redactor: &Redactor) -> Event {
-    let text = |text: String| redactor.redact_text(&text).into_owned();
+    let text = |text: String| redactor.cleaned(text);
+    let value = |mut value: Value| {
+        redactor.clean_value(&mut value);
+        value
+    };
     let answer = |mut answer: Answer| {
         answer.text = text(answer.text);
         answer.reasoning = text(answer.reasoning);
         answer.calls = answer.calls.into_iter().map(|call| redacted_call(call, redactor)).collect();
         // A provider's own blocks are signed: whole, or not at all.
-        let replay = Value::Array(std::mem::take(&mut answer.replay));
-        let clean = redactor.redact_value(&replay);
-        if clean == replay
-            && let Value::Array(blocks) = replay
-        {
-            answer.replay = blocks;
+        let is_secret =
+            answer.replay.iter_mut().fold(false, |found, block| redactor.clean_value(block) | found);
+        if is_secret {
+            answer.replay.clear();
         }
         answer
     };
     match event {
-        Event::HookDone { result } => Event::HookDone { result: redactor.redact_value(&result) },
+        Event::HookDone { result } => Event::HookDone { result: value(result) },
         Event::Answered { answer: given, spend } => Event::Answered { answer: answer(given), spend },
         Event::Failed { mut failure, spend, is_unknown, jitter } => {
             failure.message = text(failure.message);
@@ -279,12 +281,9 @@ fn redacted(event: Event, redactor: &Redactor) -> Event {
             result.content = text(result.content);
             Event::ToolDone { index, result }
         }
-        Event::ToolAsked { index, request, action, denied } => Event::ToolAsked {
-            index,
-            request,
-            action: redactor.redact_value(&action),
-            denied: denied.map(|denied| redactor.redact_value(&denied)),
-        },
+        Event::ToolAsked { index, request, action, denied } => {
+            Event::ToolAsked { index, request, action: value(action), denied: denied.map(value) }
+        }
         Event::Resumed { limits, message, by, answers } => {
             let clean = |verdict: Verdict| Verdict { message: verdict.message.map(text), ..verdict };
             let answers = answers.into_iter().map(clean).collect();
@@ -295,9 +294,7 @@ fn redacted(event: Event, redactor: &Redactor) -> Event {
 }
 
 fn redacted_call(mut call: ToolCall, redactor: &Redactor) -> ToolCall {
-    if let Value::Object(input) = redactor.redact_value(&Value::Object(std::mem::take(&mut call.input))) {
-        call.input = input;
-    }
-    call.malformed = call.malformed.map(|raw| redactor.redact_text(&raw).into_owned());
+    redactor.clean_map(&mut call.input);
+    call.malformed = call.malformed.map(|raw| redactor.cleaned(raw));
     call
 }

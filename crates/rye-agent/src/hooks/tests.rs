@@ -55,7 +55,7 @@ fn only_params_are_filled_in_and_the_event_has_two_names() {
         "actions": [{"primary": "load", "item_type": "knowledge", "item_id": "team/${error.code}", "source": "${error.code}",
                      "params": {"a": "${error.code}", "b": ["${event.error.code}!"], "c": "${missing}", "n": "${count}"}}]}]);
     let hooks = Hooks::merged(&[], Some(&directive)).expect("hooks");
-    let matching = hooks.matching("error", &json!({"error": {"code": "x"}, "count": 3}));
+    let matching = hooks.matching("error", json!({"error": {"code": "x"}, "count": 3}));
     assert_eq!(
         matching,
         [(
@@ -64,8 +64,8 @@ fn only_params_are_filled_in_and_the_event_has_two_names() {
             "source": "${error.code}", "params": {"a": "x", "b": ["x!"], "c": "", "n": 3}})]
         )]
     );
-    assert_eq!(hooks.matching("error", &json!({"error": {"code": "y"}})), []);
-    assert_eq!(hooks.matching("limit", &json!({"error": {"code": "x"}})), []);
+    assert_eq!(hooks.matching("error", json!({"error": {"code": "y"}})), []);
+    assert_eq!(hooks.matching("limit", json!({"error": {"code": "x"}})), []);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn frozen_hooks_come_back_as_they_were() {
     let frozen = serde_json::to_value(&hooks).expect("JSON");
     let thawed: Hooks = serde_json::from_value(frozen).expect("hooks");
     assert_eq!(thawed, hooks);
-    assert_eq!(thawed.matching("limit", &json!({"a": "bc"})).len(), 1);
+    assert_eq!(thawed.matching("limit", json!({"a": "bc"})).len(), 1);
     assert!((thawed.all()[0].wrap, thawed.all()[0].position) == (true, Position::After));
 }
 

@@ -20,7 +20,7 @@ pub(super) fn emit(parameters: &Map<String, Value>, facts: &ThreadFacts) -> Valu
         Some(_) => return failed("payload is an object"),
     };
     let criticality = match parameters.get("criticality") {
-        None | Some(Value::Null) => (facts.criticality)(&json!(event_type)),
+        None | Some(Value::Null) => json!(facts.rules.criticality(event_type)),
         Some(given) => given.clone(),
     };
     if criticality != "critical" && criticality != "droppable" {
@@ -42,7 +42,7 @@ fn is_event_name(name: &str) -> bool {
 
 /// `classifier`: what kind of error it is, by `error_classification.yaml`.
 pub(super) fn classify(parameters: &Map<String, Value>, facts: &ThreadFacts) -> Value {
-    (facts.classify)(&json!({
+    facts.rules.classify(&json!({
         "error": parameters.get("error").cloned().unwrap_or_else(|| json!({})),
         "status_code": parameters.get("status_code"),
         "headers": parameters.get("headers").cloned().unwrap_or_else(|| json!({})),
@@ -64,14 +64,14 @@ pub(super) fn check_limit(parameters: &Map<String, Value>, facts: &ThreadFacts) 
         "limit_type": parameters.get("limit_type"),
         "current": parameters.get("current_value"),
         "max": parameters.get("max_value"),
-        "action": facts.on_exceed,
+        "action": facts.rules.on_exceed(),
     })
 }
 
 /// `cost_tracker`: what the thread has used; `add` says what the machine should add to it.
 pub(super) fn track_cost(parameters: &Map<String, Value>, facts: &ThreadFacts) -> Value {
     match text(parameters, "operation").unwrap_or("report") {
-        "report" => json!({"success": true, "cost": facts.cost}),
+        "report" => json!({"success": true, "cost": facts.cost.to_value()}),
         "add" => {
             let mut add = Map::new();
             for key in ["turns", "input_tokens", "output_tokens"] {
@@ -90,7 +90,7 @@ pub(super) fn track_cost(parameters: &Map<String, Value>, facts: &ThreadFacts) -
                 }
                 Some(_) => return failed("spend is an amount of dollars with at most nine places"),
             }
-            json!({"success": true, "cost": facts.cost, "add": add})
+            json!({"success": true, "cost": facts.cost.to_value(), "add": add})
         }
         other => failed(format!("Unknown operation: {}", rye_item::text::one_line(other))),
     }

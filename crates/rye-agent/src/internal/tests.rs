@@ -5,8 +5,10 @@ use lillux::Cancel;
 use rye_exec::native::Access;
 
 use super::*;
+use crate::cost::Cost;
 use crate::facts::BudgetDoor;
 use crate::money::Nanos;
+use crate::test_world::FixedRules;
 use crate::thread_id::ThreadId;
 
 const OWN: &str = "thread-0a1b2c3d4e5f";
@@ -53,13 +55,9 @@ impl BudgetDoor for Ledger {
 fn facts() -> ThreadFacts {
     ThreadFacts {
         thread_id: ThreadId::parse(OWN).expect("an id"),
-        directive: "team/work".to_owned(),
-        cost: json!({"turns": 2}),
-        limits: json!({"turns": 5}),
+        cost: Cost { turns: 2, ..Cost::default() },
         is_cancelled: false,
-        on_exceed: "escalate".to_owned(),
-        classify: Arc::new(|asked| json!({"category": "transient", "asked": asked})),
-        criticality: Arc::new(|event| json!(if event == "delta" { "droppable" } else { "critical" })),
+        rules: Arc::new(FixedRules),
         budget: Some(Arc::new(Ledger::default())),
         door: None,
         waits: None,
@@ -217,7 +215,7 @@ fn budget_ops_reach_no_thread_that_is_not_below() {
 
 #[test]
 fn cost_state_and_cancellation_are_told() {
-    assert_eq!(call("threads.cost_tracker", json!({})), json!({"success": true, "cost": {"turns": 2}}));
+    assert_eq!(call("threads.cost_tracker", json!({}))["cost"]["turns"], 2);
     let add = call("threads.cost_tracker", json!({"operation": "add", "input_tokens": 3, "spend": 0.1}));
     assert_eq!(add["add"], json!({"input_tokens": 3, "spend": 0.1}));
     for wrong in [json!({"operation": "add", "turns": -1}), json!({"operation": "add", "spend": "much"})] {

@@ -81,7 +81,8 @@ impl State {
         context.insert("max_tokens".to_owned(), json!(window));
         let context = Value::Object(context);
         let is_full = permille >= self.trigger_permille();
-        if !is_full && self.spec.shared.hooks.matching("context_window_pressure", &context).is_empty() {
+        if !is_full && self.spec.shared.hooks.matching("context_window_pressure", context.clone()).is_empty()
+        {
             return None;
         }
         self.context.high_at = Some(permille);
@@ -160,7 +161,7 @@ impl State {
                 "tokens_limit": window,
             });
             effects.push(Self::emit("context_limit_reached", context.clone()));
-            effects.extend(self.run_hooks("context_limit_reached", &context, Then::Full));
+            effects.extend(self.run_hooks("context_limit_reached", context, Then::Full));
             return effects;
         }
         effects.extend(self.before_turn());

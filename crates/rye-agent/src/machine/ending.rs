@@ -14,7 +14,7 @@ impl State {
     pub(super) fn finish(&mut self, outcome: Outcome) -> Vec<Effect> {
         let mut context = cost_context(self);
         context.insert("status".to_owned(), json!(outcome.status));
-        self.run_hooks("after_complete", &Value::Object(context), Then::End(Box::new(outcome)))
+        self.run_hooks("after_complete", Value::Object(context), Then::End(Box::new(outcome)))
     }
 
     /// The end. Nothing comes after it.

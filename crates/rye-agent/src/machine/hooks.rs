@@ -103,7 +103,7 @@ impl HookRun {
 
 impl State {
     /// Runs the hooks of an event, then goes on as `then` says.
-    pub(super) fn run_hooks(&mut self, event: &str, context: &Value, then: Then) -> Vec<Effect> {
+    pub(super) fn run_hooks(&mut self, event: &str, context: Value, then: Then) -> Vec<Effect> {
         let shared = &self.spec.shared;
         let mut queue: Vec<Queued> = Vec::new();
         for (hook, actions) in shared.hooks.matching(event, context) {

@@ -242,7 +242,7 @@ impl State {
             ));
         }
         let context = self.beginning();
-        effects.extend(self.run_hooks("build_system_prompt", &context, hooks::Then::SystemPrompt));
+        effects.extend(self.run_hooks("build_system_prompt", context, hooks::Then::SystemPrompt));
         effects
     }
 
@@ -256,7 +256,7 @@ impl State {
         }
         let event = if self.spec.own.continues.is_some() { "thread_continued" } else { "thread_started" };
         let context = self.beginning();
-        effects.extend(self.run_hooks(event, &context, hooks::Then::FirstMessage));
+        effects.extend(self.run_hooks(event, context, hooks::Then::FirstMessage));
         effects
     }
 

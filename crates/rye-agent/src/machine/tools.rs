@@ -502,7 +502,7 @@ impl State {
         let context = cost_context(self);
         effects.extend(match returned {
             Some(outputs) => self.returned(outputs, context),
-            None => self.run_hooks("after_step", &Value::Object(context), Then::NextTurn),
+            None => self.run_hooks("after_step", Value::Object(context), Then::NextTurn),
         });
         effects
     }
@@ -536,7 +536,7 @@ impl State {
         };
         effects.extend(self.run_hooks(
             "directive_return",
-            &Value::Object(context),
+            Value::Object(context),
             Then::Returned(Box::new(outcome)),
         ));
         effects

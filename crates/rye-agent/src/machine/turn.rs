@@ -240,7 +240,7 @@ impl State {
             return self.limit(reached, SuspendReason::Limit);
         }
         match self.context_pressure() {
-            Some(context) => self.run_hooks("context_window_pressure", &context, Then::Pressure),
+            Some(context) => self.run_hooks("context_window_pressure", context, Then::Pressure),
             None => self.before_turn(),
         }
     }
@@ -320,7 +320,7 @@ impl State {
             Effect::Save(Trigger::OnError),
         ];
         let then = Then::Failure { message: failure.message.clone(), delay_ms };
-        effects.extend(self.run_hooks("error", &Value::Object(context), then));
+        effects.extend(self.run_hooks("error", Value::Object(context), then));
         effects
     }
 
@@ -404,7 +404,7 @@ impl State {
         context.insert("limit_code".to_owned(), json!(reached.limit_code));
         context.insert("current_value".to_owned(), reached.current_value.clone());
         context.insert("current_max".to_owned(), reached.current_max.clone());
-        self.run_hooks("limit", &Value::Object(context), Then::Limit(reached, reason))
+        self.run_hooks("limit", Value::Object(context), Then::Limit(reached, reason))
     }
 
     pub(super) fn limit_answered(

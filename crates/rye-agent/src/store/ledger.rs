@@ -78,7 +78,7 @@ pub(super) fn reserve(
                 subtree_reserved_tokens
          FROM budget_ledger WHERE thread = ?1",
     )?;
-    let mut next = Some(thread);
+    let (mut next, mut parent_of_thread) = (Some(thread), None);
     for level in 0.. {
         let Some(row) = next else {
             break;
@@ -111,6 +111,9 @@ pub(super) fn reserve(
                 return Ok(Some(Shortage { by, what, most, used, reserved, asked }));
             }
         }
+        if level == 0 {
+            parent_of_thread = parent;
+        }
         next = parent;
     }
     let call = integer(asked.call, "a call's number")?;
@@ -127,15 +130,14 @@ pub(super) fn reserve(
     }
     desk.connection
         .prepare_cached(
-            "UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3
+            "UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3,
+                    subtree_reserved = subtree_reserved + ?2, subtree_reserved_tokens = subtree_reserved_tokens + ?3
              WHERE thread = ?1",
         )?
-        .execute(params![thread, spend, tokens])?;
-    add_upwards(
-        desk.connection,
-        Some(thread),
-        &Added { aside: spend, tokens_aside: tokens, ..Added::default() },
-    )?;
+        .execute(params![thread, spend, tokens])
+        .map_err(outgrown)?;
+    let added = Added { aside: spend, tokens_aside: tokens, ..Added::default() };
+    add_upwards(desk.connection, parent_of_thread, &added)?;
     Ok(None)
 }
 

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::broadcast;
@@ -17,6 +18,9 @@ use super::values::Change;
 
 /// The most members of one transaction.
 const MOST: usize = 1024;
+/// Where so many were written together, more are on their way: waiting for them a moment makes fewer, larger transactions.
+const MANY: usize = 4;
+const MOMENT: Duration = Duration::from_micros(500);
 
 /// What a member works with.
 pub(super) struct Desk<'a> {
@@ -143,7 +147,11 @@ struct Room {
 
 impl Room {
     fn work(&self, jobs: &Receiver<Job>) {
+        let mut last = 0;
         while let Ok(first) = jobs.recv() {
+            if last >= MANY {
+                std::thread::sleep(MOMENT);
+            }
             let mut members = Vec::new();
             let mut next = Some(first);
             while let Some(job) = next.take() {
@@ -158,6 +166,7 @@ impl Room {
                     next = jobs.try_recv().ok();
                 }
             }
+            last = members.len();
             self.write(members);
         }
     }

@@ -4,7 +4,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use lillux::Digest;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{CHECKPOINT, Criticality, MOST_LINE, NewEvent, Signer, Vouched, genesis, iso};
 use crate::store::Head;
@@ -63,7 +64,7 @@ impl Tail {
             if value.get("event_type").and_then(Value::as_str) == Some(CHECKPOINT) {
                 tail.checkpoint = Digest::of(&line);
             } else if value.get("prev").is_some() {
-                tail.link(sequence, &line);
+                tail.link(sequence, Digest::of(&line));
             }
         }
         if tail.bytes < length {
@@ -72,10 +73,48 @@ impl Tail {
         Ok(tail)
     }
 
-    fn link(&mut self, sequence: u64, line: &[u8]) {
-        self.chain = Digest::of(line);
-        self.head = Some(Head { sequence, hash: self.chain });
+    fn link(&mut self, sequence: u64, hash: Digest) {
+        self.chain = hash;
+        self.head = Some(Head { sequence, hash });
     }
+
+    /// Writes a line behind `bytes`; gives its hash.
+    fn append<P: Serialize>(&mut self, bytes: &mut Vec<u8>, envelope: &Envelope<'_, P>) -> Digest {
+        let from = bytes.len();
+        if serde_json::to_writer(&mut *bytes, envelope).is_err() {
+            // Never seen: text, numbers and JSON can be written as JSON. Half a line would be worse than none.
+            bytes.truncate(from);
+        }
+        let hash = Digest::of(bytes.get(from..).unwrap_or_default());
+        bytes.push(b'\n');
+        self.bytes += (bytes.len() - from) as u64;
+        self.sequence = self.sequence.max(envelope.sequence);
+        hash
+    }
+}
+
+/// A line, in the order of its fields.
+#[derive(Serialize)]
+struct Envelope<'a, P> {
+    thread_id: &'a str,
+    event_type: &'a str,
+    timestamp: &'a str,
+    payload: &'a P,
+    criticality: Criticality,
+    sequence: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prev: Option<&'a str>,
+}
+
+/// What a checkpoint says.
+#[derive(Serialize)]
+struct Seal<'a> {
+    turn: u64,
+    byte_offset: u64,
+    hash: &'a str,
+    sig: &'a str,
+    fp: &'a str,
+    ts: &'a str,
 }
 
 /// The name belongs to the transcript itself.
@@ -106,20 +145,23 @@ impl Lines {
         if event.event_type == CHECKPOINT {
             return Err(ReservedName);
         }
-        let mut envelope = json!({
-            "thread_id": self.thread.as_str(),
-            "event_type": event.event_type,
-            "timestamp": iso(event.at_ms),
-            "payload": event.payload,
-            "criticality": event.criticality.as_str(),
-            "sequence": event.sequence,
-        });
-        if event.criticality == Criticality::Critical {
-            envelope["prev"] = Value::from(self.tail.chain.to_hex());
-        }
-        let line = self.push(&envelope, event.sequence);
-        if event.criticality == Criticality::Critical {
-            self.tail.link(event.sequence, line.as_bytes());
+        let is_chained = event.criticality == Criticality::Critical;
+        let previous = is_chained.then(|| self.tail.chain.to_hex());
+        let moment = iso(event.at_ms);
+        let hash = self.tail.append(
+            &mut self.bytes,
+            &Envelope {
+                thread_id: self.thread.as_str(),
+                event_type: &event.event_type,
+                timestamp: &moment,
+                payload: &event.payload,
+                criticality: event.criticality,
+                sequence: event.sequence,
+                prev: previous.as_deref(),
+            },
+        );
+        if is_chained {
+            self.tail.link(event.sequence, hash);
         }
         Ok(())
     }
@@ -127,43 +169,35 @@ impl Lines {
     /// Adds a checkpoint: the chain so far, signed.
     pub fn checkpoint(&mut self, turn: u64, at_ms: u64, sequence: u64, signer: &Signer) {
         let (moment, hash, previous) = (iso(at_ms), self.tail.chain.to_hex(), self.tail.checkpoint.to_hex());
+        let byte_offset = self.tail.bytes;
         let vouched = Vouched {
             thread: self.thread.as_str(),
             turn,
-            byte_offset: self.tail.bytes,
+            byte_offset,
             sequence,
             hash: &hash,
             previous: &previous,
             moment: &moment,
         };
         let signature = signer.key.sign(&vouched.digest()).to_base64();
-        let envelope = json!({
-            "thread_id": self.thread.as_str(),
-            "event_type": CHECKPOINT,
-            "timestamp": moment,
-            "payload": {
-                "turn": turn,
-                "byte_offset": self.tail.bytes,
-                "hash": hash,
-                "sig": signature,
-                "fp": signer.fingerprint.as_str(),
-                "ts": moment,
-            },
-            "criticality": Criticality::Critical.as_str(),
-            "sequence": sequence,
-            "prev": previous,
-        });
-        let line = self.push(&envelope, sequence);
-        self.tail.checkpoint = Digest::of(line.as_bytes());
-    }
-
-    fn push(&mut self, envelope: &Value, sequence: u64) -> String {
-        let line = envelope.to_string();
-        self.bytes.extend_from_slice(line.as_bytes());
-        self.bytes.push(b'\n');
-        self.tail.bytes += line.len() as u64 + 1;
-        self.tail.sequence = self.tail.sequence.max(sequence);
-        line
+        let payload = Seal {
+            turn,
+            byte_offset,
+            hash: &hash,
+            sig: &signature,
+            fp: signer.fingerprint.as_str(),
+            ts: &moment,
+        };
+        let envelope = Envelope {
+            thread_id: self.thread.as_str(),
+            event_type: CHECKPOINT,
+            timestamp: &moment,
+            payload: &payload,
+            criticality: Criticality::Critical,
+            sequence,
+            prev: Some(&previous),
+        };
+        self.tail.checkpoint = self.tail.append(&mut self.bytes, &envelope);
     }
 
     /// The lines since the last time.

@@ -26,7 +26,7 @@ pub fn execute(context: &Context, arguments: &ExecuteArguments) -> Outcome {
     let output = &context.output;
     let answer = execute::execute(&context.engine, &request).map_err(|error| failure(output, error))?;
     if output.is_json {
-        output.json(&answer.to_value())?;
+        output.json(&answer.into_value())?;
         return Ok(());
     }
     draw(output, &answer)

@@ -188,7 +188,7 @@ pub(crate) fn found(engine: &Engine, resolved: &Resolved) -> Result<FoundAll> {
     drop(kept);
     let mut watched = Watched::default();
     let found = Arc::new(look(engine, resolved, &mut watched)?);
-    if watched.is_settled(engine.unix_seconds()) {
+    if watched.is_settled(engine.unix_nanoseconds()) {
         let mut kept = engine.kept_locks.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= MOST_KEPT {
             kept.clear();

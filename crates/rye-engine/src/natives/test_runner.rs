@@ -111,7 +111,7 @@ impl TestRunner<'_> {
             door: None,
         };
         let answer = match execute::execute(self.engine, &request) {
-            Ok(answer) => answer.to_value(),
+            Ok(answer) => answer.into_value(),
             Err(error) => {
                 let mut object = error.details.as_ref().clone();
                 object.insert("status".to_owned(), json!("error"));

@@ -216,7 +216,7 @@ fn executed(engine: &Engine, id: &str) -> Result<serde_json::Value, Code> {
         waits: None,
         caller: Caller::Person,
     };
-    execute::execute(engine, &request).map(|answer| answer.to_value()).map_err(|error| error.code)
+    execute::execute(engine, &request).map(execute::Answer::into_value).map_err(|error| error.code)
 }
 
 #[test]
@@ -243,6 +243,42 @@ fn a_warm_engine_notices_lockfiles_that_come_change_and_go() {
         lillux::file::remove(&path).expect("removed");
         assert_eq!(executed(&engine, id).map(held), Ok(Some(1)), "{folder}");
     }
+}
+
+#[test]
+fn a_warm_engine_notices_whatever_changes_a_chain() {
+    const TOOL: &str = "version: \"1.0.0\"\ntool_type: native\nexecutor_id: rye/core/primitives/native\ncategory: demo\n\
+                        description: The time\nconfig:\n  function: system.facts\n  item: time\n";
+    let world = World::new();
+    let engine = warm_at(&world, Box::new(Later));
+    let path = world.write("home/.ai/tools/demo/now.yaml", TOOL);
+    sign::sign_item(&engine, &tool("demo/now"), None).expect("signed");
+    let runs = || executed(&engine, "demo/now").map(|answer| answer["chain"][0]["space"].clone());
+    let signed = world.read("home/.ai/tools/demo/now.yaml");
+    for _ in 0..2 {
+        assert_eq!(runs(), Ok("user".into()));
+    }
+    for shadow in [
+        "project/.ai/tools/demo/now.yaml",
+        "project/.ai/tools/demo/now.py",
+        "home/.ai/tools/demo/now.py",
+        "home/.ai/tools/rye/core/primitives/native.yaml",
+    ] {
+        let shadow_path = world.write(shadow, TOOL);
+        assert_eq!(runs(), Err(Code::Unsigned), "{shadow}");
+        lillux::file::remove(&shadow_path).expect("removed");
+        assert_eq!(runs(), Ok("user".into()), "{shadow}");
+    }
+    world.write("home/.ai/tools/demo/now.yaml", TOOL);
+    assert_eq!(runs(), Err(Code::Unsigned), "edited");
+    world.write("home/.ai/tools/demo/now.yaml", &signed);
+    assert_eq!(runs(), Ok("user".into()), "put back");
+    lillux::file::remove(&path).expect("removed");
+    assert_eq!(runs(), Err(Code::NotFound));
+    world.write("home/.ai/tools/demo/now.yaml", &signed);
+    assert_eq!(runs(), Ok("user".into()));
+    lillux::file::remove_tree(&world.home().join(".ai/tools/demo")).expect("removed");
+    assert_eq!(runs(), Err(Code::NotFound));
 }
 
 #[test]

@@ -165,13 +165,13 @@ pub struct Answer {
 impl Answer {
     /// The whole answer as one object: the same for the command line, for MCP and for hooks.
     #[must_use]
-    pub fn to_value(&self) -> Value {
-        let mut object = Map::new();
+    pub fn into_value(self) -> Value {
+        let mut object = Map::with_capacity(self.facts.len() + 4);
         object.insert("status".to_owned(), json!(self.status));
         object.insert("type".to_owned(), json!(self.item.item_type));
         object.insert("item_id".to_owned(), json!(self.item.id.to_string()));
-        object.insert("data".to_owned(), self.data.clone());
-        object.extend(self.facts.clone());
+        object.insert("data".to_owned(), self.data);
+        object.extend(self.facts);
         Value::Object(object)
     }
 }
