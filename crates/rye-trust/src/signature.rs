@@ -50,8 +50,16 @@ impl Timestamp {
         let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
         let year = era * 400 + year_of_era + u64::from(month <= 2);
         let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
-        let text = || format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z");
-        (year <= 9999).then(|| Self(text()))
+        let mut text = *b"0000-00-00T00:00:00Z";
+        let parts =
+            [(0..4, year), (5..7, month), (8..10, day), (11..13, hour), (14..16, minute), (17..19, second)];
+        for (place, mut number) in parts {
+            for byte in text[place].iter_mut().rev() {
+                *byte = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        }
+        (year <= 9999).then(|| Self(String::from_utf8_lossy(&text).into_owned()))
     }
 
     /// The text.

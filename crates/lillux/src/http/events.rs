@@ -28,7 +28,7 @@ impl EventParser {
         if !rest.is_empty() && mem::take(&mut self.is_after_return) {
             rest = rest.strip_prefix(b"\n").unwrap_or(rest);
         }
-        while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+        while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
             let (line, ending) = rest.split_at(end);
             rest = match ending {
                 [b'\r', b'\n', rest @ ..] | [b'\n' | b'\r', rest @ ..] => rest,

@@ -48,24 +48,23 @@ fn answer_code(mac: &Mac, question: &[u8], answer: &str) -> lillux::Digest {
     mac.of_fields("answer 1", [Some(question), Some(answer.as_bytes())])
 }
 
-pub(super) fn ask(desk: &Desk<'_>, approval: &Approval) -> Result<(), StoreError> {
+pub(super) fn ask(desk: &Desk<'_, '_>, approval: &Approval) -> Result<(), StoreError> {
     let detail = approval.detail.to_string();
     let added = desk
-        .connection
-        .prepare_cached(
+        .execute(
             "INSERT INTO approvals (id, thread, kind, what, why, at_ms, detail, mac)
              SELECT ?1, thread, ?3, ?4, ?5, ?6, ?7, ?8 FROM threads WHERE thread_id = ?2",
-        )?
-        .execute(params![
-            approval.id,
-            approval.thread.as_str(),
-            approval.kind,
-            approval.what,
-            approval.why,
-            integer(approval.at_ms, "a time")?,
-            detail,
-            question_code(desk.mac, approval, &detail).as_bytes().as_slice()
-        ])
+            params![
+                approval.id,
+                approval.thread.as_str(),
+                approval.kind,
+                approval.what,
+                approval.why,
+                integer(approval.at_ms, "a time")?,
+                detail,
+                question_code(desk.mac, approval, &detail).as_bytes().as_slice()
+            ],
+        )
         .map_err(|error| match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::ConstraintViolation) => {
                 let what = format!("question `{}` was asked before", rye_item::text::one_line(&approval.id));
@@ -133,7 +132,7 @@ impl Stored {
 }
 
 /// Answers a question, once.
-pub(super) fn answer(desk: &Desk<'_>, id: &str, answer: &Answer) -> Result<Approval, StoreError> {
+pub(super) fn answer(desk: &Desk<'_, '_>, id: &str, answer: &Answer) -> Result<Approval, StoreError> {
     let none = || StoreError::NoQuestion(rye_item::text::one_line(id));
     let (code, asked) = stored(desk.connection, id)?
         .map(|stored| (stored.mac.clone(), stored))
@@ -143,9 +142,10 @@ pub(super) fn answer(desk: &Desk<'_>, id: &str, answer: &Answer) -> Result<Appro
         return Err(none());
     }
     let text = serde_json::to_string(answer).map_err(|error| StoreError::Failed(error.to_string()))?;
-    desk.connection
-        .prepare_cached("UPDATE approvals SET answer = ?2, answer_mac = ?3 WHERE id = ?1 AND answer IS NULL")?
-        .execute(params![id, text, answer_code(desk.mac, &code, &text).as_bytes().as_slice()])?;
+    desk.execute(
+        "UPDATE approvals SET answer = ?2, answer_mac = ?3 WHERE id = ?1 AND answer IS NULL",
+        params![id, text, answer_code(desk.mac, &code, &text).as_bytes().as_slice()],
+    )?;
     Ok(asked.question)
 }
 

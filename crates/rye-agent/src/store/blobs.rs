@@ -8,24 +8,22 @@ use super::error::integer;
 use super::writer::Desk;
 use crate::thread_id::ThreadId;
 
-pub(super) fn put(desk: &Desk<'_>, digest: &Digest, bytes: &[u8], at_ms: u64) -> Result<(), StoreError> {
-    desk.connection
-        .prepare_cached(
-            "INSERT INTO blobs (digest, at_ms, bytes) VALUES (?1, ?2, ?3)
+pub(super) fn put(desk: &Desk<'_, '_>, digest: &Digest, bytes: &[u8], at_ms: u64) -> Result<(), StoreError> {
+    desk.execute(
+        "INSERT INTO blobs (digest, at_ms, bytes) VALUES (?1, ?2, ?3)
              ON CONFLICT DO UPDATE SET at_ms = max(at_ms, excluded.at_ms)",
-        )?
-        .execute(params![digest.as_bytes().as_slice(), integer(at_ms, "a time")?, bytes])?;
+        params![digest.as_bytes().as_slice(), integer(at_ms, "a time")?, bytes],
+    )?;
     Ok(())
 }
 
 /// Notes that a thread uses a part.
-pub(super) fn used_by(desk: &Desk<'_>, digest: &Digest, thread: &ThreadId) -> Result<(), StoreError> {
+pub(super) fn used_by(desk: &Desk<'_, '_>, digest: &Digest, thread: &ThreadId) -> Result<(), StoreError> {
     let thread = super::read::key(desk.connection, thread)?;
-    desk.connection
-        .prepare_cached(
-            "INSERT INTO uses (thread, blob) SELECT ?1, blob FROM blobs WHERE digest = ?2 ON CONFLICT DO NOTHING",
-        )?
-        .execute(params![thread, digest.as_bytes().as_slice()])?;
+    desk.execute(
+        "INSERT INTO uses (thread, blob) SELECT ?1, blob FROM blobs WHERE digest = ?2 ON CONFLICT DO NOTHING",
+        params![thread, digest.as_bytes().as_slice()],
+    )?;
     Ok(())
 }
 

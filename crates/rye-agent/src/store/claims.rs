@@ -54,7 +54,7 @@ pub(super) fn owner(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Owne
 }
 
 pub(super) fn claim(
-    desk: &Desk<'_>,
+    desk: &Desk<'_, '_>,
     id: &ThreadId,
     claimant: &Owner,
     taking: Taking,
@@ -74,12 +74,8 @@ pub(super) fn claim(
         return Ok(Claimed::Held { by: by.clone() });
     }
     let epoch = epoch.checked_add(1).ok_or(StoreError::TooLarge("the number of claims"))?;
-    desk.connection
-        .prepare_cached(
-            "UPDATE threads SET epoch = ?2, pid = ?3, pid_start = ?4, boot_id = ?5, host = ?6, heartbeat_ms = ?7, note = NULL
-             WHERE thread = ?1",
-        )?
-        .execute(params![
+    desk.execute("UPDATE threads SET epoch = ?2, pid = ?3, pid_start = ?4, boot_id = ?5, host = ?6, heartbeat_ms = ?7, note = NULL
+             WHERE thread = ?1", params![
             row,
             integer(epoch, "the number of claims")?,
             claimant.pid,
@@ -92,19 +88,17 @@ pub(super) fn claim(
 }
 
 /// Gives a thread up; the claim is worth nothing afterwards.
-pub(super) fn release(desk: &Desk<'_>, id: &ThreadId, claim: Claim) -> Result<(), StoreError> {
-    let released = desk
-        .connection
-        .prepare_cached(
-            "UPDATE threads SET epoch = epoch + 1, pid = NULL, pid_start = NULL, boot_id = NULL, host = NULL
+pub(super) fn release(desk: &Desk<'_, '_>, id: &ThreadId, claim: Claim) -> Result<(), StoreError> {
+    let released = desk.execute(
+        "UPDATE threads SET epoch = epoch + 1, pid = NULL, pid_start = NULL, boot_id = NULL, host = NULL
              WHERE thread_id = ?1 AND epoch = ?2",
-        )?
-        .execute(params![id.as_str(), integer(claim.epoch, "the number of claims")?])?;
+        params![id.as_str(), integer(claim.epoch, "the number of claims")?],
+    )?;
     if released == 0 { Err(StoreError::Fenced(id.clone())) } else { Ok(()) }
 }
 
 /// Writes down why nobody goes on with a thread, unless somebody does by now.
-pub(super) fn note(desk: &mut Desk<'_>, id: &ThreadId, why: &str) -> Result<(), StoreError> {
+pub(super) fn note(desk: &mut Desk<'_, '_>, id: &ThreadId, why: &str) -> Result<(), StoreError> {
     let sql = "UPDATE threads SET note = ?2 WHERE thread_id = ?1 AND pid IS NULL AND completed_at IS NULL";
     desk.connection.prepare_cached(sql)?.execute(params![id.as_str(), why])?;
     desk.tell(Change { thread: id.clone(), status: None });
@@ -114,7 +108,7 @@ pub(super) fn note(desk: &mut Desk<'_>, id: &ThreadId, why: &str) -> Result<(), 
 /// Says that the process lives, for many threads at once; gives those that somebody else took. One that this process gave
 /// up itself meanwhile, because it ended, was not taken.
 pub(super) fn heartbeat(
-    desk: &Desk<'_>,
+    desk: &Desk<'_, '_>,
     held: &[(ThreadId, Claim)],
     at_ms: u64,
 ) -> Result<Vec<(ThreadId, Claim)>, StoreError> {

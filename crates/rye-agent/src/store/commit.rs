@@ -29,7 +29,7 @@ struct Known {
 }
 
 /// Makes one step durable.
-pub(super) fn commit(desk: &mut Desk<'_>, commit: &Commit) -> Result<Committed, StoreError> {
+pub(super) fn commit(desk: &mut Desk<'_, '_>, commit: &Commit) -> Result<Committed, StoreError> {
     let known = find(desk, &commit.thread)?;
     fence(known.epoch, commit.claim, &commit.thread)?;
     let at = iso(commit.at_ms);
@@ -39,7 +39,7 @@ pub(super) fn commit(desk: &mut Desk<'_>, commit: &Commit) -> Result<Committed, 
     }
     let maxima = commit.maxima.unwrap_or(known.maxima);
     if maxima != known.maxima {
-        ledger::set_maxima(desk.connection, known.row, maxima)?;
+        ledger::set_maxima(desk, known.row, maxima)?;
     }
     if let Some(limits) = &commit.limits {
         set_limits(desk, known.row, limits)?;
@@ -82,14 +82,9 @@ pub(super) fn fence(epoch: u64, claim: Claim, thread: &ThreadId) -> Result<(), S
     if epoch == claim.epoch { Ok(()) } else { Err(StoreError::Fenced(thread.clone())) }
 }
 
-fn find(desk: &Desk<'_>, id: &ThreadId) -> Result<Known, StoreError> {
-    let found = desk
-        .connection
-        .prepare_cached(
-            "SELECT thread, parent_id, epoch, head_seq, head_hash, max_spend, max_tokens, status, completed_at
-             FROM threads WHERE thread_id = ?1",
-        )?
-        .query_row([id.as_str()], |row| {
+fn find(desk: &Desk<'_, '_>, id: &ThreadId) -> Result<Known, StoreError> {
+    let found = desk.query_row("SELECT thread, parent_id, epoch, head_seq, head_hash, max_spend, max_tokens, status, completed_at
+             FROM threads WHERE thread_id = ?1", [id.as_str()], |row| {
             let status: String = row.get(7)?;
             let known = Known {
                 row: row.get(0)?,
@@ -110,34 +105,34 @@ fn find(desk: &Desk<'_>, id: &ThreadId) -> Result<Known, StoreError> {
 
 /// Writes records behind entry `seq`, whose hash is `hash`; gives the new last entry.
 pub(super) fn append(
-    desk: &Desk<'_>,
+    desk: &Desk<'_, '_>,
     thread: i64,
     mut seq: u64,
     mut hash: Digest,
     records: &[Record],
 ) -> Result<(u64, Digest), StoreError> {
-    let mut insert = desk.connection.prepare_cached(
-        "INSERT INTO journal (thread, seq, at_ms, sequence, body) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )?;
     for record in records {
         if record.body.len() > MOST_BODY {
             return Err(StoreError::TooLarge("an entry of the journal"));
         }
         seq = seq.checked_add(1).ok_or(StoreError::TooLarge("a journal"))?;
         hash = chain::next(&hash, seq, record);
-        insert.execute(params![
-            thread,
-            integer(seq, "a journal")?,
-            integer(record.at_ms, "a time")?,
-            integer(record.sequence, "a transcript")?,
-            record.body
-        ])?;
+        desk.execute(
+            "INSERT INTO journal (thread, seq, at_ms, sequence, body) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![
+                thread,
+                integer(seq, "a journal")?,
+                integer(record.at_ms, "a time")?,
+                integer(record.sequence, "a transcript")?,
+                record.body
+            ],
+        )?;
     }
     Ok((seq, hash))
 }
 
 fn advance(
-    desk: &Desk<'_>,
+    desk: &Desk<'_, '_>,
     commit: &Commit,
     known: &Known,
     sealed: &chain::Sealed<'_>,
@@ -148,16 +143,12 @@ fn advance(
         cost.map(|cost| integer(of(cost), "what a thread has used")).transpose()
     };
     let head = commit.transcript_head.as_ref();
-    desk.connection
-        .prepare_cached(
-            "UPDATE threads SET head_seq = ?2, head_hash = ?3, head_mac = ?4, updated_at = ?5,
+    desk.execute("UPDATE threads SET head_seq = ?2, head_hash = ?3, head_mac = ?4, updated_at = ?5,
                     turns = coalesce(?6, turns), input_tokens = coalesce(?7, input_tokens),
                     output_tokens = coalesce(?8, output_tokens), spend = coalesce(?9, spend),
                     elapsed_ms = coalesce(?10, elapsed_ms), transcript_sequence = coalesce(?11, transcript_sequence),
                     transcript_hash = coalesce(?12, transcript_hash), max_spend = ?13, max_tokens = ?14
-             WHERE thread = ?1",
-        )?
-        .execute(params![
+             WHERE thread = ?1", params![
             known.row,
             integer(sealed.seq, "a journal")?,
             sealed.hash,
@@ -177,22 +168,16 @@ fn advance(
 }
 
 /// What a thread may use from now on, for those who look: the journal has it sealed.
-fn set_limits(desk: &Desk<'_>, row: i64, limits: &Limits) -> Result<(), StoreError> {
+fn set_limits(desk: &Desk<'_, '_>, row: i64, limits: &Limits) -> Result<(), StoreError> {
     let limits = serde_json::to_string(limits).map_err(|error| StoreError::Failed(error.to_string()))?;
-    desk.connection
-        .prepare_cached("UPDATE threads SET limits = ?2 WHERE thread = ?1")?
-        .execute(params![row, limits])?;
+    desk.execute("UPDATE threads SET limits = ?2 WHERE thread = ?1", params![row, limits])?;
     Ok(())
 }
 
-fn set_status(desk: &Desk<'_>, row: i64, change: &StatusChange, at: &str) -> Result<(), StoreError> {
+fn set_status(desk: &Desk<'_, '_>, row: i64, change: &StatusChange, at: &str) -> Result<(), StoreError> {
     let is_end = change.to.is_terminal();
-    desk.connection
-        .prepare_cached(
-            "UPDATE threads SET status = ?2, reason = ?3, result = coalesce(?4, result), error = ?5, completed_at = ?6
-             WHERE thread = ?1",
-        )?
-        .execute(params![
+    desk.execute("UPDATE threads SET status = ?2, reason = ?3, result = coalesce(?4, result), error = ?5, completed_at = ?6
+             WHERE thread = ?1", params![
             row,
             change.to.as_str(),
             change.reason.map(crate::status::SuspendReason::as_str),

@@ -22,7 +22,7 @@ struct Parent {
 }
 
 /// Makes a thread, or says which cap is reached.
-pub(super) fn create(desk: &mut Desk<'_>, new: &NewThread) -> Result<Created, StoreError> {
+pub(super) fn create(desk: &mut Desk<'_, '_>, new: &NewThread) -> Result<Created, StoreError> {
     let parent = new.parent.as_ref().map(|id| find_parent(desk, id)).transpose()?;
     if let Some(parent) = &parent {
         if parent.is_ended {
@@ -34,9 +34,7 @@ pub(super) fn create(desk: &mut Desk<'_>, new: &NewThread) -> Result<Created, St
         }
     }
     let is_known: Option<i64> = desk
-        .connection
-        .prepare_cached("SELECT 1 FROM threads WHERE thread_id = ?1")?
-        .query_row([new.id.as_str()], |row| row.get(0))
+        .query_row("SELECT 1 FROM threads WHERE thread_id = ?1", [new.id.as_str()], |row| row.get(0))
         .optional()?;
     if is_known.is_some() {
         return Err(StoreError::Exists(new.id.clone()));
@@ -45,28 +43,23 @@ pub(super) fn create(desk: &mut Desk<'_>, new: &NewThread) -> Result<Created, St
     let depth = parent.as_ref().map_or(0, |parent| parent.depth.saturating_add(1));
     let row = insert(desk, new, parent.as_ref(), depth)?;
     for blob in blobs {
-        desk.connection
-            .prepare_cached("INSERT OR IGNORE INTO uses (thread, blob) VALUES (?1, ?2)")?
-            .execute([row, blob])?;
+        desk.execute("INSERT OR IGNORE INTO uses (thread, blob) VALUES (?1, ?2)", [row, blob])?;
     }
     if let Some(parent) = &parent {
-        desk.connection
-            .prepare_cached("UPDATE threads SET spawn_count = spawn_count + 1 WHERE thread = ?1")?
-            .execute([parent.row])?;
+        desk.execute("UPDATE threads SET spawn_count = spawn_count + 1 WHERE thread = ?1", [parent.row])?;
     }
     if let Some(before) = &new.continuation_of {
-        desk.connection
-            .prepare_cached("UPDATE threads SET continuation_thread_id = ?2 WHERE thread_id = ?1")?
-            .execute([before.as_str(), new.id.as_str()])?;
+        desk.execute(
+            "UPDATE threads SET continuation_thread_id = ?2 WHERE thread_id = ?1",
+            [before.as_str(), new.id.as_str()],
+        )?;
     }
     desk.tell(Change { thread: new.id.clone(), status: Some(Status::Created) });
     Ok(Created::Done { claim: Claim { epoch: 1 }, depth })
 }
 
-fn find_parent(desk: &Desk<'_>, id: &ThreadId) -> Result<Parent, StoreError> {
-    desk.connection
-        .prepare_cached("SELECT thread, root, depth, spawn_count, completed_at IS NOT NULL, detached FROM threads WHERE thread_id = ?1")?
-        .query_row([id.as_str()], |row| {
+fn find_parent(desk: &Desk<'_, '_>, id: &ThreadId) -> Result<Parent, StoreError> {
+    desk.query_row("SELECT thread, root, depth, spawn_count, completed_at IS NOT NULL, detached FROM threads WHERE thread_id = ?1", [id.as_str()], |row| {
             Ok(Parent {
                 row: row.get(0)?,
                 root: row.get(1)?,
@@ -80,10 +73,10 @@ fn find_parent(desk: &Desk<'_>, id: &ThreadId) -> Result<Parent, StoreError> {
         .ok_or_else(|| StoreError::NoThread(id.clone()))
 }
 
-fn refusal(desk: &Desk<'_>, new: &NewThread, parent: &Parent) -> Result<Option<Created>, StoreError> {
+fn refusal(desk: &Desk<'_, '_>, new: &NewThread, parent: &Parent) -> Result<Option<Created>, StoreError> {
     let caps = &new.caps;
-    let count = |sql: &str, row: i64| -> Result<u64, StoreError> {
-        Ok(desk.connection.prepare_cached(sql)?.query_row([row], |row| row.get(0))?)
+    let count = |sql: &'static str, row: i64| -> Result<u64, StoreError> {
+        Ok(desk.query_row(sql, [row], |row| row.get(0))?)
     };
     if let Some(most) = caps.spawns
         && parent.spawn_count >= most
@@ -110,22 +103,25 @@ fn refusal(desk: &Desk<'_>, new: &NewThread, parent: &Parent) -> Result<Option<C
     Ok(None)
 }
 
-fn find_blob(desk: &Desk<'_>, digest: &lillux::Digest) -> Result<i64, StoreError> {
-    desk.connection
-        .prepare_cached("SELECT blob FROM blobs WHERE digest = ?1")?
-        .query_row([digest.as_bytes().as_slice()], |row| row.get(0))
-        .optional()?
-        .ok_or_else(|| StoreError::NoBlob(digest.to_hex()))
+fn find_blob(desk: &Desk<'_, '_>, digest: &lillux::Digest) -> Result<i64, StoreError> {
+    desk.query_row("SELECT blob FROM blobs WHERE digest = ?1", [digest.as_bytes().as_slice()], |row| {
+        row.get(0)
+    })
+    .optional()?
+    .ok_or_else(|| StoreError::NoBlob(digest.to_hex()))
 }
 
-fn insert(desk: &Desk<'_>, new: &NewThread, parent: Option<&Parent>, depth: u64) -> Result<i64, StoreError> {
+fn insert(
+    desk: &Desk<'_, '_>,
+    new: &NewThread,
+    parent: Option<&Parent>,
+    depth: u64,
+) -> Result<i64, StoreError> {
     let at = iso(new.at_ms);
     let maxima = Maxima { spend: new.max_spend, tokens: new.max_tokens };
     // The row's own number is not known before it is there, and the root of a tree is itself.
-    let row: i64 = desk
-        .connection
-        .prepare_cached("SELECT coalesce(max(thread), 0) + 1 FROM threads")?
-        .query_row([], |row| row.get(0))?;
+    let row: i64 =
+        desk.query_row("SELECT coalesce(max(thread), 0) + 1 FROM threads", [], |row| row.get(0))?;
     let journal = append(desk, row, 0, chain::genesis(&new.id), &new.records)?;
     let sealed = chain::Sealed {
         thread: new.id.as_str(),
@@ -139,20 +135,16 @@ fn insert(desk: &Desk<'_>, new: &NewThread, parent: Option<&Parent>, depth: u64)
         None => None,
         Some(before) => {
             let sql = "SELECT coalesce(chain_root_id, thread_id) FROM threads WHERE thread_id = ?1";
-            let found = desk.connection.prepare_cached(sql)?.query_row([before.as_str()], |row| row.get(0));
+            let found = desk.query_row(sql, [before.as_str()], |row| row.get(0));
             Some(found.optional()?.ok_or_else(|| StoreError::NoThread(before.clone()))?)
         }
     };
     let owner = new.owner.as_ref();
-    desk.connection
-        .prepare_cached(
-            "INSERT INTO threads (thread, thread_id, directive, title, parent, parent_id, root, depth, status, created_at,
+    desk.execute("INSERT INTO threads (thread, thread_id, directive, title, parent, parent_id, root, depth, status, created_at,
                     updated_at, limits, model, provider, capabilities, continuation_of, chain_root_id, pid, pid_start,
                     boot_id, host, epoch, heartbeat_ms, head_seq, head_hash, head_mac, max_spend, max_tokens, detached)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'created', ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, 1,
-                    ?20, ?21, ?22, ?23, ?24, ?25, ?26)",
-        )?
-        .execute(params![
+                    ?20, ?21, ?22, ?23, ?24, ?25, ?26)", params![
             row,
             new.id.as_str(),
             new.directive,
@@ -181,6 +173,6 @@ fn insert(desk: &Desk<'_>, new: &NewThread, parent: Option<&Parent>, depth: u64)
             new.is_detached || parent.is_some_and(|parent| parent.is_detached)
         ])?;
     let names = (&new.id, new.parent.as_ref());
-    ledger::open(desk.connection, (row, parent.map(|parent| parent.row)), names, maxima, &at)?;
+    ledger::open(desk, (row, parent.map(|parent| parent.row)), names, maxima, &at)?;
     Ok(row)
 }

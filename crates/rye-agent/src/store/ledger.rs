@@ -14,18 +14,14 @@ use crate::thread_id::ThreadId;
 
 /// Makes a thread's row.
 pub(super) fn open(
-    connection: &Connection,
+    desk: &Desk<'_, '_>,
     row: (i64, Option<i64>),
     names: (&ThreadId, Option<&ThreadId>),
     maxima: Maxima,
     at: &str,
 ) -> Result<(), StoreError> {
-    connection
-        .prepare_cached(
-            "INSERT INTO budget_ledger (thread, parent, thread_id, parent_thread_id, max_spend, max_tokens, created_at, updated_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
-        )?
-        .execute(params![
+    desk.execute("INSERT INTO budget_ledger (thread, parent, thread_id, parent_thread_id, max_spend, max_tokens, created_at, updated_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)", params![
             row.0,
             row.1,
             names.0.as_str(),
@@ -46,38 +42,35 @@ pub(super) fn tokens_column(maxima: Maxima) -> Result<Option<i64>, StoreError> {
 }
 
 /// Sets other maxima.
-pub(super) fn set_maxima(connection: &Connection, thread: i64, maxima: Maxima) -> Result<(), StoreError> {
-    connection
-        .prepare_cached("UPDATE budget_ledger SET max_spend = ?2, max_tokens = ?3 WHERE thread = ?1")?
-        .execute(params![thread, spend_column(maxima)?, tokens_column(maxima)?])?;
+pub(super) fn set_maxima(desk: &Desk<'_, '_>, thread: i64, maxima: Maxima) -> Result<(), StoreError> {
+    desk.execute(
+        "UPDATE budget_ledger SET max_spend = ?2, max_tokens = ?3 WHERE thread = ?1",
+        params![thread, spend_column(maxima)?, tokens_column(maxima)?],
+    )?;
     Ok(())
 }
 
 /// Says how a thread ended.
-pub(super) fn close(desk: &Desk<'_>, thread: i64, status: &str, at: &str) -> Result<(), StoreError> {
+pub(super) fn close(desk: &Desk<'_, '_>, thread: i64, status: &str, at: &str) -> Result<(), StoreError> {
     if desk.spec.closed_on.as_ref().is_some_and(|closed_on| !closed_on.iter().any(|word| word == status)) {
         return Ok(());
     }
-    desk.connection
-        .prepare_cached("UPDATE budget_ledger SET status = ?2, updated_at = ?3 WHERE thread = ?1")?
-        .execute(params![thread, status, at])?;
+    desk.execute(
+        "UPDATE budget_ledger SET status = ?2, updated_at = ?3 WHERE thread = ?1",
+        params![thread, status, at],
+    )?;
     Ok(())
 }
 
 /// Puts aside what a call may cost, on the thread and every ancestor, or on none of them.
 pub(super) fn reserve(
-    desk: &Desk<'_>,
+    desk: &Desk<'_, '_>,
     thread: i64,
     name: &ThreadId,
     asked: Reserve,
 ) -> Result<Option<Shortage>, StoreError> {
     let spend = integer(asked.spend.0, "a reservation")?;
     let tokens = integer(asked.tokens, "a reservation")?;
-    let mut find = desk.connection.prepare_cached(
-        "SELECT parent, thread_id, max_spend, subtree_spend, subtree_reserved, max_tokens, subtree_tokens,
-                subtree_reserved_tokens
-         FROM budget_ledger WHERE thread = ?1",
-    )?;
     let (mut next, mut parent_of_thread) = (Some(thread), None);
     for level in 0.. {
         let Some(row) = next else {
@@ -85,8 +78,12 @@ pub(super) fn reserve(
         };
         bound(level)?;
         type Found = (Option<i64>, String, Option<u64>, u64, u64, Option<u64>, u64, u64);
-        let (parent, id, max_spend, spent, spend_aside, max_tokens, used, tokens_aside): Found = find
-            .query_row([row], |row| {
+        let (parent, id, max_spend, spent, spend_aside, max_tokens, used, tokens_aside): Found = desk.query_row(
+            "SELECT parent, thread_id, max_spend, subtree_spend, subtree_reserved, max_tokens, subtree_tokens,
+                    subtree_reserved_tokens
+             FROM budget_ledger WHERE thread = ?1",
+            [row],
+            |row| {
                 Ok((
                     row.get(0)?,
                     row.get(1)?,
@@ -117,27 +114,21 @@ pub(super) fn reserve(
         next = parent;
     }
     let call = integer(asked.call, "a call's number")?;
-    let added = desk
-        .connection
-        .prepare_cached(
-            "INSERT INTO calls (thread, call, reserved_spend, reserved_tokens) VALUES (?1, ?2, ?3, ?4)
+    let added = desk.execute(
+        "INSERT INTO calls (thread, call, reserved_spend, reserved_tokens) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT DO NOTHING",
-        )?
-        .execute(params![thread, call, spend, tokens])?;
+        params![thread, call, spend, tokens],
+    )?;
     if added == 0 {
         let what = format!("call {call} was made before");
         return Err(StoreError::Contradiction { thread: name.clone(), what });
     }
-    desk.connection
-        .prepare_cached(
-            "UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3,
+    desk.execute("UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3,
                     subtree_reserved = subtree_reserved + ?2, subtree_reserved_tokens = subtree_reserved_tokens + ?3
-             WHERE thread = ?1",
-        )?
-        .execute(params![thread, spend, tokens])
+             WHERE thread = ?1", params![thread, spend, tokens])
         .map_err(outgrown)?;
     let added = Added { aside: spend, tokens_aside: tokens, ..Added::default() };
-    add_upwards(desk.connection, parent_of_thread, &added)?;
+    add_upwards(desk, parent_of_thread, &added)?;
     Ok(None)
 }
 
@@ -150,22 +141,21 @@ struct Added {
     tokens_aside: i64,
 }
 
-fn add_upwards(connection: &Connection, from: Option<i64>, added: &Added) -> Result<(), StoreError> {
-    let mut add = connection.prepare_cached(
-        "UPDATE budget_ledger SET subtree_spend = subtree_spend + ?2, subtree_reserved = subtree_reserved + ?3,
-                subtree_tokens = subtree_tokens + ?4, subtree_reserved_tokens = subtree_reserved_tokens + ?5
-         WHERE thread = ?1 RETURNING parent",
-    )?;
+fn add_upwards(desk: &Desk<'_, '_>, from: Option<i64>, added: &Added) -> Result<(), StoreError> {
     let mut next = from;
     for level in 0.. {
         let Some(row) = next else {
             break;
         };
         bound(level)?;
-        next = add
-            .query_row(params![row, added.spend, added.aside, added.tokens, added.tokens_aside], |row| {
-                row.get(0)
-            })
+        next = desk
+            .query_row(
+                "UPDATE budget_ledger SET subtree_spend = subtree_spend + ?2, subtree_reserved = subtree_reserved + ?3,
+                        subtree_tokens = subtree_tokens + ?4, subtree_reserved_tokens = subtree_reserved_tokens + ?5
+                 WHERE thread = ?1 RETURNING parent",
+                params![row, added.spend, added.aside, added.tokens, added.tokens_aside],
+                |row| row.get(0),
+            )
             .map_err(outgrown)?;
     }
     Ok(())
@@ -190,7 +180,7 @@ fn outgrown(error: rusqlite::Error) -> StoreError {
 
 /// Records what a call did cost, exactly once, and gives back what was put aside.
 pub(super) fn settle(
-    desk: &Desk<'_>,
+    desk: &Desk<'_, '_>,
     thread: i64,
     name: &ThreadId,
     settled: &Settle,
@@ -199,11 +189,11 @@ pub(super) fn settle(
     let contradiction = |what: String| StoreError::Contradiction { thread: name.clone(), what };
     let call = integer(settled.call, "a call's number")?;
     let found: Option<(i64, i64, bool)> = desk
-        .connection
-        .prepare_cached(
+        .query_row(
             "SELECT reserved_spend, reserved_tokens, is_settled FROM calls WHERE thread = ?1 AND call = ?2",
-        )?
-        .query_row(params![thread, call], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            params![thread, call],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        )
         .optional()?;
     let (aside, tokens_aside) = match found {
         Some((_, _, true)) => return Err(contradiction(format!("call {call} is settled already"))),
@@ -226,17 +216,13 @@ pub(super) fn settle(
     let is_limited = desk.spec.is_clamped && found.is_some();
     let passed_on = if is_limited { spend.min(aside) } else { spend };
     let attribution = &settled.attribution;
-    desk.connection
-        .prepare_cached(
-            "INSERT INTO calls (thread, call, reserved_spend, reserved_tokens, is_settled, is_unknown, spend, passed_on,
+    desk.execute("INSERT INTO calls (thread, call, reserved_spend, reserved_tokens, is_settled, is_unknown, spend, passed_on,
                     input_tokens, output_tokens, item, model, tool, hook)
              VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT DO UPDATE SET is_settled = 1, is_unknown = excluded.is_unknown, spend = excluded.spend,
                     passed_on = excluded.passed_on, input_tokens = excluded.input_tokens,
                     output_tokens = excluded.output_tokens, item = excluded.item, model = excluded.model,
-                    tool = excluded.tool, hook = excluded.hook",
-        )?
-        .execute(params![
+                    tool = excluded.tool, hook = excluded.hook", params![
             thread,
             call,
             aside,
@@ -252,20 +238,15 @@ pub(super) fn settle(
             attribution.hook
         ])?;
     let unknown = if settled.is_unknown { spend } else { 0 };
-    let parent: Option<i64> = desk
-        .connection
-        .prepare_cached(
-            "UPDATE budget_ledger SET actual_spend = actual_spend + ?2, reserved_spend = reserved_spend - ?3,
+    let parent: Option<i64> = desk.query_row("UPDATE budget_ledger SET actual_spend = actual_spend + ?2, reserved_spend = reserved_spend - ?3,
                     actual_tokens = actual_tokens + ?4, reserved_tokens = reserved_tokens - ?5,
                     subtree_spend = subtree_spend + ?2, subtree_reserved = subtree_reserved - ?3,
                     subtree_tokens = subtree_tokens + ?4, subtree_reserved_tokens = subtree_reserved_tokens - ?5,
                     unknown_spend = unknown_spend + ?6, updated_at = ?7
-             WHERE thread = ?1 RETURNING parent",
-        )?
-        .query_row(params![thread, spend, aside, tokens, tokens_aside, unknown, at], |row| row.get(0))
+             WHERE thread = ?1 RETURNING parent", params![thread, spend, aside, tokens, tokens_aside, unknown, at], |row| row.get(0))
         .map_err(outgrown)?;
     let added = Added { spend: passed_on, aside: -aside, tokens, tokens_aside: -tokens_aside };
-    add_upwards(desk.connection, parent, &added)
+    add_upwards(desk, parent, &added)
 }
 
 /// The calls of a thread that are not settled.

@@ -174,7 +174,7 @@ impl Store {
     /// Has `work` written; ready when it is durable.
     async fn write<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Desk<'_>) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnMut(&mut Desk<'_, '_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         // Whoever has stopped waiting need not be told.
@@ -185,7 +185,7 @@ impl Store {
     /// Has `work` written, and waits until it is durable.
     fn write_blocking<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Desk<'_>) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnMut(&mut Desk<'_, '_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.shared.writer.submit(work, move |outcome| drop(reply.send(outcome)));

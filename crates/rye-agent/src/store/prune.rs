@@ -297,7 +297,7 @@ impl Together {
 
 /// Takes groups out of the database.
 pub(super) fn forget(
-    desk: &Desk<'_>,
+    desk: &Desk<'_, '_>,
     prune: &Prune,
     stored: &Stored,
 ) -> Result<(Vec<Group>, u64), StoreError> {

@@ -3,12 +3,13 @@
 //! A member that fails does not take the others with it: if it had written anything, the transaction is taken back and
 //! each member gets its own.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Params, Row, Statement};
 use tokio::sync::broadcast;
 
 use super::StoreError;
@@ -23,24 +24,69 @@ const MANY: usize = 4;
 const MOMENT: Duration = Duration::from_micros(500);
 
 /// What a member works with.
-pub(super) struct Desk<'a> {
-    pub(super) connection: &'a Connection,
+pub(super) struct Desk<'a, 'c> {
+    pub(super) connection: &'c Connection,
+    statements: &'a Statements<'c>,
     pub(super) mac: &'a Mac,
     pub(super) spec: &'a LedgerSpec,
     changes: &'a mut Vec<Change>,
 }
 
-impl Desk<'_> {
+impl Desk<'_, '_> {
+    /// Executes a statement; gives how many rows it changed.
+    pub(super) fn execute(&self, sql: &'static str, values: impl Params) -> rusqlite::Result<usize> {
+        self.statements.with(sql, |statement| statement.execute(values))
+    }
+
+    /// The one row that a statement gives.
+    pub(super) fn query_row<T>(
+        &self,
+        sql: &'static str,
+        values: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.statements.with(sql, |statement| statement.query_row(values, read))
+    }
+
     /// Tells those who listen, once it is durable.
     pub(super) fn tell(&mut self, change: Change) {
         self.changes.push(change);
     }
 }
 
+/// The statements of the writer, by where their text stands in the program: to look them up by their text would take
+/// longer than some of them do.
+struct Statements<'c> {
+    connection: &'c Connection,
+    prepared: RefCell<Vec<(&'static str, Statement<'c>)>>,
+}
+
+impl<'c> Statements<'c> {
+    fn new(connection: &'c Connection) -> Self {
+        Self { connection, prepared: RefCell::default() }
+    }
+
+    fn with<T>(
+        &self,
+        sql: &'static str,
+        run: impl FnOnce(&mut Statement<'c>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let is_it = |(known, _): &(&str, Statement<'c>)| std::ptr::eq(*known, sql);
+        let place = self.prepared.borrow().iter().position(is_it);
+        let mut statement = match place {
+            Some(place) => self.prepared.borrow_mut().swap_remove(place).1,
+            None => self.connection.prepare(sql)?,
+        };
+        let result = run(&mut statement);
+        self.prepared.borrow_mut().push((sql, statement));
+        result
+    }
+}
+
 /// Something to be written together with others. It may be run more than once.
 trait Member: Send {
     /// Runs it; `false` when it failed.
-    fn run(&mut self, desk: &mut Desk<'_>) -> bool;
+    fn run(&mut self, desk: &mut Desk<'_, '_>) -> bool;
     /// Answers whoever waits.
     fn finish(self: Box<Self>, trouble: Option<&StoreError>);
 }
@@ -54,10 +100,10 @@ struct Pending<T, W, R> {
 impl<T, W, R> Member for Pending<T, W, R>
 where
     T: Send,
-    W: FnMut(&mut Desk<'_>) -> Result<T, StoreError> + Send,
+    W: FnMut(&mut Desk<'_, '_>) -> Result<T, StoreError> + Send,
     R: FnOnce(Result<T, StoreError>) + Send,
 {
-    fn run(&mut self, desk: &mut Desk<'_>) -> bool {
+    fn run(&mut self, desk: &mut Desk<'_, '_>) -> bool {
         let outcome = (self.work)(desk);
         let is_done = outcome.is_ok();
         self.outcome = Some(outcome);
@@ -107,7 +153,7 @@ impl Writer {
     pub(super) fn submit<T, W, R>(&self, work: W, reply: R)
     where
         T: Send + 'static,
-        W: FnMut(&mut Desk<'_>) -> Result<T, StoreError> + Send + 'static,
+        W: FnMut(&mut Desk<'_, '_>) -> Result<T, StoreError> + Send + 'static,
         R: FnOnce(Result<T, StoreError>) + Send + 'static,
     {
         self.send(Job::Together(Box::new(Pending { work, outcome: None, reply })));
@@ -147,6 +193,7 @@ struct Room {
 
 impl Room {
     fn work(&self, jobs: &Receiver<Job>) {
+        let statements = Statements::new(&self.connection);
         let mut last = 0;
         while let Ok(first) = jobs.recv() {
             if last >= MANY {
@@ -158,7 +205,7 @@ impl Room {
                 match job {
                     Job::Together(member) => members.push(member),
                     Job::Alone(work) => {
-                        self.write(std::mem::take(&mut members));
+                        self.write(&statements, std::mem::take(&mut members));
                         work(&self.connection);
                     }
                 }
@@ -167,15 +214,15 @@ impl Room {
                 }
             }
             last = members.len();
-            self.write(members);
+            self.write(&statements, members);
         }
     }
 
-    fn write(&self, mut members: Vec<Box<dyn Member>>) {
-        match self.transact(&mut members) {
+    fn write<'c>(&'c self, statements: &Statements<'c>, mut members: Vec<Box<dyn Member>>) {
+        match self.transact(statements, &mut members) {
             Ok(()) => members.into_iter().for_each(|member| member.finish(None)),
             Err(Trouble::Member) if members.len() > 1 => {
-                members.into_iter().for_each(|member| self.write(vec![member]));
+                members.into_iter().for_each(|member| self.write(statements, vec![member]));
             }
             // Its own error says what.
             Err(Trouble::Member) => members.into_iter().for_each(|member| member.finish(None)),
@@ -185,17 +232,23 @@ impl Room {
         }
     }
 
-    fn transact(&self, members: &mut [Box<dyn Member>]) -> Result<(), Trouble> {
+    fn transact<'c>(
+        &'c self,
+        statements: &Statements<'c>,
+        members: &mut [Box<dyn Member>],
+    ) -> Result<(), Trouble> {
         if members.is_empty() {
             return Ok(());
         }
         let failed = |error: rusqlite::Error| Trouble::All(StoreError::from(error).at(&self.database));
-        self.say("BEGIN IMMEDIATE").map_err(failed)?;
+        let say = |sql| statements.with(sql, |statement| statement.execute([])).map(drop);
+        say("BEGIN IMMEDIATE").map_err(failed)?;
         let mut changes = Vec::new();
         for member in members {
             let (written, told) = (self.connection.total_changes(), changes.len());
             let mut desk = Desk {
                 connection: &self.connection,
+                statements,
                 mac: &self.mac,
                 spec: &self.spec,
                 changes: &mut changes,
@@ -210,7 +263,7 @@ impl Room {
                 return Err(Trouble::Member);
             }
         }
-        if let Err(error) = self.say("COMMIT") {
+        if let Err(error) = say("COMMIT") {
             self.take_back();
             return Err(failed(error));
         }
@@ -221,14 +274,10 @@ impl Room {
         Ok(())
     }
 
-    fn say(&self, sql: &str) -> rusqlite::Result<()> {
-        self.connection.prepare_cached(sql)?.execute([]).map(drop)
-    }
-
     fn take_back(&self) {
         if !self.connection.is_autocommit() {
             // When even this fails, the next transaction does, and says why.
-            let _ = self.say("ROLLBACK");
+            let _ = self.connection.execute_batch("ROLLBACK");
         }
     }
 }

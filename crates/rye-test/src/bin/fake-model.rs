@@ -14,6 +14,10 @@ use std::time::Duration;
 use rye_test::fake_model::{Reply, Seen, serve};
 use serde_json::{Map, Value, json};
 
+/// Whoever is measured should wait for the network, not for this.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct Arguments {
     port: u16,
     turns: usize,
