@@ -142,13 +142,14 @@ pub fn build_valid(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Resul
     if is_kept && let Some(kept) = engine.kept.chain(item) {
         return Ok(kept);
     }
+    let began = engine.unix_nanoseconds();
     let chain = build(engine, item, tier)?;
     let validation = validate(&chain.links());
     if validation.is_valid() {
-        // What changed while it was built has changed too lately to be settled.
+        // What changed since then was not there to be read, perhaps.
         if is_kept
             && let Some(watched) = chain.watched(&engine.workspace.spaces, &aliases(engine))
-            && watched.is_settled(engine.unix_nanoseconds())
+            && watched.is_settled(began)
         {
             engine.kept.keep_chain(item, &chain, &validation.warnings, watched);
         }

@@ -134,8 +134,12 @@ impl Spaces {
 
     /// Watches every folder that decides in which space an item is found.
     pub fn watch(&self, item: &ItemRef, watched: &mut Watched) {
-        let folders = self.order().filter_map(|space| self.folder(&space));
-        folders.for_each(|folder| watched.add(holder(&folder, item)));
+        for folder in self.order().filter_map(|space| self.folder(&space)) {
+            let holder = holder(&folder, item);
+            // A folder on the way that becomes a link leads elsewhere, perhaps to the same files.
+            let on_the_way = holder.ancestors().take_while(|path| path.starts_with(&folder));
+            on_the_way.for_each(|path| watched.add(path.to_owned()));
+        }
     }
 
     /// The winning file of an item, read; only in `from` if that is given.

@@ -32,14 +32,22 @@ impl Stamp {
 
 /// The paths something was made from, absent ones included: a new file that would shadow another is noticed too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched(BTreeMap<PathBuf, Option<Stamp>>);
+pub struct Watched(BTreeMap<PathBuf, Option<Look>>);
+
+/// How a file or folder looks, and which one it is: another one may have been made at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Look {
+    stamp: Stamp,
+    device: u64,
+    number: u64,
+}
 
 impl Watched {
     /// Remembers how `path` looks now. Of what is not there, the first folder on the way that is not there says enough,
     /// for any number of paths below it.
     pub fn add(&mut self, mut path: PathBuf) {
-        let stamp = look(&path);
-        if stamp.is_none() {
+        let seen = look(&path);
+        if seen.is_none() {
             // The folder above a relative name has no name, and is there.
             let is_absent = |above: &Path| !above.as_os_str().is_empty() && look(above).is_none();
             while path.parent().is_some_and(is_absent) {
@@ -47,7 +55,7 @@ impl Watched {
             }
         }
         // What was seen first counts: whatever came after it is a change.
-        self.0.entry(path).or_insert(stamp);
+        self.0.entry(path).or_insert(seen);
     }
 
     /// Whether there was something at `path`; of a path that was not added, there was not.
@@ -59,26 +67,28 @@ impl Watched {
     /// Whether every path still looks as it did.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
-        self.0.iter().all(|(path, stamp)| look(path) == *stamp)
+        self.0.iter().all(|(path, seen)| look(path) == *seen)
     }
 
     /// Whether every file was last changed well before `now`, in nanoseconds since 1970. Only then will a change to come
     /// have another stamp for certain: the times of files are as coarse as the system's ticks, or as their file system.
     #[must_use]
     pub fn is_settled(&self, now: i64) -> bool {
-        let settles = |stamp: &Stamp| match stamp.changed % SECOND {
+        let settles = |changed: i64| match changed % SECOND {
             0 => 3 * SECOND,
             _ => SECOND / 10,
         };
-        self.0.values().flatten().all(|stamp| stamp.changed < now.saturating_sub(settles(stamp)))
+        let mut changes = self.0.values().flatten().map(|seen| seen.stamp.changed);
+        changes.all(|changed| changed < now.saturating_sub(settles(changed)))
     }
 }
 
 /// In nanoseconds. Some file systems know the time to one or two of them, the others to a tick of a hundredth at most.
 const SECOND: i64 = 1_000_000_000;
 
-fn look(path: &Path) -> Option<Stamp> {
-    fs_err::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
+fn look(path: &Path) -> Option<Look> {
+    let metadata = fs_err::metadata(path).ok()?;
+    Some(Look { stamp: Stamp::of(&metadata), device: metadata.dev(), number: metadata.ino() })
 }
 
 #[cfg(test)]
@@ -130,10 +140,10 @@ mod tests {
         let path = folder.path().join("file");
         assert!(watched(std::slice::from_ref(&path)).is_settled(0), "nothing is there");
         put(&path, "one");
-        let mut stamp = look(&path).expect("stamp");
+        let mut seen = look(&path).expect("a file");
         for (changed, settles) in [(7 * SECOND + 1, SECOND / 10), (7 * SECOND, 3 * SECOND)] {
-            stamp.changed = changed;
-            let watched = Watched(BTreeMap::from([(path.clone(), Some(stamp))]));
+            seen.stamp.changed = changed;
+            let watched = Watched(BTreeMap::from([(path.clone(), Some(seen))]));
             assert!(!watched.is_settled(changed) && !watched.is_settled(changed + settles));
             assert!(watched.is_settled(changed + settles + 1));
         }

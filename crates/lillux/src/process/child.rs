@@ -109,7 +109,6 @@ fn limit(limits: &Limits, stage: &Stage) -> Result<Row, String> {
         (Resource::Fsize, limits.file_bytes),
         (Resource::Nofile, limits.open_files),
     ];
-    wanted.extend(limits.memory_bytes.map(|bytes| (Resource::As, bytes)));
     if stage.has_user_namespace {
         // Only there does the kernel count this run alone. It counts threads, of which a process has many.
         wanted.push((Resource::Nproc, confine::tasks(limits)));
@@ -119,19 +118,21 @@ fn limit(limits: &Limits, stage: &Stage) -> Result<Row, String> {
         // Elsewhere the kernel counts everything of this user, and does not bound root at all.
         wanted.push((Resource::Nproc, others + confine::tasks(limits)));
     }
-    for (resource, value) in wanted {
-        // Never above what the caller has itself.
-        let value = rustix::process::getrlimit(resource).maximum.map_or(value, |maximum| value.min(maximum));
-        let both = Rlimit { current: Some(value), maximum: Some(value) };
-        rustix::process::setrlimit(resource, both)
-            .map_err(|error| format!("limit {resource:?} of {value} was refused: {error}"))?;
-    }
+    wanted.into_iter().try_for_each(|(resource, value)| bound(resource, value))?;
     let memory = limits.memory_bytes.map_or_else(|| "unbounded".to_owned(), |bytes| format!("{bytes} bytes"));
     let detail = format!(
         "files of {} bytes, {} descriptors, address space {memory}, no core files",
         limits.file_bytes, limits.open_files
     );
     Ok(Row::new(Rule::Resources, Mechanism::ResourceLimit, true, detail))
+}
+
+fn bound(resource: Resource, value: u64) -> Result<(), String> {
+    // Never above what the caller has itself.
+    let value = rustix::process::getrlimit(resource).maximum.map_or(value, |maximum| value.min(maximum));
+    let both = Rlimit { current: Some(value), maximum: Some(value) };
+    rustix::process::setrlimit(resource, both)
+        .map_err(|error| format!("limit {resource:?} of {value} was refused: {error}"))
 }
 
 /// How many tasks the system has: never fewer than this user has.
@@ -161,6 +162,10 @@ fn execute(order: &Order, descriptors: Vec<OwnedFd>) -> String {
         if let Err(error) = rustix::io::fcntl_setfd(descriptor, FdFlags::empty()) {
             return format!("no descriptor for {variable}: {error}");
         }
+    }
+    // Last: this program itself may hold more than the tool may, and still needs some to get there.
+    if let Some(Err(reason)) = order.limits.memory_bytes.map(|bytes| bound(Resource::As, bytes)) {
+        return reason;
     }
     let error = command.exec();
     format!("`{}` in `{}`: {error}", order.program.display(), order.folder.display())

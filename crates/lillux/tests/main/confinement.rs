@@ -99,6 +99,25 @@ fn ordinary_work_goes_on_and_everything_is_in_force() {
 }
 
 #[test]
+fn a_bound_on_memory_holds_the_tool_and_not_what_begins_it() {
+    for way in WAYS {
+        let world = World::new();
+        let deep = world.root.join("home/a/b/c/d/e/f");
+        std::fs::create_dir_all(&deep).expect("folders");
+        std::fs::write(deep.join("plain"), "deep").expect("a file");
+        let mut confinement = world.confinement(way);
+        confinement.hidden.push(deep.join("secret"));
+        std::fs::write(deep.join("secret"), "secret").expect("a file");
+        let mut command = bash(&format!("ulimit -v; cat {}/plain", deep.display()));
+        command.folder = world.root.join("project");
+        command.limits.memory_bytes = Some(100 << 20);
+        let finished = run_confined(&command, &confinement);
+        let said = finished.stdout.text();
+        assert_eq!(said.lines().collect::<Vec<_>>(), ["102400", "deep"], "{way:?}");
+    }
+}
+
+#[test]
 fn interpreters_and_tools_still_run() {
     for way in WAYS {
         for (program, arguments) in [

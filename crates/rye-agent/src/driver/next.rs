@@ -170,7 +170,15 @@ impl Thread {
                     let spend = self.stop_outstanding().await;
                     return Ok(Event::Expired { spend });
                 }
-                Woken::Deltas(deltas) => deltas.iter().try_for_each(|delta| self.delta(delta))?,
+                Woken::Deltas(deltas) => {
+                    deltas.iter().try_for_each(|delta| self.delta(delta))?;
+                    // Words may come so quickly that nothing else gets its turn.
+                    self.catch_up(false)?;
+                    if self.time_left() == Some(Duration::ZERO) {
+                        let spend = self.stop_outstanding().await;
+                        return Ok(Event::Expired { spend });
+                    }
+                }
                 Woken::Child((index, child, directive)) => {
                     return Ok(Event::ChildStarted { index, child, directive });
                 }

@@ -78,6 +78,8 @@ impl<'c> Statements<'c> {
             None => self.connection.prepare(sql)?,
         };
         let result = run(&mut statement);
+        // A value may be large, and the statement not used again for long.
+        statement.clear_bindings();
         self.prepared.borrow_mut().push((sql, statement));
         result
     }

@@ -186,9 +186,10 @@ pub(crate) fn found(engine: &Engine, resolved: &Resolved) -> Result<FoundAll> {
     kept.remove(&key);
     // Making the bundles' lockfiles comes back here.
     drop(kept);
+    let began = engine.unix_nanoseconds();
     let mut watched = Watched::default();
     let found = Arc::new(look(engine, resolved, &mut watched)?);
-    if watched.is_settled(engine.unix_nanoseconds()) {
+    if watched.is_settled(began) {
         let mut kept = engine.kept_locks.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= MOST_KEPT {
             kept.clear();

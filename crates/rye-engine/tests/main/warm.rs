@@ -277,7 +277,14 @@ fn a_warm_engine_notices_whatever_changes_a_chain() {
     assert_eq!(runs(), Err(Code::NotFound));
     world.write("home/.ai/tools/demo/now.yaml", &signed);
     assert_eq!(runs(), Ok("user".into()));
-    lillux::file::remove_tree(&world.home().join(".ai/tools/demo")).expect("removed");
+    let (demo, away) = (world.home().join(".ai/tools/demo"), world.path().join("away"));
+    lillux::file::rename_folder(&demo, &away).expect("moved");
+    lillux::file::link(&away, &demo).expect("a link");
+    assert!(runs().is_err(), "the same files, but out of the space");
+    lillux::file::remove(&demo).expect("removed");
+    lillux::file::rename_folder(&away, &demo).expect("moved back");
+    assert_eq!(runs(), Ok("user".into()));
+    lillux::file::remove_tree(&demo).expect("removed");
     assert_eq!(runs(), Err(Code::NotFound));
 }
 
