@@ -19,7 +19,7 @@ const MOST_BYTES: usize = 64 << 10;
 
 /// What one order is held to, if a launcher may lay it out ahead.
 pub(super) fn expectation(confinement: &Confinement, limits: &Limits) -> Option<Expected> {
-    // What bounds memory would bound the reading of the order as well.
+    // A tool whose memory is bounded is rare, and begun when it comes.
     limits.memory_bytes.is_none().then(|| Expected {
         confinement: confinement.clone(),
         limits: limits.clone(),

@@ -166,17 +166,13 @@ impl Thread {
                     let spend = self.stop_outstanding().await;
                     return Ok(Event::CancelRequested { reason: self.signal.reason(), spend });
                 }
-                Woken::Expired => {
-                    let spend = self.stop_outstanding().await;
-                    return Ok(Event::Expired { spend });
-                }
+                Woken::Expired => return Ok(self.expired().await),
                 Woken::Deltas(deltas) => {
                     deltas.iter().try_for_each(|delta| self.delta(delta))?;
                     // Words may come so quickly that nothing else gets its turn.
                     self.catch_up(false)?;
                     if self.time_left() == Some(Duration::ZERO) {
-                        let spend = self.stop_outstanding().await;
-                        return Ok(Event::Expired { spend });
+                        return Ok(self.expired().await);
                     }
                 }
                 Woken::Child((index, child, directive)) => {
@@ -238,6 +234,11 @@ impl Thread {
     fn time_left(&self) -> Option<Duration> {
         let most = self.state.limits.duration_seconds?.saturating_mul(1000);
         Some(Duration::from_millis(most.saturating_sub(self.state.elapsed_at(self.doors.clock.now_ms()))))
+    }
+
+    /// Its time is over.
+    async fn expired(&mut self) -> Event {
+        Event::Expired { spend: self.stop_outstanding().await }
     }
 
     /// Ends what is outstanding. A model call that was on its way is charged its reservation: nobody knows better.

@@ -39,14 +39,7 @@ pub fn iso(at_ms: u64) -> String {
     let Some(seconds) = Timestamp::from_unix(at_ms / 1000) else {
         return "9999-12-31T23:59:59.999Z".to_owned();
     };
-    let mut text = String::with_capacity("2026-01-02T03:04:05.678Z".len());
-    text.push_str(seconds.as_str().trim_end_matches('Z'));
-    let ms = at_ms % 1000;
-    let digits = [ms / 100, ms / 10 % 10, ms % 10].map(|digit| char::from(b'0' + digit as u8));
-    text.push('.');
-    text.extend(digits);
-    text.push('Z');
-    text
+    format!("{}.{:03}Z", seconds.as_str().trim_end_matches('Z'), at_ms % 1000)
 }
 
 /// An event that is to be written.
