@@ -84,6 +84,7 @@ impl WritableSpace {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Command {
     /// Make a key, a place for items and three signed examples in this folder
     Init,
@@ -211,6 +212,7 @@ pub struct McpArguments {
 
 /// `rye mcp install`
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum McpCommand {
     /// Tell a client of the server: changes its configuration, shows what changed, keeps a backup
     Install {
@@ -238,6 +240,7 @@ pub struct TrustArguments {
 
 /// `rye keys`
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum KeysCommand {
     /// Make a signing key
     Generate {
@@ -394,6 +397,7 @@ pub struct VerifyArguments {
 
 /// `rye config`
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum ConfigCommand {
     /// Show the settings after all layers
     Show {
@@ -407,6 +411,7 @@ pub enum ConfigCommand {
 
 /// `rye lock`
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum LockCommand {
     /// List lockfiles and how they stand
     List {
@@ -441,6 +446,7 @@ pub enum LockCommand {
 
 /// `rye bundle`
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum BundleCommand {
     /// List bundles in the order they are looked at
     List,

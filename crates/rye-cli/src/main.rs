@@ -10,8 +10,7 @@ mod live;
 mod output;
 mod settings;
 
-use std::io;
-use std::process::ExitCode;
+use std::io::{self, Write as _};
 
 use clap::{CommandFactory, FromArgMatches};
 use rye_engine::{Code, Error};
@@ -24,7 +23,7 @@ use crate::output::Output;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn main() -> ExitCode {
+fn main() {
     // A run's supervisor is this binary too; it must begin before anything else has.
     lillux::process::supervise_if_asked();
     if std::env::args_os().any(|word| word == "execute") {
@@ -33,25 +32,33 @@ fn main() -> ExitCode {
     lillux::process::allow_open_files();
     clap_complete::CompleteEnv::with_factory(Arguments::command).complete();
     survive_file_size_limit();
+    let code = command();
+    // Whoever read has seen enough if this fails; what was to be kept has been written long ago.
+    let _ = io::stdout().flush();
+    lillux::process::end_at_once(code.into())
+}
+
+/// Does what was asked; gives the exit code.
+fn command() -> u8 {
     let arguments = match parse() {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
     match commands::run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         // Whoever reads has seen enough.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(Failure::Output(error)) => {
             Output::new(&arguments.global, None, false)
                 .warn(format_args!("cannot write the result: {error}"));
-            ExitCode::from(1)
+            1
         }
-        Err(Failure::Ended(code)) => ExitCode::from(code),
+        Err(Failure::Ended(code)) => code,
         Err(Failure::Verb(error, data)) => {
             let output = Output::new(&arguments.global, None, false);
             match output.failure(&error, data.map(|data| *data)) {
-                Err(broken) if broken.kind() != io::ErrorKind::BrokenPipe => ExitCode::from(1),
-                _ => ExitCode::from(error.code.kind().exit_code()),
+                Err(broken) if broken.kind() != io::ErrorKind::BrokenPipe => 1,
+                _ => error.code.kind().exit_code(),
             }
         }
     }
@@ -64,7 +71,7 @@ fn survive_file_size_limit() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag);
 }
 
-fn parse() -> Result<Arguments, ExitCode> {
+fn parse() -> Result<Arguments, u8> {
     let matches = match Arguments::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return Err(usage(&error)),
@@ -73,14 +80,14 @@ fn parse() -> Result<Arguments, ExitCode> {
 }
 
 /// Help and versions are results; anything else is wrong usage, told in JSON if JSON was asked for.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let wants_json = std::env::args_os().any(|argument| argument == "--json");
     if is_answer || !wants_json {
         // A broken pipe while printing help is nobody's problem.
         let _ = error.print();
-        return ExitCode::from(if is_answer { 0 } else { 2 });
+        return if is_answer { 0 } else { 2 };
     }
     let text = error.to_string();
     // The first paragraph says what is wrong, the rest how it is used.
@@ -96,7 +103,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         color: None,
     };
     let _ = Output::new(&global, None, false).failure(&failure, None);
-    ExitCode::from(2)
+    2
 }
 
 #[cfg(test)]

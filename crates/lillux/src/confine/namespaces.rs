@@ -7,7 +7,7 @@ use rustix::process::WaitOptions;
 use rustix::thread::UnshareFlags;
 
 use super::{Mechanism, Row, Rule, Stage};
-use crate::process::{Side, fork, unshare};
+use crate::process::{Side, end_at_once, fork, unshare};
 
 /// Leaves what can be left. Whoever may not do so directly tries through a user namespace.
 pub(crate) fn enter(stage: &mut Stage) {
@@ -57,7 +57,7 @@ pub(crate) fn enter_for_supervision(stage: &mut Stage) {
 fn enter_as_user(flags: UnshareFlags) -> io::Result<()> {
     let flags = flags | UnshareFlags::NEWUSER;
     match fork()? {
-        Side::Child => std::process::exit(i32::from(become_user(flags).is_err())),
+        Side::Child => end_at_once(i32::from(become_user(flags).is_err())),
         Side::Parent(pid) => {
             let status = rustix::process::waitpid(Some(pid), WaitOptions::empty())?;
             if status.is_none_or(|(_, status)| status.exit_status() != Some(0)) {

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
+use super::fork::end_at_once;
 use super::wire::{self, Expected, Order};
 use crate::confine::{self, Confinement, Mechanism, Row, Rule, Stage};
 
@@ -81,7 +82,7 @@ fn end_with(prepared: Result<Verdict, String>, status: &OwnedFd, execute: impl F
         Err(reason) => Verdict::Failed { reason },
     };
     let _ = wire::send_line(status, &verdict);
-    std::process::exit(126)
+    end_at_once(126)
 }
 
 fn prepare(

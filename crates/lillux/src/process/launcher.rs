@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::ahead::{Ahead, Laid};
-use super::fork::{Side, fork};
+use super::fork::{Side, end_at_once, fork};
 use super::launch::leave;
 use super::source;
 use super::wire::{self, Expected, Role};
@@ -231,7 +231,7 @@ pub fn fork_launcher() {
     match fork() {
         Ok(Side::Child) => {
             drop(control);
-            std::process::exit(source::forked_by_caller(&other));
+            end_at_once(source::forked_by_caller(&other));
         }
         Ok(Side::Parent(_)) => {
             *forked_early() = Some(Started { process: Process::Forked, control, ahead: None });

@@ -32,6 +32,7 @@ use crate::confine::Receipt;
 
 pub use apart::{Apart, leave_session, start_apart};
 pub use capture::Captured;
+pub use fork::end_at_once;
 pub(crate) use fork::{Side, fork, unshare};
 pub use launch::{run, run_with_door, spawn_detached};
 pub use launcher::{Launcher, fork_launcher};

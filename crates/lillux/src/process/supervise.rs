@@ -14,7 +14,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
 use super::child::{self, Verdict};
-use super::fork::{Side, fork};
+use super::fork::{Side, end_at_once, fork};
 use super::tree::Tree;
 use super::wire::{self, Answer, Expected, Manner, Message, Order, Role};
 use super::{End, GRACE, source};
@@ -36,9 +36,9 @@ pub fn supervise_if_asked() {
     }
     let role = words.next().and_then(|word| Role::of(word.to_str()?));
     let (Some(role), Ok(control)) = (role, own_socket()) else {
-        std::process::exit(2);
+        end_at_once(2);
     };
-    std::process::exit(match role {
+    end_at_once(match role {
         Role::Launcher | Role::Prepared => launch(role, &control),
         Role::Source => source::serve(control),
     });
@@ -84,7 +84,7 @@ fn receive(control: &OwnedFd) -> Given {
         },
         Err(error) => Err(error),
     };
-    given.unwrap_or_else(|_| std::process::exit(2))
+    given.unwrap_or_else(|_| end_at_once(2))
 }
 
 fn isolate_and_wait(ground: Ground, control: &OwnedFd) -> Result<(), String> {
@@ -141,7 +141,7 @@ impl Ground {
                     }
                     Ok::<(), String>(())
                 };
-                std::process::exit(match run() {
+                end_at_once(match run() {
                     Ok(()) => 0,
                     Err(reason) => {
                         let _ = wire::send_line(control, &Answer::Failed { reason });
@@ -185,7 +185,7 @@ fn await_order(
 /// Nobody wants another run.
 fn end_quietly() -> ! {
     step_back();
-    std::process::exit(0)
+    end_at_once(0)
 }
 
 /// What ties the supervisor to those above it.
@@ -245,7 +245,7 @@ impl<'a> Supervisor<'a> {
                         return Self::expect(bond, stage, *expected, desk);
                     }
                     // Nobody is left to tell.
-                    Err(_) => std::process::exit(2),
+                    Err(_) => end_at_once(2),
                 }
             }
         };
@@ -443,7 +443,7 @@ impl Tool {
                 let mut guarded = vec![own.as_raw_pid(), bond.launcher.as_raw_pid()];
                 guarded.extend(i32::try_from(caller));
                 become_tool(&guarded, &said);
-                std::process::exit(126)
+                end_at_once(126)
             }
             Side::Parent(pid) => pid,
         };

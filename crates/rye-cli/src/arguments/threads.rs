@@ -45,6 +45,7 @@ pub struct RunArguments {
 
 /// `rye thread`
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum ThreadCommand {
     /// List threads, the newest first
     List(ListArguments),

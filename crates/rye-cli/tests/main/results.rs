@@ -121,6 +121,52 @@ fn exceptions_exit_codes_and_signals_are_failures() {
 }
 
 #[test]
+fn what_a_python_tool_left_for_its_end_happens() {
+    let user = User::ready();
+    let open = "global kept\nkept = open('kept.txt', 'w')\nkept.write('whole')";
+    let asked = "import atexit\natexit.register(lambda: open('asked.txt', 'w').write('called'))";
+    let thread = "import threading, time\ndef late():\n    time.sleep(0.2)\n    with open('late.txt', 'w') as file:\n        file.write('joined')\nthreading.Thread(target=late).start()";
+    for (name, file, said, body) in [
+        ("open", "kept.txt", "whole", open),
+        ("asked", "asked.txt", "called", asked),
+        ("thread", "late.txt", "joined", thread),
+    ] {
+        function(&user, name, &format!("{body}\nprint('no end of line', end='')\nreturn {{}}"));
+        let program = format!("{name}_program");
+        let body = body.trim_start_matches("global kept\n");
+        script(&user, &program, &format!("{body}\nprint('no end of line', end='\\n{{}}')"));
+        for tool in [name, &program] {
+            let answer = answer(&user, tool, &[]);
+            assert!(text(&answer["logs"]["stdout"]).starts_with("no end of line"), "{tool}: {answer}");
+            let path = user.project().join(file);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), said, "{tool}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn python_names_the_file_and_the_line_that_failed() {
+    let user = User::ready();
+    let path = function(
+        &user,
+        "deep",
+        "class Inner:\n    def fail(self):\n        return (lambda: 1 / 0)()\nInner().fail()",
+    );
+    let answer = failure(&user, "deep", &[], 1, "RYE0801");
+    let said = text(&answer["logs"]["stderr"]);
+    assert!(said.starts_with("Traceback") && !said.contains("<string>"), "{said}");
+    let line =
+        1 + std::fs::read_to_string(path).unwrap().lines().position(|line| line.contains("1 / 0")).unwrap();
+    assert!(said.contains(&format!("deep.py\", line {line}, in <lambda>")), "{said}");
+    function_with(&user, "broken", "break", "return {}");
+    let answer = failure(&user, "broken", &[], 1, "RYE0801");
+    let said = text(&answer["logs"]["stderr"]);
+    assert!(text(&answer["error"]).contains("broken.py, line"), "{answer}");
+    assert!(!said.contains("During handling"), "{said}");
+}
+
+#[test]
 fn a_tool_of_its_own_short_time_is_ended_and_says_so() {
     let user = User::ready();
     function_with(
