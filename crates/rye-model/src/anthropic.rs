@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::draft::{ApiError, Draft, Fault, Reader, api_error, number, parse, text};
+use crate::draft::{ApiError, Draft, Fault, Reader, api_error, parse};
+use crate::said::Said;
 use crate::wire::{Options, replayed};
 use crate::{Finish, Message, Request, ToolCall, Usage};
 
@@ -175,25 +176,25 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    fn begin(&mut self, index: u64, block: &Value, draft: &mut Draft<'_>) -> Result<(), Fault> {
+    fn begin(&mut self, index: u64, block: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
         let mut grown =
-            Grown { given: block.clone(), text: String::new(), signature: String::new(), call: None };
-        match text(block, "/type") {
+            Grown { given: block.to_value(), text: String::new(), signature: String::new(), call: None };
+        match block.text("type") {
             Some("text") => {
-                text(block, "/text").unwrap_or_default().clone_into(&mut grown.text);
+                block.text("text").unwrap_or_default().clone_into(&mut grown.text);
                 draft.say(&grown.text);
             }
             Some("thinking") => {
-                text(block, "/thinking").unwrap_or_default().clone_into(&mut grown.text);
-                text(block, "/signature").unwrap_or_default().clone_into(&mut grown.signature);
+                block.text("thinking").unwrap_or_default().clone_into(&mut grown.text);
+                block.text("signature").unwrap_or_default().clone_into(&mut grown.signature);
                 draft.reason(&grown.text);
             }
             Some("tool_use") => {
-                draft.call(index, text(block, "/id"), text(block, "/name"))?;
-                let input =
-                    block.get("input").filter(|input| input.as_object().is_none_or(|map| !map.is_empty()));
-                if let Some(input) = input.filter(|input| !input.is_null()) {
-                    draft.argue_whole(index, input.clone());
+                draft.call(index, block.text("id"), block.text("name"))?;
+                match block.part("input") {
+                    Said::Null => {}
+                    Said::Fields(fields) if fields.is_empty() => {}
+                    input => draft.argue_whole(index, input.to_value()),
                 }
                 grown.call = Some(self.calls);
                 self.calls += 1;
@@ -208,25 +209,25 @@ impl Messages {
         }
     }
 
-    fn grow(&mut self, index: u64, delta: &Value, draft: &mut Draft<'_>) -> Result<(), Fault> {
+    fn grow(&mut self, index: u64, delta: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
         let stray = || Fault::protocol("a piece came for a block that never began");
         let block = self.blocks.get_mut(&index).ok_or_else(stray)?;
-        match text(delta, "/type") {
+        match delta.text("type") {
             Some("text_delta") => {
-                let words = text(delta, "/text").unwrap_or_default();
+                let words = delta.text("text").unwrap_or_default();
                 block.text.push_str(words);
                 draft.say(words);
             }
             Some("thinking_delta") => {
-                let words = text(delta, "/thinking").unwrap_or_default();
+                let words = delta.text("thinking").unwrap_or_default();
                 block.text.push_str(words);
                 draft.reason(words);
             }
             Some("signature_delta") => {
-                block.signature.push_str(text(delta, "/signature").unwrap_or_default());
+                block.signature.push_str(delta.text("signature").unwrap_or_default());
             }
             Some("input_json_delta") if block.call.is_some() => {
-                draft.argue(index, text(delta, "/partial_json").unwrap_or_default())?;
+                draft.argue(index, delta.text("partial_json").unwrap_or_default())?;
             }
             Some(_) => {}
             None => return Err(Fault::protocol("a piece of a block has no `type`")),
@@ -238,17 +239,17 @@ impl Messages {
 impl Reader for Messages {
     fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
         let event = parse(data)?;
-        let index = || number(&event, "/index").ok_or_else(|| Fault::protocol("an event has no `index`"));
-        match text(&event, "/type") {
+        let index = || event.number("index").ok_or_else(|| Fault::protocol("an event has no `index`"));
+        match event.text("type") {
             Some("message_start") => {
-                text(&event, "/message/model").unwrap_or_default().clone_into(&mut draft.model);
-                count(&event["message"]["usage"], &mut draft.usage);
+                event.text("message/model").unwrap_or_default().clone_into(&mut draft.model);
+                count(event.part("message").part("usage"), &mut draft.usage);
             }
-            Some("content_block_start") => self.begin(index()?, &event["content_block"], draft)?,
-            Some("content_block_delta") => self.grow(index()?, &event["delta"], draft)?,
+            Some("content_block_start") => self.begin(index()?, event.part("content_block"), draft)?,
+            Some("content_block_delta") => self.grow(index()?, event.part("delta"), draft)?,
             Some("message_delta") => {
-                draft.finish = text(&event, "/delta/stop_reason").map(finish).or(draft.finish.take());
-                count(&event["usage"], &mut draft.usage);
+                draft.finish = event.text("delta/stop_reason").map(finish).or(draft.finish.take());
+                count(event.part("usage"), &mut draft.usage);
             }
             Some("message_stop") => draft.is_done = true,
             Some("error") => {
@@ -261,27 +262,27 @@ impl Reader for Messages {
         Ok(())
     }
 
-    fn take_whole(&mut self, answer: Value, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        let Some(blocks) = answer.get("content").and_then(Value::as_array) else {
+    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
+        let Some(blocks) = answer.get("content").and_then(Said::as_list) else {
             return Err(Fault::protocol("the answer has no list `content`"));
         };
         for (index, block) in (0..).zip(blocks) {
             self.begin(index, block, draft)?;
         }
-        text(&answer, "/model").unwrap_or_default().clone_into(&mut draft.model);
-        let finish = text(&answer, "/stop_reason").map_or(Finish::Stop, finish);
-        if finish == Finish::Length
-            && blocks.last().is_some_and(|last| text(last, "/type") == Some("tool_use"))
+        answer.text("model").unwrap_or_default().clone_into(&mut draft.model);
+        let finish = answer.text("stop_reason").map_or(Finish::Stop, finish);
+        if finish == Finish::Length && blocks.last().is_some_and(|last| last.text("type") == Some("tool_use"))
         {
             draft.cut_last_call();
         }
         draft.finish = Some(finish);
-        count(&answer["usage"], &mut draft.usage);
+        count(answer.part("usage"), &mut draft.usage);
         Ok(())
     }
 
     fn replay(&mut self, calls: &[ToolCall]) -> Vec<Value> {
-        let kind = |block: &Grown| text(&block.given, "/type").unwrap_or_default().to_owned();
+        let kind =
+            |block: &Grown| block.given.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
         if self.blocks.values().all(|block| matches!(kind(block).as_str(), "text" | "tool_use")) {
             return Vec::new();
         }
@@ -320,14 +321,14 @@ fn finish(reason: &str) -> Finish {
 
 /// Takes over what `usage` says. It is cumulative wherever it stands, and not everything stands everywhere: the
 /// largest count is the newest. What was read from or written to the cache is counted apart from the rest.
-fn count(usage: &Value, so_far: &mut Usage) {
-    let read = number(usage, "/cache_read_input_tokens").unwrap_or(0).max(so_far.cached_input_tokens);
-    let written = number(usage, "/cache_creation_input_tokens").unwrap_or(0).max(so_far.cache_write_tokens);
+fn count(usage: &Said<'_>, so_far: &mut Usage) {
+    let read = usage.number("cache_read_input_tokens").unwrap_or(0).max(so_far.cached_input_tokens);
+    let written = usage.number("cache_creation_input_tokens").unwrap_or(0).max(so_far.cache_write_tokens);
     let plain_so_far = so_far.input_tokens - so_far.cached_input_tokens - so_far.cache_write_tokens;
-    let plain = number(usage, "/input_tokens").unwrap_or(0).max(plain_so_far);
+    let plain = usage.number("input_tokens").unwrap_or(0).max(plain_so_far);
     let most = u64::MAX / 4;
     so_far.cached_input_tokens = read.min(most);
     so_far.cache_write_tokens = written.min(most);
     so_far.input_tokens = plain.min(most) + so_far.cached_input_tokens + so_far.cache_write_tokens;
-    so_far.output_tokens = number(usage, "/output_tokens").unwrap_or(0).max(so_far.output_tokens);
+    so_far.output_tokens = usage.number("output_tokens").unwrap_or(0).max(so_far.output_tokens);
 }

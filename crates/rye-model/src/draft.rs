@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use crate::answer::INCOMPLETE;
+use crate::said::Said;
 use crate::{Answer, Delta, Finish, Message, Request, ToolCall, Usage};
 
 /// How many calls an answer may have.
@@ -41,7 +42,7 @@ pub(crate) trait Reader: Send {
     fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault>;
 
     /// Takes an answer that came in one piece.
-    fn take_whole(&mut self, answer: Value, draft: &mut Draft<'_>) -> Result<(), Fault>;
+    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault>;
 
     /// What the provider wants back with the next request, when all has been taken.
     fn replay(&mut self, calls: &[ToolCall]) -> Vec<Value>;
@@ -273,47 +274,28 @@ fn own_id(request: &Request, place: u64) -> String {
     format!("call-{}-{place}", request.messages.len())
 }
 
-/// What is at a path of names and numbers, `/choices/0/message`, if there is something. The names are ours, and plain.
-pub(crate) fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-    path.split('/').skip(1).try_fold(value, |value, name| match value {
-        Value::Object(map) => map.get(name),
-        Value::Array(list) => list.get(name.parse::<usize>().ok()?),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
-    })
-}
-
-/// A whole number at a path, if there is one.
-pub(crate) fn number(value: &Value, path: &str) -> Option<u64> {
-    at(value, path).and_then(Value::as_u64)
-}
-
-/// A text at a path, if there is one.
-pub(crate) fn text<'v>(value: &'v Value, path: &str) -> Option<&'v str> {
-    at(value, path).and_then(Value::as_str)
-}
-
 /// Reads one event as JSON.
-pub(crate) fn parse(data: &str) -> Result<Value, Fault> {
+pub(crate) fn parse(data: &str) -> Result<Said<'_>, Fault> {
     serde_json::from_str(data)
         .map_err(|error| Fault::Protocol(format!("the stream holds invalid JSON: {error}")))
 }
 
-/// What `value` says went wrong, in any of the shapes the providers use.
-pub(crate) fn api_error(value: &Value) -> Option<ApiError> {
-    let error = match value {
+/// What went wrong, if the server says that something did, in any of the shapes the providers use.
+pub(crate) fn api_error(said: &Said<'_>) -> Option<ApiError> {
+    let error = match said {
         // Gemini wraps what went wrong into a list when it streams.
-        Value::Array(list) => return list.first().and_then(api_error),
+        Said::List(list) => return list.first().and_then(api_error),
         other => other.get("error").filter(|error| !error.is_null())?,
     };
-    let scalar = |key: &str| match error.get(key) {
-        Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
-        Some(Value::Number(number)) => Some(number.to_string()),
+    let code = match error.get("code") {
+        Some(Said::Text(text)) if !text.is_empty() => Some(text.clone().into_owned()),
+        Some(Said::Number(number)) => Some(number.to_string()),
         _ => None,
     };
-    let kind = text(error, "/type").or_else(|| text(error, "/status")).filter(|kind| !kind.is_empty());
-    let message = error.as_str().or_else(|| text(error, "/message")).unwrap_or("the server gave no reason");
-    let delay = error.get("details").and_then(Value::as_array).into_iter().flatten();
-    let retry_after = delay.filter_map(|detail| text(detail, "/retryDelay")).find_map(|delay| {
+    let kind = error.text("type").or_else(|| error.text("status")).filter(|kind| !kind.is_empty());
+    let message = error.as_text().or_else(|| error.text("message")).unwrap_or("the server gave no reason");
+    let details = error.get("details").and_then(Said::as_list).into_iter().flatten();
+    let retry_after = details.filter_map(|detail| detail.text("retryDelay")).find_map(|delay| {
         let seconds = delay.strip_suffix('s')?;
         seconds.parse::<f64>().ok().filter(|seconds| *seconds >= 0.0)?;
         Some(seconds.to_owned())
@@ -321,7 +303,7 @@ pub(crate) fn api_error(value: &Value) -> Option<ApiError> {
     Some(ApiError {
         kind: kind.unwrap_or("api_error").to_owned(),
         message: message.to_owned(),
-        code: scalar("code"),
+        code,
         retry_after,
     })
 }

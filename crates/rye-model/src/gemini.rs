@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, at, number, parse, text};
+use crate::draft::{Draft, Fault, Reader, api_error, parse};
+use crate::said::Said;
 use crate::wire::replayed;
 use crate::{Finish, Message, Request, ToolCall, Usage};
 
@@ -76,42 +77,42 @@ pub(crate) struct Content {
 
 impl Reader for Content {
     fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        self.take_whole(parse(data)?, draft)
+        self.take_whole(&parse(data)?, draft)
     }
 
-    fn take_whole(&mut self, answer: Value, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if let Some(error) = api_error(&answer) {
+    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
+        if let Some(error) = api_error(answer) {
             return Err(Fault::Api(error));
         }
-        if let Some(model) = text(&answer, "/modelVersion") {
+        if let Some(model) = answer.text("modelVersion") {
             model.clone_into(&mut draft.model);
         }
         if let Some(usage) = answer.get("usageMetadata") {
             count(usage, &mut draft.usage);
         }
-        if let Some(reason) = text(&answer, "/promptFeedback/blockReason") {
+        if let Some(reason) = answer.text("promptFeedback/blockReason") {
             draft.finish = Some(Finish::Other(reason.to_owned()));
         }
-        let Some(candidate) = at(&answer, "/candidates/0") else {
+        let Some(candidate) = answer.at("candidates/0") else {
             let is_known =
                 ["usageMetadata", "promptFeedback", "candidates"].iter().any(|key| answer.get(key).is_some());
             return if is_known { Ok(()) } else { Err(Fault::protocol("the answer has no `candidates`")) };
         };
-        for part in at(candidate, "/content/parts").and_then(Value::as_array).into_iter().flatten() {
+        for part in candidate.at("content/parts").and_then(Said::as_list).into_iter().flatten() {
             if let Some(call) = part.get("functionCall") {
                 let slot = draft.next_slot();
-                let id = text(call, "/id").map_or_else(|| draft.own_id(slot), str::to_owned);
-                draft.call(slot, Some(&id), text(call, "/name"))?;
-                draft.argue_whole(slot, call.get("args").cloned().unwrap_or_default());
-            } else if let Some(words) = text(part, "/text") {
-                match part.get("thought").and_then(Value::as_bool) {
-                    Some(true) => draft.reason(words),
-                    Some(false) | None => draft.say(words),
+                let id = call.text("id").map_or_else(|| draft.own_id(slot), str::to_owned);
+                draft.call(slot, Some(&id), call.text("name"))?;
+                draft.argue_whole(slot, call.part("args").to_value());
+            } else if let Some(words) = part.text("text") {
+                match part.holds("thought") {
+                    true => draft.reason(words),
+                    false => draft.say(words),
                 }
             }
-            self.parts.push(part.clone());
+            self.parts.push(part.to_value());
         }
-        draft.finish = text(candidate, "/finishReason").map(finish).or(draft.finish.take());
+        draft.finish = candidate.text("finishReason").map(finish).or(draft.finish.take());
         Ok(())
     }
 
@@ -134,12 +135,12 @@ fn finish(reason: &str) -> Finish {
 
 /// Takes over what `usage` says. It is cumulative: the largest count is the newest. Thoughts are counted apart from
 /// what is said, cached tokens among the others.
-fn count(usage: &Value, so_far: &mut Usage) {
-    let at = |path: &str| number(usage, path).unwrap_or(0);
-    let input = at("/promptTokenCount").saturating_add(at("/toolUsePromptTokenCount"));
-    let output = at("/candidatesTokenCount").saturating_add(at("/thoughtsTokenCount"));
+fn count(usage: &Said<'_>, so_far: &mut Usage) {
+    let at = |name: &str| usage.number(name).unwrap_or(0);
+    let input = at("promptTokenCount").saturating_add(at("toolUsePromptTokenCount"));
+    let output = at("candidatesTokenCount").saturating_add(at("thoughtsTokenCount"));
     so_far.input_tokens = so_far.input_tokens.max(input);
-    so_far.cached_input_tokens = so_far.cached_input_tokens.max(at("/cachedContentTokenCount"));
+    so_far.cached_input_tokens = so_far.cached_input_tokens.max(at("cachedContentTokenCount"));
     so_far.output_tokens = so_far.output_tokens.max(output);
-    so_far.reasoning_tokens = so_far.reasoning_tokens.max(at("/thoughtsTokenCount"));
+    so_far.reasoning_tokens = so_far.reasoning_tokens.max(at("thoughtsTokenCount"));
 }

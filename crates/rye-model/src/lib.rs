@@ -16,6 +16,7 @@ mod pool;
 mod price;
 pub mod provider_file;
 pub mod replay;
+mod said;
 mod sse;
 mod transport;
 mod wire;

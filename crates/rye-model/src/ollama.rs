@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, at, number, parse, text};
+use crate::draft::{Draft, Fault, Reader, api_error, parse};
+use crate::said::Said;
 use crate::wire::Options;
 use crate::{Finish, Message, Request, ToolCall};
 
@@ -50,39 +51,39 @@ pub(crate) struct Chat;
 
 impl Reader for Chat {
     fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        self.take_whole(parse(data)?, draft)
+        self.take_whole(&parse(data)?, draft)
     }
 
-    fn take_whole(&mut self, answer: Value, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if let Some(error) = api_error(&answer) {
+    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
+        if let Some(error) = api_error(answer) {
             return Err(Fault::Api(error));
         }
         let message = answer.get("message").filter(|message| message.is_object());
         let message = message.ok_or_else(|| Fault::protocol("the answer has no `message`"))?;
-        if let Some(model) = text(&answer, "/model") {
+        if let Some(model) = answer.text("model") {
             model.clone_into(&mut draft.model);
         }
-        draft.reason(text(message, "/thinking").unwrap_or_default());
-        draft.say(text(message, "/content").unwrap_or_default());
-        for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+        draft.reason(message.text("thinking").unwrap_or_default());
+        draft.say(message.text("content").unwrap_or_default());
+        for call in message.get("tool_calls").and_then(Said::as_list).into_iter().flatten() {
             let slot = draft.next_slot();
-            let id = text(call, "/id").map_or_else(|| draft.own_id(slot), str::to_owned);
-            draft.call(slot, Some(&id), text(call, "/function/name"))?;
-            draft.argue_whole(slot, at(call, "/function/arguments").cloned().unwrap_or_default());
+            let id = call.text("id").map_or_else(|| draft.own_id(slot), str::to_owned);
+            draft.call(slot, Some(&id), call.text("function/name"))?;
+            draft.argue_whole(slot, call.at("function/arguments").map(Said::to_value).unwrap_or_default());
         }
-        if answer.get("done").and_then(Value::as_bool) == Some(true) {
-            draft.finish = Some(match text(&answer, "/done_reason") {
+        if answer.holds("done") {
+            draft.finish = Some(match answer.text("done_reason") {
                 None | Some("stop") => Finish::Stop,
                 Some("length") => Finish::Length,
                 Some(other) => Finish::Other(other.to_owned()),
             });
             draft.is_done = true;
         }
-        for (path, count) in [
-            ("/prompt_eval_count", &mut draft.usage.input_tokens),
-            ("/eval_count", &mut draft.usage.output_tokens),
+        for (name, count) in [
+            ("prompt_eval_count", &mut draft.usage.input_tokens),
+            ("eval_count", &mut draft.usage.output_tokens),
         ] {
-            *count = (*count).max(number(&answer, path).unwrap_or(0));
+            *count = (*count).max(answer.number(name).unwrap_or(0));
         }
         Ok(())
     }

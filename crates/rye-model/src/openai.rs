@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, at, number, parse, text};
+use crate::draft::{Draft, Fault, Reader, api_error, parse};
+use crate::said::Said;
 use crate::wire::{Options, replayed};
 use crate::{Finish, Message, Request, ToolCall, Usage};
 
@@ -131,55 +132,55 @@ pub(crate) struct Chat {
 }
 
 impl Chat {
-    fn take_message(&mut self, message: &Value, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if let Some(words) = text(message, "/reasoning_content") {
+    fn take_message(&mut self, message: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
+        if let Some(words) = message.text("reasoning_content") {
             self.reasoning_content.push_str(words);
             draft.reason(words);
-        } else if let Some(words) = text(message, "/reasoning") {
+        } else if let Some(words) = message.text("reasoning") {
             draft.reason(words);
         }
         match message.get("content") {
-            Some(Value::String(words)) => draft.say(words),
-            Some(Value::Array(parts)) => {
+            Some(Said::Text(words)) => draft.say(words),
+            Some(Said::List(parts)) => {
                 for part in parts {
-                    draft.say(text(part, "/text").unwrap_or_default());
+                    draft.say(part.text("text").unwrap_or_default());
                 }
             }
             _ => {}
         }
-        draft.say(text(message, "/refusal").unwrap_or_default());
+        draft.say(message.text("refusal").unwrap_or_default());
         let Some(calls) = message.get("tool_calls").filter(|calls| !calls.is_null()) else {
             return Ok(());
         };
-        let calls = calls.as_array().ok_or_else(|| Fault::protocol("`tool_calls` is no list"))?;
+        let calls = calls.as_list().ok_or_else(|| Fault::protocol("`tool_calls` is no list"))?;
         for call in calls {
-            let id = text(call, "/id").filter(|id| !id.is_empty());
-            let name = text(call, "/function/name").filter(|name| !name.is_empty());
+            let id = call.text("id").filter(|id| !id.is_empty());
+            let name = call.text("function/name").filter(|name| !name.is_empty());
             // Some servers number nothing: then a name or an id begins a call, and what follows belongs to it.
-            let slot = number(call, "/index").unwrap_or_else(|| match id.is_some() || name.is_some() {
+            let slot = call.number("index").unwrap_or_else(|| match id.is_some() || name.is_some() {
                 true => draft.next_slot(),
                 false => draft.next_slot().saturating_sub(1),
             });
             draft.call(slot, id, name)?;
-            match at(call, "/function/arguments") {
-                Some(Value::String(piece)) => draft.argue(slot, piece)?,
-                None | Some(Value::Null) => {}
-                Some(whole) => draft.argue_whole(slot, whole.clone()),
+            match call.at("function/arguments") {
+                Some(Said::Text(piece)) => draft.argue(slot, piece)?,
+                None | Some(Said::Null) => {}
+                Some(whole) => draft.argue_whole(slot, whole.to_value()),
             }
         }
         Ok(())
     }
 
-    fn take_answer(&mut self, answer: &Value, message: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
+    fn take_answer(&mut self, answer: &Said<'_>, message: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
         if let Some(error) = api_error(answer) {
             return Err(Fault::Api(error));
         }
-        if let Some(model) = text(answer, "/model") {
+        if let Some(model) = answer.text("model") {
             model.clone_into(&mut draft.model);
         }
-        if let Some(choice) = at(answer, "/choices/0") {
-            self.take_message(&choice[message], draft)?;
-            draft.finish = text(choice, "/finish_reason").map(finish).or(draft.finish.take());
+        if let Some(choice) = answer.at("choices/0") {
+            self.take_message(choice.part(message), draft)?;
+            draft.finish = choice.text("finish_reason").map(finish).or(draft.finish.take());
         }
         if let Some(usage) = answer.get("usage").filter(|usage| usage.is_object()) {
             draft.usage = count(usage);
@@ -197,11 +198,11 @@ impl Reader for Chat {
         self.take_answer(&parse(data)?, "delta", draft)
     }
 
-    fn take_whole(&mut self, answer: Value, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if at(&answer, "/choices/0/message").is_none() && api_error(&answer).is_none() {
+    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
+        if answer.at("choices/0/message").is_none() && api_error(answer).is_none() {
             return Err(Fault::protocol("the answer has no `choices[0].message`"));
         }
-        self.take_answer(&answer, "message", draft)?;
+        self.take_answer(answer, "message", draft)?;
         draft.finish.get_or_insert(Finish::Stop);
         Ok(())
     }
@@ -223,13 +224,13 @@ fn finish(reason: &str) -> Finish {
 }
 
 /// What `usage` says. Cached tokens and reasoning are counted among the others.
-fn count(usage: &Value) -> Usage {
-    let first = |paths: &[&str]| paths.iter().find_map(|path| number(usage, path)).unwrap_or(0);
+fn count(usage: &Said<'_>) -> Usage {
+    let first = |paths: &[&str]| paths.iter().find_map(|path| usage.number(path)).unwrap_or(0);
     Usage {
-        input_tokens: first(&["/prompt_tokens"]),
-        cached_input_tokens: first(&["/prompt_tokens_details/cached_tokens", "/prompt_cache_hit_tokens"]),
+        input_tokens: first(&["prompt_tokens"]),
+        cached_input_tokens: first(&["prompt_tokens_details/cached_tokens", "prompt_cache_hit_tokens"]),
         cache_write_tokens: 0,
-        output_tokens: first(&["/completion_tokens"]),
-        reasoning_tokens: first(&["/completion_tokens_details/reasoning_tokens"]),
+        output_tokens: first(&["completion_tokens"]),
+        reasoning_tokens: first(&["completion_tokens_details/reasoning_tokens"]),
     }
 }

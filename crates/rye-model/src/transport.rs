@@ -7,11 +7,11 @@ use std::time::Duration;
 use lillux::http::{Client, HttpError, Policy, Trouble, header_of, trouble};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use rye_item::text::one_line;
-use serde_json::Value;
 use tokio::time::timeout;
 use url::Url;
 
 use crate::draft::{ApiError, Draft, Fault, Reader, api_error};
+use crate::said::Said;
 use crate::wire::{Options, Wire};
 use crate::{Answer, Completion, Delta, Failure, Provider, Request};
 
@@ -182,8 +182,8 @@ impl Endpoint {
             return Err(too_large());
         }
         let no_json = |error| Failure::there("ProtocolError", format!("the answer is no JSON: {error}"));
-        let whole: Value = serde_json::from_slice(&bytes).map_err(no_json)?;
-        reader.take_whole(whole, draft).map_err(|fault| self.fault(fault))
+        let whole: Said<'_> = serde_json::from_slice(&bytes).map_err(no_json)?;
+        reader.take_whole(&whole, draft).map_err(|fault| self.fault(fault))
     }
 
     async fn take_stream(
@@ -251,7 +251,7 @@ impl Endpoint {
         // A complaint that breaks off is a complaint all the same: the status says most of it.
         let body =
             self.read(&mut response, MAX_COMPLAINT_BYTES).await.map(|(body, _)| body).unwrap_or_default();
-        let said = serde_json::from_slice::<Value>(&body).ok().as_ref().and_then(api_error);
+        let said = serde_json::from_slice::<Said<'_>>(&body).ok().as_ref().and_then(api_error);
         let mut failure = match said {
             Some(error) => self.api_failure(error),
             None => {

@@ -7,9 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lillux::file;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
+use crate::capability::Capabilities;
 use crate::machine::{Effect, State};
+use crate::status::{Status, SuspendReason};
 use crate::store::{Head, Record};
 use crate::thread_id::ThreadId;
 use crate::transcript::{self, Criticality, Lines, NewEvent, Signer, Tail};
@@ -88,7 +91,7 @@ impl Projection {
         criticality: Criticality,
         sequence: u64,
     ) {
-        let event = NewEvent { event_type: event_type.to_owned(), at_ms, payload, criticality, sequence };
+        let event = NewEvent { event_type, at_ms, payload, criticality, sequence };
         // Only the transcript's own name is refused, and the machine never says it.
         let _ = self.lines.event(&event);
     }
@@ -161,28 +164,49 @@ impl Projection {
 
     pub(super) fn write_state(&self, state: &State, now_ms: u64) -> io::Result<()> {
         let outcome = state.outcome();
-        let value = json!({
-            "version": "1.0.0",
-            "thread_id": self.thread,
-            "directive": state.spec.shared.directive,
-            "saved_at": transcript::iso(now_ms),
-            "parent_thread_id": state.spec.own.parent,
-            "inputs": state.spec.own.inputs,
-            "turn_number": state.cost.turns,
-            "cost": state.cost.to_value(),
-            "limits": state.limits.to_value(),
-            "status": state.status(),
-            "waits_for": state.waits_for(),
-            "suspend_reason": outcome.and_then(|outcome| outcome.reason),
-            "suspend_metadata": outcome.map(|outcome| &outcome.detail),
-            "required_caps": state.spec.own.capabilities,
-            "messages": state.messages.len(),
-            "model": state.spec.shared.model,
-        });
-        let mut bytes = serde_json::to_vec_pretty(&value).map_err(io::Error::other)?;
+        let file = StateFile {
+            version: "1.0.0",
+            thread_id: &self.thread,
+            directive: &state.spec.shared.directive,
+            saved_at: &transcript::iso(now_ms),
+            parent_thread_id: state.spec.own.parent.as_ref(),
+            inputs: &state.spec.own.inputs,
+            turn_number: state.cost.turns,
+            cost: state.cost.to_value(),
+            limits: state.limits.to_value(),
+            status: state.status(),
+            waits_for: state.waits_for(),
+            suspend_reason: outcome.and_then(|outcome| outcome.reason),
+            suspend_metadata: outcome.map(|outcome| &outcome.detail),
+            required_caps: &state.spec.own.capabilities,
+            messages: state.messages.len(),
+            model: &state.spec.shared.model,
+        };
+        let mut bytes = serde_json::to_vec_pretty(&file).map_err(io::Error::other)?;
         bytes.push(b'\n');
         file::replace(&self.folder.join("state.json"), &bytes)
     }
+}
+
+/// `state.json`, in the order of its fields.
+#[derive(Serialize)]
+struct StateFile<'a> {
+    version: &'static str,
+    thread_id: &'a ThreadId,
+    directive: &'a str,
+    saved_at: &'a str,
+    parent_thread_id: Option<&'a ThreadId>,
+    inputs: &'a Map<String, Value>,
+    turn_number: u64,
+    cost: Value,
+    limits: Value,
+    status: Status,
+    waits_for: &'static str,
+    suspend_reason: Option<SuspendReason>,
+    suspend_metadata: Option<&'a Value>,
+    required_caps: &'a Capabilities,
+    messages: usize,
+    model: &'a str,
 }
 
 impl Drop for Projection {

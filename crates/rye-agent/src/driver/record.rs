@@ -22,7 +22,7 @@ use crate::store::{
 const SAVE_EVERY_MS: u64 = 1000;
 
 /// For how long lines may wait for others before they are in the transcript.
-const WRITE_WITHIN_MS: u64 = 100;
+const WRITE_WITHIN_MS: u64 = 250;
 
 impl Thread {
     /// Takes an event in, and all that follows from it without waiting.

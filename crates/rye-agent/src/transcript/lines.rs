@@ -141,7 +141,7 @@ impl Lines {
     ///
     /// # Errors
     /// When it calls itself a checkpoint.
-    pub fn event(&mut self, event: &NewEvent) -> Result<(), ReservedName> {
+    pub fn event(&mut self, event: &NewEvent<'_>) -> Result<(), ReservedName> {
         if event.event_type == CHECKPOINT {
             return Err(ReservedName);
         }
@@ -152,7 +152,7 @@ impl Lines {
             &mut self.bytes,
             &Envelope {
                 thread_id: self.thread.as_str(),
-                event_type: &event.event_type,
+                event_type: event.event_type,
                 timestamp: &moment,
                 payload: &event.payload,
                 criticality: event.criticality,

@@ -39,14 +39,21 @@ pub fn iso(at_ms: u64) -> String {
     let Some(seconds) = Timestamp::from_unix(at_ms / 1000) else {
         return "9999-12-31T23:59:59.999Z".to_owned();
     };
-    format!("{}.{:03}Z", seconds.as_str().trim_end_matches('Z'), at_ms % 1000)
+    let seconds = seconds.as_str().trim_end_matches('Z');
+    let mut moment = String::with_capacity(seconds.len() + 5);
+    moment.push_str(seconds);
+    moment.push('.');
+    let thousandths = at_ms % 1000;
+    moment.extend([100, 10, 1].map(|place| char::from(b'0' + (thousandths / place % 10) as u8)));
+    moment.push('Z');
+    moment
 }
 
 /// An event that is to be written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NewEvent {
+pub struct NewEvent<'a> {
     /// `cognition_out`, `tool_call_start`, ….
-    pub event_type: String,
+    pub event_type: &'a str,
     /// When.
     pub at_ms: u64,
     /// What.

@@ -24,13 +24,13 @@ fn thread(number: u64) -> ThreadId {
     ThreadId::parse(&format!("thread-{number:012x}")).expect("a name")
 }
 
-fn event(sequence: u64, criticality: Criticality) -> NewEvent {
+fn event(sequence: u64, criticality: Criticality) -> NewEvent<'static> {
     let event_type = match criticality {
         Criticality::Critical => "cognition_out",
         Criticality::Droppable => "cognition_out_delta",
     };
     NewEvent {
-        event_type: event_type.to_owned(),
+        event_type,
         at_ms: 1_770_976_800_000 + sequence,
         payload: json!({"text": format!("event {sequence}")}),
         criticality,
@@ -236,7 +236,7 @@ fn the_chain_is_the_same_when_it_is_written_again_after_a_crash() {
 #[test]
 fn nobody_else_makes_checkpoints() {
     let mut lines = Lines::new(thread(1), Tail::empty(&thread(1)));
-    let forged = NewEvent { event_type: "checkpoint".to_owned(), ..event(1, Criticality::Critical) };
+    let forged = NewEvent { event_type: "checkpoint", ..event(1, Criticality::Critical) };
     assert_eq!(lines.event(&forged), Err(ReservedName));
     assert_eq!(lines.take(), b"");
 }
