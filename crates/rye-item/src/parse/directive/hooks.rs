@@ -91,10 +91,12 @@ fn attribute_map(node: Node<'_, '_>) -> Map<String, Value> {
     attributes(node).map(|attribute| (attribute.name().to_owned(), json!(attribute.value()))).collect()
 }
 
-/// The texts of the elements inside, by their `name` or their tag.
+/// The texts of the elements inside, or their `value`, by their `name` or their tag.
 fn named_texts(node: Node<'_, '_>) -> Map<String, Value> {
+    let text =
+        |child: Node<'_, '_>| child.attribute("value").map_or_else(|| leading_text(child), str::to_owned);
     elements(node)
-        .map(|child| (child.attribute("name").unwrap_or(tag(child)), leading_text(child)))
+        .map(|child| (child.attribute("name").unwrap_or(tag(child)), text(child)))
         .filter(|(_, text)| !text.is_empty())
         .map(|(name, text)| (name.to_owned(), json!(text)))
         .collect()

@@ -178,7 +178,7 @@ fn hooks_are_read_with_conditions_and_actions() {
       </hook>
       <hook event="limit">
         <condition path="code" op="in" value='["a"]'/>
-        <action><execute item_id="x"/><search query="q"><param name="n">5</param></search></action>
+        <action><execute item_id="x"/><search query="q"><param name="n">5</param><param name="m" value="6"/></search></action>
       </hook>
     </hooks>"#,
     );
@@ -195,7 +195,7 @@ fn hooks_are_read_with_conditions_and_actions() {
             "condition": { "path": "code", "op": "in", "value": ["a"] },
             "actions": [
                 { "item_id": "x", "primary": "execute" },
-                { "query": "q", "params": { "n": "5" }, "primary": "search" },
+                { "query": "q", "params": { "n": "5", "m": "6" }, "primary": "search" },
             ],
         },
     ]);
