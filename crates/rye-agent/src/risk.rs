@@ -90,9 +90,6 @@ pub struct RiskRules {
     pub risk_levels: BTreeMap<Risk, Level>,
     /// What has which risk.
     pub classifications: Vec<Classified>,
-    /// Rules that judge as well; the riskier verdict counts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub floor: Option<Box<RiskRules>>,
 }
 
 /// Why a thread may not have its grants.
@@ -132,36 +129,11 @@ impl RiskRules {
             Capabilities::parse(&classified.patterns)
                 .map_err(|error| RiskRefused(format!("the rules of risk: {error}")))?;
         }
-        self.floor.as_ref().map_or(Ok(()), |floor| floor.check())
-    }
-
-    /// These rules and stricter ones: nothing here is less risky, or needs less, than in `floor`.
-    ///
-    /// A layer that may not be trusted to loosen (a project's) is merged like this over the one that may.
-    #[must_use]
-    pub fn at_least(mut self, floor: &Self) -> Self {
-        for (risk, level) in &floor.risk_levels {
-            let own = self.risk_levels.entry(*risk).or_insert_with(|| level.clone());
-            own.policy = own.policy.max(level.policy);
-        }
-        // Not one list: there, a more specific pattern of the layer above would overrule the floor.
-        self.floor = Some(Box::new(match self.floor.take() {
-            Some(own) => own.at_least(floor),
-            None => floor.clone(),
-        }));
-        self
+        Ok(())
     }
 
     /// How risky a grant is, and why. What no rule speaks of is elevated: nobody has looked at it.
     fn judge(&self, grant: &str) -> (Risk, &str) {
-        let own = self.judge_alone(grant);
-        match self.floor.as_ref().map(|floor| floor.judge(grant)) {
-            Some(floor) if floor.0 > own.0 => floor,
-            _ => own,
-        }
-    }
-
-    fn judge_alone(&self, grant: &str) -> (Risk, &str) {
         let Ok(granted) = Capabilities::parse([grant]) else {
             return (Risk::Unrestricted, "it cannot be read");
         };

@@ -100,29 +100,6 @@ fn rules_that_are_missing_or_broken_allow_nothing() {
 }
 
 #[test]
-fn a_project_cannot_lower_the_floor_of_the_system() {
-    let project: RiskRules = serde_json::from_value(json!({
-        "risk_levels": {
-            "safe": {"policy": "allow"}, "write": {"policy": "acknowledge_required"},
-            "elevated": {"policy": "allow"}, "unrestricted": {"policy": "allow"},
-        },
-        "classifications": [
-            {"risk": "safe", "patterns": ["rye.*", "rye.execute.*", "rye.execute.tool.rye.bash", "rye.execute.tool.rye.bash.*"]},
-            {"risk": "elevated", "patterns": ["rye.load.knowledge.secret.*"]},
-        ],
-    }))
-    .expect("rules");
-    let merged = project.at_least(&rules());
-    let grants = |list: &[&str]| Capabilities::parse(list).expect("grants");
-    assert!(merged.gate(&grants(&["rye.*"]), &[]).is_err());
-    assert!(merged.gate(&grants(&["rye.execute.tool.rye.bash"]), &[]).is_err());
-    assert!(merged.gate(&grants(&["rye.execute.tool.rye.bash.*"]), &[]).is_err());
-    // It may raise it.
-    assert!(merged.gate(&grants(&["rye.load.knowledge.secret.a"]), &[]).is_err());
-    assert!(merged.gate(&grants(&["rye.execute.tool.rye.file-system.read"]), &[]).is_err());
-}
-
-#[test]
 fn acknowledgements_are_words_of_the_rules() {
     let read = |value: Value| acknowledged(Some(&value));
     assert_eq!(read(json!([{"risk": "elevated", "reason": "x"}])), Ok(vec![Risk::Elevated]));
@@ -145,12 +122,5 @@ proptest! {
         if granted.covers(&narrow) {
             prop_assert!(rules.judge(&wide).0 >= rules.judge(&narrow).0);
         }
-    }
-
-    #[test]
-    fn rules_over_a_floor_never_make_anything_less_risky(grant in grant(), pattern in grant(), risk in 0_usize..4) {
-        let classified = Classified { risk: Risk::ALL[risk], patterns: vec![pattern], description: String::new() };
-        let over = RiskRules { classifications: vec![classified], ..rules() };
-        prop_assert!(over.at_least(&rules()).judge(&grant).0 >= rules().judge(&grant).0);
     }
 }
