@@ -152,7 +152,7 @@ pub enum Command {
     },
 }
 
-/// An item: TYPE ID, or type:id.
+// An item: TYPE ID, or type:id.
 #[derive(Clone, Debug, Args)]
 pub struct ItemArguments {
     /// directive, tool, knowledge or config; or type:id
@@ -163,7 +163,7 @@ pub struct ItemArguments {
     pub second: Option<String>,
 }
 
-/// `rye execute`
+// `rye execute`
 #[derive(Debug, Args)]
 #[command(
     after_help = "rye execute examples/hello name=Ada\nrye execute tool examples/hello --params '{\"name\": \"Ada\"}' --trace"
@@ -189,7 +189,7 @@ pub struct ExecuteArguments {
     pub frozen: bool,
 }
 
-/// `rye mcp`
+// `rye mcp`
 #[derive(Debug, Args)]
 #[command(
     after_help = "rye mcp                          what a client starts\nrye mcp --http 7433              http://127.0.0.1:7433/mcp, with a token\nrye mcp install claude-code      tell a client of it"
@@ -210,7 +210,7 @@ pub struct McpArguments {
     pub allow_host: Vec<String>,
 }
 
-/// `rye mcp install`
+// `rye mcp install`
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub enum McpCommand {
@@ -224,7 +224,7 @@ pub enum McpCommand {
     },
 }
 
-/// `rye trust`
+// `rye trust`
 #[derive(Debug, Args)]
 pub struct TrustArguments {
     /// The folder [default: this project]
@@ -298,7 +298,7 @@ pub enum KeysCommand {
     },
 }
 
-/// `rye search`
+// `rye search`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Words side by side must all occur. \"phrases\", prefix*, AND, OR, NOT and ( ) are understood."
@@ -324,7 +324,7 @@ pub struct SearchArguments {
     pub all: bool,
 }
 
-/// `rye load`
+// `rye load`
 #[derive(Debug, Args)]
 pub struct LoadArguments {
     /// The item.
@@ -341,7 +341,7 @@ pub struct LoadArguments {
     pub unverified: bool,
 }
 
-/// `rye fetch`
+// `rye fetch`
 #[derive(Debug, Args)]
 pub struct FetchArguments {
     /// directive, tool or knowledge; or type:id; or an id alone
@@ -367,7 +367,7 @@ pub struct FetchArguments {
     pub limit: Option<usize>,
 }
 
-/// `rye sign`
+// `rye sign`
 #[derive(Debug, Args)]
 #[command(
     after_help = "rye sign tool team/deploy      one item\nrye sign tool 'team/*'         all of a category\nrye sign .ai/tools/team/*.py   by path"
@@ -381,7 +381,7 @@ pub struct SignArguments {
     pub space: Option<WritableSpace>,
 }
 
-/// `rye verify`
+// `rye verify`
 #[derive(Debug, Args)]
 pub struct VerifyArguments {
     /// TYPE and ID; or type:id; or paths [default: everything in project and user space]
@@ -529,7 +529,7 @@ pub enum BundleCommand {
     },
 }
 
-/// `rye bundle create`
+// `rye bundle create`
 #[derive(Debug, Args)]
 pub struct CreateArguments {
     /// The bundle's id
@@ -554,7 +554,7 @@ pub struct CreateArguments {
     pub sign: bool,
 }
 
-/// `rye bundle run`
+// `rye bundle run`
 #[derive(Debug, Args)]
 pub struct RunBundleArguments {
     /// The bundle's id

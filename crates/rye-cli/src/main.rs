@@ -116,4 +116,21 @@ mod tests {
         Arguments::command().debug_assert();
         assert!(Arguments::try_parse_from(["rye", "search", "hello", "--json"]).is_ok());
     }
+
+    /// What a command says of itself must not change when its arguments are looked at: a description of their own would win.
+    #[test]
+    fn a_command_is_described_where_it_is_named() {
+        fn descriptions(command: &clap::Command, above: &str) -> Vec<String> {
+            let path = format!("{above} {}", command.get_name());
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let below = command.get_subcommands().flat_map(|command| descriptions(command, &path));
+            std::iter::once(format!("{path}: {about}")).chain(below).collect()
+        }
+        let mut built = Arguments::command();
+        built.build();
+        let (named, built) = (descriptions(&Arguments::command(), ""), descriptions(&built, ""));
+        assert!(named.len() > 50, "{named:?}");
+        let changed: Vec<_> = named.iter().filter(|command| !built.contains(command)).collect();
+        assert!(changed.is_empty(), "{changed:?}");
+    }
 }

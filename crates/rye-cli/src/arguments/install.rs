@@ -4,7 +4,7 @@ use clap::{Args, ValueHint};
 
 use super::WritableSpace;
 
-/// Whose version of a file that was changed here stays.
+// Whose version of a file that was changed here stays.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Sides {
     /// Replace files that were changed here; a backup is kept
@@ -15,7 +15,7 @@ pub struct Sides {
     pub ours: bool,
 }
 
-/// `rye install`
+// `rye install`
 #[derive(Debug, Args)]
 #[command(
     after_help = "rye install ./team-tools.tar.zst\nrye install oci://ghcr.io/team/tools:1.0.0\nrye install ./team-tools --space user --trust 5423d3b7c06f7594 --yes"
@@ -50,7 +50,7 @@ pub struct InstallArguments {
     pub plain_http: bool,
 }
 
-/// `rye uninstall`
+// `rye uninstall`
 #[derive(Debug, Args)]
 pub struct UninstallArguments {
     /// The bundle's id
@@ -66,7 +66,7 @@ pub struct UninstallArguments {
     pub force: bool,
 }
 
-/// `rye bundle rollback`
+// `rye bundle rollback`
 #[derive(Debug, Args)]
 pub struct RollbackArguments {
     /// The bundle's id

@@ -5,7 +5,7 @@ use clap_complete::engine::ArgValueCompleter;
 
 use crate::completion;
 
-/// `rye run`
+// `rye run`
 #[derive(Debug, Args)]
 #[command(
     after_help = "rye run examples/greet name=Ada              without a key: the directive's own actions, in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                what it would be asked, may do and may cost\nrye run team/nightly --async                 goes on in the background when this command has ended\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to go on is shown), 7 cancelled."
@@ -173,7 +173,7 @@ pub enum CostBy {
     Child,
 }
 
-/// `rye thread list`
+// `rye thread list`
 #[derive(Debug, Args)]
 pub struct ListArguments {
     /// Those that other threads have started too, and however many there are
@@ -190,7 +190,7 @@ pub struct ListArguments {
     pub limit: Option<u64>,
 }
 
-/// `rye thread prune`
+// `rye thread prune`
 #[derive(Debug, Args)]
 pub struct PruneArguments {
     /// Trees that ended at least so many days ago
@@ -213,7 +213,7 @@ pub struct PruneArguments {
     pub yes: bool,
 }
 
-/// `rye thread wait`
+// `rye thread wait`
 #[derive(Debug, Args)]
 pub struct WaitArguments {
     /// The threads, or the beginnings of their names
@@ -230,7 +230,7 @@ pub struct WaitArguments {
     pub timeout: Option<f64>,
 }
 
-/// `rye thread resume`
+// `rye thread resume`
 #[derive(Debug, Args)]
 pub struct ResumeArguments {
     /// The thread, or the beginning of its name
@@ -244,7 +244,7 @@ pub struct ResumeArguments {
     pub message: Option<String>,
 }
 
-/// `rye thread approve`, `rye thread deny`
+// `rye thread approve`, `rye thread deny`
 #[derive(Debug, Args)]
 pub struct AnswerArguments {
     /// The question's name, or the thread that asks

@@ -146,6 +146,24 @@ fn what_a_python_tool_left_for_its_end_happens() {
 }
 
 #[test]
+fn streams_that_a_python_program_opened_anew_or_closed_lose_nothing() {
+    let user = User::ready();
+    for (name, body) in [
+        (
+            "reads",
+            "import json\njson.load(open(0))\nkept = open('kept.txt', 'w')\nkept.write('whole')\nprint('{\"a\": 1}')",
+        ),
+        ("writes", "out = open(1, 'w', closefd=False)\nout.write('{\"a\": 1}\\n')"),
+        ("closes", "import sys\nprint('{\"a\": 1}')\nsys.stdout.close()"),
+        ("drops", "import sys\nprint('{\"a\": 1}')\nsys.stderr = None"),
+    ] {
+        script(&user, name, body);
+        assert_eq!(answer(&user, name, &[])["data"], json!({"a": 1}), "{name}");
+    }
+    assert_eq!(std::fs::read_to_string(user.project().join("kept.txt")).unwrap(), "whole");
+}
+
+#[test]
 fn python_names_the_file_and_the_line_that_failed() {
     let user = User::ready();
     let path = function(
