@@ -17,6 +17,9 @@ use crate::settings;
 /// The largest parameters that are read from a file or a pipe.
 const MOST_PARAMETERS: u64 = 64 << 20;
 
+/// How much of what a failing tool gave is shown to a person.
+const MOST_SHOWN: usize = 8 << 10;
+
 /// `rye execute`
 pub fn execute(context: &Context, arguments: &ExecuteArguments) -> Outcome {
     let output = context.output;
@@ -118,7 +121,12 @@ pub(super) fn failure(output: &Output, error: Error) -> Failure {
         if let Some(data) = error.details.get("data").filter(|data| !data.is_null())
             && let Ok(pretty) = serde_json::to_string_pretty(data)
         {
-            output.note(rye_item::text::without_controls(&pretty));
+            let cut = pretty.floor_char_boundary(MOST_SHOWN);
+            output.note(rye_item::text::without_controls(&pretty[..cut]));
+            if cut < pretty.len() {
+                let rest = pretty.len() - cut;
+                output.note(paint(CAUTION, format_args!("… and {rest} bytes more: --json has all of it")));
+            }
         }
     }
     error.into()

@@ -185,6 +185,21 @@ fn python_names_the_file_and_the_line_that_failed() {
 }
 
 #[test]
+fn a_loud_failure_is_shown_in_part_and_given_whole() {
+    let user = User::ready();
+    let said = |flags: &[&str]| {
+        let words = ["execute", "rye/bash", "command=seq 100000; exit 3"].iter().chain(flags);
+        run(user.command().args(words))
+    };
+    let shown = said(&[]);
+    assert_eq!(shown.exit, 1, "{shown}");
+    assert!(shown.stderr.len() < 12 << 10, "{} bytes", shown.stderr.len());
+    assert!(shown.stderr.contains("bytes more: --json has all of it"), "{}", shown.stderr);
+    let whole = said(&["--json"]).error(1, "RYE0801");
+    assert!(text(&whole["data"]["stdout"]).ends_with("99999\n100000\n"));
+}
+
+#[test]
 fn a_tool_of_its_own_short_time_is_ended_and_says_so() {
     let user = User::ready();
     function_with(
