@@ -1,4 +1,7 @@
 //! What people type.
+//!
+//! Commands are read as far as they are used (`defer`). What is deferred is not documented itself: clap would show that instead of what
+//! the command says where it is named.
 
 mod install;
 mod threads;
