@@ -4,11 +4,15 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use regex::Regex;
 use rye_engine::Engine;
 use serde_json::{Map, Value};
+
+pub use flow::Flow;
+
+mod flow;
 
 /// A value shorter than this is no secret worth hiding: it would turn up everywhere.
 const SHORTEST_VALUE: usize = 8;
@@ -17,13 +21,21 @@ const MOST_VALUES: usize = 500;
 const LONGEST_VALUE: usize = 4096;
 /// How deep JSON is looked into; below it, everything is taken out.
 const DEEPEST: usize = 128;
+/// How far from its beginning the end of a private key is looked for.
+const LONGEST_KEY: usize = 32 << 10;
+/// A line with so many letters of base64 in a row belongs to a key whose end is missing.
+const KEY_LINE: usize = 20;
+
+const KEY_BEGINS: &str = "-----BEGIN ";
+
+/// The end of a private key. What is in between may have numbers or marks before each line.
+static KEY_ENDS: LazyLock<Option<Regex>> =
+    LazyLock::new(|| compiled(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"));
 
 /// Shapes of secrets, by name. `(?-u:\b)` keeps `task-…` from being read as `sk-…`.
 const SHAPES: [(&str, &str); 14] = [
-    (
-        "private-key",
-        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:[A-Za-z0-9+/=\s\\:,]|-[A-Za-z0-9])*(?:-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----)?",
-    ),
+    // Only how it begins: see `KeyEnd`.
+    ("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
     ("jwt", r"(?-u:\b)eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
     ("anthropic-key", r"(?-u:\b)sk-ant-[A-Za-z0-9_-]{16,}"),
     ("api-key", r"(?-u:\b)sk-[A-Za-z0-9_-]{20,}"),
@@ -72,6 +84,10 @@ impl Redactor {
                 values.insert(value.to_owned(), name.clone());
             }
         }
+        Self::of_values(values)
+    }
+
+    fn of_values(values: BTreeMap<String, String>) -> Self {
         // The longest first: a value that begins with another is taken out as a whole.
         let mut known: Vec<&String> = values.keys().collect();
         known.sort_by_key(|value| std::cmp::Reverse(value.len()));
@@ -80,8 +96,8 @@ impl Redactor {
         Self { everything: compiled(&all.join("|")), shapes: OnceLock::new(), values }
     }
 
-    /// Knows what is around this engine's process, and in the `.env` that its tools are given, by the rule that keeps
-    /// secrets from tools.
+    /// Knows what is around this engine's process, and in the `.env` that its tools are given, by the names that the
+    /// settings call secret.
     ///
     /// # Errors
     /// When the settings cannot be read.
@@ -92,19 +108,47 @@ impl Redactor {
         let dotenv = project.map(|project| rye_exec::environment::dotenv_values(project, &policy));
         // One name may have two values: both are secrets.
         let known = engine.host.environment.iter().chain(dotenv.iter().flatten());
-        Ok(Self::of_variables(known, |name| policy.is_secret(name)))
+        Ok(Self::of_variables(known, |name| policy.is_unspeakable(name)))
+    }
+
+    /// The same, and all values that `other` knows.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let values = other.values.iter().chain(&self.values);
+        Self::of_values(values.map(|(value, name)| (value.clone(), name.clone())).collect())
     }
 
     /// The text without secrets; borrowed if it holds none.
     #[must_use]
     pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match &self.everything {
-            Some(everything) => {
-                everything.replace_all(text, |found: &regex::Captures<'_>| self.mark(&found[0]))
-            }
-            // Never seen: the expression is ours, and its size is bounded. Then nothing is better than a secret.
-            None => Cow::Owned("[redacted]".to_owned()),
+        let mut clean = String::new();
+        let mut from = 0;
+        for (start, end) in self.secrets(text) {
+            clean.push_str(&text[from..start]);
+            clean.push_str(&self.mark(&text[start..end]));
+            from = end;
         }
+        if from == 0 {
+            return Cow::Borrowed(text);
+        }
+        clean.push_str(&text[from..]);
+        Cow::Owned(clean)
+    }
+
+    /// Where secrets begin and end.
+    fn secrets<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
+        let mut from = 0;
+        let mut key_end = KeyEnd::default();
+        std::iter::from_fn(move || {
+            // The expression is ours, and its size is bounded; were there none, nothing is better than a secret.
+            let Some(everything) = &self.everything else {
+                return (from < text.len()).then(|| (std::mem::replace(&mut from, text.len()), text.len()));
+            };
+            let found = everything.find_at(text, from)?;
+            let is_key = found.as_str().starts_with(KEY_BEGINS) && !self.values.contains_key(found.as_str());
+            from = if is_key { key_end.of(text, &found) } else { found.end() };
+            Some((found.start(), from))
+        })
     }
 
     fn mark(&self, found: &str) -> String {
@@ -126,14 +170,23 @@ impl Redactor {
         }
     }
 
-    /// Takes the secrets out of a value's texts; keys stay. Whether there were any.
+    /// Takes the secrets out of a value's texts and of the names in it. Whether there were any.
     pub fn clean_value(&self, value: &mut Value) -> bool {
         self.clean(value, 0)
     }
 
-    /// Takes the secrets out of a map's texts; keys stay. Whether there were any.
+    /// Takes the secrets out of a map's texts and of the names in it. Whether there were any.
     pub fn clean_map(&self, map: &mut Map<String, Value>) -> bool {
-        map.values_mut().fold(false, |found, value| self.clean(value, 0) | found)
+        self.clean_entries(map, 0)
+    }
+
+    fn clean_entries(&self, map: &mut Map<String, Value>, depth: usize) -> bool {
+        let found = map.values_mut().fold(false, |found, value| self.clean(value, depth) | found);
+        if map.keys().all(|name| matches!(self.redact_text(name), Cow::Borrowed(_))) {
+            return found;
+        }
+        *map = std::mem::take(map).into_iter().map(|(name, value)| (self.cleaned(name), value)).collect();
+        true
     }
 
     fn clean(&self, value: &mut Value, depth: usize) -> bool {
@@ -152,12 +205,46 @@ impl Redactor {
             Value::Array(list) => {
                 list.iter_mut().fold(false, |found, value| self.clean(value, depth + 1) | found)
             }
-            Value::Object(map) => {
-                map.values_mut().fold(false, |found, value| self.clean(value, depth + 1) | found)
-            }
+            Value::Object(map) => self.clean_entries(map, depth + 1),
             Value::Null | Value::Bool(_) | Value::Number(_) => false,
         }
     }
+}
+
+/// Where private keys end. The next end is looked for once, however many begin before it.
+#[derive(Default)]
+struct KeyEnd {
+    /// Where the next end lies, and from where on that is known.
+    next: Option<(usize, usize)>,
+}
+
+impl KeyEnd {
+    fn of(&mut self, text: &str, found: &regex::Match<'_>) -> usize {
+        let from = found.start() + KEY_BEGINS.len();
+        if self.next.is_none_or(|(_, end)| end < from) {
+            let end = KEY_ENDS.as_ref().and_then(|ends| ends.find_at(text, from));
+            self.next = Some((from, end.map_or(usize::MAX, |end| end.end())));
+        }
+        match self.next {
+            Some((_, end)) if end.saturating_sub(from) <= LONGEST_KEY => end.max(found.end()),
+            _ => unended(text, found.end()),
+        }
+    }
+}
+
+/// As far as lines look like those of a key.
+fn unended(text: &str, from: usize) -> usize {
+    let mut end = from;
+    let header = usize::from(text[from..].starts_with('\n'));
+    for line in text[from + header..].split_inclusive('\n') {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+        let longest = line.as_bytes().split(|byte| !is_letter(*byte)).map(<[u8]>::len).max().unwrap_or(0);
+        if longest < KEY_LINE || end + line.len() > from + LONGEST_KEY {
+            break;
+        }
+        end = end.max(from + header) + line.len();
+    }
+    end
 }
 
 fn compiled(expression: &str) -> Option<Regex> {
@@ -234,6 +321,31 @@ mod tests {
     }
 
     #[test]
+    fn a_private_key_is_out_whatever_stands_before_its_lines() {
+        let redactor = Redactor::new(&BTreeMap::new(), |_| true);
+        let body = "MC4CAQAwBQYDK2VwBCIEIHcFQX1vIx0nDq9+5aXtV2cBa1b2c3d4";
+        for mark in ["", "> ", "12 Ltwm6ysd|", "\t", "# "] {
+            let key = format!("-----BEGIN PRIVATE KEY-----\n{mark}{body}\n{mark}-----END PRIVATE KEY-----");
+            let text = format!("{mark}{key}\n{mark}after");
+            assert_eq!(redactor.redact_text(&text), format!("{mark}[redacted:private-key]\n{mark}after"));
+            // Its end is missing.
+            let text =
+                format!("{mark}-----BEGIN PRIVATE KEY-----\n{mark}{body}\n{mark}{body}\nafter all that");
+            let shown = redactor.redact_text(&text);
+            assert!(!shown.contains(&body[..20]) && shown.ends_with("after all that"), "{shown}");
+        }
+        let mention = "let begin = \"-----BEGIN PRIVATE KEY-----\";\nlet next = 1;\n";
+        assert!(redactor.redact_text(mention).ends_with("let next = 1;\n"));
+    }
+
+    #[test]
+    fn many_keys_that_begin_take_no_longer_than_the_text_is_long() {
+        let redactor = Redactor::new(&BTreeMap::new(), |_| true);
+        let text = "-----BEGIN PRIVATE KEY-----\n".repeat(100_000);
+        assert!(!redactor.redact_text(&text).contains("BEGIN"));
+    }
+
+    #[test]
     fn ordinary_text_stays() {
         let redactor = redactor();
         for text in [
@@ -250,11 +362,11 @@ mod tests {
     }
 
     #[test]
-    fn values_are_redacted_everywhere_and_keys_nowhere() {
+    fn values_are_redacted_everywhere_and_names_too() {
         let value =
             json!({"correct horse": ["correct horse", {"n": 1, "deep": "x correct horse y"}], "b": true});
         let expected = json!({
-            "correct horse": ["[redacted:DB_PASSWORD]", {"n": 1, "deep": "x [redacted:DB_PASSWORD] y"}], "b": true
+            "[redacted:DB_PASSWORD]": ["[redacted:DB_PASSWORD]", {"n": 1, "deep": "x [redacted:DB_PASSWORD] y"}], "b": true
         });
         let mut cleaned = value.clone();
         assert!(redactor().clean_value(&mut cleaned));

@@ -17,6 +17,7 @@ use crate::dispatch::Dispatch;
 use crate::door::{DEEPEST, Ground, Way};
 use crate::facts::{Rules, ThreadFacts};
 use crate::machine::{ToolResult, Worst};
+use crate::redact::{Flow, Redactor};
 use crate::shape::{self, Artifacts};
 use crate::thread_id::ThreadId;
 
@@ -56,7 +57,9 @@ impl Thread {
                     let tell = move |delta| heard.push(delta);
                     provider.complete(&request, &tell).await
                 });
-                self.outstanding.call = Some(Call { worst, future, deltas, chunk: 0 });
+                let flow = || Flow::new(Arc::clone(&self.doors.redactor));
+                let (words, thoughts) = (flow(), flow());
+                self.outstanding.call = Some(Call { worst, future, deltas, chunk: 0, words, thoughts });
             }
             Start::Hook { hook, action } if is_directive(&action) && !self.state.is_starting() => {
                 let mut call = action.action().clone();
@@ -80,11 +83,13 @@ impl Thread {
                 let cancel = self.outstanding.cancel()?;
                 let dispatch = Arc::clone(&self.doors.dispatch);
                 let facts = self.facts_with_door(index);
+                let redactor = Arc::clone(&self.doors.redactor);
                 self.in_turn(move |waits| {
                     let facts = Arc::new(ThreadFacts { waits: Some(waits), ..facts });
                     let began = Instant::now();
                     let envelope = dispatched(&*dispatch, &action, &facts, &cancel);
-                    Done::Tool(index, result(&action, envelope, most, artifacts.as_deref(), began))
+                    let artifacts = artifacts.as_deref();
+                    Done::Tool(index, result(&action, &redactor, envelope, most, artifacts, began))
                 });
             }
             Start::Artifact { index, params } => {
@@ -136,7 +141,8 @@ impl Thread {
         let envelope = self.doors.dispatch.dispatch_at_once(action, &facts, &cancel);
         let artifacts = self.doors.artifacts.as_deref();
         let most = self.state.most_characters();
-        Ok(envelope.map(|envelope| result(action, envelope, most, artifacts, began)))
+        let redactor = &self.doors.redactor;
+        Ok(envelope.map(|envelope| result(action, redactor, envelope, most, artifacts, began)))
     }
 
     /// Does work that blocks when it is its turn: many threads do not get in each other's way, and those that wait for
@@ -211,14 +217,17 @@ fn dispatched(
     }
 }
 
-/// What the model sees of an envelope.
+/// What the model sees of an envelope. Secrets are taken out while each text is still as the tool gave it: as JSON, it has
+/// other letters before and in it. So they are in no artifact either.
 fn result(
     action: &Permitted,
-    envelope: Value,
+    redactor: &Redactor,
+    mut envelope: Value,
     most: usize,
     artifacts: Option<&dyn Artifacts>,
     began: Instant,
 ) -> ToolResult {
+    redactor.clean_value(&mut envelope);
     let shaped = shape::for_model(action.action(), envelope, most, artifacts);
     let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     ToolResult { content: shaped.content, is_error: shaped.is_error, duration_ms, child: None }

@@ -18,6 +18,7 @@ use super::{DriveError, Later, Thread};
 use crate::door::Asked;
 use crate::machine::{Event, ToolResult, Worst};
 use crate::money::Nanos;
+use crate::redact::Flow;
 use crate::thread_id::ThreadId;
 
 /// How long tools that were asked to end are waited for; they are killed well before.
@@ -59,6 +60,9 @@ pub(super) struct Call {
     pub(super) future: Later<'static, Result<Answer, Failure>>,
     pub(super) deltas: Deltas,
     pub(super) chunk: u64,
+    /// What is said and thought, without secrets.
+    pub(super) words: Flow,
+    pub(super) thoughts: Flow,
 }
 
 impl Call {
@@ -186,6 +190,7 @@ impl Thread {
                     let call = self.outstanding.call.as_ref();
                     let deltas = call.map(|call| call.deltas.take()).unwrap_or_default();
                     deltas.iter().try_for_each(|delta| self.delta(delta))?;
+                    self.last_words()?;
                     self.projection.flush_deltas(self.doors.clock.now_ms(), true);
                     let call = self.outstanding.call.take();
                     let worst = call.map_or(Worst { spend: Nanos(0), tokens: 0 }, |call| call.worst);
@@ -296,12 +301,38 @@ impl Thread {
         }
     }
 
-    /// Words on their way: told at once, written now and then.
+    /// Words on their way: told at once, written now and then, both without secrets.
     fn delta(&mut self, delta: &Delta) -> Result<(), DriveError> {
-        if let Some(listener) = &self.doors.listener {
-            listener.delta(self.state.spec.own.thread_id.as_str(), delta);
+        let Some(call) = &mut self.outstanding.call else { return Ok(()) };
+        match delta {
+            Delta::Text(text) => {
+                let shown = call.words.push(text);
+                self.say(shown)
+            }
+            Delta::Reasoning(text) => {
+                let shown = call.thoughts.push(text);
+                self.tell(Delta::Reasoning(shown));
+                Ok(())
+            }
+            Delta::CallBegan { .. } => {
+                self.tell(delta.clone());
+                Ok(())
+            }
         }
-        let Delta::Text(text) = delta else { return Ok(()) };
+    }
+
+    /// What was held back of the words, once no more come.
+    fn last_words(&mut self) -> Result<(), DriveError> {
+        let Some(call) = &mut self.outstanding.call else { return Ok(()) };
+        let (words, thoughts) = (call.words.finish(), call.thoughts.finish());
+        self.tell(Delta::Reasoning(thoughts));
+        self.say(words)
+    }
+
+    fn say(&mut self, text: String) -> Result<(), DriveError> {
+        if text.is_empty() {
+            return Ok(());
+        }
         let events = &self.state.spec.shared.config.events;
         let throttle = events.event("cognition_out_delta").map_or(100, |event| event.throttle_ms);
         let now = self.doors.clock.now_ms();
@@ -309,8 +340,16 @@ impl Thread {
             call.chunk += 1;
             call.chunk - 1
         });
-        self.projection.delta(text, chunk, now, throttle);
+        self.projection.delta(&text, chunk, now, throttle);
+        self.tell(Delta::Text(text));
         Ok(())
+    }
+
+    fn tell(&self, delta: Delta) {
+        let is_empty = matches!(&delta, Delta::Text(text) | Delta::Reasoning(text) if text.is_empty());
+        if let Some(listener) = self.doors.listener.as_ref().filter(|_| !is_empty) {
+            listener.delta(self.state.spec.own.thread_id.as_str(), &delta);
+        }
     }
 }
 

@@ -295,6 +295,8 @@ fn redacted(event: Event, redactor: &Redactor) -> Event {
 
 fn redacted_call(mut call: ToolCall, redactor: &Redactor) -> ToolCall {
     redactor.clean_map(&mut call.input);
+    call.id = redactor.cleaned(call.id);
+    call.name = redactor.cleaned(call.name);
     call.malformed = call.malformed.map(|raw| redactor.cleaned(raw));
     call
 }

@@ -281,14 +281,16 @@ impl Inner {
         line.map(|row| json!({"thread_id": row.id, "directive": row.directive})).collect()
     }
 
-    /// What must not be written: worked out again when the project's `.env` is another than it was.
+    /// What must not be written: worked out again when the project's `.env` is another than it was. What was in it before is
+    /// a secret still; there may be copies.
     fn redactor(&self) -> Arc<Redactor> {
         let mut known = self.redactor.lock().unwrap_or_else(PoisonError::into_inner);
         if known.dotenv != stamp(known.path.as_deref())
             && let Ok(engine) = (self.setup.engine)()
             && let Ok(now) = Known::of(&engine)
         {
-            *known = now;
+            let redactor = Arc::new(now.redactor.and(&known.redactor));
+            *known = Known { redactor, ..now };
         }
         Arc::clone(&known.redactor)
     }

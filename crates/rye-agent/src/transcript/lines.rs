@@ -7,7 +7,7 @@ use lillux::Digest;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{CHECKPOINT, Criticality, MOST_LINE, NewEvent, Signer, Vouched, genesis, iso};
+use super::{CHECKPOINT, Criticality, Loose, MOST_LINE, NewEvent, Signer, Vouched, genesis, iso};
 use crate::store::Head;
 use crate::thread_id::ThreadId;
 
@@ -23,6 +23,8 @@ pub struct Tail {
     /// The hash of the last checkpoint's line, or what a chain begins with.
     checkpoint: Digest,
     chain: Digest,
+    /// What is outside the chain since the last checkpoint.
+    loose: Loose,
 }
 
 impl Tail {
@@ -30,11 +32,12 @@ impl Tail {
     #[must_use]
     pub fn empty(thread: &ThreadId) -> Self {
         let start = genesis(thread);
-        Self { bytes: 0, head: None, sequence: 0, checkpoint: start, chain: start }
+        Self { bytes: 0, head: None, sequence: 0, checkpoint: start, chain: start, loose: Loose::default() }
     }
 
     /// Of the transcript at `path`, which is about to be written. A last line that is not whole, which a crash leaves
-    /// behind, is taken away: what was in it is in the journal.
+    /// behind, is taken away: what was in it is in the journal. So are lines outside the chain that no checkpoint covers:
+    /// nobody knows any more who wrote them.
     ///
     /// # Errors
     /// When the system refuses.
@@ -48,6 +51,8 @@ impl Tail {
         let length = file.metadata()?.len();
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
+        // Behind the last checkpoint: where that is, and what of it stays.
+        let (mut sealed, mut kept) = (0, Vec::new());
         loop {
             line.clear();
             let read = reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
@@ -55,6 +60,8 @@ impl Tail {
                 break;
             }
             tail.bytes += read as u64;
+            kept.extend_from_slice(&line);
+            kept.push(b'\n');
             let Ok(value) = serde_json::from_slice::<Value>(&line) else {
                 // Whoever verifies hears of it; the chain goes on behind it.
                 continue;
@@ -63,11 +70,21 @@ impl Tail {
             tail.sequence = tail.sequence.max(sequence);
             if value.get("event_type").and_then(Value::as_str) == Some(CHECKPOINT) {
                 tail.checkpoint = Digest::of(&line);
+                tail.loose = Loose::default();
+                sealed = tail.bytes;
+                kept.clear();
             } else if value.get("prev").is_some() {
                 tail.link(sequence, Digest::of(&line));
+            } else {
+                tail.loose.add(Digest::of(&line));
+                kept.truncate(kept.len() - read);
             }
         }
-        if tail.bytes < length {
+        if std::mem::take(&mut tail.loose) != Loose::default() {
+            lillux::file::shorten(path, sealed)?;
+            lillux::file::append(path, &kept)?;
+            tail.bytes = sealed + kept.len() as u64;
+        } else if tail.bytes < length {
             lillux::file::shorten(path, tail.bytes)?;
         }
         Ok(tail)
@@ -115,6 +132,8 @@ struct Seal<'a> {
     sig: &'a str,
     fp: &'a str,
     ts: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loose: Option<&'a str>,
 }
 
 /// The name belongs to the transcript itself.
@@ -160,8 +179,9 @@ impl Lines {
                 prev: previous.as_deref(),
             },
         );
-        if is_chained {
-            self.tail.link(event.sequence, hash);
+        match is_chained {
+            true => self.tail.link(event.sequence, hash),
+            false => self.tail.loose.add(hash),
         }
         Ok(())
     }
@@ -170,6 +190,7 @@ impl Lines {
     pub fn checkpoint(&mut self, turn: u64, at_ms: u64, sequence: u64, signer: &Signer) {
         let (moment, hash, previous) = (iso(at_ms), self.tail.chain.to_hex(), self.tail.checkpoint.to_hex());
         let byte_offset = self.tail.bytes;
+        let loose = std::mem::take(&mut self.tail.loose).to_hex();
         let vouched = Vouched {
             thread: self.thread.as_str(),
             turn,
@@ -178,6 +199,7 @@ impl Lines {
             hash: &hash,
             previous: &previous,
             moment: &moment,
+            loose: loose.as_deref(),
         };
         let signature = signer.key.sign(&vouched.digest()).to_base64();
         let payload = Seal {
@@ -187,6 +209,7 @@ impl Lines {
             sig: &signature,
             fp: signer.fingerprint.as_str(),
             ts: &moment,
+            loose: loose.as_deref(),
         };
         let envelope = Envelope {
             thread_id: self.thread.as_str(),

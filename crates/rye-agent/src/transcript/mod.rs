@@ -121,14 +121,38 @@ struct Vouched<'a> {
     hash: &'a str,
     previous: &'a str,
     moment: &'a str,
+    /// The lines outside the chain since the last checkpoint, if there are any.
+    loose: Option<&'a str>,
 }
 
 impl Vouched<'_> {
     fn digest(&self) -> Digest {
         let text = format!(
-            "rye checkpoint 1\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n",
-            self.thread, self.turn, self.byte_offset, self.sequence, self.hash, self.previous, self.moment
+            "rye checkpoint 1\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}",
+            self.thread,
+            self.turn,
+            self.byte_offset,
+            self.sequence,
+            self.hash,
+            self.previous,
+            self.moment,
+            self.loose.unwrap_or_default()
         );
         Digest::of(text.as_bytes())
+    }
+}
+
+/// Lines outside the chain, one after the other: a crash may lose them, nobody may add or change one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Loose(Option<Digest>);
+
+impl Loose {
+    fn add(&mut self, line: Digest) {
+        let before = self.to_hex().unwrap_or_default();
+        self.0 = Some(Digest::of(format!("{before}\n{}", line.to_hex()).as_bytes()));
+    }
+
+    fn to_hex(&self) -> Option<String> {
+        self.0.map(|digest| digest.to_hex())
     }
 }

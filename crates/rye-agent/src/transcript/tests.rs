@@ -101,7 +101,7 @@ fn the_envelope_is_that_of_the_seed() {
     let checkpoint: Value = serde_json::from_str(&world.lines()[3]).expect("JSON");
     let payload: Vec<&str> =
         checkpoint["payload"].as_object().expect("an object").keys().map(String::as_str).collect();
-    assert_eq!(payload, ["turn", "byte_offset", "hash", "sig", "fp", "ts"]);
+    assert_eq!(payload, ["turn", "byte_offset", "hash", "sig", "fp", "ts", "loose"]);
 }
 
 /// A way to tamper: its name, and what it does to the lines.
@@ -167,6 +167,37 @@ fn events_after_the_last_checkpoint_are_an_unsigned_tail() {
     world.write(&world.lines()[..6]);
     let report = world.verify(world.head);
     assert_eq!((report.status, report.signed_until), (Verified::UnsignedTail, Some(3)));
+}
+
+#[test]
+fn lines_outside_the_chain_are_signed_too() {
+    let world = world();
+    let loose = |sequence| {
+        let mut lines = Lines::new(thread(1), Tail::empty(&thread(1)));
+        lines.event(&event(sequence, Criticality::Droppable)).expect("an event");
+        String::from_utf8(lines.take()).expect("text").trim_end().to_owned()
+    };
+    let whole = world.lines();
+    let mut changed = whole.clone();
+    changed[1] = changed[1].replace("event 2", "EVENT 2");
+    let mut removed = whole.clone();
+    removed.remove(1);
+    for lines in [changed, removed] {
+        world.write(&lines);
+        assert_eq!(world.verify(world.head).status, Verified::Tampered);
+    }
+    let mut added = whole.clone();
+    added.push(loose(8));
+    world.write(&added);
+    assert_eq!(world.verify(world.head).status, Verified::UnsignedTail);
+    // Whoever goes on vouches for none that it did not write.
+    let tail = Tail::recover(&world.path, &thread(1)).expect("recovered");
+    assert_eq!(world.lines(), whole);
+    let mut lines = Lines::new(thread(1), tail);
+    lines.event(&event(9, Criticality::Droppable)).expect("an event");
+    lines.checkpoint(3, 1_770_976_800_000, 10, &world.signer);
+    append(&world.path, &lines.take()).expect("written");
+    assert_eq!(world.verify(world.head).status, Verified::Valid);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use lillux::{Digest, Fingerprint, PublicKey, Signature};
 use serde_json::Value;
 
-use super::{CHECKPOINT, MOST_LINE, Vouched, genesis};
+use super::{CHECKPOINT, Loose, MOST_LINE, Vouched, genesis};
 use crate::store::Head;
 use crate::thread_id::ThreadId;
 
@@ -67,6 +67,8 @@ struct Reader<'a> {
     head: Option<u64>,
     checkpoint: Digest,
     sequence: Option<u64>,
+    /// Lines outside the chain since the last checkpoint.
+    loose: Loose,
     is_tampered: bool,
 }
 
@@ -100,14 +102,23 @@ pub fn verify(
         head: None,
         checkpoint: start,
         sequence: None,
+        loose: Loose::default(),
         is_tampered: false,
     };
-    let is_torn = match fs_err::File::open(path) {
+    let is_torn = match open(path) {
         Ok(file) => reader.read(&mut BufReader::new(file))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
     };
     Ok(reader.finish(expected, is_torn))
+}
+
+/// Opens a file, and nothing that would have to be waited for.
+fn open(path: &Path) -> io::Result<fs_err::File> {
+    if !fs_err::metadata(path)?.is_file() {
+        return Err(io::Error::other(format!("`{}` is no file", path.display())));
+    }
+    fs_err::File::open(path)
 }
 
 impl Reader<'_> {
@@ -174,6 +185,7 @@ impl Reader<'_> {
             (_, Some("droppable")) => {
                 self.report.events += 1;
                 self.report.droppable += 1;
+                self.loose.add(Digest::of(line));
             }
             (_, _) => self.tampered(sequence, "it is neither critical nor droppable"),
         }
@@ -198,6 +210,11 @@ impl Reader<'_> {
             self.tampered(Some(sequence), "lines before it were added or removed");
             is_fitting = false;
         }
+        let loose = std::mem::take(&mut self.loose).to_hex();
+        if payload.get("loose").and_then(Value::as_str) != loose.as_deref() {
+            self.tampered(Some(sequence), "lines outside the chain before it were added, changed or removed");
+            is_fitting = false;
+        }
         let vouched = Vouched {
             thread: self.thread.as_str(),
             turn: number("turn"),
@@ -206,6 +223,7 @@ impl Reader<'_> {
             hash: text("hash"),
             previous,
             moment: text("ts"),
+            loose: loose.as_deref(),
         };
         self.checkpoint = Digest::of(line);
         let key = text("fp").parse::<Fingerprint>().ok().and_then(|fingerprint| (self.keys)(&fingerprint));
@@ -244,7 +262,7 @@ impl Reader<'_> {
             Verified::Cut
         } else if self.report.checkpoints == 0 {
             Verified::Unsigned
-        } else if self.report.signed_until != self.head {
+        } else if self.report.signed_until != self.head || self.loose != Loose::default() {
             Verified::UnsignedTail
         } else {
             Verified::Valid

@@ -72,7 +72,34 @@ async fn values_of_the_projects_dotenv_are_not_written_and_a_changed_one_is_noti
     space.world.write("project/.env", "DEPLOY_TOKEN=second-of-two-words\n# longer\n");
     let second = space.run(&threads, "team/read", Map::new()).await;
     let text = written(second.thread_id.as_str());
-    assert!(text.contains("first-of-two-words [redacted:DEPLOY_TOKEN]"), "{text}");
+    // There may be copies of what was in it before.
+    assert!(text.contains("[redacted:DEPLOY_TOKEN] [redacted:DEPLOY_TOKEN]"), "{text}");
+}
+
+#[tokio::test]
+async fn secrets_in_results_are_out_whatever_stands_before_and_in_them() {
+    let space = Space::new();
+    space.world.write("project/.env", "ODD_SECRET='quote\"back\\slash'\n");
+    let told = [
+        "tokens:",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "\tsk-ant-abcdefghijklmnopqrstuv",
+        "aws_secret_access_key = \"abcdefghijklmnopqrstuvwxyz0123456789/+AB\"",
+        "quote\"back\\slash",
+        "-----BEGIN PRIVATE KEY-----",
+        "MC4CAQAwBQYDK2VwBCIEIHcFQX1vIx0nDq9aXtV2cBa1b2c3d4",
+        "-----END PRIVATE KEY-----",
+        "the end",
+    ];
+    space.world.write("project/told.txt", &told.join("\n"));
+    space.directive("team/read", WRITER, READ, "Read.");
+    let threads = space.threads();
+    let run = space.run(&threads, "team/read", Map::new()).await;
+    let text = space.world.text(&format!("project/.ai/threads/{}/transcript.jsonl", run.thread_id));
+    for secret in ["ghp_abc", "sk-ant-abc", "abcdefghijklmnopqrstuvwxyz0123456789", "back", "MC4CAQAw"] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    assert!(text.contains("the end") && text.contains("[redacted:ODD_SECRET]"), "{text}");
 }
 
 #[tokio::test]

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn values_are_never_told() {
         let settings = serde_json::json!({
-            "inherit": [], "pass": [], "secrets": [], "dotenv_denied": ["BAD*"], "reserved": [],
+            "inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": ["BAD*"], "reserved": [],
         });
         let policy = Policy::from_settings(&settings).expect("a policy");
         let many: String = (0..30).map(|index| format!("BAD{index:02}=hush\n")).collect();

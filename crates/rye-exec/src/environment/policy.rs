@@ -22,6 +22,7 @@ pub struct Policy {
     inherit: Names,
     pass: Names,
     secrets: Names,
+    withheld: Names,
     dotenv_denied: Names,
     reserved: Names,
     interpreters: BTreeMap<String, Map<String, Value>>,
@@ -43,6 +44,7 @@ impl Policy {
             inherit: exact("inherit")?,
             pass: exact("pass")?,
             secrets: any_case("secrets", &[])?,
+            withheld: any_case("withheld", &[])?,
             dotenv_denied: any_case("dotenv_denied", &ALWAYS_DENIED)?,
             reserved: any_case("reserved", &ALWAYS_RESERVED)?,
             interpreters: interpreters(settings)?,
@@ -56,9 +58,15 @@ impl Policy {
         is_allowed && (self.is_passed_by_name(name) || !self.is_secret(name))
     }
 
-    /// Whether the name looks like a secret's.
+    /// Whether it is kept from tools that do not ask for it: a secret, or the settings of somebody who has some.
     #[must_use]
     pub fn is_secret(&self, name: &str) -> bool {
+        self.is_unspeakable(name) || self.withheld.holds(name)
+    }
+
+    /// Whether its value is taken out of texts: the name says that it is a secret. A region or a host is none.
+    #[must_use]
+    pub fn is_unspeakable(&self, name: &str) -> bool {
         self.secrets.holds(name)
     }
 
@@ -201,9 +209,9 @@ mod tests {
 
     #[test]
     fn a_policy_that_lacks_a_list_is_refused() {
-        let whole = json!({"inherit": [], "pass": [], "secrets": [], "dotenv_denied": [], "reserved": []});
+        let whole = json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []});
         assert!(Policy::from_settings(&whole).is_ok());
-        for key in ["inherit", "pass", "secrets", "dotenv_denied", "reserved"] {
+        for key in ["inherit", "pass", "secrets", "withheld", "dotenv_denied", "reserved"] {
             for wrong in [json!(null), json!("PATH"), json!([1]), json!([""]), json!(["A-B"])] {
                 let mut settings = whole.clone();
                 settings[key] = wrong;
@@ -215,8 +223,9 @@ mod tests {
 
     #[test]
     fn an_empty_policy_still_guards_the_loader() {
-        let policy =
-            policy(&json!({"inherit": [], "pass": [], "secrets": [], "dotenv_denied": [], "reserved": []}));
+        let policy = policy(
+            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []}),
+        );
         for name in ["LD_PRELOAD", "ld_preload", "DYLD_INSERT_LIBRARIES", "RYE_PYTHON", "USER_SPACE"] {
             assert!(policy.is_reserved(name) && policy.is_denied_in_dotenv(name), "{name}");
         }
@@ -227,7 +236,7 @@ mod tests {
     #[test]
     fn a_secret_is_passed_by_its_whole_name_only() {
         let policy = policy(&json!({
-            "inherit": ["APP_*"], "pass": ["GH_TOKEN", "MY_*"], "secrets": ["*_TOKEN"],
+            "inherit": ["APP_*"], "pass": ["GH_TOKEN", "MY_*"], "secrets": ["*_TOKEN"], "withheld": ["GH_*"],
             "dotenv_denied": [], "reserved": [],
         }));
         let cases =

@@ -100,7 +100,7 @@ mod tests {
         append: &[&str],
     ) -> Result<String, EnvironmentError> {
         let policy = Policy::from_settings(
-            &json!({"inherit": [], "pass": [], "secrets": [], "dotenv_denied": [], "reserved": []}),
+            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []}),
         )?;
         let context = Context { anchor_path: "/anchor".to_owned(), ..Context::default() };
         let owned = |list: &[&str]| list.iter().map(|entry| (*entry).to_owned()).collect();
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_loaders_path_cannot_be_extended() {
         let policy = Policy::from_settings(
-            &json!({"inherit": [], "pass": [], "secrets": [], "dotenv_denied": [], "reserved": []}),
+            &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []}),
         )
         .expect("a policy");
         let variable = "LD_LIBRARY_PATH".to_owned();

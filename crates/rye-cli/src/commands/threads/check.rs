@@ -22,7 +22,7 @@ use crate::output::{BAD, CAUTION, DIM, GOOD, paint};
 struct Checked {
     id: String,
     directive: String,
-    /// `valid`, `tampered`, …; `forged` when the store's own record does not hold.
+    /// `valid`, `tampered`, …; `forged` when the store's own record does not hold, `unreadable` when there is no file.
     state: &'static str,
     is_bad: bool,
     report: Option<Report>,
@@ -45,7 +45,7 @@ pub fn verify(context: &Context, word: Option<&str>) -> Outcome {
     let mut all = Vec::new();
     if let Some(shelf) = &shelf {
         for row in &rows {
-            all.push(check(context, shelf, row)?);
+            all.push(check(context, shelf, row));
         }
         if word.is_none() {
             all.extend(strangers(shelf, &rows));
@@ -70,7 +70,7 @@ pub fn verify(context: &Context, word: Option<&str>) -> Outcome {
     Ok(())
 }
 
-fn check(context: &Context, shelf: &Shelf, row: &ThreadRow) -> Result<Checked, crate::commands::Failure> {
+fn check(context: &Context, shelf: &Shelf, row: &ThreadRow) -> Checked {
     let own = shelf.secret.transcript_key().public();
     let ring = &context.engine.workspace.keys;
     let keys = |fingerprint: &Fingerprint| -> Option<PublicKey> {
@@ -80,14 +80,22 @@ fn check(context: &Context, shelf: &Shelf, row: &ThreadRow) -> Result<Checked, c
         ring.find(fingerprint, &Space::User).map(|known| known.key.clone())
     };
     let path = transcript::path(&shelf.folder, &row.id);
-    let report = transcript::verify(&path, &row.id, row.transcript_head, &keys)?;
+    let (id, directive) = (row.id.to_string(), row.directive.clone());
+    let report = match transcript::verify(&path, &row.id, row.transcript_head, &keys) {
+        Ok(report) => report,
+        Err(error) => {
+            let problem = Some(error.to_string());
+            return Checked { id, directive, state: "unreadable", is_bad: true, report: None, problem };
+        }
+    };
     let problem = shelf.store.journal(&row.id).err().map(|error| error.to_string());
     // One that is at work, or was ended by force, has not signed its last lines.
     let is_whole = match report.status {
         Verified::Valid => true,
         Verified::Tampered | Verified::Cut => false,
-        Verified::UnsignedTail => true,
-        Verified::Unsigned => !matches!(row.status, Status::Completed | Status::Error | Status::Suspended),
+        Verified::UnsignedTail | Verified::Unsigned => {
+            !matches!(row.status, Status::Completed | Status::Error | Status::Suspended)
+        }
     };
     let state = match (&problem, report.status) {
         (Some(_), _) => "forged",
@@ -97,14 +105,8 @@ fn check(context: &Context, shelf: &Shelf, row: &ThreadRow) -> Result<Checked, c
         (None, Verified::UnsignedTail) => "unsigned_tail",
         (None, Verified::Unsigned) => "unsigned",
     };
-    Ok(Checked {
-        id: row.id.to_string(),
-        directive: row.directive.clone(),
-        state,
-        is_bad: !is_whole || problem.is_some(),
-        report: Some(report),
-        problem,
-    })
+    let is_bad = !is_whole || problem.is_some();
+    Checked { id, directive, state, is_bad, report: Some(report), problem }
 }
 
 /// Folders of threads that the registry does not know.
