@@ -64,7 +64,7 @@ pub enum RetryPolicy {
     },
     /// What the server says.
     UseHeader {
-        /// In this header, lower case.
+        /// In this header, lower case; in milliseconds where there is one of that name with `-ms` behind it.
         header: String,
         /// When it says nothing that can be read.
         fallback: Box<RetryPolicy>,
@@ -100,7 +100,8 @@ impl RetryPolicy {
             }
             Self::Fixed { delay_ms } => shortened((*delay_ms).min(MOST_MS)),
             Self::UseHeader { header, fallback } => {
-                match headers.get(header).and_then(|value| asked_ms(value, now_ms)) {
+                let exact = headers.get(&format!("{header}-ms")).and_then(|value| value.trim().parse().ok());
+                match exact.or_else(|| headers.get(header).and_then(|value| asked_ms(value, now_ms))) {
                     Some(asked) => {
                         let asked = asked.min(MOST_MS);
                         asked + (asked / 10).saturating_mul(dice) / 1000

@@ -89,7 +89,15 @@ impl Config {
         for name in NAMES {
             let id = ItemId::new(format!("agent/{name}"))?;
             let (merged, layers) = workspace.config_with_layers(&id);
-            for told in merged.ignored.iter().chain(&merged.unsigned) {
+            // A file that cannot be read may have said less, or guarded something: nothing is run as if it were not there.
+            let (unread, ignored): (Vec<_>, Vec<_>) = merged.ignored.iter().partition(|told| told.key == "*");
+            mistakes.extend(unread.into_iter().map(|told| Mistake {
+                file: told.path.display().to_string(),
+                position: told.position,
+                key: String::new(),
+                message: told.reason.clone(),
+            }));
+            for told in ignored.into_iter().chain(&merged.unsigned) {
                 let place = told.position.map(|position| format!(":{position}")).unwrap_or_default();
                 notices.push(format!("{}{place}: {}: {}", told.path.display(), told.key, told.reason));
             }

@@ -40,16 +40,57 @@ pub struct Reached {
     /// `turns_exceeded`, ….
     pub limit_code: String,
     /// What is used.
+    #[serde(default)]
     pub current_value: Value,
     /// What is allowed.
     pub current_max: Value,
+    /// What the next call may need, where that is more than is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needed: Option<Value>,
 }
 
 impl Reached {
     /// Of the limit `name`.
     #[must_use]
     pub fn new(name: &str, current_value: Value, current_max: Value) -> Self {
-        Self { limit_code: format!("{name}_exceeded"), current_value, current_max }
+        Self { limit_code: format!("{name}_exceeded"), current_value, current_max, needed: None }
+    }
+
+    /// The same, and what the next call may need.
+    #[must_use]
+    pub fn needing(self, needed: Value) -> Self {
+        Self { needed: Some(needed), ..self }
+    }
+
+    /// How much more lets the thread go on: as much again, and no less than the next call may need.
+    #[must_use]
+    pub fn more(&self) -> String {
+        let number = |value: &Value| value.as_f64().filter(|number| *number > 0.0).unwrap_or(0.0);
+        let missing = self
+            .needed
+            .as_ref()
+            .map_or(0.0, |needed| number(needed) + number(&self.current_value) - number(&self.current_max));
+        let most = number(&self.current_max);
+        if self.name() == "spend" {
+            let more = if most > 0.0 { most.max(missing) } else { missing.max(1.0) };
+            return format!("+{}", (more * 1e6).ceil() / 1e6);
+        }
+        format!("+{:.0}", if most > 0.0 { most.max(missing) } else { missing.max(10.0) }.ceil())
+    }
+
+    /// What to tell a person.
+    #[must_use]
+    pub fn message(&self) -> String {
+        let name = self.name().replace('_', " ");
+        let (used, most) = (&self.current_value, &self.current_max);
+        match &self.needed {
+            None => format!("{name} reached: {used} of {most}"),
+            Some(needed) => {
+                format!(
+                    "{name} would be exceeded: {used} of {most} used, and the next call may need {needed}"
+                )
+            }
+        }
     }
 
     /// The limit's name: `turns`.

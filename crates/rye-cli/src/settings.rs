@@ -237,11 +237,21 @@ pub fn cancel_on_signals(cancel: &lillux::Cancel) {
     on_end_signals(move || cancel.cancel());
 }
 
+/// The signals this process ignores, a bit each; none where the system does not say.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
 /// Calls `end` when the terminal interrupts, or the process is asked to end.
 pub fn on_end_signals(end: impl Fn() + Send + 'static) {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // Whoever started this may have had it ignore some: `nohup` does.
+    let ignored = ignored_signals();
+    let heard = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
     // Without the handler a signal ends the process, and the supervisor ends the run.
-    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
+    let Ok(mut signals) = signal_hook::iterator::Signals::new(heard) else {
         return;
     };
     std::thread::spawn(move || {

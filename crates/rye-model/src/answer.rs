@@ -24,7 +24,22 @@ pub struct Usage {
     pub reasoning_tokens: u64,
 }
 
+/// More tokens than any call uses.
+const MOST_TOKENS: u64 = 1 << 40;
+
 impl Usage {
+    /// The same, with no count that cannot be.
+    pub(crate) fn believable(self) -> Self {
+        let most = |count: u64| count.min(MOST_TOKENS);
+        Self {
+            input_tokens: most(self.input_tokens),
+            cached_input_tokens: most(self.cached_input_tokens),
+            cache_write_tokens: most(self.cache_write_tokens),
+            output_tokens: most(self.output_tokens),
+            reasoning_tokens: most(self.reasoning_tokens),
+        }
+    }
+
     /// Whether the server said what was used. A model that answered used something.
     #[must_use]
     pub fn is_reported(&self) -> bool {
@@ -42,6 +57,10 @@ pub enum Finish {
     ToolCalls,
     /// There was no more room.
     Length,
+    /// The provider interrupted the model, and it goes on when it is asked again.
+    Paused,
+    /// The model or a filter refused: what came is not to be used.
+    Refused(String),
     /// What else the provider says.
     Other(String),
 }
@@ -52,7 +71,8 @@ impl fmt::Display for Finish {
             Self::Stop => "stop",
             Self::ToolCalls => "tool_calls",
             Self::Length => "length",
-            Self::Other(reason) => reason,
+            Self::Paused => "paused",
+            Self::Refused(reason) | Self::Other(reason) => reason,
         })
     }
 }
@@ -147,6 +167,9 @@ pub struct Failure {
     /// Whether the server may have seen the request: false only when surely nothing was sent.
     #[serde(default)]
     pub reached_server: bool,
+    /// Whether the server said what is wrong in place of an answer: nothing was done that costs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_declined: bool,
 }
 
 impl Failure {
@@ -159,6 +182,7 @@ impl Failure {
             headers: BTreeMap::new(),
             partial: None,
             reached_server,
+            is_declined: false,
         }
     }
 
@@ -168,7 +192,8 @@ impl Failure {
     }
 
     /// A failure after something may have been sent.
-    pub(crate) fn there(kind: &str, message: String) -> Self {
+    #[must_use]
+    pub fn there(kind: &str, message: String) -> Self {
         Self::new(kind, message, true)
     }
 }

@@ -263,6 +263,9 @@ impl Reader for Messages {
     }
 
     fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
+        if let Some(error) = api_error(answer) {
+            return Err(Fault::Api(error));
+        }
         let Some(blocks) = answer.get("content").and_then(Said::as_list) else {
             return Err(Fault::protocol("the answer has no list `content`"));
         };
@@ -314,7 +317,9 @@ fn finish(reason: &str) -> Finish {
     match reason {
         "end_turn" | "stop_sequence" => Finish::Stop,
         "tool_use" => Finish::ToolCalls,
-        "max_tokens" => Finish::Length,
+        "max_tokens" | "model_context_window_exceeded" => Finish::Length,
+        "pause_turn" => Finish::Paused,
+        "refusal" => Finish::Refused(reason.to_owned()),
         other => Finish::Other(other.to_owned()),
     }
 }

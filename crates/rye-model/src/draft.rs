@@ -225,7 +225,8 @@ impl<'a> Draft<'a> {
         let calls = with_own_ids(calls, self.request);
         let replay = reader.replay(&calls);
         let model = if self.model.is_empty() { self.request.model.clone() } else { self.model };
-        Answer { text: self.text, reasoning: self.reasoning, calls, replay, finish, usage: self.usage, model }
+        let usage = self.usage.believable();
+        Answer { text: self.text, reasoning: self.reasoning, calls, replay, finish, usage, model }
     }
 }
 

@@ -91,7 +91,7 @@ impl Reader for Content {
             count(usage, &mut draft.usage);
         }
         if let Some(reason) = answer.text("promptFeedback/blockReason") {
-            draft.finish = Some(Finish::Other(reason.to_owned()));
+            draft.finish = Some(Finish::Refused(reason.to_owned()));
         }
         let Some(candidate) = answer.at("candidates/0") else {
             let is_known =
@@ -129,6 +129,8 @@ fn finish(reason: &str) -> Finish {
     match reason {
         "STOP" => Finish::Stop,
         "MAX_TOKENS" => Finish::Length,
+        "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "LANGUAGE"
+        | "IMAGE_SAFETY" => Finish::Refused(reason.to_owned()),
         other => Finish::Other(other.to_owned()),
     }
 }

@@ -219,6 +219,7 @@ fn finish(reason: &str) -> Finish {
         "stop" => Finish::Stop,
         "tool_calls" | "function_call" => Finish::ToolCalls,
         "length" => Finish::Length,
+        "content_filter" | "refusal" => Finish::Refused(reason.to_owned()),
         other => Finish::Other(other.to_owned()),
     }
 }

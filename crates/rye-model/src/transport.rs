@@ -158,6 +158,11 @@ impl Endpoint {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         // A server that cannot stream answers in one piece.
         let is_stream = is_stream && !kind.is_some_and(|kind| kind.trim().starts_with("application/json"));
+        if kind.is_some_and(|kind| kind.trim_start().starts_with("text/html")) {
+            let message = "the server answers with a web page: is this its address?";
+            let failure = Failure::there("ProtocolError", message.to_owned());
+            return Err(Failure { is_declined: true, ..failure });
+        }
         let mut reader = self.parts.wire.reader();
         let mut draft = Draft::new(request, deltas);
         let taken = match is_stream {
@@ -212,7 +217,7 @@ impl Endpoint {
                 Err(_) => return Err(self.silent()),
             }
             for data in ready.drain(..) {
-                if !draft.is_done {
+                if !draft.is_done && !data.trim().is_empty() {
                     reader.take(&data, draft).map_err(|fault| self.fault(fault))?;
                 }
             }
@@ -253,7 +258,10 @@ impl Endpoint {
             self.read(&mut response, MAX_COMPLAINT_BYTES).await.map(|(body, _)| body).unwrap_or_default();
         let said = serde_json::from_slice::<Said<'_>>(&body).ok().as_ref().and_then(api_error);
         let mut failure = match said {
-            Some(error) => self.api_failure(error),
+            Some(error) => {
+                let failure = self.api_failure(error);
+                Failure { message: format!("{} ({})", failure.message, shown_status(status)), ..failure }
+            }
             None => {
                 let reason = status.canonical_reason().unwrap_or("an unknown status");
                 let words = self.shown(&String::from_utf8_lossy(&body));
@@ -277,7 +285,11 @@ impl Endpoint {
     fn api_failure(&self, error: ApiError) -> Failure {
         let headers =
             error.retry_after.map(|seconds| ("retry-after".to_owned(), seconds)).into_iter().collect();
+        // Some say inside a success what they would have said as a status.
+        let status = error.code.as_deref().and_then(|code| code.parse().ok());
         Failure {
+            status_code: status.filter(|status| (400..600).contains(status)),
+            is_declined: true,
             code: error.code.map(|code| self.shown(&code)),
             headers,
             ..Failure::there(&self.shown(&error.kind), self.shown(&error.message))
@@ -333,6 +345,13 @@ impl Provider for Endpoint {
         deltas: &'a (dyn Fn(Delta) + Send + Sync),
     ) -> Completion<'a> {
         Box::pin(self.ask(request, deltas))
+    }
+}
+
+fn shown_status(status: reqwest::StatusCode) -> String {
+    match status.canonical_reason() {
+        Some(reason) => format!("HTTP {} {reason}", status.as_u16()),
+        None => format!("HTTP {}", status.as_u16()),
     }
 }
 

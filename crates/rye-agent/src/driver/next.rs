@@ -266,7 +266,10 @@ impl Thread {
         let shared = &self.state.spec.shared;
         let price = |answer: &Answer| shared.price.map_or(0, |price| price.of(&answer.usage));
         match result {
-            Ok(answer) => {
+            Ok(mut answer) => {
+                if shared.price.is_none() && !shared.is_free() && !answer.usage.is_reported() {
+                    answer.usage = self.state.estimated(&answer);
+                }
                 // A server that does not say what was used has used what was set aside.
                 let is_silent = shared.price.is_some() && !shared.is_free() && !answer.usage.is_reported();
                 let spend = if is_silent { worst.spend } else { Nanos(price(&answer)).min(Nanos::MOST) };
@@ -276,7 +279,9 @@ impl Thread {
                 // What was used is said at the end: before it, the numbers are those of the beginning.
                 let known = failure.partial.as_ref().filter(|partial| partial.is_ended());
                 let known = known.filter(|partial| partial.usage.output_tokens > 0);
-                let was_refused = failure.status_code.is_some_and(|status| status >= 400);
+                let is_declined = failure.is_declined && failure.partial.is_none();
+                let is_status = failure.status_code.is_some_and(|status| !(200..300).contains(&status));
+                let was_refused = is_declined || is_status && failure.partial.is_none();
                 let is_unknown =
                     failure.reached_server && !was_refused && known.is_none() && worst.spend > Nanos(0);
                 let spend = match known {
@@ -311,11 +316,11 @@ impl Thread {
             }
             Delta::Reasoning(text) => {
                 let shown = call.thoughts.push(text);
-                self.tell(Delta::Reasoning(shown));
+                self.tell(&Delta::Reasoning(shown));
                 Ok(())
             }
             Delta::CallBegan { .. } => {
-                self.tell(delta.clone());
+                self.tell(delta);
                 Ok(())
             }
         }
@@ -325,7 +330,7 @@ impl Thread {
     fn last_words(&mut self) -> Result<(), DriveError> {
         let Some(call) = &mut self.outstanding.call else { return Ok(()) };
         let (words, thoughts) = (call.words.finish(), call.thoughts.finish());
-        self.tell(Delta::Reasoning(thoughts));
+        self.tell(&Delta::Reasoning(thoughts));
         self.say(words)
     }
 
@@ -341,14 +346,14 @@ impl Thread {
             call.chunk - 1
         });
         self.projection.delta(&text, chunk, now, throttle);
-        self.tell(Delta::Text(text));
+        self.tell(&Delta::Text(text));
         Ok(())
     }
 
-    fn tell(&self, delta: Delta) {
-        let is_empty = matches!(&delta, Delta::Text(text) | Delta::Reasoning(text) if text.is_empty());
+    fn tell(&self, delta: &Delta) {
+        let is_empty = matches!(delta, Delta::Text(text) | Delta::Reasoning(text) if text.is_empty());
         if let Some(listener) = self.doors.listener.as_ref().filter(|_| !is_empty) {
-            listener.delta(self.state.spec.own.thread_id.as_str(), &delta);
+            listener.delta(self.state.spec.own.thread_id.as_str(), delta);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use rye_model::{Message, Request, Usage, estimate};
+use rye_model::{Answer, Message, Request, Usage, estimate};
 use serde_json::{Value, json};
 
 use super::effect::Effect;
@@ -54,6 +54,20 @@ impl Context {
 }
 
 impl State {
+    /// What an answer may have used, where the server does not say.
+    pub(crate) fn estimated(&self, answer: &Answer) -> Usage {
+        let said =
+            Message::Assistant { text: answer.text.clone(), calls: answer.calls.clone(), replay: Vec::new() };
+        let thought = Message::User { text: answer.reasoning.clone() };
+        let new = self.messages.iter().skip(self.context.messages.min(self.messages.len()));
+        let input = new.fold(self.context.tokens, |sum, message| {
+            sum.saturating_add(estimate::worst_message_tokens(message))
+        });
+        let tokens = |message: &Message| estimate::worst_message_tokens(message);
+        let output_tokens = tokens(&said).saturating_add(tokens(&thought));
+        Usage { input_tokens: input, output_tokens, ..Usage::default() }
+    }
+
     /// How long a tool's result may be: less when room is scarce.
     #[must_use]
     pub fn most_characters(&self) -> usize {

@@ -64,7 +64,7 @@ pub(super) enum Then {
     /// The first message is put together.
     FirstMessage,
     /// A limit was reached, or a budget.
-    Limit(Reached, SuspendReason),
+    Limit(Box<Reached>, SuspendReason),
     /// A model call failed.
     Failure { message: String, delay_ms: u64 },
     /// A turn is over.

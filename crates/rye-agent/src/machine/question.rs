@@ -175,13 +175,7 @@ impl State {
     /// Asks for as much again of what ran out.
     pub(super) fn limit_question(&mut self, reached: &Reached, message: &str) -> Question {
         let name = reached.name();
-        let more = match name {
-            "spend" => {
-                let most = reached.current_max.as_f64().filter(|most| *most > 0.0);
-                most.map_or_else(|| "+1".to_owned(), |most| format!("+{most}"))
-            }
-            _ => format!("+{}", reached.current_max.as_u64().filter(|most| *most > 0).unwrap_or(10)),
-        };
+        let more = reached.more();
         let mut proposed = serde_json::Map::new();
         proposed.insert(name.to_owned(), json!(more));
         Question {

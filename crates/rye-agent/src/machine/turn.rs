@@ -22,6 +22,9 @@ const MOST_REMINDERS: u32 = 2;
 /// An answer shorter than this is not worth asking for.
 const LEAST_OUTPUT: u64 = 16;
 
+/// An answer of this length is what a thread that ran short should have room for next.
+const AMPLE_OUTPUT: u64 = 4096;
+
 impl State {
     /// The first message: what hooks and the directive put around the prompt, and the prompt.
     pub(super) fn first_message(
@@ -104,10 +107,13 @@ impl State {
         };
         let input = self.context.input_of(&request);
         let wanted = LEAST_OUTPUT.min(shared.max_output_tokens);
+        let ample = AMPLE_OUTPUT.min(shared.max_output_tokens);
         if let Some(most) = self.limits.tokens {
             let left = most.saturating_sub(self.cost.tokens()).saturating_sub(input);
             if left < wanted && !shared.is_free() {
-                return Err(Box::new(Reached::new("tokens", json!(self.cost.tokens()), json!(most))));
+                let needed = json!(input.saturating_add(ample));
+                let reached = Reached::new("tokens", json!(self.cost.tokens()), json!(most));
+                return Err(Box::new(reached.needing(needed)));
             }
             if !shared.is_free() {
                 request.max_output_tokens = request.max_output_tokens.min(left);
@@ -117,11 +123,9 @@ impl State {
             let left = most.minus(self.cost.spend);
             let affordable = affordable(price, left, input);
             if affordable < wanted {
-                return Err(Box::new(Reached::new(
-                    "spend",
-                    json!(self.cost.spend.dollars()),
-                    json!(most.dollars()),
-                )));
+                let needed = Nanos(price.worst(input, ample)).min(Nanos::MOST);
+                let reached = Reached::new("spend", json!(self.cost.spend.dollars()), json!(most.dollars()));
+                return Err(Box::new(reached.needing(json!(needed.dollars()))));
             }
             request.max_output_tokens = request.max_output_tokens.min(affordable);
         }
@@ -149,42 +153,25 @@ impl State {
         if self.phase != Phase::Calling {
             return Vec::new();
         }
-        self.failures = 0;
         self.cost.turns += 1;
         self.charge(&answer, spend);
-        if answer.text.is_empty() && answer.calls.is_empty() {
-            let failure = Failure {
-                kind: "EmptyAnswer".to_owned(),
-                message: "the model answered nothing".to_owned(),
-                code: None,
-                status_code: None,
-                headers: std::collections::BTreeMap::new(),
-                partial: None,
-                reached_server: true,
-            };
-            return self.failed_with(&failure, 0);
+        if let Some((kind, message)) = unusable(&answer) {
+            let mut effects = self.reasoned(&answer);
+            if !answer.text.is_empty() {
+                effects.push(self.said(&answer, spend, true));
+            }
+            effects.extend(self.failed_with(&Failure::there(kind, message), 0));
+            return effects;
         }
+        self.failures = 0;
         name_calls(&mut answer.calls, self.cost.turns);
-        let mut effects = Vec::new();
-        if !answer.reasoning.is_empty() {
-            effects.push(Self::emit(
-                "cognition_reasoning",
-                json!({"text": answer.reasoning, "is_partial": false}),
-            ));
-        }
-        let is_cut = answer.finish == Finish::Length;
-        effects.push(Self::emit(
-            "cognition_out",
-            json!({
-                "text": answer.text,
-                "model": self.spec.shared.model,
-                "is_partial": false,
-                "truncated": is_cut,
-                "input_tokens": answer.usage.input_tokens,
-                "output_tokens": answer.usage.output_tokens,
-                "spend": spend.dollars(),
-            }),
-        ));
+        let mut effects = self.reasoned(&answer);
+        let stop = match answer.finish {
+            Finish::Length => Stop::Cut,
+            Finish::Paused => Stop::Paused,
+            Finish::Stop | Finish::ToolCalls | Finish::Refused(_) | Finish::Other(_) => Stop::Done,
+        };
+        effects.push(self.said(&answer, spend, stop == Stop::Cut));
         effects.push(Effect::Save(Trigger::PostLlm));
         let (text, calls) = (answer.text.clone(), answer.calls.clone());
         self.messages.push(Arc::new(Message::Assistant {
@@ -193,8 +180,30 @@ impl State {
             replay: answer.replay,
         }));
         self.context.counted(&answer.usage, self.messages.len());
-        effects.extend(if calls.is_empty() { self.spoke(&text, is_cut) } else { self.call_tools(calls) });
+        effects.extend(if calls.is_empty() { self.spoke(&text, stop) } else { self.call_tools(calls) });
         effects
+    }
+
+    fn reasoned(&self, answer: &Answer) -> Vec<Effect> {
+        let event =
+            || Self::emit("cognition_reasoning", json!({"text": answer.reasoning, "is_partial": false}));
+        (!answer.reasoning.is_empty()).then(event).into_iter().collect()
+    }
+
+    fn said(&self, answer: &Answer, spend: Nanos, is_cut: bool) -> Effect {
+        Self::emit(
+            "cognition_out",
+            json!({
+                "text": answer.text,
+                "model": self.spec.shared.model,
+                "is_partial": false,
+                "truncated": is_cut,
+                "finish": answer.finish.to_string(),
+                "input_tokens": answer.usage.input_tokens,
+                "output_tokens": answer.usage.output_tokens,
+                "spend": spend.dollars(),
+            }),
+        )
     }
 
     fn charge(&mut self, answer: &Answer, spend: Nanos) {
@@ -204,11 +213,20 @@ impl State {
     }
 
     /// The model only spoke: it is done, unless its words were cut off or its outputs are missing.
-    fn spoke(&mut self, text: &str, is_cut: bool) -> Vec<Effect> {
+    fn spoke(&mut self, text: &str, stop: Stop) -> Vec<Effect> {
         self.pieces.push_str(text);
-        if is_cut && self.reminders < MOST_REMINDERS {
+        if stop == Stop::Paused {
+            return self.turn_over();
+        }
+        if stop == Stop::Cut && self.reminders < MOST_REMINDERS {
             return self
                 .remind("Your answer was cut off at the output limit. Go on exactly where it stopped.");
+        }
+        if stop == Stop::Cut {
+            let result = Some(std::mem::take(&mut self.pieces));
+            let message = "the answer was cut off at the output limit, time and again; `max_output_tokens` of the \
+                           directive's model allows more";
+            return self.finish(Outcome { result, ..Outcome::failed(message.to_owned()) });
         }
         let outputs = &self.spec.shared.outputs;
         let required: Vec<&str> =
@@ -333,6 +351,9 @@ impl State {
         let most = self.spec.shared.config.resilience.retry.max_retries;
         match control {
             Some(Control::Retry) if self.failures <= most => {
+                if let Some(reached) = self.too_late(delay_ms) {
+                    return self.limit(reached, SuspendReason::Limit);
+                }
                 self.phase = Phase::Sleeping;
                 let attempt = self.failures;
                 vec![
@@ -358,6 +379,15 @@ impl State {
         }
     }
 
+    /// Whether the thread's time is over before such a pause is: then it need not be waited for.
+    fn too_late(&self, delay_ms: u64) -> Option<Reached> {
+        let most = self.limits.duration_seconds?;
+        let elapsed = self.elapsed_at(self.last_ms);
+        let is_late = elapsed.saturating_add(delay_ms) > most.saturating_mul(1000);
+        let reached = || Reached::new("duration_seconds", json!(elapsed / 1000), json!(most));
+        is_late.then(|| reached().needing(json!(delay_ms.div_ceil(1000).saturating_add(60))))
+    }
+
     pub(super) fn slept(&mut self) -> Vec<Effect> {
         if self.phase != Phase::Sleeping {
             return Vec::new();
@@ -380,8 +410,8 @@ impl State {
             (true, Scarce::Tokens) => "tokens",
             (false, _) => "hierarchical_budget",
         };
-        let reached =
-            Reached::new(name, show(refusal.used.saturating_add(refusal.reserved)), show(refusal.most));
+        let used = refusal.used.saturating_add(refusal.reserved);
+        let reached = Reached::new(name, show(used), show(refusal.most)).needing(show(refusal.asked));
         let mut effects = vec![Self::emit(
             "budget_exhausted",
             json!({
@@ -404,7 +434,7 @@ impl State {
         context.insert("limit_code".to_owned(), json!(reached.limit_code));
         context.insert("current_value".to_owned(), reached.current_value.clone());
         context.insert("current_max".to_owned(), reached.current_max.clone());
-        self.run_hooks("limit", Value::Object(context), Then::Limit(reached, reason))
+        self.run_hooks("limit", Value::Object(context), Then::Limit(Box::new(reached), reason))
     }
 
     pub(super) fn limit_answered(
@@ -414,12 +444,7 @@ impl State {
         control: Option<Control>,
     ) -> Vec<Effect> {
         use crate::config::OnExceed;
-        let message = format!(
-            "{} reached: {} of {}",
-            reached.name().replace('_', " "),
-            reached.current_value,
-            reached.current_max
-        );
+        let message = reached.message();
         let on_exceed = self.spec.shared.config.resilience.on_exceed;
         let on_exceed = match control {
             Some(Control::Fail(error)) => {
@@ -434,11 +459,7 @@ impl State {
         if on_exceed == OnExceed::Fail {
             return self.finish(Outcome::failed(message));
         }
-        let detail = json!({
-            "limit_code": reached.limit_code,
-            "current_value": reached.current_value,
-            "current_max": reached.current_max,
-        });
+        let detail = serde_json::to_value(reached).unwrap_or_default();
         let mut effects = vec![Self::emit("limit_escalation_requested", detail.clone())];
         // An ancestor's money is not this thread's to ask for: there is no answer that would let it go on.
         let asks = on_exceed == OnExceed::Escalate && reason == SuspendReason::Limit;
@@ -460,6 +481,36 @@ impl State {
         let reached = Reached::new("duration_seconds", json!(self.cost.elapsed_ms / 1000), json!(most));
         effects.extend(self.limit(reached, SuspendReason::Limit));
         effects
+    }
+}
+
+/// How an answer of words ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    Done,
+    Cut,
+    /// The provider wants to be asked again.
+    Paused,
+}
+
+/// Why an answer cannot be used, if it cannot: it is refused, or there is nothing in it.
+fn unusable(answer: &Answer) -> Option<(&'static str, String)> {
+    match &answer.finish {
+        Finish::Refused(reason) => Some((
+            "Refusal",
+            format!("the model refused to answer, or a filter took its answer away: {reason}"),
+        )),
+        finish if answer.text.is_empty() && answer.calls.is_empty() && *finish != Finish::Paused => {
+            let why = match finish {
+                Finish::Length => {
+                    ": its room was used up before a word of it, by its reasoning perhaps".to_owned()
+                }
+                Finish::Other(reason) => format!(": {reason}"),
+                _ => String::new(),
+            };
+            Some(("EmptyAnswer", format!("the model answered nothing{why}")))
+        }
+        _ => None,
     }
 }
 

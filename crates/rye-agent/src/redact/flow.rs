@@ -148,7 +148,7 @@ mod tests {
             shown.push_str(&flow.finish());
             let clean = redactor.redact_text(&whole).into_owned();
             for (start, end) in redactor.secrets(&whole) {
-                for part in whole[start..end].as_bytes().windows(12) {
+                for part in whole.as_bytes()[start..end].windows(12) {
                     let holds = |text: &str| text.as_bytes().windows(12).any(|window| window == part);
                     prop_assert!(!holds(&shown) || holds(&clean), "{shown}\n{clean}");
                 }

@@ -345,10 +345,16 @@ impl Journal for Inner {
 
 /// What a thread that could not be driven on leaves behind: an error that says so. Its record stands.
 fn broken(spec: &Spec, error: &DriveError) -> Finished {
+    let id = &spec.own.thread_id;
     Finished {
-        thread_id: spec.own.thread_id.clone(),
+        thread_id: id.clone(),
         directive: spec.shared.directive.clone(),
-        outcome: Outcome::failed(format!("the thread could not go on: {error}")),
+        outcome: Outcome::failed(match error {
+            DriveError::EndedElsewhere(_) => format!("the thread could not go on: {error}"),
+            _ => format!(
+                "the thread could not go on: {error}; `rye thread resume {id}` takes it up where it stopped"
+            ),
+        }),
         cost: Cost::default(),
     }
 }

@@ -61,7 +61,7 @@ async fn a_thread_that_sleeps_until_it_may_ask_again_wakes_to_end() {
     let model =
         FakeModel::start(|_| Reply::status(429, &json!({"error": "later"}), &[("retry-after", "600")]));
     let space = Space::with_model(&model, "openai");
-    space.directive("team/work", "", "", "Work.");
+    space.directive("team/work", "<limits duration_seconds=\"3600\"/>", "", "Work.");
     let threads = space.threads();
     let work = started(&threads, "team/work").await;
     space.heard_of("retry_scheduled").await;

@@ -91,7 +91,7 @@ async fn secrets_in_results_are_out_whatever_stands_before_and_in_them() {
         "-----END PRIVATE KEY-----",
         "the end",
     ];
-    space.world.write("project/told.txt", &told.join("\n"));
+    space.world.write("project/told.txt", told.join("\n"));
     space.directive("team/read", WRITER, READ, "Read.");
     let threads = space.threads();
     let run = space.run(&threads, "team/read", Map::new()).await;

@@ -316,7 +316,13 @@ impl View {
     fn called(&mut self, thread: &str, payload: &Value) -> Option<String> {
         let seen = self.threads.get_mut(thread)?;
         let id = payload.get("call_id").and_then(Value::as_str).unwrap_or_default();
-        let call = seen.running.remove(seen.running.iter().position(|call| call.id == id)?);
+        let call = match seen.running.iter().position(|call| call.id == id) {
+            Some(place) => seen.running.remove(place),
+            // It was begun before a crash, by another process.
+            None => {
+                Call { id: id.to_owned(), tool: "a call begun before".to_owned(), arguments: String::new() }
+            }
+        };
         let took = duration(payload.get("duration_ms").and_then(Value::as_u64).unwrap_or(0));
         let failed = payload.get("error").map(|error| match error {
             Value::String(text) => failure(text, 2 * LONGEST),

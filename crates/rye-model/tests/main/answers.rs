@@ -285,8 +285,8 @@ fn other_ends_keep_their_name() {
     let body = "{\"content\":[{\"type\":\"text\",\"text\":\"no\"}],\"stop_reason\":\"refusal\",\"usage\":{\"input_tokens\":1}}";
     assert_eq!(
         answer_to("anthropic", typed("application/json", body)).finish,
-        Finish::Other("refusal".into())
+        Finish::Refused("refusal".into())
     );
     let body = "data: {\"promptFeedback\":{\"blockReason\":\"SAFETY\"}}\n\n";
-    assert_eq!(answer_to("gemini", event_stream(body)).finish, Finish::Other("SAFETY".into()));
+    assert_eq!(answer_to("gemini", event_stream(body)).finish, Finish::Refused("SAFETY".into()));
 }

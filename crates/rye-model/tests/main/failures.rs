@@ -56,11 +56,9 @@ fn each_provider_says_what_went_wrong_in_its_own_shape() {
         for wants_stream in [true, false] {
             let failure = failure_of(protocol, wants_stream, Reply::status(status, &body, &[]));
             assert_eq!((failure.kind.as_str(), failure.code.as_deref()), (kind, code), "{protocol}");
-            assert_eq!(
-                (failure.message.as_str(), failure.status_code),
-                ("Overloaded", Some(status)),
-                "{protocol}"
-            );
+            let (words, shown) = failure.message.split_once(" (HTTP ").expect("words and a status");
+            assert!(shown.starts_with(&status.to_string()), "{shown}");
+            assert_eq!((words, failure.status_code), ("Overloaded", Some(status)), "{protocol}");
             assert_eq!((failure.partial, failure.reached_server), (None, true));
         }
     }
@@ -86,7 +84,7 @@ fn headers_that_help_are_kept_and_no_others() {
 fn a_key_that_is_echoed_is_not_shown() {
     let body = json!({"error": {"type": format!("auth {KEY}"), "message": format!("bad key {KEY}\u{1b}[2J"), "code": KEY}});
     let failure = failure_of("openai", false, Reply::status(401, &body, &[("x-request-id", KEY)]));
-    assert_eq!(failure.message, "bad key [redacted]");
+    assert_eq!(failure.message, "bad key [redacted] (HTTP 401 Unauthorized)");
     assert_eq!(failure.headers["x-request-id"], "[redacted]");
     let page = failure_of("openai", false, Reply::status_text(502, &format!("<h1>{KEY}</h1>"), &[]));
     assert_eq!((page.kind.as_str(), page.status_code), ("ProtocolError", Some(502)));

@@ -21,8 +21,9 @@ fn reply(play: &mut Play, choice: u8) {
         Some(Effect::CallModel { request, worst, .. }) => {
             let worst = *worst;
             let most = request.max_output_tokens;
+            // No server counts more than there can be.
             let usage = Usage {
-                input_tokens: u64::from(choice),
+                input_tokens: play.state.context.input_of(request).min(u64::from(choice)),
                 output_tokens: most.min(u64::from(choice) * 9),
                 ..Usage::default()
             };

@@ -358,6 +358,65 @@ fn an_empty_answer_is_an_error_and_a_cut_one_goes_on() {
 }
 
 #[test]
+fn a_refused_answer_is_an_error_and_none_of_its_calls_is_made() {
+    let mut play = Play::started(Plan::default());
+    let mut refused = calls(&["allowed"]);
+    refused.text = "I would rather not".to_owned();
+    refused.finish = Finish::Refused("refusal".to_owned());
+    play.answer(refused);
+    assert!(!play.types().contains(&"tool_call_start"), "{:?}", play.types());
+    assert_eq!(play.payload("cognition_out")["finish"], "refusal");
+    assert!(
+        play.payload("error_classified")["error"].as_str().is_some_and(|error| error.contains("refusal"))
+    );
+    assert_eq!(outcome(&play).status, Status::Error);
+}
+
+#[test]
+fn a_paused_answer_goes_on_and_one_that_is_cut_for_ever_fails() {
+    let mut play = Play::started(Plan::default());
+    let mut paused = says("first, ");
+    paused.finish = Finish::Paused;
+    play.answer(paused);
+    play.answer(says("then"));
+    assert_eq!(outcome(&play).result.as_deref(), Some("first, then"));
+    let mut play = Play::started(Plan::default());
+    for _ in 0..3 {
+        let mut cut = says("a ");
+        cut.finish = Finish::Length;
+        play.answer(cut);
+    }
+    assert_eq!(outcome(&play).status, Status::Error);
+    assert_eq!(outcome(&play).result.as_deref(), Some("a a a "));
+}
+
+#[test]
+fn a_call_that_would_cost_too_much_says_what_it_needs_and_more_is_enough() {
+    let mut play = Play::started(Plan::default());
+    let own = ThreadId::parse("thread-0123456789ab").expect("an id");
+    let refusal = Refusal { by: own, what: Scarce::Tokens, most: 100, used: 40, reserved: 0, asked: 5_000 };
+    play.take(Event::Refused(refusal));
+    let reached: crate::limits::Reached =
+        serde_json::from_value(outcome(&play).detail.clone()).expect("what ran out");
+    assert_eq!(reached.more(), "+4940");
+    assert!(outcome(&play).error.as_deref().is_some_and(|why| why.contains("the next call may need 5000")));
+    let spend = crate::limits::Reached::new("spend", json!(0.0004), json!(0.001)).needing(json!(0.01234567));
+    assert_eq!(spend.more(), "+0.011746");
+    assert_eq!(crate::limits::Reached::new("spend", json!(0.05), json!(0.05)).more(), "+0.05");
+}
+
+#[test]
+fn a_pause_that_is_longer_than_the_thread_has_is_not_waited_for() {
+    let mut play = Play::started(Plan::default());
+    play.state.limits.duration_seconds = Some(30);
+    let mut late = failure(429);
+    late.headers.insert("retry-after".to_owned(), "3600".to_owned());
+    play.fail(late);
+    assert_eq!(outcome(&play).reason, Some(SuspendReason::Limit));
+    assert!(!play.types().contains(&"retry_scheduled"));
+}
+
+#[test]
 fn a_budget_that_cannot_cover_a_call_suspends() {
     let ancestor = ThreadId::parse("thread-ffffffffffff").expect("an id");
     let own = ThreadId::parse("thread-0123456789ab").expect("an id");

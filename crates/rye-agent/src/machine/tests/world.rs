@@ -264,5 +264,6 @@ pub(super) fn failure(status: u16) -> Failure {
         headers: BTreeMap::new(),
         partial: None,
         reached_server: true,
+        is_declined: false,
     }
 }

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use rye_agent::limits::Reached;
 use rye_agent::status::Status;
 use rye_agent::store::{Filter, LedgerRow, LedgerSpec, Owner, Secret, Store, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_engine::{Code, Error, Result};
 use rye_space::AI_FOLDER;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::live::words;
@@ -163,17 +165,11 @@ pub fn resuming(id: &ThreadId, reason: Option<&str>, detail: Option<&Value>) -> 
     if reason == Some("approval") {
         return format!("rye thread approve {id}");
     }
-    let code = detail.and_then(|detail| detail.get("limit_code")).and_then(Value::as_str);
-    let most = detail.and_then(|detail| detail.get("current_max"));
-    let more = match code.and_then(|code| code.strip_suffix("_exceeded")) {
-        Some("turns") => " --limit turns=+10".to_owned(),
-        Some("spend") => {
-            let most = most.map(Value::to_string).filter(|most| most != "0" && most != "0.0");
-            format!(" --limit spend=+{}", most.unwrap_or_else(|| "1".to_owned()))
-        }
-        Some(name @ ("tokens" | "duration_seconds" | "spawns" | "depth")) => {
-            let most = most.and_then(Value::as_u64).filter(|most| *most > 0).unwrap_or(10);
-            format!(" --limit {name}=+{most}")
+    let reached = detail.and_then(|detail| Reached::deserialize(detail).ok());
+    let more = match reached.as_ref().map(|reached| (reached, reached.name())) {
+        Some((_, "turns")) => " --limit turns=+10".to_owned(),
+        Some((reached, name @ ("spend" | "tokens" | "duration_seconds" | "spawns" | "depth"))) => {
+            format!(" --limit {name}={}", reached.more())
         }
         _ => String::new(),
     };

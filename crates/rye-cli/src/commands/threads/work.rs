@@ -114,7 +114,8 @@ async fn wait_for_others(threads: &Threads, tell: &impl Fn(String)) {
 
 /// Threads that nobody waits for go on in the background.
 fn tell_what_goes_on(threads: &Threads, id: &ThreadId, tell: &impl Fn(String)) {
-    let is_at_work = |row: &&ThreadRow| matches!(row.status, Status::Created | Status::Running);
+    let is_at_work =
+        |row: &&ThreadRow| row.id != *id && matches!(row.status, Status::Created | Status::Running);
     let count = threads.store().subtree(id).map_or(0, |rows| rows.iter().filter(is_at_work).count());
     if count > 0 {
         let others = several(count as u64, "thread");
