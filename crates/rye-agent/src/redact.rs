@@ -32,28 +32,28 @@ const KEY_BEGINS: &str = "-----BEGIN ";
 static KEY_ENDS: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"));
 
-/// Shapes of secrets, by name. `(?-u:\b)` keeps `task-…` from being read as `sk-…`.
+/// Shapes of secrets, by name. `\b` keeps `task-…` from being read as `sk-…`.
 const SHAPES: [(&str, &str); 14] = [
     // Only how it begins: see `KeyEnd`.
     ("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
-    ("jwt", r"(?-u:\b)eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
-    ("anthropic-key", r"(?-u:\b)sk-ant-[A-Za-z0-9_-]{16,}"),
-    ("api-key", r"(?-u:\b)sk-[A-Za-z0-9_-]{20,}"),
-    ("github-token", r"(?-u:\b)(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})"),
-    ("gitlab-token", r"(?-u:\b)glpat-[A-Za-z0-9_-]{20,}"),
-    ("aws-key", r"(?-u:\b)(?:AKIA|ASIA)[0-9A-Z]{16}(?-u:\b)"),
+    ("jwt", r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
+    ("anthropic-key", r"\bsk-ant-[A-Za-z0-9_-]{16,}"),
+    ("api-key", r"\bsk-[A-Za-z0-9_-]{20,}"),
+    ("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})"),
+    ("gitlab-token", r"\bglpat-[A-Za-z0-9_-]{20,}"),
+    ("aws-key", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     ("aws-secret", r#"(?i:aws_secret_access_key)["']?\s{0,4}[=:]\s{0,4}["']?[A-Za-z0-9/+=]{40}"#),
-    ("google-key", r"(?-u:\b)(?:AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,})"),
-    ("slack-token", r"(?-u:\b)xox[abeprs]-[A-Za-z0-9-]{10,}"),
-    ("payment-key", r"(?-u:\b)[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
+    ("google-key", r"\b(?:AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,})"),
+    ("slack-token", r"\bxox[abeprs]-[A-Za-z0-9-]{10,}"),
+    ("payment-key", r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
     (
         "service-key",
-        r"(?-u:\b)(?:npm_[A-Za-z0-9]{36}|hf_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{30,}|xai-[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{40,})",
+        r"\b(?:npm_[A-Za-z0-9]{36}|hf_[A-Za-z0-9]{30,}|gsk_[A-Za-z0-9]{30,}|xai-[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{40,})",
     ),
-    ("bearer", r"(?-u:\b)(?i:bearer)\s{1,4}[A-Za-z0-9._~+/=-]{16,}"),
+    ("bearer", r"\b(?i:bearer)\s{1,4}[A-Za-z0-9._~+/=-]{16,}"),
     (
         "authorization",
-        r#"(?-u:\b)(?i:authorization)["']?\s{0,4}[:=]\s{0,4}["']?(?i:basic|token)\s{1,4}[A-Za-z0-9._~+/=:-]{8,}"#,
+        r#"\b(?i:authorization)["']?\s{0,4}[:=]\s{0,4}["']?(?i:basic|token)\s{1,4}[A-Za-z0-9._~+/=:-]{8,}"#,
     ),
 ];
 
@@ -92,7 +92,7 @@ impl Redactor {
         let mut known: Vec<&String> = values.keys().collect();
         known.sort_by_key(|value| std::cmp::Reverse(value.len()));
         let known = known.into_iter().map(|value| regex::escape(value));
-        let all: Vec<String> = known.chain(SHAPES.iter().map(|(_, shape)| (*shape).to_owned())).collect();
+        let all: Vec<String> = known.chain(SHAPES.iter().map(|(_, shape)| ascii(shape))).collect();
         Self { everything: compiled(&all.join("|")), shapes: OnceLock::new(), values }
     }
 
@@ -154,7 +154,7 @@ impl Redactor {
     fn mark(&self, found: &str) -> String {
         let name = self.values.get(found).map(String::as_str).or_else(|| {
             let shapes = self.shapes.get_or_init(|| {
-                SHAPES.iter().filter_map(|(name, shape)| Some((*name, compiled(shape)?))).collect()
+                SHAPES.iter().filter_map(|(name, shape)| Some((*name, compiled(&ascii(shape))?))).collect()
             });
             shapes.iter().find(|(_, shape)| shape.is_match(found)).map(|(name, _)| *name)
         });
@@ -245,6 +245,11 @@ fn unended(text: &str, from: usize) -> usize {
         end = end.max(from + header) + line.len();
     }
     end
+}
+
+/// No shape has letters beyond ASCII, and without them it is made in half the time.
+fn ascii(shape: &str) -> String {
+    format!("(?-u:{shape})")
 }
 
 fn compiled(expression: &str) -> Option<Regex> {
