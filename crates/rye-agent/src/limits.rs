@@ -66,16 +66,15 @@ impl Reached {
     #[must_use]
     pub fn more(&self) -> String {
         let number = |value: &Value| value.as_f64().filter(|number| *number > 0.0).unwrap_or(0.0);
-        let missing = self
-            .needed
-            .as_ref()
-            .map_or(0.0, |needed| number(needed) + number(&self.current_value) - number(&self.current_max));
-        let most = number(&self.current_max);
-        if self.name() == "spend" {
-            let more = if most > 0.0 { most.max(missing) } else { missing.max(1.0) };
-            return format!("+{}", (more * 1e6).ceil() / 1e6);
+        let (used, most) = (number(&self.current_value), number(&self.current_max));
+        let again = most + (used - most).max(0.0);
+        let missing = self.needed.as_ref().map_or(0.0, |needed| number(needed) + used - most);
+        let (is_money, least) = if self.name() == "spend" { (true, 1.0) } else { (false, 10.0) };
+        let more = missing.max(if again > 0.0 { again } else { least });
+        match is_money {
+            true => format!("+{}", (more * 1e6).ceil() / 1e6),
+            false => format!("+{:.0}", more.ceil()),
         }
-        format!("+{:.0}", if most > 0.0 { most.max(missing) } else { missing.max(10.0) }.ceil())
     }
 
     /// What to tell a person.
@@ -84,12 +83,12 @@ impl Reached {
         let name = self.name().replace('_', " ");
         let (used, most) = (&self.current_value, &self.current_max);
         match &self.needed {
-            None => format!("{name} reached: {used} of {most}"),
-            Some(needed) => {
+            Some(needed) if used.as_f64() < most.as_f64() => {
                 format!(
                     "{name} would be exceeded: {used} of {most} used, and the next call may need {needed}"
                 )
             }
+            _ => format!("{name} reached: {used} of {most}"),
         }
     }
 

@@ -64,6 +64,7 @@ impl State {
         if self.spec.shared.config.resilience.check_before_turn
             && let Some(reached) = self.limits.reached(&self.cost)
         {
+            let reached = self.with_need(reached);
             return self.limit(reached, SuspendReason::Limit);
         }
         let request = match self.request() {
@@ -94,26 +95,44 @@ impl State {
         new.collect()
     }
 
-    /// The request, its answer no longer than what is left to spend.
-    fn request(&self) -> Result<Request, Box<Reached>> {
+    /// What the next call would need of a limit that is reached, where calls need some of it.
+    fn with_need(&self, reached: Reached) -> Reached {
         let shared = &self.spec.shared;
-        let mut request = Request {
+        let input = self.context.input_of(&self.whole_request());
+        let ample = AMPLE_OUTPUT.min(shared.max_output_tokens);
+        match (reached.name(), shared.price) {
+            ("tokens", _) => reached.needing(json!(input.saturating_add(ample))),
+            ("spend", Some(price)) => {
+                reached.needing(json!(Nanos(price.worst(input, ample)).min(Nanos::MOST).dollars()))
+            }
+            _ => reached,
+        }
+    }
+
+    /// The request, its answer as long as it may be.
+    fn whole_request(&self) -> Request {
+        let shared = &self.spec.shared;
+        Request {
             model: shared.model.clone(),
             system: self.system.clone(),
             messages: self.messages.clone(),
             tools: Arc::clone(&shared.definitions.tools),
             max_output_tokens: shared.max_output_tokens,
             wants_stream: shared.wants_stream,
-        };
+        }
+    }
+
+    /// The request, its answer no longer than what is left to spend.
+    fn request(&self) -> Result<Request, Box<Reached>> {
+        let shared = &self.spec.shared;
+        let mut request = self.whole_request();
         let input = self.context.input_of(&request);
         let wanted = LEAST_OUTPUT.min(shared.max_output_tokens);
-        let ample = AMPLE_OUTPUT.min(shared.max_output_tokens);
         if let Some(most) = self.limits.tokens {
             let left = most.saturating_sub(self.cost.tokens()).saturating_sub(input);
             if left < wanted && !shared.is_free() {
-                let needed = json!(input.saturating_add(ample));
                 let reached = Reached::new("tokens", json!(self.cost.tokens()), json!(most));
-                return Err(Box::new(reached.needing(needed)));
+                return Err(Box::new(self.with_need(reached)));
             }
             if !shared.is_free() {
                 request.max_output_tokens = request.max_output_tokens.min(left);
@@ -123,9 +142,8 @@ impl State {
             let left = most.minus(self.cost.spend);
             let affordable = affordable(price, left, input);
             if affordable < wanted {
-                let needed = Nanos(price.worst(input, ample)).min(Nanos::MOST);
                 let reached = Reached::new("spend", json!(self.cost.spend.dollars()), json!(most.dollars()));
-                return Err(Box::new(reached.needing(json!(needed.dollars()))));
+                return Err(Box::new(self.with_need(reached)));
             }
             request.max_output_tokens = request.max_output_tokens.min(affordable);
         }
@@ -255,6 +273,7 @@ impl State {
         if self.spec.shared.config.resilience.check_after_turn
             && let Some(reached) = self.limits.reached(&self.cost)
         {
+            let reached = self.with_need(reached);
             return self.limit(reached, SuspendReason::Limit);
         }
         match self.context_pressure() {

@@ -403,6 +403,8 @@ fn a_call_that_would_cost_too_much_says_what_it_needs_and_more_is_enough() {
     let spend = crate::limits::Reached::new("spend", json!(0.0004), json!(0.001)).needing(json!(0.01234567));
     assert_eq!(spend.more(), "+0.011746");
     assert_eq!(crate::limits::Reached::new("spend", json!(0.05), json!(0.05)).more(), "+0.05");
+    // One that went past it needs what it is over, too.
+    assert_eq!(crate::limits::Reached::new("tokens", json!(900), json!(300)).more(), "+900");
 }
 
 #[test]
