@@ -79,10 +79,26 @@ fn problem_of(error: &serde_saphyr::Error) -> Problem {
     });
     let first = rendered.lines().next().unwrap_or("it cannot be read");
     let message = first.rfind(" at line ").map_or(first, |cut| &first[..cut]);
-    let problem = Problem::new(format!("Invalid YAML: {}", crate::text::one_line(message)));
+    let problem = Problem::new(format!("Invalid YAML: {}", crate::text::one_line(&in_our_words(message))));
     match error.location().and_then(|location| position_of(&location)) {
         Some(position) => problem.at(position),
         None => problem,
+    }
+}
+
+/// What the library says to programmers, said to people.
+fn in_our_words(message: &str) -> String {
+    if let Some(rest) = message.strip_prefix("duplicate mapping key: ") {
+        return format!("the key `{}` stands here twice", rest.split(", set ").next().unwrap_or(rest));
+    }
+    if message.starts_with("recursive references") {
+        return "an alias refers to what it stands in".to_owned();
+    }
+    match message.strip_prefix("budget breached: ") {
+        Some(rest) if rest.starts_with("Documents") => "there is more than one document in it".to_owned(),
+        Some(rest) if rest.starts_with("Depth") => "it is nested too deeply".to_owned(),
+        Some(_) => "it is too large when its aliases are filled in".to_owned(),
+        None => message.to_owned(),
     }
 }
 
@@ -305,6 +321,19 @@ mod tests {
         );
         assert_eq!(value(""), Value::Null);
         assert_eq!(value("# only a comment\n"), Value::Null);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_to_people() {
+        let said = |text: &str| problem(text).message;
+        assert_eq!(said("a: 1\na: 2\n"), "Invalid YAML: the key `a` stands here twice");
+        assert_eq!(said("a: 1\n---\nb: 2\n"), "Invalid YAML: there is more than one document in it");
+        assert_eq!(said("a: &x [*x]\n"), "Invalid YAML: an alias refers to what it stands in");
+        let bomb: String = (1..9)
+            .map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(", ")))
+            .collect();
+        let bomb = format!("a0: &a0 [1]\n{bomb}");
+        assert_eq!(said(&bomb), "Invalid YAML: it is too large when its aliases are filled in");
     }
 
     #[test]
