@@ -22,7 +22,7 @@ use lillux::Digest;
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, Space};
 use rye_space::Workspace;
-use rye_space::config::{Layer, Standing};
+use rye_space::config::{Ignored, Layer, Standing};
 use rye_space::stamp::Watched;
 use rye_trust::Subject;
 use serde_json::{Map, Value};
@@ -83,6 +83,18 @@ impl Config {
     /// # Errors
     /// Every mistake in every file that counts, with its place.
     pub fn load(workspace: &Workspace) -> Result<Self> {
+        Self::read(workspace, true)
+    }
+
+    /// The same for those who only end, wait for or look at threads: files that cannot be read are left out.
+    ///
+    /// # Errors
+    /// The other mistakes.
+    pub fn load_readable(workspace: &Workspace) -> Result<Self> {
+        Self::read(workspace, false)
+    }
+
+    fn read(workspace: &Workspace, is_strict: bool) -> Result<Self> {
         let mut values = Map::new();
         let mut notices = Vec::new();
         let mut mistakes = Vec::new();
@@ -90,7 +102,10 @@ impl Config {
             let id = ItemId::new(format!("agent/{name}"))?;
             let (merged, layers) = workspace.config_with_layers(&id);
             // A file that cannot be read may have said less, or guarded something: nothing is run as if it were not there.
-            let (unread, ignored): (Vec<_>, Vec<_>) = merged.ignored.iter().partition(|told| told.key == "*");
+            // A bundle that nobody approved says nothing either way.
+            let is_unread =
+                |told: &&Ignored| is_strict && told.key == "*" && !matches!(told.space, Space::System(_));
+            let (unread, ignored): (Vec<_>, Vec<_>) = merged.ignored.iter().partition(is_unread);
             mistakes.extend(unread.into_iter().map(|told| Mistake {
                 file: told.path.display().to_string(),
                 position: told.position,

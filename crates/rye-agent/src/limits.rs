@@ -67,10 +67,10 @@ impl Reached {
     pub fn more(&self) -> String {
         let number = |value: &Value| value.as_f64().filter(|number| *number > 0.0).unwrap_or(0.0);
         let (used, most) = (number(&self.current_value), number(&self.current_max));
-        let again = most + (used - most).max(0.0);
         let missing = self.needed.as_ref().map_or(0.0, |needed| number(needed) + used - most);
         let (is_money, least) = if self.name() == "spend" { (true, 1.0) } else { (false, 10.0) };
-        let more = missing.max(if again > 0.0 { again } else { least });
+        let again = if most > 0.0 { most } else { least };
+        let more = missing.max(again + (used - most).max(0.0));
         match is_money {
             true => format!("+{}", (more * 1e6).ceil() / 1e6),
             false => format!("+{:.0}", more.ceil()),

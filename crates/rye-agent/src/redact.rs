@@ -24,7 +24,9 @@ const DEEPEST: usize = 128;
 /// How far from its beginning the end of a private key is looked for.
 const LONGEST_KEY: usize = 32 << 10;
 /// A line with so many letters of base64 in a row belongs to a key whose end is missing.
-const KEY_LINE: usize = 20;
+const KEY_LINE: usize = 24;
+/// How many lines of another kind may stand between those: its headers, and an empty one.
+const MOST_OTHER_LINES: usize = 6;
 
 const KEY_BEGINS: &str = "-----BEGIN ";
 
@@ -33,9 +35,10 @@ static KEY_ENDS: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"));
 
 /// Shapes of secrets, by name. `\b` keeps `task-…` from being read as `sk-…`.
-const SHAPES: [(&str, &str); 14] = [
+const SHAPES: [(&str, &str); 15] = [
     // Only how it begins: see `KeyEnd`.
     ("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
+    ("url-password", r"://[A-Za-z0-9._~%!$&'()*+,;=-]*:[A-Za-z0-9._~%!$&'()*+,;=:-]+@"),
     ("jwt", r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
     ("anthropic-key", r"\bsk-ant-[A-Za-z0-9_-]{16,}"),
     ("api-key", r"\bsk-[A-Za-z0-9_-]{20,}"),
@@ -114,8 +117,13 @@ impl Redactor {
     /// The same, and all values that `other` knows.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        let values = other.values.iter().chain(&self.values);
-        Self::of_values(values.map(|(value, name)| (value.clone(), name.clone())).collect())
+        let mut values = self.values.clone();
+        for (value, name) in &other.values {
+            if values.len() < MOST_VALUES {
+                values.entry(value.clone()).or_insert_with(|| name.clone());
+            }
+        }
+        Self::of_values(values)
     }
 
     /// The text without secrets; borrowed if it holds none.
@@ -232,17 +240,24 @@ impl KeyEnd {
     }
 }
 
-/// As far as lines look like those of a key.
+/// As far as lines look like those of a key; a few others may stand between them: headers, and nothing at all.
 fn unended(text: &str, from: usize) -> usize {
-    let mut end = from;
-    let header = usize::from(text[from..].starts_with('\n'));
-    for line in text[from + header..].split_inclusive('\n') {
-        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
-        let longest = line.as_bytes().split(|byte| !is_letter(*byte)).map(<[u8]>::len).max().unwrap_or(0);
-        if longest < KEY_LINE || end + line.len() > from + LONGEST_KEY {
+    let rest = &text[from..text.floor_char_boundary(from + LONGEST_KEY)];
+    // The next one is looked at for itself.
+    let rest = rest.find(KEY_BEGINS).map_or(rest, |next| &rest[..next]);
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    let (mut end, mut at, mut others) = (from, from, 0);
+    for line in rest.split_inclusive('\n') {
+        at += line.len();
+        let longest = line.as_bytes().split(|byte| !is_letter(*byte)).map(<[u8]>::len).max();
+        if longest.is_some_and(|longest| longest >= KEY_LINE) {
+            (end, others) = (at, 0);
+        } else {
+            others += 1;
+        }
+        if others > MOST_OTHER_LINES {
             break;
         }
-        end = end.max(from + header) + line.len();
     }
     end
 }
@@ -346,8 +361,36 @@ mod tests {
     #[test]
     fn many_keys_that_begin_take_no_longer_than_the_text_is_long() {
         let redactor = Redactor::new(&BTreeMap::new(), |_| true);
-        let text = "-----BEGIN PRIVATE KEY-----\n".repeat(100_000);
-        assert!(!redactor.redact_text(&text).contains("BEGIN"));
+        for between in ["\n", " ", ""] {
+            let text = format!("-----BEGIN PRIVATE KEY-----{between}").repeat(100_000);
+            assert!(!redactor.redact_text(&text).contains("BEGIN"));
+        }
+    }
+
+    #[test]
+    fn a_key_without_an_end_is_out_after_headers_and_empty_lines() {
+        let redactor = Redactor::new(&BTreeMap::new(), |_| true);
+        let body = "MIIEpAIBAAKCAQEAw7Zb0q3mYkqk3cJr5v0e8Xl1o2p3q4r5s6t7u8v9w0x1y2z3";
+        for between in [
+            "\r\n",
+            "\n\n",
+            " \n",
+            "\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n",
+            "\\n",
+            "\nComment: x\n\n",
+        ] {
+            let text = format!("-----BEGIN RSA PRIVATE KEY-----{between}{body}\r\n{body}\nand so on");
+            let shown = redactor.redact_text(&text);
+            assert!(!shown.contains(&body[..12]) && shown.ends_with("and so on"), "{shown}");
+        }
+        let long = format!("-----BEGIN RSA PRIVATE KEY-----{}", body.repeat(1000));
+        assert!(!redactor.redact_text(&long[..20_000]).contains(&body[..12]));
+        let url = "DATABASE=postgres://app:hunter2@db.example/app and http://example.com:8080/@x";
+        let shown = redactor.redact_text(url);
+        assert_eq!(
+            shown,
+            "DATABASE=postgres[redacted:url-password]db.example/app and http://example.com:8080/@x"
+        );
     }
 
     #[test]

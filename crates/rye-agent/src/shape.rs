@@ -7,6 +7,7 @@ use rye_item::text::without_controls;
 use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Primary};
+use crate::redact::Redactor;
 
 /// How long a result may be, in characters, while there is room.
 pub const MOST_CHARACTERS: usize = 16_000;
@@ -67,17 +68,26 @@ pub struct Shaped {
 
 /// Shapes a result; what is longer than `most` characters is kept in `artifacts`.
 #[must_use]
-pub fn for_model(action: &Action, result: Value, most: usize, artifacts: Option<&dyn Artifacts>) -> Shaped {
+pub fn for_model(
+    action: &Action,
+    mut result: Value,
+    most: usize,
+    artifacts: Option<&dyn Artifacts>,
+    redactor: &Redactor,
+) -> Shaped {
+    // Twice: in each text as the tool gave it, since as JSON it has other letters before and in it; and in the whole, where
+    // a name and its value stand side by side.
+    redactor.clean_value(&mut result);
     let is_error = result.get("status").and_then(Value::as_str) == Some("error");
     let kept = if is_error { failure(result) } else { unwrapped(action, result) };
-    let content = text_of(&kept);
+    let content = redactor.cleaned(text_of(&kept));
     if content.chars().count() <= most {
         return Shaped { content, is_error, artifact: None };
     }
     let stored = artifacts.map(|artifacts| artifacts.put(content.as_bytes()));
     match stored {
         Some(Ok(stored)) => {
-            let content = summary(&kept, &content, most, &stored);
+            let content = redactor.cleaned(summary(&kept, &content, most, &stored));
             Shaped { content, is_error, artifact: Some(stored.id) }
         }
         // Nowhere to keep it: the beginning is better than nothing.
@@ -302,7 +312,11 @@ mod tests {
     }
 
     fn shaped(primary: &str, result: &Value) -> String {
-        for_model(&action(primary), result.clone(), MOST_CHARACTERS, None).content
+        for_model(&action(primary), result.clone(), MOST_CHARACTERS, None, &plain()).content
+    }
+
+    fn plain() -> Redactor {
+        Redactor::new(&BTreeMap::new(), |_| false)
     }
 
     #[test]
@@ -331,7 +345,7 @@ mod tests {
             "status": "error", "error": "no", "code": "RYE0106", "hints": ["try"], "item_id": null, "chain": [],
             "logs": {"stdout": "", "stderr": ""}, "data": null,
         });
-        let shaped = for_model(&action("execute"), result.clone(), MOST_CHARACTERS, None);
+        let shaped = for_model(&action("execute"), result.clone(), MOST_CHARACTERS, None, &plain());
         assert!(shaped.is_error);
         assert_eq!(shaped.content, r#"{"status":"error","error":"no","code":"RYE0106","hints":["try"]}"#);
     }
@@ -342,7 +356,7 @@ mod tests {
         let rows: Vec<Value> =
             (0..500).map(|n| json!({"n": n, "text": "é".repeat(300), "more": [1]})).collect();
         let result = json!({"status": "success", "data": {"success": true, "rows": rows, "content": "c".repeat(9000)}});
-        let first = for_model(&action("execute"), result.clone(), 2400, Some(&kept));
+        let first = for_model(&action("execute"), result.clone(), 2400, Some(&kept), &plain());
         let shown: Value = serde_json::from_str(&first.content).expect("JSON");
         assert!(first.content.chars().count() <= 2400);
         assert_eq!((&shown["success"], &shown["rows_count"]), (&json!(true), &json!(500)));
@@ -363,7 +377,7 @@ mod tests {
         }
         assert_eq!(whole, result["data"].to_string());
 
-        let again = for_model(&action("execute"), result.clone(), 2400, Some(&kept));
+        let again = for_model(&action("execute"), result.clone(), 2400, Some(&kept), &plain());
         assert!(again.content.contains("Identical to a previous result"), "{}", again.content);
     }
 
@@ -395,7 +409,7 @@ mod tests {
         fn a_result_is_bounded_whatever_it_is(data in any_json(), most in 600_usize..2000, keeps in any::<bool>()) {
             let kept = Kept::default();
             let artifacts = keeps.then_some(&kept as &dyn Artifacts);
-            let shaped = for_model(&action("execute"), json!({"status": "success", "data": data}), most, artifacts);
+            let shaped = for_model(&action("execute"), json!({"status": "success", "data": data}), most, artifacts, &plain());
             // The mark of a cut, or the reference, comes on top.
             prop_assert!(shaped.content.chars().count() <= most + 600);
         }

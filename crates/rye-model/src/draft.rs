@@ -85,6 +85,8 @@ pub(crate) struct Draft<'a> {
     pub model: String,
     /// Whether the server said that nothing more comes.
     pub is_done: bool,
+    /// Whether what is said is a refusal, however it ends.
+    pub is_refused: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -99,6 +101,7 @@ impl<'a> Draft<'a> {
             usage: Usage::default(),
             model: String::new(),
             is_done: false,
+            is_refused: false,
         }
     }
 
@@ -197,6 +200,7 @@ impl<'a> Draft<'a> {
     /// The answer, whole.
     pub(crate) fn answer(mut self, reader: &mut dyn Reader) -> Answer {
         let finish = match self.finish.take().unwrap_or(Finish::Stop) {
+            Finish::Stop if self.is_refused => Finish::Refused("refusal".to_owned()),
             // Some servers stop for tools without saying so.
             Finish::Stop if !self.calls.is_empty() => Finish::ToolCalls,
             finish => finish,
@@ -302,7 +306,7 @@ pub(crate) fn api_error(said: &Said<'_>) -> Option<ApiError> {
         Some(seconds.to_owned())
     });
     Some(ApiError {
-        kind: kind.unwrap_or("api_error").to_owned(),
+        kind: kind.unwrap_or("unknown_error").to_owned(),
         message: message.to_owned(),
         code,
         retry_after,

@@ -148,7 +148,10 @@ impl Chat {
             }
             _ => {}
         }
-        draft.say(message.text("refusal").unwrap_or_default());
+        if let Some(refusal) = message.text("refusal").filter(|refusal| !refusal.is_empty()) {
+            draft.say(refusal);
+            draft.is_refused = true;
+        }
         let Some(calls) = message.get("tool_calls").filter(|calls| !calls.is_null()) else {
             return Ok(());
         };
@@ -218,7 +221,7 @@ fn finish(reason: &str) -> Finish {
     match reason {
         "stop" => Finish::Stop,
         "tool_calls" | "function_call" => Finish::ToolCalls,
-        "length" => Finish::Length,
+        "length" | "model_length" => Finish::Length,
         "content_filter" | "refusal" => Finish::Refused(reason.to_owned()),
         other => Finish::Other(other.to_owned()),
     }

@@ -198,7 +198,7 @@ impl Endpoint {
         draft: &mut Draft<'_>,
     ) -> Result<(), Failure> {
         let mut framing = self.parts.wire.framing();
-        let (mut seen, mut ready, mut is_end) = (0, Vec::new(), false);
+        let (mut seen, mut ready, mut is_end, mut is_first) = (0, Vec::new(), false, true);
         while !is_end && !draft.is_done {
             match timeout(self.parts.timeout, response.chunk()).await {
                 Ok(Ok(Some(chunk))) => {
@@ -218,7 +218,13 @@ impl Endpoint {
             }
             for data in ready.drain(..) {
                 if !draft.is_done && !data.trim().is_empty() {
-                    reader.take(&data, draft).map_err(|fault| self.fault(fault))?;
+                    let taken = reader.take(&data, draft).map_err(|fault| self.fault(fault));
+                    // After that the model was at work, and may have been for long.
+                    taken.map_err(|failure| Failure {
+                        is_declined: failure.is_declined && is_first,
+                        ..failure
+                    })?;
+                    is_first = false;
                 }
             }
         }

@@ -217,18 +217,16 @@ fn dispatched(
     }
 }
 
-/// What the model sees of an envelope. Secrets are taken out while each text is still as the tool gave it: as JSON, it has
-/// other letters before and in it. So they are in no artifact either.
+/// What the model sees of an envelope.
 fn result(
     action: &Permitted,
     redactor: &Redactor,
-    mut envelope: Value,
+    envelope: Value,
     most: usize,
     artifacts: Option<&dyn Artifacts>,
     began: Instant,
 ) -> ToolResult {
-    redactor.clean_value(&mut envelope);
-    let shaped = shape::for_model(action.action(), envelope, most, artifacts);
+    let shaped = shape::for_model(action.action(), envelope, most, artifacts, redactor);
     let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     ToolResult { content: shaped.content, is_error: shaped.is_error, duration_ms, child: None }
 }

@@ -77,8 +77,7 @@ impl Call {
     }
 }
 
-/// How many words on their way are kept for whoever hears them. When nobody keeps up they are lost; the answer has them
-/// all.
+/// How many pieces on their way are kept apart for whoever hears them. When nobody keeps up, the next are put together.
 const MOST_DELTAS: usize = 256;
 
 /// Words of the model on their way.
@@ -89,8 +88,17 @@ impl Deltas {
     pub(super) fn push(&self, delta: Delta) {
         let mut deltas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if deltas.len() < MOST_DELTAS {
-            deltas.push(delta);
+            return deltas.push(delta);
         }
+        for last in deltas.iter_mut().rev() {
+            match (last, &delta) {
+                (Delta::Text(last), Delta::Text(more)) | (Delta::Reasoning(last), Delta::Reasoning(more)) => {
+                    return last.push_str(more);
+                }
+                _ => {}
+            }
+        }
+        deltas.push(delta);
     }
 
     fn take(&self) -> Vec<Delta> {
@@ -280,7 +288,11 @@ impl Thread {
                 let known = failure.partial.as_ref().filter(|partial| partial.is_ended());
                 let known = known.filter(|partial| partial.usage.output_tokens > 0);
                 let is_declined = failure.is_declined && failure.partial.is_none();
-                let is_status = failure.status_code.is_some_and(|status| !(200..300).contains(&status));
+                // What stands in between says of these only that it waited in vain.
+                let is_gateway = |status: u16| matches!(status, 408 | 504 | 520..=524);
+                let is_status = failure
+                    .status_code
+                    .is_some_and(|status| !(200..300).contains(&status) && !is_gateway(status));
                 let was_refused = is_declined || is_status && failure.partial.is_none();
                 let is_unknown =
                     failure.reached_server && !was_refused && known.is_none() && worst.spend > Nanos(0);

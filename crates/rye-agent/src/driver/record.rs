@@ -1,5 +1,6 @@
 //! Taking an event in: redacted, stepped, journaled, told. Effects begin only afterwards.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -295,7 +296,9 @@ fn redacted(event: Event, redactor: &Redactor) -> Event {
 
 fn redacted_call(mut call: ToolCall, redactor: &Redactor) -> ToolCall {
     redactor.clean_map(&mut call.input);
-    call.id = redactor.cleaned(call.id);
+    // One that is a secret is none; it gets another.
+    call.id =
+        if matches!(redactor.redact_text(&call.id), Cow::Borrowed(_)) { call.id } else { String::new() };
     call.name = redactor.cleaned(call.name);
     call.malformed = call.malformed.map(|raw| redactor.cleaned(raw));
     call

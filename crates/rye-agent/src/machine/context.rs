@@ -54,18 +54,14 @@ impl Context {
 }
 
 impl State {
-    /// What an answer may have used, where the server does not say.
+    /// What an answer may have used, where the server does not say: a token for three bytes.
     pub(crate) fn estimated(&self, answer: &Answer) -> Usage {
         let said =
             Message::Assistant { text: answer.text.clone(), calls: answer.calls.clone(), replay: Vec::new() };
         let thought = Message::User { text: answer.reasoning.clone() };
-        let new = self.messages.iter().skip(self.context.messages.min(self.messages.len()));
-        let input = new.fold(self.context.tokens, |sum, message| {
-            sum.saturating_add(estimate::worst_message_tokens(message))
-        });
-        let tokens = |message: &Message| estimate::worst_message_tokens(message);
-        let output_tokens = tokens(&said).saturating_add(tokens(&thought));
-        Usage { input_tokens: input, output_tokens, ..Usage::default() }
+        let output = [said, thought].iter().map(estimate::worst_message_tokens).fold(0, u64::saturating_add);
+        let input = self.context.input_of(&self.whole_request());
+        Usage { input_tokens: input.div_ceil(3), output_tokens: output.div_ceil(3), ..Usage::default() }
     }
 
     /// How long a tool's result may be: less when room is scarce.

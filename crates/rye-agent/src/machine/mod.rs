@@ -64,6 +64,8 @@ pub struct State {
     failures: u32,
     /// Reminders since the last tool call.
     reminders: u32,
+    /// Answers in a row that were cut off.
+    cuts: u32,
     /// Pieces of an answer that was cut off.
     pieces: String,
     context: context::Context,
@@ -106,6 +108,7 @@ impl State {
             phase: Phase::New,
             failures: 0,
             reminders: 0,
+            cuts: 0,
             pieces: String::new(),
             context: context::Context::default(),
             asked: 0,

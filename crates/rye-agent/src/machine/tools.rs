@@ -153,6 +153,7 @@ impl State {
     /// The model called tools.
     pub(super) fn call_tools(&mut self, calls: Vec<ToolCall>) -> Vec<Effect> {
         self.reminders = 0;
+        self.cuts = 0;
         self.pieces.clear();
         let mut effects = Vec::new();
         let mut run = ToolRun { slots: Vec::with_capacity(calls.len()), returned: None };

@@ -110,7 +110,7 @@ impl State {
     }
 
     /// The request, its answer as long as it may be.
-    fn whole_request(&self) -> Request {
+    pub(super) fn whole_request(&self) -> Request {
         let shared = &self.spec.shared;
         Request {
             model: shared.model.clone(),
@@ -236,16 +236,23 @@ impl State {
         if stop == Stop::Paused {
             return self.turn_over();
         }
-        if stop == Stop::Cut && self.reminders < MOST_REMINDERS {
-            return self
-                .remind("Your answer was cut off at the output limit. Go on exactly where it stopped.");
-        }
         if stop == Stop::Cut {
+            self.cuts += 1;
+            let most = self.spec.shared.max_output_tokens;
+            // What is left to spend may be what cut it: then the limit says so when it is reached.
+            let is_ours = self.request().is_ok_and(|request| request.max_output_tokens >= most);
+            if self.cuts <= MOST_REMINDERS || !is_ours {
+                self.say(
+                    "Your answer was cut off at the output limit. Go on exactly where it stopped.".to_owned(),
+                );
+                return self.turn_over();
+            }
             let result = Some(std::mem::take(&mut self.pieces));
-            let message = "the answer was cut off at the output limit, time and again; `max_output_tokens` of the \
-                           directive's model allows more";
+            let message = "the answer was cut off at the output limit, time and again; `max_output_tokens` in \
+                           agent/agent.yaml allows more";
             return self.finish(Outcome { result, ..Outcome::failed(message.to_owned()) });
         }
+        self.cuts = 0;
         let outputs = &self.spec.shared.outputs;
         let required: Vec<&str> =
             outputs.iter().filter(|output| is_required(output)).filter_map(name_of).collect();
@@ -430,7 +437,13 @@ impl State {
             (false, _) => "hierarchical_budget",
         };
         let used = refusal.used.saturating_add(refusal.reserved);
-        let reached = Reached::new(name, show(used), show(refusal.most)).needing(show(refusal.asked));
+        // What others below it used counts as well, and with more room the call may ask for more.
+        let whole = self.worst(&self.whole_request());
+        let asked = refusal.asked.max(match refusal.what {
+            Scarce::Spend => whole.spend.0,
+            Scarce::Tokens => whole.tokens,
+        });
+        let reached = Reached::new(name, show(used), show(refusal.most)).needing(show(asked));
         let mut effects = vec![Self::emit(
             "budget_exhausted",
             json!({
@@ -519,7 +532,7 @@ fn unusable(answer: &Answer) -> Option<(&'static str, String)> {
             "Refusal",
             format!("the model refused to answer, or a filter took its answer away: {reason}"),
         )),
-        finish if answer.text.is_empty() && answer.calls.is_empty() && *finish != Finish::Paused => {
+        finish if answer.text.is_empty() && answer.calls.is_empty() => {
             let why = match finish {
                 Finish::Length => {
                     ": its room was used up before a word of it, by its reasoning perhaps".to_owned()

@@ -6,6 +6,8 @@ use super::{KEY_BEGINS, KEY_ENDS, LONGEST_KEY, LONGEST_VALUE, Redactor};
 
 /// A secret has at most so many words: `Authorization : Basic …`.
 const MOST_WORDS: usize = 4;
+/// How much is held back at most.
+const MOST_HELD: usize = 64 << 10;
 /// How long the first line of a key is at most.
 const LONGEST_HEADER: usize = 80;
 
@@ -14,19 +16,30 @@ const LONGEST_HEADER: usize = 80;
 pub struct Flow {
     redactor: Arc<Redactor>,
     held: String,
+    /// The rest of a secret that is longer than any is not shown.
+    is_swallowing: bool,
 }
 
 impl Flow {
     /// Nothing has come yet.
     #[must_use]
     pub fn new(redactor: Arc<Redactor>) -> Self {
-        Self { redactor, held: String::new() }
+        Self { redactor, held: String::new(), is_swallowing: false }
     }
 
     /// Takes a piece, and gives what can be shown by now.
     pub fn push(&mut self, piece: &str) -> String {
+        let piece = match self.is_swallowing {
+            true => piece.trim_start_matches(|letter: char| letter.is_ascii_graphic()),
+            false => piece,
+        };
+        self.is_swallowing &= piece.is_empty();
         self.held.push_str(piece);
         let known = self.known();
+        if self.held.len() - known > MOST_HELD {
+            self.is_swallowing = true;
+            return self.finish();
+        }
         let shown = self.redactor.redact_text(&self.held[..known]).into_owned();
         self.held.drain(..known);
         shown
@@ -50,8 +63,8 @@ impl Flow {
             let is_open = match rest[KEY_BEGINS.len()..].split_once("-----") {
                 None => rest.len() <= LONGEST_HEADER,
                 Some((name, body)) => {
-                    let has_end = KEY_ENDS.as_ref().is_some_and(|ends| ends.is_match(body));
-                    name.contains("PRIVATE KEY") && !has_end && rest.len() <= LONGEST_KEY
+                    let has_end = || KEY_ENDS.as_ref().is_some_and(|ends| ends.is_match(body));
+                    name.contains("PRIVATE KEY") && rest.len() <= LONGEST_KEY && !has_end()
                 }
             };
             if is_open {
@@ -60,8 +73,8 @@ impl Flow {
             }
         }
         // Nothing is cut in two that is one secret.
-        let mut secrets = self.redactor.secrets(held);
-        secrets.find(|(start, end)| *start < known && known < *end).map_or(known, |(start, _)| start)
+        let mut secrets = self.redactor.secrets(held).take_while(|(start, _)| *start < known);
+        secrets.find(|(_, end)| known < *end).map_or(known, |(start, _)| start)
     }
 
     /// Where the last words begin. A word ends at white space, and at letters that no secret has.
@@ -120,6 +133,25 @@ mod tests {
         assert_eq!(flow.push("seven"), "three ");
         assert_eq!(flow.finish(), "four five six seven");
         assert_eq!(flow.push("\u{4f60}\u{597d}\u{4e16}"), "\u{4f60}\u{597d}\u{4e16}");
+    }
+
+    #[test]
+    fn a_secret_without_an_end_is_not_held_for_ever() {
+        let mut flow = Flow::new(redactor());
+        let mut shown = String::new();
+        for _ in 0..2_000 {
+            shown.push_str(&flow.push(&"abcdefgh".repeat(8)));
+            assert!(flow.held.len() <= MOST_HELD + 64);
+        }
+        let mut flow = Flow::new(redactor());
+        let mut shown = flow.push("sk-");
+        for _ in 0..2_000 {
+            shown.push_str(&flow.push(&"abcdefgh".repeat(8)));
+            assert!(flow.held.len() <= MOST_HELD + 64);
+        }
+        shown.push_str(&flow.push("abc and more"));
+        shown.push_str(&flow.finish());
+        assert_eq!(shown, "[redacted:api-key] and more");
     }
 
     proptest! {

@@ -177,7 +177,11 @@ impl Threads {
     /// When the configuration is wrong, or the store or the secret cannot be used.
     pub fn open(setup: Setup) -> Result<Self> {
         let engine = (setup.engine)()?;
-        let config = Config::load(&engine.workspace)?;
+        // Ending a thread must not wait until a file is mended; starting one reads them again, and minds.
+        let (config, orders) = match Config::load(&engine.workspace) {
+            Ok(config) => (config.clone(), prepare::Kinds::with(config)),
+            Err(_) => (Config::load_readable(&engine.workspace)?, prepare::Kinds::default()),
+        };
         let keys = engine.workspace.roots.signing_keys.clone();
         let secret = Secret::load_or_create(&keys)?;
         let signer = Arc::new(Signer::new(engine.signing_key().unwrap_or_else(|_| secret.transcript_key())));
@@ -199,7 +203,7 @@ impl Threads {
             asking: Mutex::default(),
             dispatch,
             turns: Arc::new(Semaphore::new(AT_ONCE)),
-            orders: prepare::Kinds::with(config),
+            orders,
             kinds: start::Kinds::default(),
             providers: Pool::default(),
             looked: Mutex::default(),

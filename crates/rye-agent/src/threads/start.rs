@@ -90,7 +90,9 @@ impl Inner {
     pub(super) async fn prepared(self: &Arc<Self>, mut order: Order) -> Result<Prepared> {
         let inner = Arc::clone(self);
         // What is asked of a model is written down, as is all that it says.
-        inner.redactor().clean_map(&mut order.inputs);
+        let redactor = inner.redactor();
+        redactor.clean_map(&mut order.inputs);
+        order.message = order.message.map(|message| redactor.cleaned(message));
         let work = move || {
             let engine = (inner.setup.engine)()?;
             inner.orders.prepare(&engine, &inner.setup.environment, &order)

@@ -67,13 +67,14 @@ impl Tail {
                 continue;
             };
             let sequence = value.get("sequence").and_then(Value::as_u64).unwrap_or(0);
-            tail.sequence = tail.sequence.max(sequence);
             if value.get("event_type").and_then(Value::as_str) == Some(CHECKPOINT) {
+                tail.sequence = tail.sequence.max(sequence);
                 tail.checkpoint = Digest::of(&line);
                 tail.loose = Loose::default();
                 sealed = tail.bytes;
                 kept.clear();
             } else if value.get("prev").is_some() {
+                tail.sequence = tail.sequence.max(sequence);
                 tail.link(sequence, Digest::of(&line));
             } else {
                 tail.loose.add(Digest::of(&line));

@@ -190,6 +190,7 @@ fn lines_outside_the_chain_are_signed_too() {
     added.push(loose(8));
     world.write(&added);
     assert_eq!(world.verify(world.head).status, Verified::UnsignedTail);
+    let followed = read(&world.path, Position::default(), 100).expect("read").next;
     // Whoever goes on vouches for none that it did not write.
     let tail = Tail::recover(&world.path, &thread(1)).expect("recovered");
     assert_eq!(world.lines(), whole);
@@ -198,6 +199,9 @@ fn lines_outside_the_chain_are_signed_too() {
     lines.checkpoint(3, 1_770_976_800_000, 10, &world.signer);
     append(&world.path, &lines.take()).expect("written");
     assert_eq!(world.verify(world.head).status, Verified::Valid);
+    // Whoever follows hears of what is new, and of nothing twice.
+    let new = read(&world.path, followed, 100).expect("read");
+    assert_eq!(new.events.iter().filter_map(|event| event.sequence).collect::<Vec<_>>(), [9, 10]);
 }
 
 #[test]

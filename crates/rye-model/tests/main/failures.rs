@@ -33,7 +33,7 @@ fn each_provider_says_what_went_wrong_in_its_own_shape() {
             "openai",
             400,
             json!({"error": {"message": "Overloaded", "type": null, "code": null}}),
-            "api_error",
+            "unknown_error",
             None,
         ),
         (
@@ -50,7 +50,7 @@ fn each_provider_says_what_went_wrong_in_its_own_shape() {
             "UNAVAILABLE",
             None,
         ),
-        ("ollama", 404, json!({"error": "Overloaded"}), "api_error", None),
+        ("ollama", 404, json!({"error": "Overloaded"}), "unknown_error", None),
     ];
     for (protocol, status, body, kind, code) in cases {
         for wants_stream in [true, false] {
@@ -260,7 +260,7 @@ fn an_error_within_a_stream_is_the_servers_own() {
     assert_eq!((failure.kind.as_str(), failure.code.as_deref()), ("server_error", Some("x")));
     assert_eq!(failure.partial.expect("what came").text, "so far");
     let failure = failure_of("ollama", true, event_stream("{\"error\":\"no memory\"}\n"));
-    assert_eq!((failure.kind.as_str(), failure.message.as_str()), ("api_error", "no memory"));
+    assert_eq!((failure.kind.as_str(), failure.message.as_str()), ("unknown_error", "no memory"));
 }
 
 #[test]

@@ -167,7 +167,11 @@ pub fn resuming(id: &ThreadId, reason: Option<&str>, detail: Option<&Value>) -> 
     }
     let reached = detail.and_then(|detail| Reached::deserialize(detail).ok());
     let more = match reached.as_ref().map(|reached| (reached, reached.name())) {
-        Some((_, "turns")) => " --limit turns=+10".to_owned(),
+        Some((reached, "turns")) => {
+            let over = reached.current_value.as_u64().unwrap_or(0);
+            let over = over.saturating_sub(reached.current_max.as_u64().unwrap_or(0));
+            format!(" --limit turns=+{}", over + 10)
+        }
         Some((reached, name @ ("spend" | "tokens" | "duration_seconds" | "spawns" | "depth"))) => {
             format!(" --limit {name}={}", reached.more())
         }

@@ -247,7 +247,7 @@ fn more(total: usize) -> Option<String> {
 fn last_lines(shelf: &Shelf, row: &ThreadRow) -> Vec<String> {
     let path = transcript::path(&shelf.folder, &row.id);
     let length = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
-    let from = Position { bytes: length.saturating_sub(END_BYTES), lines: 0 };
+    let from = Position { bytes: length.saturating_sub(END_BYTES), ..Position::default() };
     let Ok(batch) = transcript::read(&path, from, usize::MAX) else {
         return vec![paint(CAUTION, "its transcript cannot be read")];
     };

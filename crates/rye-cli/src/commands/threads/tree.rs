@@ -212,7 +212,7 @@ fn line(shelf: &Shelf, row: &ThreadRow, asking: &BTreeSet<String>) -> Result<Str
 fn current_tool(shelf: &Shelf, row: &ThreadRow) -> Option<String> {
     let path = transcript::path(&shelf.folder, &row.id);
     let length = std::fs::metadata(&path).ok()?.len();
-    let from = Position { bytes: length.saturating_sub(END_BYTES), lines: 0 };
+    let from = Position { bytes: length.saturating_sub(END_BYTES), ..Position::default() };
     let events = transcript::read(&path, from, usize::MAX).ok()?.events;
     let text = |event: &transcript::Event, key: &str| {
         event.payload.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
