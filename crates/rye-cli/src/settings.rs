@@ -247,9 +247,9 @@ fn ignored_signals() -> u64 {
 /// Calls `end` when the terminal interrupts, or the process is asked to end.
 pub fn on_end_signals(end: impl Fn() + Send + 'static) {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    // Whoever started this may have had it ignore some: `nohup` does.
-    let ignored = ignored_signals();
-    let heard = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    // `nohup` has it ignored: then the terminal may close.
+    let is_hangup_heard = ignored_signals() >> (SIGHUP - 1) & 1 == 0;
+    let heard = [SIGINT, SIGTERM].into_iter().chain(is_hangup_heard.then_some(SIGHUP));
     // Without the handler a signal ends the process, and the supervisor ends the run.
     let Ok(mut signals) = signal_hook::iterator::Signals::new(heard) else {
         return;
