@@ -186,6 +186,15 @@ impl Failure {
         }
     }
 
+    /// Whether the server refused the call, so that it did no work that costs: with a status, or with words in place of an
+    /// answer. What stands in between says with some statuses only that it waited in vain.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        let is_telling =
+            |status: u16| !(200..300).contains(&status) && !matches!(status, 408 | 504 | 520..=524);
+        self.partial.is_none() && (self.is_declined || self.status_code.is_some_and(is_telling))
+    }
+
     /// A failure before anything was sent.
     pub(crate) fn here(kind: &str, message: String) -> Self {
         Self::new(kind, message, false)
@@ -195,5 +204,29 @@ impl Failure {
     #[must_use]
     pub fn there(kind: &str, message: String) -> Self {
         Self::new(kind, message, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_refuses_did_no_work_and_who_waited_in_vain_does_not_know() {
+        let of = |status: Option<u16>, is_declined: bool| Failure {
+            status_code: status,
+            is_declined,
+            ..Failure::there("api_error", "no".to_owned())
+        };
+        for status in [301, 400, 401, 429, 500, 503, 529] {
+            assert!(of(Some(status), false).is_refusal(), "{status}");
+        }
+        for status in [408, 504, 520, 524] {
+            assert!(!of(Some(status), false).is_refusal(), "{status}");
+            assert!(of(Some(status), true).is_refusal(), "{status}, said by the server itself");
+        }
+        assert!(of(None, true).is_refusal() && !of(None, false).is_refusal());
+        let usage = Usage { input_tokens: u64::MAX, output_tokens: 7, ..Usage::default() }.believable();
+        assert_eq!((usage.input_tokens, usage.output_tokens), (MOST_TOKENS, 7));
     }
 }

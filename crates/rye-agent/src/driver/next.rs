@@ -180,7 +180,7 @@ impl Thread {
                 }
                 Woken::Expired => return Ok(self.expired().await),
                 Woken::Deltas(deltas) => {
-                    deltas.iter().try_for_each(|delta| self.delta(delta))?;
+                    deltas.iter().for_each(|delta| self.delta(delta));
                     // Words may come so quickly that nothing else gets its turn.
                     self.catch_up(false)?;
                     if self.time_left() == Some(Duration::ZERO) {
@@ -197,8 +197,8 @@ impl Thread {
                 Woken::Model(result) => {
                     let call = self.outstanding.call.as_ref();
                     let deltas = call.map(|call| call.deltas.take()).unwrap_or_default();
-                    deltas.iter().try_for_each(|delta| self.delta(delta))?;
-                    self.last_words()?;
+                    deltas.iter().for_each(|delta| self.delta(delta));
+                    self.last_words();
                     self.projection.flush_deltas(self.doors.clock.now_ms(), true);
                     let call = self.outstanding.call.take();
                     let worst = call.map_or(Worst { spend: Nanos(0), tokens: 0 }, |call| call.worst);
@@ -287,15 +287,10 @@ impl Thread {
                 // What was used is said at the end: before it, the numbers are those of the beginning.
                 let known = failure.partial.as_ref().filter(|partial| partial.is_ended());
                 let known = known.filter(|partial| partial.usage.output_tokens > 0);
-                let is_declined = failure.is_declined && failure.partial.is_none();
-                // What stands in between says of these only that it waited in vain.
-                let is_gateway = |status: u16| matches!(status, 408 | 504 | 520..=524);
-                let is_status = failure
-                    .status_code
-                    .is_some_and(|status| !(200..300).contains(&status) && !is_gateway(status));
-                let was_refused = is_declined || is_status && failure.partial.is_none();
-                let is_unknown =
-                    failure.reached_server && !was_refused && known.is_none() && worst.spend > Nanos(0);
+                let is_unknown = failure.reached_server
+                    && !failure.is_refusal()
+                    && known.is_none()
+                    && worst.spend > Nanos(0);
                 let spend = match known {
                     Some(partial) => Nanos(price(partial)).min(Nanos::MOST),
                     None if is_unknown => worst.spend,
@@ -319,36 +314,32 @@ impl Thread {
     }
 
     /// Words on their way: told at once, written now and then, both without secrets.
-    fn delta(&mut self, delta: &Delta) -> Result<(), DriveError> {
-        let Some(call) = &mut self.outstanding.call else { return Ok(()) };
+    fn delta(&mut self, delta: &Delta) {
+        let Some(call) = &mut self.outstanding.call else { return };
         match delta {
             Delta::Text(text) => {
                 let shown = call.words.push(text);
-                self.say(shown)
+                self.say(shown);
             }
             Delta::Reasoning(text) => {
                 let shown = call.thoughts.push(text);
                 self.tell(&Delta::Reasoning(shown));
-                Ok(())
             }
-            Delta::CallBegan { .. } => {
-                self.tell(delta);
-                Ok(())
-            }
+            Delta::CallBegan { .. } => self.tell(delta),
         }
     }
 
     /// What was held back of the words, once no more come.
-    fn last_words(&mut self) -> Result<(), DriveError> {
-        let Some(call) = &mut self.outstanding.call else { return Ok(()) };
+    fn last_words(&mut self) {
+        let Some(call) = &mut self.outstanding.call else { return };
         let (words, thoughts) = (call.words.finish(), call.thoughts.finish());
         self.tell(&Delta::Reasoning(thoughts));
-        self.say(words)
+        self.say(words);
     }
 
-    fn say(&mut self, text: String) -> Result<(), DriveError> {
+    fn say(&mut self, text: String) {
         if text.is_empty() {
-            return Ok(());
+            return;
         }
         let events = &self.state.spec.shared.config.events;
         let throttle = events.event("cognition_out_delta").map_or(100, |event| event.throttle_ms);
@@ -359,7 +350,6 @@ impl Thread {
         });
         self.projection.delta(&text, chunk, now, throttle);
         self.tell(&Delta::Text(text));
-        Ok(())
     }
 
     fn tell(&self, delta: &Delta) {
