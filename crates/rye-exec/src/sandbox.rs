@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading};
+use lillux::confine::placeholders::{Content, HeldPlaceholders, ReservedName};
+use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading, SocketAccess};
 use lillux::process::Limits;
 use lillux::real;
 use rye_item::text::one_line;
@@ -14,8 +15,18 @@ use serde_json::Value;
 
 use crate::native::Access;
 
+mod git;
+mod homes;
+mod protected;
+
+use git::Repository;
+pub use homes::Homes;
+
 /// Parts of a project's `.ai` that tools read but do not change.
 const KEPT_IN_PROJECT: [&str; 4] = ["threads", "config", "lockfiles", "bundles"];
+
+/// Parts of the user's `.ai` that tools may read.
+const SEEN_IN_USER_SPACE: [&str; 3] = ["tools", "directives", "knowledge"];
 
 /// How much a process is held to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize)]
@@ -43,9 +54,15 @@ pub struct Policy {
     #[serde(default)]
     hidden: Vec<String>,
     #[serde(default)]
+    home_read: Vec<String>,
+    #[serde(default)]
     read_only: Vec<String>,
     #[serde(default)]
-    sockets: Vec<String>,
+    protected: Vec<String>,
+    #[serde(default)]
+    allow_sockets: Vec<String>,
+    /// What older settings had: sockets to close.
+    sockets: Option<Value>,
     #[serde(default)]
     system_read: Vec<String>,
     #[serde(default)]
@@ -60,7 +77,17 @@ impl Policy {
     /// # Errors
     /// When they are not understood.
     pub fn from_settings(settings: &Value) -> Result<Self, SandboxError> {
-        parse(settings).map_err(|reason| SandboxError::Policy { reason })
+        let policy: Self = parse(settings).map_err(|reason| SandboxError::Policy { reason })?;
+        if policy.sockets.is_some() {
+            let reason = "`sockets` listed sockets to close, and all are closed now: remove it, and list those that \
+                tools may connect to in `allow_sockets`";
+            return Err(SandboxError::Policy { reason: reason.to_owned() });
+        }
+        if let Some(name) = policy.protected.iter().find(|name| !is_plain(&Path::new("/").join(name))) {
+            let reason = format!("`{}` in `protected` is not a path inside the project", one_line(name));
+            return Err(SandboxError::Policy { reason });
+        }
+        Ok(policy)
     }
 }
 
@@ -78,6 +105,8 @@ struct Declared {
     read: Vec<String>,
     #[serde(default)]
     write: Vec<String>,
+    #[serde(default)]
+    allow_sockets: Vec<String>,
     #[serde(default)]
     allowed_hosts: Vec<String>,
     /// What it may ask of `rye` while a thread runs it, of what the thread may do.
@@ -108,6 +137,10 @@ pub struct Places {
     pub user_ai: PathBuf,
     /// The user's home.
     pub home: PathBuf,
+    /// All homes on this machine.
+    pub homes: Homes,
+    /// The folders programs are looked for in.
+    pub program_folders: Vec<PathBuf>,
     /// The cache folder.
     pub cache: PathBuf,
     /// The folder of the signing key.
@@ -130,32 +163,78 @@ pub struct Plan {
     /// What it may ask of `rye` while a thread runs it; all the thread may do, if it declares nothing.
     pub grants: Option<Vec<String>>,
     read: Reading,
-    sockets: Vec<PathBuf>,
+    homes: Vec<PathBuf>,
+    visible: Vec<PathBuf>,
+    reserved: Vec<ReservedName>,
+    project: PathBuf,
+    repository: Repository,
+    cache: PathBuf,
+    sockets: SocketAccess,
     on_missing: OnMissing,
+}
+
+/// What a process may touch, with what exists for as long as it runs.
+#[derive(Debug)]
+pub struct Confined {
+    /// What it may touch.
+    pub confinement: Confinement,
+    /// Names that are reserved meanwhile.
+    pub placeholders: HeldPlaceholders,
 }
 
 impl Plan {
     /// For a process. `None` when the policy is off.
+    ///
+    /// # Errors
+    /// When a reserved name cannot be protected.
+    pub fn confine(&self) -> std::io::Result<Option<Confined>> {
+        let Some(mut confinement) = self.confine_new_folder() else { return Ok(None) };
+        let is_writable = |path: &Path| self.access.write.iter().any(|root| path.starts_with(root));
+        let mut reserved = self.reserved.clone();
+        reserved.retain(|name| is_writable(&name.path));
+        let records = self.cache.join("placeholders");
+        let placeholders = HeldPlaceholders::acquire(&records, &self.project, &reserved)?;
+        confinement.read_only.extend(placeholders.existing.iter().cloned());
+        confinement.placeholders.clone_from(&placeholders.placeholders);
+        let exclude =
+            protected::exclude(&placeholders.placeholders, &self.project, &self.repository, &self.cache);
+        confinement.replaced.extend(exclude);
+        Ok(Some(Confined { confinement, placeholders }))
+    }
+
+    /// For a process that works in a folder that was just made: no name in it is reserved.
     #[must_use]
-    pub fn confinement(&self) -> Option<Confinement> {
+    pub fn confine_new_folder(&self) -> Option<Confinement> {
         if self.level == Level::Off {
             return None;
         }
         let Access { write, hidden, read_only, network, allowed_hosts: _ } = &self.access;
+        let is_writable = |path: &Path| write.iter().any(|root| path.starts_with(root));
         // What is not there need not be hidden, unless the run could make it.
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
-        let hidden =
-            hidden.iter().filter(|path| is_there(path) || write.iter().any(|root| path.starts_with(root)));
+        let hidden = hidden.iter().filter(|path| is_there(path) || is_writable(path));
+        // Everything else is read-only anyway.
+        let is_reserved = |path: &Path| self.reserved.iter().any(|name| name.path == path);
+        let read_only = read_only.iter().filter(|path| is_writable(path) && !is_reserved(path));
         Some(Confinement {
             read: self.read.clone(),
             write: write.clone(),
-            read_only: read_only.clone(),
+            read_only: read_only.cloned().collect(),
+            placeholders: Vec::new(),
+            replaced: Vec::new(),
             hidden: hidden.cloned().collect(),
+            homes: self.homes.clone(),
+            visible: self.visible.clone(),
             sockets: self.sockets.clone(),
             network: if *network { Network::Open } else { Network::Closed },
             on_missing: self.on_missing,
             namespaces: Namespaces::Auto,
         })
+    }
+
+    /// Lets a process see more of the homes.
+    pub fn show(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        self.visible.extend(paths);
     }
 
     /// For what touches nothing: it may not.
@@ -167,7 +246,13 @@ impl Plan {
             access: Access::default(),
             grants: Some(Vec::new()),
             read: Reading::Only(Vec::new()),
-            sockets: Vec::new(),
+            homes: Vec::new(),
+            visible: Vec::new(),
+            reserved: Vec::new(),
+            project: PathBuf::new(),
+            repository: Repository::None,
+            cache: PathBuf::new(),
+            sockets: SocketAccess::default(),
             on_missing: OnMissing::Refuse,
         }
     }
@@ -216,7 +301,8 @@ pub fn plan(
     let limits =
         policy.limits.within(&Bounds::default()).and_then(|_| policy.limits.within(&declared.limits))?;
     let allowed_hosts = [policy.allowed_hosts.clone(), declared.allowed_hosts.clone()].concat();
-    let on_missing = policy.on_missing;
+    // A tool that asks for the strict level is not run with less.
+    let on_missing = if level == Level::Strict { OnMissing::Refuse } else { policy.on_missing };
     if level == Level::Off {
         let access = Access {
             write: vec![PathBuf::from("/")],
@@ -225,45 +311,119 @@ pub fn plan(
             network: true,
             allowed_hosts,
         };
-        let (read, sockets) = (Reading::Everything, Vec::new());
-        return Ok(Plan { level, limits, access, grants: declared.grants, read, sockets, on_missing });
+        return Ok(Plan { level, limits, access, grants: declared.grants, on_missing, ..Plan::nothing() });
     }
     let mut hidden = configured(&policy.hidden, places, variables)?;
     hidden.push(places.signing_keys.clone());
-    let mut read_only: Vec<PathBuf> =
-        KEPT_IN_PROJECT.iter().map(|name| places.project_ai.join(name)).collect();
-    read_only.extend([places.project.join("lockfiles"), places.user_ai.clone(), places.cache.clone()]);
-    for text in &policy.read_only {
-        read_only.push(match text.strip_prefix("{project_path}/") {
-            Some(rest) if is_plain(&Path::new("/").join(rest)) => places.project.join(rest),
-            Some(_) | None => {
-                configured(std::slice::from_ref(text), places, variables)?.pop().unwrap_or_default()
-            }
-        });
-    }
-    read_only.retain(|path| path.is_absolute());
+    let kept = kept(policy, places, variables)?;
+    let repository = Repository::of(&places.project);
+    let reserved = protected::reserved(&policy.protected, &places.project, &repository);
     let mut write: Vec<PathBuf> = places.temporary.iter().map(|path| real(path)).collect();
-    if level == Level::Standard {
+    // A home is never open as a whole, and neither is what holds one.
+    let is_project_open = level == Level::Standard && !places.homes.holds(&real(&places.project));
+    if is_project_open {
         write.push(real(&places.project));
+        if let Repository::Worktree { own, common } = &repository {
+            write.extend([common.clone(), own.clone()]);
+        }
     }
+    let mut asked_for = Vec::new();
     for text in &declared.write {
-        write.push(asked(text, places, &hidden, &read_only)?);
+        asked_for.push(asked(text, places, &hidden, &kept)?);
+    }
+    write.extend(asked_for.iter().cloned());
+    // A signed tool may ask for a protected path by its name.
+    let reserved: Vec<ReservedName> =
+        reserved.into_iter().filter(|name| !asked_for.iter().any(|path| *path == real(&name.path))).collect();
+    let mut read_only = kept;
+    read_only.extend(reserved.iter().map(|name| name.path.clone()));
+    let mut declared_read = Vec::new();
+    for text in &declared.read {
+        declared_read.push(asked(text, places, &hidden, &[])?);
     }
     let read = match level {
         Level::Off | Level::Standard => Reading::Everything,
         Level::Strict => {
             let mut read = configured(&policy.system_read, places, variables)?;
             read.extend(places.needed.iter().cloned());
-            for text in &declared.read {
-                read.push(asked(text, places, &hidden, &[])?);
-            }
+            read.extend(declared_read.iter().cloned());
             Reading::Only(read)
         }
     };
-    let sockets = configured(&policy.sockets, places, variables)?;
+    let mut visible = [asked_for, declared_read].concat();
+    visible.extend(visible_in_homes(policy, places, variables, is_project_open)?);
+    let mut allowed = configured(&policy.allow_sockets, places, variables)?;
+    for text in &declared.allow_sockets {
+        allowed.push(asked(text, places, &hidden, &[])?);
+    }
+    let sockets = SocketAccess { own: places.temporary.iter().cloned().collect(), allowed };
     let network = policy.network && declared.network.unwrap_or(level != Level::Strict);
     let access = Access { write, hidden, read_only, network, allowed_hosts };
-    Ok(Plan { level, limits, access, grants: declared.grants, read, sockets, on_missing })
+    Ok(Plan {
+        level,
+        limits,
+        access,
+        grants: declared.grants,
+        read,
+        homes: places.homes.all.clone(),
+        visible,
+        reserved: if is_project_open { with_own_names(reserved, places) } else { Vec::new() },
+        project: places.project.clone(),
+        repository,
+        cache: places.cache.clone(),
+        sockets,
+        on_missing,
+    })
+}
+
+/// What no tool changes, whatever it asks for.
+fn kept(
+    policy: &Policy,
+    places: &Places,
+    variables: &BTreeMap<String, String>,
+) -> Result<Vec<PathBuf>, SandboxError> {
+    let mut kept: Vec<PathBuf> = KEPT_IN_PROJECT.iter().map(|name| places.project_ai.join(name)).collect();
+    kept.extend([places.project.join("lockfiles"), places.user_ai.clone(), places.cache.clone()]);
+    for text in &policy.read_only {
+        kept.push(match text.strip_prefix("{project_path}/") {
+            Some(rest) if is_plain(&Path::new("/").join(rest)) => places.project.join(rest),
+            Some(_) | None => {
+                configured(std::slice::from_ref(text), places, variables)?.pop().unwrap_or_default()
+            }
+        });
+    }
+    kept.retain(|path| path.is_absolute());
+    Ok(kept)
+}
+
+/// The project's folder of lockfiles is reserved as well: one that a tool makes would be read.
+fn with_own_names(mut reserved: Vec<ReservedName>, places: &Places) -> Vec<ReservedName> {
+    reserved.push(ReservedName { path: places.project.join("lockfiles"), content: Content::Folder });
+    reserved
+}
+
+/// What every tool may see in the homes: the project, its own files, programs and their toolchains, and what the settings
+/// list.
+fn visible_in_homes(
+    policy: &Policy,
+    places: &Places,
+    variables: &BTreeMap<String, String>,
+    is_project_open: bool,
+) -> Result<Vec<PathBuf>, SandboxError> {
+    let mut visible = configured(&policy.home_read, places, variables)?;
+    visible.extend(places.needed.iter().cloned());
+    visible.extend(SEEN_IN_USER_SPACE.iter().map(|name| places.user_ai.join(name)));
+    let project = real(&places.project);
+    if is_project_open || !places.homes.holds(&project) {
+        visible.push(project.clone());
+    }
+    // A folder in the project could be replaced by a link to anywhere.
+    let is_foreign = |folder: &&PathBuf| folder.is_absolute() && !folder.starts_with(&places.project);
+    for folder in places.program_folders.iter().filter(is_foreign) {
+        visible.extend(places.homes.program_folder(folder));
+        visible.extend(places.homes.program_folder(&real(folder)));
+    }
+    Ok(visible)
 }
 
 /// A list would pass for a record of that many fields.
@@ -324,21 +484,26 @@ fn configured(
 ) -> Result<Vec<PathBuf>, SandboxError> {
     let mut paths = Vec::new();
     for text in texts {
-        let path = match text.strip_prefix('$') {
-            Some(name) => match variables.get(name).map(PathBuf::from).filter(|path| is_plain(path)) {
-                Some(path) => path,
-                None => continue,
-            },
-            None if text == "~" => places.home.clone(),
-            None => {
-                text.strip_prefix("~/").map_or_else(|| PathBuf::from(text), |rest| places.home.join(rest))
+        let own = std::iter::once(&places.home).chain(&places.homes.own);
+        let below: Vec<PathBuf> = match text.strip_prefix('$') {
+            Some(name) => {
+                variables.get(name).map(PathBuf::from).filter(|path| is_plain(path)).into_iter().collect()
             }
+            None if text == "~" => own.cloned().collect(),
+            None => match text.strip_prefix("~/") {
+                Some(rest) => own.map(|home| home.join(rest)).collect(),
+                None => vec![PathBuf::from(text)],
+            },
         };
-        if !is_plain(&path) {
+        if below.iter().any(|path| !is_plain(path)) {
             let reason = format!("`{}` is not an absolute path without `..`", one_line(text));
             return Err(SandboxError::Policy { reason });
         }
-        paths.push(path);
+        for path in below {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
     }
     Ok(paths)
 }

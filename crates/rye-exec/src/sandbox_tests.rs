@@ -28,32 +28,46 @@ impl World {
         self.root.join(path)
     }
 
-    fn plan(&self, settings: &Value, declared: Option<&Value>) -> Result<Plan, SandboxError> {
-        let places = Places {
+    fn places(&self) -> Places {
+        Places {
             project: self.at("project"),
             project_ai: self.at("project/.ai"),
             user_ai: self.at("home/.ai"),
             home: self.at("home"),
+            homes: Homes { own: vec![self.at("home")], all: vec![self.at("home")] },
+            program_folders: vec![
+                self.at("home/.nvm/v20/bin"),
+                self.at("project/.venv/bin"),
+                "/usr/bin".into(),
+            ],
             cache: self.at("cache"),
             signing_keys: self.at("home/.ai/config/keys/signing"),
             temporary: Some(self.at("cache/run")),
             needed: vec![self.at("home/.ai/tools")],
-        };
+        }
+    }
+
+    fn plan(&self, settings: &Value, declared: Option<&Value>) -> Result<Plan, SandboxError> {
         let variables = BTreeMap::from([
             ("SSH_AUTH_SOCK".to_owned(), "/run/agent".to_owned()),
             ("ODD".to_owned(), "relative".to_owned()),
         ]);
-        plan(&Policy::from_settings(settings)?, declared, &places, &variables)
+        plan(&Policy::from_settings(settings)?, declared, &self.places(), &variables)
     }
 
     fn confinement(&self, settings: &Value, declared: &Value) -> Confinement {
-        self.plan(settings, Some(declared)).expect("a plan").confinement().expect("confined")
+        confinement_of(&self.plan(settings, Some(declared)).expect("a plan")).expect("confined")
     }
 }
 
+fn confinement_of(plan: &Plan) -> Option<Confinement> {
+    plan.confine().expect("confined").map(|confined| confined.confinement)
+}
+
 fn settings() -> Value {
-    json!({"network": true, "hidden": ["~/.ssh", "/etc/shadow"], "sockets": ["$SSH_AUTH_SOCK", "$UNSET", "$ODD"],
-           "system_read": ["/usr"], "on_missing": "warn"})
+    json!({"network": true, "hidden": ["~/.ssh", "/etc/shadow"],
+           "allow_sockets": ["$SSH_AUTH_SOCK", "$UNSET", "$ODD"], "home_read": ["~/.gitconfig"],
+           "protected": [".git/config", ".envrc", ".vscode/"], "system_read": ["/usr"], "on_missing": "warn"})
 }
 
 #[test]
@@ -61,6 +75,7 @@ fn the_standard_opens_the_project_and_hides_the_keys() {
     let world = World::new();
     let plan = world.plan(&settings(), None).expect("a plan");
     assert_eq!(plan.level, Level::Standard);
+    let confinement = confinement_of(&plan).expect("confined");
     let expected = Confinement {
         read: Reading::Everything,
         write: vec![world.at("cache/run"), world.at("project")],
@@ -69,23 +84,43 @@ fn the_standard_opens_the_project_and_hides_the_keys() {
             world.at("project/.ai/config"),
             world.at("project/.ai/lockfiles"),
             world.at("project/.ai/bundles"),
+        ],
+        placeholders: vec![
+            world.at("project/.git"),
+            world.at("project/.envrc"),
+            world.at("project/.vscode"),
             world.at("project/lockfiles"),
-            world.at("home/.ai"),
-            world.at("cache"),
         ],
         hidden: vec![
             world.at("home/.ssh"),
             PathBuf::from("/etc/shadow"),
             world.at("home/.ai/config/keys/signing"),
         ],
-        sockets: vec![PathBuf::from("/run/agent")],
+        homes: vec![world.at("home")],
+        visible: vec![
+            world.at("home/.gitconfig"),
+            world.at("home/.ai/tools"),
+            world.at("home/.ai/tools"),
+            world.at("home/.ai/directives"),
+            world.at("home/.ai/knowledge"),
+            world.at("project"),
+            world.at("home/.nvm/v20/bin"),
+            world.at("home/.nvm/v20"),
+            world.at("home/.nvm/v20/bin"),
+            world.at("home/.nvm/v20"),
+        ],
+        sockets: SocketAccess {
+            own: vec![world.at("cache/run")],
+            allowed: vec![PathBuf::from("/run/agent")],
+        },
         network: Network::Open,
         on_missing: OnMissing::Warn,
-        namespaces: Namespaces::Auto,
+        ..Confinement::new()
     };
     assert_eq!(plan.access.write, expected.write);
     assert_eq!((&plan.access.hidden, plan.access.network), (&expected.hidden, true));
-    assert_eq!(plan.confinement(), Some(expected));
+    assert_eq!(confinement, expected);
+    assert!(!world.at("project/.envrc").exists(), "placeholders are gone with the run");
     assert_eq!(plan.limits, Limits::default());
 }
 
@@ -112,7 +147,7 @@ fn a_tool_tightens_and_never_loosens() {
     let declared =
         json!({"level": "off", "network": true, "limits": {"processes": 99, "memory_megabytes": 9}});
     let plan = world.plan(&closed, Some(&declared)).expect("a plan");
-    let confinement = plan.confinement().expect("confined");
+    let confinement = confinement_of(&plan).expect("confined");
     assert_eq!((plan.level, confinement.network), (Level::Strict, Network::Closed));
     assert_eq!((plan.limits.processes, plan.limits.memory_bytes), (10, Some(5 << 20)));
     let tight = world.plan(&settings(), Some(&json!({"limits": {"processes": 3, "file_megabytes": 1}})));
@@ -124,9 +159,9 @@ fn a_tool_tightens_and_never_loosens() {
 fn off_is_for_the_settings_to_say_and_a_tool_may_still_ask_for_more() {
     let world = World::new();
     let off = json!({"level": "off"});
-    assert!(world.plan(&off, None).expect("a plan").confinement().is_none());
+    assert!(confinement_of(&world.plan(&off, None).expect("a plan")).is_none());
     let strict = world.plan(&off, Some(&json!({"level": "strict"}))).expect("a plan");
-    assert!(strict.confinement().is_some());
+    assert!(confinement_of(&strict).is_some());
 }
 
 #[test]
@@ -194,6 +229,44 @@ fn what_is_not_understood_is_refused() {
 #[test]
 fn settings_that_say_nothing_refuse_what_is_missing() {
     let world = World::new();
-    let plan = world.plan(&json!({}), None).expect("a plan").confinement().expect("confined");
+    let plan = confinement_of(&world.plan(&json!({}), None).expect("a plan")).expect("confined");
     assert_eq!((plan.on_missing, plan.network), (OnMissing::Refuse, Network::Closed));
+}
+
+#[test]
+fn protected_names_are_opened_by_name_only() {
+    let world = World::new();
+    let protected = |declared: &Value| {
+        let confinement = world.confinement(&settings(), declared);
+        confinement.placeholders.contains(&world.at("project/.vscode"))
+    };
+    assert!(protected(&json!({})));
+    assert!(protected(&json!({"write": ["{project_path}"]})));
+    assert!(!protected(&json!({"write": ["{project_path}/.vscode"]})));
+    let kept = world.plan(&settings(), Some(&json!({"write": ["{project_path}/.ai/config"]})));
+    assert!(matches!(kept, Err(SandboxError::Denied { .. })));
+}
+
+#[test]
+fn a_home_as_project_is_not_writable() {
+    let world = World::new();
+    for folder in ["home", "", "home/.."] {
+        let places = Places { project: world.at(folder), project_ai: world.at("home/.ai"), ..world.places() };
+        let policy = Policy::from_settings(&settings()).expect("a policy");
+        let plan = plan(&policy, None, &places, &BTreeMap::new()).expect("a plan");
+        assert_eq!(plan.access.write, [world.at("cache/run")], "{folder}");
+        assert!(!plan.visible.contains(&world.at("home")), "{folder}");
+    }
+}
+
+#[test]
+fn old_socket_settings_are_refused_by_name() {
+    let refused = Policy::from_settings(&json!({"sockets": ["/run/docker.sock"]}));
+    assert!(matches!(refused, Err(SandboxError::Policy { reason }) if reason.contains("allow_sockets")));
+}
+
+#[test]
+fn the_strict_level_never_runs_with_less() {
+    let confinement = World::new().confinement(&settings(), &json!({"level": "strict"}));
+    assert_eq!(confinement.on_missing, OnMissing::Refuse);
 }

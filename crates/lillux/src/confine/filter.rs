@@ -34,12 +34,30 @@ pub(crate) enum Condition {
 /// Conditions on arguments, by their place, that all hold.
 pub(crate) type Test = Vec<(u8, Condition)>;
 
-/// When a call is refused, and what with.
+/// When a call is not simply allowed, and what happens then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    pub(crate) error: u32,
-    /// It is refused when one of them holds; always, if there are none.
+    pub(crate) action: Action,
+    /// It happens when one of them holds; always, if there are none.
     pub(crate) tests: Vec<Test>,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// It fails with this error.
+    Fail(u32),
+    /// The supervisor is asked.
+    Report,
+}
+
+impl Action {
+    fn code(self) -> u32 {
+        match self {
+            Self::Fail(error) => libc::SECCOMP_RET_ERRNO | (error & libc::SECCOMP_RET_DATA),
+            Self::Report => libc::SECCOMP_RET_USER_NOTIF,
+        }
+    }
 }
 
 /// Makes the program: everything is allowed but what is refused, and calls of another architecture end the process,
@@ -59,7 +77,7 @@ pub(crate) fn compile(refusals: &BTreeMap<u32, Refusal>) -> Result<BpfProgram, S
     ];
     if cfg!(target_arch = "x86_64") {
         program.push(branch(JUMP_IF_AT_LEAST, X32, 0, 1));
-        program.push(refuse(libc::ENOSYS.cast_unsigned()));
+        program.push(act(Action::Fail(libc::ENOSYS.cast_unsigned())));
     }
     let sorted: Vec<(u32, &Refusal)> = refusals.iter().map(|(number, refusal)| (*number, refusal)).collect();
     program.extend(search(&sorted)?);
@@ -74,8 +92,8 @@ fn branch(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-fn refuse(error: u32) -> sock_filter {
-    step(RETURN, libc::SECCOMP_RET_ERRNO | (error & libc::SECCOMP_RET_DATA))
+fn act(action: Action) -> sock_filter {
+    step(RETURN, action.code())
 }
 
 fn allow() -> sock_filter {
@@ -119,9 +137,9 @@ fn judge(refusal: &Refusal) -> Result<Vec<sock_filter>, String> {
                 Condition::HasAny(bits) => branch(JUMP_IF_ANY, bits, 0, past),
             });
         }
-        steps.push(refuse(refusal.error));
+        steps.push(act(refusal.action));
     }
-    steps.push(if refusal.tests.is_empty() { refuse(refusal.error) } else { allow() });
+    steps.push(if refusal.tests.is_empty() { act(refusal.action) } else { allow() });
     Ok(steps)
 }
 
@@ -170,7 +188,7 @@ mod tests {
             }
         };
         let is_refused = refusal.tests.is_empty() || refusal.tests.iter().any(|test| test.iter().all(holds));
-        if is_refused { libc::SECCOMP_RET_ERRNO | refusal.error } else { libc::SECCOMP_RET_ALLOW }
+        if is_refused { refusal.action.code() } else { libc::SECCOMP_RET_ALLOW }
     }
 
     fn refusals() -> impl Strategy<Value = BTreeMap<u32, Refusal>> {
@@ -180,8 +198,9 @@ mod tests {
             (0_u32..4).prop_map(Condition::HasAny),
         ];
         let test = prop::collection::vec((0_u8..3, condition), 1..4);
-        let refusal = (1_u32..100, prop::collection::vec(test, 0..4));
-        let refusal = refusal.prop_map(|(error, tests)| Refusal { error, tests });
+        let action = prop_oneof![(1_u32..100).prop_map(Action::Fail), Just(Action::Report)];
+        let refusal = (action, prop::collection::vec(test, 0..4));
+        let refusal = refusal.prop_map(|(action, tests)| Refusal { action, tests });
         prop::collection::btree_map(0_u32..40, refusal, 0..24)
     }
 

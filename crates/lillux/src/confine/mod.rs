@@ -8,12 +8,14 @@ mod filter;
 mod mounts;
 mod namespaces;
 mod paths;
+pub mod placeholders;
 mod privileges;
 mod probe;
 mod receipt;
 mod system_calls;
 
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -32,16 +34,69 @@ pub struct Confinement {
     pub write: Vec<PathBuf>,
     /// What stays as it is although it lies below a folder in `write`. Only what exists is protected.
     pub read_only: Vec<PathBuf>,
+    /// Placeholders that exist for the run only ([`placeholders`]). They are read-only as well.
+    pub placeholders: Vec<PathBuf>,
+    /// Files that the process sees in the place of others, read-only.
+    pub replaced: Vec<Replacement>,
     /// What it may neither read nor make, whatever lies above.
     pub hidden: Vec<PathBuf>,
-    /// Sockets, or folders of sockets, that are closed even where the network is open.
-    pub sockets: Vec<PathBuf>,
+    /// Folders of which it sees nothing but what is in `visible` and `write`.
+    pub homes: Vec<PathBuf>,
+    /// What it may read below `homes`.
+    pub visible: Vec<PathBuf>,
+    /// Which UNIX sockets it may connect to. Pairs always work.
+    pub sockets: SocketAccess,
     /// Whether the network is open.
     pub network: Network,
     /// What happens if a rule cannot be enforced.
     pub on_missing: OnMissing,
     /// Whether namespaces are used.
     pub namespaces: Namespaces,
+}
+
+impl Confinement {
+    /// A confinement that can read everything, change nothing and reach nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            read: Reading::Everything,
+            write: Vec::new(),
+            read_only: Vec::new(),
+            placeholders: Vec::new(),
+            replaced: Vec::new(),
+            hidden: Vec::new(),
+            homes: Vec::new(),
+            visible: Vec::new(),
+            sockets: SocketAccess::default(),
+            network: Network::Closed,
+            on_missing: OnMissing::Warn,
+            namespaces: Namespaces::Auto,
+        }
+    }
+}
+
+impl Default for Confinement {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A file that the process sees in the place of another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replacement {
+    /// The file that is replaced. If it does not exist, nothing is.
+    pub path: PathBuf,
+    /// What is seen instead.
+    pub with: PathBuf,
+}
+
+/// The UNIX sockets a process may connect to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketAccess {
+    /// Folders in which it makes sockets of its own.
+    pub own: Vec<PathBuf>,
+    /// Other sockets, or folders of sockets.
+    pub allowed: Vec<PathBuf>,
 }
 
 /// What a process may read.
@@ -68,9 +123,9 @@ impl Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// Internet sockets, and UNIX sockets that are not closed by name.
+    /// Internet sockets.
     Open,
-    /// No sockets but pairs.
+    /// No internet sockets.
     Closed,
 }
 
@@ -105,6 +160,8 @@ pub(crate) struct Stage {
     pub(crate) has_own_proc: bool,
     /// Whether `/dev/shm` is the run's own.
     pub(crate) has_own_memory_folder: bool,
+    /// Whether `/dev/pts` is the run's own.
+    pub(crate) has_own_terminals: bool,
     /// Where the paths of the confinement really are.
     pub(crate) real: RealPlaces,
     /// What mounts protect already.
@@ -116,8 +173,17 @@ impl Stage {
     /// Whether mounts protect everything that is there to be protected, so that no other rule has to.
     pub(crate) fn covers_everything(&self) -> bool {
         let is_covered = |path: &PathBuf| self.covered.contains(path);
-        let mut read_only = self.real.read_only.iter().filter(|path| path.symlink_metadata().is_ok());
-        self.has_own_proc && self.real.hidden.iter().all(is_covered) && read_only.all(is_covered)
+        let is_absent = |path: &PathBuf| path.symlink_metadata().is_err();
+        let mut hidden = self.real.hidden.iter().chain(&self.real.homes);
+        let mut read_only = self.real.read_only.iter().filter(|path| !is_absent(path));
+        // What is absent may still be made where the run may write.
+        let is_closed = |path: &PathBuf| is_covered(path) || (is_absent(path) && !self.is_writable(path));
+        self.has_own_proc && hidden.all(is_closed) && read_only.all(is_covered)
+    }
+
+    /// Whether the run may make this path.
+    fn is_writable(&self, path: &Path) -> bool {
+        self.real.write.iter().any(|root| path.starts_with(root))
     }
 
     /// What lost the mount over it: whoever removes or replaces a file takes its mounts along.
@@ -129,9 +195,11 @@ impl Stage {
 /// Where the paths of a confinement really are, links and what they lead to, looked up once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RealPlaces {
+    pub(crate) write: Vec<PathBuf>,
     pub(crate) hidden: Vec<PathBuf>,
     pub(crate) read_only: Vec<PathBuf>,
-    pub(crate) sockets: Vec<PathBuf>,
+    pub(crate) homes: Vec<PathBuf>,
+    pub(crate) visible: Vec<PathBuf>,
 }
 
 impl RealPlaces {
@@ -139,11 +207,18 @@ impl RealPlaces {
         let mut known = RealPaths::default();
         let mut real =
             |paths: &[PathBuf]| paths.iter().flat_map(|path| paths::places(path, &mut known)).collect();
-        Self {
-            hidden: real(&confinement.hidden),
-            read_only: real(&confinement.read_only),
-            sockets: real(&confinement.sockets),
-        }
+        let (hidden, read_only) = (real(&confinement.hidden), real(&confinement.read_only));
+        let visible = real(&confinement.visible);
+        let mut homes: Vec<PathBuf> = real(&confinement.homes);
+        // A home that is to be seen as a whole is not closed, and one inside another needs no second mask.
+        let is_seen =
+            |home: &PathBuf| visible.iter().chain(&confinement.write).any(|path| home.starts_with(path));
+        homes.retain(|home| home.parent().is_some() && !is_seen(home));
+        homes.sort();
+        homes.dedup();
+        let outer = homes.clone();
+        homes.retain(|home| !outer.iter().any(|other| home != other && home.starts_with(other)));
+        Self { write: confinement.write.clone(), hidden, read_only, homes, visible }
     }
 }
 
@@ -153,7 +228,7 @@ pub(crate) fn isolate(confinement: &Confinement) -> Result<Stage, String> {
     if confinement.namespaces == Namespaces::Auto {
         namespaces::enter(&mut stage);
     }
-    isolate_for(&mut stage, confinement)?;
+    isolate_for(&mut stage, confinement, Timing::Now)?;
     Ok(stage)
 }
 
@@ -170,11 +245,25 @@ pub(crate) fn settle_ahead(stage: &mut Stage) {
     if stage.has_mount_namespace {
         stage.has_own_proc = stage.has_pid_namespace && mounts::mount_proc().is_ok();
         stage.has_own_memory_folder = mounts::mount_memory_folder().is_ok();
+        stage.has_own_terminals = mounts::mount_terminals().is_ok();
     }
 }
 
+/// Whether the run that is prepared has its order, and with it its placeholders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timing {
+    /// The order is there.
+    Now,
+    /// The order comes later.
+    Ahead,
+}
+
 /// Does the rest of isolating, once it is known what for.
-pub(crate) fn isolate_for(stage: &mut Stage, confinement: &Confinement) -> Result<(), String> {
+pub(crate) fn isolate_for(
+    stage: &mut Stage,
+    confinement: &Confinement,
+    timing: Timing,
+) -> Result<(), String> {
     paths::check(confinement)?;
     stage.real = RealPlaces::of(confinement);
     if confinement.namespaces == Namespaces::Auto && confinement.network == Network::Closed {
@@ -183,9 +272,20 @@ pub(crate) fn isolate_for(stage: &mut Stage, confinement: &Confinement) -> Resul
     // From here on, what is mounted elsewhere must not change what is seen.
     stage.has_mount_namespace = stage.has_mount_namespace && namespaces::mount_privately().is_ok();
     if stage.has_mount_namespace {
-        mounts::lay(stage, confinement);
+        mounts::lay(stage, confinement)?;
+    } else {
+        let detail = "nothing keeps modes, owners and times without a mount namespace";
+        stage.rows.push(Row::new(Rule::Metadata, Mechanism::MountNamespace, false, detail));
+    }
+    if timing == Timing::Now {
+        cover_placeholders(stage, confinement)?;
     }
     Ok(())
+}
+
+/// In the supervisor, once the order and with it the placeholders are there: makes them read-only.
+pub(crate) fn cover_placeholders(stage: &Stage, confinement: &Confinement) -> Result<(), String> {
+    if stage.has_mount_namespace { mounts::cover_placeholders(&confinement.placeholders) } else { Ok(()) }
 }
 
 /// In a supervisor whose run is over and left nobody: what the run could have left in memory goes, too.
@@ -194,6 +294,9 @@ pub(crate) fn renew(stage: &Stage) -> Result<(), String> {
     namespaces::leave_shared_memory().map_err(refused)?;
     if stage.has_own_memory_folder {
         mounts::renew_memory_folder().map_err(refused)?;
+    }
+    if stage.has_own_terminals {
+        mounts::renew_terminals().map_err(refused)?;
     }
     Ok(())
 }
@@ -218,16 +321,17 @@ pub(crate) fn settle(stage: &mut Stage, limits: &Limits) {
 }
 
 /// In the process that becomes the tool: gives up everything that is not allowed. `guarded` are the processes that
-/// must be out of its reach where no namespace hides them.
+/// must be out of its reach where no namespace hides them. Also returns the descriptor at which the supervisor hears of
+/// connections, where the kernel has one.
 pub(crate) fn restrict(
     confinement: &Confinement,
     stage: &Stage,
     guarded: &[i32],
-) -> Result<Vec<Row>, String> {
-    let mut rows = vec![privileges::drop_all(stage)?];
+) -> Result<(Vec<Row>, Option<OwnedFd>), String> {
+    let mut rows = vec![privileges::drop_all(confinement, stage)?];
     let landlock = paths::restrict(confinement, stage, &mut rows)?;
-    system_calls::restrict(confinement, stage, landlock, guarded, &mut rows);
-    Ok(rows)
+    let listener = system_calls::restrict(confinement, stage, landlock, guarded, &mut rows);
+    Ok((rows, listener))
 }
 
 /// What is missing, if that is to be refused.

@@ -22,8 +22,8 @@ const NEWEST: ABI = ABI::V9;
 /// Devices everybody needs, none of which reaches data of others.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// Links and terminals of the process's own.
-const OWN_DEVICES: [&str; 2] = ["/dev/tty", "/dev/pts"];
+/// Terminals, where they are the run's own.
+const OWN_TERMINALS: [&str; 3] = ["/dev/tty", "/dev/pts", "/dev/ptmx"];
 
 /// Whether every path is one the rules can be made for.
 pub(crate) fn check(confinement: &Confinement) -> Result<(), String> {
@@ -31,8 +31,12 @@ pub(crate) fn check(confinement: &Confinement) -> Result<(), String> {
         confinement.read.paths(),
         &confinement.write,
         &confinement.read_only,
+        &confinement.placeholders,
         &confinement.hidden,
-        &confinement.sockets,
+        &confinement.homes,
+        &confinement.visible,
+        &confinement.sockets.own,
+        &confinement.sockets.allowed,
     ];
     for path in lists.into_iter().flatten() {
         if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
@@ -91,19 +95,28 @@ struct Plan {
 fn plan(confinement: &Confinement, stage: &Stage) -> Plan {
     let hidden = &stage.real.hidden;
     // What is mounted over is not there to be read, as long as no other process's view of the files is.
-    let is_out_of_sight = |path: &PathBuf| stage.has_own_proc && stage.covered.contains(path);
+    let is_out_of_sight = |path: &PathBuf| {
+        stage.has_own_proc && (stage.covered.contains(path) || path.symlink_metadata().is_err())
+    };
+    let homes: Vec<PathBuf> =
+        stage.real.homes.iter().filter(|path| !is_out_of_sight(path)).cloned().collect();
     let mut unreadable: Vec<PathBuf> = hidden.iter().filter(|path| !is_out_of_sight(path)).cloned().collect();
-    let hides = !unreadable.is_empty();
+    let hides = !unreadable.is_empty() || !homes.is_empty();
     // Disks, memory and the like: whoever may read those may read every file.
     unreadable.push(PathBuf::from("/dev"));
     let mut plan =
         Plan { read: Vec::new(), write: Vec::new(), lists_everything: false, hides, absent: Vec::new() };
     match &confinement.read {
         Reading::Everything => {
-            around(Path::new("/"), &unreadable, &mut plan.read);
+            let closed = [unreadable.clone(), homes.clone()].concat();
+            around(Path::new("/"), &closed, &mut plan.read);
+            let visible = stage.real.visible.iter();
+            for path in visible.filter(|path| homes.iter().any(|home| path.starts_with(home))) {
+                around(path, &unreadable, &mut plan.read);
+            }
             let is_covered =
                 |path: &PathBuf| stage.covered.contains(path) || path.symlink_metadata().is_err();
-            plan.lists_everything = hidden.iter().all(is_covered);
+            plan.lists_everything = hidden.iter().chain(&stage.real.homes).all(is_covered);
         }
         Reading::Only(paths) => {
             for path in paths.iter().map(|path| real(path)) {
@@ -111,8 +124,15 @@ fn plan(confinement: &Confinement, stage: &Stage) -> Plan {
             }
         }
     }
-    let read_only: Vec<&PathBuf> =
-        stage.real.read_only.iter().filter(|path| path.symlink_metadata().is_ok()).collect();
+    // With mounts, placeholders are protected by them, and may not be there yet.
+    let placeholders: &[PathBuf] = if stage.has_mount_namespace { &[] } else { &confinement.placeholders };
+    let read_only: Vec<&PathBuf> = stage
+        .real
+        .read_only
+        .iter()
+        .chain(placeholders)
+        .filter(|path| path.symlink_metadata().is_ok())
+        .collect();
     for root in &confinement.write {
         let mut protected: Vec<PathBuf> =
             hidden.iter().filter(|path| !stage.covered.contains(path)).cloned().collect();
@@ -174,6 +194,9 @@ pub(crate) fn restrict(
     if confinement.network == Network::Closed {
         tell(Rule::Network, 4, "TCP only".to_owned());
     }
+    if !stage.has_own_terminals {
+        tell(Rule::Terminals, 1, "no terminal can be opened".to_owned());
+    }
     tell(Rule::OtherProcesses, 6, "no tracing, no signals, no abstract sockets".to_owned());
     Ok(InForce { abi })
 }
@@ -183,6 +206,9 @@ fn apply(confinement: &Confinement, stage: &Stage, plan: &Plan) -> Result<Landlo
     let read = AccessFs::from_read(NEWEST);
     // Device nodes are nobody's business.
     let write = AccessFs::from_all(NEWEST) & !make_bitflags!(AccessFs::{MakeChar | MakeBlock | IoctlDev});
+    // Sockets are made in the run's own folders only.
+    let makes_sockets =
+        |path: &PathBuf| confinement.sockets.own.iter().any(|own| path.starts_with(real(own)));
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))
@@ -199,10 +225,12 @@ fn apply(confinement: &Confinement, stage: &Stage, plan: &Plan) -> Result<Landlo
         ruleset = allow(ruleset, Path::new("/"), AccessFs::ReadDir.into(), Missing::Fine)?;
     }
     for path in &plan.write {
-        ruleset = allow(ruleset, path, write, Missing::Wrong)?;
+        let access = if makes_sockets(path) { write } else { write & !AccessFs::MakeSock };
+        ruleset = allow(ruleset, path, access, Missing::Wrong)?;
     }
     let device = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate | IoctlDev});
-    for path in DEVICES.into_iter().chain(OWN_DEVICES) {
+    let terminals = OWN_TERMINALS.into_iter().filter(|_| stage.has_own_terminals);
+    for path in DEVICES.into_iter().chain(terminals) {
         ruleset = allow(ruleset, Path::new(path), device, Missing::Fine)?;
     }
     if stage.has_own_memory_folder {

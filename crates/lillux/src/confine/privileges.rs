@@ -1,21 +1,22 @@
 //! Privileges: what root may keep, and that nobody gains any.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::{Mechanism, Row, Rule, Stage};
+use super::{Confinement, Mechanism, Row, Rule, Stage};
 
-/// What root keeps: files of others below the folders that are open anyway.
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID);
+/// What root keeps where the run needs files of another user.
+const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
-/// Drops every capability but a few of root's, and forbids to gain any.
-pub(crate) fn drop_all(stage: &Stage) -> Result<Row, String> {
+/// Drops every capability, except that root may still open files of others if the run needs some, and forbids to gain any.
+pub(crate) fn drop_all(confinement: &Confinement, stage: &Stage) -> Result<Row, String> {
     let refused = |error| format!("privileges cannot be dropped: {error}");
     let before = rustix::thread::capabilities(None).map_err(refused)?;
     // In a user namespace the rights are new, and the user had none.
-    let kept = if stage.has_user_namespace { CapabilitySet::empty() } else { KEPT & before.permitted };
+    let keeps = !stage.has_user_namespace && needs_files_of_others(confinement);
+    let kept = if keeps { KEPT & before.permitted } else { CapabilitySet::empty() };
     if before.effective.contains(CapabilitySet::SETPCAP) {
         for number in 0..64 {
             let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -31,7 +32,23 @@ pub(crate) fn drop_all(stage: &Stage) -> Result<Row, String> {
     let _ = rustix::thread::clear_ambient_capability_set();
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).map_err(refused)?;
-    let detail =
-        if kept.is_empty() { "none left, none to gain" } else { "only rights over files left, none to gain" };
+    let detail = if kept.is_empty() {
+        "none left, none to gain"
+    } else {
+        "files of other users can be opened, none to gain"
+    };
     Ok(Row::new(Rule::Privileges, Mechanism::Capabilities, true, detail))
+}
+
+/// Whether a path the run works with belongs to another user, or lies in a folder that only another user may enter: a
+/// project of another user in a container, a toolchain in somebody's home.
+fn needs_files_of_others(confinement: &Confinement) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let is_foreign = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.uid() != own);
+    let is_closed = |path: &Path| {
+        path.symlink_metadata().is_ok_and(|found| found.uid() != own && found.mode() & 0o005 != 0o005)
+    };
+    let needed = confinement.write.iter().chain(&confinement.visible).chain(confinement.read.paths());
+    confinement.write.iter().any(|path| is_foreign(path))
+        || needed.flat_map(|path| path.ancestors()).any(is_closed)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Confinement, Namespaces, Network, OnMissing, Reading, Receipt};
+use super::{Confinement, Receipt};
 use crate::Cancel;
 use crate::process::{Command, Launcher, Limits, RunError, run};
 
@@ -24,15 +24,6 @@ pub fn probe(launcher: &Launcher) -> Result<Receipt, RunError> {
         limits: Limits::default(),
         log: None,
     };
-    let confinement = Confinement {
-        read: Reading::Everything,
-        write: Vec::new(),
-        read_only: Vec::new(),
-        hidden: Vec::new(),
-        sockets: Vec::new(),
-        network: Network::Closed,
-        on_missing: OnMissing::Warn,
-        namespaces: Namespaces::Auto,
-    };
+    let confinement = Confinement::new();
     run(launcher, &command, Some(&confinement), &Cancel::new()?).map(|finished| finished.receipt)
 }

@@ -54,8 +54,8 @@ pub enum Rule {
     ReadOnly,
     /// The network is closed.
     Network,
-    /// Sockets of agents and daemons are closed.
-    AgentSockets,
+    /// UNIX sockets are refused but for pairs, the run's own and allowed ones.
+    UnixSockets,
     /// Dangerous system calls are refused.
     SystemCalls,
     /// Processes outside cannot be read or signalled.
@@ -68,6 +68,12 @@ pub enum Rule {
     Processes,
     /// File sizes, descriptors and memory are bounded.
     Resources,
+    /// Modes, owners, times and attributes change only below the folders that are open for writing.
+    Metadata,
+    /// No set-uid or set-gid bit is set.
+    SetId,
+    /// No terminal but the run's own can be opened.
+    Terminals,
 }
 
 /// What enforces a rule.
@@ -99,20 +105,23 @@ pub enum Mechanism {
 }
 
 impl fmt::Display for Rule {
-    /// The rule in words: `agent sockets`.
+    /// The rule in words: `UNIX sockets`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Writes => "writes",
             Self::Hidden => "hidden",
             Self::ReadOnly => "read only",
             Self::Network => "network",
-            Self::AgentSockets => "agent sockets",
+            Self::UnixSockets => "UNIX sockets",
             Self::SystemCalls => "system calls",
             Self::OtherProcesses => "other processes",
             Self::Descendants => "descendants",
             Self::Privileges => "privileges",
             Self::Processes => "processes",
             Self::Resources => "resources",
+            Self::Metadata => "metadata",
+            Self::SetId => "set-id bits",
+            Self::Terminals => "terminals",
         })
     }
 }
@@ -169,8 +178,8 @@ mod tests {
     #[test]
     fn what_nothing_enforces_is_told_in_words() {
         let row = |rule, is_enforced| Row::new(rule, Mechanism::None, is_enforced, "");
-        let rows = vec![row(Rule::AgentSockets, false), row(Rule::Writes, false), row(Rule::Hidden, true)];
-        assert_eq!(Receipt::of(rows).shortfall().as_deref(), Some("writes, agent sockets"));
+        let rows = vec![row(Rule::UnixSockets, false), row(Rule::Writes, false), row(Rule::Hidden, true)];
+        assert_eq!(Receipt::of(rows).shortfall().as_deref(), Some("writes, UNIX sockets"));
         assert_eq!(Receipt::of(vec![row(Rule::Writes, true)]).shortfall(), None);
     }
 }

@@ -1,12 +1,14 @@
 //! The filter of system calls: what no tool needs and attacks begin with.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 
 use libc::c_long;
 
-use super::filter::{Condition, Refusal, Test, compile};
+use super::filter::{Action, Condition, Refusal, Test, compile};
 use super::paths::InForce;
 use super::{Confinement, Mechanism, Network, Row, Rule, Stage};
+use crate::process::raw;
 
 type Refusals = BTreeMap<u32, Refusal>;
 
@@ -99,34 +101,57 @@ const TYPING: [u32; 2] = [0x5412, 0x541c];
 /// Asking what personality one has is fine, and so is the ordinary one.
 const PERSONALITIES: [u32; 2] = [0, 0xffff_ffff];
 
-/// Restricts this process for good, and tells of it.
+/// The set-uid and set-gid bits.
+const SET_ID: u32 = 0o6000;
+
+/// Flags of `open` with which a mode counts: `O_CREAT`, and the bit of `O_TMPFILE` that is not `O_DIRECTORY`.
+const MAKES_FILE: u32 = 0o100 | 0o20_000_000;
+
+/// `fchmodat2`, which has this number on every architecture.
+const FCHMODAT2: c_long = 452;
+
+/// The bit that datagram and raw types of sockets have, and streams and packet sequences have not.
+const DATAGRAM: u32 = 0b10;
+
+/// Restricts this process for good, and tells of it. Returns where the supervisor hears of connections.
 pub(crate) fn restrict(
     confinement: &Confinement,
     stage: &Stage,
     landlock: InForce,
     guarded: &[i32],
     rows: &mut Vec<Row>,
-) {
-    let sockets = sockets_are_covered(stage);
+) -> Option<OwnedFd> {
     let needs_guard = !stage.has_pid_namespace && landlock.abi < 6;
     let guarded = if needs_guard { guarded } else { &[] };
-    let refusals = refusals(confinement.network, sockets, guarded);
-    let outcome = compile(&refusals).and_then(|program| {
-        seccompiler::apply_filter(&program).map_err(|error| format!("refused by the kernel: {error}"))
-    });
+    let reported =
+        compile(&refusals(confinement.network, UnixSockets::Reported, guarded)).and_then(|program| {
+            raw::apply_filter_with_listener(&program)
+                .map_err(|error| format!("refused by the kernel: {error}"))
+        });
+    // Where connections cannot be reported, no UNIX socket is made at all.
+    let (sockets, outcome, listener) = match reported {
+        Ok(listener) => (UnixSockets::Reported, Ok(()), Some(listener)),
+        Err(_) => {
+            let program = compile(&refusals(confinement.network, UnixSockets::Refused, guarded));
+            let applied = program.and_then(|program| {
+                seccompiler::apply_filter(&program).map_err(|error| format!("refused by the kernel: {error}"))
+            });
+            (UnixSockets::Refused, applied, None)
+        }
+    };
     let is_enforced = outcome.is_ok();
     let mut tell = |rule, detail: &str| {
         let detail = outcome.as_ref().err().map_or(detail, String::as_str);
         rows.push(Row::new(rule, Mechanism::Seccomp, is_enforced, detail));
     };
     tell(Rule::SystemCalls, "tracing, mounts, namespaces, keys, kernel interfaces");
-    match (confinement.network, sockets) {
-        (Network::Closed, _) => {
-            tell(Rule::Network, "no sockets but pairs");
-            tell(Rule::AgentSockets, "no sockets but pairs");
-        }
-        (Network::Open, UnixSockets::Refused) => tell(Rule::AgentSockets, "no UNIX sockets but pairs"),
-        (Network::Open, UnixSockets::Allowed) => {}
+    tell(Rule::SetId, "no set-uid or set-gid bit can be set");
+    if confinement.network == Network::Closed {
+        tell(Rule::Network, "no internet sockets");
+    }
+    match sockets {
+        UnixSockets::Reported => tell(Rule::UnixSockets, "pairs, the run's own, and allowed ones"),
+        UnixSockets::Refused => tell(Rule::UnixSockets, "pairs only: this system cannot tell others apart"),
     }
     if needs_guard {
         tell(Rule::OtherProcesses, "no signals to the supervisors and to everybody at once");
@@ -137,21 +162,15 @@ pub(crate) fn restrict(
             if stage.has_own_proc { "others are not there" } else { "others are seen but out of reach" };
         rows.push(Row::new(Rule::OtherProcesses, Mechanism::PidNamespace, is_hidden, detail));
     }
+    listener
 }
 
-/// Whether UNIX sockets may be made where the network is open.
+/// What happens to UNIX sockets that are not pairs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UnixSockets {
-    Allowed,
+    /// They can be made, and the supervisor decides where they connect to.
+    Reported,
     Refused,
-}
-
-/// Only where each socket that is to be closed is mounted over, or is not there, may others be opened.
-fn sockets_are_covered(stage: &Stage) -> UnixSockets {
-    let is_closed = |path: &std::path::PathBuf| {
-        path.symlink_metadata().is_err() || path.is_symlink() || stage.covered.contains(path)
-    };
-    if stage.real.sockets.iter().all(is_closed) { UnixSockets::Allowed } else { UnixSockets::Refused }
 }
 
 /// What is refused, by number of the system call.
@@ -160,7 +179,7 @@ fn refusals(network: Network, sockets: UnixSockets, guarded: &[i32]) -> Refusals
     let mut refuse = |call: c_long, error: libc::c_int, tests: Vec<Test>| {
         // A number that is none names no call.
         if let Ok(number) = u32::try_from(call) {
-            all.insert(number, Refusal { error: error.cast_unsigned(), tests });
+            all.insert(number, Refusal { action: Action::Fail(error.cast_unsigned()), tests });
         }
     };
     for call in REFUSED {
@@ -177,25 +196,54 @@ fn refusals(network: Network, sockets: UnixSockets, guarded: &[i32]) -> Refusals
     }
     // The C libraries then use `clone`, whose flags can be looked at.
     refuse(libc::SYS_clone3, libc::ENOSYS, Vec::new());
+    refuse_set_id(&mut refuse);
     let is_not = |family: libc::c_int| (0, Condition::IsNot(family.cast_unsigned()));
-    let socket = match network {
-        Network::Closed => Vec::new(),
-        Network::Open => {
-            let mut others = vec![is_not(libc::AF_INET), is_not(libc::AF_INET6), is_not(libc::AF_NETLINK)];
-            if sockets == UnixSockets::Allowed {
-                others.push(is_not(libc::AF_UNIX));
-            }
-            // Looking up names needs the list of addresses, and nothing else of the kernel's.
-            let netlink = vec![
-                (0, Condition::Is(libc::AF_NETLINK.cast_unsigned())),
-                (2, Condition::IsNot(libc::NETLINK_ROUTE.cast_unsigned())),
-            ];
-            vec![others, netlink]
-        }
-    };
+    let mut others = Vec::new();
+    if network == Network::Open {
+        others.extend([libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(is_not));
+    }
+    if sockets == UnixSockets::Reported {
+        others.push(is_not(libc::AF_UNIX));
+    }
+    // Looking up names needs the list of addresses, and nothing else of the kernel's.
+    let netlink = vec![
+        (0, Condition::Is(libc::AF_NETLINK.cast_unsigned())),
+        (2, Condition::IsNot(libc::NETLINK_ROUTE.cast_unsigned())),
+    ];
+    // A datagram can be sent to any address without connecting.
+    let datagram = vec![(0, Condition::Is(libc::AF_UNIX.cast_unsigned())), (1, Condition::HasAny(DATAGRAM))];
+    let socket = if others.is_empty() { Vec::new() } else { vec![others, netlink, datagram] };
     refuse(libc::SYS_socket, libc::EACCES, socket);
-    refuse(libc::SYS_socketpair, libc::EACCES, vec![vec![is_not(libc::AF_UNIX)]]);
+    let pairs = vec![vec![is_not(libc::AF_UNIX)], vec![(1, Condition::HasAny(DATAGRAM))]];
+    refuse(libc::SYS_socketpair, libc::EACCES, pairs);
+    if sockets == UnixSockets::Reported
+        && let Ok(number) = u32::try_from(libc::SYS_connect)
+    {
+        all.insert(number, Refusal { action: Action::Report, tests: Vec::new() });
+    }
     all
+}
+
+/// Set-uid and set-gid bits, in every call that takes a mode.
+fn refuse_set_id(refuse: &mut impl FnMut(c_long, libc::c_int, Vec<Test>)) {
+    let mode = |argument: u8| vec![vec![(argument, Condition::HasAny(SET_ID))]];
+    let making = |flags: u8| {
+        vec![vec![(flags, Condition::HasAny(MAKES_FILE)), (flags + 1, Condition::HasAny(SET_ID))]]
+    };
+    #[cfg(target_arch = "x86_64")]
+    {
+        refuse(libc::SYS_chmod, libc::EPERM, mode(1));
+        refuse(libc::SYS_creat, libc::EPERM, mode(1));
+        refuse(libc::SYS_mknod, libc::EPERM, mode(1));
+        refuse(libc::SYS_open, libc::EPERM, making(1));
+    }
+    refuse(libc::SYS_fchmod, libc::EPERM, mode(1));
+    refuse(libc::SYS_fchmodat, libc::EPERM, mode(2));
+    refuse(FCHMODAT2, libc::EPERM, mode(2));
+    refuse(libc::SYS_mknodat, libc::EPERM, mode(2));
+    refuse(libc::SYS_openat, libc::EPERM, making(2));
+    // Its mode is in memory, which no filter sees. The C libraries then use `openat`.
+    refuse(libc::SYS_openat2, libc::ENOSYS, Vec::new());
 }
 
 /// Signals to the given processes, their groups, and everybody.
@@ -224,7 +272,7 @@ mod tests {
     #[test]
     fn every_filter_compiles() {
         for network in [Network::Open, Network::Closed] {
-            for sockets in [UnixSockets::Allowed, UnixSockets::Refused] {
+            for sockets in [UnixSockets::Reported, UnixSockets::Refused] {
                 let refusals = refusals(network, sockets, &[1, 2]);
                 assert!(refusals.len() > REFUSED.len());
                 assert!(compile(&refusals).is_ok());
@@ -234,7 +282,7 @@ mod tests {
 
     #[test]
     fn each_call_is_refused_for_one_reason() {
-        let all = refusals(Network::Open, UnixSockets::Allowed, &[7]);
+        let all = refusals(Network::Open, UnixSockets::Reported, &[7]);
         let refusal = |call: c_long| all.get(&u32::try_from(call).expect("a number")).expect("a refusal");
         let (kill, clone) = (refusal(libc::SYS_kill), refusal(libc::SYS_clone));
         assert_eq!(kill.tests.len(), 3, "the process, its group, and everybody");

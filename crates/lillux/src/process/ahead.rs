@@ -122,9 +122,13 @@ struct Identity {
 
 /// Which files a confinement names, and which folders lead to what it protects.
 fn files(confinement: &Confinement) -> Vec<Identity> {
-    let Confinement { read, write, read_only, hidden, sockets, .. } = confinement;
-    let named = read.paths().iter().chain(write).chain(read_only).chain(hidden).chain(sockets);
-    let protected = read_only.iter().chain(hidden);
+    let Confinement { read, write, read_only, placeholders, hidden, homes, visible, replaced, .. } =
+        confinement;
+    let replaced = replaced.iter().flat_map(|replacement| [&replacement.path, &replacement.with]);
+    let named = read.paths().iter().chain(write).chain(read_only).chain(hidden).chain(homes).chain(visible);
+    let named = named.chain(replaced);
+    // Placeholders come and go with each run; the folders they lie in stay.
+    let protected = read_only.iter().chain(hidden).chain(placeholders);
     let between = protected.flat_map(|path| {
         let root = write.iter().find(|root| path.starts_with(root) && path != *root);
         path.ancestors().skip(1).take_while(move |above| root.is_some_and(|root| above.starts_with(root)))

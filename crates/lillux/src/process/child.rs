@@ -1,6 +1,6 @@
 //! The last steps before the tool: limits, confinement, and the change into the program itself.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
@@ -25,32 +25,47 @@ pub(crate) enum Verdict {
     Failed { reason: String },
 }
 
-/// Becomes the tool. Returns never: what fails is said to `status`, which closes by itself when the program begins.
+/// What ties the process that becomes the tool to its supervisor.
+pub(crate) struct SupervisorLink {
+    /// Processes that must be out of the tool's reach where no namespace hides them.
+    pub(crate) guarded: Vec<i32>,
+    /// Where it says what came of preparing. Closes by itself when the program begins.
+    pub(crate) status: OwnedFd,
+    /// Where it hands over the descriptor at which connections are reported.
+    pub(crate) connections: OwnedFd,
+}
+
+/// Becomes the tool. Returns never: what fails is said to the supervisor.
 pub(crate) fn become_tool(
     order: &Order,
     stage: &Stage,
-    guarded: &[i32],
     descriptors: Vec<OwnedFd>,
-    status: &OwnedFd,
+    link: &SupervisorLink,
 ) -> ! {
-    let verdict = prepare(&order.limits, order.confinement.as_ref(), stage, guarded);
-    end_with(verdict, status, || execute(order, descriptors))
+    let verdict = prepare(&order.limits, order.confinement.as_ref(), stage, link);
+    end_with(verdict, &link.status, || execute(order, descriptors))
 }
 
-/// Becomes a tool that nobody knows yet: held to everything already, it waits at `desk` for its order.
+/// Becomes a tool that nobody knows yet: held to everything already, it waits at `desk` for its order, and at `gate` until
+/// what the order brings is protected.
 pub(crate) fn become_expected(
     expected: &Expected,
     stage: &Stage,
-    guarded: &[i32],
     desk: &OwnedFd,
-    status: &OwnedFd,
+    gate: &OwnedFd,
+    link: &SupervisorLink,
 ) -> ! {
-    let hold = || prepare(&expected.limits, Some(&expected.confinement), stage, guarded);
+    let status = &link.status;
+    let hold = || prepare(&expected.limits, Some(&expected.confinement), stage, link);
     let wait = || {
         let (order, descriptors) =
             wire::receive_order(desk).map_err(|error| format!("no order came: {error}"))?;
         if order.confinement.as_ref() != Some(&expected.confinement) || order.limits != expected.limits {
-            return Err("it is held to something else than was laid out".to_owned());
+            return Err("the sandbox layout does not match the request".to_owned());
+        }
+        if !expected.confinement.placeholders.is_empty() && !matches!(rustix::io::read(gate, &mut [0]), Ok(1))
+        {
+            return Err("the supervisor is gone".to_owned());
         }
         match stage.uncovered() {
             Some(path) => Err(format!("`{}` changed while the run began; try again", path.display())),
@@ -89,14 +104,19 @@ fn prepare(
     limits: &Limits,
     confinement: Option<&Confinement>,
     stage: &Stage,
-    guarded: &[i32],
+    link: &SupervisorLink,
 ) -> Result<Verdict, String> {
     rustix::process::setsid().map_err(|error| format!("no session: {error}"))?;
     let mut rows = vec![limit(limits, stage)?];
     let Some(confinement) = confinement else {
         return Ok(Verdict::Ready { rows });
     };
-    rows.extend(confine::restrict(confinement, stage, guarded)?);
+    let (more, listener) = confine::restrict(confinement, stage, &link.guarded)?;
+    rows.extend(more);
+    if let Some(listener) = listener {
+        wire::send_descriptor(&link.connections, listener.as_fd())
+            .map_err(|error| format!("connections cannot be supervised: {error}"))?;
+    }
     let all = stage.rows.iter().chain(&rows).cloned().collect();
     Ok(match confine::missing(confinement, all) {
         Some(reason) => Verdict::Refused { reason, rows },

@@ -14,6 +14,8 @@ mod fork;
 mod launch;
 mod launcher;
 mod open;
+pub(crate) mod raw;
+mod socket_broker;
 mod source;
 mod supervise;
 mod tree;

@@ -13,12 +13,13 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
-use super::child::{self, Verdict};
+use super::child::{self, SupervisorLink, Verdict};
 use super::fork::{Side, end_at_once, fork};
+use super::socket_broker::SocketBroker;
 use super::tree::Tree;
 use super::wire::{self, Answer, Expected, Manner, Message, Order, Role};
 use super::{End, GRACE, source};
-use crate::confine::{self, Mechanism, Receipt, Row, Rule, Stage};
+use crate::confine::{self, Mechanism, Receipt, Row, Rule, Stage, Timing};
 
 /// How often descendants are counted. A fork bomb makes some hundreds of processes in this time.
 const TICK: Duration = Duration::from_millis(20);
@@ -174,11 +175,16 @@ fn await_order(
     expected: &Expected,
     desk: OwnedFd,
 ) -> Result<(Tool, Order), String> {
-    let tool = Tool::start(bond, expected.caller, move |guarded, status| {
-        child::become_expected(expected, stage, guarded, &desk, status)
+    let (gate, opener) = pipe()?;
+    let tool = Tool::start(bond, expected.caller, move |link| {
+        child::become_expected(expected, stage, &desk, &gate, &link)
     })?;
     // The tool has its order by now, or nobody wants it any more: then this process ends, and the tool with it.
     let (order, _) = receive(bond.control);
+    if !expected.confinement.placeholders.is_empty() {
+        confine::cover_placeholders(stage, &expected.confinement)?;
+        rustix::io::write(&opener, &[1]).map_err(|error| format!("the tool is gone: {error}"))?;
+    }
     Ok((tool, order))
 }
 
@@ -215,6 +221,7 @@ struct Tool {
     status: Option<OwnedFd>,
     said: Vec<u8>,
     end: Option<End>,
+    broker: SocketBroker,
 }
 
 impl<'a> Supervisor<'a> {
@@ -237,7 +244,7 @@ impl<'a> Supervisor<'a> {
                         let confinement = order.confinement.as_ref();
                         let confinement =
                             confinement.ok_or("a launcher that is confined already cannot run this")?;
-                        confine::isolate_for(&mut stage, confinement)?;
+                        confine::isolate_for(&mut stage, confinement, Timing::Now)?;
                         (*order, descriptors)
                     }
                     Ok((Message::Expected(expected), desk)) => {
@@ -250,9 +257,8 @@ impl<'a> Supervisor<'a> {
             }
         };
         confine::settle(&mut stage, &order.limits);
-        let tool = Tool::start(&bond, order.caller, |guarded, status| {
-            child::become_tool(&order, &stage, guarded, descriptors, status)
-        })?;
+        let tool =
+            Tool::start(&bond, order.caller, |link| child::become_tool(&order, &stage, descriptors, &link))?;
         Ok((Self { order, bond, stage, laid_out: None }, tool))
     }
 
@@ -263,7 +269,7 @@ impl<'a> Supervisor<'a> {
         expected: Expected,
         desk: OwnedFd,
     ) -> Result<(Self, Tool), String> {
-        confine::isolate_for(&mut stage, &expected.confinement)?;
+        confine::isolate_for(&mut stage, &expected.confinement, Timing::Ahead)?;
         confine::settle(&mut stage, &expected.limits);
         let (tool, order) = await_order(&bond, &stage, &expected, desk)?;
         Ok((Self { order, bond, stage, laid_out: Some(expected) }, tool))
@@ -287,6 +293,7 @@ impl<'a> Supervisor<'a> {
         let own_number =
             self.bond.tree.own_number().map_err(|error| format!("`/proc` cannot be read: {error}"))?;
         let end = self.watch(tool, own_number);
+        tool.broker.stop();
         if !self.stage.has_pid_namespace {
             self.bond.tree.end_all(own_number);
         }
@@ -345,7 +352,7 @@ impl<'a> Supervisor<'a> {
             if Instant::now() >= tick {
                 let started = Instant::now();
                 tool.collect();
-                let count = self.bond.tree.descendants(own).len();
+                let count = self.bond.tree.descendants(own).len().saturating_sub(tool.broker.pending());
                 if count > self.order.limits.processes as usize {
                     return Some(End::TooManyProcesses { limit: self.order.limits.processes });
                 }
@@ -362,15 +369,21 @@ impl<'a> Supervisor<'a> {
         if hears_caller {
             descriptors.push(PollFd::new(self.bond.control, PollFlags::IN));
         }
+        let asks = descriptors.len();
+        descriptors.extend(tool.broker.descriptor().map(|asks| PollFd::new(asks, PollFlags::IN)));
         if let Some(status) = &tool.status {
             descriptors.push(PollFd::new(status, PollFlags::IN));
         }
+        let has_broker = tool.broker.descriptor().is_some();
         let wait = Timespec::try_from(wait).ok();
         // An interrupted or failed wait is a short one: every condition is looked at again.
         let _ = rustix::event::poll(&mut descriptors, wait.as_ref());
         let is_ready: Vec<bool> =
             descriptors.iter().map(|descriptor| !descriptor.revents().is_empty()).collect();
         drop(descriptors);
+        if has_broker && is_ready[asks] {
+            tool.broker.serve(self.order.confinement.as_ref().map(|confinement| &confinement.sockets));
+        }
         let has_status = tool.status.is_some() && is_ready.last() == Some(&true);
         let wants_start = self.order.manner != Manner::Awaited;
         if has_status && tool.listen_once() && wants_start && tool.verdict().is_none() {
@@ -425,24 +438,22 @@ impl<'a> Supervisor<'a> {
 
 impl Tool {
     /// Forks the process that becomes the tool.
-    fn start(
-        bond: &Bond<'_>,
-        caller: u32,
-        become_tool: impl FnOnce(&[i32], &OwnedFd),
-    ) -> Result<Self, String> {
+    fn start(bond: &Bond<'_>, caller: u32, become_tool: impl FnOnce(SupervisorLink)) -> Result<Self, String> {
         let own = rustix::process::getpid();
         let (status, said) = pipe()?;
+        let (connections, reports) =
+            super::launcher::pair().map_err(|error| format!("no socket pair: {error}"))?;
         let priority = bond.priority;
         let pid = match fork().map_err(|error| format!("no process for the tool: {error}"))? {
             Side::Child => {
-                drop(status);
+                drop((status, connections));
                 if let Some(priority) = priority {
                     // Of the first tool it is this already.
                     let _ = rustix::process::setpriority_process(None, priority);
                 }
                 let mut guarded = vec![own.as_raw_pid(), bond.launcher.as_raw_pid()];
                 guarded.extend(i32::try_from(caller));
-                become_tool(&guarded, &said);
+                become_tool(SupervisorLink { guarded, status: said, connections: reports });
                 end_at_once(126)
             }
             Side::Parent(pid) => pid,
@@ -451,7 +462,8 @@ impl Tool {
         let _ = rustix::process::setpriority_process(None, -20);
         let exit = rustix::process::pidfd_open(pid, PidfdFlags::empty())
             .map_err(|error| format!("the tool cannot be watched: {error}"))?;
-        Ok(Self { pid, exit, status: Some(status), said: Vec::new(), end: None })
+        let broker = SocketBroker::new(connections);
+        Ok(Self { pid, exit, status: Some(status), said: Vec::new(), end: None, broker })
     }
 
     /// Collects children that have ended: orphans, and the tool itself.

@@ -130,6 +130,24 @@ pub(crate) enum Answer {
 /// [`Answer::Gone`] as it is sent.
 pub(crate) const GONE: &[u8] = b"\"gone\"\n";
 
+/// Hands over one descriptor.
+pub(crate) fn send_descriptor(socket: impl AsFd, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    send_with(socket, 0, &[descriptor])
+}
+
+/// Takes a descriptor that was handed over. `None` when none comes.
+pub(crate) fn receive_descriptor(socket: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut word = [0; 4];
+    rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut word)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let received = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut received) => received.next(),
+        _ => None,
+    });
+    Ok(received)
+}
+
 /// Sends four bytes with descriptors.
 fn send_with(socket: impl AsFd, word: u32, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

@@ -1,6 +1,7 @@
 //! Running, supervising and confining processes, from outside.
 #![allow(clippy::expect_used, clippy::panic, clippy::disallowed_methods, missing_docs, reason = "tests")]
 
+mod closed;
 mod confinement;
 mod deaths;
 mod doors;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::time::Duration;
 
-use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading};
+use lillux::confine::{Confinement, OnMissing};
 use lillux::process::{Opened, RunError, open};
 
 use crate::support::{bash, command, launcher, left_behind, python};
@@ -95,16 +95,8 @@ fn confinement_holds() {
          \x20   except OSError: print('refused', flush=True)",
         folder.path().display()
     );
-    let confinement = Confinement {
-        read: Reading::Everything,
-        write: vec![mine.clone()],
-        read_only: Vec::new(),
-        hidden: Vec::new(),
-        sockets: Vec::new(),
-        network: Network::Closed,
-        on_missing: OnMissing::Refuse,
-        namespaces: Namespaces::Auto,
-    };
+    let confinement =
+        Confinement { write: vec![mine.clone()], on_missing: OnMissing::Refuse, ..Confinement::new() };
     let opened = open(&launcher(), &python(&script), Some(&confinement)).expect("it began");
     let (answers, opened) = converse(opened, &["/mine/a", "/other", "net"]);
     assert_eq!(answers, ["done", "refused", "refused"]);

@@ -21,7 +21,9 @@ use url::Url;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers;
-use crate::verbs::execute::{Caller, Finder, Planned, SANDBOX_VARIABLE, context, plan, temporary};
+use crate::verbs::execute::{
+    Caller, Finder, Planned, SANDBOX_VARIABLE, context, plan, protect_error, temporary,
+};
 
 /// How much longer than an exchange its process may take: the exchange ends it in the ordinary case.
 const MARGIN: Duration = Duration::from_secs(10);
@@ -220,8 +222,8 @@ impl ServerHost for Servers<'_> {
         for name in ["TMPDIR", "TMP", "TEMP"] {
             environment.insert(name.to_owned(), temporary.path().display().to_string());
         }
-        let confinement = plan.confinement();
-        if confinement.is_some() {
+        let confined = plan.confine().map_err(|error| told(protect_error(&error)))?;
+        if confined.is_some() {
             environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());
         }
         let folder =
@@ -237,14 +239,15 @@ impl ServerHost for Servers<'_> {
             limits: plan.limits.clone(),
             log: None,
         };
-        let opened = process::open(&self.engine.host.launcher, &command, confinement.as_ref())
+        let confinement = confined.as_ref().map(|confined| &confined.confinement);
+        let opened = process::open(&self.engine.host.launcher, &command, confinement)
             .map_err(|error| text::one_line(&error.to_string()))?;
         Ok(Started {
             stdin: opened.stdin,
             stdout: opened.stdout,
             stderr: Stderr::Pipe(opened.stderr),
             // In this order: the folder goes when nobody works in it any more.
-            guard: Box::new((opened.guard, temporary)),
+            guard: Box::new((opened.guard, temporary, confined)),
         })
     }
 

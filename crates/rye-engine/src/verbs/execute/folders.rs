@@ -1,14 +1,20 @@
 //! Folders a run needs: one of its own for temporary files, and those of the project that it must not make itself.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use lillux::Digest;
 use lillux::file::{self, TemporaryFolder};
+use rye_exec::environment::Environment;
+use rye_exec::sandbox::Homes;
 use rye_space::AI_FOLDER;
 
 use crate::engine::Engine;
 use crate::error::Result;
+
+/// The largest list of accounts that is read.
+const MAX_ACCOUNTS: u64 = 4 << 20;
 
 /// Folders of the project's `.ai` that tools may read and not change. Only what is there can be protected.
 const PROTECTED: [&str; 4] = ["config", "threads", "lockfiles", "bundles"];
@@ -22,6 +28,21 @@ pub(crate) fn temporary(engine: &Engine) -> Result<TemporaryFolder> {
     let system =
         named.filter(|path| path.is_absolute() && path.is_dir()).unwrap_or_else(|| PathBuf::from("/tmp"));
     Ok(engine.host.temporaries.take(&system, "rye-run-")?)
+}
+
+/// The homes on this machine.
+pub(crate) fn homes(engine: &Engine) -> Homes {
+    let accounts = file::read_bounded(Path::new("/etc/passwd"), MAX_ACCOUNTS);
+    let accounts =
+        accounts.map(|(bytes, _)| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let user = fs_err::metadata("/proc/self").map_or(0, |found| found.uid());
+    Homes::new(&engine.host.home, &accounts, user)
+}
+
+/// The folders that a tool looks for programs in.
+pub(crate) fn program_folders(environment: &Environment) -> Vec<PathBuf> {
+    let path = environment.variables.get("PATH").map_or("", String::as_str);
+    path.split(':').filter(|entry| !entry.is_empty()).map(PathBuf::from).collect()
 }
 
 /// This binary, if it is `rye`: what a tool may call.

@@ -30,6 +30,7 @@ pub use crate::lockfiles::Demand;
 pub(crate) use first_use::Used;
 pub(crate) use folders::temporary;
 pub use prompt::{Directive, directive_fields, directive_of, knowledge_text};
+pub(crate) use run::protect_error;
 pub(crate) use surroundings::{Finder, Planned, context, plan};
 pub(crate) use tool::resolution_of;
 

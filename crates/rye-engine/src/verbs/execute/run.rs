@@ -100,8 +100,8 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
             environment.insert(name.to_owned(), path.clone());
         }
     }
-    let confinement = around.plan.confinement();
-    let confinement = confinement.as_ref();
+    let confined = around.plan.confine().map_err(|error| protect_error(&error))?;
+    let confinement = confined.as_ref().map(|confined| &confined.confinement);
     if confinement.is_some() {
         environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());
     }
@@ -123,6 +123,9 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
     let launcher = &engine.host.launcher;
     if process.is_detached {
         let detached = process::spawn_detached(launcher, &command, confinement).map_err(start_error)?;
+        if let Some(confined) = confined {
+            confined.placeholders.hand_over(detached.pid).map_err(|error| protect_error(&error))?;
+        }
         return Ok(Ran {
             outcome: Outcome {
                 data: json!({"pid": detached.pid, "detached": true}),
@@ -215,6 +218,12 @@ fn stopped(failure: Failure, printed: Printed) -> Outcome {
         logs: Logs { stdout: printed.stdout, stderr: printed.stderr },
         is_truncated: printed.is_stdout_cut || printed.is_stderr_cut,
     }
+}
+
+/// A name that must be protected cannot be.
+pub(crate) fn protect_error(error: &io::Error) -> Error {
+    Error::new(Code::NoSandbox, format!("protected names of the project cannot be kept: {error}"))
+        .hint("the cache folder must be writable: rye doctor")
 }
 
 pub(super) fn start_error(error: RunError) -> Error {

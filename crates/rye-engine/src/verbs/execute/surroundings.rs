@@ -440,8 +440,12 @@ pub(crate) fn plan(
     let project = roots.project.clone().or_else(|| temporary.clone());
     let project = project.unwrap_or_else(|| roots.cache.join("none"));
     let mut needed: Vec<PathBuf> = environment.interpreters.clone();
+    let mut program_folders = folders::program_folders(environment);
     // An interpreter outside the system's folders brings its libraries along: `<prefix>/bin` beside `<prefix>/lib`.
     for interpreter in &environment.interpreters {
+        let found = lillux::real(interpreter);
+        program_folders.extend(found.parent().map(Path::to_owned));
+        needed.push(found);
         let prefix = interpreter.parent().and_then(Path::parent).filter(|prefix| prefix.parent().is_some());
         needed.extend(prefix.map(|prefix| prefix.join("lib")).filter(|lib| lib.is_dir()));
     }
@@ -455,6 +459,8 @@ pub(crate) fn plan(
         project,
         user_ai: roots.user_ai(),
         home: engine.host.home.clone(),
+        homes: folders::homes(engine),
+        program_folders,
         cache: roots.cache.clone(),
         signing_keys: roots.signing_keys.clone(),
         temporary,

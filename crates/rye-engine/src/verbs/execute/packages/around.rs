@@ -110,3 +110,29 @@ pub(super) fn readable(engine: &Engine, ecosystem: Ecosystem) -> PathBuf {
         Ecosystem::Node => engine.host.home.join(".npmrc"),
     }
 }
+
+/// What an installer reads in the home: its settings, and what it has downloaded before.
+pub(super) fn settings_and_caches(engine: &Engine, ecosystem: Ecosystem) -> Vec<PathBuf> {
+    let (home, configuration) = (&engine.host.home, configuration(engine));
+    let named = |name: &str| {
+        let path = engine.host.environment.get(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let cache = named("XDG_CACHE_HOME").unwrap_or_else(|| home.join(".cache"));
+    let mut paths = vec![readable(engine, ecosystem)];
+    match ecosystem {
+        Ecosystem::Python => {
+            paths.extend([configuration.join("pip"), home.join(".pip"), configuration.join("uv")]);
+            paths.extend([cache.join("pip"), cache.join("uv"), home.join(".local/share/uv")]);
+            let files = ["PIP_CONFIG_FILE", "PIP_CERT", "PIP_CLIENT_CERT", "PIP_CACHE_DIR", "UV_CACHE_DIR"];
+            paths.extend(files.iter().filter_map(|name| named(name)));
+        }
+        Ecosystem::Node => {
+            paths.push(home.join(".npm"));
+            let files =
+                ["NPM_CONFIG_USERCONFIG", "NPM_CONFIG_GLOBALCONFIG", "NPM_CONFIG_CAFILE", "NPM_CONFIG_CACHE"];
+            paths.extend(files.iter().flat_map(|name| [named(name), named(&name.to_lowercase())]).flatten());
+        }
+    }
+    paths
+}

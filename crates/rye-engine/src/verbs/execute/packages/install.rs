@@ -82,20 +82,24 @@ fn confinement(order: &Order<'_>, temporary: &Path) -> Result<(Option<Confinemen
         project_ai: order.folder.join(AI_FOLDER),
         user_ai: roots.user_ai(),
         home: engine.host.home.clone(),
+        homes: folders::homes(engine),
+        program_folders: folders::program_folders(order.environment),
         cache: roots.cache.clone(),
         signing_keys: roots.signing_keys.clone(),
         temporary: Some(temporary.to_owned()),
         needed: Vec::new(),
     };
-    let plan = sandbox::plan(&policy, Some(&json!({"network": true})), &places, &engine.host.environment)
+    let mut plan = sandbox::plan(&policy, Some(&json!({"network": true})), &places, &engine.host.environment)
         .map_err(|error| surroundings::sandbox_error(order.chain.tool().item().item_ref(), &error))?;
     let readable = around::readable(engine, order.asked.ecosystem);
-    let confinement = plan.confinement().map(|mut confinement| {
+    plan.show(around::settings_and_caches(engine, order.asked.ecosystem));
+    // Nothing in the folder is anybody's yet: it has no names to protect.
+    plan.access.write = vec![order.folder.to_owned(), temporary.to_owned()];
+    plan.access.read_only.clear();
+    plan.access.hidden.retain(|hidden| *hidden != readable);
+    let confined = plan.confine_new_folder();
+    let confinement = confined.map(|mut confinement| {
         confinement.read = Reading::Everything;
-        confinement.write = vec![order.folder.to_owned(), temporary.to_owned()];
-        // They lie around the folder, not in it.
-        confinement.read_only.clear();
-        confinement.hidden.retain(|hidden| *hidden != readable);
         confinement
     });
     Ok((confinement, plan.limits))

@@ -1,0 +1,332 @@
+//! Placeholders: harmless files and folders that take a name for the time of a run, so that the run cannot. A name that
+//! does not exist cannot be mounted over, so it is made to exist, protected, and removed afterwards.
+//!
+//! Runs of several processes share them. Two lock files say who works with them: `changing` is held for a moment by whoever
+//! adds or removes placeholders, `in_use` is shared by every run. The last run that leaves removes what the record lists;
+//! after a crash the locks are free, and the next run does.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::Digest;
+use crate::file;
+
+/// Records are small: a few names.
+const MAX_RECORD: u64 = 1 << 20;
+
+/// A name that a run must not take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedName {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What takes it if nothing is there.
+    pub content: Content,
+}
+
+/// What takes a name for the time of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// An empty folder.
+    Folder,
+    /// A file with this text.
+    File(String),
+}
+
+/// Which names exist by themselves and which are placeholders, for as long as this lives.
+#[derive(Debug)]
+pub struct HeldPlaceholders {
+    /// Names that exist by themselves.
+    pub existing: Vec<PathBuf>,
+    /// Names that are placeholders.
+    pub placeholders: Vec<PathBuf>,
+    locks: Option<Locks>,
+}
+
+#[derive(Debug)]
+struct Locks {
+    changing: File,
+    in_use: File,
+    record: PathBuf,
+}
+
+/// What was made and by whom it is still needed.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Record {
+    names: Vec<ReservedName>,
+    /// Processes that outlive the one that made the placeholders, with the time they were started.
+    #[serde(default)]
+    keepers: Vec<(u32, u64)>,
+}
+
+impl HeldPlaceholders {
+    /// Makes placeholders for all names that do not exist. `records` is a folder of the caller's own, where it is noted
+    /// for `root` what was made. A name in a folder that cannot be written to needs none.
+    ///
+    /// # Errors
+    /// When the record cannot be kept, or a placeholder cannot be made.
+    pub fn acquire(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
+        let names = outermost(names);
+        let mut held = Self { existing: Vec::new(), placeholders: Vec::new(), locks: None };
+        let is_there = |path: &Path| path.symlink_metadata().is_ok();
+        let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
+        if names.iter().all(|name| is_there(&name.path)) && !is_there(&record) {
+            held.existing = names.into_iter().map(|name| name.path).collect();
+            return Ok(held);
+        }
+        file::create_folders(records, true).map_err(io::Error::other)?;
+        let locks = Locks::open(record)?;
+        locks.change(|locks, record| {
+            if locks.is_last()? {
+                record.remove_unless_kept();
+            }
+            rustix::fs::flock(&locks.in_use, FlockOperation::LockShared)?;
+            let missing: Vec<ReservedName> =
+                names.iter().filter(|name| !is_there(&name.path)).cloned().collect();
+            record.names.retain(|known| !missing.contains(known));
+            record.names.extend(missing.iter().cloned());
+            locks.write(record)?;
+            for name in missing {
+                make(&name)?;
+            }
+            for name in &names {
+                let is_placeholder = record.names.iter().any(|known| known.path == name.path);
+                let list = if is_placeholder { &mut held.placeholders } else { &mut held.existing };
+                if is_there(&name.path) {
+                    list.push(name.path.clone());
+                }
+            }
+            Ok(())
+        })?;
+        held.locks = Some(locks);
+        Ok(held)
+    }
+
+    /// Leaves the placeholders to a process that outlives this one.
+    ///
+    /// # Errors
+    /// When that cannot be noted.
+    pub fn hand_over(mut self, keeper: u32) -> io::Result<()> {
+        let Some(locks) = self.locks.take() else { return Ok(()) };
+        locks.change(|locks, record| {
+            record.keepers.extend(start_time(keeper).map(|started| (keeper, started)));
+            locks.write(record)
+        })
+    }
+}
+
+impl Drop for HeldPlaceholders {
+    fn drop(&mut self) {
+        if let Some(locks) = self.locks.take() {
+            // What cannot be removed now is removed by the next run.
+            let _ = locks.change(|locks, record| {
+                if locks.is_last()? && record.remove_unless_kept() {
+                    return Ok(file::remove(&locks.record).map_err(io::Error::other)?);
+                }
+                locks.write(record)
+            });
+        }
+    }
+}
+
+impl Locks {
+    fn open(record: PathBuf) -> io::Result<Self> {
+        let lock = |name: &str| {
+            let path = record.with_extension(name);
+            std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+        };
+        Ok(Self { changing: lock("changing")?, in_use: lock("in_use")?, record })
+    }
+
+    /// Calls `work` with the record while no other run changes it.
+    fn change(&self, work: impl FnOnce(&Self, &mut Record) -> io::Result<()>) -> io::Result<()> {
+        rustix::fs::flock(&self.changing, FlockOperation::LockExclusive)?;
+        let mut record = match file::read_bounded(&self.record, MAX_RECORD) {
+            Ok((bytes, _)) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(_) => Record::default(),
+        };
+        let worked = work(self, &mut record);
+        rustix::fs::flock(self.changing.as_fd(), FlockOperation::Unlock)?;
+        worked
+    }
+
+    /// Whether no other run uses the placeholders.
+    fn is_last(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.in_use, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write(&self, record: &Record) -> io::Result<()> {
+        if record.names.is_empty() && record.keepers.is_empty() && self.record.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        let text = serde_json::to_vec(record).map_err(io::Error::other)?;
+        std::fs::write(&self.record, text)
+    }
+}
+
+impl Record {
+    /// Removes what was made, unless a process that was left with it still runs. Says whether it did.
+    fn remove_unless_kept(&mut self) -> bool {
+        self.keepers.retain(|(pid, started)| start_time(*pid) == Some(*started));
+        if !self.keepers.is_empty() {
+            return false;
+        }
+        // Folders last, and the deepest first.
+        self.names.sort_by(|left, right| right.path.cmp(&left.path));
+        for name in self.names.drain(..) {
+            unmake(&name);
+        }
+        true
+    }
+}
+
+/// One name for each that could be made: below a folder that does not exist, the folder is reserved.
+fn outermost(names: &[ReservedName]) -> Vec<ReservedName> {
+    let mut all: Vec<ReservedName> = Vec::new();
+    for name in names {
+        let parents = name.path.ancestors().skip(1);
+        let missing = parents.take_while(|above| above.symlink_metadata().is_err()).last();
+        let name = match missing {
+            Some(folder) => ReservedName { path: folder.to_owned(), content: Content::Folder },
+            None => name.clone(),
+        };
+        if !all.iter().any(|known| name.path.starts_with(&known.path)) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+fn make(name: &ReservedName) -> io::Result<()> {
+    let made = match &name.content {
+        Content::Folder => std::fs::create_dir(&name.path),
+        Content::File(text) => std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&name.path)
+            .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes())),
+    };
+    match made {
+        // Where this user may not make it, neither may the run.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::AlreadyExists
+                    | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(())
+        }
+        made => made,
+    }
+}
+
+/// Removes a placeholder if it is still what was made.
+fn unmake(name: &ReservedName) {
+    match &name.content {
+        // Only an empty folder can be removed this way.
+        Content::Folder => drop(std::fs::remove_dir(&name.path)),
+        Content::File(text) => {
+            let is_file = name.path.symlink_metadata().is_ok_and(|found| found.is_file());
+            let found = file::read_bounded(&name.path, MAX_RECORD);
+            if is_file && found.is_ok_and(|(bytes, _)| bytes == text.as_bytes()) {
+                drop(std::fs::remove_file(&name.path));
+            }
+        }
+    }
+}
+
+/// When a process was started, in ticks since the system was.
+fn start_time(pid: u32) -> Option<u64> {
+    let (text, _) = file::read_bounded(Path::new(&format!("/proc/{pid}/stat")), 4096).ok()?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    // The name of the program may hold anything, parentheses included.
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(root: &Path) -> Vec<ReservedName> {
+        let name = |path: &str, content| ReservedName { path: root.join(path), content };
+        vec![
+            name(".vscode", Content::Folder),
+            name(".mcp.json", Content::File("{}".to_owned())),
+            name(".git/config", Content::File(String::new())),
+            name(".git/hooks", Content::Folder),
+        ]
+    }
+
+    fn entries(root: &Path) -> Vec<String> {
+        let entries = root.read_dir().expect("a folder").map(|entry| entry.expect("an entry").file_name());
+        let mut entries: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+        entries.sort();
+        entries
+    }
+
+    #[test]
+    fn placeholders_last_as_long_as_the_last_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
+        let (first, second) = (acquire(), acquire());
+        assert_eq!(first.placeholders, second.placeholders);
+        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
+        drop(first);
+        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
+        drop(second);
+        assert_eq!(entries(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_that_exist_are_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir_all(root.join(".git/hooks")).expect("folders");
+        std::fs::write(root.join(".mcp.json"), "mine").expect("a file");
+        let held = HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
+        assert_eq!(held.existing, [root.join(".mcp.json"), root.join(".git/hooks")]);
+        assert_eq!(held.placeholders, [root.join(".vscode"), root.join(".git/config")]);
+        drop(held);
+        assert_eq!(entries(&root), [".git", ".mcp.json"]);
+        assert_eq!(entries(&root.join(".git")), ["hooks"]);
+    }
+
+    #[test]
+    fn leftovers_of_a_crash_are_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let mut crashed = HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
+        // The locks go with the process, and nothing else happens.
+        drop(crashed.locks.take());
+        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
+        drop(HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders"));
+        assert_eq!(entries(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_became_a_file_of_the_user_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let held = HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
+        std::fs::write(root.join(".mcp.json"), "mine").expect("a file");
+        std::fs::write(root.join(".vscode/settings.json"), "mine").expect("a file");
+        drop(held);
+        assert_eq!(entries(&root), [".mcp.json", ".vscode"]);
+    }
+}

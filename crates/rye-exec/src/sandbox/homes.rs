@@ -1,0 +1,168 @@
+//! Homes: which folders are the homes of people, and what a tool may see in them all the same.
+
+use std::path::{Path, PathBuf};
+
+/// Folders that hold the homes of people on most systems, and root's.
+const USUAL: [&str; 2] = ["/home", "/root"];
+
+/// Folders of the system. What holds one of them is not a home, whatever the account says.
+const SYSTEM: [&str; 13] = [
+    "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/sys", "/run", "/var", "/tmp",
+    "/opt",
+];
+
+/// The accounts of people, and root's: the numbers most systems give to them.
+const FIRST_PERSON: u32 = 1000;
+const LAST_PERSON: u32 = 60_000;
+
+/// Parts of a toolchain that lie beside its `bin`.
+const TOOLCHAIN_PARTS: [&str; 5] = ["lib", "lib64", "libexec", "include", "pyvenv.cfg"];
+
+/// Names of folders that hold the programs of a toolchain.
+const PROGRAM_FOLDERS: [&str; 4] = ["bin", "sbin", "shims", "scripts"];
+
+/// The homes on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Homes {
+    /// The user's own: `$HOME`, and the account's if that is another one.
+    pub own: Vec<PathBuf>,
+    /// All folders that are closed to tools, those that hold homes included.
+    pub all: Vec<PathBuf>,
+}
+
+impl Homes {
+    /// The homes of this machine: `home` is the user's, `accounts` the text of `/etc/passwd`, `user` the user's number.
+    #[must_use]
+    pub fn new(home: &Path, accounts: &str, user: u32) -> Self {
+        let mut homes = Self::default();
+        homes.add_own(home);
+        let mut all: Vec<PathBuf> = USUAL.iter().map(PathBuf::from).collect();
+        for line in accounts.lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            let (Some(Ok(number)), Some(folder)) =
+                (fields.get(2).map(|text| text.parse::<u32>()), fields.get(5))
+            else {
+                continue;
+            };
+            let folder = Path::new(folder);
+            if number == user {
+                homes.add_own(folder);
+            }
+            if (number == 0 || (FIRST_PERSON..LAST_PERSON).contains(&number)) && !is_below_system(folder) {
+                all.push(folder.to_owned());
+            }
+        }
+        all.extend(homes.own.iter().cloned());
+        all.retain(|folder| is_home(folder));
+        all.sort();
+        all.dedup();
+        homes.all = all;
+        homes
+    }
+
+    fn add_own(&mut self, folder: &Path) {
+        if is_home(folder) && !self.own.iter().any(|own| own == folder) {
+            self.own.push(folder.to_owned());
+        }
+    }
+
+    /// Whether a folder is a home, or holds one.
+    #[must_use]
+    pub fn holds(&self, folder: &Path) -> bool {
+        folder.parent().is_none()
+            || self.all.iter().chain(&self.own).any(|home| home.starts_with(folder))
+            || folder.parent() == Some(Path::new("/home"))
+    }
+
+    /// The home that a path lies in.
+    fn home_of<'a>(&'a self, path: &'a Path) -> Option<&'a Path> {
+        if let Ok(below) = path.strip_prefix("/home") {
+            let depth = below.components().count();
+            return path.ancestors().nth(depth.checked_sub(1)?);
+        }
+        let homes = self.all.iter().filter(|home| path.starts_with(home));
+        homes.max_by_key(|home| home.components().count()).map(PathBuf::as_path)
+    }
+
+    /// What of a folder of programs a tool must see: the folder, and the toolchain it belongs to.
+    pub(super) fn program_folder(&self, folder: &Path) -> Vec<PathBuf> {
+        let Some(home) = self.home_of(folder).filter(|home| *home != folder) else { return Vec::new() };
+        let mut seen = vec![folder.to_owned()];
+        let is_named =
+            folder.file_name().is_some_and(|name| PROGRAM_FOLDERS.iter().any(|known| name == *known));
+        if let Some(root) = folder.parent().filter(|root| is_named && *root != home) {
+            if root.parent() == Some(home) {
+                // `~/.local/bin` is a neighbour of much else.
+                seen.extend(TOOLCHAIN_PARTS.iter().map(|part| root.join(part)));
+            } else {
+                seen.push(root.to_owned());
+            }
+        }
+        seen
+    }
+}
+
+fn is_home(folder: &Path) -> bool {
+    folder.is_absolute()
+        && folder.parent().is_some()
+        && !SYSTEM.iter().any(|system| Path::new(system).starts_with(folder))
+}
+
+fn is_below_system(folder: &Path) -> bool {
+    let outside = ["/var", "/tmp", "/opt"];
+    SYSTEM.iter().filter(|system| !outside.contains(system)).any(|system| folder.starts_with(system))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACCOUNTS: &str = "root:x:0:0:root:/root:/bin/bash\n\
+        daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n\
+        backup:x:34:34:backup:/var/backups:/usr/sbin/nologin\n\
+        ada:x:1000:1000::/home/ada:/bin/bash\n\
+        ben:x:1001:1001::/export/ben:/bin/bash\n\
+        odd:x:1002:1002::/:/bin/sh\n\
+        nobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\n\
+        broken line\n";
+
+    #[test]
+    fn homes_of_people_are_closed_and_system_folders_are_not() {
+        let homes = Homes::new(Path::new("/work/ada"), ACCOUNTS, 1000);
+        let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(homes.own, paths(&["/work/ada", "/home/ada"]));
+        assert_eq!(homes.all, paths(&["/export/ben", "/home", "/home/ada", "/root", "/work/ada"]));
+        assert_eq!(Homes::new(Path::new("/"), "", 0).all, paths(&["/home", "/root"]));
+    }
+
+    #[test]
+    fn folders_that_hold_homes_are_known() {
+        let homes = Homes::new(Path::new("/work/ada"), ACCOUNTS, 1000);
+        for folder in
+            ["/", "/home", "/home/ada", "/home/stranger", "/work", "/work/ada", "/root", "/export/ben"]
+        {
+            assert!(homes.holds(Path::new(folder)), "{folder}");
+        }
+        for folder in ["/home/ada/shop", "/work/ada/x", "/srv", "/work/other"] {
+            assert!(!homes.holds(Path::new(folder)), "{folder}");
+        }
+    }
+
+    #[test]
+    fn a_program_folder_shows_its_toolchain_and_no_more() {
+        let homes = Homes::new(Path::new("/home/ada"), "", 1000);
+        let seen = |path: &str| {
+            let seen = homes.program_folder(Path::new(path));
+            seen.iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(seen("/usr/bin"), Vec::<String>::new());
+        assert_eq!(seen("/home/ada"), Vec::<String>::new());
+        assert_eq!(seen("/home/ada/bin"), ["/home/ada/bin"]);
+        assert_eq!(seen("/home/ada/.nvm/v20/bin"), ["/home/ada/.nvm/v20/bin", "/home/ada/.nvm/v20"]);
+        let local = seen("/home/ada/.local/bin");
+        assert!(
+            local.contains(&"/home/ada/.local/lib".to_owned())
+                && !local.contains(&"/home/ada/.local".to_owned())
+        );
+    }
+}
