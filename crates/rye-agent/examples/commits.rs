@@ -23,7 +23,8 @@ fn main() -> Result<(), Failure> {
     let folder = PathBuf::from(arguments.next().ok_or("commits FOLDER [COMMITTERS] [COMMITS]")?);
     let committers: u64 = arguments.next().map_or(Ok(1000), |text| text.parse())?;
     let commits: u64 = arguments.next().map_or(Ok(100), |text| text.parse())?;
-    let store = Store::open(&folder, &Secret::new([7; 32]), &LedgerSpec::default())?;
+    let store =
+        Store::open(&folder, &Secret::new([7; 32]).kept_in(&folder.join("keys")), &LedgerSpec::default())?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
         let root = ThreadId::random()?;

@@ -277,6 +277,8 @@ codes! {
     StoreNewer = "RYE1112", Failed;
     /// What is recorded of a thread is not what was written.
     ThreadForged = "RYE1113", Integrity;
+    /// The store of threads is older than what this user has seen.
+    StoreOlder = "RYE1156", Integrity;
     /// There is no such thread.
     NoThread = "RYE1114", NotFound;
     /// Another process runs the thread.

@@ -227,7 +227,6 @@ fn nothing_is_left_for_the_next_run() {
     let look = "ls -A /dev/shm; ipcs -m | grep -c 0x; set -- /proc/[0-9]*; echo $#; nice; cat /proc/$$/oom_score_adj";
     let fresh = run_by(&launcher, &bash(look), Some(&whole));
     assert_eq!(fresh.end, End::Exited(0), "{}", fresh.stderr.text());
-    let mut places = std::collections::HashSet::new();
     for number in 0..12 {
         until_laid_out(&launcher, &whole);
         let leave = match number % 3 {
@@ -239,10 +238,13 @@ fn nothing_is_left_for_the_next_run() {
         let ran = run_by(&launcher, &bash(look), Some(&whole));
         assert_eq!(ran.stdout.text(), fresh.stdout.text(), "after `{leave}`");
         assert_eq!(ran.receipt, fresh.receipt);
-        let place = run_by(&launcher, &bash("readlink /proc/self/ns/pid"), Some(&whole)).stdout.text();
-        places.insert(place);
     }
-    assert!(places.len() < 12, "what was laid out is used again");
+    // How soon one is used again depends on the machine; that it happens does not.
+    let places = std::cell::RefCell::new(std::collections::HashSet::new());
+    until("what was laid out is used again", || {
+        let place = run_by(&launcher, &bash("readlink /proc/self/ns/pid"), Some(&whole)).stdout.text();
+        !places.borrow_mut().insert(place)
+    });
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub(super) fn ask(desk: &Desk<'_, '_>, approval: &Approval) -> Result<(), StoreE
                 approval.why,
                 integer(approval.at_ms, "a time")?,
                 detail,
-                question_code(desk.mac, approval, &detail).as_bytes().as_slice()
+                question_code(&desk.seal.mac, approval, &detail).as_bytes().as_slice()
             ],
         )
         .map_err(|error| match error.sqlite_error_code() {
@@ -136,7 +136,7 @@ pub(super) fn answer(desk: &Desk<'_, '_>, id: &str, answer: &Answer) -> Result<A
     let none = || StoreError::NoQuestion(rye_item::text::one_line(id));
     let (code, asked) = stored(desk.connection, id)?
         .map(|stored| (stored.mac.clone(), stored))
-        .and_then(|(code, stored)| Some((code, stored.verified(desk.mac)?)))
+        .and_then(|(code, stored)| Some((code, stored.verified(&desk.seal.mac)?)))
         .ok_or_else(none)?;
     if asked.answer.is_some() {
         return Err(none());
@@ -144,7 +144,7 @@ pub(super) fn answer(desk: &Desk<'_, '_>, id: &str, answer: &Answer) -> Result<A
     let text = serde_json::to_string(answer).map_err(|error| StoreError::Failed(error.to_string()))?;
     desk.execute(
         "UPDATE approvals SET answer = ?2, answer_mac = ?3 WHERE id = ?1 AND answer IS NULL",
-        params![id, text, answer_code(desk.mac, &code, &text).as_bytes().as_slice()],
+        params![id, text, answer_code(&desk.seal.mac, &code, &text).as_bytes().as_slice()],
     )?;
     Ok(asked.question)
 }

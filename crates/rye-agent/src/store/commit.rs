@@ -4,9 +4,10 @@ use lillux::Digest;
 use rusqlite::{OptionalExtension, params};
 
 use super::error::integer;
+use super::row_seal::NextSeal;
 use super::values::{Change, Claim, Commit, Committed, Maxima, Record, StatusChange};
 use super::writer::Desk;
-use super::{StoreError, approvals, chain, claims, ledger};
+use super::{StoreError, approvals, chain, claims, ledger, row_seal};
 use crate::limits::Limits;
 use crate::money::Nanos;
 use crate::status::Status;
@@ -51,7 +52,7 @@ pub(super) fn commit(desk: &mut Desk<'_, '_>, commit: &Commit) -> Result<Committ
         hash: hash.as_bytes(),
         maxima,
     };
-    advance(desk, commit, &known, &sealed, &at)?;
+    let mut next = advance(desk, commit, &known, &sealed, &at)?;
     for approval in &commit.asks {
         approvals::ask(desk, approval)?;
     }
@@ -66,9 +67,10 @@ pub(super) fn commit(desk: &mut Desk<'_, '_>, commit: &Commit) -> Result<Committ
             outcome = Committed::Refused(shortage);
         }
         if let Some(change) = &commit.status {
-            set_status(desk, known.row, change, &at)?;
+            next = set_status(desk, known.row, change, &at)?;
         }
     }
+    next.write(desk, known.row, &commit.thread)?;
     if commit.is_last {
         claims::release(desk, &commit.thread, commit.claim)?;
     }
@@ -83,8 +85,13 @@ pub(super) fn fence(epoch: u64, claim: Claim, thread: &ThreadId) -> Result<(), S
 }
 
 fn find(desk: &Desk<'_, '_>, id: &ThreadId) -> Result<Known, StoreError> {
-    let found = desk.query_row("SELECT thread, parent_id, epoch, head_seq, head_hash, max_spend, max_tokens, status, completed_at
-             FROM threads WHERE thread_id = ?1", [id.as_str()], |row| {
+    const FIND: &str = concat!(
+        "SELECT thread, parent_id, epoch, head_seq, head_hash, max_spend, max_tokens, status, completed_at, ",
+        row_seal::sealed_columns!(),
+        ", row_mac FROM threads WHERE thread_id = ?1"
+    );
+    let found = desk
+        .query_row(FIND, [id.as_str()], |row| {
             let status: String = row.get(7)?;
             let known = Known {
                 row: row.get(0)?,
@@ -96,10 +103,13 @@ fn find(desk: &Desk<'_, '_>, id: &ThreadId) -> Result<Known, StoreError> {
                 status: Status::Created,
                 completed_at: row.get(8)?,
             };
-            Ok((known, status))
+            Ok((known, status, desk.seal.is_sealed(row, 9)))
         })
         .optional()?;
-    let (known, status) = found.ok_or_else(|| StoreError::NoThread(id.clone()))?;
+    let (known, status, is_sealed) = found.ok_or_else(|| StoreError::NoThread(id.clone()))?;
+    if !is_sealed? {
+        return Err(row_seal::forged(id));
+    }
     Ok(Known { status: super::read::status(&status)?, ..known })
 }
 
@@ -137,22 +147,28 @@ fn advance(
     known: &Known,
     sealed: &chain::Sealed<'_>,
     at: &str,
-) -> Result<(), StoreError> {
+) -> Result<NextSeal, StoreError> {
+    const ADVANCE: &str = concat!(
+        "UPDATE threads SET head_seq = ?2, head_hash = ?3, head_mac = ?4, updated_at = ?5, turns = coalesce(?6, turns),
+                input_tokens = coalesce(?7, input_tokens), output_tokens = coalesce(?8, output_tokens),
+                spend = coalesce(?9, spend), elapsed_ms = coalesce(?10, elapsed_ms),
+                transcript_sequence = coalesce(?11, transcript_sequence), transcript_hash = coalesce(?12, transcript_hash),
+                max_spend = ?13, max_tokens = ?14, revision = revision + 1
+         WHERE thread = ?1 RETURNING ",
+        row_seal::sealed_columns!()
+    );
     let cost = commit.cost.as_ref();
     let number = |of: fn(&crate::cost::Cost) -> u64| {
         cost.map(|cost| integer(of(cost), "what a thread has used")).transpose()
     };
     let head = commit.transcript_head.as_ref();
-    desk.execute("UPDATE threads SET head_seq = ?2, head_hash = ?3, head_mac = ?4, updated_at = ?5,
-                    turns = coalesce(?6, turns), input_tokens = coalesce(?7, input_tokens),
-                    output_tokens = coalesce(?8, output_tokens), spend = coalesce(?9, spend),
-                    elapsed_ms = coalesce(?10, elapsed_ms), transcript_sequence = coalesce(?11, transcript_sequence),
-                    transcript_hash = coalesce(?12, transcript_hash), max_spend = ?13, max_tokens = ?14
-             WHERE thread = ?1", params![
+    let next = desk.query_row(
+        ADVANCE,
+        params![
             known.row,
             integer(sealed.seq, "a journal")?,
             sealed.hash,
-            sealed.seal(desk.mac).as_bytes().as_slice(),
+            sealed.seal(&desk.seal.mac).as_bytes().as_slice(),
             at,
             number(|cost| cost.turns)?,
             number(|cost| cost.input_tokens)?,
@@ -163,8 +179,10 @@ fn advance(
             head.map(|head| head.hash.as_bytes().as_slice()),
             ledger::spend_column(sealed.maxima)?,
             ledger::tokens_column(sealed.maxima)?
-        ])?;
-    Ok(())
+        ],
+        |row| NextSeal::of(desk, row),
+    )?;
+    Ok(next)
 }
 
 /// What a thread may use from now on, for those who look: the journal has it sealed.
@@ -174,16 +192,32 @@ fn set_limits(desk: &Desk<'_, '_>, row: i64, limits: &Limits) -> Result<(), Stor
     Ok(())
 }
 
-fn set_status(desk: &Desk<'_, '_>, row: i64, change: &StatusChange, at: &str) -> Result<(), StoreError> {
+fn set_status(
+    desk: &Desk<'_, '_>,
+    row: i64,
+    change: &StatusChange,
+    at: &str,
+) -> Result<NextSeal, StoreError> {
+    const SET: &str = concat!(
+        "UPDATE threads SET status = ?2, reason = ?3, result = coalesce(?4, result), error = ?5, completed_at = ?6
+         WHERE thread = ?1 RETURNING ",
+        row_seal::sealed_columns!()
+    );
     let is_end = change.to.is_terminal();
-    desk.execute("UPDATE threads SET status = ?2, reason = ?3, result = coalesce(?4, result), error = ?5, completed_at = ?6
-             WHERE thread = ?1", params![
+    let next = desk.query_row(
+        SET,
+        params![
             row,
             change.to.as_str(),
             change.reason.map(crate::status::SuspendReason::as_str),
             change.result.as_ref().map(ToString::to_string),
             change.error,
             is_end.then_some(at)
-        ])?;
-    if is_end { ledger::close(desk, row, change.to.as_str(), at) } else { Ok(()) }
+        ],
+        |row| NextSeal::of(desk, row),
+    )?;
+    if is_end {
+        ledger::close(desk, row, change.to.as_str(), at)?;
+    }
+    Ok(next)
 }

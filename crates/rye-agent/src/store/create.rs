@@ -6,7 +6,7 @@ use super::commit::append;
 use super::error::integer;
 use super::values::{Cap, Change, Claim, Created, Maxima, NewThread};
 use super::writer::Desk;
-use super::{StoreError, chain, ledger};
+use super::{StoreError, chain, ledger, row_seal};
 use crate::status::Status;
 use crate::thread_id::ThreadId;
 use crate::transcript::iso;
@@ -24,10 +24,10 @@ struct Parent {
 /// Makes a thread, or says which cap is reached.
 pub(super) fn create(desk: &mut Desk<'_, '_>, new: &NewThread) -> Result<Created, StoreError> {
     let parent = new.parent.as_ref().map(|id| find_parent(desk, id)).transpose()?;
-    if let Some(parent) = &parent {
+    if let (Some(parent), Some(id)) = (&parent, &new.parent) {
+        row_seal::check(desk, parent.row, id)?;
         if parent.is_ended {
-            let parent = new.parent.clone().unwrap_or_else(|| new.id.clone());
-            return Err(StoreError::ParentEnded { parent });
+            return Err(StoreError::ParentEnded { parent: id.clone() });
         }
         if let Some(refused) = refusal(desk, new, parent)? {
             return Ok(refused);
@@ -45,14 +45,19 @@ pub(super) fn create(desk: &mut Desk<'_, '_>, new: &NewThread) -> Result<Created
     for blob in blobs {
         desk.execute("INSERT OR IGNORE INTO uses (thread, blob) VALUES (?1, ?2)", [row, blob])?;
     }
-    if let Some(parent) = &parent {
+    row_seal::renew(desk, row, &new.id)?;
+    if let (Some(parent), Some(id)) = (&parent, &new.parent) {
         desk.execute("UPDATE threads SET spawn_count = spawn_count + 1 WHERE thread = ?1", [parent.row])?;
+        row_seal::renew(desk, parent.row, id)?;
     }
     if let Some(before) = &new.continuation_of {
+        let row = super::read::key(desk.connection, before)?;
+        row_seal::check(desk, row, before)?;
         desk.execute(
             "UPDATE threads SET continuation_thread_id = ?2 WHERE thread_id = ?1",
             [before.as_str(), new.id.as_str()],
         )?;
+        row_seal::renew(desk, row, before)?;
     }
     desk.tell(Change { thread: new.id.clone(), status: Some(Status::Created) });
     Ok(Created::Done { claim: Claim { epoch: 1 }, depth })
@@ -167,7 +172,7 @@ fn insert(
             integer(new.at_ms, "a time")?,
             integer(journal.0, "a journal")?,
             journal.1.as_bytes().as_slice(),
-            sealed.seal(desk.mac).as_bytes().as_slice(),
+            sealed.seal(&desk.seal.mac).as_bytes().as_slice(),
             ledger::spend_column(maxima)?,
             ledger::tokens_column(maxima)?,
             new.is_detached || parent.is_some_and(|parent| parent.is_detached)

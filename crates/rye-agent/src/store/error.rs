@@ -35,6 +35,14 @@ pub enum StoreError {
         /// What does not fit.
         what: Forgery,
     },
+    /// The store is not the one that was last used here, or an older copy of it.
+    #[error("the threads in `{}` are older than when you last used them: {what}", folder.display())]
+    Older {
+        /// The folder of threads.
+        folder: PathBuf,
+        /// What is older or missing.
+        what: String,
+    },
     /// There is no such thread.
     #[error("there is no {0}")]
     NoThread(ThreadId),
@@ -95,6 +103,9 @@ pub enum Forgery {
     /// Entries are not those that were written.
     #[error("its journal was changed")]
     Changed,
+    /// The registry's row is not the one that was written.
+    #[error("its row in the registry was changed")]
+    Row,
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -147,6 +158,10 @@ impl From<StoreError> for Error {
                 .detail("thread_id", thread.as_str())
                 .hint(format!("what its transcript says: rye thread verify {thread}"))
                 .hint("start it anew: such a thread is never resumed"),
+            StoreError::Older { folder, .. } => Self::new(Code::StoreOlder, message)
+                .detail("path", folder.display().to_string())
+                .hint("which threads are older: rye thread verify --all")
+                .hint("if you restored this folder yourself: rye thread verify --accept-older"),
             StoreError::NoThread(thread) => Self::new(Code::NoThread, message)
                 .detail("thread_id", thread.as_str())
                 .hint("which there are: rye thread list"),

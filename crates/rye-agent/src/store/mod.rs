@@ -8,6 +8,7 @@
 //!
 //! All SQL about threads is in this module. What is read for resuming is verified first: see `chain`.
 
+mod age;
 mod approvals;
 mod audit;
 mod blobs;
@@ -16,10 +17,12 @@ mod claims;
 mod commit;
 mod create;
 mod error;
+mod heads;
 mod ledger;
 mod owner;
 mod prune;
 mod read;
+mod row_seal;
 mod schema;
 mod secret;
 #[cfg(test)]
@@ -36,11 +39,14 @@ use lillux::file::Lock;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{broadcast, oneshot};
 
+pub use age::StoreAge;
 pub use approvals::{Asked, Open};
 pub use claims::Taking;
 pub use error::{Forgery, StoreError};
+use heads::HeadRecord;
 pub use owner::{Life, Owner};
 pub use prune::{Kept, Prune, Pruned};
+use row_seal::RowSeal;
 pub use schema::{Column, Index, LedgerSpec};
 pub use secret::Secret;
 pub use values::{
@@ -72,7 +78,8 @@ pub struct Store {
 struct Shared {
     folder: PathBuf,
     database: PathBuf,
-    mac: secret::Mac,
+    seal: RowSeal,
+    record: Arc<HeadRecord>,
     writer: Writer,
     readers: Mutex<Vec<Connection>>,
     watcher: Mutex<Connection>,
@@ -105,7 +112,7 @@ impl Store {
             refuse_newer(&connection, &database)?;
             if !schema::is_current(&connection, spec)? {
                 connection.execute_batch("BEGIN IMMEDIATE")?;
-                schema::migrate(&connection, spec)?;
+                schema::migrate(&connection, spec, &secret.mac())?;
                 connection.execute_batch("COMMIT")?;
             }
             Ok(connection)
@@ -135,9 +142,12 @@ impl Store {
             Ok((connection, version))
         };
         let (connection, version) = prepare().map_err(|error| error.at(&database))?;
-        if version < schema::VERSION {
-            // Somebody is about to make it, or an older rye did: who writes next brings it up to date.
+        if version == 0 {
+            // Another process is about to make it.
             return Ok(None);
+        }
+        if version < schema::VERSION {
+            return Self::open(folder, secret, spec).map(Some);
         }
         Self::around(connection, folder, database, secret, spec.clone()).map(Some)
     }
@@ -150,13 +160,20 @@ impl Store {
         spec: LedgerSpec,
     ) -> Result<Self, StoreError> {
         let (changes, _) = broadcast::channel(MOST_UNHEARD);
-        let mac = secret.mac();
+        let store = schema::store_number(&connection)?.unwrap_or_default();
+        let seal = RowSeal { mac: secret.mac(), store };
+        let record = Arc::new(match (secret.folder(), database.parent()) {
+            (Some(keys), Some(folder)) => HeadRecord::of(keys, folder, store, schema::is_empty(&connection)?),
+            _ => HeadRecord::none(),
+        });
+        let sealing = (seal.clone(), Arc::clone(&record));
         let watcher = connect(&database, OpenFlags::empty())?;
-        let writer = Writer::start(connection, database.clone(), mac.clone(), spec, changes.clone())?;
+        let writer = Writer::start(connection, database.clone(), sealing, spec, changes.clone())?;
         let shared = Shared {
             folder: folder.to_owned(),
             database,
-            mac,
+            seal,
+            record,
             writer,
             readers: Mutex::new(Vec::new()),
             watcher: Mutex::new(watcher),
@@ -284,7 +301,7 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub fn orphans(&self, observer: &Owner, taking: Taking) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::orphans(connection, observer, taking))
+        self.read(|connection| read::orphans(connection, &self.shared.seal, observer, taking))
     }
 
     /// Whether a thread that goes on without the command that started it has not ended.
@@ -317,19 +334,20 @@ impl Store {
     /// # Errors
     /// When it is not exactly what was written with this user's secret, or there is no such thread.
     pub fn journal(&self, id: &ThreadId) -> Result<Vec<Record>, StoreError> {
+        self.refuse_older_thread(id)?;
         self.read(|connection| {
             // One moment for both, the head and the entries.
             let moment = connection.unchecked_transaction()?;
-            read::journal(&moment, &self.shared.mac, id)
+            read::journal(&moment, &self.shared.seal.mac, id)
         })
     }
 
-    /// A thread's row.
+    /// A thread's row, to look at: it says itself whether it was forged.
     ///
     /// # Errors
     /// When the database fails.
     pub fn thread(&self, id: &ThreadId) -> Result<Option<ThreadRow>, StoreError> {
-        self.read(|connection| read::thread(connection, id))
+        self.read(|connection| read::thread(connection, &self.shared.seal, id))
     }
 
     /// Threads, the newest first.
@@ -337,7 +355,7 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub fn threads(&self, filter: &Filter) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::threads(connection, filter))
+        self.read(|connection| read::threads(connection, &self.shared.seal, filter))
     }
 
     /// The threads a thread has started, the oldest first.
@@ -345,7 +363,7 @@ impl Store {
     /// # Errors
     /// When there is no such thread, or the database fails.
     pub fn children(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::children(connection, id))
+        self.read(|connection| read::children(connection, &self.shared.seal, id))
     }
 
     /// A thread and all below it, the oldest first.
@@ -353,7 +371,7 @@ impl Store {
     /// # Errors
     /// When there is no such thread, or the database fails.
     pub fn subtree(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::subtree(connection, id))
+        self.read(|connection| read::subtree(connection, &self.shared.seal, id))
     }
 
     /// A thread's parent, that one's parent, and so on.
@@ -361,7 +379,7 @@ impl Store {
     /// # Errors
     /// When there is no such thread, or the database fails.
     pub fn ancestors(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::ancestors(connection, id))
+        self.read(|connection| read::ancestors(connection, &self.shared.seal, id))
     }
 
     /// A thread with those it goes on from and those that go on from it, the oldest first.
@@ -481,7 +499,7 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub fn approval(&self, id: &str) -> Result<Option<Asked>, StoreError> {
-        self.read(|connection| approvals::find(connection, &self.shared.mac, id))
+        self.read(|connection| approvals::find(connection, &self.shared.seal.mac, id))
     }
 
     /// The open questions of a thread and all below it, or of all threads.
@@ -493,10 +511,11 @@ impl Store {
             let of = match below {
                 None => None,
                 Some(id) => {
-                    Some(read::subtree(connection, id)?.into_iter().map(|row| row.id).collect::<Vec<_>>())
+                    let rows = read::subtree(connection, &self.shared.seal, id)?;
+                    Some(rows.into_iter().map(|row| row.id).collect::<Vec<_>>())
                 }
             };
-            approvals::open(connection, &self.shared.mac, of.as_deref())
+            approvals::open(connection, &self.shared.seal.mac, of.as_deref())
         })
     }
 

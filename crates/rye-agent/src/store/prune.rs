@@ -303,6 +303,7 @@ pub(super) fn forget(
 ) -> Result<(Vec<Group>, u64), StoreError> {
     // Looked for here, in the transaction: what is in use by now stays.
     let groups = chosen(desk.connection, prune, stored)?;
+    desk.record.release(groups.iter().flat_map(Group::ids));
     for (row, _) in groups.iter().flat_map(|group| &group.threads) {
         for table in ["journal", "calls", "uses", "approvals", "budget_ledger", "threads"] {
             let sql = format!("DELETE FROM {table} WHERE thread = ?1");

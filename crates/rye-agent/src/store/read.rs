@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::chain::{self, Sealed};
 use super::claims::{self, Taking};
 use super::error::Forgery;
+use super::row_seal::{self, RowHead, RowSeal};
 use super::secret::Mac;
 use super::values::{
     Attribution, Charge, Filter, Head, LedgerRow, Maxima, Record, Scope, ThreadRow, TreeTotals,
@@ -92,7 +93,8 @@ const COLUMNS: &str = "thread_id, directive, title, parent_id, depth, status, re
     continuation_of, continuation_thread_id, chain_root_id, heartbeat_ms, head_seq, transcript_sequence, transcript_hash,
     pid, pid_start, boot_id, host, detached, note";
 
-fn thread_row(row: &Row<'_>) -> Result<ThreadRow, StoreError> {
+fn thread_row(row: &Row<'_>, seal: &RowSeal) -> Result<ThreadRow, StoreError> {
+    let is_forged = !seal.is_sealed(row, SEALED)?;
     let name = |text: &str| ThreadId::parse(text).map_err(|error| damaged(&error.to_string()));
     let names = |column: usize| -> Result<Option<ThreadId>, StoreError> {
         row.get::<_, Option<String>>(column)?.as_deref().map(name).transpose()
@@ -110,9 +112,10 @@ fn thread_row(row: &Row<'_>) -> Result<ThreadRow, StoreError> {
         status: status(&row.get::<_, String>(5)?)?,
         reason: row.get::<_, Option<String>>(6)?.as_deref().and_then(SuspendReason::parse),
         result: result
+            .filter(|_| !is_forged)
             .map(|text| serde_json::from_str(&text).map_err(|error| damaged(&error.to_string())))
             .transpose()?,
-        error: row.get(8)?,
+        error: if is_forged { Some(Forgery::Row.to_string()) } else { row.get(8)? },
         created_at: row.get(9)?,
         updated_at: row.get(10)?,
         completed_at: row.get(11)?,
@@ -139,28 +142,45 @@ fn thread_row(row: &Row<'_>) -> Result<ThreadRow, StoreError> {
         owner: claims::owner(row, 29)?,
         is_detached: row.get(33)?,
         note: row.get(34)?,
+        is_forged,
     })
+}
+
+/// Where the columns under the seal begin in what `thread_row` reads.
+const SEALED: usize = 35;
+
+fn select(rest: &str) -> String {
+    format!("SELECT {COLUMNS}, {}, row_mac FROM threads {rest}", row_seal::sealed_columns!())
 }
 
 fn rows(
     connection: &Connection,
+    seal: &RowSeal,
     rest: &str,
     values: impl rusqlite::Params,
 ) -> Result<Vec<ThreadRow>, StoreError> {
-    let mut find = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM threads {rest}"))?;
+    let mut find = connection.prepare_cached(&select(rest))?;
     let mut found = find.query(values)?;
     let mut threads = Vec::new();
     while let Some(row) = found.next()? {
-        threads.push(thread_row(row)?);
+        threads.push(thread_row(row, seal)?);
     }
     Ok(threads)
 }
 
-pub(super) fn thread(connection: &Connection, id: &ThreadId) -> Result<Option<ThreadRow>, StoreError> {
-    Ok(rows(connection, "WHERE thread_id = ?1", [id.as_str()])?.pop())
+pub(super) fn thread(
+    connection: &Connection,
+    seal: &RowSeal,
+    id: &ThreadId,
+) -> Result<Option<ThreadRow>, StoreError> {
+    Ok(rows(connection, seal, "WHERE thread_id = ?1", [id.as_str()])?.pop())
 }
 
-pub(super) fn threads(connection: &Connection, filter: &Filter) -> Result<Vec<ThreadRow>, StoreError> {
+pub(super) fn threads(
+    connection: &Connection,
+    seal: &RowSeal,
+    filter: &Filter,
+) -> Result<Vec<ThreadRow>, StoreError> {
     let statuses: Vec<String> = filter.statuses.iter().map(|status| format!("'{status}'")).collect();
     let which =
         if statuses.is_empty() { "1".to_owned() } else { format!("status IN ({})", statuses.join(", ")) };
@@ -168,40 +188,50 @@ pub(super) fn threads(connection: &Connection, filter: &Filter) -> Result<Vec<Th
     let rest = format!(
         "WHERE {which} AND (?1 = 0 OR parent IS NULL) AND (?2 IS NULL OR directive = ?2) ORDER BY thread DESC LIMIT ?3"
     );
-    rows(connection, &rest, params![filter.is_root, filter.directive, limit])
+    rows(connection, seal, &rest, params![filter.is_root, filter.directive, limit])
 }
 
-pub(super) fn children(connection: &Connection, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
-    rows(connection, "WHERE parent = ?1 ORDER BY thread", [key(connection, id)?])
+pub(super) fn children(
+    connection: &Connection,
+    seal: &RowSeal,
+    id: &ThreadId,
+) -> Result<Vec<ThreadRow>, StoreError> {
+    rows(connection, seal, "WHERE parent = ?1 ORDER BY thread", [key(connection, id)?])
 }
 
 /// The numbers of a thread and all below it. `UNION`, not `UNION ALL`: a forged circle ends.
 const SUBTREE: &str = "WITH RECURSIVE tree (member) AS (
         SELECT ?1 UNION SELECT threads.thread FROM threads JOIN tree ON threads.parent = tree.member)";
 
-pub(super) fn subtree(connection: &Connection, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
+pub(super) fn subtree(
+    connection: &Connection,
+    seal: &RowSeal,
+    id: &ThreadId,
+) -> Result<Vec<ThreadRow>, StoreError> {
     let key = key(connection, id)?;
-    let sql = format!(
-        "{SUBTREE} SELECT {COLUMNS} FROM threads WHERE thread IN (SELECT member FROM tree) ORDER BY thread"
-    );
+    let sql = format!("{SUBTREE} {}", select("WHERE thread IN (SELECT member FROM tree) ORDER BY thread"));
     let mut find = connection.prepare_cached(&sql)?;
     let mut found = find.query([key])?;
     let mut threads = Vec::new();
     while let Some(row) = found.next()? {
-        threads.push(thread_row(row)?);
+        threads.push(thread_row(row, seal)?);
     }
     Ok(threads)
 }
 
 /// The parent, its parent, and so on up to the root.
-pub(super) fn ancestors(connection: &Connection, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
+pub(super) fn ancestors(
+    connection: &Connection,
+    seal: &RowSeal,
+    id: &ThreadId,
+) -> Result<Vec<ThreadRow>, StoreError> {
     let mut found = Vec::new();
-    let mut next = thread(connection, id)?.ok_or_else(|| StoreError::NoThread(id.clone()))?.parent;
+    let mut next = thread(connection, seal, id)?.ok_or_else(|| StoreError::NoThread(id.clone()))?.parent;
     while let Some(id) = next.take() {
         if found.iter().any(|known: &ThreadRow| known.id == id) {
             return Err(damaged(&format!("{id} is its own ancestor")));
         }
-        let row = thread(connection, &id)?.ok_or(StoreError::NoThread(id))?;
+        let row = thread(connection, seal, &id)?.ok_or(StoreError::NoThread(id))?;
         next = row.parent.clone();
         found.push(row);
     }
@@ -302,10 +332,11 @@ pub(super) fn charges(
 /// Threads that are said to be at work, and that nobody works on.
 pub(super) fn orphans(
     connection: &Connection,
+    seal: &RowSeal,
     observer: &Owner,
     taking: Taking,
 ) -> Result<Vec<ThreadRow>, StoreError> {
-    let mut found = rows(connection, "WHERE status IN ('running', 'created') ORDER BY thread", [])?;
+    let mut found = rows(connection, seal, "WHERE status IN ('running', 'created') ORDER BY thread", [])?;
     found.retain(|row| match &row.owner {
         Some(owner) => taking.is_free(owner, observer, row.heartbeat_ms),
         // One that was registered is about to be started by whoever registered it, unless it was left to others.
@@ -318,4 +349,17 @@ pub(super) fn orphans(
 pub(super) fn has_detached(connection: &Connection) -> Result<bool, StoreError> {
     let sql = "SELECT EXISTS (SELECT 1 FROM threads WHERE detached = 1 AND completed_at IS NULL)";
     Ok(connection.query_row(sql, [], |row| row.get(0))?)
+}
+
+/// How far each thread's row has come, the oldest first.
+pub(super) fn heads(connection: &Connection) -> Result<Vec<(ThreadId, RowHead)>, StoreError> {
+    let mut find =
+        connection.prepare_cached("SELECT thread_id, revision, row_mac FROM threads ORDER BY thread")?;
+    let mut found = find.query([])?;
+    let mut heads = Vec::new();
+    while let Some(row) = found.next()? {
+        let id = ThreadId::parse(&row.get::<_, String>(0)?).map_err(|error| damaged(&error.to_string()))?;
+        heads.push((id, row_seal::head_of(row.get(1)?, &row.get::<_, Vec<u8>>(2)?)));
+    }
+    Ok(heads)
 }

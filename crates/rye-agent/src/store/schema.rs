@@ -1,12 +1,14 @@
 //! The layout of the database, and the way from one version to the next.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use serde_json::Value;
 
 use super::StoreError;
+use super::row_seal::{self, RowSeal};
+use super::secret::Mac;
 
 /// The version this code reads and writes.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 /// What settings say about the ledger's table: columns and indexes beyond those the store needs.
 ///
@@ -69,13 +71,21 @@ const OWN_COLUMNS: [&str; 18] = [
 ];
 
 /// Brings the database to this version and this schema, in one transaction that the caller has begun.
-pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec) -> Result<(), StoreError> {
+pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec, mac: &Mac) -> Result<(), StoreError> {
     let found = version(connection)?;
     if found < 1 {
         connection.execute_batch(TABLES)?;
     }
     if found < 2 {
         connection.execute_batch(DETACHED)?;
+    }
+    if found < 3 {
+        connection.execute_batch(SEALED_ROWS)?;
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|error| StoreError::Failed(error.to_string()))?;
+        let store = i64::from_be_bytes(bytes) & i64::MAX;
+        connection.execute("INSERT INTO facts (name, value) VALUES (?1, ?2)", (STORE, store))?;
+        row_seal::seal_all(connection, &RowSeal { mac: mac.clone(), store })?;
     }
     if found < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
@@ -90,6 +100,21 @@ pub(super) fn is_current(connection: &Connection, spec: &LedgerSpec) -> Result<b
 
 pub(super) fn version(connection: &Connection) -> Result<i64, StoreError> {
     Ok(connection.query_row("PRAGMA user_version", [], |row| row.get(0))?)
+}
+
+/// What `facts` calls the store's own number.
+const STORE: &str = "store";
+
+/// The store's own number: a copy has the same, one that was made anew another.
+pub(super) fn store_number(connection: &Connection) -> Result<Option<i64>, StoreError> {
+    let find = "SELECT value FROM facts WHERE name = ?1";
+    Ok(connection.query_row(find, [STORE], |row| row.get(0)).optional()?)
+}
+
+/// Whether the store has no thread.
+pub(super) fn is_empty(connection: &Connection) -> Result<bool, StoreError> {
+    let find = "SELECT NOT EXISTS (SELECT 1 FROM threads)";
+    Ok(connection.query_row(find, [], |row| row.get(0))?)
 }
 
 fn extend_ledger(connection: &Connection, spec: &LedgerSpec) -> Result<(), StoreError> {
@@ -187,6 +212,12 @@ const DETACHED: &str = "
 ALTER TABLE threads ADD COLUMN detached INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN note TEXT;
 CREATE INDEX threads_detached ON threads (thread) WHERE detached = 1 AND completed_at IS NULL;
+";
+
+/// The seal of a thread's row, and how often it was renewed.
+const SEALED_ROWS: &str = "
+ALTER TABLE threads ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE threads ADD COLUMN row_mac BLOB NOT NULL DEFAULT x'';
 ";
 
 /// Strict tables refuse a sum that has outgrown whole numbers, where others would turn it into a rounded one.

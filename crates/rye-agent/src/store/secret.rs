@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lillux::digest::Hasher;
 use lillux::file::{self, Mode};
@@ -20,13 +20,28 @@ const BLOCK: usize = 64;
 
 /// The user's secret behind threads. It is never shown.
 #[derive(Clone)]
-pub struct Secret([u8; BYTES]);
+pub struct Secret {
+    bytes: [u8; BYTES],
+    /// The folder of the signing key, when the secret is kept there.
+    folder: Option<PathBuf>,
+}
 
 impl Secret {
     /// A secret of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; BYTES]) -> Self {
-        Self(bytes)
+        Self { bytes, folder: None }
+    }
+
+    /// The same, kept in the folder of the signing key: how far stores have come is then recorded beside it.
+    #[must_use]
+    pub fn kept_in(self, signing_keys: &Path) -> Self {
+        Self { folder: Some(signing_keys.to_owned()), ..self }
+    }
+
+    /// The folder of the signing key, when the secret is kept there.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     /// The secret in the folder of the signing key; made if there is none.
@@ -42,7 +57,7 @@ impl Secret {
         file::create_folders(signing_keys, true)?;
         let text = format!("{}\n", Digest::from_bytes(bytes));
         match file::write_new(&signing_keys.join(FILE), text.as_bytes(), Mode::Private) {
-            Ok(()) => Ok(Self(bytes)),
+            Ok(()) => Ok(Self::new(bytes).kept_in(signing_keys)),
             // Another process was faster: its secret counts.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 let lost = || StoreError::Failed("the secret came and went".to_owned());
@@ -70,7 +85,7 @@ impl Secret {
         }
         let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
         let digest: Digest = text.parse().map_err(|_| wrong("does not hold a secret".to_owned()))?;
-        Ok(Some(Self(*digest.as_bytes())))
+        Ok(Some(Self::new(*digest.as_bytes()).kept_in(signing_keys)))
     }
 
     /// The key that signs transcripts of a user who has no key of their own.
@@ -91,7 +106,7 @@ impl Secret {
     }
 
     fn derive(&self, purpose: &str) -> Digest {
-        Mac::new(&self.0).of([b"rye threads 1: ", purpose.as_bytes()])
+        Mac::new(&self.bytes).of([b"rye threads 1: ", purpose.as_bytes()])
     }
 }
 
@@ -134,15 +149,36 @@ impl Mac {
         purpose: &'a str,
         fields: impl IntoIterator<Item = Option<&'a [u8]>>,
     ) -> Digest {
-        let (mut inner, mut outer) = (self.inner.clone(), self.outer.clone());
-        for field in std::iter::once(Some(purpose.as_bytes())).chain(fields) {
-            // No field is as long as the mark of an absent one.
-            let length = field.map_or(u64::MAX, |field| field.len() as u64);
-            inner.update(&length.to_be_bytes());
-            inner.update(field.unwrap_or_default());
-        }
-        outer.update(inner.finish().as_bytes());
-        outer.finish()
+        let mut code = self.fields(purpose);
+        fields.into_iter().for_each(|field| code.add(field));
+        code.finish()
+    }
+
+    /// The same, field by field.
+    pub(super) fn fields(&self, purpose: &str) -> Fields {
+        let mut code = Fields { inner: self.inner.clone(), outer: self.outer.clone() };
+        code.add(Some(purpose.as_bytes()));
+        code
+    }
+}
+
+/// A code that is being made, field by field.
+pub(super) struct Fields {
+    inner: Hasher,
+    outer: Hasher,
+}
+
+impl Fields {
+    pub(super) fn add(&mut self, field: Option<&[u8]>) {
+        // No field is as long as the mark of an absent one.
+        let length = field.map_or(u64::MAX, |field| field.len() as u64);
+        self.inner.update(&length.to_be_bytes());
+        self.inner.update(field.unwrap_or_default());
+    }
+
+    pub(super) fn finish(mut self) -> Digest {
+        self.outer.update(self.inner.finish().as_bytes());
+        self.outer.finish()
     }
 }
 
@@ -174,7 +210,7 @@ mod tests {
         let keys = folder.path().join("keys");
         assert!(Secret::load(&keys).expect("none").is_none());
         let first = Secret::load_or_create(&keys).expect("a secret");
-        assert_eq!(Secret::load_or_create(&keys).expect("the same").0, first.0);
+        assert_eq!(Secret::load_or_create(&keys).expect("the same").bytes, first.bytes);
         assert_eq!(format!("{first:?}"), "Secret");
         assert_eq!(std::fs::metadata(keys.join(FILE)).expect("a file").mode() & 0o777, 0o600);
         file::set_mode(&keys.join(FILE), 0o640).expect("loosened");

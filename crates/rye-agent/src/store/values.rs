@@ -420,6 +420,8 @@ pub struct ThreadRow {
     pub records: u64,
     /// How far its transcript goes.
     pub transcript_head: Option<Head>,
+    /// Whether the row is not as this user's rye wrote it: nothing in it can be relied on.
+    pub is_forged: bool,
 }
 
 /// Which threads.

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,9 +14,11 @@ use rusqlite::{Connection, Params, Row, Statement};
 use tokio::sync::broadcast;
 
 use super::StoreError;
+use super::heads::HeadRecord;
+use super::row_seal::{RowHead, RowSeal};
 use super::schema::LedgerSpec;
-use super::secret::Mac;
 use super::values::Change;
+use crate::thread_id::ThreadId;
 
 /// The most members of one transaction.
 const MOST: usize = 1024;
@@ -27,9 +30,11 @@ const MOMENT: Duration = Duration::from_micros(500);
 pub(super) struct Desk<'a, 'c> {
     pub(super) connection: &'c Connection,
     statements: &'a Statements<'c>,
-    pub(super) mac: &'a Mac,
+    pub(super) seal: &'a RowSeal,
+    pub(super) record: &'a HeadRecord,
     pub(super) spec: &'a LedgerSpec,
     changes: &'a mut Vec<Change>,
+    heads: &'a mut Vec<(ThreadId, RowHead)>,
 }
 
 impl Desk<'_, '_> {
@@ -51,6 +56,11 @@ impl Desk<'_, '_> {
     /// Tells those who listen, once it is durable.
     pub(super) fn tell(&mut self, change: Change) {
         self.changes.push(change);
+    }
+
+    /// Has recorded how far a thread has come, once it is durable.
+    pub(super) fn note_head(&mut self, thread: &ThreadId, head: RowHead) {
+        self.heads.push((thread.clone(), head));
     }
 }
 
@@ -138,12 +148,13 @@ impl Writer {
     pub(super) fn start(
         connection: Connection,
         database: PathBuf,
-        mac: Mac,
+        sealing: (RowSeal, Arc<HeadRecord>),
         spec: LedgerSpec,
         listeners: broadcast::Sender<Change>,
     ) -> Result<Self, StoreError> {
         let (jobs, receiver) = channel();
-        let room = Room { connection, database, mac, spec, listeners };
+        let (seal, record) = sealing;
+        let room = Room { connection, database, seal, record, spec, listeners };
         let thread = std::thread::Builder::new()
             .name("threads-store".to_owned())
             .spawn(move || room.work(&receiver))?;
@@ -188,7 +199,8 @@ impl Drop for Writer {
 struct Room {
     connection: Connection,
     database: PathBuf,
-    mac: Mac,
+    seal: RowSeal,
+    record: Arc<HeadRecord>,
     spec: LedgerSpec,
     listeners: broadcast::Sender<Change>,
 }
@@ -245,20 +257,24 @@ impl Room {
         let failed = |error: rusqlite::Error| Trouble::All(StoreError::from(error).at(&self.database));
         let say = |sql| statements.with(sql, |statement| statement.execute([])).map(drop);
         say("BEGIN IMMEDIATE").map_err(failed)?;
-        let mut changes = Vec::new();
+        let (mut changes, mut heads) = (Vec::new(), Vec::new());
         for member in members {
             let (written, told) = (self.connection.total_changes(), changes.len());
+            let noted = heads.len();
             let mut desk = Desk {
                 connection: &self.connection,
                 statements,
-                mac: &self.mac,
+                seal: &self.seal,
+                record: &self.record,
                 spec: &self.spec,
                 changes: &mut changes,
+                heads: &mut heads,
             };
             if member.run(&mut desk) {
                 continue;
             }
             changes.truncate(told);
+            heads.truncate(noted);
             // Some failures end the transaction by themselves.
             if self.connection.is_autocommit() || self.connection.total_changes() != written {
                 self.take_back();
@@ -269,6 +285,7 @@ impl Room {
             self.take_back();
             return Err(failed(error));
         }
+        self.record.add(&heads);
         if self.listeners.receiver_count() > 0 {
             // Nobody listening any more is no failure.
             changes.into_iter().for_each(|change| drop(self.listeners.send(change)));

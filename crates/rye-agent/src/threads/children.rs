@@ -177,7 +177,7 @@ impl Inner {
             .hint("leave parent_thread_id out"));
         }
         if let Errand::Task(began) = errand {
-            if let Some(row) = self.store.thread(began.child())? {
+            if let Some(row) = self.store.sealed_thread(began.child())? {
                 return self.rejoined(parent, row, is_async, began, ending).await;
             }
             order.name = Some(began.child().clone());

@@ -75,7 +75,9 @@ impl Waiting {
 
 impl Inner {
     pub(super) fn row(&self, id: &ThreadId) -> Result<ThreadRow> {
-        self.store.thread(id)?.ok_or_else(|| Error::from(crate::store::StoreError::NoThread(id.clone())))
+        self.store
+            .sealed_thread(id)?
+            .ok_or_else(|| Error::from(crate::store::StoreError::NoThread(id.clone())))
     }
 
     /// One call of the orchestrator by a thread.

@@ -56,7 +56,7 @@ impl Inner {
     ) -> Result<Started> {
         let row = self
             .store
-            .thread(id)?
+            .sealed_thread(id)?
             .ok_or_else(|| Error::from(crate::store::StoreError::NoThread(id.clone())))?;
         if row.status.is_terminal() {
             return Err(Error::new(Code::ThreadEnded, format!("{id} has ended: {}", row.status))
@@ -64,6 +64,8 @@ impl Inner {
                 .hint(format!("see what it did: rye thread show {id}"))
                 .hint(format!("go on from it in a new thread: rye run {} --continue {id}", row.directive)));
         }
+        // Before anything is written.
+        self.store.refuse_older()?;
         let claim = self.claimed(id)?;
         self.forget_wish(id);
         self.go_on_from(id, claim, changes, signal).await
@@ -111,6 +113,7 @@ impl Inner {
         changes: &Changes,
         signal: Signal,
     ) -> Result<Started> {
+        self.store.refuse_older()?;
         let standing = self.standing(id)?;
         let state = &standing.state;
         let spend = standing.unsettled.iter().fold(Nanos(0), |sum, settled| sum.plus(settled.spend));

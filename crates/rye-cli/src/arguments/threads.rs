@@ -93,14 +93,17 @@ pub enum ThreadCommand {
         markdown: bool,
     },
     /// Tell whether a transcript is what its thread wrote
-    #[command(after_help = "Exit code 4 if one was changed or cut.")]
+    #[command(after_help = "Exit code 4 if one was changed or cut, or is older than when you last used it.")]
     Verify {
         /// The thread, or the beginning of its name
-        #[arg(value_name = "THREAD", required_unless_present = "all", add = ArgValueCompleter::new(completion::threads))]
+        #[arg(value_name = "THREAD", required_unless_present_any = ["all", "accept_older"], add = ArgValueCompleter::new(completion::threads))]
         id: Option<String>,
         /// All of them
         #[arg(long, conflicts_with = "id")]
         all: bool,
+        /// Accept the threads as they are now as the latest, after you restored an older copy yourself
+        #[arg(long, conflicts_with = "id")]
+        accept_older: bool,
     },
     /// Run a thread's directive again with the answers it was given: no model is asked, tools run again
     #[command(

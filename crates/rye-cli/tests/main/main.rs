@@ -50,6 +50,7 @@ mod running;
 mod spaces;
 mod support;
 mod surroundings;
+mod thread_age;
 mod thread_costs;
 mod thread_people;
 mod thread_run;

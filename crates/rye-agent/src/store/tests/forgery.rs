@@ -89,6 +89,49 @@ fn a_forged_journal_is_refused_and_the_kind_is_named() {
 }
 
 #[test]
+fn forged_row_is_shown_as_such_and_refused() {
+    let columns = [
+        "status = 'completed', completed_at = '2026-01-01T00:00:00Z'",
+        "result = '{\"result\":\"forged\"}'",
+        "error = 'forged'",
+        "reason = 'limit'",
+        "title = 'forged'",
+        "directive = 'forged'",
+        "spend = 0, turns = 7",
+        "spawn_count = 99",
+        "limits = '{}'",
+        "model = 'forged'",
+        "capabilities = 'forged'",
+        "depth = 3",
+        "root = 2",
+        "parent = 2",
+        "continuation_of = 'thread-000000000002'",
+        "continuation_thread_id = 'thread-000000000002'",
+        "transcript_sequence = 1, transcript_hash = zeroblob(32)",
+        "detached = 1",
+        "updated_at = 'forged'",
+        "revision = revision + 1",
+        "row_mac = zeroblob(32)",
+        "row_mac = x''",
+        "row_mac = (SELECT row_mac FROM threads WHERE thread = 2)",
+    ];
+    for change in columns {
+        let world = two_threads();
+        assert!(!world.store.thread(&id(1)).expect("read").expect("there").is_forged, "{change}");
+        world.tamper(&format!("UPDATE threads SET {change} WHERE thread = 1"));
+        let row = world.store.thread(&id(1)).expect("read").expect("there");
+        assert!(row.is_forged && row.result.is_none(), "{change}");
+        let refused = StoreError::Forged { thread: id(1), what: Forgery::Row };
+        assert_eq!(world.store.sealed_thread(&id(1)), Err(refused.clone()), "{change}");
+        // A step or a child would seal it again.
+        let step = Commit::new(id(1), Claim { epoch: 1 }, 2);
+        assert_eq!(world.store.commit_blocking(step), Err(refused.clone()), "{change}");
+        assert_eq!(world.store.create_blocking(new(3, Some(1))).map(drop), Err(refused), "{change}");
+        assert!(!world.store.thread(&id(2)).expect("read").expect("there").is_forged, "{change}");
+    }
+}
+
+#[test]
 fn a_cut_journal_with_a_head_to_match_needs_the_secret() {
     let world = two_threads();
     let head = chain::next(&chain::genesis(&id(1)), 1, &record("first"));

@@ -1,12 +1,13 @@
 //! The store under test: helpers, and what ordinary threads do.
 
+mod age;
 mod basics;
 mod forgery;
 mod money;
 mod processes;
 mod retention;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lillux::Digest;
 use tempfile::TempDir;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use lillux::{Fingerprint, PublicKey};
 use rye_agent::status::Status;
-use rye_agent::store::{Filter, ThreadRow};
+use rye_agent::store::{Filter, StoreError, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::transcript::{self, Report, Verified};
 use rye_engine::Code;
@@ -22,7 +22,8 @@ use crate::output::{BAD, CAUTION, DIM, GOOD, paint};
 struct Checked {
     id: String,
     directive: String,
-    /// `valid`, `tampered`, …; `forged` when the store's own record does not hold, `unreadable` when there is no file.
+    /// `valid`, `tampered`, …; `forged` when the store's own record is not what was written, `older` when the thread had come
+    /// further, `unreadable` when there is no file.
     state: &'static str,
     is_bad: bool,
     report: Option<Report>,
@@ -51,8 +52,13 @@ pub fn verify(context: &Context, word: Option<&str>) -> Outcome {
             all.extend(strangers(shelf, &rows));
         }
     }
+    let age = shelf.as_ref().map(|shelf| shelf.store.age()).transpose()?.unwrap_or_default();
     let bad = all.iter().filter(|checked| checked.is_bad).count();
     let data = json!({
+        "is_age_recorded": age.is_recorded,
+        "is_other_store": age.is_other,
+        "older": age.older,
+        "missing": age.missing,
         "checked": all.len(),
         "valid": all.iter().filter(|checked| checked.state == "valid").count(),
         "bad": bad,
@@ -61,12 +67,40 @@ pub fn verify(context: &Context, word: Option<&str>) -> Outcome {
     if !context.output.is_json {
         draw(context, &all)?;
     }
+    if let (Some(shelf), false) = (&shelf, age.is_current()) {
+        let what = age.problem().unwrap_or_default();
+        let error = StoreError::Older { folder: shelf.folder.clone(), what };
+        let hint = "if you restored this folder yourself: rye thread verify --accept-older";
+        return Err(failed_with(Code::StoreOlder, error.to_string(), hint, data));
+    }
+    if shelf.is_some() && !all.is_empty() && !age.is_recorded {
+        context
+            .output
+            .note("how far these threads had come is not recorded: an older copy would not be noticed");
+    }
     if bad > 0 {
         let message = format!("{} not what was written", several(bad as u64, "transcript"));
         let hint = "what the journal holds is intact unless it says forged: rye thread show THREAD";
         return Err(failed_with(Code::TranscriptTampered, message, hint, data));
     }
     context.answered(Some("thread"), word, &data)?;
+    Ok(())
+}
+
+/// `rye thread verify --accept-older`
+pub fn accept_older(context: &Context) -> Outcome {
+    let shelf = Shelf::open(&context.settings)?;
+    let count = match &shelf {
+        Some(shelf) => {
+            shelf.store.accept_older()?;
+            shelf.store.threads(&Filter::default())?.len()
+        }
+        None => 0,
+    };
+    if !context.output.is_json {
+        context.output.result(format_args!("{} accepted as the latest", several(count as u64, "thread")))?;
+    }
+    context.answered(Some("thread"), None, &json!({ "accepted": count }))?;
     Ok(())
 }
 
@@ -88,7 +122,12 @@ fn check(context: &Context, shelf: &Shelf, row: &ThreadRow) -> Checked {
             return Checked { id, directive, state: "unreadable", is_bad: true, report: None, problem };
         }
     };
-    let problem = shelf.store.journal(&row.id).err().map(|error| error.to_string());
+    let failure = match shelf.store.journal(&row.id) {
+        Err(error) => Some(error),
+        Ok(_) => shelf.store.sealed_thread(&row.id).err(),
+    };
+    let is_older = matches!(failure, Some(StoreError::Older { .. }));
+    let problem = failure.map(|error| error.to_string());
     // One that is at work, or was ended by force, has not signed its last lines.
     let is_whole = match report.status {
         Verified::Valid => true,
@@ -98,6 +137,7 @@ fn check(context: &Context, shelf: &Shelf, row: &ThreadRow) -> Checked {
         }
     };
     let state = match (&problem, report.status) {
+        (Some(_), _) if is_older => "older",
         (Some(_), _) => "forged",
         (None, Verified::Valid) => "valid",
         (None, Verified::Tampered) => "tampered",

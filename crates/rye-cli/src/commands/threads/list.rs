@@ -10,7 +10,7 @@ use crate::arguments::ListArguments;
 use crate::commands::{Context, Outcome};
 use crate::live::view::{status_mark, status_word};
 use crate::live::words::{amount, count, short};
-use crate::output::{CAUTION, DIM, paint};
+use crate::output::{BAD, CAUTION, DIM, paint};
 
 /// Rows that are shown unless more are asked for.
 const USUAL: u64 = 20;
@@ -76,7 +76,11 @@ fn draw(context: &Context, shelf: &Shelf, rows: &[ThreadRow], most: Option<u64>)
     let mut table = output.table(&["", "id", "directive", "status", "turns", "tokens", "spend", "age"]);
     for row in rows {
         let standing = shelf.standing(row);
-        let reason = row.reason.map(|reason| format!(" ({})", reason.as_str())).unwrap_or_default();
+        let reason = row
+            .reason
+            .filter(|_| !row.is_forged)
+            .map(|reason| format!(" ({})", reason.as_str()))
+            .unwrap_or_default();
         table.add_row([
             status_mark(standing).0.to_owned(),
             row.id.to_string(),
@@ -91,6 +95,14 @@ fn draw(context: &Context, shelf: &Shelf, rows: &[ThreadRow], most: Option<u64>)
     output.result(table.trim_fmt())?;
     if most.is_some_and(|most| rows.len() as u64 >= most) {
         output.note(paint(DIM, "--limit or --all shows more"));
+    }
+    let forged = rows.iter().filter(|row| row.is_forged).count();
+    if forged > 0 {
+        let rows = crate::live::words::several(forged as u64, "row");
+        let mark = paint(BAD, "✗");
+        output.note(format_args!(
+            "{mark} {rows} of the registry changed from outside: rye thread verify --all"
+        ));
     }
     let asked = shelf.store.open_approvals(None)?.questions.len();
     if asked > 0 {

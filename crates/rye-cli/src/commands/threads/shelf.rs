@@ -21,6 +21,9 @@ const DIGITS: usize = 12;
 /// The fewest digits that name a thread.
 const FEWEST_DIGITS: usize = 4;
 
+/// What a thread is called whose row in the registry is not as it was written.
+pub const FORGED: &str = "forged";
+
 /// The share of its money, in hundredths, from which on a thread is short of it.
 const SHORT_AT: u128 = 80;
 
@@ -81,26 +84,31 @@ impl Shelf {
 
     /// Where a thread stands, in a word; `interrupted` is one whose process is gone.
     pub fn standing(&self, row: &ThreadRow) -> &'static str {
+        if row.is_forged {
+            return FORGED;
+        }
         if self.is_interrupted(row) { "interrupted" } else { row.status.as_str() }
     }
 
     /// Whether a thread is said to be at work, and nobody works on it.
     pub fn is_interrupted(&self, row: &ThreadRow) -> bool {
-        matches!(row.status, Status::Created | Status::Running)
+        !row.is_forged
+            && matches!(row.status, Status::Created | Status::Running)
             && row.owner.as_ref().is_none_or(|owner| owner.is_gone(&self.observer))
     }
 
     /// A thread as JSON, one of several.
     pub fn value(&self, row: &ThreadRow) -> Result<Value> {
         let is_interrupted = self.is_interrupted(row);
-        let reason = match row.reason {
+        let reason = match row.reason.filter(|_| !row.is_forged) {
             Some(reason) => Some(reason.as_str()),
             None => is_interrupted.then_some("interrupted"),
         };
         Ok(json!({
             "thread_id": row.id,
             "directive": row.directive,
-            "status": row.status,
+            "status": if row.is_forged { FORGED } else { row.status.as_str() },
+            "is_forged": row.is_forged,
             "parent_thread_id": row.parent,
             "turns": row.cost.turns,
             "tokens": row.cost.tokens(),
@@ -141,6 +149,9 @@ impl Shelf {
 
     /// The command that lets a thread go on, if there is one.
     pub fn way_on(&self, row: &ThreadRow) -> Option<String> {
+        if row.is_forged {
+            return Some(format!("rye thread verify {}", row.id));
+        }
         match row.status {
             Status::Suspended => {
                 let detail = row.result.as_ref().and_then(|result| result.get("detail"));

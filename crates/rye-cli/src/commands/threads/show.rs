@@ -25,6 +25,7 @@ const MOST_ROWS: usize = 12;
 /// `rye thread show`
 pub fn show(context: &Context, word: &str) -> Outcome {
     let (shelf, row) = Shelf::with(&context.settings, word)?;
+    shelf.store.sealed_thread(&row.id)?;
     let charges = shelf.store.charges(&row.id, Scope::Subtree)?;
     let children = shelf.store.children(&row.id)?;
     if context.output.is_json {
