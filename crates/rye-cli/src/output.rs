@@ -276,6 +276,11 @@ pub fn shown_path(path: &Path) -> String {
     rye_item::text::without_controls(&path.display().to_string()).replace(['\n', '\t'], " ")
 }
 
+/// A path as a word of a command that is printed to be copied.
+pub fn shell_path(path: &Path) -> String {
+    rye_item::text::shell_word(&path.display().to_string())
+}
+
 fn shown_problem(problem: &Value) -> String {
     let message = problem.get("message").and_then(Value::as_str).unwrap_or_default();
     let message = rye_item::text::one_line(message);

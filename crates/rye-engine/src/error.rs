@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::Path;
 
 use lillux::file::ReadError;
+use rye_item::text::shell_word;
 use rye_item::{ItemRef, Problem, Space};
 use rye_space::keys::OwnKeyError;
 use rye_space::{LocateError, OpenError, RootsError};
-use rye_trust::{Report, Verdict};
+use rye_trust::{IdentityError, Report, Verdict};
 use serde_json::{Map, Value};
 
 /// What kind of failure it is; decides the exit code.
@@ -396,9 +397,13 @@ impl Error {
                 "keep line endings as they are: a `.gitattributes` in `.ai/` with `* -text`, then check it out again"
                     .to_owned(),
             ),
+            (Verdict::Tampered, _) if reason.contains("`#!` line") => (
+                Code::Tampered,
+                "remove its first line, or write a plain one such as `#!/usr/bin/env python3`".to_owned(),
+            ),
             (Verdict::Tampered, _) => (Code::Tampered, signing),
             (Verdict::Misplaced, _) => {
-                (Code::Misplaced, "move it back, or make name and category match its path and sign it".to_owned())
+                (Code::Misplaced, format!("move it back; or make its name and category match its path, {signing}"))
             }
             (Verdict::Untrusted, Space::System(bundle)) => {
                 (Code::Untrusted, format!("approve the bundle's signer: rye bundle trust {bundle}"))
@@ -543,7 +548,10 @@ impl From<OwnKeyError> for Error {
             }
             OwnKeyError::Loose { path, wanted, .. } => Self::new(Code::LooseKey, message)
                 .detail("path", path.display().to_string())
-                .hint(format!("if nobody else has read it: chmod {wanted:o} {}", path.display()))
+                .hint(format!(
+                    "if nobody else has read it: chmod {wanted:o} {}",
+                    shell_word(&path.display().to_string())
+                ))
                 .hint("if somebody may have: rye keys revoke it, and generate a new one"),
             OwnKeyError::Invalid { path, .. } => Self::new(Code::InvalidKey, message)
                 .detail("path", path.display().to_string())
@@ -559,6 +567,10 @@ impl From<rye_space::keys::DocumentError> for Error {
     fn from(error: rye_space::keys::DocumentError) -> Self {
         match &error {
             rye_space::keys::DocumentError::Read(source) => Self::read(source),
+            rye_space::keys::DocumentError::Identity(IdentityError::Changed | IdentityError::Forged) => {
+                Self::new(Code::Tampered, error.to_string())
+                    .hint("ask the key's owner for it again: rye keys export")
+            }
             rye_space::keys::DocumentError::Identity(_) | rye_space::keys::DocumentError::Misnamed { .. } => {
                 Self::new(Code::InvalidIdentity, error.to_string())
                     .hint("give a public key in PEM, or an identity document (`<fingerprint>.toml`)")

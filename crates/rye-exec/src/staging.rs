@@ -32,8 +32,17 @@ const MODULES: &str = "node_modules";
 const MAX_PACKAGE_FILE: u64 = 1024 * 1024;
 
 /// Reads and verifies a file, given its path and its path below the folder that is staged: its bytes, or why not. It
-/// has to read beneath that folder, and to hand back the bytes it verified.
-pub type Verify<'a> = dyn Fn(&Path, &str) -> Result<Vec<u8>, String> + 'a;
+/// has to read beneath that folder, and to return what it verified.
+pub type Verify<'a> = dyn Fn(&Path, &str) -> Result<VerifiedFile, String> + 'a;
+
+/// A file that was read and verified.
+#[derive(Clone, Debug)]
+pub struct VerifiedFile {
+    /// What is staged: its bytes with the lines replaced that no signature covers.
+    pub covered: Vec<u8>,
+    /// The digest of its bytes as they are, which lockfiles pin.
+    pub integrity: Digest,
+}
 
 /// What is to be staged.
 pub struct Order<'a> {
@@ -43,7 +52,7 @@ pub struct Order<'a> {
     pub now: u64,
     /// The tool's file.
     pub tool: &'a Path,
-    /// The tool's verified bytes.
+    /// The tool's verified bytes, with the lines replaced that no signature covers.
     pub bytes: &'a [u8],
     /// Where the tool is anchored. Its `lib` is staged too, if there is one.
     pub anchor: &'a Anchor,
@@ -185,8 +194,8 @@ pub fn stage(order: &Order<'_>) -> Result<Staged, StagingError> {
     Ok(Staged { tool_path, tool_dir, tool_parent, anchor_path, runtime_lib, verified_deps, notices })
 }
 
-/// A file's path in its tree, and its bytes.
-type Copied<'a> = (String, Cow<'a, [u8]>);
+/// A file's path in its tree, its bytes, and the digest that a lockfile pins of it.
+type Copied<'a> = (String, Cow<'a, [u8]>, Digest);
 
 /// Verified files that are staged together, below a folder of a given name.
 struct Tree<'a> {
@@ -202,13 +211,13 @@ struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     fn verified(&self, except: Option<&str>, above: &str) -> Vec<VerifiedDependency> {
-        let named = self.files.iter().map(|(relative, bytes)| match below(&self.inside, relative) {
-            Some(own) => (format!("{above}{own}"), bytes),
-            None => (format!("{{package}}/{relative}"), bytes),
+        let named = self.files.iter().map(|(relative, _, integrity)| match below(&self.inside, relative) {
+            Some(own) => (format!("{above}{own}"), integrity),
+            None => (format!("{{package}}/{relative}"), integrity),
         });
         let others = named.filter(|(path, _)| Some(path.as_str()) != except);
         let verified =
-            others.map(|(path, bytes)| VerifiedDependency { path, integrity: Digest::of(bytes).to_hex() });
+            others.map(|(path, integrity)| VerifiedDependency { path, integrity: integrity.to_hex() });
         verified.collect()
     }
 
@@ -217,7 +226,7 @@ impl<'a> Tree<'a> {
         let Self { name, inside, files, companions, .. } = self;
         let files = files
             .into_iter()
-            .map(|(relative, bytes)| Piece::File { relative: format!("{name}/{relative}"), bytes });
+            .map(|(relative, bytes, _)| Piece::File { relative: format!("{name}/{relative}"), bytes });
         let folder = joined(&name, &inside);
         let companions = companions.into_iter().map(|piece| piece.below(&folder));
         let pieces: Vec<Piece<'a>> = files.chain(companions).collect();
@@ -267,14 +276,14 @@ fn anchored<'a>(
         }
         None => Vec::new(),
     };
-    files.push((tool.clone(), Cow::Borrowed(order.bytes)));
+    files.push((tool.clone(), Cow::Borrowed(order.bytes), Digest::of(order.bytes)));
     let mut companions = if order.with_package_files { package_files(root, &files) } else { Vec::new() };
     companions.extend(order.with_modules.as_deref().map(modules_link));
     let (top, inside) = match &order.package {
         Some(package) if base == Some(root.as_path()) => {
             let inside =
                 root.strip_prefix(package).ok().and_then(Path::to_str).unwrap_or_default().to_owned();
-            for (relative, _) in &mut files {
+            for (relative, ..) in &mut files {
                 *relative = joined(&inside, relative);
             }
             files.extend(around(package, &inside, &dependencies, order, notices)?);
@@ -351,12 +360,12 @@ fn read<'a>(
         }
         let path = root.join(&relative);
         match (order.verify)(&path, &relative) {
-            Ok(bytes) => {
-                total = total.saturating_add(bytes.len() as u64);
+            Ok(file) => {
+                total = total.saturating_add(file.covered.len() as u64);
                 if total > MAX_BYTES {
                     return Err(StagingError::TooMuch { folder: root.to_owned(), limit: "64 MiB" });
                 }
-                files.push((relative, Cow::Owned(bytes)));
+                files.push((relative, Cow::Owned(file.covered), file.integrity));
             }
             Err(reason) => failures.push(Failure { path, reason }),
         }
@@ -369,7 +378,7 @@ fn modules_link<'a>(modules: &Path) -> Piece<'a> {
 }
 
 fn package_files<'a>(root: &Path, files: &[Copied<'_>]) -> Vec<Piece<'a>> {
-    let is_free = |name: &str| !files.iter().any(|(relative, _)| relative == name);
+    let is_free = |name: &str| !files.iter().any(|(relative, ..)| relative == name);
     let package = PACKAGE_FILES.iter().filter(|name| is_free(name)).filter_map(|name| {
         let read: Result<_, ReadError> = file::read_beneath(root, Path::new(name), MAX_PACKAGE_FILE);
         // Without it Node falls back to its defaults, as it does for a package that has none.

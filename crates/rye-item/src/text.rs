@@ -61,6 +61,36 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
+/// `text` as one word of a POSIX shell, for commands that are printed to be copied. What a terminal could obey is
+/// escaped, in the `$'…'` form.
+#[must_use]
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_./:@%+=,-".contains(character);
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    // A word that begins with a dash would be read as an option.
+    let dash = if text.starts_with('-') { "./" } else { "" };
+    if !text.chars().any(|character| is_unsafe(character) || matches!(character, '\n' | '\t')) {
+        return format!("'{dash}{}'", text.replace('\'', "'\\''"));
+    }
+    let mut out = format!("$'{dash}");
+    for character in text.chars() {
+        match character {
+            '\'' | '\\' => out.extend(['\\', character]),
+            other if is_unsafe(other) || matches!(other, '\n' | '\t') => {
+                let mut buffer = [0; 4];
+                for byte in other.encode_utf8(&mut buffer).bytes() {
+                    out.push_str(&format!("\\x{byte:02x}"));
+                }
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('\'');
+    out
+}
+
 fn skip_escape(rest: &mut Characters<'_>) {
     match rest.peek() {
         Some('[') => {
@@ -133,6 +163,25 @@ mod tests {
         assert_eq!(crate::yaml::parse(&document).expect("YAML").value["k"], odd);
         let document: toml::Table = toml::from_str(&format!("k = {}\n", quoted(odd))).expect("TOML");
         assert_eq!(document["k"].as_str(), Some(odd));
+    }
+
+    #[test]
+    fn shell_words_are_quoted_where_needed() {
+        for (text, word) in [
+            ("/a/b-c.toml", "/a/b-c.toml"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("$(x)`y`", "'$(x)`y`'"),
+            ("", "''"),
+            ("~/x", "'~/x'"),
+            ("-rf", "'./-rf'"),
+            ("a;b&c*", "'a;b&c*'"),
+            ("é", "'é'"),
+            ("a\nb\u{1b}[0m'", r"$'a\x0ab\x1b[0m\''"),
+            ("\u{202e}x", r"$'\xe2\x80\xaex'"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
     }
 
     #[test]

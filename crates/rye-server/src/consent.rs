@@ -179,7 +179,8 @@ fn trust_question(engine: &Engine, error: &Error) -> Option<Question> {
     let (path, identity) = documents
         .iter()
         .filter_map(|found| Some((&found.path, found.identity.as_ref().ok()?)))
-        .find(|(_, identity)| identity.fingerprint.as_str() == fingerprint)?;
+        .find(|(_, identity)| identity.fingerprint.as_str() == fingerprint)
+        .filter(|(_, identity)| keys::is_vouched(engine, identity))?;
     let owner = rye_item::text::one_line(&identity.owner);
     let item = error.item.as_deref().unwrap_or_default();
     let project = project(engine);

@@ -91,19 +91,28 @@ fn read_identity(folder: &Path, name: &str) -> Result<Identity, DocumentError> {
     Ok(identity)
 }
 
+/// A key file that a user names.
+#[derive(Debug)]
+pub struct KeyFile {
+    /// The key, with what is said of it.
+    pub identity: Identity,
+    /// Whether the file is an identity document, and not a key alone.
+    pub is_document: bool,
+}
+
 /// Reads a key file that a user names: a public key in PEM, or an identity document.
 ///
 /// # Errors
 /// When it is neither.
-pub fn read_key_file(path: &Path, owner: &str) -> Result<Identity, DocumentError> {
+pub fn read_key_file(path: &Path, owner: &str) -> Result<KeyFile, DocumentError> {
     let (bytes, _) = file::read_bounded(path, DOCUMENT_LIMIT)?;
     if let Ok(text) = std::str::from_utf8(&bytes)
         && text.trim_start().starts_with("-----BEGIN")
     {
         let key = PublicKey::from_pem(text).map_err(IdentityError::from)?;
-        return Ok(Identity::new(key, owner));
+        return Ok(KeyFile { identity: Identity::new(key, owner), is_document: false });
     }
-    Ok(Identity::parse(&bytes)?)
+    Ok(KeyFile { identity: Identity::parse(&bytes)?, is_document: true })
 }
 
 /// The revocations in a folder. The file's name is enough: one that cannot be read still revokes.

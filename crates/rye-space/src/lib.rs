@@ -16,6 +16,7 @@ pub mod roots;
 pub mod schema;
 pub mod search;
 pub mod shown;
+pub mod signed_ids;
 pub mod spaces;
 pub mod stamp;
 pub mod walk;

@@ -72,7 +72,7 @@ impl Located {
             let prepared = self.prepared.and_then(|fields| serde_json::from_str(fields).ok());
             let mut parsed = match (prepared, extractor.parser_for(&self.extension)) {
                 (Some(fields), _) => Parsed { fields, ..Parsed::default() },
-                (None, Some(parser)) => parse::parse(parser, &self.extension, &self.bytes),
+                (None, Some(parser)) => parse::parse(parser, &self.extension, &self.covered()),
                 (None, None) => Parsed::failed(Problem::new(format!(
                     "No parser registered for extension: {}",
                     self.extension
@@ -105,6 +105,32 @@ impl Located {
         matches!(parser, Some(Parser::Python | Parser::JavaScript | Parser::TypeScript))
     }
 
+    /// The name that the text of a tool or config states.
+    fn own_name(&self) -> Option<&str> {
+        let key = if self.is_source_code() { "__tool_name__" } else { "name" };
+        self.parsed().fields.get(key).map(|name| name.as_str().unwrap_or_default())
+    }
+
+    /// The line that would state its name, if it is a tool whose text states none.
+    #[must_use]
+    pub fn missing_name_line(&self) -> Option<String> {
+        use rye_item::extractor::Parser;
+        if self.item.item_type != ItemType::Tool || self.own_name().is_some() {
+            return None;
+        }
+        let name = self.item.id.name();
+        let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension)?;
+        Some(match parser {
+            Parser::Python => format!("__tool_name__ = \"{name}\""),
+            Parser::JavaScript | Parser::TypeScript => format!("const __tool_name__ = \"{name}\";"),
+            Parser::Shell => format!("# name: {name}"),
+            Parser::Toml => format!("name = \"{name}\""),
+            Parser::Yaml => format!("name: \"{name}\""),
+            Parser::Json => format!("\"name\": \"{name}\","),
+            Parser::MarkdownXml | Parser::MarkdownFrontmatter => return None,
+        })
+    }
+
     /// Whether it was read as what it is, and says nothing of its place: other implementations sign tools with a
     /// version only, and knowledge without a category. `rye sign` does not.
     fn is_placeless(&self) -> bool {
@@ -122,10 +148,26 @@ impl Located {
         parsed.problems.is_empty() && says_what_it_is && !says("category")
     }
 
-    /// The text, with invalid parts replaced.
+    /// What parsers and interpreters read: its bytes with the lines replaced that no signature covers.
+    #[must_use]
+    pub fn covered(&self) -> Cow<'_, [u8]> {
+        match self.format() {
+            Some(format) => rye_trust::covered(&self.bytes, format),
+            None => Cow::Borrowed(&self.bytes),
+        }
+    }
+
+    /// The text to show, with invalid parts replaced and without its shebang, which no signature covers.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.bytes)
+        let shown = match self.format() {
+            Some(format) => rye_trust::covered::without_shebang(&self.bytes, format),
+            None => Cow::Borrowed(&*self.bytes),
+        };
+        match shown {
+            Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
+            Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+        }
     }
 }
 
@@ -144,6 +186,15 @@ impl Subject for Located {
 
     fn format(&self) -> Option<&SignatureFormat> {
         self.extractors.of(self.item.item_type).format_for(&self.extension)
+    }
+
+    fn has_name(&self) -> bool {
+        match self.item.item_type {
+            ItemType::Directive | ItemType::Knowledge => true,
+            // An identity document belongs to its key.
+            ItemType::Config if self.item.id.category() == "keys/trusted" => true,
+            ItemType::Tool | ItemType::Config => self.own_name().is_some(),
+        }
     }
 
     fn file(&self) -> Option<String> {
@@ -187,10 +238,7 @@ impl Subject for Located {
         // A tool or a config need not say its name; if it does, that must be true.
         let name = match item.item_type {
             ItemType::Directive | ItemType::Knowledge => Some(text("name").unwrap_or_default()),
-            ItemType::Tool | ItemType::Config => {
-                let key = if self.is_source_code() { "__tool_name__" } else { "name" };
-                parsed.get(key).map(|name| name.as_str().unwrap_or_default())
-            }
+            ItemType::Tool | ItemType::Config => self.own_name(),
         };
         name.filter(|name| *name != id.name())
             .map(|name| format!("it says name `{}`, but is called `{}`", shown(name), id.name()))

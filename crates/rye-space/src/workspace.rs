@@ -17,6 +17,7 @@ use crate::located::Located;
 use crate::python;
 use crate::roots::{AI_FOLDER, Roots, RootsError};
 use crate::schema::Schema;
+use crate::signed_ids::{self, SIGNED_IDS_FILE};
 use crate::spaces::Spaces;
 use crate::stamp::Watched;
 
@@ -107,6 +108,7 @@ impl Workspace {
             roots.signing_keys.join("public_key.pem"),
             user_ai.join(PROJECTS_FILE),
             user_ai.join(BUNDLES_FILE),
+            user_ai.join(SIGNED_IDS_FILE),
         ] {
             watched.add(path);
         }
@@ -118,6 +120,11 @@ impl Workspace {
         embedded.iter().filter(|bundle| !bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));
         let core = Core::load(&roots, &embedded)?;
         let approvals = Approvals::read(&user_ai, &ring);
+        match signed_ids::read(&user_ai, &ring) {
+            Ok(ids) => ring.set_signed_ids(ids),
+            // What can damage the record can remove it too, so a damaged one is treated as absent.
+            Err(complaint) => notices.push(complaint),
+        }
         let (embedded, available): (Vec<_>, Vec<_>) =
             embedded.into_iter().partition(|bundle| !bundle.is_opt_in() || approvals.has_enabled(&bundle.id));
         embedded.iter().filter(|bundle| bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));

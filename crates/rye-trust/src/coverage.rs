@@ -6,7 +6,7 @@ use lillux::Digest;
 use rye_item::ItemType;
 use serde::Serialize;
 
-use crate::signature::Layout;
+use crate::signature::{Layout, ShebangError};
 
 /// How much of a file its signature covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -37,6 +37,8 @@ impl Coverage {
 pub enum Content {
     /// There is no signature line.
     Unsigned,
+    /// Its first line begins with `#!` and is not a shebang.
+    InvalidShebang(ShebangError),
     /// The hash holds.
     Intact {
         /// For how much of the file.
@@ -63,6 +65,9 @@ pub fn whole_hash(bytes: &[u8], layout: &Layout) -> Digest {
 /// break must be the one that signing writes, or a change of it would go unseen.
 #[must_use]
 pub fn compare(item_type: ItemType, bytes: &[u8], layout: &Layout) -> Content {
+    if let Some(error) = layout.shebang_error {
+        return Content::InvalidShebang(error);
+    }
     let Some(signature) = &layout.signature else {
         return Content::Unsigned;
     };

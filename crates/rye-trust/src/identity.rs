@@ -30,6 +30,12 @@ pub enum IdentityError {
         /// What its key has.
         actual: Fingerprint,
     },
+    /// Its signature line was written for another text.
+    #[error("the identity document changed since it was signed")]
+    Changed,
+    /// It claims to be signed by its own key, and is not.
+    #[error("the identity document names its own key as its signer, but that key did not sign it")]
+    Forged,
 }
 
 /// Who a key belongs to, as a document says.
@@ -47,7 +53,7 @@ pub struct Identity {
     pub may_introduce: bool,
     /// The projects the key is trusted in, by real path; `None` for everywhere.
     pub projects: Option<Vec<String>>,
-    /// The document's signature, if its hash holds.
+    /// The document's signature over exactly this text; by whom is for the caller to verify.
     pub signature: Option<SignatureLine>,
 }
 
@@ -88,10 +94,10 @@ impl Identity {
         }
     }
 
-    /// Reads a document. A signature whose hash does not hold counts as none.
+    /// Reads a document.
     ///
     /// # Errors
-    /// When it is unreadable or contradicts itself.
+    /// When it is unreadable, contradicts itself, or changed since it was signed.
     pub fn parse(bytes: &[u8]) -> Result<Self, IdentityError> {
         let unreadable = |error: &dyn std::fmt::Display| {
             IdentityError::Unreadable(rye_item::text::one_line(&error.to_string()))
@@ -104,19 +110,27 @@ impl Identity {
             return Err(IdentityError::Fingerprint { stated: document.fingerprint, actual });
         }
         let layout = Layout::of(bytes, &format());
-        let is_intact = matches!(
-            compare(ItemType::Config, bytes, &layout),
-            Content::Intact { coverage: Coverage::Full, .. }
-        );
-        Ok(Self {
+        match compare(ItemType::Config, bytes, &layout) {
+            Content::Unsigned | Content::Intact { coverage: Coverage::Full, .. } => {}
+            Content::Intact { .. } | Content::Changed { .. } | Content::InvalidShebang(_) => {
+                return Err(IdentityError::Changed);
+            }
+        }
+        let identity = Self {
             key,
             fingerprint: actual,
             owner: document.owner.unwrap_or_else(|| "unknown".to_owned()),
             version: document.version.unwrap_or_else(|| "1.0.0".to_owned()),
             may_introduce: document.may_introduce,
             projects: document.scope.map(|scope| scope.projects),
-            signature: layout.signature.filter(|_| is_intact),
-        })
+            signature: layout.signature,
+        };
+        let names_itself =
+            identity.signature.as_ref().is_some_and(|line| line.fingerprint == identity.fingerprint);
+        if names_itself && !identity.is_self_signed() {
+            return Err(IdentityError::Forged);
+        }
+        Ok(identity)
     }
 
     /// The document's text, unsigned.

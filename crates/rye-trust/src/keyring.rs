@@ -1,11 +1,14 @@
 //! Whose signatures count, and where. Built from documents by `rye-space`; the rules are here.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use lillux::{Fingerprint, PublicKey};
-use rye_item::{BundleId, Space};
+use rye_item::{BundleId, ItemRef, Space};
 
 use crate::identity::Identity;
+use crate::signature::SignatureLine;
+use crate::signed_ids::SignedIds;
 use crate::source::FileHash;
 
 /// Why a key counts.
@@ -74,6 +77,8 @@ pub struct KeyRing {
     /// Keys that count here by the user's word and may introduce others; an introduced key is never one of them.
     introducers: BTreeMap<Fingerprint, PublicKey>,
     revoked: BTreeMap<Fingerprint, Revocation>,
+    /// What this user signed without a name in it, and as what. Shared, so that what this process signs is known to it.
+    signed_ids: Arc<RwLock<SignedIds>>,
 }
 
 impl KeyRing {
@@ -190,6 +195,20 @@ impl KeyRing {
             Space::System(bundle) => self.bundles.get(bundle)?.get(fingerprint),
         };
         self.general.get(fingerprint).or(local)
+    }
+
+    /// Sets the record of what this user signed without a name in it.
+    pub fn set_signed_ids(&self, ids: SignedIds) {
+        *self.signed_ids.write().unwrap_or_else(PoisonError::into_inner) = ids;
+    }
+
+    /// Why a nameless item does not belong where it lies, if the user signed this content as other items only.
+    #[must_use]
+    pub fn signed_elsewhere(&self, item: &ItemRef, line: &SignatureLine) -> Option<String> {
+        let ids = self.signed_ids.read().unwrap_or_else(PoisonError::into_inner);
+        let items = ids.signed_elsewhere(item, line)?;
+        let shown = items.iter().take(3).map(|item| format!("`{item}`")).collect::<Vec<_>>().join(", ");
+        Some(format!("it states no name, and you signed it as {shown}"))
     }
 
     /// Whether anybody may introduce keys to the project at hand.

@@ -5,17 +5,21 @@
 
 pub mod admit;
 pub mod coverage;
+pub mod covered;
 pub mod identity;
 pub mod keyring;
 pub mod sign;
 pub mod signature;
+pub mod signed_ids;
 pub mod source;
 pub mod verify;
 
 pub use admit::{Admitted, Forgiveness, admit};
 pub use coverage::{Content, Coverage};
+pub use covered::covered;
 pub use identity::{Identity, IdentityError};
 pub use keyring::{KeyRing, Listed, Revocation, TrustedKey, Vouch};
 pub use sign::{Signed, sign};
 pub use signature::SignatureLine;
+pub use signed_ids::{SignedId, SignedIds};
 pub use verify::{Refusal, Report, Subject, Verdict, Verified, verify};

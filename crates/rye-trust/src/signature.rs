@@ -9,6 +9,10 @@ use rye_item::SignatureFormat;
 const MARKER: &str = "rye:signed:";
 /// No signature line is longer; what is longer is not searched.
 const MAX_LINE_BYTES: usize = 1024;
+/// No shebang is longer, its line break not counted: kernels cut longer ones.
+const MAX_SHEBANG_BYTES: usize = 256;
+/// No provider and no user name of a registry is longer.
+const MAX_REGISTRY_WORD_BYTES: usize = 64;
 
 /// A moment in UTC, to the second: `2026-01-02T03:04:05Z`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,7 +136,7 @@ impl SignatureLine {
 fn read_registry(text: &str) -> Option<String> {
     let (provider, user) = text.split_once('@')?;
     let is_word = |word: &str| {
-        !word.is_empty()
+        (1..=MAX_REGISTRY_WORD_BYTES).contains(&word.len())
             && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
     };
     (is_word(provider) && is_word(user)).then(|| text.to_owned())
@@ -141,8 +145,10 @@ fn read_registry(text: &str) -> Option<String> {
 /// A file taken apart: shebang line, signature line, the rest. Ranges are of bytes and never overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The `#!/…` line, where the format lets one stand first.
+    /// The `#!…` line, where the format lets one stand first.
     pub shebang: Range<usize>,
+    /// Why the first line, which begins with `#!`, is not a shebang. Then nothing else was found either.
+    pub shebang_error: Option<ShebangError>,
     /// The signature line with its line break.
     pub line: Range<usize>,
     /// What it says.
@@ -155,12 +161,20 @@ impl Layout {
     /// Takes `bytes` apart.
     #[must_use]
     pub fn of(bytes: &[u8], format: &SignatureFormat) -> Self {
-        let shebang = 0..if format.after_shebang { shebang_length(bytes) } else { 0 };
+        let (shebang_end, shebang_error) = match shebang_length(bytes) {
+            _ if !format.after_shebang => (0, None),
+            Ok(length) => (length, None),
+            Err(error) => (0, Some(error)),
+        };
+        let shebang = 0..shebang_end;
+        if shebang_error.is_some() {
+            return Self { shebang, shebang_error, line: 0..0, signature: None, content: 0..bytes.len() };
+        }
         let rest = &bytes[shebang.end..];
         let line_length = line_length(rest);
         let signature = read_line(&rest[..line_length], format);
         let line = shebang.end..shebang.end + if signature.is_some() { line_length } else { 0 };
-        Self { shebang, content: line.end..bytes.len(), line, signature }
+        Self { shebang, shebang_error, content: line.end..bytes.len(), line, signature }
     }
 
     /// The line break a signature line has in this file: the first one behind it, else the shebang's, else LF.
@@ -182,11 +196,44 @@ fn first_break(bytes: &[u8]) -> Option<&'static str> {
     Some(if bytes[..end].ends_with(b"\r") { "\r\n" } else { "\n" })
 }
 
-fn shebang_length(bytes: &[u8]) -> usize {
-    if !bytes.starts_with(b"#!/") {
-        return 0;
+/// Why a first line that begins with `#!` is not a shebang.
+///
+/// No signature covers a shebang, so it is held to what no interpreter can take for anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShebangError {
+    /// It has no LF, or a byte outside printable ASCII before it.
+    #[error("its `#!` line has characters other than printable ASCII, or no line end")]
+    Characters,
+    /// It is too long.
+    #[error("its `#!` line is longer than {MAX_SHEBANG_BYTES} bytes")]
+    TooLong,
+    /// It names an encoding.
+    #[error("its `#!` line names an encoding")]
+    Encoding,
+}
+
+/// The length of the shebang with its line break; 0 where the file does not begin with `#!`.
+fn shebang_length(bytes: &[u8]) -> Result<usize, ShebangError> {
+    if !bytes.starts_with(b"#!") {
+        return Ok(0);
     }
-    bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+    let end = bytes.iter().position(|byte| *byte == b'\n').ok_or(ShebangError::Characters)?;
+    let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+    if !line.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Err(ShebangError::Characters);
+    }
+    if line.len() > MAX_SHEBANG_BYTES {
+        return Err(ShebangError::TooLong);
+    }
+    if names_encoding(&line.to_ascii_lowercase()) {
+        return Err(ShebangError::Encoding);
+    }
+    Ok(end + 1)
+}
+
+/// Whether Python (PEP 263), Ruby or an editor could read the name of an encoding from a comment line.
+fn names_encoding(line: &[u8]) -> bool {
+    line.windows(7).any(|window| window.starts_with(b"coding") && matches!(window[6], b':' | b'='))
 }
 
 /// The length of the first line with its break, if it is short enough to be a signature line.
@@ -204,6 +251,9 @@ fn read_line(line: &[u8], format: &SignatureFormat) -> Option<SignatureLine> {
     let line = line.strip_suffix('\n').unwrap_or(line);
     let line = line.strip_suffix('\r').unwrap_or(line);
     let text = line.strip_prefix(format.prefix.as_str())?.strip_prefix(' ')?;
+    if names_encoding(line.as_bytes()) {
+        return None;
+    }
     let text = match &format.suffix {
         Some(suffix) => text.strip_suffix(suffix.as_str())?.strip_suffix(' ')?,
         None => text,

@@ -22,6 +22,10 @@ pub trait Subject {
     fn format(&self) -> Option<&SignatureFormat>;
     /// What in its text contradicts its place (name, category), if anything does.
     fn misplacement(&self) -> Option<String>;
+    /// Whether its text says its own name, so that [`Subject::misplacement`] can tell it from others of its category.
+    fn has_name(&self) -> bool {
+        true
+    }
     /// Its path from `.ai/` on, by which a manifest may list it; `None` for what no manifest lists.
     fn file(&self) -> Option<String> {
         None
@@ -156,6 +160,9 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
                 changed(&line.hash, &actual, only_line_endings),
             );
         }
+        (Content::InvalidShebang(error), _) => {
+            return Report::bad(Verdict::Tampered, None, error.to_string());
+        }
         (Content::Unsigned | Content::Intact { .. } | Content::Changed { .. }, _) => {
             return Report::bad(Verdict::Unsigned, None, "there is no signature line".to_owned());
         }
@@ -176,7 +183,10 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
     }
     // A manifest that lists this content at this path has said where it belongs.
     if listing.is_none()
-        && let Some(reason) = subject.misplacement()
+        && let Some(reason) = subject.misplacement().or_else(|| {
+            let is_nameless = !subject.is_sealed() && !subject.has_name();
+            is_nameless.then(|| keys.signed_elsewhere(subject.item(), &line)).flatten()
+        })
     {
         return Report { coverage, uncovered, ..Report::bad(Verdict::Misplaced, signature, reason) };
     }

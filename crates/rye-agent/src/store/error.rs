@@ -173,7 +173,10 @@ impl From<StoreError> for Error {
             }
             StoreError::Secret { path, .. } => Self::new(Code::ThreadSecret, message)
                 .detail("path", path.display().to_string())
-                .hint(format!("if nobody else has read it: chmod 600 {}", path.display()))
+                .hint(format!(
+                    "if nobody else has read it: chmod 600 {}",
+                    rye_item::text::shell_word(&path.display().to_string())
+                ))
                 .hint("if somebody may have: remove it; threads from before can then not be resumed"),
             StoreError::Schema(_) => Self::new(Code::LedgerSchema, message)
                 .hint("see where it comes from: rye config show --origin"),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Context, Failure, Outcome, execute, registry};
 use crate::arguments::{BundleCommand, CreateArguments, ExecuteArguments, RunBundleArguments};
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, STRONG, paint, shown_path};
+use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, STRONG, paint, shell_path, shown_path};
 
 /// Runs a command of `rye bundle`.
 pub fn run(context: &Context, command: &BundleCommand) -> Outcome {
@@ -76,7 +76,7 @@ fn create(context: &Context, arguments: &CreateArguments) -> Outcome {
     context.output.note(format_args!(
         "signed by {}; check it: rye bundle verify {}",
         created.signer,
-        shown_path(&created.path)
+        shell_path(&created.path)
     ));
     Ok(())
 }

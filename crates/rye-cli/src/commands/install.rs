@@ -175,8 +175,7 @@ fn agree(context: &Context, prepared: &Prepared, arguments: &InstallArguments) -
 
 /// The command that agrees to the plan.
 fn agreeing(arguments: &InstallArguments, shown: &Shown) -> String {
-    let source = rye_item::text::one_line(&arguments.source);
-    let source = if source.contains(' ') { format!("'{source}'") } else { source };
+    let source = rye_item::text::shell_word(&arguments.source);
     let mut command = format!("rye install {source}");
     if arguments.space == Some(WritableSpace::User) {
         command.push_str(" --space user");

@@ -8,7 +8,7 @@ use rye_engine::verbs::install::{Options, Prepared};
 use rye_engine::verbs::registry::{self, Transfer};
 
 use super::{Context, Failure, Outcome};
-use crate::output::{CAUTION, DIM, GOOD, NAME, paint, shown_path};
+use crate::output::{CAUTION, DIM, GOOD, NAME, paint, shell_path, shown_path};
 use crate::settings;
 
 /// A request to stop that the terminal's interrupt makes.
@@ -122,6 +122,6 @@ pub fn pull(context: &Context, reference: &str, out: Option<&Path>, allows_plain
     let signer = registry::signer_words(&kept.verification.report);
     context.output.result(format_args!("  {} {signer}, {standing}", paint(DIM, "signed by")))?;
     context.output.result(format_args!("  {} {}", paint(DIM, "pin"), kept.pinned))?;
-    context.output.note(format_args!("install it with: rye install {}", shown_path(&kept.path)));
+    context.output.note(format_args!("install it with: rye install {}", shell_path(&kept.path)));
     Ok(())
 }

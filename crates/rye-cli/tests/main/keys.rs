@@ -188,3 +188,58 @@ fn the_key_of_the_binary_itself_cannot_be_revoked() {
     let sealed = user.data(["load", "knowledge", "rye/core/items"]);
     user.refused(["keys", "revoke", &text(&sealed["signer"]["fingerprint"])], 2, "RYE0104");
 }
+
+#[test]
+fn edited_identity_document_is_not_trusted() {
+    let (alice, bob) = (User::ready(), User::ready());
+    let document = fs::read_to_string(bob.identity()).expect("a document");
+    let trust = |content: &str| {
+        let file = alice.world.write("bob.toml", content);
+        run(alice.command().args(["--json", "keys", "trust"]).arg(&file))
+    };
+    let before = alice.snapshot();
+    for changed in [
+        document.replace("owner = \"tester\"", "owner = \"root\""),
+        document.replace("attestation = \"\"\n", "attestation = \"\"\nmay_introduce = true\n"),
+        document.replace('\n', "\r\n"),
+        format!("{document}\n# more\n"),
+    ] {
+        assert_ne!(changed, document);
+        trust(&changed).error(4, "RYE0402");
+    }
+    let unsigned = document.split_once('\n').expect("a signature line").1;
+    let refusal = trust(unsigned).error(4, "RYE0401");
+    assert!(refusal["hints"].to_string().contains("--owner NAME"), "{refusal}");
+    let misread = document.replacen("# rye:signed", "# rye: signed", 1);
+    trust(&misread).error(4, "RYE0401");
+    assert_eq!(alice.snapshot(), before, "nothing was changed");
+    assert_eq!(trust(&document).json()["status"], "success");
+}
+
+#[test]
+fn identity_document_needs_a_signer_you_trust() {
+    let (alice, bob, carol) = (User::ready(), User::ready(), User::ready());
+    bob.ok(["keys".as_ref(), "trust".as_ref(), carol.identity().as_os_str()]);
+    let carols = bob.home().join(format!(".ai/config/keys/trusted/{}.toml", carol.fingerprint()));
+    let trust = ["keys".as_ref(), "trust".as_ref(), carols.as_os_str()];
+    let refusal = alice.refused(trust, 4, "RYE0404");
+    assert!(refusal["error"].to_string().contains(&bob.fingerprint()), "{refusal}");
+    alice.ok(["keys".as_ref(), "trust".as_ref(), bob.identity().as_os_str()]);
+    alice.ok(trust);
+}
+
+#[test]
+fn edited_identity_document_is_listed_as_changed() {
+    let (alice, bob) = (User::ready(), User::ready());
+    alice.ok(["keys".as_ref(), "trust".as_ref(), bob.identity().as_os_str()]);
+    let path = alice.home().join(format!(".ai/config/keys/trusted/{}.toml", bob.fingerprint()));
+    let document = fs::read_to_string(&path).expect("a document");
+    fs::write(&path, document.replace("tester", "root")).expect("written");
+    let listing = alice.data(["keys", "list"]);
+    let row =
+        listing["keys"].as_array().expect("rows").iter().find(|row| row["fingerprint"] == bob.fingerprint());
+    let row = row.expect("its row");
+    assert_eq!((&row["trust"], &row["owner"]), (&json!("none"), &json!("unknown")), "{row}");
+    assert!(text(&row["reason"]).contains("changed since it was signed"), "{row}");
+    alice.refused(["keys", "export", &bob.fingerprint()], 3, "RYE0416");
+}

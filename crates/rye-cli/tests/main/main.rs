@@ -38,6 +38,7 @@ mod mcp_install;
 mod mcp_robust;
 mod mcp_server;
 mod mcp_tools;
+mod nameless;
 mod output;
 mod packages;
 mod python_bundles;
@@ -58,6 +59,7 @@ mod thread_views;
 mod toctou;
 mod tool_doors;
 mod trust;
+mod unsigned_bytes;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lillux::confine;
+use rye_item::text::shell_word;
 use rye_item::{ItemRef, ItemType, Space};
 use rye_space::bundle::Standing;
 use rye_space::search::Index;
@@ -181,6 +182,12 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
         match key.trust {
             "none" => {
                 let reason = key.reason.clone().unwrap_or_default();
+                let remedy = if reason.contains("changed since it was signed") {
+                    "ask its owner for it again: rye keys export".to_owned()
+                } else {
+                    let path = shell_word(&key.path.display().to_string());
+                    format!("if you know its owner: rye keys trust {path}")
+                };
                 findings
                     .add(
                         "trust",
@@ -188,7 +195,7 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
                         format!("the key {} ({}) does not count: {reason}", key.fingerprint, key.owner),
                     )
                     .path(&key.path)
-                    .remedy(format!("if you know its owner: rye keys trust {}", key.path.display()));
+                    .remedy(remedy);
             }
             "revoked" => {
                 findings

@@ -64,7 +64,10 @@ pub fn list(engine: &Engine) -> Listing {
         let identity = match &found.identity {
             Ok(identity) => identity,
             Err(error) => {
-                listing.broken.push(format!("{}: {error}", found.path.display()));
+                match changed_row(found, error) {
+                    Some(row) => listing.keys.push(row),
+                    None => listing.broken.push(format!("{}: {error}", found.path.display())),
+                }
                 continue;
             }
         };
@@ -90,9 +93,27 @@ pub fn list(engine: &Engine) -> Listing {
     listing
 }
 
+/// The row of a document that changed since it was signed: nothing it says is repeated.
+fn changed_row(found: &keys::Found, error: &keys::DocumentError) -> Option<KeyRow> {
+    use rye_trust::IdentityError;
+    let keys::DocumentError::Identity(IdentityError::Changed | IdentityError::Forged) = error else {
+        return None;
+    };
+    Some(KeyRow {
+        fingerprint: found.path.file_stem()?.to_str()?.parse().ok()?,
+        owner: "unknown".to_owned(),
+        trust: "none",
+        path: found.path.clone(),
+        own: false,
+        may_introduce: false,
+        projects: None,
+        reason: Some(error.to_string()),
+    })
+}
+
 fn why_not(identity: &Identity, space: &rye_item::Space) -> String {
     let reason = match (&identity.signature, space) {
-        (None, _) => "its document is not signed, or was changed",
+        (None, _) => "its document is not signed",
         (Some(_), rye_item::Space::Project) => {
             "a project's key counts only once you trust it: rye keys trust"
         }
@@ -189,6 +210,38 @@ pub struct Trusted {
     pub path: PathBuf,
 }
 
+/// Whether what a document says of its key was signed by that key or by one the user trusts everywhere.
+#[must_use]
+pub fn is_vouched(engine: &Engine, identity: &Identity) -> bool {
+    let ring = &engine.workspace.keys;
+    let by_trusted = identity.signature.as_ref().is_some_and(|line| {
+        ring.find(&line.fingerprint, &rye_item::Space::User)
+            .is_some_and(|known| ring.is_general(&known.key) && identity.is_signed_by(&known.key))
+    });
+    identity.is_self_signed() || by_trusted
+}
+
+/// Refuses a document whose owner's name anybody could have written.
+fn require_vouched(engine: &Engine, path: &Path, identity: &Identity) -> Result<()> {
+    if is_vouched(engine, identity) {
+        return Ok(());
+    }
+    let shown = path.display();
+    let error = match &identity.signature {
+        None => Error::new(Code::Unsigned, format!("the identity document `{shown}` is not signed")),
+        Some(line) => Error::new(
+            Code::Untrusted,
+            format!(
+                "the identity document `{shown}` is signed by the key {}, which you don't trust",
+                line.fingerprint
+            ),
+        ),
+    };
+    Err(error
+        .hint("ask the key's owner for the output of `rye keys export`")
+        .hint("or trust its public key and name the owner yourself: rye keys trust KEY.pem --owner NAME"))
+}
+
 /// Trusts the key in a file: writes its document into user space, signed by the own key.
 ///
 /// # Errors
@@ -198,6 +251,10 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
         path.file_stem().map_or_else(|| "unknown".to_owned(), |stem| stem.to_string_lossy().into_owned())
     });
     let found = keys::read_key_file(path, &owner)?;
+    if found.is_document {
+        require_vouched(engine, path, &found.identity)?;
+    }
+    let found = found.identity;
     if let Some(revocation) = engine.workspace.keys.revocation(&found.fingerprint) {
         return Err(Error::new(
             Code::Revoked,
@@ -224,7 +281,7 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
     let _lock = file::Lock::acquire_folder(&folder)?;
     let documents = keys::identities_in(&folder);
     let present = documents.iter().filter_map(|found| found.identity.as_ref().ok());
-    let present = present.filter(|known| known.key == found.key).find(|known| known.signature.is_some());
+    let present = present.filter(|known| known.key == found.key).find(|known| is_vouched(engine, known));
     let projects = match (is_for_project, present) {
         (false, _) => None,
         // Trusted everywhere already: asking for less takes nothing away.

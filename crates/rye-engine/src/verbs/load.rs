@@ -9,7 +9,7 @@ use rye_item::{ItemId, ItemRef, ItemType, Space, metadata, parse};
 use rye_space::bundle::Origin;
 use rye_space::{Located, Place, roots};
 use rye_trust::verify::report;
-use rye_trust::{Report, Signed, Subject, Verdict, sign};
+use rye_trust::{Report, Signed, SignedId, Subject, Verdict, sign};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -264,10 +264,10 @@ pub fn copy(engine: &Engine, item: &ItemRef, from: Option<Tier>, to: Tier) -> Re
         Error::new(Code::Unsignable, format!("a {} file cannot carry a signature", verified.extension))
             .of(item)
     })?;
-    let key = engine.signing_key()?;
-    let bytes = match sign(verified.bytes(), format, &key, &engine.now()?) {
-        Signed::Written { bytes, .. } => bytes,
-        Signed::Unchanged(_) => verified.bytes().to_vec(),
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let (bytes, signature) = match sign(verified.bytes(), format, &key, &now) {
+        Signed::Written { bytes, signature } => (bytes, signature),
+        Signed::Unchanged(signature) => (verified.bytes().to_vec(), signature),
     };
     let path = folder.join(format!("{}/{}{}", item.item_type.folder(), item.id, verified.extension));
     if let Some(parent) = path.parent() {
@@ -275,6 +275,10 @@ pub fn copy(engine: &Engine, item: &ItemRef, from: Option<Tier>, to: Tier) -> Re
         file::create_folders(parent, false)?;
     }
     file::write_new(&path, &bytes, Mode::Kept)?;
+    if !verified.has_name() {
+        // Without its record the copy verifies all the same; only a copy of the copy would, too.
+        let _ = super::sign::record(engine, vec![SignedId::new(item, &signature)], &key, &now);
+    }
     Ok(Copied { from: verified.space().clone(), to, path, signer: key.public().fingerprint() })
 }
 

@@ -7,10 +7,11 @@ use lillux::file::{self, Mode};
 use lillux::{Fingerprint, SecretKey};
 use rye_exec::parameters::{ParameterError, Violation};
 use rye_item::space::Tier;
-use rye_item::{ItemId, ItemRef, ItemType, Problem, Space};
+use rye_item::{ItemId, ItemRef, ItemType, Position, Problem, SignatureFormat, Space};
+use rye_space::signed_ids::{self, SIGNED_IDS_FILE};
 use rye_space::{Located, Place};
-use rye_trust::signature::Timestamp;
-use rye_trust::{Signed, Subject, sign as sign_bytes};
+use rye_trust::signature::{Layout, Timestamp};
+use rye_trust::{Signed, SignedId, Subject, sign as sign_bytes};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -156,7 +157,27 @@ pub fn sign_item(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<
         });
     };
     let (key, now) = (engine.signing_key()?, engine.now()?);
-    sign_at(engine, item, &place, &key, &now)
+    let (mut signed, id) = sign_at(engine, item, &place, &key, &now)?;
+    signed.warnings.extend(record(engine, id.into_iter().collect(), &key, &now));
+    Ok(signed)
+}
+
+/// Records what was signed without a name in it. What could not be recorded is signed all the same.
+pub(crate) fn record(
+    engine: &Engine,
+    signed: Vec<SignedId>,
+    key: &SecretKey,
+    now: &Timestamp,
+) -> Option<Problem> {
+    if signed.is_empty() {
+        return None;
+    }
+    let user_ai = engine.workspace.roots.user_ai();
+    let failure = signed_ids::add(&user_ai, &engine.workspace.keys, signed, key, now).err()?;
+    Some(Problem::new(format!(
+        "`{}` cannot be written ({failure}): a copy of the file under another id of its category would verify too",
+        user_ai.join(SIGNED_IDS_FILE).display()
+    )))
 }
 
 fn immutable(item: &ItemRef) -> Error {
@@ -254,12 +275,20 @@ pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: Progress<'_>) ->
 fn sign_all(engine: &Engine, targets: &[(ItemRef, Place)], progress: Progress<'_>) -> Result<Answer> {
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let mut answer = Answer::default();
+    let mut ids = Vec::new();
     for (done, (item, place)) in targets.iter().enumerate() {
         progress(done, targets.len());
         match sign_at(engine, item, place, &key, &now) {
-            Ok(signed) => answer.signed.push(signed),
+            Ok((signed, id)) => {
+                answer.signed.push(signed);
+                ids.extend(id);
+            }
             Err(error) => answer.failed.push(FailedItem { name: item.to_string(), error }),
         }
+    }
+    let warning = record(engine, ids, &key, &now);
+    if let Some(last) = answer.signed.last_mut() {
+        last.warnings.extend(warning);
     }
     progress(targets.len(), targets.len());
     Ok(answer)
@@ -271,7 +300,7 @@ fn sign_at(
     place: &Place,
     key: &SecretKey,
     now: &Timestamp,
-) -> Result<SignedItem> {
+) -> Result<(SignedItem, Option<SignedId>)> {
     let located = engine.workspace.spaces.read(item, place)?;
     let format = located.format().ok_or_else(|| {
         Error::new(Code::Unsignable, format!("a {} file cannot carry a signature line", place.extension))
@@ -285,11 +314,19 @@ fn sign_at(
     let (signature, unchanged) = match sign_bytes(located.bytes(), format, key, now) {
         Signed::Unchanged(signature) => (signature, true),
         Signed::Written { bytes, signature } => {
-            replace(&place.path, located.bytes(), &bytes)?;
+            replace(&place.path, located.bytes(), &bytes, format)?;
             (signature, false)
         }
     };
-    Ok(SignedItem {
+    let id = (!located.has_name()).then(|| SignedId::new(item, &signature));
+    let mut warnings = located.parsed().warnings.clone();
+    warnings.extend(located.missing_name_line().map(|line| {
+        Problem::new(format!(
+            "it states no name, so a copy of it under another id of its category may verify; add the line: {line}"
+        ))
+        .at(Position { line: 1, column: 1 })
+    }));
+    let signed = SignedItem {
         item_type: item.item_type,
         item_id: item.id.to_string(),
         path: place.path.clone(),
@@ -297,9 +334,10 @@ fn sign_at(
         hash: signature.hash.to_hex(),
         fingerprint: signature.fingerprint,
         unchanged,
-        warnings: located.parsed().warnings.clone(),
+        warnings,
         lockfile: None,
-    })
+    };
+    Ok((signed, id))
 }
 
 /// Everything that keeps an item from being signed, its config schema included.
@@ -313,6 +351,7 @@ fn problems_of(engine: &Engine, located: &Located) -> Vec<Problem> {
     if located.bytes().iter().all(u8::is_ascii_whitespace) {
         return vec![Problem::new("the file is empty")];
     }
+    problems.extend(first_line_problem(located));
     if item.item_type == ItemType::Config
         && let Some(schema) = engine.workspace.schema_for(&item.id)
     {
@@ -332,6 +371,42 @@ fn problems_of(engine: &Engine, located: &Located) -> Vec<Problem> {
         problems.extend(located.misplacement().map(Problem::new));
     }
     problems
+}
+
+/// What is wrong with the lines an interpreter reads before all others: no signature covers a shebang, and what is
+/// signed is always read as UTF-8.
+fn first_line_problem(located: &Located) -> Option<Problem> {
+    let layout = Layout::of(located.bytes(), located.format()?);
+    let first = Position { line: 1, column: 1 };
+    if let Some(error) = layout.shebang_error {
+        return Some(Problem::new(error.to_string()).at(first));
+    }
+    if located.extension != ".py" {
+        return None;
+    }
+    let content = String::from_utf8_lossy(&located.bytes()[layout.content]);
+    let encoding = content.lines().take(2).find_map(encoding_of)?;
+    let is_utf8 = matches!(encoding.to_ascii_lowercase().as_str(), "utf-8" | "utf8" | "utf_8" | "ascii");
+    (!is_utf8)
+        .then(|| Problem::new(format!("the file names the encoding `{encoding}`: save it as plain UTF-8")))
+}
+
+/// The encoding that Python reads from a comment line (PEP 263).
+fn encoding_of(line: &str) -> Option<&str> {
+    let comment = line.trim_start_matches([' ', '\t', '\u{c}']).strip_prefix('#')?;
+    let mut rest = comment;
+    while let Some(place) = rest.find("coding") {
+        rest = &rest[place + "coding".len()..];
+        if let Some(after) = rest.strip_prefix([':', '=']) {
+            let name = after.trim_start_matches([' ', '\t']);
+            let is_part = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+            let end = name.find(|character| !is_part(character)).unwrap_or(name.len());
+            if end > 0 {
+                return Some(&name[..end]);
+            }
+        }
+    }
+    None
 }
 
 /// What the schema of a config says about what is inside its settings, with the place of every key.
@@ -379,12 +454,12 @@ pub fn schema_violations(
 }
 
 /// Writes the signed bytes, unless somebody changed the file since it was read.
-fn replace(path: &Path, read: &[u8], signed: &[u8]) -> Result<()> {
+fn replace(path: &Path, read: &[u8], signed: &[u8], format: &SignatureFormat) -> Result<()> {
     // The file itself is replaced, not a link to it.
     let target = std::fs::canonicalize(path)?;
     let limit = u64::try_from(read.len()).unwrap_or(u64::MAX).saturating_add(4096);
     let (present, _) = file::read_bounded(&target, limit).map_err(|error| Error::read(&error))?;
-    if present != read && !is_resigned(&present, read) {
+    if present != read && !is_resigned(&present, read, format) {
         return Err(Error::new(Code::Io, format!("`{}` changed while it was being signed", path.display()))
             .hint("save it, then sign it again"));
     }
@@ -392,21 +467,12 @@ fn replace(path: &Path, read: &[u8], signed: &[u8]) -> Result<()> {
 }
 
 /// Whether the difference is only another process's signature line.
-fn is_resigned(present: &[u8], read: &[u8]) -> bool {
-    let without = |bytes: &[u8]| -> Vec<u8> {
-        let lines = bytes.split_inclusive(|byte| *byte == b'\n').take(2);
-        let head: usize = lines
-            .filter(|line| line.windows(11).any(|window| window == b"rye:signed:"))
-            .map(<[u8]>::len)
-            .sum();
-        let shebang = if bytes.starts_with(b"#!/") {
-            bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1)
-        } else {
-            0
-        };
-        [&bytes[..shebang], &bytes[(shebang + head).min(bytes.len())..]].concat()
+fn is_resigned(present: &[u8], read: &[u8], format: &SignatureFormat) -> bool {
+    let parts = |bytes: &[u8]| {
+        let layout = Layout::of(bytes, format);
+        [&bytes[layout.shebang], &bytes[layout.content]].concat()
     };
-    without(present) == without(read)
+    parts(present) == parts(read)
 }
 
 /// Reads `TYPE ID` or `type:id` as one item.

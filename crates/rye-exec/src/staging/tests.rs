@@ -14,9 +14,14 @@ const NOW: u64 = 1_800_000_000;
 const DAY: u64 = 24 * 60 * 60;
 
 /// Accepts what starts with `ok`.
-fn verify(path: &Path, _relative: &str) -> Result<Vec<u8>, String> {
+fn verify(path: &Path, _relative: &str) -> Result<VerifiedFile, String> {
     let (bytes, _) = file::read_bounded(path, 1 << 20).map_err(|error| error.to_string())?;
-    if bytes.starts_with(b"ok") { Ok(bytes) } else { Err("unsigned".to_owned()) }
+    if bytes.starts_with(b"ok") { Ok(whole(bytes)) } else { Err("unsigned".to_owned()) }
+}
+
+/// A file of which every byte is covered.
+fn whole(bytes: Vec<u8>) -> VerifiedFile {
+    VerifiedFile { integrity: Digest::of(&bytes), covered: bytes }
 }
 
 fn python() -> Dependencies {
@@ -400,11 +405,25 @@ fn too_many_files_or_bytes_are_refused() {
     for index in 0..5 {
         bench.write(&format!("{index}.py"), "ok");
     }
-    let huge = |_: &Path, _: &str| Ok(vec![b' '; 16 << 20]);
+    let huge = |_: &Path, _: &str| Ok(whole(vec![b' '; 16 << 20]));
     assert!(matches!(
         bench.stage_with(b"ok tool", &huge),
         Err(StagingError::TooMuch { limit: "64 MiB", .. })
     ));
+}
+
+#[test]
+fn pins_hold_the_file_and_staging_its_covered_form() {
+    let bench = Bench::new();
+    bench.write("a.py", "ok a");
+    let covering = |path: &Path, relative: &str| {
+        let file = verify(path, relative)?;
+        Ok(VerifiedFile { covered: b"covered".to_vec(), ..file })
+    };
+    let staged = bench.stage_with(b"ok tool", &covering).expect("staged");
+    assert_eq!(tree(&staged.anchor_path), texts(&[("a.py", "covered"), ("tool.py", "ok tool")]));
+    let pinned: Vec<&str> = staged.verified_deps.iter().map(|file| file.integrity.as_str()).collect();
+    assert_eq!(pinned, [Digest::of(b"ok a").to_hex()]);
 }
 
 #[test]
@@ -444,7 +463,7 @@ fn racing_writers_and_stagings_leave_verified_bytes_only() {
                         let seen = RefCell::new(Vec::new());
                         let noting = |path: &Path, relative: &str| {
                             let bytes = verify(path, relative)?;
-                            seen.replace(bytes.clone());
+                            seen.replace(bytes.covered.clone());
                             Ok(bytes)
                         };
                         match bench.stage_with(b"ok tool", &noting) {

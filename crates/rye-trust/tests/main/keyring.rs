@@ -2,7 +2,7 @@
 
 use lillux::SecretKey;
 use rye_item::{BundleId, ItemType, Space};
-use rye_trust::{Identity, KeyRing, Revocation, Verdict, Vouch, verify};
+use rye_trust::{Identity, IdentityError, KeyRing, Revocation, Verdict, Vouch, verify};
 
 use crate::support::{File, document, kind, signed_by};
 
@@ -111,32 +111,32 @@ fn unsigned_documents_count_nowhere() {
 }
 
 #[test]
-fn changed_documents_count_as_unsigned() {
-    let (me, friend) = (Person::new("me"), Person::new("friend"));
+fn changed_documents_are_refused() {
+    let friend = Person::new("friend");
     let text = friend.identity().to_document();
     let bytes = signed_by(text.as_bytes(), &rye_trust::identity::format(), &friend.key);
-    let changed = String::from_utf8(bytes).expect("text").replace("owner = \"friend\"", "owner = \"fiend\"");
-    let document = Identity::parse(changed.as_bytes()).expect("a document");
-    assert_eq!((document.signature.is_none(), document.is_self_signed()), (true, false));
-    assert_eq!(friend.verdicts(&ring(&[me.self_signed(), document], &me)), NOWHERE);
-
-    let broken = changed.replace('\n', "\r\n");
-    let document = Identity::parse(broken.as_bytes()).expect("a document");
-    assert!(document.signature.is_none());
+    let text = String::from_utf8(bytes).expect("text");
+    for changed in [
+        text.replace("owner = \"friend\"", "owner = \"fiend\""),
+        text.replace("attestation = \"\"\n", "attestation = \"\"\nmay_introduce = true\n"),
+        text.replace('\n', "\r\n"),
+        format!("{text}\n"),
+        text.replacen('\n', "\r\n", 1),
+    ] {
+        assert_ne!(changed, text);
+        assert_eq!(Identity::parse(changed.as_bytes()), Err(IdentityError::Changed), "{changed}");
+    }
 }
 
 #[test]
-fn a_document_that_gives_itself_rights_after_signing_has_none() {
+fn forged_self_signature_is_refused() {
     let (me, friend) = (Person::new("me"), Person::new("friend"));
-    let bytes =
-        signed_by(friend.identity().to_document().as_bytes(), &rye_trust::identity::format(), &me.key);
+    let document = friend.identity().to_document();
+    let bytes = signed_by(document.as_bytes(), &rye_trust::identity::format(), &me.key);
     let text = String::from_utf8(bytes).expect("text");
-    let promoted = text.replace("attestation = \"\"\n", "attestation = \"\"\nmay_introduce = true\n");
-    let document = Identity::parse(promoted.as_bytes()).expect("a document");
-    assert!(document.may_introduce && document.signature.is_none());
-    let ring = ring(&[me.self_signed(), document], &me);
-    assert!(!ring.is_introducer(&friend.key.public().fingerprint()));
-    assert_eq!(friend.verdicts(&ring), NOWHERE);
+    let (theirs, ours) = (friend.key.public().fingerprint(), me.key.public().fingerprint());
+    let forged = text.replacen(ours.as_str(), theirs.as_str(), 1);
+    assert_eq!(Identity::parse(forged.as_bytes()), Err(IdentityError::Forged));
 }
 
 #[test]

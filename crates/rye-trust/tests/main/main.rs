@@ -3,6 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
+mod covered;
 mod identity;
 mod keyring;
 mod listed;

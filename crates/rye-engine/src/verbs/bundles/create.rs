@@ -246,7 +246,7 @@ fn documents(
     let owner = known
         .iter()
         .filter_map(|found| found.identity.as_ref().ok())
-        .find(|identity| identity.key == own)
+        .find(|identity| identity.key == own && identity.is_self_signed())
         .map_or("unknown", |identity| identity.owner.as_str());
     // A fresh document: the one in user space may say more than others need to know.
     let text = Identity::new(own.clone(), owner).to_document().into_bytes();

@@ -12,7 +12,7 @@ use lillux::process::{self, Command, End, Limits};
 use rye_exec::anchor::{self, Anchor};
 use rye_exec::environment::{self, Context, Contribution, Environment, Which};
 use rye_exec::invocation::{self, Given};
-use rye_exec::staging::{self, Dependencies, Order, StagingError};
+use rye_exec::staging::{self, Dependencies, Order, StagingError, VerifiedFile};
 use rye_exec::{Chain, Element, Invocation, Primitive, sandbox};
 use rye_item::{ItemId, ItemRef, ItemType, Space};
 use rye_space::bundle::{Bundle, Origin};
@@ -144,18 +144,19 @@ pub(super) fn stage(
     let verify = |path: &Path, _: &str| {
         // A runtime's library is vouched for where the runtime lies, which need not be where the tool lies.
         let is_library = anchor.lib.as_ref().is_some_and(|lib| path.starts_with(lib));
-        verified_bytes(engine, if is_library { anchor_of } else { tool }, path)
+        verified_file(engine, if is_library { anchor_of } else { tool }, path)
     };
     let is_own = *tool.space() == Space::Project && engine.workspace.is_project_approved;
     let modules = anchor.root.join("node_modules");
     let has_own = is_own && anchor.is_active && modules.is_dir();
     let installed = wanted.as_ref().and_then(Wanted::modules);
     let package = if anchor.is_active { anchor.package(&tools_folder(engine, tool)?) } else { None };
+    let covered = tool.item().covered();
     let order = Order {
         cache: &engine.workspace.roots.cache,
         now: engine.unix_seconds(),
         tool: &real,
-        bytes: tool.item().bytes(),
+        bytes: &covered,
         anchor: &anchor,
         dependencies: &dependencies,
         package,
@@ -240,8 +241,12 @@ fn tools_folder(engine: &Engine, element: &Element) -> Result<PathBuf> {
     Ok(folder.join(ItemType::Tool.folder()))
 }
 
-/// The bytes of a file beside an element, if a key that counts vouches for it as an item of the same space.
-fn verified_bytes(engine: &Engine, element: &Element, path: &Path) -> std::result::Result<Vec<u8>, String> {
+/// A file beside an element, if a trusted key signed it as an item of the same space.
+fn verified_file(
+    engine: &Engine,
+    element: &Element,
+    path: &Path,
+) -> std::result::Result<VerifiedFile, String> {
     let space = element.space();
     let spaces = &engine.workspace.spaces;
     let tools = tools_folder(engine, element).map_err(|error| error.message)?;
@@ -260,7 +265,8 @@ fn verified_bytes(engine: &Engine, element: &Element, path: &Path) -> std::resul
         Arc::clone(spaces.extractors()),
     );
     let admitted = engine.admit_kept(located).map_err(|error| error.message)?;
-    Ok(admitted.bytes().to_vec())
+    let integrity = lillux::Digest::of(admitted.bytes());
+    Ok(VerifiedFile { covered: admitted.covered().into_owned(), integrity })
 }
 
 /// How long a version manager may take to say where a program is.

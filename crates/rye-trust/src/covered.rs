@@ -1,0 +1,44 @@
+//! The form of a file that parsers and interpreters read: what no signature covers is replaced by fixed lines, so that
+//! nobody can change what is read without breaking the signature.
+
+use std::borrow::Cow;
+
+use rye_item::SignatureFormat;
+
+use crate::signature::Layout;
+
+/// The first line of a file whose comments begin with `#`. Python looks for an encoding in the first two lines: without
+/// this one, a shebang put before the signature line or taken away would decide whether one in the content is used.
+const ENCODING_LINE: &[u8] = b"# -*- coding: utf-8 -*-\n";
+const BLANK_LINE: &[u8] = b"\n";
+
+/// `bytes` with the shebang and the signature line replaced; line numbers stay. Apart from whether there is a shebang it
+/// depends on the content alone. A file whose first line is an invalid shebang is never used and stays as it is.
+#[must_use]
+pub fn covered<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
+    let layout = Layout::of(bytes, format);
+    let replaced = [&layout.shebang, &layout.line].into_iter().filter(|range| !range.is_empty()).count();
+    if replaced == 0 {
+        return Cow::Borrowed(bytes);
+    }
+    let has_encoding_line = format.after_shebang && format.prefix == "#";
+    let first = if has_encoding_line { ENCODING_LINE } else { BLANK_LINE };
+    let content = &bytes[layout.content];
+    let mut text = Vec::with_capacity(first.len() + replaced + content.len());
+    text.extend_from_slice(first);
+    for _ in 1..replaced {
+        text.extend_from_slice(BLANK_LINE);
+    }
+    text.extend_from_slice(content);
+    Cow::Owned(text)
+}
+
+/// `bytes` for people and models to read: only the shebang is blank, the signature line stays.
+#[must_use]
+pub fn without_shebang<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
+    let shebang = Layout::of(bytes, format).shebang;
+    if shebang.is_empty() {
+        return Cow::Borrowed(bytes);
+    }
+    Cow::Owned([BLANK_LINE, &bytes[shebang.end..]].concat())
+}
