@@ -31,6 +31,7 @@ fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> Content
     let content = compare(item_type, bytes, &layout);
     match &content {
         Content::Unsigned => assert!(layout.signature.is_none()),
+        Content::InvalidShebang(_) => assert!(format.after_shebang && bytes.starts_with(b"#!")),
         Content::Intact { coverage, uncovered } => {
             let mut end = 0;
             for Range { start, end: next } in uncovered {

@@ -57,6 +57,26 @@ pub fn formats() -> &'static [(ItemType, SignatureFormat)] {
     &FORMATS
 }
 
+/// Every type with every extension whose files can carry a signature line.
+pub fn kinds() -> &'static [(ItemType, String, SignatureFormat)] {
+    static KINDS: LazyLock<Vec<(ItemType, String, SignatureFormat)>> = LazyLock::new(|| {
+        let kinds = READ.iter().flat_map(|extractor| {
+            extractor.extensions.iter().filter_map(|extension| {
+                let format = extractor.format_for(extension)?.clone();
+                Some((extractor.item_type, extension.clone(), format))
+            })
+        });
+        kinds.collect()
+    });
+    &KINDS
+}
+
+/// What the shipped parser of this type and extension reads.
+pub fn parse_as(item_type: ItemType, extension: &str, data: &[u8]) -> Parsed {
+    let parser = extractor(item_type).parser_for(extension).expect("a shipped extension has a parser");
+    parse::parse(parser, extension, data)
+}
+
 /// Reads `data` as a file of this type and extension, through everything that looks at it before it is trusted:
 /// parser, extractor, validation, what is shown and what is searched.
 pub fn read_item(item_type: ItemType, parser: Parser, extension: &str, data: &[u8]) {
