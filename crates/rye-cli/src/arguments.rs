@@ -4,6 +4,7 @@
 //! the command says where it is named.
 
 mod install;
+mod lock;
 mod threads;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use crate::completion;
 use crate::global::Global;
 
 pub use install::{InstallArguments, RollbackArguments, Sides, UninstallArguments};
+pub use lock::LockCommand;
 pub use threads::{
     AnswerArguments, CostBy, ListArguments, PruneArguments, ResumeArguments, RunArguments, ThreadCommand,
     WaitArguments,
@@ -412,41 +414,6 @@ pub enum ConfigCommand {
     },
 }
 
-/// `rye lock`
-#[derive(Debug, Subcommand)]
-#[command(defer = true)]
-pub enum LockCommand {
-    /// List lockfiles and how they stand
-    List {
-        /// Those of bundles too
-        #[arg(long)]
-        all: bool,
-    },
-    /// Show what the lockfiles of a tool pin
-    Show {
-        /// The tool's id
-        #[arg(add = ArgValueCompleter::new(completion::ids))]
-        id: String,
-    },
-    /// Compare lockfiles with what would run now
-    Verify {
-        /// The tool's id [default: every lockfile of project and user scope]
-        #[arg(add = ArgValueCompleter::new(completion::ids))]
-        id: Option<String>,
-    },
-    /// Pin a tool as it is now: accept a change, or make a lockfile without running the tool
-    Update {
-        /// The tool's id
-        #[arg(add = ArgValueCompleter::new(completion::ids))]
-        id: String,
-        /// Only there [default: every lockfile it has, else the setting lockfiles.scope]
-        #[arg(long)]
-        scope: Option<WritableSpace>,
-    },
-    /// Remove your lockfiles whose tool, version or project is gone, and stale ones
-    Prune,
-}
-
 /// `rye bundle`
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
@@ -460,9 +427,12 @@ pub enum BundleCommand {
     Create(CreateArguments),
     /// Tell whether a bundle is what its maker signed
     Verify {
-        /// A folder that holds .ai, or a bundle's id
-        #[arg(value_name = "PATH|ID", value_hint = ValueHint::DirPath)]
+        /// A folder that holds .ai, an archive, a bundle's id, or oci://… for one in a registry
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
         bundle: String,
+        /// Ask a registry that is not on this machine without TLS
+        #[arg(long)]
+        plain_http: bool,
     },
     /// Show what a bundle holds, who signed it, and what it asks for
     Inspect {
@@ -477,9 +447,12 @@ pub enum BundleCommand {
     Run(RunBundleArguments),
     /// Write a bundle's bill of materials (CycloneDX 1.6, JSON)
     Sbom {
-        /// A folder that holds .ai, or a bundle's id
-        #[arg(value_name = "PATH|ID", value_hint = ValueHint::DirPath)]
+        /// A folder that holds .ai, an archive, a bundle's id, or oci://… for one in a registry
+        #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
         bundle: String,
+        /// Ask a registry that is not on this machine without TLS
+        #[arg(long)]
+        plain_http: bool,
         /// Write it here instead
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         out: Option<PathBuf>,
@@ -555,6 +528,9 @@ pub struct CreateArguments {
     /// Sign unsigned items with your key first
     #[arg(long)]
     pub sign: bool,
+    /// Ship a lockfile of each tool: it counts where the bundle is part of the system space
+    #[arg(long)]
+    pub with_lockfiles: bool,
 }
 
 // `rye bundle run`

@@ -33,6 +33,11 @@ pub fn ids(current: &OsStr) -> Vec<CompletionCandidate> {
     ids_of(None, current)
 }
 
+/// Ids of tools.
+pub fn tools(current: &OsStr) -> Vec<CompletionCandidate> {
+    ids_of(Some(ItemType::Tool), current)
+}
+
 /// Ids of directives.
 pub fn directives(current: &OsStr) -> Vec<CompletionCandidate> {
     ids_of(Some(ItemType::Directive), current)

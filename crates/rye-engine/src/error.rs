@@ -168,6 +168,8 @@ codes! {
     NoLockfile = "RYE0504", NotFound;
     /// A version cannot be part of a file name.
     UnsafeVersion = "RYE0505", Validation;
+    /// A tool of the project is not pinned as it is now.
+    NotPinned = "RYE0506", Lock;
     /// There is no such bundle.
     NoBundle = "RYE0601", NotFound;
     /// It is not clear which signer to approve.

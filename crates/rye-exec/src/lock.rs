@@ -1,6 +1,8 @@
 //! Whether a chain is still the one that was pinned. Values in, differences out; where lockfiles lie is the engine's
 //! business.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 
 pub use lillux::lockfile::{Dependency, Entry, Lockfile, Root, VerifiedDep};
@@ -13,7 +15,7 @@ pub struct Resolved {
     pub root: Root,
     /// The tool and what it runs on, element by element.
     pub chain: Vec<Entry>,
-    /// The files beside the tool that were verified with it; `None` when none had to be.
+    /// The files the tool may import; `None` is the same as none of them.
     pub verified_deps: Option<Vec<VerifiedDep>>,
     /// The packages installed for the tool; `None` when nothing was installed yet.
     pub dependencies: Option<Vec<Dependency>>,
@@ -175,9 +177,9 @@ pub enum Comparison {
 /// run on, which is system space by the law of precedence; it excuses nothing before them.
 #[must_use]
 pub fn compare(pinned: &Lockfile, found: &Resolved, providers: &[Provider]) -> Comparison {
-    let upgraded = pinned.resolved_chain.iter().position(|entry| upgrade(entry, providers).is_some());
+    let upgraded = pinned.resolved_chain.iter().position(|entry| replacement(entry, providers).is_some());
     let strict = upgraded.unwrap_or(usize::MAX);
-    let why = upgraded.and_then(|index| upgrade(&pinned.resolved_chain[index], providers));
+    let why = upgraded.and_then(|index| replacement(&pinned.resolved_chain[index], providers));
     let tail = found.chain.iter().skip(strict);
     // The excuse holds for system space alone, and only where the pinned element is still the next one.
     let is_excusable = tail.clone().all(|entry| is_system(&entry.space))
@@ -201,21 +203,25 @@ pub fn compare(pinned: &Lockfile, found: &Resolved, providers: &[Provider]) -> C
     }
 }
 
-/// What became of the bundle of a pinned element, if it was upgraded since.
-fn upgrade(pinned: &Entry, providers: &[Provider]) -> Option<String> {
+/// What became of the bundle of a pinned element, if its maker or the binary replaced it since.
+fn replacement(pinned: &Entry, providers: &[Provider]) -> Option<String> {
     let provider = providers.iter().find(|provider| provider.space == pinned.space)?;
     let before = pinned.provider_version.as_deref()?;
     let now = provider.version.as_str();
+    let order = match (semver::Version::parse(before), semver::Version::parse(now)) {
+        (Ok(before), Ok(now)) => Some(now.cmp(&before)),
+        (_, _) => None,
+    };
     // The binary vouches for whatever it holds. A folder may be put back to what its signer has withdrawn.
-    let is_upgrade = before != now
-        && (provider.is_embedded
-            || matches!(
-                (semver::Version::parse(before), semver::Version::parse(now)),
-                (Ok(before), Ok(now)) if now > before
-            ));
+    let is_excused = before != now && (provider.is_embedded || order == Some(Ordering::Greater));
+    let verb = match order {
+        Some(Ordering::Greater) => "was upgraded",
+        Some(Ordering::Less) => "was downgraded",
+        Some(Ordering::Equal) | None => "changed",
+    };
     let bundle = provider.space.strip_prefix("system:").unwrap_or(&provider.space);
     let (before, now) = (rye_item::text::one_line(before), rye_item::text::one_line(now));
-    is_upgrade.then(|| format!("the bundle `{bundle}` was upgraded from {before} to {now}"))
+    is_excused.then(|| format!("the bundle `{bundle}` {verb} from {before} to {now}"))
 }
 
 fn is_system(space: &str) -> bool {
@@ -285,12 +291,15 @@ fn differences(pinned: &Lockfile, found: &Resolved) -> Vec<(usize, Difference)> 
             .map(|package| (format!("{} {}", package.name, package.version), package.integrity.clone()))
             .collect::<Vec<_>>()
     };
-    // Nothing is known of what was not looked at on either side.
-    if let (Some(old), Some(new)) = (&pinned.verified_deps, &found.verified_deps) {
-        for (element, what) in list_differences(&files(old), &files(new)) {
-            note(0, Part::File, &element, what);
-        }
+    // A lockfile without the field pins a tool that imports nothing: a file that appears is a change like any other.
+    let (old, new) = (
+        pinned.verified_deps.as_deref().unwrap_or_default(),
+        found.verified_deps.as_deref().unwrap_or_default(),
+    );
+    for (element, what) in list_differences(&files(old), &files(new)) {
+        note(0, Part::File, &element, what);
     }
+    // Packages are unknown until they are installed.
     if let (Some(old), Some(new)) = (&pinned.dependencies, &found.dependencies) {
         for (element, what) in list_differences(&packages(old), &packages(new)) {
             note(0, Part::Dependency, &element, what);
@@ -312,18 +321,34 @@ fn element_difference(old: &Entry, new: &Entry) -> Option<What> {
         .then(|| What::Hash { pinned: old.integrity.clone(), found: new.integrity.clone() })
 }
 
-/// Name and hash on both sides, in any order.
+/// Name and hash on both sides, in any order. A name that is listed twice has two hashes, and both must match.
 fn list_differences(old: &[(String, String)], new: &[(String, String)]) -> Vec<(String, What)> {
-    let hash_in = |list: &[(String, String)], name: &str| {
-        list.iter().find(|(known, _)| known == name).map(|(_, hash)| hash.clone())
-    };
-    let changed = old.iter().filter_map(|(name, pinned)| match hash_in(new, name) {
-        None => Some((name.clone(), What::Missing)),
-        Some(found) if found != *pinned => Some((name.clone(), What::Hash { pinned: pinned.clone(), found })),
+    let (before, now) = (by_name(old), by_name(new));
+    let changed = before.iter().filter_map(|(name, pinned)| match now.get(name) {
+        None => Some(((*name).to_owned(), What::Missing)),
+        Some(found) if found != pinned => {
+            let (pinned, found) = (differing(pinned, found), differing(found, pinned));
+            Some(((*name).to_owned(), What::Hash { pinned, found }))
+        }
         Some(_) => None,
     });
-    let added = new.iter().filter(|(name, _)| hash_in(old, name).is_none());
-    changed.chain(added.map(|(name, _)| (name.clone(), What::Added))).collect()
+    let added = now.keys().filter(|name| !before.contains_key(*name));
+    changed.chain(added.map(|name| ((*name).to_owned(), What::Added))).collect()
+}
+
+fn by_name(list: &[(String, String)]) -> BTreeMap<&str, Vec<&str>> {
+    let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, hash) in list {
+        names.entry(name).or_default().push(hash);
+    }
+    names.values_mut().for_each(|hashes| hashes.sort_unstable());
+    names
+}
+
+/// The first hash of one side that the other does not have; where only their number differs, the first.
+fn differing(own: &[&str], other: &[&str]) -> String {
+    let first = own.iter().find(|hash| !other.contains(hash)).or(own.first());
+    first.map(|hash| (*hash).to_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -435,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_packages_are_compared_where_both_sides_know_them() {
+    fn files_and_packages_are_compared() {
         let file =
             |path: &str, content: &str| VerifiedDep { path: path.to_owned(), integrity: hash(content) };
         let package = |integrity: &str| Dependency {
@@ -445,10 +470,10 @@ mod tests {
         };
         let mut old = chain();
         let mut new = chain();
-        old.verified_deps = Some(vec![file("a.py", "a"), file("b.py", "b")]);
-        assert_eq!(compare(&pin(&old), &new, &[]), Comparison::Holds);
-        new.verified_deps = Some(vec![file("c.py", "c"), file("b.py", "changed")]);
         old.dependencies = Some(vec![package("one")]);
+        assert_eq!(compare(&pin(&old), &new, &[]), Comparison::Holds);
+        old.verified_deps = Some(vec![file("a.py", "a"), file("b.py", "b")]);
+        new.verified_deps = Some(vec![file("c.py", "c"), file("b.py", "changed")]);
         new.dependencies = Some(vec![package("two")]);
         let (pinned, found) = (short(&hash("b")), short(&hash("changed")));
         assert_eq!(
@@ -460,6 +485,26 @@ mod tests {
                 "the package `left 1` changed: pinned one, found two".to_owned(),
             ]
         );
+    }
+
+    #[test]
+    fn imported_files_that_appear_or_vanish_differ() {
+        let file =
+            |path: &str, content: &str| VerifiedDep { path: path.to_owned(), integrity: hash(content) };
+        let with = |files: Option<Vec<VerifiedDep>>| Resolved { verified_deps: files, ..chain() };
+        let one = || with(Some(vec![file("json.py", "one")]));
+        for none in [with(None), with(Some(Vec::new()))] {
+            assert_eq!(told(&none, &one()), ["the file `json.py` is new: it was not pinned"]);
+            assert_eq!(told(&one(), &none), ["the file `json.py` was pinned and is not used any more"]);
+            assert_eq!(compare(&pin(&none), &chain(), &[]), Comparison::Holds);
+        }
+        // The same name twice: neither entry hides the other.
+        let twice = |second: &str| with(Some(vec![file("a.py", "one"), file("a.py", second)]));
+        assert_eq!(compare(&pin(&twice("two")), &twice("two"), &[]), Comparison::Holds);
+        assert!(told(&twice("two"), &twice("three"))[0].starts_with("the file `a.py` changed"));
+        let alone = with(Some(vec![file("a.py", "one")]));
+        assert!(told(&alone, &twice("two"))[0].starts_with("the file `a.py` changed"));
+        assert!(told(&twice("one"), &alone)[0].starts_with("the file `a.py` changed"));
     }
 
     /// The chain after the bundle was upgraded: another runtime on another primitive.
@@ -480,7 +525,8 @@ mod tests {
         }
         assert_eq!(compare(&pin(&chain()), &chain(), &core("1.1.0", true)), Comparison::Holds);
         let back = compare(&pin(&after_upgrade()), &chain(), &core("1.0.0", true));
-        assert!(matches!(back, Comparison::Stale { .. }), "{back:?}");
+        let why = "the bundle `core` was downgraded from 1.1.0 to 1.0.0".to_owned();
+        assert_eq!(back, Comparison::Stale { why });
     }
 
     #[test]

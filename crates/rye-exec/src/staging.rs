@@ -67,6 +67,8 @@ pub struct Order<'a> {
     /// Whether what Node reads of a package comes along into an anchored tree, though nobody can sign it: for project
     /// tools of approved projects only.
     pub with_package_files: bool,
+    /// Whether what Node reads of a package is pinned: wherever it may come along, today or in the next run.
+    pub pins_package_files: bool,
 }
 
 /// Where the staged files are.
@@ -82,7 +84,7 @@ pub struct Staged {
     pub anchor_path: PathBuf,
     /// The runtime's library.
     pub runtime_lib: Option<PathBuf>,
-    /// The files that were verified beside the tool, sorted by path.
+    /// The files the tool may import: verified beside it, sorted by path; then what Node reads of an unsigned package.
     pub verified_deps: Vec<VerifiedDependency>,
     /// What was passed over, for the user.
     pub notices: Vec<String>,
@@ -207,6 +209,8 @@ struct Tree<'a> {
     files: Vec<Copied<'a>>,
     /// What was not verified and comes along for Node.
     companions: Vec<Piece<'a>>,
+    /// What cannot be verified and is pinned all the same.
+    unsigned: Vec<VerifiedDependency>,
 }
 
 impl<'a> Tree<'a> {
@@ -218,7 +222,7 @@ impl<'a> Tree<'a> {
         let others = named.filter(|(path, _)| Some(path.as_str()) != except);
         let verified =
             others.map(|(path, integrity)| VerifiedDependency { path, integrity: integrity.to_hex() });
-        verified.collect()
+        verified.chain(self.unsigned.iter().cloned()).collect()
     }
 
     /// Puts the tree on the shelf; the answer is the folder it is staged for.
@@ -277,7 +281,13 @@ fn anchored<'a>(
         None => Vec::new(),
     };
     files.push((tool.clone(), Cow::Borrowed(order.bytes), Digest::of(order.bytes)));
-    let mut companions = if order.with_package_files { package_files(root, &files) } else { Vec::new() };
+    let package_files = if order.with_package_files || order.pins_package_files {
+        package_files(root, &files)
+    } else {
+        Vec::new()
+    };
+    let unsigned = if order.pins_package_files { pins(root, &package_files) } else { Vec::new() };
+    let mut companions = if order.with_package_files { package_files } else { Vec::new() };
     companions.extend(order.with_modules.as_deref().map(modules_link));
     let (top, inside) = match &order.package {
         Some(package) if base == Some(root.as_path()) => {
@@ -292,7 +302,7 @@ fn anchored<'a>(
         Some(_) | None => (root.as_path(), String::new()),
     };
     files.sort_by(|one, other| one.0.cmp(&other.0));
-    Ok(Tree { name: folder_name(top), inside, tool, files, companions })
+    Ok(Tree { name: folder_name(top), inside, tool, files, companions, unsigned })
 }
 
 /// What verifies of the package around the anchor. Nobody promised that all of it does: the rest cannot be imported.
@@ -339,6 +349,7 @@ fn library<'a>(
         tool: String::new(),
         files,
         companions: Vec::new(),
+        unsigned: Vec::new(),
     })
 }
 
@@ -386,6 +397,18 @@ fn package_files<'a>(root: &Path, files: &[Copied<'_>]) -> Vec<Piece<'a>> {
         Some(Piece::File { relative: (*name).to_owned(), bytes: Cow::Owned(bytes) })
     });
     package.collect()
+}
+
+/// The pins of package files, and of `node_modules` being there. What lies in that folder is not pinned: it is installed
+/// and changed by others.
+fn pins(root: &Path, package_files: &[Piece<'_>]) -> Vec<VerifiedDependency> {
+    let pin = |path: String, bytes: &[u8]| VerifiedDependency { path, integrity: Digest::of(bytes).to_hex() };
+    let files = package_files.iter().filter_map(|piece| match piece {
+        Piece::File { relative, bytes } => Some(pin(relative.clone(), bytes)),
+        Piece::Link { .. } => None,
+    });
+    let has_modules = !package_files.is_empty() && root.join(MODULES).is_dir();
+    files.chain(has_modules.then(|| pin(format!("{MODULES}/"), b""))).collect()
 }
 
 fn file_name(tool: &Path) -> Result<&str, StagingError> {

@@ -157,11 +157,13 @@ impl Manifest {
     }
 }
 
-/// Whether a file of a bundle is its maker's business alone: keys and approvals belong to whoever installs it. Such
-/// files vouch for the bundle where it is judged; installing leaves them behind.
+/// Whether a file of a bundle is not installed with it: keys and approvals belong to the user, and lockfiles speak for
+/// the system space only. Such files are judged with the bundle; installing leaves them behind.
 #[must_use]
 pub fn is_left_behind(path: &FilePath) -> bool {
-    [".ai/config/keys/", ".ai/config/trust/"].iter().any(|folder| path.folded().starts_with(folder))
+    [".ai/config/keys/", ".ai/config/trust/", ".ai/lockfiles/"]
+        .iter()
+        .any(|folder| path.folded().starts_with(folder))
 }
 
 /// The type the folder of a path makes a file; `None` below no type's folder.

@@ -25,6 +25,10 @@ pub struct Generation {
     pub version: Version,
     /// The digest of its manifest, by which it is told from others.
     pub manifest_hash: Digest,
+    /// Where it came from, as the user named it.
+    pub source: Option<String>,
+    /// The digest it is known by there: `sha256:…`.
+    pub source_digest: Option<String>,
 }
 
 /// The versions of `bundle` in the order they were installed.
@@ -128,6 +132,8 @@ pub(super) fn to_values(list: &[Generation]) -> Vec<Value> {
             json!({
                 "version": generation.version.to_string(),
                 "manifest_hash": generation.manifest_hash,
+                "source": generation.source,
+                "source_digest": generation.source_digest,
             })
         })
         .collect()
@@ -136,9 +142,13 @@ pub(super) fn to_values(list: &[Generation]) -> Vec<Value> {
 pub(super) fn from_values(list: &[Value]) -> Option<Vec<Generation>> {
     list.iter()
         .map(|value| {
+            // Earlier versions did not write where a bundle came from.
+            let optional = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
             Some(Generation {
                 version: Version::parse(value.get("version")?.as_str()?).ok()?,
                 manifest_hash: value.get("manifest_hash")?.as_str()?.parse().ok()?,
+                source: optional("source"),
+                source_digest: optional("source_digest"),
             })
         })
         .collect()
@@ -152,7 +162,18 @@ mod tests {
         Generation {
             version: Version::parse(version).expect("a version"),
             manifest_hash: Digest::of(version.as_bytes()),
+            source: Some(format!("oci://example.org/gifts:{version}")),
+            source_digest: Some(format!("sha256:{}", Digest::of(version.as_bytes()))),
         }
+    }
+
+    #[test]
+    fn versions_remember_where_they_came_from() {
+        let known = vec![generation("1.0.0"), generation("2.0.0")];
+        assert_eq!(from_values(&to_values(&known)), Some(known));
+        let old = json!({"version": "1.0.0", "manifest_hash": Digest::of(b"x")});
+        let read = from_values(&[old]).expect("an entry of an earlier version");
+        assert_eq!((&read[0].source, &read[0].source_digest), (&None, &None));
     }
 
     fn versions(list: &[Generation]) -> Vec<String> {

@@ -113,8 +113,12 @@ fn bundle() -> BundleId {
 }
 
 fn transaction<'a>(site: &'a Site, state: &'a State, bundle: &'a BundleId) -> Transaction<'a> {
-    let history =
-        vec![Generation { version: Version::new(2, 0, 0), manifest_hash: Digest::of(b"manifest 2") }];
+    let history = vec![Generation {
+        version: Version::new(2, 0, 0),
+        manifest_hash: Digest::of(b"manifest 2"),
+        source: None,
+        source_digest: None,
+    }];
     Transaction { site, state, bundle, changes: changes(), backups: "b".to_owned(), history }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use lillux::file::{self, Mode};
 use rye_engine::Error;
-use rye_engine::verbs::bundles::{self, CreateRequest, Judged};
+use rye_engine::verbs::bundles::{self, CreateRequest, Found, Judged};
 use serde_json::Value;
 
 use super::{Context, Failure, Outcome, execute, registry};
@@ -16,13 +16,15 @@ pub fn run(context: &Context, command: &BundleCommand) -> Outcome {
     match command {
         BundleCommand::List => list(context),
         BundleCommand::Create(arguments) => create(context, arguments),
-        BundleCommand::Verify { bundle } => verify(context, bundle),
+        BundleCommand::Verify { bundle, plain_http } => verify(context, &find(context, bundle, *plain_http)?),
         BundleCommand::Inspect { bundle, plain_http } if registry::is_reference(bundle) => {
             registry::inspect(context, bundle, *plain_http)
         }
         BundleCommand::Inspect { bundle, .. } => inspect(context, bundle),
         BundleCommand::Run(arguments) => run_entrypoint(context, arguments),
-        BundleCommand::Sbom { bundle, out } => sbom(context, bundle, out.as_deref()),
+        BundleCommand::Sbom { bundle, out, plain_http } => {
+            sbom(context, &find(context, bundle, *plain_http)?, out.as_deref())
+        }
         BundleCommand::Push { bundle, reference, plain_http } => {
             registry::push(context, bundle, reference, *plain_http)
         }
@@ -47,6 +49,7 @@ fn create(context: &Context, arguments: &CreateArguments) -> Outcome {
         categories: arguments.categories.clone(),
         out: context.settings.folder.join(out),
         sign: arguments.sign,
+        with_lockfiles: arguments.with_lockfiles,
     };
     let created = bundles::create(&context.engine, &request).map_err(|error| told_unfit(context, error))?;
     if context.answered(Some("bundle"), Some(created.bundle_id.as_str()), &created)? {
@@ -96,15 +99,22 @@ fn told_unfit(context: &Context, error: Error) -> Failure {
     error.into()
 }
 
-fn verify(context: &Context, word: &str) -> Outcome {
-    let found = bundles::find(&context.engine, word, &context.settings.folder)?;
+/// The bundle that a word names: a reference to a registry, a path, or an id.
+fn find(context: &Context, word: &str, allows_plain_http: bool) -> Result<Found, Failure> {
+    if registry::is_reference(word) {
+        return registry::find(context, word, allows_plain_http);
+    }
+    Ok(bundles::find(&context.engine, word, &context.settings.folder)?)
+}
+
+fn verify(context: &Context, found: &Found) -> Outcome {
     let bar = Mutex::new(context.output.progress("verifying"));
     let progress = |done, total| {
         if let Ok(mut bar) = bar.lock() {
             bar.update(done, total);
         }
     };
-    let judged = bundles::verify(&context.engine, &found, &progress);
+    let judged = bundles::verify(&context.engine, found, &progress);
     drop(bar);
     if !context.output.is_json {
         draw(context, &judged)?;
@@ -218,9 +228,8 @@ fn run_entrypoint(context: &Context, arguments: &RunBundleArguments) -> Outcome 
     execute::execute(context, &execution)
 }
 
-fn sbom(context: &Context, word: &str, out: Option<&std::path::Path>) -> Outcome {
-    let found = bundles::find(&context.engine, word, &context.settings.folder)?;
-    let bill = bundles::sbom(&context.engine, &found)?;
+fn sbom(context: &Context, found: &Found, out: Option<&std::path::Path>) -> Outcome {
+    let bill = bundles::sbom(&context.engine, found)?;
     let mut text = serde_json::to_string_pretty(&bill).map_err(std::io::Error::from)?;
     text.push('\n');
     if let Some(path) = out {

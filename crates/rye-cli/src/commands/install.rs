@@ -286,6 +286,17 @@ fn draw_uninstalled(context: &Context, done: &Uninstalled) -> Outcome {
         done.space,
         plural("file", done.files_removed)
     ))?;
+    for lockfile in &done.lockfiles {
+        let path = paint(DIM, shown_path(Path::new(lockfile)));
+        context.output.note(format_args!("{} {path}", paint(CAUTION, "removed your lockfile")));
+    }
+    for lockfile in &done.lockfiles_left {
+        let path = paint(DIM, shown_path(Path::new(lockfile)));
+        context.output.note(format_args!(
+            "{} {path}: it is the team's; remove it with: rye lock remove ID --scope project",
+            paint(CAUTION, "kept")
+        ));
+    }
     tell_left(context, &done.kept, done.backups.as_deref());
     Ok(())
 }

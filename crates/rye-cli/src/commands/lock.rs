@@ -2,7 +2,10 @@
 
 use rye_engine::Code;
 use rye_engine::lockfiles::Entry;
-use rye_engine::verbs::lock::{self, Change, Reach, Row, Shown, Standing, Updated, Verified};
+use rye_engine::verbs::lock::{
+    self, Change, CheckReport, CheckState, Reach, RemovedLockfiles, Row, Shown, Standing, Updated,
+    UpdatedAll, Verified,
+};
 use rye_engine::verbs::sign;
 use rye_item::ItemRef;
 use serde_json::json;
@@ -28,10 +31,21 @@ pub fn run(context: &Context, command: &LockCommand) -> Outcome {
             let item = id.as_deref().map(|id| sign::parse_item(Some("tool"), id)).transpose()?;
             show_verified(context, item.as_ref(), &lock::verify(engine, item.as_ref(), &resolve)?)
         }
-        LockCommand::Update { id, scope } => {
+        LockCommand::Check { scope } => {
+            show_checked(context, &lock::check(engine, scope.map(WritableSpace::tier), &resolve)?)
+        }
+        LockCommand::Update { id: Some(id), scope, .. } => {
             let item = sign::parse_item(Some("tool"), id)?;
             let scope = scope.map(WritableSpace::tier);
             show_updated(context, &lock::update(engine, &item, scope, &resolve)?)
+        }
+        LockCommand::Update { id: None, scope, .. } => {
+            show_all_updated(context, &lock::update_all(engine, scope.map(WritableSpace::tier), &resolve)?)
+        }
+        LockCommand::Remove { id, scope } => {
+            let item = sign::parse_item(Some("tool"), id)?;
+            let scope = scope.map(WritableSpace::tier);
+            show_removed(context, &item, &lock::remove(engine, &item, scope, &resolve)?)
         }
         LockCommand::Prune => show_pruned(context, &lock::prune(engine, &resolve)?),
     }
@@ -168,19 +182,120 @@ fn summary(answer: &Verified) -> String {
     format!("{} checked: {parts}", answer.checked)
 }
 
-fn show_updated(context: &Context, updated: &Updated) -> Outcome {
-    if let Some(remaining) = &updated.remaining {
-        let remaining = rye_item::text::one_line(remaining);
-        context.output.warn(format_args!("it would still be refused: {remaining}"));
+fn show_checked(context: &Context, report: &CheckReport) -> Outcome {
+    if !context.output.is_json {
+        for tool in &report.tools {
+            let style = match tool.state {
+                CheckState::Ok => GOOD,
+                CheckState::Unpinned | CheckState::Stale => CAUTION,
+                CheckState::Mismatch | CheckState::Corrupt | CheckState::Refused => BAD,
+            };
+            let why = tool.why.as_deref().map(|why| format!(": {}", rye_item::text::one_line(why)));
+            let version = tool.version.as_deref().map(|version| format!("@{version}")).unwrap_or_default();
+            let line = format!(
+                "{} {}{version}{}",
+                paint(style, tool.state.as_str()),
+                paint(NAME, &tool.tool_id),
+                why.unwrap_or_default()
+            );
+            match tool.state {
+                CheckState::Ok => context.output.detail(line),
+                CheckState::Unpinned
+                | CheckState::Stale
+                | CheckState::Mismatch
+                | CheckState::Corrupt
+                | CheckState::Refused => context.output.result(line)?,
+            }
+        }
+        let tools = if report.checked == 1 { "tool" } else { "tools" };
+        context.output.result(format_args!("{} {tools} checked: {} ok", report.checked, report.ok))?;
     }
-    if context.answered(Some("tool"), Some(&updated.tool_id), updated)? {
+    match report.failure() {
+        None => {
+            context.answered(None, None, report)?;
+            Ok(())
+        }
+        Some(error) => {
+            let data = serde_json::to_value(report).map_err(std::io::Error::from)?;
+            Err(Failure::Verb(error, Some(Box::new(data))))
+        }
+    }
+}
+
+fn show_all_updated(context: &Context, all: &UpdatedAll) -> Outcome {
+    if !context.output.is_json {
+        for updated in &all.tools {
+            draw_updated(context, updated, false)?;
+        }
+        for failed in &all.failed {
+            let error = rye_item::text::one_line(&failed.error);
+            let word = paint(BAD, "refused");
+            context.output.result(format_args!("{word} {}: {error}", paint(NAME, &failed.tool_id)))?;
+            for hint in &failed.hints {
+                context.output.note(format_args!("  {}", rye_item::text::one_line(hint)));
+            }
+        }
+        if all.tools.is_empty() && all.failed.is_empty() {
+            context.output.note("no tools to pin");
+        }
+    }
+    match all.failure() {
+        None => {
+            context.answered(None, None, all)?;
+            Ok(())
+        }
+        Some(error) => {
+            let data = serde_json::to_value(all).map_err(std::io::Error::from)?;
+            Err(Failure::Verb(error, Some(Box::new(data))))
+        }
+    }
+}
+
+fn show_removed(context: &Context, item: &ItemRef, answer: &RemovedLockfiles) -> Outcome {
+    if context.answered(Some("tool"), Some(item.id.as_str()), answer)? {
         return Ok(());
     }
+    for (rows, word) in [(&answer.removed, paint(CAUTION, "removed")), (&answer.kept, paint(DIM, "kept"))] {
+        for row in rows {
+            let why = row.why.as_deref().map(|why| format!(": {}", rye_item::text::one_line(why)));
+            context.output.result(format_args!(
+                "{word} {}@{} {}{}",
+                paint(NAME, &row.tool_id),
+                row.version,
+                paint(DIM, shown_path(&row.path)),
+                why.unwrap_or_default()
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+fn show_updated(context: &Context, updated: &Updated) -> Outcome {
+    if context.answered(Some("tool"), Some(&updated.tool_id), updated)? {
+        warn_remaining(context, updated);
+        return Ok(());
+    }
+    draw_updated(context, updated, true)
+}
+
+fn warn_remaining(context: &Context, updated: &Updated) {
+    if let Some(remaining) = &updated.remaining {
+        let remaining = rye_item::text::one_line(remaining);
+        context.output.warn(format_args!(
+            "it would still be refused: {remaining}; accept that too: rye lock update {}",
+            updated.tool_id
+        ));
+    }
+}
+
+fn draw_updated(context: &Context, updated: &Updated, with_chain: bool) -> Outcome {
+    warn_remaining(context, updated);
     for file in &updated.lockfiles {
         let word = match file.change {
             Change::Made => paint(GOOD, "pinned"),
             Change::Replaced => paint(GOOD, "updated"),
             Change::Unchanged => paint(DIM, "unchanged"),
+            Change::Removed => paint(CAUTION, "removed"),
         };
         context.output.result(format_args!(
             "{word} {}@{} {}",
@@ -194,7 +309,7 @@ fn show_updated(context: &Context, updated: &Updated) -> Outcome {
         if let Some(why) = &file.why {
             context.output.result(format_args!("  • {}", rye_item::text::one_line(why)))?;
         }
-        if file.change == Change::Made {
+        if file.change == Change::Made && with_chain {
             for (depth, entry) in updated.chain.iter().enumerate() {
                 context.output.result(branch(depth, entry))?;
             }

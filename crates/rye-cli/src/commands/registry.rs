@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lillux::Cancel;
 use rye_engine::Error;
+use rye_engine::verbs::bundles::Found;
 use rye_engine::verbs::install::{Options, Prepared};
 use rye_engine::verbs::registry::{self, Transfer};
 
@@ -64,6 +65,16 @@ pub fn inspect(context: &Context, reference: &str, allows_plain_http: bool) -> O
         output.result(format_args!("  {file}"))?;
     }
     Ok(())
+}
+
+/// The bundle that a reference names, pulled to be looked at.
+pub fn find(context: &Context, reference: &str, allows_plain_http: bool) -> Result<Found, Failure> {
+    let reference = registry::reference(reference)?;
+    let cancel = cancel()?;
+    let mut bar = context.output.progress_of_bytes("pulling");
+    let mut on_bytes = |done, total| bar.update_bytes(done, total);
+    let mut transfer = Transfer { allows_plain_http, cancel: &cancel, on_bytes: &mut on_bytes };
+    Ok(registry::find(&context.engine, &reference, &mut transfer)?)
 }
 
 /// `rye bundle push`

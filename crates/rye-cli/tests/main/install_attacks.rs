@@ -87,7 +87,7 @@ fn a_revoked_signer_installs_nothing() {
 }
 
 #[test]
-fn a_bundle_does_not_bring_settings_keys_approvals_or_lockfiles() {
+fn a_bundle_does_not_bring_settings_keys_or_approvals() {
     let maker = Maker::new();
     let made = maker.make("1.0.0");
     let user = User::ready();
@@ -95,7 +95,6 @@ fn a_bundle_does_not_bring_settings_keys_approvals_or_lockfiles() {
         ".ai/config/config.yaml",
         ".ai/config/execution/sandbox.yaml",
         ".ai/config/other/x.yaml",
-        ".ai/lockfiles/team/hi@1.0.0.lock.json",
         ".ai/tools/other/x.json",
         ".ai/objects/x",
         ".ai/installs/x",

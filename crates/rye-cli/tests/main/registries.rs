@@ -121,6 +121,8 @@ fn a_bundle_that_does_not_verify_is_neither_pushed_nor_kept() {
     assert!(text(&refusal["error"]).contains("holds another manifest"), "{refusal}");
     let install = ["install", &text(&pushed["reference"]), "--yes", "--trust", &other.fingerprint()];
     stranger.refused(install, 4, "RYE0626");
+    stranger.refused(["bundle", "verify", &text(&pushed["reference"])], 4, "RYE0626");
+    stranger.refused(["bundle", "sbom", &text(&pushed["reference"])], 4, "RYE0626");
     // By the digest it is still the one that was pushed.
     stranger.ok(["bundle", "pull", &text(&pushed["pinned"]), "--out", "back"]);
 }
@@ -137,6 +139,42 @@ fn an_installation_remembers_the_digest() {
         serde_json::from_slice(&stranger.read("bundles/team-tools/.bundle-lock.json")).expect("JSON");
     assert_eq!((&lock["source"], &lock["source_digest"]), (&json!(source), &pushed["digest"]));
     stranger.data(["load", "tool", "team/hello"]);
+}
+
+#[test]
+fn rollback_keeps_source_and_digest() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let first = push(&user, &bundle, &registry, "1.0.0");
+    user.signed_tool("hello", "Says hello twice");
+    user.ok(["bundle", "create", "team-tools", "--version", "2.0.0", "--category", "team"]);
+    let second = push(&user, "team-tools-2.0.0", &registry, "2.0.0");
+    let stranger = User::ready();
+    let lock = || -> Value {
+        serde_json::from_slice(&stranger.read("bundles/team-tools/.bundle-lock.json")).expect("JSON")
+    };
+    for pushed in [&first, &second] {
+        stranger.ok(["install", &text(&pushed["reference"]), "--yes", "--trust", &user.fingerprint()]);
+        let lock = lock();
+        assert_eq!((&lock["source"], &lock["source_digest"]), (&pushed["reference"], &pushed["digest"]));
+    }
+    stranger.ok(["bundle", "rollback", "team-tools"]);
+    let lock = lock();
+    assert_eq!((&lock["source"], &lock["source_digest"]), (&first["reference"], &first["digest"]), "{lock}");
+}
+
+#[test]
+fn bundle_in_a_registry_is_verified_and_listed() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let pushed = push(&user, &bundle, &registry, "1.0.0");
+    let (source, stranger) = (text(&pushed["reference"]), User::ready());
+    let report = stranger.data(["bundle", "verify", &source]);
+    assert_eq!((&report["status"], &report["approved"]), (&json!("verified"), &json!(false)), "{report}");
+    assert_eq!(report["path"], pushed["pinned"]);
+    let bill = stranger.data(["bundle", "sbom", &source]);
+    assert_eq!(bill, user.data(["bundle", "sbom", &bundle]));
+    stranger.refused(["bundle", "verify", &reference(&registry, "team/tools:2")], 3, "RYE0624");
+    let staging = stranger.world.cache().join("rye/registry");
+    assert_eq!(fs::read_dir(staging).expect("the staging folder").count(), 0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Reading looks at project, user and system tier, always, and every lockfile found must hold. Writing goes where
 //! `lockfiles.scope` says. `lillux` reads and writes single files; `rye_exec::lock` compares.
 
+pub(crate) mod installed;
 pub(crate) mod name;
 mod system;
 pub(crate) mod tiers;
@@ -129,7 +130,7 @@ fn providers(engine: &Engine) -> Vec<Provider> {
 }
 
 /// Now, as lockfiles say it.
-fn moment(engine: &Engine) -> Result<String> {
+pub(crate) fn moment(engine: &Engine) -> Result<String> {
     let now = engine.now()?;
     Ok(format!("{}.000000+00:00", now.as_str().trim_end_matches('Z')))
 }
@@ -182,7 +183,11 @@ pub fn enforce(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<S
     let missing = |message: String| {
         let mut error = Error::new(Code::LockMissing, message);
         error.item = Some(id.clone());
-        error.hint(format!("pin it as it is now: rye lock update {id}"))
+        let error = error.hint(format!("pin it as it is now: rye lock update {id}"));
+        match moved_pin(engine, resolved) {
+            Some(moved) => error.hint(moved),
+            None => error,
+        }
     };
     match (&state, demand) {
         (State::Mismatch(mismatch), _) => Err(Error::from(mismatch.as_ref())),
@@ -199,12 +204,21 @@ pub fn enforce(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<S
     }
 }
 
+/// A lockfile that was written after a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The file.
+    pub path: PathBuf,
+    /// Why it replaced an older one, if it did.
+    pub replaced: Option<String>,
+}
+
 /// Pins what ran, after it ran well: makes the lockfile where there is none, replaces a stale one, completes one that
 /// was made before packages were installed. Gives the file that was written.
 ///
 /// # Errors
-/// When it cannot be written, or somebody else was first and pinned something else.
-pub fn record(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<Option<PathBuf>> {
+/// When it cannot be written, or another run was first and pinned something else.
+pub fn record(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<Option<Recorded>> {
     if demand == Demand::Frozen || resolved.is_forgiven {
         return Ok(None);
     }
@@ -214,6 +228,7 @@ pub fn record(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<Op
     }
     let slot = tiers::slot(engine, resolved, tiers::scope(engine))?;
     let current = slot.current.clone()?;
+    let made = |path: PathBuf| Some(Recorded { path, replaced: None });
     match (state, current) {
         (State::Mismatch(mismatch), _) => Err(Error::from(mismatch.as_ref())),
         (State::Held { .. }, Some(mut lockfile)) => {
@@ -222,19 +237,21 @@ pub fn record(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<Op
                 return Ok(None);
             }
             lockfile.dependencies.clone_from(&resolved.dependencies);
-            slot.shelf.write(&slot.name, &lockfile).map(Some)
+            slot.shelf.write(&slot.name, &lockfile).map(made)
         }
         (State::Held { .. }, None) => Ok(None),
-        (State::Stale { .. }, Some(lockfile)) => {
-            if compared(engine, &lockfile, resolved) == Comparison::Holds {
-                return Ok(None);
+        (State::Stale { .. }, Some(lockfile)) => match compared(engine, &lockfile, resolved) {
+            Comparison::Holds => Ok(None),
+            Comparison::Stale { why } => {
+                let path = put(engine, &slot, resolved, Some(&lockfile))?;
+                Ok(Some(Recorded { path, replaced: Some(why) }))
             }
-            put(engine, &slot, resolved, Some(&lockfile)).map(Some)
-        }
+            Comparison::Differs(_) => after_another(engine, resolved, &slot),
+        },
         (State::Stale { .. } | State::None, None) => {
             let lockfile = resolved.to_lockfile(moment(engine)?, recorded_owner(engine, &slot, resolved));
             match slot.shelf.write_new(&slot.name, &lockfile)? {
-                Some(path) => Ok(Some(path)),
+                Some(path) => Ok(made(path)),
                 None => after_another(engine, resolved, &slot),
             }
         }
@@ -242,8 +259,35 @@ pub fn record(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<Op
     }
 }
 
+/// What is worth saying of a project's tool that has no lockfile here: a pin of the same tool was made for a project
+/// whose folder is gone, perhaps because it is this one and was moved. Pins do not follow it.
+#[must_use]
+pub(crate) fn moved_pin(engine: &Engine, resolved: &Resolved) -> Option<String> {
+    if resolved.space() != "project" {
+        return None;
+    }
+    let gone = tiers::of_gone_projects(engine, resolved);
+    // If one of them pins what is here, that is the one.
+    let judged = gone.iter().map(|found| (found, compared(engine, &found.lockfile, resolved)));
+    let (found, comparison) = judged.min_by_key(|(_, comparison)| match comparison {
+        Comparison::Holds => 0,
+        Comparison::Stale { .. } => 1,
+        Comparison::Differs(_) => 2,
+    })?;
+    let project = rye_item::text::one_line(found.lockfile.project.as_deref().unwrap_or_default());
+    let difference = match comparison {
+        Comparison::Holds => "nothing changed since".to_owned(),
+        Comparison::Stale { why } => why,
+        Comparison::Differs(all) => all.first().map(ToString::to_string).unwrap_or_default(),
+    };
+    let id = &resolved.root.tool_id;
+    Some(format!(
+        "`{id}` is pinned for `{project}`, which is gone: pins do not follow a moved project ({difference})"
+    ))
+}
+
 /// Somebody pinned the tool meanwhile: what they pinned must be what ran here.
-fn after_another(engine: &Engine, resolved: &Resolved, slot: &Slot) -> Result<Option<PathBuf>> {
+fn after_another(engine: &Engine, resolved: &Resolved, slot: &Slot) -> Result<Option<Recorded>> {
     match check(engine, resolved)? {
         State::Held { .. } | State::Stale { .. } => Ok(None),
         State::Mismatch(mismatch) => Err(Error::from(mismatch.as_ref())),
@@ -311,7 +355,8 @@ pub(crate) fn pinned_packages(
 }
 
 /// Brings the user's lockfile of a tool up to date after its author signed it at the command line, and gives its path.
-/// Signing consents to the tool and to what its text names; a runtime that changed under it stays a mismatch.
+/// Signing consents to the tool and to what its text names; a runtime or an imported file that changed as well stays a
+/// mismatch.
 ///
 /// # Errors
 /// When the lockfile is damaged or cannot be written; the tool stays signed.
@@ -326,15 +371,13 @@ pub fn refresh_after_sign(engine: &Engine, item: &ItemRef, resolve: Resolve<'_>)
     }
     let slot = tiers::slot(engine, &resolved, Tier::User)?;
     let Some(pinned) = slot.current.clone()? else { return Ok(None) };
-    let is_same_tool = pinned.project == tiers::owner(engine, &resolved)
-        && (&pinned.root.tool_id, &pinned.root.version) == (&resolved.root.tool_id, &resolved.root.version)
-        && tiers::pinned_space(&pinned) == resolved.space();
-    if !is_same_tool || compared(engine, &pinned, &resolved) == Comparison::Holds {
+    if !installed::is_of_same_tool(engine, &pinned, &resolved)
+        || compared(engine, &pinned, &resolved) == Comparison::Holds
+    {
         return Ok(None);
     }
     let mut signed = pinned.clone();
     signed.root.clone_from(&resolved.root);
-    signed.verified_deps.clone_from(&resolved.verified_deps);
     let names_another = match (signed.resolved_chain.first_mut(), resolved.chain.first()) {
         (Some(old), Some(new)) => {
             let names_another = old.executor_id != new.executor_id;

@@ -8,8 +8,9 @@ use lillux::lockfile::{self, Lockfile};
 use rye_exec::lock::Resolved;
 use rye_item::ItemId;
 use rye_item::space::Tier;
-use rye_space::bundle::{Origin, Standing};
+use rye_space::bundle::{Bundle, Origin, Standing};
 use rye_space::stamp::Watched;
+use rye_space::{AI_FOLDER, FilePath};
 use serde_json::Value;
 
 use super::{name, system};
@@ -17,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// The folder of lockfiles, below a project, below a space's `.ai`.
-const FOLDER: &str = "lockfiles";
+pub(crate) const FOLDER: &str = "lockfiles";
 /// Deeper than an id can be.
 const MAX_DEPTH: usize = 64;
 /// More lockfiles than anybody has.
@@ -55,6 +56,11 @@ impl Shelf {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Removes the lockfile.
+    pub(crate) fn remove(&self, name: &Path) -> Result<()> {
+        Ok(lillux::file::remove(&self.path(name))?)
     }
 
     /// Makes or replaces the lockfile.
@@ -210,15 +216,51 @@ fn look(engine: &Engine, resolved: &Resolved, watched: &mut Watched) -> Result<V
         all.extend(read_for(&shelf, &plain, resolved, watched)?);
     }
     all.extend(found_of_user(engine, &id, &plain, resolved, watched)?);
-    if let Some(shelf) = bundle_shelf(engine, resolved.space()) {
-        all.extend(read_for(&shelf, &plain, resolved, watched)?);
+    if let Some((bundle, shelf)) = bundle_shelf(engine, resolved.space()) {
+        watched.add(shelf.path(&plain));
+        if let Some(lockfile) = read_shipped(engine, bundle, &shelf, &plain)? {
+            let path = shelf.path(&plain);
+            let lockfile = named_truly(&path, lockfile, resolved)?;
+            all.push(Found { tier: Tier::System, path, lockfile });
+        }
     }
     Ok(all)
 }
 
+/// A lockfile that a bundle ships: those inside the binary are made by it; a folder's signed manifest lists it. What that
+/// does not list does not exist.
+///
+/// # Errors
+/// When it is damaged, or the manifest lists other bytes.
+fn read_shipped(engine: &Engine, bundle: &Bundle, shelf: &Shelf, name: &Path) -> Result<Option<Lockfile>> {
+    if matches!(bundle.origin, Origin::Embedded(_)) {
+        return shelf.read(name);
+    }
+    let mut pins = engine.workspace.approvals.pins_of(&bundle.id);
+    let file = bundle.manifest.as_ref().filter(|file| pins.any(|pin| file.is_signed_by(&pin.key)));
+    let manifest = file.and_then(|file| file.manifest().ok());
+    let listed = FilePath::new(format!("{AI_FOLDER}/{FOLDER}/{}", name.display())).ok();
+    let Some((listed, manifest)) = listed.zip(manifest) else { return Ok(None) };
+    let Some(entry) = manifest.files.get(&listed) else { return Ok(None) };
+    let path = shelf.path(name);
+    let bytes = match lillux::file::read_beneath(&shelf.root, &shelf.relative(name), lockfile::MAX_BYTES) {
+        Ok((bytes, _)) => bytes,
+        Err(error) if error.is_absent() => return Ok(None),
+        Err(error) => return Err(Error::read(&error)),
+    };
+    let extractors = engine.workspace.spaces.extractors();
+    if let Err(why) = rye_bundle::object::compare(&listed, entry, &bytes, extractors) {
+        let message = format!("the lockfile `{}` is damaged: {why}", path.display());
+        return Err(Error::new(Code::LockCorrupt, message)
+            .detail("path", path.display().to_string())
+            .hint(format!("get the bundle again from its maker: rye bundle verify {}", bundle.id)));
+    }
+    Ok(Some(lockfile::parse(&path, &bytes)?))
+}
+
 /// The lockfiles that go with a bundle. They speak for its own tools alone: to put another tool over one of them is
 /// what spaces are for.
-fn bundle_shelf(engine: &Engine, space: &str) -> Option<Shelf> {
+fn bundle_shelf<'a>(engine: &'a Engine, space: &str) -> Option<(&'a Bundle, Shelf)> {
     let id = space.strip_prefix("system:")?;
     let bundle = engine.workspace.spaces.bundles().iter().find(|bundle| bundle.id.as_str() == id)?;
     let (root, below) = match (&bundle.origin, &bundle.standing) {
@@ -226,7 +268,7 @@ fn bundle_shelf(engine: &Engine, space: &str) -> Option<Shelf> {
         (Origin::Folder(_), Standing::Approved) => (bundle.folder()?, FOLDER),
         (Origin::Folder(_), Standing::Embedded | Standing::NotApproved) => return None,
     };
-    Some(Shelf { tier: Tier::System, root, below })
+    Some((bundle, Shelf { tier: Tier::System, root, below }))
 }
 
 fn read_for(shelf: &Shelf, name: &Path, resolved: &Resolved, watched: &mut Watched) -> Result<Option<Found>> {
@@ -235,15 +277,21 @@ fn read_for(shelf: &Shelf, name: &Path, resolved: &Resolved, watched: &mut Watch
         return Ok(None);
     };
     let path = shelf.path(name);
-    if lockfile.root.tool_id != resolved.root.tool_id {
-        let pinned = rye_item::text::one_line(&lockfile.root.tool_id);
-        let message = format!("the lockfile `{}` is damaged: it pins `{pinned}`", path.display());
-        return Err(Error::new(Code::LockCorrupt, message)
-            .detail("path", path.display().to_string())
-            .detail("field", "root.tool_id")
-            .hint(format!("if the tool as it is now is right: rye lock update {}", resolved.root.tool_id)));
-    }
+    let lockfile = named_truly(&path, lockfile, resolved)?;
     Ok(Some(Found { tier: shelf.tier, path, lockfile }))
+}
+
+/// Refuses a lockfile that pins another tool than the one it is looked up for.
+fn named_truly(path: &Path, lockfile: Lockfile, resolved: &Resolved) -> Result<Lockfile> {
+    if lockfile.root.tool_id == resolved.root.tool_id {
+        return Ok(lockfile);
+    }
+    let pinned = rye_item::text::one_line(&lockfile.root.tool_id);
+    let message = format!("the lockfile `{}` is damaged: it pins `{pinned}`", path.display());
+    Err(Error::new(Code::LockCorrupt, message)
+        .detail("path", path.display().to_string())
+        .detail("field", "root.tool_id")
+        .hint(format!("if the tool as it is now is right: rye lock update {}", resolved.root.tool_id)))
 }
 
 /// The user's lockfiles that count here: not those of other projects' tools, and not the pin of a hidden tool once
@@ -299,6 +347,8 @@ pub(crate) fn slot(engine: &Engine, resolved: &Resolved, scope: Tier) -> Result<
     }
     let here = here(engine);
     let is_own = match &current {
+        // What pins another tool than its name says is damaged, whatever project it names.
+        Ok(Some(lockfile)) if lockfile.root.tool_id != resolved.root.tool_id => true,
         Ok(Some(lockfile)) => match &lockfile.project {
             Some(project) => Some(project) == here.as_ref(),
             None => !is_others_pin(lockfile, resolved),
@@ -308,11 +358,59 @@ pub(crate) fn slot(engine: &Engine, resolved: &Resolved, scope: Tier) -> Result<
     let mark = owner(engine, resolved).unwrap_or_else(|| user_mark(engine));
     let marked = name::relative(&id, &resolved.root.version, Some(&mark))?;
     let second = shelf.read(&marked);
-    let is_marked_in_use = matches!(current, Ok(None)) && !matches!(second, Ok(None));
+    let is_marked_in_use = matches!(current, Ok(None))
+        && match &second {
+            // `1.0.0+0badcafe` may be another version's plain name.
+            Ok(Some(lockfile)) => lockfile.root.version == resolved.root.version,
+            Ok(None) => false,
+            Err(_) => true,
+        };
     if is_own && !is_marked_in_use {
         return Ok(Slot { shelf, name, current });
     }
     Ok(Slot { shelf, name: marked, current: second })
+}
+
+/// Every place of user scope that is looked at for the tool: its plain name, the project's, the user's.
+///
+/// # Errors
+/// When the version cannot be part of a name.
+pub(crate) fn user_slots(engine: &Engine, resolved: &Resolved) -> Result<Vec<Slot>> {
+    let (id, shelf) = (id_of(resolved)?, user_shelf(engine));
+    let marks = [None, here(engine), Some(user_mark(engine))];
+    // The plain name has no mark; a missing project has no place.
+    let marks = marks.into_iter().enumerate().filter(|(index, mark)| *index == 0 || mark.is_some());
+    let slot = |mark: Option<String>| {
+        let name = name::relative(&id, &resolved.root.version, mark.as_deref())?;
+        let current = shelf.read(&name).and_then(|found| match found {
+            Some(lockfile) => named_truly(&shelf.path(&name), lockfile, resolved).map(Some),
+            None => Ok(None),
+        });
+        Ok(Slot { shelf: shelf.clone(), name, current })
+    };
+    marks.map(|(_, mark)| slot(mark)).collect()
+}
+
+/// Lockfiles of user scope that pin this version of the tool for a project whose folder is gone: removed, or moved.
+pub(crate) fn of_gone_projects(engine: &Engine, resolved: &Resolved) -> Vec<Found> {
+    let prefix = format!("{}@{}", resolved.root.tool_id, resolved.root.version);
+    let is_named = |name: &str| {
+        let rest = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(name::ENDING));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
+    };
+    let is_gone = |lockfile: &Lockfile| {
+        let project = lockfile.project.as_deref().map(Path::new);
+        project.is_some_and(|project| !project.is_dir())
+            && (&lockfile.root.tool_id, &lockfile.root.version)
+                == (&resolved.root.tool_id, &resolved.root.version)
+    };
+    let scanned = scan_named(&user_shelf(engine), &is_named);
+    scanned
+        .into_iter()
+        .filter_map(|scanned| Some((scanned.path, scanned.lockfile.ok()?)))
+        .filter(|(_, lockfile)| is_gone(lockfile))
+        .map(|(path, lockfile)| Found { tier: Tier::User, path, lockfile })
+        .collect()
 }
 
 /// A lockfile as a folder holds it, whether it can be read or not.
@@ -330,6 +428,11 @@ pub(crate) struct Scanned {
 
 /// Every lockfile of a folder, by name. Linked folders are not entered.
 pub(crate) fn scan(shelf: &Shelf) -> Vec<Scanned> {
+    scan_named(shelf, &|_| true)
+}
+
+/// The lockfiles of a folder whose name below it is wanted.
+pub(crate) fn scan_named(shelf: &Shelf, is_wanted: &dyn Fn(&str) -> bool) -> Vec<Scanned> {
     let mut names = Vec::new();
     let mut pending = vec![(shelf.root.join(shelf.below), String::new(), 0)];
     while let Some((folder, prefix, depth)) = pending.pop() {
@@ -351,6 +454,7 @@ pub(crate) fn scan(shelf: &Shelf) -> Vec<Scanned> {
             }
         }
     }
+    names.retain(|name| is_wanted(name));
     names.sort();
     let read = |name: String| {
         let relative = Path::new(&name);

@@ -75,7 +75,8 @@ fn x(engine: &Engine) -> Resolved {
 }
 
 fn record(engine: &Engine) -> Result<Option<PathBuf>> {
-    lockfiles::record(engine, &x(engine), Demand::Hold)
+    let recorded = lockfiles::record(engine, &x(engine), Demand::Hold)?;
+    Ok(recorded.map(|recorded| recorded.path))
 }
 
 fn check(engine: &Engine) -> State {
@@ -443,10 +444,9 @@ fn an_upgraded_bundle_makes_lockfiles_stale_and_the_next_success_replaces_them()
     let refused = lockfiles::enforce(&engine, &new, Demand::Locked).expect_err("stale");
     assert_eq!(refused.code, Code::LockMissing);
     assert_eq!(lockfiles::record(&engine, &new, Demand::Frozen).expect("asked"), None);
-    assert_eq!(
-        lockfiles::record(&engine, &new, Demand::Hold).expect("replaced"),
-        Some(user_lockfile(&world))
-    );
+    let recorded = lockfiles::record(&engine, &new, Demand::Hold).expect("recorded").expect("replaced");
+    assert_eq!(recorded.path, user_lockfile(&world));
+    assert!(recorded.replaced.is_some_and(|why| why.contains("was upgraded from 0.0.1")));
     assert_eq!(
         lockfiles::check(&engine, &new).expect("held"),
         State::Held { lockfiles: vec![user_lockfile(&world)] }

@@ -63,6 +63,7 @@ impl Bench {
             verify,
             with_modules: self.modules.clone(),
             with_package_files: self.modules.is_some(),
+            pins_package_files: self.modules.is_some(),
         })
     }
 
@@ -507,6 +508,7 @@ fn many_stagings_of_the_same_tree_at_once_agree() {
                         verify: &verify,
                         with_modules: None,
                         with_package_files: false,
+                        pins_package_files: false,
                     };
                     stage(&order).expect("staged")
                 })
@@ -533,6 +535,7 @@ fn trees_that_nobody_used_for_long_are_removed_and_used_ones_stay() {
             verify: &verify,
             with_modules: None,
             with_package_files: false,
+            pins_package_files: false,
         };
         stage(&order).expect("staged").tool_dir
     };

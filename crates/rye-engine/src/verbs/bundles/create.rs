@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::{self, TemporaryFolder};
 use lillux::{Digest, Fingerprint, SecretKey};
+use rye_bundle::FilePath;
 use rye_bundle::archive::{self, Format};
 use rye_bundle::create::{self as bundle, Collected, LeftOut, Recipe, Source, Staged, Unfit};
 use rye_item::{BundleId, ItemId, Space};
@@ -14,6 +15,7 @@ use rye_trust::{Identity, Signed};
 use serde::Serialize;
 
 use super::judge::max_bytes;
+use super::pins;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::verbs::sign;
@@ -35,6 +37,8 @@ pub struct Request {
     pub out: PathBuf,
     /// Whether unsigned items are signed first.
     pub sign: bool,
+    /// Whether it ships a lockfile of each of its tools.
+    pub with_lockfiles: bool,
 }
 
 /// What was made.
@@ -55,6 +59,9 @@ pub struct Created {
     pub manifest_hash: Digest,
     /// The key that signed the manifest.
     pub signer: Fingerprint,
+    /// The lockfiles it ships.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lockfiles: Vec<FilePath>,
     /// What was signed on the way.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signed: Vec<String>,
@@ -134,8 +141,19 @@ pub fn stage(engine: &Engine, request: &Request) -> Result<Workshop> {
     file::create_folders(parent, false)?;
     let holder = TemporaryFolder::new(parent, ".rye-bundle-")?;
     let extractors = engine.workspace.spaces.extractors();
-    let folder = holder.path().join("bundle");
-    let staged = bundle::stage(&folder, &recipe, &collected, &documents, extractors, &key, &now)?;
+    let stage = |name: &str, collected: &Collected| {
+        bundle::stage(&holder.path().join(name), &recipe, collected, &documents, extractors, &key, &now)
+    };
+    let mut lockfiles = Vec::new();
+    if request.with_lockfiles {
+        // Tools are pinned as they lie in the bundle, which is then made once more with the lockfiles.
+        stage("unpinned", &collected)?;
+        let (unpinned, scratch) = (holder.path().join("unpinned"), holder.path().join("lockfiles"));
+        let pins = pins::pin_tools(engine, &recipe.id, &unpinned, &key.public(), &scratch)?;
+        lockfiles.extend(pins.keys().cloned());
+        collected.files.extend(pins);
+    }
+    let staged = stage("bundle", &collected)?;
     let mut files_by_type = BTreeMap::new();
     for entry in staged.manifest.files.values() {
         let word = entry.item_type.map_or(ASSET, rye_item::ItemType::as_str);
@@ -149,6 +167,7 @@ pub fn stage(engine: &Engine, request: &Request) -> Result<Workshop> {
         files_by_type,
         manifest_hash: staged.manifest_hash,
         signer: key.public().fingerprint(),
+        lockfiles,
         signed,
         left_out: collected.left_out,
     };

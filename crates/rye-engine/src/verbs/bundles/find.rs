@@ -39,6 +39,11 @@ impl Found {
         Target { origin: &self.origin, manifest: &self.manifest, vouchers: &self.vouchers, scope: self.scope }
     }
 
+    /// The same bundle, with the temporary folder that holds it and the name it is shown by.
+    pub(crate) fn held(self, shown: PathBuf, folder: TemporaryFolder) -> Self {
+        Self { unpacked: Some(Arc::new((shown, folder))), ..self }
+    }
+
     /// Where it is, for showing.
     #[must_use]
     pub fn place(&self) -> PathBuf {
@@ -86,7 +91,7 @@ fn is_archive(path: &Path) -> bool {
 fn find_archive(engine: &Engine, path: &Path) -> Result<Found> {
     let (held, _) = crate::verbs::install::bring(engine, path)?;
     let found = find_folder(engine, &crate::verbs::install::folder_of(&held))?;
-    Ok(Found { unpacked: Some(Arc::new((path.to_owned(), held))), ..found })
+    Ok(found.held(path.to_owned(), held))
 }
 
 fn no_bundle(word: &str) -> Error {
@@ -171,15 +176,16 @@ pub(crate) fn find_folder(engine: &Engine, path: &Path) -> Result<Found> {
         if root.is_some_and(|root| roots::real(&root) == real) {
             let mut ids = installed::ids_in(&ai);
             ids.retain(|id| wanted.as_deref().is_none_or(|wanted| wanted == id.as_str()));
-            return match ids.as_slice() {
-                [] => Err(no_manifest(&path.display())),
-                [id] => of_installed(engine, &Installed::read(&ai, &space, id)),
+            match ids.as_slice() {
+                // Nothing is installed: the folder may be a bundle as it was made, with the command run inside it.
+                [] => {}
+                [id] => return of_installed(engine, &Installed::read(&ai, &space, id)),
                 several => {
                     let ids = several.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                    Err(Error::new(Code::Ambiguous, format!("several bundles are installed here: {ids}"))
-                        .hint("name one by its id"))
+                    let message = format!("several bundles are installed here: {ids}");
+                    return Err(Error::new(Code::Ambiguous, message).hint("name one by its id"));
                 }
-            };
+            }
         }
     }
     let origin = Origin::Folder(real.clone());

@@ -5,6 +5,7 @@ mod create;
 mod find;
 mod inspect;
 mod judge;
+mod pins;
 
 use std::path::PathBuf;
 

@@ -162,6 +162,7 @@ pub(super) fn stage(
         package,
         verify: &verify,
         with_package_files: has_own || (installed.is_some() && is_own && anchor.is_active),
+        pins_package_files: is_own,
         with_modules: installed.or_else(|| has_own.then_some(modules)),
     };
     let staged = staging::stage(&order).map_err(|error| {

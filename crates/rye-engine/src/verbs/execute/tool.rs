@@ -1,5 +1,6 @@
 //! The walk of a tool: resolve → verify → validate → parameters → stage → lock → environment → sandbox → run → record.
 
+use std::path::Path;
 use std::time::Instant;
 
 use rye_exec::parameters::{self, ParameterError};
@@ -14,7 +15,7 @@ use super::{Answer, Mode, Request, config, first_use, packages};
 use crate::chains;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::lockfiles::{self, Resolved, State};
+use crate::lockfiles::{self, Demand, Recorded, Resolved, State};
 
 /// What is told beside a result.
 #[derive(Debug, Default)]
@@ -99,19 +100,47 @@ fn walk(
     let mut lock = shown_lock(&locks);
     // What held before the run is there; whoever changed it meanwhile is noticed by the next.
     let is_pinned = matches!(locks, State::Held { .. }) && resolved.dependencies.is_none();
-    if ran.outcome.failure.is_none() && !is_pinned {
+    if ran.outcome.failure.is_none() && !is_pinned && request.demand != Demand::Frozen {
         match lockfiles::record(engine, &resolved, request.demand) {
-            Ok(Some(path)) => {
-                told.notes.push(format!("pinned in {}", path.display()));
-                lock["created"] = json!(path.display().to_string());
-            }
-            Ok(None) => {}
+            Ok(recorded) => tell_recorded(&locks, recorded, item, &mut lock, &mut told),
             // The tool has run: its result counts, whatever becomes of the pin.
             Err(error) => told.warnings.push(format!("it ran, but is not pinned: {}", error.message)),
         }
     }
     facts.insert("lock".to_owned(), lock);
     answer(item, ran, facts, trace, told)
+}
+
+/// Says what was written after a run, and which lockfile is still stale.
+fn tell_recorded(
+    before: &State,
+    recorded: Option<Recorded>,
+    item: &ItemRef,
+    lock: &mut Value,
+    told: &mut Told,
+) {
+    let written = recorded.as_ref().map(|recorded| recorded.path.clone());
+    if let Some(recorded) = recorded {
+        let path = recorded.path.display().to_string();
+        told.notes.push(match recorded.replaced {
+            Some(why) => format!("replaced the lockfile {path}: {why}"),
+            None => format!("pinned in {path}"),
+        });
+        lock["created"] = json!(path);
+    }
+    if let State::Stale { path, why } = before
+        && written.as_ref() != Some(path)
+    {
+        told.notes.push(stale_note(path, why, item));
+    }
+}
+
+fn stale_note(path: &Path, why: &str, item: &ItemRef) -> String {
+    format!(
+        "the lockfile {} is stale: {why}; bring it up to date: rye lock update {}",
+        path.display(),
+        item.id
+    )
 }
 
 fn finish(facts: &mut Map<String, Value>, trace: Trace, told: Told) {
@@ -181,8 +210,13 @@ fn check_locks(
     told: &mut Told,
 ) -> Result<State> {
     let state = lockfiles::enforce(engine, resolved, request.demand)?;
-    if let State::Stale { why, .. } = &state {
-        told.notes.push(format!("its lockfile is replaced: {why}"));
+    match &state {
+        State::None => told.warnings.extend(lockfiles::moved_pin(engine, resolved)),
+        // Nothing will be written: what is stale stays so.
+        State::Stale { path, why } if request.mode == Mode::DryRun || request.demand == Demand::Frozen => {
+            told.notes.push(stale_note(path, why, &request.item));
+        }
+        State::Stale { .. } | State::Held { .. } | State::Mismatch(_) => {}
     }
     trace.step("lock", || shown_lock(&state));
     Ok(state)

@@ -8,7 +8,7 @@ use rye_bundle::install::transaction::Progress;
 use rye_bundle::install::{Action, Change, InstallError, Transaction, generations, recover};
 use rye_bundle::{BundleLock, FilePath, object};
 use rye_item::space::Tier;
-use rye_item::{ItemId, ItemRef};
+use rye_item::{ItemId, ItemType};
 use rye_space::AI_FOLDER;
 use rye_space::keys::TRUSTED_FOLDER;
 use serde::Serialize;
@@ -18,6 +18,7 @@ use super::target::{lock_path, manifest_path, signer_path};
 use super::{Counts, Signer, trust};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::lockfiles::{self, installed::Brought};
 
 const LARGEST_DOCUMENT: u64 = 64 << 10;
 
@@ -49,25 +50,16 @@ pub struct Installed {
     #[serde(serialize_with = "rye_space::shown::path")]
     pub lockfile: std::path::PathBuf,
     #[serde(skip)]
-    replaced: Vec<FilePath>,
+    brought: Brought,
 }
 
 impl Installed {
-    /// Brings the user's own lockfiles of tools that were replaced up to date: agreeing to the plan was the consent, as
-    /// signing is an author's. `engine` is opened after the installation. A lockfile that cannot be brought up to date
-    /// stays as it is, and the next run says so.
+    /// Brings the user's own lockfiles of the bundle's tools up to date: agreeing to the plan was the consent, as signing
+    /// is an author's. `engine` is opened after the installation. A lockfile that cannot be brought up to date stays as it
+    /// is, and the next run says so.
     pub fn refresh_lockfiles(&mut self, engine: &Engine) {
-        let extractors = engine.workspace.spaces.extractors();
-        let tier = Some(self.space);
-        let resolve = |item: &ItemRef| crate::resolved::resolved_in(engine, item, tier);
-        for path in &self.replaced {
-            let Some(item_type) = object::item_type(path, extractors) else { continue };
-            let Ok(id) = ItemId::new(object::name(path).1) else { continue };
-            let item = ItemRef::new(item_type, id);
-            if let Ok(Some(lockfile)) = crate::lockfiles::refresh_after_sign(engine, &item, &resolve) {
-                self.lockfiles.push(lockfile.display().to_string());
-            }
-        }
+        let refreshed = lockfiles::installed::refresh_after_install(engine, self.space, &self.brought);
+        self.lockfiles.extend(refreshed.iter().map(|path| path.display().to_string()));
     }
 }
 
@@ -98,7 +90,7 @@ pub fn install(engine: &Engine, prepared: &Prepared, progress: Progress<'_>) -> 
         counts: prepared.shown.counts,
         kept: prepared.with_fate(&[Action::Keep]),
         lockfiles: Vec::new(),
-        replaced: prepared.with_fate(&[Action::Replace, Action::Overwrite]),
+        brought: prepared.brought(engine),
         backups,
         lockfile: target.ai.join(lock_file.as_str().trim_start_matches(".ai/")),
     };
@@ -107,7 +99,7 @@ pub fn install(engine: &Engine, prepared: &Prepared, progress: Progress<'_>) -> 
         previous.manifest.is_some() && previous.lock.manifest_hash == prepared.candidate.manifest_hash
     });
     if same && current.changes().is_empty() {
-        return Ok(answer("unchanged", None));
+        return Ok(Installed { brought: Brought::default(), ..answer("unchanged", None) });
     }
 
     let lock = BundleLock {
@@ -188,6 +180,23 @@ impl Prepared {
             Ok((bytes, _)) => Ok(Some(bytes)),
             Err(error) if error.is_absent() => Ok(None),
             Err(error) => Err(Error::read(&error)),
+        }
+    }
+
+    /// What the installation changes that lockfiles may pin. A file that was changed here and stays is not the bundle's.
+    fn brought(&self, engine: &Engine) -> Brought {
+        let extractors = engine.workspace.spaces.extractors();
+        let kept = self.with_fate(&[Action::Keep]);
+        let own = || self.files.iter().filter(|(path, _)| !kept.contains(path));
+        let tool = |path: &FilePath| {
+            let is_tool = object::item_type(path, extractors) == Some(ItemType::Tool);
+            ItemId::new(object::name(path).1).ok().filter(|_| is_tool)
+        };
+        let removed = self.with_fate(&[Action::Remove, Action::Discard]);
+        Brought {
+            tools: own().filter_map(|(path, _)| tool(path)).collect(),
+            digests: own().map(|(_, digest)| *digest).collect(),
+            removed: removed.iter().map(ToString::to_string).collect(),
         }
     }
 

@@ -111,8 +111,8 @@ pub fn prepare_rollback(
         .hint("install the version you want: rye install SRC --allow-downgrade"));
     };
     let source = Source {
-        name: previous.lock.source.clone().unwrap_or_else(|| id.to_string()),
-        digest: None,
+        name: generation.source.clone().unwrap_or_else(|| id.to_string()),
+        digest: generation.source_digest.clone(),
         path: generations::archive_path(&target.state, id, &generation.manifest_hash),
     };
     let walk = Walk { engine, source, options, target, history: Some(history) };
@@ -211,9 +211,14 @@ impl Walk<'_> {
         let history = match history {
             Some(history) => history,
             None => {
-                let next =
-                    Generation { version: manifest.version.clone(), manifest_hash: candidate.manifest_hash };
-                generations::after_install(generations::read(&target.state, &id)?, next)
+                let next = Generation {
+                    version: manifest.version.clone(),
+                    manifest_hash: candidate.manifest_hash,
+                    source: Some(source.name.clone()),
+                    source_digest: source.digest.clone(),
+                };
+                let known = generations::read(&target.state, &id)?;
+                generations::after_install(with_source(known, previous.as_ref()), next)
             }
         };
         let capabilities = Capabilities::of(&contents::read_all(subject, judge));
@@ -258,6 +263,17 @@ impl Walk<'_> {
             is_rollback,
         })
     }
+}
+
+/// The versions, the installed one with the source its lockfile names: an earlier version of `rye` may have left it out.
+fn with_source(mut known: Vec<Generation>, previous: Option<&Previous>) -> Vec<Generation> {
+    let Some(lock) = previous.map(|previous| &previous.lock) else { return known };
+    let installed = known.iter_mut().filter(|generation| generation.manifest_hash == lock.manifest_hash);
+    for generation in installed.filter(|generation| generation.source.is_none()) {
+        generation.source.clone_from(&lock.source);
+        generation.source_digest.clone_from(&lock.source_digest);
+    }
+    known
 }
 
 /// The plan as things are now.

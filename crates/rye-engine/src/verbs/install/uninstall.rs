@@ -1,15 +1,19 @@
 //! `uninstall`: removes exactly what an installation brought.
 
+use std::path::PathBuf;
+
 use rye_bundle::FilePath;
 use rye_bundle::install::transaction::Progress;
 use rye_bundle::install::{Action, Change, InstallError, Plan, Preference, Transaction, recover};
-use rye_item::BundleId;
+use rye_bundle::object;
 use rye_item::space::Tier;
+use rye_item::{BundleId, ItemId, ItemType};
 use serde::Serialize;
 
 use super::target::{Target, lock_path, manifest_path, signer_path};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::lockfiles;
 
 /// The answer of an uninstallation.
 #[derive(Clone, Debug, Serialize)]
@@ -26,6 +30,11 @@ pub struct Uninstalled {
     pub files_removed: usize,
     /// Files that were changed here and stay.
     pub kept: Vec<FilePath>,
+    /// The user's own lockfiles of its tools, which were removed with them.
+    pub lockfiles: Vec<String>,
+    /// The project's lockfiles of its tools, which stay: they are the team's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lockfiles_left: Vec<String>,
     /// Where backups of removed files that were changed here are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backups: Option<String>,
@@ -74,12 +83,22 @@ pub fn uninstall(
     };
     let nothing = |_: usize| -> std::result::Result<Vec<u8>, InstallError> { Ok(Vec::new()) };
     transaction.run(&nothing, || Ok(()), progress)?;
+    let gone = plan.rows.iter().filter(|row| row.action != Action::Keep);
+    let tools = gone.filter_map(|row| {
+        let is_tool = object::item_type(&row.path, extractors) == Some(ItemType::Tool);
+        ItemId::new(object::name(&row.path).1).ok().filter(|_| is_tool)
+    });
+    // What is pinned of a tool that is gone would only be in the way of the next one of its name.
+    let unpinned = lockfiles::installed::remove_after_uninstall(engine, target.tier, &tools.collect())?;
+    let shown = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
     Ok(Uninstalled {
         status: "uninstalled",
         bundle_id: id.to_string(),
         version: previous.lock.version.to_string(),
         space: target.tier,
         files_removed,
+        lockfiles: shown(&unpinned.removed),
+        lockfiles_left: shown(&unpinned.left),
         kept: plan.rows.iter().filter(|row| row.action == Action::Keep).map(|row| row.path.clone()).collect(),
         backups: has_backups.then(|| target.state.backups(&backups).display().to_string()),
     })

@@ -292,6 +292,20 @@ pub fn keep(
     })
 }
 
+/// Pulls a bundle to be looked at: it lies in a private folder that goes with the answer. Nothing of it is judged yet but
+/// that it is the one the registry shows.
+///
+/// # Errors
+/// When the registry is not reached, refuses, has no such bundle, or sends something else.
+pub fn find(engine: &Engine, reference: &Reference, transfer: &mut Transfer<'_>) -> Result<Found> {
+    let pulled = pull(engine, reference, &staging(engine)?, transfer)?;
+    let folder = pulled.folder.path().join("bundle");
+    archive::unpack(&pulled.archive, &archive::Limits::default(), &folder)?;
+    let found = bundles::find_folder(engine, &folder)?;
+    pulled.check_manifest(found.manifest.bytes())?;
+    Ok(found.held(PathBuf::from(pinned(reference, &pulled.source_digest)), pulled.folder))
+}
+
 /// Pushes the bundle that `word` names: a folder, an archive, or the id of a configured bundle.
 ///
 /// # Errors

@@ -1,8 +1,11 @@
-//! `lock list`, `show`, `verify`, `update`, `prune`: what is pinned, whether it holds, and pinning anew.
+//! `lock list`, `show`, `verify`, `check`, `update`, `remove`, `prune`: what is pinned, whether it matches, and changing it.
+
+mod check;
+mod update;
 
 use std::path::{Path, PathBuf};
 
-use rye_exec::lock::{Comparison, Difference, Entry, Lockfile, Resolved, compare};
+use rye_exec::lock::{Comparison, Difference, Entry, Lockfile};
 use rye_item::space::Tier;
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde::Serialize;
@@ -10,7 +13,14 @@ use serde::Serialize;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers::{self, Scanned};
-use crate::lockfiles::{self, Resolve, State, name};
+use crate::lockfiles::{self, Resolve, name};
+
+pub(crate) use check::is_run;
+pub use check::{CheckReport, CheckState, CheckedTool, check};
+pub use update::{
+    Change, FailedUpdate, RemovedLockfiles, Updated, UpdatedAll, UpdatedFile, prune, remove, update,
+    update_all,
+};
 
 /// How a lockfile stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -125,49 +135,6 @@ impl Verified {
     pub fn is_good(&self) -> bool {
         !self.lockfiles.iter().any(|row| row.state.is_bad())
     }
-}
-
-/// What became of one lockfile in an update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Change {
-    /// There was none.
-    Made,
-    /// It pins something else now.
-    Replaced,
-    /// It held already.
-    Unchanged,
-}
-
-/// One lockfile of an update.
-#[derive(Clone, Debug, Serialize)]
-pub struct UpdatedFile {
-    /// The file.
-    #[serde(serialize_with = "rye_space::shown::path")]
-    pub path: PathBuf,
-    /// Its tier.
-    pub scope: Tier,
-    /// What became of it.
-    pub change: Change,
-    /// What is pinned otherwise than before.
-    pub changes: Vec<Difference>,
-    /// Why it was replaced, if nothing can be compared.
-    pub why: Option<String>,
-}
-
-/// The answer of an update.
-#[derive(Clone, Debug, Serialize)]
-pub struct Updated {
-    /// The tool.
-    pub tool_id: String,
-    /// Its version.
-    pub version: String,
-    /// The lockfiles, project first.
-    pub lockfiles: Vec<UpdatedFile>,
-    /// What is pinned now.
-    pub chain: Vec<Entry>,
-    /// Why the tool would be refused all the same, if it would.
-    pub remaining: Option<String>,
 }
 
 /// Which lockfiles to list.
@@ -360,7 +327,10 @@ fn judge(engine: &Engine, scanned: &Scanned, lockfile: &Lockfile, resolve: Resol
 fn judge_elsewhere(engine: &Engine, item: &ItemRef, project: &Path) -> Judged {
     let shown = rye_item::text::one_line(&project.display().to_string());
     if !project.is_dir() {
-        return Judged::of(Standing::Gone, format!("its project {shown} is gone"));
+        return Judged::of(
+            Standing::Gone,
+            format!("its project {shown} is gone; pins do not follow a moved project"),
+        );
     }
     let folder = project.join(rye_space::AI_FOLDER).join(ItemType::Tool.folder());
     let extensions = &engine.workspace.spaces.extractors().of(ItemType::Tool).extensions;
@@ -370,98 +340,4 @@ fn judge_elsewhere(engine: &Engine, item: &ItemRef, project: &Path) -> Judged {
     } else {
         Judged::of(Standing::Gone, format!("the tool is gone from {shown}"))
     }
-}
-
-/// Pins a tool as it is now. Without a scope, every lockfile it has in project and user scope is brought up to date;
-/// if it has none, one is made where the settings say.
-///
-/// # Errors
-/// When the tool does not resolve, an element is only forgiven, or nothing can be written.
-pub fn update(engine: &Engine, item: &ItemRef, scope: Option<Tier>, resolve: Resolve<'_>) -> Result<Updated> {
-    let resolved = resolve(item)?;
-    if resolved.is_forgiven {
-        return Err(Error::new(
-            Code::Unsigned,
-            format!("{item} runs in development mode only: what nobody signed is not pinned"),
-        )
-        .of(item)
-        .hint(format!("sign it first: rye sign {} {}", item.item_type, item.id)));
-    }
-    let scopes = match scope {
-        Some(scope) => vec![scope],
-        None => scopes_in_use(engine, &resolved)?,
-    };
-    let lockfiles =
-        scopes.into_iter().map(|scope| update_in(engine, &resolved, scope)).collect::<Result<Vec<_>>>()?;
-    let remaining = match lockfiles::check(engine, &resolved) {
-        Ok(State::Mismatch(mismatch)) => Some(Error::from(mismatch.as_ref()).message),
-        Ok(State::None | State::Held { .. } | State::Stale { .. }) => None,
-        Err(error) => Some(error.message),
-    };
-    Ok(Updated {
-        tool_id: resolved.root.tool_id.clone(),
-        version: resolved.root.version.clone(),
-        lockfiles,
-        chain: resolved.chain,
-        remaining,
-    })
-}
-
-/// The scopes in which something is there under the tool's name.
-fn scopes_in_use(engine: &Engine, resolved: &Resolved) -> Result<Vec<Tier>> {
-    let mut scopes = Vec::new();
-    let project = tiers::project_shelf(engine).map(|_| Tier::Project);
-    for scope in project.into_iter().chain([Tier::User]) {
-        if !matches!(tiers::slot(engine, resolved, scope)?.current, Ok(None)) {
-            scopes.push(scope);
-        }
-    }
-    // The user's pin of a tool that is hidden here stands in the way, although its place is not the tool's own.
-    let is_in_the_way = |found: &tiers::Found| found.tier == Tier::User && !scopes.contains(&Tier::User);
-    if tiers::found(engine, resolved).is_ok_and(|found| found.iter().any(is_in_the_way)) {
-        scopes.push(Tier::User);
-    }
-    Ok(if scopes.is_empty() { vec![tiers::scope(engine)] } else { scopes })
-}
-
-fn update_in(engine: &Engine, resolved: &Resolved, scope: Tier) -> Result<UpdatedFile> {
-    let slot = tiers::slot(engine, resolved, scope)?;
-    let (change, changes, why) = match &slot.current {
-        Ok(None) => (Change::Made, Vec::new(), None),
-        Err(error) => (Change::Replaced, Vec::new(), Some(error.message.clone())),
-        // Without providers nothing is excused: every change is told.
-        Ok(Some(lockfile)) => match compare(lockfile, resolved, &[]) {
-            Comparison::Holds => (Change::Unchanged, Vec::new(), None),
-            Comparison::Stale { why } => (Change::Replaced, Vec::new(), Some(why)),
-            Comparison::Differs(changes) => (Change::Replaced, changes, None),
-        },
-    };
-    let path = match change {
-        Change::Unchanged => slot.path(),
-        Change::Made | Change::Replaced => lockfiles::put(engine, &slot, resolved, None)?,
-    };
-    Ok(UpdatedFile { path, scope, change, changes, why })
-}
-
-/// Removes lockfiles of user scope whose tool, version or project is gone, and stale ones; gives what was removed.
-///
-/// # Errors
-/// When one cannot be removed.
-pub fn prune(engine: &Engine, resolve: Resolve<'_>) -> Result<Vec<Row>> {
-    let mut removed = Vec::new();
-    for scanned in tiers::scan(&tiers::user_shelf(engine)) {
-        let row = row(engine, &scanned, resolve);
-        match row.state {
-            Standing::Gone | Standing::Stale => {
-                lillux::file::remove(&row.path)?;
-                removed.push(row);
-            }
-            Standing::Ok
-            | Standing::Mismatch
-            | Standing::Corrupt
-            | Standing::Refused
-            | Standing::Elsewhere => {}
-        }
-    }
-    Ok(removed)
 }

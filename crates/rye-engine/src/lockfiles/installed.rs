@@ -1,0 +1,131 @@
+//! Lockfiles of tools that bundles bring into project or user space: agreeing to an installation is the consent to what
+//! it brings, so the user's own pins follow it; an uninstallation takes them along.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use lillux::Digest;
+use rye_exec::lock::{Comparison, Difference, Lockfile, Part, Resolved, What, compare};
+use rye_item::space::Tier;
+use rye_item::{ItemId, ItemRef, ItemType};
+
+use super::{compared, put, tiers};
+use crate::engine::Engine;
+use crate::error::Result;
+
+/// What an installation changed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Brought {
+    /// The tools of the bundle that are as it brought them.
+    pub(crate) tools: BTreeSet<ItemId>,
+    /// The digests of its files.
+    pub(crate) digests: BTreeSet<Digest>,
+    /// The paths of files that the version before had, and this one has not.
+    pub(crate) removed: Vec<String>,
+}
+
+impl Brought {
+    /// Whether the user agreed to this difference by agreeing to the installation.
+    fn explains(&self, difference: &Difference, resolved: &Resolved, tier: Tier) -> bool {
+        match difference.part {
+            Part::Root => true,
+            Part::Chain => {
+                let mut chain = resolved.chain.iter().filter(|entry| entry.item_id == difference.element);
+                ItemId::new(difference.element.as_str()).is_ok_and(|id| self.tools.contains(&id))
+                    && chain.all(|entry| entry.space == tier.as_str())
+            }
+            Part::File => self.explains_file(&difference.element, &difference.what, resolved),
+            Part::Dependency => false,
+        }
+    }
+
+    fn explains_file(&self, path: &str, what: &What, resolved: &Resolved) -> bool {
+        let files = resolved.verified_deps.iter().flatten();
+        let mut found = files.filter(|file| file.path == path).peekable();
+        match what {
+            What::Missing => {
+                let path = path.strip_prefix("{package}/").unwrap_or(path);
+                self.removed.iter().any(|removed| removed.ends_with(&format!("/{path}")))
+            }
+            What::Hash { .. } | What::Added => {
+                let is_brought = |hash: &str| hash.parse().is_ok_and(|digest| self.digests.contains(&digest));
+                found.peek().is_some() && found.all(|file| is_brought(&file.integrity))
+            }
+            What::Space { .. } | What::Shadowed { .. } | What::Version { .. } => false,
+        }
+    }
+}
+
+/// Brings the user's lockfiles of a bundle's tools up to date after it was installed into `tier`, and gives their paths. A
+/// lockfile that differs in something else than what the bundle brought stays as it is, and the next run says so.
+pub(crate) fn refresh_after_install(engine: &Engine, tier: Tier, brought: &Brought) -> Vec<PathBuf> {
+    let refresh = |id: &ItemId| -> Result<Option<PathBuf>> {
+        let item = ItemRef::new(ItemType::Tool, id.clone());
+        let resolved = crate::resolved::resolved_in(engine, &item, Some(tier))?;
+        if resolved.is_forgiven {
+            return Ok(None);
+        }
+        let slot = tiers::slot(engine, &resolved, Tier::User)?;
+        let Some(pinned) = slot.current.clone()? else { return Ok(None) };
+        if !is_of_same_tool(engine, &pinned, &resolved)
+            || compared(engine, &pinned, &resolved) == Comparison::Holds
+        {
+            return Ok(None);
+        }
+        let is_agreed = match compare(&pinned, &resolved, &[]) {
+            Comparison::Differs(all) => {
+                all.iter().all(|difference| brought.explains(difference, &resolved, tier))
+            }
+            Comparison::Holds | Comparison::Stale { .. } => true,
+        };
+        if is_agreed { put(engine, &slot, &resolved, Some(&pinned)).map(Some) } else { Ok(None) }
+    };
+    // A tool that does not resolve or a lockfile that is damaged is refused by the next run, which says why.
+    brought.tools.iter().filter_map(|id| refresh(id).ok().flatten()).collect()
+}
+
+/// Whether a lockfile of user scope pins this very tool: id, version, space and project.
+pub(super) fn is_of_same_tool(engine: &Engine, pinned: &Lockfile, resolved: &Resolved) -> bool {
+    pinned.project == tiers::owner(engine, resolved)
+        && (&pinned.root.tool_id, &pinned.root.version) == (&resolved.root.tool_id, &resolved.root.version)
+        && tiers::pinned_space(pinned) == resolved.space()
+}
+
+/// The lockfiles of tools that an uninstallation removed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unpinned {
+    /// The user's own: removed.
+    pub(crate) removed: Vec<PathBuf>,
+    /// The project's: left for the team to remove.
+    pub(crate) left: Vec<PathBuf>,
+}
+
+/// Removes the user's lockfiles of tools that are no longer in `tier`.
+///
+/// # Errors
+/// When one cannot be removed.
+pub(crate) fn remove_after_uninstall(
+    engine: &Engine,
+    tier: Tier,
+    tools: &BTreeSet<ItemId>,
+) -> Result<Unpinned> {
+    let owner = tiers::here(engine).filter(|_| tier == Tier::Project);
+    let is_of_tool = |lockfile: &Lockfile| {
+        ItemId::new(lockfile.root.tool_id.as_str()).is_ok_and(|id| tools.contains(&id))
+            && tiers::pinned_space(lockfile) == tier.as_str()
+    };
+    let mut unpinned = Unpinned::default();
+    for scanned in tiers::scan(&tiers::user_shelf(engine)) {
+        let is_own = |lockfile: &Lockfile| lockfile.project == owner && is_of_tool(lockfile);
+        if scanned.lockfile.as_ref().is_ok_and(is_own) {
+            lillux::file::remove(&scanned.path)?;
+            unpinned.removed.push(scanned.path);
+        }
+    }
+    for scanned in tiers::project_shelf(engine).iter().flat_map(tiers::scan) {
+        if scanned.lockfile.as_ref().is_ok_and(is_of_tool) {
+            unpinned.left.push(scanned.path);
+        }
+    }
+    Ok(unpinned)
+}
