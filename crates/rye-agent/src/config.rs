@@ -112,7 +112,7 @@ impl Config {
                 key: String::new(),
                 message: told.reason.clone(),
             }));
-            for told in ignored.into_iter().chain(&merged.unsigned) {
+            for told in ignored.into_iter().chain(&merged.unsigned).chain(&merged.flat) {
                 let place = told.position.map(|position| format!(":{position}")).unwrap_or_default();
                 notices.push(format!("{}{place}: {}: {}", told.path.display(), told.key, told.reason));
             }
@@ -225,7 +225,15 @@ fn risk_rules(value: &Value) -> std::result::Result<RiskRules, String> {
 fn counts(layer: &Layer) -> bool {
     match (layer.standing, layer.located.space()) {
         (Standing::Vouched, _) | (Standing::Unsigned, Space::User) => true,
-        (Standing::Unsigned | Standing::Doubtful(_) | Standing::NotApproved, _) => false,
+        // Nothing that decides about threads is taken from a bundle that is installed among other items.
+        (
+            Standing::Unsigned
+            | Standing::Doubtful(_)
+            | Standing::NotApproved
+            | Standing::Installed
+            | Standing::OutOfScope(_),
+            _,
+        ) => false,
     }
 }
 

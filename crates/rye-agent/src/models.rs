@@ -328,6 +328,17 @@ fn read(workspace: &Workspace, item: &ItemRef, located: Located) -> Result<Provi
     let verified = verify(located, &workspace.keys).map_err(|refusal| {
         Error::refused(item, refusal.subject.space(), &refusal.subject.path, &refusal.report)
     })?;
+    if workspace.is_signed_for_bundle_only(&verified) {
+        let signer = verified.report().fingerprint().map(|key| key.to_string()).unwrap_or_default();
+        return Err(Error::new(
+            Code::ProviderInvalid,
+            format!("{item} came with a bundle whose signer {signer} is trusted for that bundle only"),
+        )
+        .of(item)
+        .detail("path", verified.path.display().to_string())
+        .hint("a provider gets your API keys: if you trust its signer everywhere, rye keys trust FILE")
+        .hint(format!("or read it and sign it yourself: rye load tool {} --to user", item.id)));
+    }
     ProviderFile::read(&verified.parsed().fields).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Error::new(Code::ProviderInvalid, format!("{item} is no provider: {}", lines.join("; ")))

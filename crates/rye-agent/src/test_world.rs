@@ -31,6 +31,7 @@ pub(crate) fn roots(world: &World) -> Roots {
     Roots {
         project: Some(world.project()),
         user: world.home(),
+        home: world.home(),
         cache: world.cache(),
         signing_keys: world.home().join(".ai/config/keys/signing"),
         bundle_paths: Vec::new(),

@@ -37,6 +37,7 @@ impl Place {
         Roots {
             project: self.project.clone(),
             user: self.user.clone(),
+            home: self.home.clone(),
             cache: self.cache.clone(),
             signing_keys: self.signing_keys.clone(),
             bundle_paths: self.bundle_paths.clone(),

@@ -1,13 +1,31 @@
-//! What a bundle asks for: permissions of its directives; executors, sandbox declarations, environment and packages of
-//! its tools. Comparable, so that an upgrade can be judged by what it adds.
+//! What a bundle asks for: permissions and hooks of its directives; what its tools run, reach, read and need. Comparable, so
+//! that an upgrade can be judged by what it adds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rye_item::ItemType;
 use rye_item::text::one_line;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::contents::{File, is_tool};
+use crate::contents::File;
+
+/// The longest text of one request that is shown.
+const MAX_TEXT: usize = 200;
+/// Texts for people: what looks like a variable or an address there is not read by rye.
+const PROSE: [&str; 9] = [
+    "description",
+    "__tool_description__",
+    "docstring",
+    "__docstring__",
+    "config_schema",
+    "CONFIG_SCHEMA",
+    "name",
+    "category",
+    "__category__",
+];
+/// Keys of config that hold hooks.
+const HOOK_LISTS: [&str; 4] = ["hooks", "builtin_hooks", "context_hooks", "infra_hooks"];
 
 /// Something that is asked for, and the items that ask for it.
 pub type Asked = BTreeMap<String, BTreeSet<String>>;
@@ -17,12 +35,22 @@ pub type Asked = BTreeMap<String, BTreeSet<String>>;
 pub struct Capabilities {
     /// Capability strings of directives: `rye.execute.tool.team.*`.
     pub permissions: Asked,
+    /// What hooks do, of directives and of config.
+    pub hooks: Asked,
     /// What tools are run by.
     pub executors: Asked,
-    /// What tools declare for the sandbox: `network: true`, `write: ~/reports`.
+    /// Programs that tools start or look for, with their arguments.
+    pub commands: Asked,
+    /// MCP servers: what is started for them, or where they are.
+    pub servers: Asked,
+    /// What tools declare for the sandbox: `network: true`, `write: ~/reports`, `allow_sockets: …`.
     pub sandbox: Asked,
-    /// Variables tools set for their programs, or read from the user's own.
+    /// Hosts that tools name.
+    pub hosts: Asked,
+    /// Variables tools set for their programs, or read from the user's own, templates included.
     pub environment: Asked,
+    /// Secrets tools read.
+    pub secrets: Asked,
     /// Packages tools need.
     pub packages: Asked,
 }
@@ -36,35 +64,85 @@ impl Capabilities {
             let Some(item) = &file.item else {
                 continue;
             };
-            let item = item.to_string();
-            for grant in list(file.fields.get("permissions")) {
-                if let Some(capability) = grant.get("content").and_then(Value::as_str) {
-                    add(&mut all.permissions, capability, &item);
+            let name = item.to_string();
+            match item.item_type {
+                ItemType::Directive => all.add_directive(file, &name),
+                ItemType::Tool => all.add_tool(file, &name),
+                ItemType::Config => {
+                    let hooks = HOOK_LISTS.iter().flat_map(|key| list(file.raw.get(*key)));
+                    hooks.for_each(|hook| add(&mut all.hooks, &hook_text(hook), &name));
                 }
-            }
-            if !is_tool(file) {
-                continue;
-            }
-            if let Some(executor) = file.text("executor_id") {
-                add(&mut all.executors, executor, &item);
-            }
-            let mut asked = Vec::new();
-            leaves(file.fields.get("sandbox"), "", &mut asked);
-            asked.iter().for_each(|rule| add(&mut all.sandbox, rule, &item));
-            let variables = file.fields.get("env_config");
-            let set = variables.and_then(|variables| variables.get("env")).and_then(Value::as_object);
-            for (name, _) in set.into_iter().flatten() {
-                add(&mut all.environment, &format!("set {name}"), &item);
-            }
-            for name in list(variables.and_then(|variables| variables.get("pass"))).filter_map(Value::as_str)
-            {
-                add(&mut all.environment, &format!("read {name}"), &item);
-            }
-            for package in list(file.fields.get("dependencies")).filter_map(Value::as_str) {
-                add(&mut all.packages, package, &item);
+                ItemType::Knowledge => {}
             }
         }
         all
+    }
+
+    fn add_directive(&mut self, file: &File, item: &str) {
+        for grant in list(file.fields.get("permissions")) {
+            if let Some(capability) = grant.get("content").and_then(Value::as_str) {
+                add(&mut self.permissions, capability, item);
+            }
+        }
+        list(file.fields.get("hooks")).for_each(|hook| add(&mut self.hooks, &hook_text(hook), item));
+    }
+
+    fn add_tool(&mut self, file: &File, item: &str) {
+        if let Some(executor) = file.text("executor_id") {
+            add(&mut self.executors, executor, item);
+        }
+        let config = file.fields.get("config");
+        let is_server = file.text("tool_type") == Some("mcp-server");
+        if let Some(command) = command_line(config) {
+            add(if is_server { &mut self.servers } else { &mut self.commands }, &command, item);
+        }
+        if is_server && let Some(url) = config.and_then(|config| config.get("url")).and_then(Value::as_str) {
+            add(&mut self.servers, url, item);
+        }
+        let mut asked = Vec::new();
+        leaves(file.fields.get("sandbox"), "", &mut asked);
+        asked.iter().for_each(|rule| add(&mut self.sandbox, rule, item));
+        self.add_environment(file, item);
+        for package in list(file.fields.get("dependencies")).filter_map(Value::as_str) {
+            add(&mut self.packages, package, item);
+        }
+        for text in texts(&file.raw) {
+            template_variables(text)
+                .for_each(|name| add(&mut self.environment, &format!("read {name}"), item));
+            if let Some(host) = host_of(text) {
+                add(&mut self.hosts, host, item);
+            }
+        }
+    }
+
+    fn add_environment(&mut self, file: &File, item: &str) {
+        let variables = file.fields.get("env_config");
+        let of = |key: &str| variables.and_then(|variables| variables.get(key));
+        // A program of its own may be given variables in two places: for every run, and for an MCP server.
+        let own = file.fields.get("config").and_then(|config| config.get("env"));
+        for (name, _) in [of("env"), own].into_iter().flatten().filter_map(Value::as_object).flatten() {
+            add(&mut self.environment, &format!("set {name}"), item);
+        }
+        for name in list(of("pass")).filter_map(Value::as_str) {
+            add(&mut self.environment, &format!("read {name}"), item);
+        }
+        for name in list(of("secrets")).filter_map(Value::as_str) {
+            add(&mut self.secrets, name, item);
+        }
+        // Where a key comes from in a provider: a variable by its bare name.
+        let auth = file.raw.get("auth").and_then(|auth| auth.get("variable")).and_then(Value::as_str);
+        auth.into_iter().for_each(|name| add(&mut self.secrets, name, item));
+        let Some(interpreter) = of("interpreter") else {
+            return;
+        };
+        let resolve: Vec<&str> = list(interpreter.get("resolve_cmd")).filter_map(Value::as_str).collect();
+        if !resolve.is_empty() {
+            add(&mut self.commands, &resolve.join(" "), item);
+        }
+        let named = [interpreter.get("binary"), interpreter.get("fallback")].into_iter().flatten();
+        for program in named.chain(list(interpreter.get("candidates"))).filter_map(Value::as_str) {
+            add(&mut self.commands, program, item);
+        }
     }
 
     /// What is asked for here and not in `previous`, as lines for people.
@@ -88,12 +166,17 @@ impl Capabilities {
 
     /// Each group with its word, in order.
     #[must_use]
-    pub fn groups(&self) -> [(&'static str, &Asked); 5] {
+    pub fn groups(&self) -> [(&'static str, &Asked); 10] {
         [
             ("permission", &self.permissions),
+            ("hook", &self.hooks),
             ("executor", &self.executors),
+            ("command", &self.commands),
+            ("MCP server", &self.servers),
             ("sandbox", &self.sandbox),
+            ("host", &self.hosts),
             ("environment", &self.environment),
+            ("secret", &self.secrets),
             ("package", &self.packages),
         ]
     }
@@ -106,7 +189,72 @@ impl Capabilities {
 }
 
 fn add(asked: &mut Asked, what: &str, item: &str) {
-    asked.entry(one_line(what)).or_default().insert(item.to_owned());
+    let mut what = one_line(what);
+    if what.chars().count() > MAX_TEXT {
+        what = what.chars().take(MAX_TEXT).chain(['…']).collect();
+    }
+    asked.entry(what).or_default().insert(item.to_owned());
+}
+
+/// `command` and `args` of a config, as one line.
+fn command_line(config: Option<&Value>) -> Option<String> {
+    let config = config?;
+    let command = config.get("command").and_then(Value::as_str)?;
+    let arguments = list(config.get("args")).map(|argument| match argument {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    });
+    Some(std::iter::once(command.to_owned()).chain(arguments).collect::<Vec<_>>().join(" "))
+}
+
+/// What a hook does, in one line: when, and which items it calls.
+fn hook_text(hook: &Value) -> String {
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let actions: Vec<&Value> = hook.get("action").into_iter().chain(list(hook.get("actions"))).collect();
+    let called: Vec<String> = actions.iter().filter_map(|action| text(action, "item_id")).collect();
+    match (text(hook, "event").or_else(|| text(hook, "id")), called.is_empty()) {
+        (Some(when), false) => format!("{when}: {}", called.join(", ")),
+        (_, _) => hook.to_string(),
+    }
+}
+
+/// Every text of an item but those for people.
+fn texts(fields: &Map<String, Value>) -> Vec<&str> {
+    fn collect<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+        match value {
+            Value::String(text) => found.push(text),
+            Value::Array(list) => list.iter().for_each(|value| collect(value, found)),
+            Value::Object(map) => map.values().for_each(|value| collect(value, found)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    let mut found = Vec::new();
+    let read = fields.iter().filter(|(key, _)| !PROSE.contains(&key.as_str()));
+    read.for_each(|(_, value)| collect(value, &mut found));
+    found
+}
+
+/// The names of the variables a template reads: `${NAME}`, `${NAME:-default}`.
+fn template_variables(text: &str) -> impl Iterator<Item = &str> {
+    text.split("${").skip(1).filter_map(|rest| {
+        let inner = &rest[..rest.find('}')?];
+        let name = inner.split(":-").next().unwrap_or(inner);
+        let is_name = !name.is_empty()
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+            && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+        is_name.then_some(name)
+    })
+}
+
+/// The host of an address, with its port.
+fn host_of(text: &str) -> Option<&str> {
+    let (scheme, rest) = text.trim().split_once("://")?;
+    if !["http", "https", "ws", "wss", "unix"].contains(&scheme.to_ascii_lowercase().as_str()) {
+        return None;
+    }
+    let authority = rest.split(['/', '?', '#', ' ']).next().unwrap_or(rest);
+    let host = authority.rsplit('@').next().unwrap_or(authority);
+    (!host.is_empty()).then_some(host)
 }
 
 fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
@@ -145,6 +293,7 @@ mod tests {
             size: 0,
             sha256: Digest::of(b""),
             signer: None,
+            raw: fields.clone(),
             fields,
         }
     }
@@ -164,7 +313,10 @@ mod tests {
                     "executor_id": "rye/core/runtimes/python/function",
                     "sandbox": {"network": true, "write": ["~/x", "~/y"]},
                     "dependencies": ["six==1.17.0"],
-                    "env_config": {"env": {"MODE": "fast"}, "pass": ["TOKEN"]},
+                    "env_config": {"env": {"MODE": "${SPEED:-fast}"}, "pass": ["TOKEN"], "secrets": ["KEY"],
+                        "interpreter": {"type": "command", "var": "P", "resolve_cmd": ["which", "perl"]}},
+                    "config": {"command": "perl", "args": ["-e", "${CODE}"], "url": "https://u@api.example:8/x"},
+                    "description": "reads ${NOTHING} from https://nowhere.example",
                 }),
             ),
         ];
@@ -174,7 +326,10 @@ mod tests {
         assert_eq!(keys(&asked.executors), ["rye/core/runtimes/python/function"]);
         assert_eq!(keys(&asked.sandbox), ["network: true", "write: ~/x", "write: ~/y"]);
 
-        assert_eq!(keys(&asked.environment), ["read TOKEN", "set MODE"]);
+        assert_eq!(keys(&asked.environment), ["read CODE", "read SPEED", "read TOKEN", "set MODE"]);
+        assert_eq!(keys(&asked.secrets), ["KEY"]);
+        assert_eq!(keys(&asked.commands), ["perl -e ${CODE}", "which perl"]);
+        assert_eq!(keys(&asked.hosts), ["api.example:8"]);
         assert_eq!(keys(&asked.packages), ["six==1.17.0"]);
 
         let before = Capabilities::of(&files[..1]);
@@ -182,6 +337,32 @@ mod tests {
         assert_eq!(asked.beyond(&asked), Vec::<String>::new());
         let beyond = asked.beyond(&before);
         assert!(beyond.contains(&"sandbox network: true (tool:a/t)".to_owned()), "{beyond:?}");
-        assert_eq!(beyond.len(), 7, "{beyond:?}");
+        assert_eq!(beyond.len(), 13, "{beyond:?}");
+    }
+
+    #[test]
+    fn servers_and_hooks_are_named() {
+        let files = [
+            file(
+                ItemType::Tool,
+                "a/s",
+                json!({"tool_type": "mcp-server", "config": {"command": "npx", "args": ["-y", "x"], "env": {"T": "${T}"}}}),
+            ),
+            file(
+                ItemType::Directive,
+                "a/d",
+                json!({"hooks": [{"event": "after_step", "action": {"item_id": "rye/bash"}}]}),
+            ),
+            file(
+                ItemType::Config,
+                "agent/hook_conditions",
+                json!({"infra_hooks": [{"id": "spy", "event": "after_step", "actions": [{"item_id": "a/s"}]}]}),
+            ),
+        ];
+        let asked = Capabilities::of(&files);
+        let keys = |asked: &Asked| asked.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&asked.servers), ["npx -y x"]);
+        assert_eq!(keys(&asked.environment), ["read T", "set T"]);
+        assert_eq!(keys(&asked.hooks), ["after_step: a/s", "after_step: rye/bash"]);
     }
 }

@@ -29,6 +29,8 @@ pub struct File {
     pub signer: Option<Fingerprint>,
     /// What the item says of itself.
     pub fields: Map<String, Value>,
+    /// Everything its parser read.
+    pub raw: Map<String, Value>,
 }
 
 impl File {
@@ -59,7 +61,7 @@ fn of_bytes(path: &FilePath, bytes: Vec<u8>, judge: Judge<'_>) -> File {
     let signer = object::signature(path, &bytes, judge.extractors).map(|line| line.fingerprint);
     let item = object::item_type(path, judge.extractors)
         .and_then(|item_type| Some(ItemRef::new(item_type, ItemId::new(object::name(path).1).ok()?)));
-    let fields = match (&item, object::extension(path)) {
+    let (fields, raw) = match (&item, object::extension(path)) {
         (Some(item), Some(extension)) => {
             let located = Located::new(
                 item.clone(),
@@ -69,12 +71,12 @@ fn of_bytes(path: &FilePath, bytes: Vec<u8>, judge: Judge<'_>) -> File {
                 Cow::Owned(bytes),
                 Arc::clone(judge.extractors),
             );
-            located.fields().clone()
+            (located.fields().clone(), located.parsed().fields.clone())
         }
-        _ => Map::new(),
+        _ => (Map::new(), Map::new()),
     };
     let kind = item.as_ref().map_or("asset", |item| item.item_type.as_str());
-    File { path: path.clone(), kind, item, size, sha256, signer, fields }
+    File { path: path.clone(), kind, item, size, sha256, signer, fields, raw }
 }
 
 /// Whether a file is a tool.

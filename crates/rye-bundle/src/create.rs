@@ -12,13 +12,14 @@ use lillux::file::{self, Mode};
 use lillux::{Digest, Fingerprint, SecretKey};
 use rye_item::text::one_line;
 use rye_item::{BundleId, ExtractorSet, ItemId, ItemRef, ItemType, Space};
-use rye_space::manifest::{Entrypoint, MAX_FILES, Manifest, is_left_behind};
+use rye_space::manifest::{Entrypoint, MAX_FILES, Manifest};
 use rye_space::{AI_FOLDER, FilePath, Located};
 use rye_trust::signature::Timestamp;
 use rye_trust::{KeyRing, Signed, Subject, Verdict, Vouch, sign, verify::report};
 use semver::Version;
 use serde::Serialize;
 
+use crate::install::place;
 use crate::object;
 
 const MAX_DEPTH: usize = 64;
@@ -104,15 +105,22 @@ impl Collected {
 #[must_use]
 pub fn collect(source: Source<'_>, recipe: &Recipe) -> Collected {
     let mut collected = Collected::default();
+    let categories: Vec<String> = recipe.categories.iter().map(ToString::to_string).collect();
     for item_type in ItemType::ALL {
         for category in &recipe.categories {
-            collect_category(source, item_type, category, &mut collected);
+            collect_category(source, item_type, category, &categories, &mut collected);
         }
     }
     collected
 }
 
-fn collect_category(source: Source<'_>, item_type: ItemType, category: &ItemId, collected: &mut Collected) {
+fn collect_category(
+    source: Source<'_>,
+    item_type: ItemType,
+    category: &ItemId,
+    categories: &[String],
+    collected: &mut Collected,
+) {
     let start = format!("{AI_FOLDER}/{}", item_type.folder());
     // `team` is the folder `team/`, and an item that is called `team` itself.
     let holder = match category.category() {
@@ -125,9 +133,9 @@ fn collect_category(source: Source<'_>, item_type: ItemType, category: &ItemId, 
         let is_item =
             rye_space::walk::split_extension(&name).is_some_and(|(stem, _)| stem == category.name());
         if kind == Kind::Folder && is_named {
-            collect_folder(source, &path, 0, collected);
+            collect_folder(source, &path, 0, categories, collected);
         } else if kind != Kind::Folder && (is_item || is_named) {
-            collect_file(source, &path, kind, collected);
+            collect_file(source, &path, kind, categories, collected);
         }
     }
 }
@@ -160,7 +168,13 @@ fn entries(source: Source<'_>, folder: &str) -> Vec<(String, Kind)> {
     names
 }
 
-fn collect_folder(source: Source<'_>, folder: &str, depth: usize, collected: &mut Collected) {
+fn collect_folder(
+    source: Source<'_>,
+    folder: &str,
+    depth: usize,
+    categories: &[String],
+    collected: &mut Collected,
+) {
     if depth > MAX_DEPTH {
         collected.refuse(folder, "folders are nested too deep");
         return;
@@ -170,9 +184,9 @@ fn collect_folder(source: Source<'_>, folder: &str, depth: usize, collected: &mu
         if let Some(reason) = reason_to_leave_out(&name, kind) {
             collected.left_out.push(LeftOut { path: one_line(&path), reason });
         } else if kind == Kind::Folder {
-            collect_folder(source, &path, depth + 1, collected);
+            collect_folder(source, &path, depth + 1, categories, collected);
         } else {
-            collect_file(source, &path, kind, collected);
+            collect_file(source, &path, kind, categories, collected);
         }
     }
 }
@@ -191,7 +205,13 @@ fn reason_to_leave_out(name: &str, kind: Kind) -> Option<&'static str> {
     }
 }
 
-fn collect_file(source: Source<'_>, path: &str, kind: Kind, collected: &mut Collected) {
+fn collect_file(
+    source: Source<'_>,
+    path: &str,
+    kind: Kind,
+    categories: &[String],
+    collected: &mut Collected,
+) {
     if kind != Kind::File {
         return collected.refuse(path, "it is a link or no regular file: put the file itself there");
     }
@@ -199,8 +219,8 @@ fn collect_file(source: Source<'_>, path: &str, kind: Kind, collected: &mut Coll
         Ok(path) => path,
         Err(error) => return collected.refuse(path, error.reason),
     };
-    if is_left_behind(&path) || is_main_config(&path) {
-        let reason = "keys, approvals and the main config belong to their user";
+    // What installing would refuse is not packed.
+    if let Some(reason) = place::refusal(&path, categories) {
         return collected.left_out.push(LeftOut { path: path.to_string(), reason });
     }
     if collected.files.len() >= MAX_FILES {
@@ -221,10 +241,6 @@ fn collect_file(source: Source<'_>, path: &str, kind: Kind, collected: &mut Coll
         }
         Err(unfit) => collected.unfit.push(unfit),
     }
-}
-
-fn is_main_config(path: &FilePath) -> bool {
-    matches!(object::name(path), ("config", "config"))
 }
 
 /// PEM blocks of private keys, whatever kind.

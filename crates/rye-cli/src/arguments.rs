@@ -483,13 +483,16 @@ pub enum BundleCommand {
         #[arg(long)]
         plain_http: bool,
     },
-    /// Approve the signer of a configured bundle, for that bundle alone
+    /// Approve the signer of a bundle, for that bundle alone
     Trust {
         /// The bundle's id
         id: String,
         /// Which of its keys, if it ships several
         #[arg(long, value_name = "FP")]
         signer: Option<String>,
+        /// Withdraw the approval: the bundle's items no longer run
+        #[arg(long)]
+        revoke: bool,
     },
     /// Make a bundle that comes with rye, but is off at first, part of the system space
     Enable {

@@ -81,6 +81,7 @@ impl Settings {
             roots: Roots {
                 project: project.filter(|path| !is_same(path, &user)),
                 user,
+                home: home.clone(),
                 cache,
                 signing_keys,
                 bundle_paths,

@@ -40,6 +40,7 @@ fn open(world: &World) -> Engine {
     let roots = Roots {
         project: Some(world.project()),
         user: world.home(),
+        home: world.home(),
         cache: world.cache(),
         signing_keys: world.home().join(".ai/config/keys/signing"),
         bundle_paths: Vec::new(),

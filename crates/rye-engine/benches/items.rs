@@ -28,6 +28,7 @@ fn project(count: usize) -> (World, Engine) {
     let roots = Roots {
         project: Some(world.project()),
         user: world.home(),
+        home: world.home(),
         cache: world.cache(),
         signing_keys: world.home().join(".ai/config/keys/signing"),
         bundle_paths: Vec::new(),

@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 const MAX_SEGMENT_BYTES: usize = 128;
 const MAX_ID_BYTES: usize = 512;
 
-/// Why a text is not an item id.
+/// Why a text is not an id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid item id `{}`: {reason}", shorten(.id))]
+#[error("invalid {} id `{}`: {reason}", if *.is_bundle { "bundle" } else { "item" }, shorten(.id))]
 pub struct InvalidId {
+    /// Whether it should have been the id of a bundle, not of an item.
+    pub is_bundle: bool,
     /// The text as given.
     pub id: String,
     /// The rule it breaks.
@@ -40,7 +42,7 @@ impl ItemId {
         let text = text.into();
         match broken_rule(&text) {
             None => Ok(Self(text)),
-            Some(reason) => Err(InvalidId { id: text, reason }),
+            Some(reason) => Err(InvalidId { is_bundle: false, id: text, reason }),
         }
     }
 

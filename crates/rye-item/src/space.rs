@@ -18,9 +18,10 @@ impl BundleId {
     /// # Errors
     /// When it is not a single valid segment.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
-        let id = ItemId::new(text)?;
+        let id = ItemId::new(text).map_err(|error| InvalidId { is_bundle: true, ..error })?;
         if id.as_str().contains('/') {
-            return Err(InvalidId { id: id.to_string(), reason: "a bundle id is a single segment" });
+            let reason = "it is one segment, without `/`";
+            return Err(InvalidId { is_bundle: true, id: id.to_string(), reason });
         }
         Ok(Self(id))
     }

@@ -1,6 +1,8 @@
 //! System bundles: those inside the binary, and folders the user has configured or Python packages bring.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lillux::file::ReadError;
 use rye_item::{BundleId, ItemId, ItemType};
@@ -9,6 +11,7 @@ use rye_trust::Identity;
 use crate::embedded::{BUNDLES, Embedded};
 use crate::manifest::{self, FileHash, ManifestFile};
 use crate::roots::AI_FOLDER;
+use crate::scope;
 
 /// Where a bundle's files are.
 #[derive(Clone, Debug)]
@@ -49,6 +52,8 @@ pub struct Bundle {
     pub package: Option<String>,
     /// The manifest that names it, if it is a folder that has one.
     pub manifest: Option<ManifestFile>,
+    /// The files its manifest lists, from `.ai/` on: no others exist. `None` without a manifest.
+    pub listed: Option<Arc<HashSet<String>>>,
 }
 
 /// A folder named in config or environment, with what the user says about it.
@@ -67,12 +72,28 @@ pub struct Configured {
 }
 
 impl Bundle {
-    /// Whether the bundle may hold this item. Config is not scoped by category.
+    /// Whether the bundle may hold this item. Which config is read, [`Bundle::config_refusal`] says.
     #[must_use]
     pub fn admits(&self, item_type: ItemType, id: &ItemId) -> bool {
-        item_type == ItemType::Config
-            || self.categories.is_empty()
-            || self.categories.iter().any(|category| id.is_within(category))
+        item_type == ItemType::Config || scope::admits(item_type, id, &self.categories)
+    }
+
+    /// Whether the file at `path` (from `.ai/` on) is one of the bundle's: what a manifest does not list does not exist.
+    #[must_use]
+    pub fn has_file(&self, path: &str) -> bool {
+        self.listed.as_ref().is_none_or(|listed| listed.contains(path))
+    }
+
+    /// Why the bundle's config `id` is not read, though its signature is valid; `None` when it is.
+    #[must_use]
+    pub fn config_refusal(&self, id: &ItemId, is_signer_general: bool) -> Option<&'static str> {
+        match self.origin {
+            Origin::Embedded(_) => None,
+            Origin::Folder(_) if self.listed.is_none() => {
+                Some("config of a bundle is read only if its signed manifest lists it")
+            }
+            Origin::Folder(_) => scope::config_refusal(id, &self.categories, is_signer_general),
+        }
     }
 
     /// Whether it is inside the binary and counts only once the user has enabled it.
@@ -144,6 +165,7 @@ pub fn embedded() -> Vec<Bundle> {
                 signers: embedded.identities(),
                 package: None,
                 manifest: None,
+                listed: None,
             })
         })
         .collect()
@@ -193,6 +215,7 @@ pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
         standing: Standing::NotApproved,
         signers,
         package: configured.package.clone(),
+        listed: manifest.as_ref().map(|file| Arc::new(file.listed())),
         manifest,
     })
 }

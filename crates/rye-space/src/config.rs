@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rye_item::{ItemRef, ItemType, Position, Space, merge};
-use rye_trust::verify::report;
-use rye_trust::{KeyRing, Subject, Verdict};
+use rye_item::{ItemId, ItemRef, ItemType, Position, Space, merge};
+use rye_trust::verify::{is_listed, report};
+use rye_trust::{KeyRing, Subject, Verdict, Vouch};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -43,6 +43,8 @@ pub struct Merged {
     pub ignored: Vec<Ignored>,
     /// What was taken, but should be signed.
     pub unsigned: Vec<Ignored>,
+    /// Files in the old flat place, read or not.
+    pub flat: Vec<Ignored>,
 }
 
 impl Merged {
@@ -88,6 +90,11 @@ pub enum Standing {
     Doubtful(Verdict),
     /// A trusted key signed it, but the project is not approved.
     NotApproved,
+    /// It came with a bundle that is installed in this space, as the bundle's signer made it: it may set what lies
+    /// within the bundle's categories, below the user's own files.
+    Installed,
+    /// It is a bundle's, and sets what that bundle may not.
+    OutOfScope(&'static str),
 }
 
 /// Who may say what in this context.
@@ -116,21 +123,34 @@ pub fn load(
     let (layers, unread) = layers(spaces, item, judge);
     merged.ignored.extend(unread);
     for layer in &layers {
+        if let Standing::OutOfScope(reason) = layer.standing {
+            merged.ignored.push(whole(layer.located.space(), &layer.located.path, reason.to_owned()));
+            continue;
+        }
         apply(&mut merged, &layer.located, schema, layer.standing);
         if layer.is_flat {
-            let reason = "this place is old: move it below its category's folder".to_owned();
-            merged.unsigned.push(whole(layer.located.space(), &layer.located.path, reason));
+            let extension = &layer.located.extension;
+            let reason =
+                format!("it is read, but this place is old: move it to `.ai/config/{}{extension}`", item.id);
+            merged.flat.push(whole(layer.located.space(), &layer.located.path, reason));
         }
+    }
+    if let Some((_, place)) = flat_place(spaces, item, &Space::User) {
+        let reason =
+            format!("it is not read in user space: move it to `.ai/config/{}{}`", item.id, place.extension);
+        merged.flat.push(whole(&place.space, &place.path, reason));
     }
     (merged, layers)
 }
 
-/// The files of one config, farthest first, and those that could not be read.
-fn layers(spaces: &Spaces, item: &ItemRef, judge: Judge<'_>) -> (Vec<Layer>, Vec<Ignored>) {
+/// The files of one config, farthest first, and those that could not be read. Every reader of config asks here: this
+/// decides which files are layers and how far each is trusted.
+#[must_use]
+pub fn layers(spaces: &Spaces, item: &ItemRef, judge: Judge<'_>) -> (Vec<Layer>, Vec<Ignored>) {
     let mut places: Vec<(ItemRef, Place)> =
         spaces.places(item).into_iter().map(|place| (item.clone(), place)).collect();
     places.reverse();
-    if let Some(flat) = flat_place(spaces, item) {
+    if let Some(flat) = flat_place(spaces, item, &Space::Project) {
         // Below the project's own file, which stands last.
         let own = places.iter().position(|(_, place)| place.space == Space::Project).unwrap_or(places.len());
         places.insert(own, flat);
@@ -139,12 +159,18 @@ fn layers(spaces: &Spaces, item: &ItemRef, judge: Judge<'_>) -> (Vec<Layer>, Vec
     for (found, place) in places.iter().filter(|(_, place)| place.is_found) {
         match spaces.read(found, place) {
             Ok(located) => {
-                let standing = standing(&located, &place.space, judge);
+                let standing = standing(&located, spaces, judge);
                 layers.push(Layer { located, standing, is_flat: found != item });
             }
             Err(error) => unread.push(whole(&place.space, &place.path, error.to_string())),
         }
     }
+    // What a bundle brought into project or user space never overrides what the user set.
+    layers.sort_by_key(|layer| match (layer.located.space(), layer.standing) {
+        (Space::System(_), _) => 0,
+        (_, Standing::Installed) => 1,
+        (_, _) => 2,
+    });
     (layers, unread)
 }
 
@@ -153,15 +179,33 @@ fn whole(space: &Space, path: &Path, reason: String) -> Ignored {
     Ignored { key: "*".to_owned(), space: space.clone(), path: path.to_owned(), position: None, reason }
 }
 
-/// The old flat place of a project's config: `.ai/config/<file>.yaml` for `<category>/<file>`.
-fn flat_place(spaces: &Spaces, item: &ItemRef) -> Option<(ItemRef, Place)> {
+/// The old flat place of a config: `.ai/config/<file>.yaml` for `<category>/<file>`.
+fn flat_place(spaces: &Spaces, item: &ItemRef, space: &Space) -> Option<(ItemRef, Place)> {
     if !item.id.as_str().contains('/') || item.id.name() == "config" {
         return None;
     }
-    let flat = ItemRef::new(ItemType::Config, rye_item::ItemId::new(item.id.name()).ok()?);
-    let place =
-        spaces.places(&flat).into_iter().find(|place| place.space == Space::Project && place.is_found)?;
+    let flat = ItemRef::new(ItemType::Config, ItemId::new(item.id.name()).ok()?);
+    let place = spaces.places(&flat).into_iter().find(|place| place.space == *space && place.is_found)?;
     Some((flat, place))
+}
+
+/// The configs that the project's flat file `id` is read as: those of its name below a category, in any space. None when it
+/// is a config of its own.
+#[must_use]
+pub fn read_as(spaces: &Spaces, id: &ItemId) -> Vec<ItemId> {
+    if id.as_str().contains('/') || id.as_str() == "config" {
+        return Vec::new();
+    }
+    let mut named: Vec<ItemId> = spaces
+        .order()
+        .flat_map(|space| spaces.walk(&space, &[ItemType::Config]).entries)
+        .map(|entry| entry.item.id)
+        .filter(|known| known.as_str().contains('/') && known.name() == id.as_str())
+        .filter(|known| !known.is_within("keys") && !known.is_within("trust"))
+        .collect();
+    named.sort();
+    named.dedup();
+    named
 }
 
 fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, standing: Standing) {
@@ -199,10 +243,18 @@ fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, standing:
     merged.value = merge::merge(&merged.value, &accepted);
 }
 
-fn standing(layer: &Located, space: &Space, judge: Judge<'_>) -> Standing {
-    match (report(layer, judge.keys).verdict, space) {
+fn standing(layer: &Located, spaces: &Spaces, judge: Judge<'_>) -> Standing {
+    let report = report(layer, judge.keys);
+    match (report.verdict, layer.space()) {
+        (Verdict::Full, space @ Space::System(_)) => {
+            let is_general = report.vouch == Some(Vouch::User);
+            let bundle = spaces.bundle(space);
+            let refusal = bundle.and_then(|bundle| bundle.config_refusal(&layer.item_ref().id, is_general));
+            refusal.map_or(Standing::Vouched, Standing::OutOfScope)
+        }
         (Verdict::Full, Space::Project) if !judge.is_project_approved => Standing::NotApproved,
-        (Verdict::Full, _) => Standing::Vouched,
+        (Verdict::Full, Space::Project | Space::User) if is_listed(layer, judge.keys) => Standing::Installed,
+        (Verdict::Full, Space::Project | Space::User) => Standing::Vouched,
         (Verdict::Unsigned, _) => Standing::Unsigned,
         (other, _) => Standing::Doubtful(other),
     }
@@ -232,8 +284,11 @@ fn judge_key(
     match (space, standing) {
         (Space::System(_), Standing::Vouched) => Ok(false),
         (Space::System(_), _) => Err("the bundle's signature does not vouch for it".to_owned()),
-        (Space::Project, _) if mark.is_user_only => Err("only user space may set this".to_owned()),
-        (_, Standing::Vouched) => Ok(false),
+        (_, Standing::OutOfScope(reason)) => Err(reason.to_owned()),
+        (Space::Project, _) | (_, Standing::Installed) if mark.is_user_only => {
+            Err("only user space may set this".to_owned())
+        }
+        (_, Standing::Vouched | Standing::Installed) => Ok(false),
         (_, _) if is_safe => Ok(false),
         (Space::User, Standing::Unsigned) if mark.must_be_signed => {
             Err("this counts only in a signed file: `rye sign config ID`".to_owned())
@@ -269,5 +324,5 @@ fn insert(document: &mut Value, path: &[String], value: Value) {
 /// # Errors
 /// Never: the id is valid.
 pub fn main_config() -> Result<ItemRef, rye_item::InvalidId> {
-    Ok(ItemRef::new(ItemType::Config, rye_item::ItemId::new("config")?))
+    Ok(ItemRef::new(ItemType::Config, ItemId::new("config")?))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lillux::{Digest, Fingerprint, PublicKey};
 use rye_item::text::one_line;
-use rye_item::{BundleId, ItemType, Space};
+use rye_item::{BundleId, ItemId, ItemType, Space};
 use rye_trust::signature::Timestamp;
 use rye_trust::source::FileHash;
 use rye_trust::{Identity, KeyRing};
@@ -17,7 +17,9 @@ use serde_json::Value;
 use crate::approvals::Approvals;
 use crate::manifest::{ManifestFile, is_left_behind};
 use crate::path::FilePath;
+use crate::scope;
 use crate::stamp::Watched;
+use crate::walk::split_extension;
 
 /// Below a space's `.ai/`: one folder for each installed bundle.
 pub const BUNDLES_FOLDER: &str = "bundles";
@@ -196,8 +198,8 @@ impl Installed {
         (identity.is_self_signed() && is_signer).then_some(identity)
     }
 
-    /// The files `key` counts for: those that lockfile and manifest both name, if `key` signed the manifest. Config
-    /// is not among them: in project and user space it would overrule the user's own.
+    /// The files `key` counts for: those that lockfile and manifest both name, if `key` signed the manifest. Of config,
+    /// only what lies within the bundle's categories and is not read by rye itself.
     ///
     /// # Errors
     /// Why it counts for none.
@@ -220,10 +222,22 @@ impl Installed {
         let brought: BTreeSet<&FilePath> = lock.files.iter().collect();
         let listed = manifest.files.iter().filter(|(path, _)| brought.contains(path));
         let counted = listed.filter(|(path, entry)| {
-            !is_left_behind(path) && entry.item_type.is_some_and(|item_type| item_type != ItemType::Config)
+            !is_left_behind(path)
+                && match entry.item_type {
+                    None => false,
+                    Some(ItemType::Config) => config_id(path)
+                        .is_some_and(|id| scope::config_refusal(&id, &manifest.categories, false).is_none()),
+                    Some(ItemType::Directive | ItemType::Tool | ItemType::Knowledge) => true,
+                }
         });
         Ok(counted.map(|(path, entry)| (path.clone(), entry.hash)).collect())
     }
+}
+
+/// The id of the config at `path`, if it can be one.
+fn config_id(path: &FilePath) -> Option<ItemId> {
+    let (stem, _) = split_extension(path.as_str().strip_prefix(".ai/config/")?)?;
+    ItemId::new(stem).ok()
 }
 
 /// Lets the signers the user approved count for what their bundles brought into the space `ai`. A bundle whose id has

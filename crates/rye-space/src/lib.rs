@@ -14,6 +14,7 @@ pub mod path;
 pub mod python;
 pub mod roots;
 pub mod schema;
+pub mod scope;
 pub mod search;
 pub mod shown;
 pub mod signed_ids;

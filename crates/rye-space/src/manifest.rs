@@ -2,7 +2,7 @@
 //!
 //! A manifest comes from outside: everything wrong with it is collected, and one that has a problem lists nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use lillux::file::ReadError;
@@ -410,6 +410,13 @@ impl ManifestFile {
         let content = compare(ItemType::Config, &self.bytes, &layout);
         let is_intact = matches!(content, Content::Intact { coverage: Coverage::Full, .. });
         layout.signature.filter(|_| is_intact)
+    }
+
+    /// The files it lists; none if it cannot be read.
+    #[must_use]
+    pub fn listed(&self) -> HashSet<String> {
+        let files = self.manifest().map(|manifest| manifest.files.keys());
+        files.into_iter().flatten().map(ToString::to_string).collect()
     }
 
     /// Whether `key` signed it as it is.

@@ -79,7 +79,7 @@ fn broken_rule(text: &str) -> Option<&'static str> {
         // Names that Windows and macOS change, drop or give a meaning to.
         odd if odd.ends_with(['.', ' ']) => Some("a segment ends in a dot or a space"),
         odd if odd.chars().any(|character| !is_plain(character)) => {
-            Some("only letters, digits and `. _ - + @ = , ~ ( ) [ ]` and spaces are allowed")
+            Some("only the letters a-z and A-Z, digits, spaces and `. _ - + @ = , ~ ( ) [ ]` are allowed: rename it")
         }
         _ => None,
     })

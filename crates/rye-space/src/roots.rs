@@ -12,6 +12,8 @@ pub struct Roots {
     pub project: Option<PathBuf>,
     /// The user space's base, which holds `.ai/`.
     pub user: PathBuf,
+    /// The user's home: what `~/` means in settings.
+    pub home: PathBuf,
     /// Where indexes and materialised bundles are kept; may be lost at any time.
     pub cache: PathBuf,
     /// Where the own key pair is.

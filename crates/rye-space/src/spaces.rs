@@ -104,13 +104,15 @@ impl Spaces {
         let extensions = &self.extractors.of(item.item_type).extensions;
         let file = |extension: &str| format!("{}/{}{extension}", item.item_type.folder(), item.id);
         let first = extensions.first()?;
+        let at = |extension: &str| format!("{AI_FOLDER}/{}", file(extension));
+        let mut owner = None;
         if let Space::System(id) = &space {
             let bundle = self.bundles.iter().find(|bundle| bundle.id == *id)?;
+            owner = Some(bundle);
             if !bundle.admits(item.item_type, &item.id) {
                 return None;
             }
             if let Origin::Embedded(embedded) = bundle.origin {
-                let at = |extension: &str| format!("{AI_FOLDER}/{}", file(extension));
                 let found = extensions.iter().find(|extension| embedded.file(&at(extension)).is_some());
                 let extension = found.unwrap_or(first).clone();
                 let path = embedded_path(embedded.id, &at(&extension));
@@ -125,7 +127,9 @@ impl Spaces {
         }
         // `symlink_metadata`: a link that leads nowhere or outside is found, and then refused with its reason.
         let is_there = |extension: &str| {
-            fs_err::symlink_metadata(folder.join(file(extension))).is_ok_and(|metadata| !metadata.is_dir())
+            owner.is_none_or(|bundle| bundle.has_file(&at(extension)))
+                && fs_err::symlink_metadata(folder.join(file(extension)))
+                    .is_ok_and(|metadata| !metadata.is_dir())
         };
         let found = extensions.iter().find(|extension| is_there(extension));
         let extension = found.unwrap_or(first).clone();
@@ -240,8 +244,27 @@ impl Spaces {
             Origin::Embedded(embedded) => crate::embedded::walk(embedded, types, &self.extractors),
             Origin::Folder(path) => crate::walk::walk(&path.join(AI_FOLDER), types, &self.extractors),
         };
-        walk.entries.retain(|entry| bundle.admits(entry.item.item_type, &entry.item.id));
+        walk.entries.retain(|entry| {
+            bundle.admits(entry.item.item_type, &entry.item.id)
+                && bundle.has_file(&format!("{AI_FOLDER}/{}", entry.relative))
+        });
         walk
+    }
+
+    /// Whether the file at `path` (from `.ai/` on) is one of the space's: a bundle has no files but those its manifest
+    /// lists.
+    #[must_use]
+    pub fn has_file(&self, space: &Space, path: &str) -> bool {
+        self.bundle(space).is_none_or(|bundle| bundle.has_file(path))
+    }
+
+    /// The bundle that a space is, if it is one.
+    #[must_use]
+    pub fn bundle(&self, space: &Space) -> Option<&Bundle> {
+        let Space::System(id) = space else {
+            return None;
+        };
+        self.bundles.iter().find(|bundle| bundle.id == *id)
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use lillux::{Fingerprint, PublicKey};
 use rye_item::{Extractor, ExtractorSet, ItemId, ItemRef, ItemType, Space};
-use rye_trust::{Identity, KeyRing, Verified, verify};
+use rye_trust::{Identity, KeyRing, Subject, Verified, Vouch, verify};
 use serde_json::Value;
 
 use crate::approvals::{Approvals, BUNDLES_FILE, PROJECTS_FILE};
 use crate::bundle::{self, Bundle, Configured, Standing};
-use crate::config::{self, Judge, Layer, Merged};
+use crate::config::{self, Ignored, Judge, Layer, Merged};
 use crate::installed;
 use crate::keys::{self, Found, REVOKED_FOLDER, TRUSTED_FOLDER};
 use crate::located::Located;
@@ -165,7 +165,7 @@ impl Workspace {
         configured.extend(packages.bundles);
         notices.extend(packages.notices);
         let Gathered { bundles, rivals, remarks } =
-            gather_bundles(embedded, configured, &approvals, &mut ring, &mut notices);
+            gather_bundles(embedded, configured, &approvals, &mut ring, &mut notices, &mut watched);
         let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
         let spaces = Spaces::new(&roots, bundles, extractors, limit);
         Ok(Self {
@@ -218,6 +218,22 @@ impl Workspace {
         config::load(&self.spaces, &item, &defaults, self.schema_for(id), judge)
     }
 
+    /// The files of the config `id`, farthest first, and those that could not be read.
+    #[must_use]
+    pub fn config_layers(&self, id: &ItemId) -> (Vec<Layer>, Vec<Ignored>) {
+        let judge = Judge { keys: &self.keys, is_project_approved: self.is_project_approved };
+        config::layers(&self.spaces, &ItemRef::new(ItemType::Config, id.clone()), judge)
+    }
+
+    /// Whether only a bundle's own key signed this item of a bundle that is not part of the binary: such an item may not
+    /// decide about what lies outside its bundle.
+    #[must_use]
+    pub fn is_signed_for_bundle_only(&self, item: &Verified<Located>) -> bool {
+        let is_embedded =
+            self.spaces.bundle(item.space()).is_some_and(|bundle| bundle.standing == Standing::Embedded);
+        !is_embedded && item.report().vouch == Some(Vouch::Bundle)
+    }
+
     /// What this workspace was opened from.
     #[must_use]
     pub fn opened_from(&self) -> &Watched {
@@ -241,22 +257,23 @@ impl Workspace {
         watched
     }
 
-    /// What the binary itself says in a config, though another bundle has taken the place of its core: the engine
-    /// rests on it.
+    /// What the binary itself says in a config, though another bundle has replaced the one that holds it: the
+    /// engine and its threads depend on it.
     fn own_defaults(&self, item: &ItemRef) -> Option<Located> {
-        let is_replaced = self
-            .spaces
-            .bundles()
-            .iter()
-            .any(|bundle| bundle.id.as_str() == CORE && bundle.standing != Standing::Embedded);
-        if !is_replaced {
+        let is_replaced = |own: &Bundle| {
+            let mut others = self.spaces.bundles().iter().filter(|bundle| bundle.id == own.id);
+            let is_enabled = !own.is_opt_in() || self.approvals.has_enabled(&own.id);
+            is_enabled && others.any(|bundle| bundle.standing != Standing::Embedded)
+        };
+        // Most workspaces replace nothing: the binary's bundles need not be looked at then.
+        if self.spaces.bundles().iter().all(|bundle| bundle.standing == Standing::Embedded) {
             return None;
         }
-        let core = bundle::embedded().into_iter().find(|bundle| bundle.id.as_str() == CORE)?;
+        let replaced: Vec<Bundle> = bundle::embedded().into_iter().filter(is_replaced).collect();
         let mut keys = KeyRing::default();
-        keys.add_bundle(&core.id, core.signers.iter().cloned());
+        replaced.iter().for_each(|own| keys.add_bundle(&own.id, own.signers.iter().cloned()));
         let roots = Roots { project: None, ..self.roots.clone() };
-        let spaces = Spaces::new(&roots, vec![core], Arc::clone(self.spaces.extractors()), DEFAULT_LIMIT);
+        let spaces = Spaces::new(&roots, replaced, Arc::clone(self.spaces.extractors()), DEFAULT_LIMIT);
         let located = spaces.locate(item, Some(rye_item::space::Tier::System)).ok()?;
         verify(located, &keys).ok().map(Verified::into_subject)
     }
@@ -381,6 +398,7 @@ fn gather_bundles(
     approvals: &Approvals,
     ring: &mut KeyRing,
     notices: &mut Vec<String>,
+    watched: &mut Watched,
 ) -> Gathered {
     let mut bundles = embedded;
     let mut waiting: Vec<Bundle> = Vec::new();
@@ -394,6 +412,9 @@ fn gather_bundles(
                 continue;
             }
         };
+        let bundles_folder = configured.path.join(AI_FOLDER).join(installed::BUNDLES_FOLDER);
+        watched.add(bundles_folder.join(bundle.id.as_str()).join("manifest.yaml"));
+        watched.add(bundles_folder);
         let pins: Vec<_> = approvals.pins.iter().filter(|pin| pin.bundle == bundle.id).collect();
         if pins.is_empty() {
             if bundles.iter().any(|known| known.id == bundle.id) {
@@ -417,8 +438,14 @@ fn gather_bundles(
         let covering = |identity: &&Identity| {
             bundle.manifest.as_ref().is_some_and(|manifest| manifest.is_signed_by(&identity.key))
         };
-        if let Some(identity) = identities.iter().find(covering) {
+        let signer = identities.iter().find(covering);
+        if let Some(identity) = signer {
             ring.add_listed(&space, identity, unsigned);
+        }
+        let was_listed = pins.iter().any(|pin| pin.seen.is_some());
+        if let Some(reason) = unlisted(&bundle, signer.is_some(), was_listed, ring) {
+            notices.push(format!("the bundle `{}` has no items: {reason}", bundle.id));
+            bundle.listed = Some(Arc::default());
         }
         match bundles.iter_mut().find(|known| known.id == bundle.id) {
             Some(known) if known.standing == Standing::Embedded => {
@@ -439,6 +466,27 @@ fn gather_bundles(
     }
     bundles.extend(waiting);
     Gathered { bundles, rivals, remarks }
+}
+
+/// Why an approved bundle's files do not exist: a manifest that is not signed by a key that is trusted for it, or one that
+/// was there when the bundle was approved and is gone.
+fn unlisted(
+    bundle: &Bundle,
+    is_signed_by_pin: bool,
+    was_listed: bool,
+    ring: &KeyRing,
+) -> Option<&'static str> {
+    let Some(manifest) = &bundle.manifest else {
+        return was_listed.then_some("its manifest is gone");
+    };
+    if manifest.manifest().is_err() {
+        return Some("its manifest cannot be read");
+    }
+    let is_general = manifest.signature().is_some_and(|line| {
+        let known = ring.find(&line.fingerprint, &Space::User);
+        known.is_some_and(|known| known.key.verifies(&line.hash, &line.signature))
+    });
+    (!is_signed_by_pin && !is_general).then_some("its manifest is not signed by a key you approved for it")
 }
 
 fn configured_folders(roots: &Roots, settings: &Merged) -> Vec<Configured> {
@@ -462,7 +510,7 @@ fn configured_folders(roots: &Roots, settings: &Merged) -> Vec<Configured> {
 
 fn expand(path: &str, roots: &Roots) -> PathBuf {
     match path.strip_prefix("~/") {
-        Some(rest) => roots.user.join(rest),
+        Some(rest) => roots.home.join(rest),
         None => PathBuf::from(path),
     }
 }

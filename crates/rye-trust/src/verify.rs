@@ -201,6 +201,13 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
     }
 }
 
+/// Whether a manifest that counts lists exactly this content at this place.
+#[must_use]
+pub fn is_listed(subject: &impl Subject, keys: &KeyRing) -> bool {
+    let line = subject.format().and_then(|format| Layout::of(subject.bytes(), format).signature);
+    Listing::of(subject, keys).of_content(subject, line.as_ref()).is_some()
+}
+
 /// What manifests that count say of a subject's file.
 struct Listing<'a>(&'a [Listed]);
 

@@ -8,6 +8,7 @@ fn providers_of(world: &World) -> Providers {
     let roots = Roots {
         project: Some(world.project()),
         user: world.home(),
+        home: world.home(),
         cache: world.cache(),
         signing_keys: world.home().join("keys"),
         bundle_paths: Vec::new(),

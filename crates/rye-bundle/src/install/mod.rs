@@ -42,6 +42,12 @@ pub enum InstallError {
         /// The files.
         paths: Vec<FilePath>,
     },
+    /// Items with the same ids are there, in files with other extensions.
+    #[error("{}", shadowed(files))]
+    Shadows {
+        /// What is there, and what the bundle would put beside it.
+        files: Vec<(FilePath, FilePath)>,
+    },
     /// Something that is no file stands in the way.
     #[error("`{path}` is in the way: it, or a folder it lies in, is neither a file nor a folder of its own")]
     InTheWay {
@@ -94,6 +100,19 @@ fn counted(count: usize) -> String {
         1 => "a file is".to_owned(),
         count => format!("{count} files are"),
     }
+}
+
+fn shadowed(files: &[(FilePath, FilePath)]) -> String {
+    const FEW: usize = 5;
+    let mut pairs: Vec<String> = files
+        .iter()
+        .take(FEW)
+        .map(|(there, new)| format!("`{there}` has the same item id as the bundle's `{new}`"))
+        .collect();
+    if files.len() > FEW {
+        pairs.push("…".to_owned());
+    }
+    pairs.join("; ")
 }
 
 /// The first few of many paths.

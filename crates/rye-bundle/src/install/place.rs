@@ -1,65 +1,42 @@
 //! What a bundle may bring into a space: items, and settings of its own. Never what decides about others: the user's
 //! settings, keys, approvals, lockfiles, or the record of another bundle.
 
-use rye_item::ItemId;
+use rye_item::{ItemId, ItemType};
+use rye_space::scope;
 
+use crate::object;
 use crate::path::FilePath;
 
-/// Folders of config that rye itself reads.
-const OWN_CONFIG: [&str; 12] = [
-    "agent",
-    "cas",
-    "config",
-    "execution",
-    "keys",
-    "lockfiles",
-    "mcp",
-    "providers",
-    "registry",
-    "rye",
-    "trust",
-    "web",
-];
-
-/// Why a bundle with these categories may not bring the file `path`; `None` when it may.
+/// Why a bundle with these categories may not bring the file `path`; `None` when it may. Making a bundle asks the same:
+/// what could not be installed is not packed.
 #[must_use]
 pub fn refusal(path: &FilePath, categories: &[String]) -> Option<&'static str> {
     let folded = path.folded();
-    let (folder, rest) = folded.strip_prefix(".ai/")?.split_once('/').unwrap_or(("", ""));
-    match folder {
-        "tools" | "directives" | "knowledge" | "config"
-            if !path.as_str().starts_with(&format!(".ai/{folder}/")) =>
-        {
-            Some("its folder is an item folder in other case")
+    let (folder, _) = folded.strip_prefix(".ai/")?.split_once('/').unwrap_or(("", ""));
+    if ItemType::of_folder(folder).is_some() && !path.as_str().starts_with(&format!(".ai/{folder}/")) {
+        return Some("its folder is an item folder in other case");
+    }
+    match ItemType::of_folder(folder) {
+        Some(ItemType::Config) => match ItemId::new(object::name(path).1) {
+            Ok(id) => scope::config_refusal(&id, categories, false),
+            Err(_) => Some("its name is no item id"),
+        },
+        Some(ItemType::Directive | ItemType::Tool | ItemType::Knowledge) => {
+            (!is_within(path, categories)).then_some("it lies outside the categories the bundle says it has")
         }
-        "tools" | "directives" | "knowledge" => {
-            let is_admitted = categories.is_empty() || is_within(path, categories);
-            (!is_admitted).then_some("it lies outside the categories the bundle says it has")
-        }
-        "config" => {
-            let first = rest.split('/').next().unwrap_or_default();
-            if !rest.contains('/') || OWN_CONFIG.contains(&first) {
-                Some("a bundle does not change your settings, keys or approvals")
-            } else if is_within(path, categories) {
-                None
-            } else {
-                Some("a bundle brings settings of its own categories only")
-            }
-        }
-        "lockfiles" => Some("a bundle does not pin what runs here"),
-        _ => Some("only directives, tools, knowledge and config are installed"),
+        None if folder == "lockfiles" => Some("a bundle does not pin what runs here"),
+        None => Some("only directives, tools, knowledge and config are installed"),
     }
 }
 
-/// Whether the path below its type's folder lies within one of the categories, by whole segments.
+/// Whether a file lies within one of the categories, by whole segments: below the folder of that name, or an item that is
+/// called like the category. A file that is no item need not have a name that could be an id.
 fn is_within(path: &FilePath, categories: &[String]) -> bool {
-    let Some((_, rest)) = path.as_str().strip_prefix(".ai/").and_then(|path| path.split_once('/')) else {
-        return false;
-    };
-    categories.iter().any(|category| {
-        let is_category = ItemId::new(category.as_str()).is_ok();
-        is_category && rest.strip_prefix(category.as_str()).is_some_and(|rest| rest.starts_with('/'))
-    })
+    let name = object::name(path).1;
+    categories.is_empty()
+        || categories.iter().filter(|category| ItemId::new(category.as_str()).is_ok()).any(|category| {
+            name == category || name.strip_prefix(category.as_str()).is_some_and(|rest| rest.starts_with('/'))
+        })
 }
 
 #[cfg(test)]
@@ -75,12 +52,13 @@ mod tests {
             ".ai/directives/team/x/y.md",
             ".ai/knowledge/web/team/a.md",
             ".ai/config/team/a.yaml",
+            ".ai/tools/team.py",
         ] {
             assert!(is_taken(good), "{good}");
         }
         for bad in [
             ".ai/tools/teamx/a.py",
-            ".ai/tools/team.py",
+            ".ai/tools/teamx.py",
             ".ai/tools/other/a.py",
             ".ai/Tools/team/a.py",
             ".ai/config/config.yaml",
@@ -91,6 +69,7 @@ mod tests {
             ".ai/Config/Keys/trusted/0123456789abcdef.toml",
             ".ai/config/trust/projects.yaml",
             ".ai/config/execution/sandbox.yaml",
+            ".ai/config/agent/hooks.yaml",
             ".ai/lockfiles/team/a@1.0.0.lock.json",
             ".ai/bundles/other/manifest.yaml",
             ".ai/installs/x",

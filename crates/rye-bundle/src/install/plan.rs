@@ -74,6 +74,17 @@ pub struct Sides {
     pub present: BTreeMap<FilePath, Present>,
     /// Which files other installed bundles brought, by name without case.
     pub claimed: BTreeMap<String, BundleId>,
+    /// Files with the id of an item the new version brings, but another extension: only one of the two would be found.
+    pub same_id: BTreeMap<FilePath, SameId>,
+}
+
+/// A file that is there, and the file of the new version that has the same id.
+#[derive(Clone, Debug)]
+pub struct SameId {
+    /// The file of the new version.
+    pub new: FilePath,
+    /// What is there.
+    pub present: Present,
 }
 
 impl Plan {
@@ -127,10 +138,31 @@ impl Plan {
             };
             rows.push(Row { path: path.clone(), action, old, new });
         }
-        match occupied.is_empty() {
-            true => Ok(Self { rows }),
-            false => Err(InstallError::Occupied { paths: occupied }),
+        if !occupied.is_empty() {
+            return Err(InstallError::Occupied { paths: occupied });
         }
+        let mut shadowed = Vec::new();
+        for (path, same) in &sides.same_id {
+            if let Some(owner) = sides.claimed.get(&path.folded()) {
+                return Err(InstallError::Claimed { path: path.clone(), owner: owner.clone() });
+            }
+            let planned = rows.iter().find(|row| row.path == *path);
+            match (planned.map(|row| row.action), &same.present) {
+                (Some(Action::Remove | Action::Discard), _) | (None, Present::Absent) => {}
+                (None, Present::File(digest)) if force => rows.push(Row {
+                    path: path.clone(),
+                    action: Action::Discard,
+                    old: Some(*digest),
+                    new: None,
+                }),
+                (_, _) => shadowed.push((path.clone(), same.new.clone())),
+            }
+        }
+        if !shadowed.is_empty() {
+            return Err(InstallError::Shadows { files: shadowed });
+        }
+        rows.sort_by(|one, other| one.path.cmp(&other.path));
+        Ok(Self { rows })
     }
 
     /// How many files have this fate.

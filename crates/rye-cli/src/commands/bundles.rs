@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use lillux::file::{self, Mode};
 use rye_engine::Error;
-use rye_engine::verbs::bundles::{self, CreateRequest, Found, Judged};
+use rye_engine::verbs::bundles::{self, Capabilities, CreateRequest, Found, Judged};
 use serde_json::Value;
 
 use super::{Context, Failure, Outcome, execute, registry};
@@ -32,7 +32,8 @@ pub fn run(context: &Context, command: &BundleCommand) -> Outcome {
             registry::pull(context, reference, out.as_deref(), *plain_http)
         }
         BundleCommand::Rollback(arguments) => super::install::rollback(context, arguments),
-        BundleCommand::Trust { id, signer } => trust(context, id, signer.as_deref()),
+        BundleCommand::Trust { id, signer, revoke: true } => revoke(context, id, signer.as_deref()),
+        BundleCommand::Trust { id, signer, revoke: false } => trust(context, id, signer.as_deref()),
         BundleCommand::Enable { id } => switch(context, id, true),
         BundleCommand::Disable { id } => switch(context, id, false),
     }
@@ -291,6 +292,9 @@ fn list(context: &Context) -> Outcome {
 fn trust(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
     let approved = bundles::trust(&context.engine, id, signer)?;
     if !context.answered(Some("bundle"), Some(&approved.bundle_id), &approved)? {
+        for asked in approved.capabilities.beyond(&Capabilities::default()) {
+            context.output.note(format_args!("{} asks for {asked}", paint(CAUTION, "+")));
+        }
         context.output.result(format_args!(
             "{} {} ({}) for the bundle {}, and for nothing else",
             paint(GOOD, "approved"),
@@ -298,6 +302,28 @@ fn trust(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
             approved.owner,
             approved.bundle_id
         ))?;
+    }
+    Ok(())
+}
+
+/// `rye bundle trust --revoke`
+fn revoke(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
+    let revoked = bundles::revoke(&context.engine, id, signer)?;
+    if context.answered(Some("bundle"), Some(&revoked.bundle_id), &revoked)? {
+        return Ok(());
+    }
+    for fingerprint in &revoked.fingerprints {
+        context.output.result(format_args!(
+            "{} the approval of {} for the bundle {}",
+            paint(CAUTION, "revoked"),
+            paint(NAME, fingerprint),
+            revoked.bundle_id
+        ))?;
+    }
+    for fingerprint in &revoked.still_trusted {
+        context.output.warn(format_args!(
+            "you trust {fingerprint} everywhere: items it signed in project or user space still run; rye keys revoke {fingerprint} ends that"
+        ));
     }
     Ok(())
 }

@@ -251,6 +251,9 @@ fn draw(
     for hidden in &shown.hides {
         line(format!("{} hides {hidden}", paint(CAUTION, "!")))?;
     }
+    for hidden in &shown.hidden_by {
+        line(format!("{} is hidden by {hidden}", paint(CAUTION, "!")))?;
+    }
     for warning in &shown.warnings {
         line(format!("{} {warning}", paint(CAUTION, "!")))?;
     }

@@ -25,6 +25,9 @@ pub fn init(global: &Global) -> Outcome {
         output.json(&rye_engine::success(None, None, data))?;
         return Ok(());
     }
+    if global.quiet {
+        return Ok(());
+    }
     let made = if answer.key_created { "made your key" } else { "your key is" };
     output.result(format_args!("{} {made} {}", paint(GOOD, "✓"), paint(NAME, answer.fingerprint)))?;
     for path in &answer.created {
@@ -117,6 +120,13 @@ pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Ou
             rye_item::text::one_line(&ignored.key),
             shown_path(&ignored.path),
             rye_item::text::one_line(&ignored.reason)
+        ));
+    }
+    for flat in &answer.flat {
+        context.output.warn(format_args!(
+            "{}: {}",
+            shown_path(&flat.path),
+            rye_item::text::one_line(&flat.reason)
         ));
     }
     Ok(())

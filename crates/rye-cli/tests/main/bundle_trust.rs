@@ -240,11 +240,14 @@ fn an_approval_is_for_one_bundle_id() {
 }
 
 #[test]
-fn config_that_a_bundle_brings_is_not_vouched_for() {
+fn config_is_signed_by_a_bundle_within_its_categories() {
     let maker = Maker::new();
     let user = approved(&maker);
-    // In project and user space it would overrule the user's own.
-    let report = user.refused(["verify", "config", "team/extra"], 4, "RYE0404");
+    user.ok(["verify", "config", "team/extra"]);
+    // The same file elsewhere is somebody else's.
+    let project = user.project();
+    copy_file(&project.join(".ai/config/team/extra.yaml"), &project.join(".ai/config/other/extra.yaml"));
+    let report = user.refused(["verify", "config", "other/extra"], 4, "RYE0404");
     assert_eq!(report["data"]["untrusted"], 1, "{report}");
 }
 

@@ -12,6 +12,7 @@
 mod architecture;
 mod attacks;
 mod background;
+mod bundle_config;
 mod bundle_making;
 mod bundle_pins;
 mod bundle_trust;
@@ -22,6 +23,7 @@ mod deaths;
 mod development;
 mod examples;
 mod faults;
+mod hints;
 mod hostile_input;
 mod hostile_project;
 mod index;

@@ -1,6 +1,6 @@
 //! Where lockfiles lie: project, user, system. Which of them count for a tool, and which one is written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +33,8 @@ pub(crate) struct Shelf {
     root: PathBuf,
     /// Where the lockfiles are below it.
     below: &'static str,
+    /// The files of the bundle that ships it, from `.ai/` on: no others exist. `None` where every file does.
+    listed: Option<Arc<HashSet<String>>>,
 }
 
 impl Shelf {
@@ -44,7 +46,15 @@ impl Shelf {
         Path::new(self.below).join(name)
     }
 
+    fn has(&self, name: &Path) -> bool {
+        let path = || format!("{AI_FOLDER}/{}", self.relative(name).display());
+        self.listed.as_ref().is_none_or(|listed| listed.contains(&path()))
+    }
+
     fn read(&self, name: &Path) -> Result<Option<Lockfile>> {
+        if !self.has(name) {
+            return Ok(None);
+        }
         Ok(lockfile::read(&self.root, &self.relative(name))?)
     }
 
@@ -101,24 +111,23 @@ impl Slot {
 pub(crate) fn project_shelf(engine: &Engine) -> Option<Shelf> {
     let roots = &engine.workspace.roots;
     let root = roots.project.clone().filter(|_| roots.project_ai().is_some_and(|ai| ai.is_dir()))?;
-    Some(Shelf { tier: Tier::Project, root, below: FOLDER })
+    Some(Shelf { tier: Tier::Project, root, below: FOLDER, listed: None })
 }
 
 /// The user's lockfiles.
 pub(crate) fn user_shelf(engine: &Engine) -> Shelf {
-    Shelf { tier: Tier::User, root: engine.workspace.roots.user_ai(), below: FOLDER }
+    Shelf { tier: Tier::User, root: engine.workspace.roots.user_ai(), below: FOLDER, listed: None }
 }
 
 /// The lockfiles of bundles: those this binary made for its own, and those that approved folders ship.
 pub(crate) fn system_shelves(engine: &Engine) -> Vec<Shelf> {
     let bundles = engine.workspace.spaces.bundles().iter();
     let approved = bundles.filter(|bundle| bundle.standing == Standing::Approved);
-    let shipped = approved.filter_map(|bundle| bundle.folder()).map(|root| Shelf {
-        tier: Tier::System,
-        root,
-        below: FOLDER,
+    let shipped = approved.filter_map(|bundle| {
+        let listed = bundle.listed.clone();
+        Some(Shelf { tier: Tier::System, root: bundle.folder()?, below: FOLDER, listed })
     });
-    let own = system::ensure(engine).map(|root| Shelf { tier: Tier::System, root, below: "" });
+    let own = system::ensure(engine).map(|root| Shelf { tier: Tier::System, root, below: "", listed: None });
     own.into_iter().chain(shipped).collect()
 }
 
@@ -263,12 +272,12 @@ fn read_shipped(engine: &Engine, bundle: &Bundle, shelf: &Shelf, name: &Path) ->
 fn bundle_shelf<'a>(engine: &'a Engine, space: &str) -> Option<(&'a Bundle, Shelf)> {
     let id = space.strip_prefix("system:")?;
     let bundle = engine.workspace.spaces.bundles().iter().find(|bundle| bundle.id.as_str() == id)?;
-    let (root, below) = match (&bundle.origin, &bundle.standing) {
-        (Origin::Embedded(_), _) => (system::ensure(engine)?, ""),
-        (Origin::Folder(_), Standing::Approved) => (bundle.folder()?, FOLDER),
+    let (root, below, listed) = match (&bundle.origin, &bundle.standing) {
+        (Origin::Embedded(_), _) => (system::ensure(engine)?, "", None),
+        (Origin::Folder(_), Standing::Approved) => (bundle.folder()?, FOLDER, bundle.listed.clone()),
         (Origin::Folder(_), Standing::Embedded | Standing::NotApproved) => return None,
     };
-    Some((bundle, Shelf { tier: Tier::System, root, below }))
+    Some((bundle, Shelf { tier: Tier::System, root, below, listed }))
 }
 
 fn read_for(shelf: &Shelf, name: &Path, resolved: &Resolved, watched: &mut Watched) -> Result<Option<Found>> {
@@ -454,7 +463,7 @@ pub(crate) fn scan_named(shelf: &Shelf, is_wanted: &dyn Fn(&str) -> bool) -> Vec
             }
         }
     }
-    names.retain(|name| is_wanted(name));
+    names.retain(|name| is_wanted(name) && shelf.has(Path::new(name)));
     names.sort();
     let read = |name: String| {
         let relative = Path::new(&name);

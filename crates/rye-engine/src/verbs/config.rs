@@ -32,6 +32,8 @@ pub struct Answer {
     pub ignored: Vec<Ignored>,
     /// What counts, but should be signed.
     pub unsigned: Vec<Ignored>,
+    /// Files in the old flat place, read or not.
+    pub flat: Vec<Ignored>,
 }
 
 /// Shows one config, or all.
@@ -40,7 +42,11 @@ pub struct Answer {
 /// When there is no such config.
 pub fn show(engine: &Engine, id: Option<&ItemId>) -> Result<Answer> {
     let ids = match id {
-        Some(id) => vec![id.clone()],
+        Some(id) => match rye_space::config::read_as(&engine.workspace.spaces, id) {
+            // A flat file is shown as what it is read as.
+            named if named.is_empty() => vec![id.clone()],
+            named => named,
+        },
         None => all(engine)?,
     };
     let mut answer = Answer::default();
@@ -67,6 +73,7 @@ fn add(answer: &mut Answer, id: &ItemId, merged: Merged) {
     }
     answer.ignored.extend(merged.ignored);
     answer.unsigned.extend(merged.unsigned);
+    answer.flat.extend(merged.flat);
     answer.config.insert(id.to_string(), merged.value);
 }
 
@@ -83,5 +90,14 @@ fn all(engine: &Engine) -> Result<Vec<ItemId>> {
             }
         }
     }
+    // A flat file of the project that is a layer of another config is not one of its own.
+    let has_named =
+        |id: &ItemId| ids.iter().any(|other| other.as_str().contains('/') && other.name() == id.as_str());
+    let flat: Vec<ItemId> = ids
+        .iter()
+        .filter(|id| !id.as_str().contains('/') && id.as_str() != "config" && has_named(id))
+        .cloned()
+        .collect();
+    ids.retain(|id| !flat.contains(id));
     Ok(ids)
 }

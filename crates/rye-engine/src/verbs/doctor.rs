@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lillux::confine;
+use lillux::file::{self, TemporaryFolder};
 use rye_item::text::shell_word;
 use rye_item::{ItemRef, ItemType, Space};
 use rye_space::bundle::Standing;
+use rye_space::installed::{self, Installed};
 use rye_space::search::Index;
 use rye_trust::Verdict;
 use serde::Serialize;
@@ -14,7 +16,7 @@ use serde::Serialize;
 use crate::engine::{DevMode, Engine};
 use crate::error::{Code, Error};
 use crate::verbs::verify::{self, Progress};
-use crate::verbs::{config, keys};
+use crate::verbs::{bundles, config, keys};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -223,6 +225,19 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
                 .remedy(format!("rye verify --root it, then: rye bundle trust {}", bundle.id));
         }
     }
+    let user_ai = engine.workspace.roots.user_ai();
+    for id in installed::ids_in(&user_ai) {
+        let bundle = Installed::read(&user_ai, &Space::User, &id);
+        for item in bundles::hidden_items(engine, &bundle) {
+            findings
+                .add(
+                    "bundles",
+                    Level::Warning,
+                    format!("{item} of the bundle `{id}` is hidden by project space"),
+                )
+                .remedy(format!("see which one runs here: rye why {} {}", item.item_type, item.id));
+        }
+    }
     for remark in &engine.workspace.remarks {
         findings
             .add("bundles", Level::Info, remark.clone())
@@ -282,6 +297,13 @@ fn look_at_config(engine: &Engine, findings: &mut Findings) {
             )
             .path(&ignored.path)
             .remedy("correct or remove it, or sign the file: rye sign config ID");
+    }
+    for flat in &answer.flat {
+        let shown = flat.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        findings
+            .add("config", Level::Info, format!("`{shown}` in {} config: {}", flat.space, flat.reason))
+            .path(&flat.path)
+            .remedy("move it; if it is signed, change its `category` and sign it again: rye sign config ID");
     }
     for unsigned in &answer.unsigned {
         findings
@@ -391,6 +413,16 @@ fn look_at_items(engine: &Engine, progress: Progress<'_>, findings: &mut Finding
 
 fn look_at_index(engine: &Engine, findings: &mut Findings) {
     let path = engine.index_path();
+    let cache = &engine.workspace.roots.cache;
+    let is_written = file::create_folders(cache, true).and_then(|()| TemporaryFolder::new(cache, "doctor-"));
+    if let Err(error) = is_written {
+        let message = format!("the cache cannot be written: {error}; tools are not run without it");
+        findings
+            .add("cache", Level::Error, message)
+            .path(cache)
+            .remedy("make it writable, or name another folder with XDG_CACHE_HOME");
+        return;
+    }
     if !path.exists() {
         findings
             .add("index", Level::Info, "there is no search index yet")

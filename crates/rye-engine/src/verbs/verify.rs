@@ -343,6 +343,7 @@ pub fn verify_root(
         signers: identities.clone(),
         package: None,
         manifest: None,
+        listed: None,
     };
     let roots = Roots { project: None, ..engine.workspace.roots.clone() };
     let limit = engine.workspace.settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(8 << 20);

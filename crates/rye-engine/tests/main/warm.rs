@@ -22,6 +22,7 @@ fn roots(world: &World) -> Roots {
     Roots {
         project: Some(world.project()),
         user: world.home(),
+        home: world.home(),
         cache: world.cache(),
         signing_keys: world.home().join(".ai/config/keys/signing"),
         bundle_paths: Vec::new(),

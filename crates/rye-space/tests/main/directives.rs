@@ -11,6 +11,7 @@ fn bare(folder: &Path) -> Workspace {
     Workspace::open(Roots {
         project: None,
         user: folder.join("home"),
+        home: folder.join("home"),
         cache: folder.join("cache"),
         signing_keys: folder.join("keys"),
         bundle_paths: Vec::new(),

@@ -20,6 +20,7 @@ fn bare(folder: &Path) -> Workspace {
     let mut workspace = Workspace::open(Roots {
         project: None,
         user: folder.join("home"),
+        home: folder.join("home"),
         cache: folder.join("cache"),
         signing_keys: folder.join("keys"),
         bundle_paths: Vec::new(),

@@ -4,14 +4,18 @@
 use std::path::PathBuf;
 
 use lillux::{Fingerprint, PublicKey};
+use rye_bundle::capabilities::Capabilities;
+use rye_item::text::one_line;
 use rye_item::{BundleId, Space};
 use rye_space::ManifestFile;
-use rye_space::approvals::{Approvals, BUNDLES_FILE, Seen};
+use rye_space::approvals::{Approvals, BUNDLES_FILE, Pin, Seen};
 use rye_space::bundle::Standing;
 use rye_space::installed::{self, Installed};
 use rye_trust::Identity;
 use serde::Serialize;
 
+use super::find::by_id;
+use super::inspect::files_of;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::verbs::trust::refuse_damaged;
@@ -25,6 +29,8 @@ pub struct Approved {
     pub fingerprint: Fingerprint,
     /// Its owner, as the bundle says.
     pub owner: String,
+    /// What the bundle's items ask for, as far as its manifest lists them.
+    pub capabilities: Capabilities,
     /// The record.
     #[serde(serialize_with = "rye_space::shown::path")]
     pub record: PathBuf,
@@ -61,9 +67,10 @@ impl Candidate {
                 return Ok(Self { id, signers, manifest: installed.manifest.ok() });
             }
         }
+        BundleId::new(id)?;
         Err(Error::new(
             Code::NoBundle,
-            format!("no configured or installed bundle is called `{}`", rye_item::text::one_line(id)),
+            format!("no configured or installed bundle is called `{}`", one_line(id)),
         )
         .hint("name its folder in `bundles.paths` of your user config, then: rye bundle list"))
     }
@@ -100,7 +107,57 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
     Ok(Approved {
         bundle_id: bundle.id.to_string(),
         fingerprint: chosen.fingerprint,
-        owner: rye_item::text::one_line(&chosen.owner),
+        owner: one_line(&chosen.owner),
+        capabilities: by_id(engine, id)
+            .map(|found| Capabilities::of(&files_of(engine, &found)))
+            .unwrap_or_default(),
+        record,
+    })
+}
+
+/// Signers whose approval was withdrawn.
+#[derive(Clone, Debug, Serialize)]
+pub struct Revoked {
+    /// The bundle.
+    pub bundle_id: String,
+    /// The keys that are no longer pinned.
+    pub fingerprints: Vec<Fingerprint>,
+    /// Those among them that the user trusts everywhere.
+    pub still_trusted: Vec<Fingerprint>,
+    /// The record.
+    #[serde(serialize_with = "rye_space::shown::path")]
+    pub record: PathBuf,
+}
+
+/// Withdraws the approval of a bundle's signers, or of the one that is named. The bundle need not be there any more.
+///
+/// # Errors
+/// When no such signer is approved, there is no own key, or the record is damaged.
+pub fn revoke(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Revoked> {
+    let workspace = &engine.workspace;
+    let bundle = BundleId::new(id)?;
+    refuse_damaged(&workspace.approvals)?;
+    let is_meant = |pin: &Pin| {
+        pin.bundle == bundle && signer.is_none_or(|signer| pin.key.fingerprint().as_str() == signer)
+    };
+    if !workspace.approvals.pins.iter().any(is_meant) {
+        let whose = signer.map_or_else(|| "no signer".to_owned(), |signer| format!("`{}`", one_line(signer)));
+        let verb = if signer.is_some() { "is not" } else { "is" };
+        return Err(Error::new(Code::NoBundle, format!("{whose} {verb} approved for the bundle `{bundle}`"))
+            .hint("rye bundle list tells which bundles are approved or installed"));
+    }
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let (mut approvals, _lock) = Approvals::read_locked(&workspace.roots.user_ai(), &workspace.keys)?;
+    refuse_damaged(&approvals)?;
+    let withdrawn: Vec<PublicKey> =
+        approvals.pins.iter().filter(|pin| is_meant(pin)).map(|pin| pin.key.clone()).collect();
+    approvals.pins.retain(|pin| !is_meant(pin));
+    let record = approvals.write_bundles(&workspace.roots.user_ai(), &key, &now)?;
+    let general = withdrawn.iter().filter(|key| workspace.keys.is_general(key));
+    Ok(Revoked {
+        bundle_id: bundle.to_string(),
+        still_trusted: general.map(PublicKey::fingerprint).collect(),
+        fingerprints: withdrawn.iter().map(PublicKey::fingerprint).collect(),
         record,
     })
 }
@@ -115,7 +172,7 @@ fn choose(engine: &Engine, bundle: &Candidate, signer: Option<&str>) -> Result<I
         };
         let found = shipped.iter().find(|signer| signer.fingerprint.as_str() == wanted).cloned();
         return found.or_else(known).ok_or_else(|| {
-            let wanted = rye_item::text::one_line(wanted);
+            let wanted = one_line(wanted);
             Error::new(Code::NoSigner, format!("the bundle `{}` ships no key `{wanted}`", bundle.id))
                 .hint("rye bundle list --json names the keys it ships")
         });
@@ -202,7 +259,7 @@ fn find_opt_in(id: &str) -> Result<BundleId> {
         embedded.iter().filter(|bundle| bundle.is_opt_in()).map(|bundle| bundle.id.as_str()).collect();
     Err(Error::new(
         Code::NoBundle,
-        format!("no bundle inside rye is called `{}`", rye_item::text::one_line(id)),
+        format!("no bundle inside rye is called `{}`", one_line(id)),
     )
     .hint(format!("bundles that can be enabled: {}", known.join(", ")))
     .hint(

@@ -230,6 +230,16 @@ fn refuse_unfit(recipe: &Recipe, collected: &Collected, did_sign: bool) -> Resul
     if collected.unfit.is_empty() {
         if collected.files.is_empty() {
             let categories = recipe.categories.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            if let Some(first) = collected.left_out.first() {
+                let message = format!(
+                    "the project has nothing in {categories} that a bundle may hold: {}",
+                    first.reason
+                );
+                return Err(Error::new(Code::NotFound, message)
+                    .detail("path", first.path.as_str())
+                    .detail("left_out", serde_json::to_value(&collected.left_out).unwrap_or_default())
+                    .hint("name a category that holds directives, tools or knowledge: --category team"));
+            }
             return Err(Error::new(Code::NotFound, format!("the project has no items in {categories}"))
                 .hint("a category is the beginning of an id: rye search '*' --space project lists them"));
         }

@@ -10,7 +10,9 @@ mod pins;
 use std::path::PathBuf;
 
 use lillux::Fingerprint;
-use rye_item::{ItemType, Space};
+pub use rye_bundle::capabilities::Capabilities;
+use rye_bundle::object;
+use rye_item::{ItemId, ItemRef, ItemType, Space};
 use rye_space::ManifestFile;
 use rye_space::bundle::{Bundle, Origin, Standing};
 use rye_space::installed::{self, Installed};
@@ -18,7 +20,7 @@ use serde::Serialize;
 
 use crate::engine::Engine;
 
-pub use approve::{Approved, Switched, switch, trust};
+pub use approve::{Approved, Revoked, Switched, revoke, switch, trust};
 pub use create::{Created, Request as CreateRequest, Workshop, create, stage};
 pub(crate) use find::find_folder;
 pub use find::{Found, find};
@@ -34,7 +36,7 @@ pub struct BundleRow {
     pub space: Space,
     /// Its version.
     pub version: String,
-    /// `installed`, `embedded`, `enabled`, `available`, `approved` or `not approved`.
+    /// `installed`, `embedded`, `enabled`, `available`, `approved`, `not approved` or `revoked`.
     pub standing: &'static str,
     /// Its folder, if it is one.
     #[serde(serialize_with = "rye_space::shown::option")]
@@ -86,31 +88,74 @@ fn installed_row(engine: &Engine, installed: &Installed) -> BundleRow {
     let pins = engine.workspace.approvals.pins_of(&installed.id);
     let judged: Vec<Result<_, String>> = pins.map(|pin| installed.vouched(&pin.key)).collect();
     let is_approved = judged.iter().any(Result::is_ok);
+    let hidden = if is_approved { hidden_items(engine, installed) } else { Vec::new() };
+    let signature = installed.manifest.as_ref().ok().and_then(ManifestFile::signature);
+    let revoked = signature.as_ref().and_then(|line| revoked_note(engine, &line.fingerprint));
     BundleRow {
         bundle_id: installed.id.to_string(),
         space: installed.space.clone(),
         version: manifest.map_or_else(|| "unknown".to_owned(), |manifest| manifest.version.to_string()),
-        standing: if is_approved { "installed" } else { "not approved" },
+        standing: match (&revoked, is_approved) {
+            (Some(_), _) => "revoked",
+            (None, true) => "installed",
+            (None, false) => "not approved",
+        },
         path: Some(installed.ai.parent().unwrap_or(&installed.ai).to_owned()),
         categories: manifest.map(|manifest| manifest.categories.clone()).unwrap_or_default(),
-        signers: installed
-            .manifest
-            .as_ref()
-            .ok()
-            .and_then(ManifestFile::signature)
-            .map(|line| line.fingerprint)
-            .into_iter()
-            .collect(),
+        signers: signature.map(|line| line.fingerprint).into_iter().collect(),
         items: manifest
             .map_or(0, |manifest| manifest.files.values().filter(|file| file.item_type.is_some()).count()),
         package: None,
-        note: judged.into_iter().find_map(Result::err).filter(|_| !is_approved),
+        note: revoked
+            .or_else(|| judged.into_iter().find_map(Result::err).filter(|_| !is_approved))
+            .or_else(|| hidden_note(&hidden)),
     }
+}
+
+/// Items that an installed bundle brought into user space and the project hides: they are not what runs here.
+#[must_use]
+pub fn hidden_items(engine: &Engine, installed: &Installed) -> Vec<ItemRef> {
+    let spaces = &engine.workspace.spaces;
+    let Some(Ok(lock)) = (installed.space == Space::User).then_some(&installed.lock) else {
+        return Vec::new();
+    };
+    let is_hidden = |item: &ItemRef| {
+        let found = spaces.places(item).into_iter().find(|place| place.is_found);
+        found.is_some_and(|place| place.space == Space::Project)
+    };
+    let items = lock.files.iter().filter_map(|path| {
+        let item_type = object::item_type(path, spaces.extractors())?;
+        Some(ItemRef::new(item_type, ItemId::new(object::name(path).1).ok()?))
+    });
+    items.filter(|item| item.item_type != ItemType::Config && is_hidden(item)).collect()
+}
+
+/// Says that a key is revoked, if it is.
+fn revoked_note(engine: &Engine, fingerprint: &Fingerprint) -> Option<String> {
+    let revocation = engine.workspace.keys.revocation(fingerprint)?;
+    let reason = rye_item::text::one_line(&revocation.reason);
+    Some(format!("the key {fingerprint} is revoked: {reason}; its items do not run"))
+}
+
+fn hidden_note(hidden: &[ItemRef]) -> Option<String> {
+    const FEW: usize = 3;
+    let mut names: Vec<String> = hidden.iter().take(FEW).map(ToString::to_string).collect();
+    if hidden.len() > FEW {
+        names.push("…".to_owned());
+    }
+    (!names.is_empty()).then(|| format!("hidden by project space: {}", names.join(", ")))
 }
 
 fn system_row(engine: &Engine, bundle: &Bundle) -> BundleRow {
     let workspace = &engine.workspace;
     let is_embedded_id = rye_space::bundle::embedded().iter().any(|known| known.id == bundle.id);
+    // One approved key that is not revoked is enough.
+    let mut notes =
+        workspace.approvals.pins_of(&bundle.id).map(|pin| revoked_note(engine, &pin.key.fingerprint()));
+    let revoked = match bundle.standing {
+        Standing::Approved => notes.next().flatten().filter(|_| notes.all(|note| note.is_some())),
+        Standing::Embedded | Standing::NotApproved => None,
+    };
     BundleRow {
         bundle_id: bundle.id.to_string(),
         space: Space::System(bundle.id.clone()),
@@ -119,6 +164,7 @@ fn system_row(engine: &Engine, bundle: &Bundle) -> BundleRow {
             Standing::Embedded if !bundle.is_opt_in() => "embedded",
             Standing::Embedded if workspace.approvals.has_enabled(&bundle.id) => "enabled",
             Standing::Embedded => "available",
+            Standing::Approved if revoked.is_some() => "revoked",
             Standing::Approved => "approved",
             Standing::NotApproved => "not approved",
         },
@@ -131,6 +177,7 @@ fn system_row(engine: &Engine, bundle: &Bundle) -> BundleRow {
         items: workspace.spaces.walk_bundle(bundle, &ItemType::FINDABLE).entries.len(),
         package: bundle.package.clone(),
         note: match bundle.standing {
+            Standing::Approved if revoked.is_some() => revoked,
             Standing::Approved if is_embedded_id => Some("replaces the embedded one".to_owned()),
             Standing::NotApproved if is_embedded_id => {
                 Some("would replace the embedded one if it were approved".to_owned())

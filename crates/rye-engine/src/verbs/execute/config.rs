@@ -2,7 +2,8 @@
 
 use rye_exec::Chain;
 use rye_item::{ItemId, ItemRef, ItemType, Space};
-use rye_trust::Verdict;
+use rye_space::config::Standing;
+use rye_trust::Subject;
 use rye_trust::verify::report;
 use serde_json::{Map, Value};
 
@@ -56,37 +57,39 @@ fn resolve_one(
             }));
             merged.value
         }
-        "first_match" => first_match(engine, &ItemRef::new(ItemType::Config, id), notices)?,
+        "first_match" => first_match(engine, &id, notices)?,
         other => return Err(invalid(format!("mode `{}` is unknown", rye_item::text::one_line(other)))),
     };
     Ok((path.to_owned(), value))
 }
 
-/// The file of the highest space that may say anything at all.
-fn first_match(engine: &Engine, item: &ItemRef, notices: &mut Vec<String>) -> Result<Value> {
-    let spaces = &engine.workspace.spaces;
-    for place in spaces.places(item).iter().filter(|place| place.is_found) {
-        let located = spaces.read(item, place)?;
-        let report = report(&located, &engine.workspace.keys);
-        match (report.verdict, &place.space) {
-            (Verdict::Full, Space::Project) if !engine.workspace.is_project_approved => {
+/// The nearest file that may say anything at all.
+fn first_match(engine: &Engine, id: &ItemId, notices: &mut Vec<String>) -> Result<Value> {
+    let item = ItemRef::new(ItemType::Config, id.clone());
+    let (layers, unread) = engine.workspace.config_layers(id);
+    if let Some(unread) = unread.first() {
+        return Err(Error::new(Code::Io, unread.reason.clone())
+            .of(&item)
+            .detail("path", unread.path.display().to_string()));
+    }
+    for layer in layers.iter().rev() {
+        let space = layer.located.space();
+        match (layer.standing, space) {
+            (Standing::Vouched | Standing::Installed, _) | (Standing::Unsigned, Space::User) => {
+                return Ok(Value::Object(layer.located.parsed().fields.clone()));
+            }
+            (Standing::NotApproved, _) => {
                 notices.push(format!("the project's {item} is left out: the project is not approved"));
             }
-            (Verdict::Full, _) | (Verdict::Unsigned, Space::User) => {
-                return Ok(Value::Object(located.parsed().fields.clone()));
+            (Standing::OutOfScope(reason), _) => {
+                notices.push(format!("{space} {item} is left out: {reason}"));
             }
-            (Verdict::Unsigned, Space::Project | Space::System(_)) => {
-                notices.push(format!("{} {item} is left out: it is not signed", place.space));
+            (Standing::Unsigned, Space::Project | Space::System(_)) => {
+                notices.push(format!("{space} {item} is left out: it is not signed"));
             }
-            (
-                Verdict::Partial
-                | Verdict::Tampered
-                | Verdict::Misplaced
-                | Verdict::Untrusted
-                | Verdict::Revoked,
-                _,
-            ) => {
-                return Err(Error::refused(item, &place.space, &place.path, &report));
+            (Standing::Doubtful(_), _) => {
+                let report = report(&layer.located, &engine.workspace.keys);
+                return Err(Error::refused(&item, space, &layer.located.path, &report));
             }
         }
     }

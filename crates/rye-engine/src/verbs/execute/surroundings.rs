@@ -171,9 +171,19 @@ pub(super) fn stage(
             StagingError::TooMuch { .. } | StagingError::Place { .. } => Code::InvalidInvocation,
             StagingError::Cache(_) => Code::Io,
         };
-        Error::new(code, error.to_string())
-            .of(tool.item().item_ref())
-            .hint("sign every file beside the tool that it may import: rye sign PATH…")
+        let hint = match &error {
+            StagingError::Unverified { .. } => {
+                "sign every file beside the tool that it may import: rye sign PATH…".to_owned()
+            }
+            StagingError::TooMuch { .. } | StagingError::Place { .. } => {
+                "see `verify_deps` and `anchor` in docs/writing-runtimes.md".to_owned()
+            }
+            StagingError::Cache(_) => format!(
+                "verified files are copied to `{}`: make it writable, or name another folder with XDG_CACHE_HOME",
+                engine.workspace.roots.cache.display()
+            ),
+        };
+        Error::new(code, error.to_string()).of(tool.item().item_ref()).hint(hint)
     })?;
     told.notes.extend(staged.notices);
     let text = |path: &Path| path.display().to_string();
@@ -255,6 +265,10 @@ fn verified_file(
         path.strip_prefix(&tools).map_err(|_| "it is no tool file of the same space".to_owned())?;
     let (bytes, _) = file::read_beneath(&tools, relative, MOST_BYTES).map_err(|error| error.to_string())?;
     let text = relative.to_str().ok_or("its name is not UTF-8")?;
+    let listed = format!("{AI_FOLDER}/{}/{text}", ItemType::Tool.folder());
+    if !spaces.has_file(space, &listed) {
+        return Err("the manifest of its bundle does not list it".to_owned());
+    }
     let (stem, extension) = text.rsplit_once('.').ok_or("it has no extension")?;
     let id = ItemId::new(stem).map_err(|error| error.to_string())?;
     let located = Located::new(

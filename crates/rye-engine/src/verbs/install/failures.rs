@@ -35,6 +35,11 @@ impl From<InstallError> for Error {
             InstallError::Occupied { paths } => Self::new(Code::FileInTheWay, message)
                 .detail("paths", paths.iter().map(|path| path.as_str()).collect::<Vec<_>>())
                 .hint("move what is yours elsewhere; or overwrite it with --force, which keeps a backup"),
+            InstallError::Shadows { files } => Self::new(Code::FileInTheWay, message)
+                .detail("paths", files.iter().map(|(there, _)| there.as_str()).collect::<Vec<_>>())
+                .detail("hidden_by", files.iter().map(|(_, new)| new.as_str()).collect::<Vec<_>>())
+                .hint("only one of them would be found: rename what is yours, or do not install the bundle")
+                .hint("to give yours up: --force moves it to a backup"),
             InstallError::InTheWay { path } => Self::new(Code::FileInTheWay, message)
                 .detail("path", path.as_str())
                 .hint("links are not followed: put a plain folder or nothing there"),

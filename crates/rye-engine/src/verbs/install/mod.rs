@@ -110,6 +110,8 @@ pub struct Shown {
     pub capabilities_removed: Vec<String>,
     /// Items of other spaces that its items would hide.
     pub hides: Vec<String>,
+    /// Items of other spaces that hide its items.
+    pub hidden_by: Vec<String>,
     /// What the user should know before agreeing.
     pub warnings: Vec<String>,
 }

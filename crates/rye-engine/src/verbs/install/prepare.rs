@@ -1,6 +1,7 @@
 //! Working out what an installation would change, without changing anything: the bundle is brought to a private folder,
 //! verified there to the last byte, weighed against what is remembered of it, and compared with what is installed.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use rye_bundle::verify::{self, Judge, Progress, Scope};
 use rye_bundle::{FilePath, Manifest, object};
 use rye_item::space::Tier;
 use rye_item::text::one_line;
-use rye_item::{BundleId, ItemId, ItemRef};
+use rye_item::{BundleId, ItemId, ItemRef, ItemType};
 use rye_space::bundle::Origin;
 use rye_trust::Subject;
 
@@ -140,8 +141,12 @@ pub(crate) fn bring(engine: &Engine, source: &Path) -> Result<(TemporaryFolder, 
         _ => Error::io(&error),
     })?;
     let cache = &engine.workspace.roots.cache;
-    file::create_folders(cache, true)?;
-    let staged = TemporaryFolder::new(cache, "install-")?;
+    let unwritable = |error: std::io::Error| {
+        Error::new(Code::Io, format!("the cache `{}` cannot be written: {error}", cache.display()))
+            .hint("make it writable, or name another folder with XDG_CACHE_HOME")
+    };
+    file::create_folders(cache, true).map_err(unwritable)?;
+    let staged = TemporaryFolder::new(cache, "install-").map_err(unwritable)?;
     let into = folder_of(&staged);
     let files = if metadata.is_dir() {
         if !source.join(rye_space::AI_FOLDER).is_dir() {
@@ -223,6 +228,7 @@ impl Walk<'_> {
         };
         let capabilities = Capabilities::of(&contents::read_all(subject, judge));
         let known = target.capabilities(previous.as_ref(), judge, &staged.path().join("installed"))?;
+        let (hides, hidden_by) = shadows(engine, &target, &files);
         let shown = Shown {
             bundle_id: id.to_string(),
             version: manifest.version.to_string(),
@@ -243,7 +249,8 @@ impl Walk<'_> {
             capabilities_added: capabilities.beyond(&known),
             capabilities_removed: known.beyond(&capabilities),
             capabilities,
-            hides: hidden(engine, &target, &files),
+            hides,
+            hidden_by,
             warnings: judged.warnings,
         };
         let manifest_bytes = file.bytes().to_vec();
@@ -328,27 +335,38 @@ fn counted_items(
 ) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for path in files.keys() {
-        let kind = object::item_type(path, extractors).map_or("asset", rye_item::ItemType::as_str);
+        let kind = object::item_type(path, extractors).map_or("asset", ItemType::as_str);
         *counts.entry(kind).or_insert(0) += 1;
     }
     counts
 }
 
-/// Items of spaces below that would no longer be found.
-fn hidden(engine: &Engine, target: &Target, files: &BTreeMap<FilePath, Digest>) -> Vec<String> {
+/// What the items of a bundle do to those of other spaces with the same id: which of them they hide, whatever their
+/// extension, and which hide them.
+fn shadows(
+    engine: &Engine,
+    target: &Target,
+    files: &BTreeMap<FilePath, Digest>,
+) -> (Vec<String>, Vec<String>) {
     let spaces = &engine.workspace.spaces;
-    files
-        .keys()
-        .filter_map(|path| {
-            let item_type = object::item_type(path, spaces.extractors())?;
-            let item = ItemRef::new(item_type, ItemId::new(object::name(path).1).ok()?);
-            let mut below = spaces
-                .places(&item)
-                .into_iter()
-                .filter(|place| place.is_found && place.space.tier().precedence() < target.tier.precedence());
-            below.next().map(|place| format!("{item} of {}", place.space))
-        })
-        .collect()
+    let (mut hides, mut hidden_by) = (Vec::new(), Vec::new());
+    for path in files.keys() {
+        let Some(item_type) = object::item_type(path, spaces.extractors()) else { continue };
+        // Config is merged: no file of it hides another.
+        if item_type == ItemType::Config {
+            continue;
+        }
+        let Ok(id) = ItemId::new(object::name(path).1) else { continue };
+        let item = ItemRef::new(item_type, id);
+        for place in spaces.places(&item).into_iter().filter(|place| place.is_found) {
+            match place.space.tier().precedence().cmp(&target.tier.precedence()) {
+                Ordering::Less => hides.push(format!("{item} of {}", place.space)),
+                Ordering::Greater => hidden_by.push(format!("{item} of {}", place.space)),
+                Ordering::Equal => {}
+            }
+        }
+    }
+    (hides, hidden_by)
 }
 
 /// The refusal of a bundle that is not what its manifest says: every file that is not.

@@ -9,7 +9,7 @@ use lillux::beneath::{Folder, Kind};
 use rye_bundle::archive::{self, Limits};
 use rye_bundle::capabilities::Capabilities;
 use rye_bundle::contents;
-use rye_bundle::install::plan::Sides;
+use rye_bundle::install::plan::{SameId, Sides};
 use rye_bundle::install::{Found, Present, Site, State, generations};
 use rye_bundle::manifest::MAX_BYTES;
 use rye_bundle::verify::{self, Judge, Scope};
@@ -128,7 +128,32 @@ impl Target {
                 sides.present.insert(path.clone(), self.site.look(path, LARGEST_FILE)?);
             }
         }
+        sides.same_id = self.same_ids(&sides.new, extractors)?;
         Ok(sides)
+    }
+
+    /// Files of the space that have the id of a new item, but another extension.
+    fn same_ids(
+        &self,
+        new: &BTreeMap<FilePath, Digest>,
+        extractors: &ExtractorSet,
+    ) -> Result<BTreeMap<FilePath, SameId>> {
+        let mut found = BTreeMap::new();
+        for path in new.keys() {
+            let Some(item_type) = object::item_type(path, extractors) else { continue };
+            let id = object::name(path).1;
+            for extension in &extractors.of(item_type).extensions {
+                let other = plain(format!(".ai/{}/{id}{extension}", item_type.folder()))?;
+                if new.contains_key(&other) {
+                    continue;
+                }
+                let present = self.site.look(&other, LARGEST_FILE)?;
+                if !matches!(present, Present::Absent) {
+                    found.insert(other, SameId { new: path.clone(), present });
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// What the installed version asked for as its maker made it; nothing if none is installed. `scratch` is made.
