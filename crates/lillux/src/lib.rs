@@ -12,6 +12,7 @@ pub mod file;
 pub mod http;
 pub mod key;
 pub mod lockfile;
+pub mod owner;
 pub mod process;
 pub mod real;
 pub mod socket;

@@ -298,9 +298,9 @@ pub fn required(action: &Action) -> Vec<String> {
     };
     match action.primary {
         Primary::Execute => of_item("execute"),
-        Primary::Sign => of_item("sign"),
-        Primary::Load => with_copy(of_item("load"), action, of_item),
-        Primary::Fetch if action.item_id.is_some() => with_copy(of_item("load"), action, of_item),
+        Primary::Sign => with_copy(of_item("sign"), action, of_item),
+        Primary::Load => of_item("load"),
+        Primary::Fetch if action.item_id.is_some() => of_item("load"),
         Primary::Search | Primary::Fetch => vec![required_to_search(action)],
     }
 }
@@ -311,7 +311,7 @@ fn with_copy(
     of_item: impl Fn(&str) -> Vec<String>,
 ) -> Vec<String> {
     if action.option("destination").is_some() {
-        required.extend(of_item("sign"));
+        required.extend(of_item("load"));
     }
     required
 }

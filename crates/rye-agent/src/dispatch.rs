@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lillux::Cancel;
-use rye_engine::primaries::{self, Fetch, Load, Search, Sign, Signing};
+use lillux::{Cancel, Digest};
+use rye_engine::primaries::{self, Fetch, Load, Search, Sign, SignTarget, Signing};
 use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Request};
 use rye_engine::verbs::sign::is_glob;
 use rye_engine::{Code, Engine, Error, Result};
@@ -86,12 +86,12 @@ impl Dispatch for EngineDispatch {
             match action.primary {
                 Primary::Execute => execute(&engine, permitted, facts, cancel),
                 Primary::Search => primaries::search(&engine, &search(action)?),
-                Primary::Load => primaries::load(&engine, &load(action)?, may_sign(&engine)),
-                Primary::Fetch => primaries::fetch(&engine, fetch(action)?, may_sign(&engine)),
+                Primary::Load => primaries::load(&engine, &load(action)?),
+                Primary::Fetch => primaries::fetch(&engine, fetch(action)?),
                 Primary::Sign => primaries::sign(&engine, &sign(action)?, may_sign(&engine)),
             }
         });
-        let answer = result.unwrap_or_else(|error| error.to_value(None));
+        let answer = result.unwrap_or_else(|error| primaries::for_agent(error).to_value(None));
         self.remember(permitted, &answer);
         answer
     }
@@ -217,7 +217,7 @@ fn fetch(action: &Action) -> Result<Fetch> {
 }
 
 fn sign(action: &Action) -> Result<Sign> {
-    read(given(action, &["source"]))
+    read(given(action, &["source", "destination"]))
 }
 
 /// The arguments of a verb: the item, and the options it knows.
@@ -250,21 +250,21 @@ fn is_true(value: Option<&Value>) -> bool {
 }
 
 /// The engine's policy for agents. In a thread nobody can be asked.
-fn may_sign(engine: &Engine) -> impl Fn(ItemType, &str) -> Result<()> + '_ {
-    move |item_type, id| {
-        let shown = rye_item::text::one_line(id);
-        if is_glob(id) && item_type == ItemType::Tool && has_own_internals(engine) {
+fn may_sign(engine: &Engine) -> impl Fn(&SignTarget<'_>) -> Result<Option<Digest>> + '_ {
+    move |target| {
+        let (item_type, shown) = (target.item_type, rye_item::text::one_line(target.id));
+        if is_glob(target.id) && item_type == ItemType::Tool && has_own_internals(engine) {
             let message =
                 format!("a pattern could sign tools of hooks, and this project has some: {INTERNAL}");
             return Err(Error::new(Code::SigningDenied, message)
                 .hint("name the items one by one, or sign them yourself"));
         }
-        match primaries::signing(engine, item_type, id)? {
-            Signing::Allowed => Ok(()),
+        match primaries::signing(engine, target)? {
+            Signing::Allowed => Ok(None),
             Signing::Ask => {
-                let message = format!("signing {item_type} `{shown}` needs your consent");
+                let message = format!("signing {item_type} `{shown}` needs the user's consent");
                 Err(Error::new(Code::ConsentNeeded, message)
-                    .hint(format!("a thread cannot ask you; sign it yourself: rye sign {item_type} {shown}")))
+                    .hint(format!("a thread cannot ask for it; the user may type: {}", target.command())))
             }
         }
     }

@@ -34,6 +34,17 @@ pub struct Limits {
 #[error("{0}")]
 pub struct LimitError(pub String);
 
+/// A limit that is looser than another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RaisedLimit {
+    /// Its name: `turns`.
+    pub name: &'static str,
+    /// What it was.
+    pub from: String,
+    /// What it is to be.
+    pub to: String,
+}
+
 /// A limit that is reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reached {
@@ -168,6 +179,20 @@ impl Limits {
             depth: least(self.depth, parent.depth.map(|depth| depth.saturating_sub(1))),
             duration_seconds: least(self.duration_seconds, parent.duration_seconds),
         }
+    }
+
+    /// The limits that are looser here than in `bounds`, with both values, for people.
+    #[must_use]
+    pub fn raised_over(&self, bounds: &Self) -> Vec<RaisedLimit> {
+        let (own, bounds) = (self.to_value(), bounds.to_value());
+        let is_raised = |name: &str| match (own[name].as_f64(), bounds[name].as_f64()) {
+            (Some(own), Some(bound)) => own > bound,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        let text = |value: &Value| if value.is_null() { "no limit".to_owned() } else { value.to_string() };
+        let raised = NAMES.into_iter().filter(|name| is_raised(name));
+        raised.map(|name| RaisedLimit { name, from: text(&bounds[name]), to: text(&own[name]) }).collect()
     }
 
     /// What is left of them after this was used.

@@ -107,7 +107,8 @@ impl Redactor {
     pub fn of(engine: &Engine) -> rye_engine::Result<Self> {
         let policy = engine.environment_policy()?;
         let workspace = &engine.workspace;
-        let project = workspace.roots.project.as_ref().filter(|_| workspace.is_project_approved);
+        // Tools of a project that is not approved are not given its `.env`, but one may print it.
+        let project = workspace.roots.project.as_ref();
         let dotenv = project.map(|project| rye_exec::environment::dotenv_values(project, &policy));
         // One name may have two values: both are secrets.
         let known = engine.host.environment.iter().chain(dotenv.iter().flatten());
@@ -129,18 +130,25 @@ impl Redactor {
     /// The text without secrets; borrowed if it holds none.
     #[must_use]
     pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.redact_counted(text).0
+    }
+
+    /// The text without secrets, and how many it held.
+    fn redact_counted<'a>(&self, text: &'a str) -> (Cow<'a, str>, usize) {
         let mut clean = String::new();
         let mut from = 0;
+        let mut count = 0;
         for (start, end) in self.secrets(text) {
             clean.push_str(&text[from..start]);
             clean.push_str(&self.mark(&text[start..end]));
             from = end;
+            count += 1;
         }
         if from == 0 {
-            return Cow::Borrowed(text);
+            return (Cow::Borrowed(text), 0);
         }
         clean.push_str(&text[from..]);
-        Cow::Owned(clean)
+        (Cow::Owned(clean), count)
     }
 
     /// Where secrets begin and end.
@@ -166,7 +174,7 @@ impl Redactor {
             });
             shapes.iter().find(|(_, shape)| shape.is_match(found)).map(|(name, _)| *name)
         });
-        format!("[redacted:{}]", name.unwrap_or("secret"))
+        format!("{}{}]", rye_item::text::REDACTION_MARK, name.unwrap_or("secret"))
     }
 
     /// The text without secrets, itself if it holds none.
@@ -180,41 +188,44 @@ impl Redactor {
 
     /// Takes the secrets out of a value's texts and of the names in it. Whether there were any.
     pub fn clean_value(&self, value: &mut Value) -> bool {
+        self.count_cleaned(value) > 0
+    }
+
+    /// Takes the secrets out of a value's texts and of the names in it. How many there were.
+    pub fn count_cleaned(&self, value: &mut Value) -> usize {
         self.clean(value, 0)
     }
 
     /// Takes the secrets out of a map's texts and of the names in it. Whether there were any.
     pub fn clean_map(&self, map: &mut Map<String, Value>) -> bool {
-        self.clean_entries(map, 0)
+        self.clean_entries(map, 0) > 0
     }
 
-    fn clean_entries(&self, map: &mut Map<String, Value>, depth: usize) -> bool {
-        let found = map.values_mut().fold(false, |found, value| self.clean(value, depth) | found);
-        if map.keys().all(|name| matches!(self.redact_text(name), Cow::Borrowed(_))) {
-            return found;
+    fn clean_entries(&self, map: &mut Map<String, Value>, depth: usize) -> usize {
+        let found = map.values_mut().map(|value| self.clean(value, depth)).sum::<usize>();
+        let in_names = map.keys().map(|name| self.redact_counted(name).1).sum::<usize>();
+        if in_names > 0 {
+            *map = std::mem::take(map).into_iter().map(|(name, value)| (self.cleaned(name), value)).collect();
         }
-        *map = std::mem::take(map).into_iter().map(|(name, value)| (self.cleaned(name), value)).collect();
-        true
+        found + in_names
     }
 
-    fn clean(&self, value: &mut Value, depth: usize) -> bool {
+    fn clean(&self, value: &mut Value, depth: usize) -> usize {
         match value {
-            Value::String(text) => match self.redact_text(text) {
-                Cow::Borrowed(_) => false,
-                Cow::Owned(clean) => {
+            Value::String(text) => match self.redact_counted(text) {
+                (Cow::Borrowed(_), _) => 0,
+                (Cow::Owned(clean), count) => {
                     *text = clean;
-                    true
+                    count
                 }
             },
             Value::Array(_) | Value::Object(_) if depth > DEEPEST => {
                 *value = Value::String("[too deep]".to_owned());
-                true
+                1
             }
-            Value::Array(list) => {
-                list.iter_mut().fold(false, |found, value| self.clean(value, depth + 1) | found)
-            }
+            Value::Array(list) => list.iter_mut().map(|value| self.clean(value, depth + 1)).sum(),
             Value::Object(map) => self.clean_entries(map, depth + 1),
-            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         }
     }
 }

@@ -74,7 +74,8 @@ impl Settings {
         {
             let is_overruled = name == "USER_SPACE" && global.user_space.is_some();
             if let Some(given) = variable(name).filter(|_| !is_overruled && !is_same(path, usual)) {
-                refuse_inner(name, &given, path, project.as_deref().unwrap_or(&folder))?;
+                let starts = [Some(folder.as_path()), project.as_deref()];
+                refuse_brought(name, &given, path, starts.into_iter().flatten(), &home)?;
             }
         }
         Ok(Self {
@@ -147,16 +148,27 @@ pub fn inside() -> Option<Inside> {
     }
 }
 
-/// Refuses a folder from the environment that a project could have brought along: a relative one, or one inside the
-/// project, which is the current folder if nothing else is.
-fn refuse_inner(name: &str, given: &OsString, path: &Path, project: &Path) -> Result<()> {
+/// Refuses a folder from the environment that a project could have brought along: a relative one, or one at, inside or
+/// above the working folder, the project, or a checkout around them.
+fn refuse_brought<'a>(
+    name: &str,
+    given: &OsString,
+    path: &Path,
+    starts: impl Iterator<Item = &'a Path>,
+    home: &Path,
+) -> Result<()> {
     let is_relative = !Path::new(given).is_absolute() && !given.to_string_lossy().starts_with('~');
-    let (real, project) = (roots::real(path), roots::real(project));
-    let is_inner = real.starts_with(&project) && real != project;
-    if !is_relative && !is_inner {
-        return Ok(());
-    }
-    let why = if is_relative { "is a relative path" } else { "lies inside the project" };
+    let folder = |start: &Path| {
+        // What lies behind a link counts too: the `.ai` alone may lead into the project.
+        let found = [path.to_owned(), path.join(AI_FOLDER)];
+        found.iter().find_map(|path| roots::bringing_folder(path, start, home))
+    };
+    let why = match starts.filter_map(folder).next() {
+        _ if is_relative => "is a relative path".to_owned(),
+        Some(folder) if roots::is_same_folder(path, &folder) => "is the project's own folder or one above it".to_owned(),
+        Some(folder) => format!("lies inside the project `{}`", folder.display()),
+        None => return Ok(()),
+    };
     Err(Error::new(Code::UnsafeRoots, format!("{name} `{}` {why}", path.display())).hint(format!(
         "a project must not bring its own user space or keys: unset {name}, or point it elsewhere"
     )))

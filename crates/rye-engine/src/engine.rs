@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use lillux::SecretKey;
 use lillux::file::TemporaryFolders;
@@ -12,7 +12,7 @@ use rye_exec::NativeTool;
 use rye_item::{BundleId, ItemRef, Space};
 use rye_space::installed::{self, Installed};
 use rye_space::search::{Index, Watcher, index_path};
-use rye_space::{Located, Roots, Workspace, keys};
+use rye_space::{Located, ProtectedFolders, Roots, Workspace, keys};
 use rye_trust::signature::Timestamp;
 use rye_trust::{Admitted, Forgiveness, Subject, Verdict, admit};
 
@@ -97,6 +97,7 @@ pub struct Engine {
     pub(crate) used: Used,
     pub(crate) read_policies: policies::Read,
     pub(crate) natives: Vec<Arc<dyn NativeTool>>,
+    protected: OnceLock<ProtectedFolders>,
     search: Mutex<SearchState>,
 }
 
@@ -132,8 +133,14 @@ impl Engine {
             used: Used::default(),
             read_policies: policies::Read::default(),
             natives: rye_tools::all().into_iter().map(Arc::from).chain(options.natives.0).collect(),
+            protected: OnceLock::new(),
             search: Mutex::default(),
         })
+    }
+
+    /// Folders that tools never get as a writable root.
+    pub fn protected_folders(&self) -> &ProtectedFolders {
+        self.protected.get_or_init(|| ProtectedFolders::read(&self.workspace.roots, &self.host.home))
     }
 
     /// Opens the workspace anew if anything it was opened from has changed.

@@ -232,6 +232,10 @@ codes! {
     DamagedBinary = "RYE0902", Integrity;
     /// The search index failed, even anew.
     Index = "RYE0903", Failed;
+    /// A project, or a folder above it, belongs to another user.
+    ForeignOwner = "RYE0904", Integrity;
+    /// An MCP client names a project that the user has not approved.
+    ProjectNotApproved = "RYE0905", Denied;
     /// Policy does not let agents sign this.
     SigningDenied = "RYE1001", Denied;
     /// The user was asked and did not agree.
@@ -580,25 +584,6 @@ impl From<rye_space::keys::DocumentError> for Error {
             rye_space::keys::DocumentError::Identity(_) | rye_space::keys::DocumentError::Misnamed { .. } => {
                 Self::new(Code::InvalidIdentity, error.to_string())
                     .hint("give a public key in PEM, or an identity document (`<fingerprint>.toml`)")
-            }
-        }
-    }
-}
-
-impl From<OpenError> for Error {
-    fn from(error: OpenError) -> Self {
-        let message = error.to_string();
-        match error {
-            OpenError::Roots(RootsError::UserInsideProject { .. } | RootsError::KeysInsideProject { .. }) => {
-                Self::new(Code::UnsafeRoots, message).hint(
-                    "a project must not bring its own user space: unset USER_SPACE and RYE_SIGNING_KEY_DIR, or point them elsewhere",
-                )
-            }
-            OpenError::Roots(RootsError::LinkedOut { .. }) => {
-                Self::new(Code::LinkEscapes, message).hint("make `.ai` a folder of the project")
-            }
-            OpenError::Damaged(_) => {
-                Self::new(Code::DamagedBinary, message).hint("install rye again from a source you trust")
             }
         }
     }

@@ -6,6 +6,7 @@ mod answer;
 pub mod chains;
 pub mod engine;
 pub mod error;
+mod error_open;
 pub mod lockfiles;
 mod natives;
 mod policies;

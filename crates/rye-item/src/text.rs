@@ -91,6 +91,18 @@ pub fn shell_word(text: &str) -> String {
     out
 }
 
+/// What begins the marker that stands where a secret was taken out: `[redacted:NAME]`.
+pub const REDACTION_MARK: &str = "[redacted:";
+
+/// Whether `text` holds a marker that stands for a secret.
+#[must_use]
+pub fn has_redaction(text: &str) -> bool {
+    text.match_indices(REDACTION_MARK).any(|(start, _)| {
+        let rest = &text[start + REDACTION_MARK.len()..];
+        rest.find(']').is_some_and(|end| end > 0 && !rest[..end].contains(['\n', '[']))
+    })
+}
+
 fn skip_escape(rest: &mut Characters<'_>) {
     match rest.peek() {
         Some('[') => {

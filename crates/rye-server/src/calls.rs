@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::{self, Execute, Thread};
-use crate::consent::{self, Consents, Refusal, Way};
+use crate::consent::{Consents, Refusal, Way};
 use crate::pool::Pace;
 use crate::session::Session;
 use crate::telling::Voice;
@@ -97,7 +97,7 @@ async fn execute(
     let shared = Arc::clone(&session.shared);
     let ending = CancellationToken::new();
     let (lines, told) = tokio::sync::mpsc::channel(16);
-    let progress = voice.wants_progress().then(|| execution::progress_into(lines));
+    let wants_progress = voice.wants_progress();
     let inner = ending.clone();
     let label = item.to_string();
     // Cancelled before its turn: it never begins.
@@ -111,6 +111,11 @@ async fn execute(
             return Err(cancelled());
         }
         let opened = shared.projects.engine(given.project_path.as_deref())?;
+        let progress = if wants_progress {
+            Some(execution::progress_into(lines, shared.projects.redactor(&opened.engine)?))
+        } else {
+            None
+        };
         let outcome = execution::run(&opened.engine, item, &given, progress, &inner, &consents);
         Ok((outcome, opened.notices))
     });
@@ -138,7 +143,8 @@ async fn fork(
     context: &RequestContext<RoleServer>,
 ) -> Outcome {
     let ending = CancellationToken::new();
-    let asking = Asking { answered: consents.answered(), can_ask: consent::way(context) != Way::None };
+    let can_ask = session.way(context).await? != Way::None;
+    let asking = Asking { answered: consents.answered(), consents: consents.clone(), can_ask };
     let runs = Arc::clone(&session.shared.runs);
     let work = runs.fork(Arc::clone(&session.shared.projects), item, given, asking, ending.clone());
     tokio::pin!(work);

@@ -14,11 +14,13 @@ use rmcp::model::{
     InputRequiredResult, InputResponses, ProtocolVersion,
 };
 use rmcp::service::RequestContext;
+use rye_agent::limits::RaisedLimit;
 use rye_agent::store::Approval;
 use rye_agent::thread_id::ThreadId;
+use rye_engine::primaries::{self, SignTarget};
 use rye_engine::verbs::keys;
 use rye_engine::{Code, Engine, Error};
-use rye_item::ItemType;
+use rye_item::ItemRef;
 use rye_item::space::Tier;
 use serde_json::Value;
 
@@ -103,30 +105,56 @@ impl Consents {
         self.agreed.iter().any(|agreed| agreed == about)
     }
 
-    /// Whether a person agreed that this is signed.
-    pub(crate) fn to_sign(&self, engine: &Engine, item_type: ItemType, id: &str) -> Result<(), Refusal> {
-        let shown = rye_item::text::one_line(id);
-        // One item is bound to its bytes; a pattern to what it says.
-        let bytes = rye_engine::verbs::sign::parse_item(Some(item_type.as_str()), id)
-            .ok()
-            .and_then(|item| engine.workspace.spaces.locate(&item, None).ok())
-            .map(|located| Digest::of(located.text().as_bytes()).to_hex())
-            .unwrap_or_default();
-        let project = project(engine);
-        let about = bound(&["sign", &project, item_type.as_str(), id, &bytes]);
+    /// The digest of the bytes that a person agreed to have signed or copied.
+    pub(crate) fn to_sign(&self, engine: &Engine, target: &SignTarget<'_>) -> Result<Digest, Refusal> {
+        let shown = rye_item::text::one_line(target.id);
+        let review = primaries::review(engine, target)?;
+        let (project, item_type) = (project(engine), target.item_type);
+        let tier = |tier: Option<Tier>| tier.map(|tier| tier.to_string()).unwrap_or_default();
+        let (source, destination) = (tier(target.source), tier(target.destination));
+        let digest = review.digest.to_hex();
+        let pieces = ["sign", &project, item_type.as_str(), target.id, &source, &destination, &digest];
+        let about = bound(&pieces);
+        if self.has(&about) {
+            return Ok(review.digest);
+        }
+        let what = match target.destination {
+            Some(to) => format!("copy {item_type} `{shown}` into {to} space and sign the copy"),
+            None => format!("sign {item_type} `{shown}` in {project}"),
+        };
+        let otherwise =
+            Error::new(Code::ConsentNeeded, format!("signing {item_type} `{shown}` needs the user's consent"))
+                .hint(format!("tell the user, who may type: {}", target.command()));
+        Err(Refusal::Ask(Box::new(Question {
+            message: format!("An agent asks to {what} with your key.\n{}\nDo you agree?", review.to_text()),
+            about,
+            otherwise,
+            trusts: None,
+        })))
+    }
+
+    /// Whether a person agreed that a thread of `item` gets these looser limits.
+    pub(crate) fn to_raise(
+        &self,
+        engine: &Engine,
+        item: &ItemRef,
+        raised: &[RaisedLimit],
+    ) -> Result<(), Refusal> {
+        let lines: Vec<String> =
+            raised.iter().map(|limit| format!("{} from {} to {}", limit.name, limit.from, limit.to)).collect();
+        let (project, name, lines) = (project(engine), item.to_string(), lines.join(", "));
+        let about = bound(&["limits", &project, &name, &lines]);
         if self.has(&about) {
             return Ok(());
         }
+        let otherwise = Error::new(Code::ConsentNeeded, format!("raising limits needs the user's consent: {lines}"))
+            .of(item)
+            .hint("leave limit_overrides out, or only lower limits")
+            .hint(format!("the user may type: rye run {} --limit NAME=VALUE", item.id));
         Err(Refusal::Ask(Box::new(Question {
-            message: format!(
-                "An agent asks to sign {item_type} `{shown}` in {project} with your key. Do you agree?"
-            ),
+            message: format!("An agent asks to run `{name}` in {project} with looser limits: {lines}. Do you agree?"),
             about,
-            otherwise: Error::new(
-                Code::ConsentNeeded,
-                format!("signing {item_type} `{shown}` needs your consent"),
-            )
-            .hint(format!("this client cannot ask you; sign it yourself: rye sign {item_type} {shown}")),
+            otherwise,
             trusts: None,
         })))
     }
@@ -225,8 +253,12 @@ pub(crate) enum Way {
     None,
 }
 
-/// How the client of this request can ask.
-pub(crate) fn way(context: &RequestContext<RoleServer>) -> Way {
+/// How the client of this request can ask. A client that answers questions by itself cannot.
+pub(crate) fn way(context: &RequestContext<RoleServer>, accepting_clients: &[String]) -> Way {
+    let name = context.client_info().map(|client| client.name.to_lowercase()).unwrap_or_default();
+    if accepting_clients.iter().any(|known| known.to_lowercase() == name) {
+        return Way::None;
+    }
     let elicitation = context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
     let has_form = elicitation.is_some_and(|known| known.form.is_some() || known.url.is_none());
     let is_modern =

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lillux::Cancel;
+use rye_agent::redact::Redactor;
 use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Progress, Request};
 use rye_engine::{Code, Engine, Error, Result, primaries};
 use rye_item::{ItemRef, ItemType};
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::arguments::{Execute, Thread};
 use crate::consent::Consents;
+use crate::redaction::LineRedactor;
 use crate::verbs::Outcome;
 
 /// What is executed, once it is known to make sense.
@@ -92,10 +94,15 @@ impl Drop for Link {
 }
 
 /// Lines of progress into a channel that is read elsewhere; when nobody keeps up, lines are lost, not time.
-pub(crate) fn progress_into(lines: tokio::sync::mpsc::Sender<String>) -> Progress {
-    let lines = Arc::new(lines);
+pub(crate) fn progress_into(
+    lines: tokio::sync::mpsc::Sender<String>,
+    redactor: Arc<Redactor>,
+) -> Progress {
+    let (lines, redactor) = (Arc::new(lines), LineRedactor::new(redactor));
     Progress::new(move |line| {
-        // A full channel means older lines are still waiting to be told.
-        let _ = lines.try_send(rye_item::text::one_line(line));
+        if let Some(line) = redactor.redact(line) {
+            // A full channel means older lines are still waiting to be told.
+            let _ = lines.try_send(rye_item::text::one_line(&line));
+        }
     })
 }

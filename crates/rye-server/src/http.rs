@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::session::{Session, Shared};
 use crate::token::{self, Token};
-use listener::Bounded;
+use listener::{BoundedListener, ConnectionHandle};
 
 /// The path clients are given.
 const PATH: &str = "/mcp";
@@ -73,8 +73,9 @@ pub(crate) async fn serve(
     let bound = listener.local_addr().map_err(cannot)?;
     listening(&Listening { url: format!("http://{bound}{PATH}"), token_file: token::path(&keys) });
     let router = router(shared, options, bound, token, stop.clone());
-    let served =
-        axum::serve(Bounded::new(listener), router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let service = router.into_make_service_with_connect_info::<ConnectionHandle>();
+    let served = axum::serve(BoundedListener::new(listener), service)
+        .with_graceful_shutdown(stop.clone().cancelled_owned());
     let last = async {
         stop.cancelled().await;
         tokio::time::sleep(FAREWELL).await;
@@ -157,6 +158,9 @@ async fn enter(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> R
     if second.is_some() || !gate.token.is_in(first.map(header::HeaderValue::as_bytes)) {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer realm=\"rye\"")];
         return (StatusCode::UNAUTHORIZED, challenge, "a valid bearer token is needed\n").into_response();
+    }
+    if let Some(ConnectInfo(connection)) = request.extensions().get::<ConnectInfo<ConnectionHandle>>() {
+        connection.authenticate();
     }
     if begins_session(request.method(), headers) && gate.sessions.sessions.read().await.len() >= MOST_SESSIONS
     {

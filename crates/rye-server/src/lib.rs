@@ -13,6 +13,7 @@ pub mod install;
 mod offers;
 mod pool;
 mod projects;
+mod redaction;
 mod session;
 mod stdio;
 mod telling;

@@ -7,10 +7,11 @@ use rmcp::model::{
     CompleteRequestParams, CompletionInfo, ErrorCode, GetPromptResult, Prompt, PromptArgument, PromptMessage,
     ReadResourceResult, Reference, Resource, ResourceContents, ResourceTemplate, Role,
 };
+use rye_agent::redact::Redactor;
 use rye_engine::verbs::execute::{self, Answer, Caller, Demand, Mode, Request};
 use rye_engine::verbs::load::{self, Loaded};
 use rye_engine::verbs::search;
-use rye_engine::{Code, Engine, Error, Kind, Result};
+use rye_engine::{Code, Engine, Error, Kind, Result, primaries};
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::{Map, Value};
 
@@ -86,10 +87,16 @@ fn text(object: &Value, key: &str) -> Option<String> {
 ///
 /// # Errors
 /// When it may not be used, or its inputs do not fit.
-pub(crate) fn prompt(engine: &Engine, name: &str, given: Map<String, Value>) -> Result<GetPromptResult> {
+pub(crate) fn prompt(
+    engine: &Engine,
+    redactor: &Redactor,
+    name: &str,
+    given: Map<String, Value>,
+) -> Result<GetPromptResult> {
     let item = ItemRef::new(ItemType::Directive, ItemId::new(name)?);
     let answer = used(engine, item, given)?;
     let body = answer.data.get("body").and_then(Value::as_str).unwrap_or_default();
+    let body = redactor.redact_text(body).into_owned();
     let result = GetPromptResult::new(vec![PromptMessage::new_text(Role::User, body)]);
     Ok(match text(&answer.data, "description") {
         Some(description) => result.with_description(description),
@@ -124,10 +131,11 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
 ///
 /// # Errors
 /// When there is none, or it may not be used.
-pub(crate) fn resource(engine: &Engine, uri: &str) -> Result<ReadResourceResult> {
+pub(crate) fn resource(engine: &Engine, redactor: &Redactor, uri: &str) -> Result<ReadResourceResult> {
     let item = item_of(uri)?;
     let answer = used(engine, item, Map::new())?;
     let body = answer.data.get("body").and_then(Value::as_str).unwrap_or_default();
+    let body = redactor.redact_text(body).into_owned();
     Ok(ReadResourceResult::new(vec![ResourceContents::text(body, uri).with_mime_type(MARKDOWN)]))
 }
 
@@ -213,6 +221,7 @@ fn values_of_input(engine: &Engine, directive: &str, input: &str, start: &str) -
 
 /// A failure where the protocol has no place for an answer: the whole error goes along as data.
 pub(crate) fn protocol_error(error: &Error) -> ErrorData {
+    let error = &primaries::for_agent(error.clone());
     let code = match (error.code, error.code.kind()) {
         (Code::NotFound, _) => ErrorCode::RESOURCE_NOT_FOUND,
         (_, Kind::Usage | Kind::NotFound) => ErrorCode::INVALID_PARAMS,

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rye_agent::redact::Redactor;
 use rye_engine::{Code, Engine, Error, Natives, Options, Result};
 use rye_space::{Roots, roots};
 use tokio::sync::Notify;
 
 use crate::Setup;
+use crate::redaction::Redactors;
 
 /// Projects that stay warm; the one not used for longest is forgotten first.
 const MOST_PROJECTS: usize = 16;
@@ -16,6 +18,7 @@ const MOST_PROJECTS: usize = 16;
 pub(crate) struct Projects {
     setup: Setup,
     slots: Mutex<Vec<Slot>>,
+    redactors: Redactors,
     /// Told when the engine of the server's own project was opened anew.
     pub(crate) reopened: Notify,
 }
@@ -36,7 +39,23 @@ impl Projects {
     pub(crate) fn new(mut setup: Setup) -> Self {
         // One project, one engine, however its path is written.
         setup.roots.project = setup.roots.project.as_deref().map(roots::real);
-        Self { setup, slots: Mutex::default(), reopened: Notify::new() }
+        Self { setup, slots: Mutex::default(), redactors: Redactors::default(), reopened: Notify::new() }
+    }
+
+    /// The redactor for what an engine answers.
+    ///
+    /// # Errors
+    /// When its settings cannot be read.
+    pub(crate) fn redactor(&self, engine: &Arc<Engine>) -> Result<Arc<Redactor>> {
+        self.redactors.of(engine)
+    }
+
+    /// Names of clients that answer questions by themselves.
+    ///
+    /// # Errors
+    /// When the user space cannot be opened.
+    pub(crate) fn accepting_clients(&self) -> Result<Vec<String>> {
+        Ok(self.opened(None)?.engine.workspace.settings.texts("mcp.accepting_clients"))
     }
 
     pub(crate) fn setup(&self) -> &Setup {
@@ -46,12 +65,16 @@ impl Projects {
     /// The engine of the project a client names, or of the server's own. It blocks: files are looked at.
     ///
     /// # Errors
-    /// When there is no such folder, or its roots are refused.
+    /// When there is no such folder, it is not approved, or its roots are refused.
     pub(crate) fn engine(&self, named: Option<&str>) -> Result<Opened> {
         let project = match named {
             Some(path) => self.named(path)?,
             None => self.setup.roots.project.clone(),
         };
+        self.opened(project)
+    }
+
+    fn opened(&self, project: Option<PathBuf>) -> Result<Opened> {
         let slot = self.slot(project.as_deref());
         let mut kept = lock(&slot);
         if let Some(engine) = kept.as_ref().filter(|engine| engine.workspace.is_current()) {
@@ -75,7 +98,25 @@ impl Projects {
                 .hint("project_path is the absolute path of the folder that holds `.ai/`"));
         }
         let path = roots::real(&path);
-        Ok((path != roots::real(&self.setup.roots.user)).then_some(path))
+        if path == roots::real(&self.setup.roots.user) {
+            return Ok(None);
+        }
+        // The server's own project was chosen by whoever started it; any other one needs the user's approval.
+        if Some(&path) != self.setup.roots.project.as_ref() && !self.is_approved(&path)? {
+            let shown = rye_item::text::one_line(&path.display().to_string());
+            let word = rye_item::text::shell_word(&shown);
+            let message = format!("the project `{shown}` is not approved");
+            return Err(Error::new(Code::ProjectNotApproved, message)
+                .hint(format!("tell the user, who may type: rye trust {word}"))
+                .hint("leave project_path out to work in the server's own project"));
+        }
+        Ok(Some(path))
+    }
+
+    /// Whether the user has approved the project with this real path.
+    fn is_approved(&self, project: &Path) -> Result<bool> {
+        let outside = self.opened(None)?.engine;
+        Ok(outside.workspace.approvals.has_project(project.to_str()))
     }
 
     /// The slot of a project, now the most recently used one.

@@ -16,8 +16,8 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ErrorData, ServerHandler};
-use rye_engine::{Code, Engine, Error, Result};
-use serde_json::Value;
+use rye_engine::{Code, Engine, Error, Result, primaries};
+use serde_json::{Map, Value};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::changes::{self, Changes};
@@ -26,7 +26,7 @@ use crate::pool::{Pace, Pool};
 use crate::projects::Projects;
 use crate::telling::{self, Voice};
 use crate::threads::Runs;
-use crate::{Setup, calls, offers, tools};
+use crate::{Setup, calls, offers, redaction, tools};
 
 /// Resources one client may subscribe to.
 const MOST_SUBSCRIPTIONS: usize = 1024;
@@ -88,7 +88,7 @@ impl Session {
     /// Runs something quick on the engine of the server's own project.
     async fn quick<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Arc<Engine>) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, ErrorData> {
         if self.shared.projects.setup().door.is_some() {
             let error = Error::new(Code::NoToken, "inside a tool there are the tools alone");
@@ -114,15 +114,22 @@ impl Session {
             let outcome =
                 calls::call(self, &request.name, arguments.clone(), &consents, context, &voice).await;
             let question = match outcome {
-                Ok(value) => return Ok(CallToolResult::structured(value).into()),
-                Err(Refusal::Failed(error)) => return Ok(failed(&error)),
+                Ok(value) => {
+                    let value = self.redacted(&arguments, value).await?;
+                    return Ok(CallToolResult::structured(value).into());
+                }
+                Err(Refusal::Failed(error)) => {
+                    let value = primaries::for_agent(error).to_value(None);
+                    let value = self.redacted(&arguments, value).await?;
+                    return Ok(CallToolResult::structured_error(value).into());
+                }
                 Err(Refusal::Told(answer)) => return Ok(CallToolResult::structured_error(answer).into()),
                 Err(Refusal::Ask(question)) => question,
             };
             // Whoever was asked often enough is told what to do instead.
             last.clone_from(&question.otherwise);
             if !consents.has(&question.about) {
-                let said = match consent::way(context) {
+                let said = match self.way(context).await? {
                     Way::None => return Ok(failed(&question.otherwise)),
                     Way::Again => return Ok(consent::ask_again(&question)?.into()),
                     Way::Request => consent::ask(context, &question).await?,
@@ -141,6 +148,31 @@ impl Session {
         Ok(failed(&last))
     }
 
+    /// How the user of this request's client can be asked.
+    pub(crate) async fn way(&self, context: &RequestContext<RoleServer>) -> Result<Way> {
+        let shared = Arc::clone(&self.shared);
+        let known = self.shared.pool.run(Pace::Quick, move || shared.projects.accepting_clients()).await?;
+        Ok(consent::way(context, &known))
+    }
+
+    /// An answer without secrets. Inside a tool the door has taken them out.
+    async fn redacted(&self, arguments: &Map<String, Value>, answer: Value) -> Result<Value> {
+        if self.shared.projects.setup().door.is_some() {
+            return Ok(answer);
+        }
+        let project = arguments.get("project_path").and_then(Value::as_str).map(str::to_owned);
+        let shared = Arc::clone(&self.shared);
+        let work = move || match shared.projects.engine(project.as_deref()) {
+            Ok(opened) => {
+                let redactor = shared.projects.redactor(&opened.engine)?;
+                Ok(redaction::redact_answer(&redactor, answer))
+            }
+            // Nothing was run: the answer says why.
+            Err(error) => Ok(error.to_value(None)),
+        };
+        self.shared.pool.run(Pace::Quick, work).await
+    }
+
     fn tell_changes(&self, peer: rmcp::Peer<RoleServer>) {
         if !self.state.is_told.swap(true, Ordering::SeqCst) {
             tokio::spawn(telling::forward(self.shared.changes.listen(), peer, Arc::downgrade(&self.state)));
@@ -149,7 +181,7 @@ impl Session {
 }
 
 fn failed(error: &Error) -> CallToolResponse {
-    CallToolResult::structured_error(error.to_value(None)).into()
+    CallToolResult::structured_error(primaries::for_agent(error.clone()).to_value(None)).into()
 }
 
 /// A page's cursor.
@@ -227,7 +259,12 @@ impl ServerHandler for Session {
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<GetPromptResponse, ErrorData> {
         let given = request.arguments.unwrap_or_default();
-        Ok(self.quick(move |engine| offers::prompt(engine, &request.name, given)).await?.into())
+        let shared = Arc::clone(&self.shared);
+        let prompt = move |engine: &Arc<Engine>| {
+            let redactor = shared.projects.redactor(engine)?;
+            offers::prompt(engine, &redactor, &request.name, given)
+        };
+        Ok(self.quick(prompt).await?.into())
     }
 
     async fn list_resources(
@@ -254,7 +291,12 @@ impl ServerHandler for Session {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ReadResourceResponse, ErrorData> {
-        Ok(self.quick(move |engine| offers::resource(engine, &request.uri)).await?.into())
+        let shared = Arc::clone(&self.shared);
+        let resource = move |engine: &Arc<Engine>| {
+            let redactor = shared.projects.redactor(engine)?;
+            offers::resource(engine, &redactor, &request.uri)
+        };
+        Ok(self.quick(resource).await?.into())
     }
 
     async fn subscribe(

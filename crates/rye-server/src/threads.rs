@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Execute;
-use crate::consent::{Answered, Refusal, of_threads};
+use crate::consent::{Answered, Consents, Refusal, of_threads};
 use crate::projects::Projects;
 use crate::verbs::Outcome;
 
@@ -154,7 +154,7 @@ impl Runs {
             let mut order = Order::new(item.clone(), given.parameters.clone());
             order.model = Some(given.model.clone()).filter(|model| !model.is_empty());
             order.limits = given.limit_overrides.clone();
-            let space = self.space(projects, given.project_path.clone(), order.clone()).await?;
+            let space = self.space(Arc::clone(&projects), given.project_path.clone(), order.clone()).await?;
             let threads = &space.threads;
             if let Some(Answered { root, questions, is_yes }) = &asking.answered {
                 let row = threads.store().thread(root).map_err(Error::from)?;
@@ -166,6 +166,9 @@ impl Runs {
                 let never = CancellationToken::new();
                 let done = threads.finish(root, &never);
                 return finished(threads, &item, root, &asking, done, &ending).await;
+            }
+            if !order.limits.is_empty() {
+                may_raise(threads, &projects, &given, &order, &asking.consents).await?;
             }
             if given.dry_run {
                 let prepared = threads.prepare(order).await?;
@@ -191,6 +194,26 @@ impl Runs {
     }
 }
 
+/// Over MCP limits are only lowered, unless the client's user agreed to raise them.
+async fn may_raise(
+    threads: &Threads,
+    projects: &Arc<Projects>,
+    given: &Execute,
+    order: &Order,
+    consents: &Consents,
+) -> std::result::Result<(), Refusal> {
+    let usual = threads.prepare(Order { limits: serde_json::Map::new(), ..order.clone() }).await?;
+    let wanted = threads.prepare(order.clone()).await?;
+    let raised = wanted.spec.own.limits.raised_over(&usual.spec.own.limits);
+    if raised.is_empty() {
+        return Ok(());
+    }
+    let (projects, named) = (Arc::clone(projects), given.project_path.clone());
+    let opening = move || projects.engine(named.as_deref());
+    let engine = tokio::task::spawn_blocking(opening).await.map_err(|error| broken(&error))??.engine;
+    consents.to_raise(&engine, &order.directive, &raised)
+}
+
 /// Who answers over MCP.
 const BY: &str = "the user of an MCP client";
 
@@ -201,6 +224,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct Asking {
     /// What its user said.
     pub(crate) answered: Option<Answered>,
+    /// What its user agreed to.
+    pub(crate) consents: Consents,
     /// Whether there is somebody to ask.
     pub(crate) can_ask: bool,
 }

@@ -17,14 +17,17 @@ RYE holds this project's directives (instructions to follow), tools (programs to
 Every item is signed; what is not signed by a key the user trusts is listed but never read or run.\n\
 Start with rye_search. Read an item with rye_load before you use it: a tool's metadata holds the schema of its \
 parameters, a directive's its inputs. Run tools, and get the text of directives, with rye_execute. After you have \
-written or changed an item below .ai/, sign it with rye_sign, or it will not run.\n\
-An answer is one JSON object. If status is error, do what hints say; do not work around a refusal.";
+written or changed an item below .ai/ yourself, ask for a signature with rye_sign, or it will not run; the user is asked \
+first. If an item is refused because it is unsigned, changed or not trusted, tell the user: they decide, not you.\n\
+An answer is one JSON object. If status is error, do what hints say; do not work around a refusal. `[redacted:NAME]` \
+stands for a secret that was taken out; never write it into a file.";
 
 fn tool(described: Described) -> Tool {
     let hints = match described.name {
-        "rye_search" => ToolAnnotations::new().read_only(true).destructive(false).idempotent(true),
+        "rye_search" | "rye_load" | "rye_fetch" => ToolAnnotations::new().read_only(true).destructive(false).idempotent(true),
         "rye_execute" => ToolAnnotations::new().read_only(false).destructive(true).idempotent(false),
-        _ => ToolAnnotations::new().read_only(false).destructive(false).idempotent(true),
+        // A signature lets what it covers run with the user's rights.
+        _ => ToolAnnotations::new().read_only(false).destructive(true).idempotent(true),
     };
     Tool::new(described.name, described.description, Arc::new(described.schema))
         .with_title(described.title)
@@ -47,6 +50,7 @@ fn output() -> Value {
             "status": {"type": "string", "enum": ["success", "validation_passed", "error"]},
             "error": {"type": "string", "description": "What failed"},
             "code": {"type": "string", "description": "A stable error code, such as RYE0402"},
+            "redacted": {"type": "integer", "description": "How many secrets were taken out of this answer"},
             "hints": {"type": "array", "items": {"type": "string"}, "description": "What to do about it"},
         },
         "required": ["status"],
@@ -58,16 +62,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn hints_tell_readers_from_writers() {
+        for tool in all() {
+            let hints = tool.annotations.expect("annotations");
+            let reads = !["rye_execute", "rye_sign"].contains(&tool.name.as_ref());
+            let found = (hints.read_only_hint, hints.destructive_hint);
+            assert_eq!(found, (Some(reads), Some(!reads)), "{}", tool.name);
+        }
+    }
+
+    #[test]
     fn the_tools_have_the_arguments_of_the_contract() {
         let wanted = [
             ("rye_search", "query item_type scope source limit project_path"),
-            ("rye_load", "item_type item_id source destination project_path"),
-            ("rye_fetch", "item_type item_id query scope source destination limit project_path"),
+            ("rye_load", "item_type item_id source project_path"),
+            ("rye_fetch", "item_type item_id query scope source limit project_path"),
             (
                 "rye_execute",
                 "item_type item_id parameters dry_run thread async model limit_overrides project_path",
             ),
-            ("rye_sign", "item_type item_id source project_path"),
+            ("rye_sign", "item_type item_id source destination project_path"),
         ];
         let tools = all();
         assert_eq!(tools.len(), wanted.len());

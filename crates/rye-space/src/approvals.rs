@@ -1,5 +1,6 @@
 //! What the user has approved: project folders, signers of bundles, and opt-in bundles. Signed records in user space.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lillux::file::{self, Lock};
@@ -43,6 +44,8 @@ pub struct Seen {
 pub struct Approvals {
     /// Real paths of approved projects.
     pub projects: Vec<String>,
+    /// Of an approved project, the other users it may belong to.
+    pub owners: BTreeMap<String, Vec<u32>>,
     /// Pinned signers.
     pub pins: Vec<Pin>,
     /// Opt-in bundles inside the binary that the user has enabled.
@@ -72,6 +75,13 @@ impl Approvals {
         let (projects, bundles) = (read(PROJECTS_FILE), read(BUNDLES_FILE));
         approvals.projects = list(&projects, "projects")
             .filter_map(|project| Some(project.get("path")?.as_str()?.to_owned()))
+            .collect();
+        approvals.owners = list(&projects, "projects")
+            .filter_map(|project| {
+                let owners = list(project, "owners").filter_map(|owner| u32::try_from(owner.as_u64()?).ok());
+                Some((project.get("path")?.as_str()?.to_owned(), owners.collect::<Vec<u32>>()))
+            })
+            .filter(|(_, owners): &(String, Vec<u32>)| !owners.is_empty())
             .collect();
         approvals.pins = list(&bundles, "bundles")
             .filter_map(|pin| {
@@ -104,6 +114,12 @@ impl Approvals {
     #[must_use]
     pub fn has_project(&self, project: Option<&str>) -> bool {
         project.is_some_and(|project| self.projects.iter().any(|known| known == project))
+    }
+
+    /// The other users that the project with this real path may belong to.
+    #[must_use]
+    pub fn owners_of(&self, project: Option<&str>) -> &[u32] {
+        project.and_then(|project| self.owners.get(project)).map_or(&[], Vec::as_slice)
     }
 
     /// The pinned signers of the bundle `id`.
@@ -148,6 +164,10 @@ impl Approvals {
         }
         for project in &self.projects {
             text.push_str(&format!("  - path: {}\n", rye_item::text::quoted(project)));
+            let owners: Vec<String> = self.owners_of(Some(project)).iter().map(u32::to_string).collect();
+            if !owners.is_empty() {
+                text.push_str(&format!("    owners: [{}]\n", owners.join(", ")));
+            }
         }
         let path = user_ai.join(PROJECTS_FILE);
         keys::write_signed_document(&path, &text, key, now)?;

@@ -1,5 +1,6 @@
 //! Where the spaces begin, and the guards on where they may be.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The folder that holds a space's items.
@@ -40,6 +41,16 @@ pub enum RootsError {
         keys: PathBuf,
         /// The project.
         project: PathBuf,
+    },
+    /// Another user could change what the project holds.
+    #[error("`{}` belongs to another user (uid {owner})", path.display())]
+    ForeignOwner {
+        /// The project.
+        project: PathBuf,
+        /// The folder that is another user's.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
     },
     /// The project's `.ai` is a link to somewhere else.
     #[error("`{}` leaves the project through a link", path.display())]
@@ -86,14 +97,16 @@ impl Roots {
         let real_project = real(project);
         let is_inside = |path: &Path| {
             let path = real(path);
-            path.starts_with(&real_project) && path != real_project
+            is_at_or_below(&path, &real_project) && !is_same_folder(&path, &real_project)
         };
-        if is_inside(&self.user) {
+        // The `.ai` may be a link, or the project's own under another path.
+        let ai = self.user_ai();
+        if is_inside(&self.user) || (ai.exists() && is_at_or_below(&ai, &real_project.join(AI_FOLDER))) {
             return Err(RootsError::UserInsideProject { user: self.user.clone(), project: project.clone() });
         }
         // The default key folder lies in user space, which may be the folder above the project, never below it.
         let keys = real(&self.signing_keys);
-        if (is_inside(&keys) || keys == real_project)
+        if is_at_or_below(&keys, &real_project)
             && !real(&self.signing_keys).starts_with(real(&self.user_ai()))
         {
             return Err(RootsError::KeysInsideProject {
@@ -107,6 +120,40 @@ impl Roots {
         }
         Ok(())
     }
+}
+
+/// What marks a folder as the root of a checkout, besides an `.ai`.
+const CHECKOUT_MARKS: [&str; 5] = [".git", ".hg", ".jj", ".svn", ".bzr"];
+
+/// The folder at `start` or above it that could have brought `path` along: `path` lies in the working folder, in a
+/// project or checkout around it, or is itself one of the folders above. A folder that is or contains `home` brings nothing.
+#[must_use]
+pub fn bringing_folder(path: &Path, start: &Path, home: &Path) -> Option<PathBuf> {
+    let start = real(start);
+    let is_own = |folder: &Path| is_at_or_below(home, folder);
+    let is_marked = |folder: &Path| {
+        let has = |name: &str| folder.join(name).symlink_metadata().is_ok();
+        folder == start || has(AI_FOLDER) || CHECKOUT_MARKS.iter().any(|mark| has(mark))
+    };
+    let around = start.ancestors().filter(|folder| !is_own(folder));
+    around
+        .filter(|folder| is_same_folder(path, folder) || (is_marked(folder) && is_at_or_below(path, folder)))
+        .map(Path::to_owned)
+        .next()
+}
+
+/// Whether `path` is `folder` or lies in it, by whatever path both are reached.
+#[must_use]
+pub fn is_at_or_below(path: &Path, folder: &Path) -> bool {
+    let (path, folder) = (real(path), real(folder));
+    path.starts_with(&folder) || path.ancestors().any(|above| is_same_folder(above, &folder))
+}
+
+/// Whether both paths lead to one folder: the same path, or the same device and inode.
+#[must_use]
+pub fn is_same_folder(left: &Path, right: &Path) -> bool {
+    let id = |path: &Path| fs_err::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    left == right || id(left).is_some_and(|left| Some(left) == id(right))
 }
 
 /// The real path, resolving as much as exists.

@@ -14,6 +14,7 @@ use crate::config::{self, Ignored, Judge, Layer, Merged};
 use crate::installed;
 use crate::keys::{self, Found, REVOKED_FOLDER, TRUSTED_FOLDER};
 use crate::located::Located;
+use crate::ownership;
 use crate::python;
 use crate::roots::{AI_FOLDER, Roots, RootsError};
 use crate::schema::Schema;
@@ -129,6 +130,11 @@ impl Workspace {
             embedded.into_iter().partition(|bundle| !bundle.is_opt_in() || approvals.has_enabled(&bundle.id));
         embedded.iter().filter(|bundle| bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));
         let is_project_approved = approvals.has_project(project_key.as_deref());
+        if let Some(project) = &roots.project {
+            // An `.ai` that appears later, or changes hands, is looked at again.
+            watched.add(project.join(AI_FOLDER));
+            ownership::check(project, approvals.owners_of(project_key.as_deref()))?;
+        }
         notices.extend(approvals.complaints.iter().cloned());
         for (ai, space) in [(roots.project_ai(), Space::Project), (Some(user_ai.clone()), Space::User)] {
             if let Some(ai) = ai {

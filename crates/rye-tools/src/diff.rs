@@ -13,7 +13,8 @@ const LINE_LIMIT: usize = 500;
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The diff from `old` to `new`, and whether it was cut.
-pub(crate) fn unified(path: &str, old: &str, new: &str) -> (String, bool) {
+#[must_use]
+pub fn unified(path: &str, old: &str, new: &str) -> (String, bool) {
     if old == new {
         return (String::new(), false);
     }

@@ -1,7 +1,7 @@
 //! The standard tools compiled into the binary. Each is a function from parameters to a result; descriptors in the
 //! bundles give them ids, schemas and signatures.
 
-mod diff;
+pub mod diff;
 pub mod file_system;
 mod line_id;
 mod line_id_store;

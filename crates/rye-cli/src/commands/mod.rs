@@ -22,6 +22,7 @@ use clap_complete::env::Shells;
 use rye_agent::store::StoreError;
 use rye_engine::{Code, DevMode, Engine, Error};
 use rye_item::{ItemRef, ItemType};
+use rye_space::Roots;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -77,6 +78,16 @@ pub struct Context {
 impl Context {
     fn open(global: &Global) -> Result<Self, Failure> {
         Self::on(Settings::read(global)?, global)
+    }
+
+    /// As [`Context::open`], without the project's items: for what must work in a project that would be refused.
+    fn open_outside(global: &Global) -> Result<Self, Failure> {
+        let settings = Settings::read(global)?;
+        let project = settings.roots.project.clone();
+        let outside = Roots { project: None, ..settings.roots.clone() };
+        let mut context = Self::on(Settings { roots: outside, ..settings }, global)?;
+        context.settings.roots.project = project;
+        Ok(context)
     }
 
     /// As [`Context::open`], for a command that probably starts a process: its launcher begins meanwhile.
@@ -170,7 +181,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Command::Init => setup::init(global),
         Command::Explain { code } => explain_code(global, code),
         Command::Completions { shell } => print_completions(global, shell),
-        Command::Trust(trust) => setup::trust(&Context::open(global)?, trust),
+        Command::Trust(trust) => setup::trust(&Context::open_outside(global)?, trust),
         Command::Keys(command) => keys::run(&Context::open(global)?, command),
         Command::Search(search) => items::search(&Context::open(global)?, search),
         Command::Load(load) => items::load(&Context::open(global)?, load),

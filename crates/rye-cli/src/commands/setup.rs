@@ -45,8 +45,7 @@ pub fn init(global: &Global) -> Outcome {
 
 /// `rye trust`
 pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
-    let roots = &context.engine.workspace.roots;
-    let folder = match (&arguments.folder, &roots.project) {
+    let folder = match (&arguments.folder, &context.settings.roots.project) {
         (Some(folder), _) => context.settings.folder.join(folder),
         (None, Some(project)) => project.clone(),
         (None, None) => return Err(Error::new(Code::PathNotFound, "there is no project here").into()),
@@ -68,6 +67,9 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
         (false, false) => paint(DIM, "was not approved"),
     };
     context.output.result(format_args!("{word} {}", rye_item::text::one_line(&answer.project)))?;
+    for owner in &answer.owners {
+        context.output.note(format_args!("it belongs to another user (uid {owner}), who can change it"));
+    }
     if answer.approved && answer.changed {
         context.output.note("this allows:");
         for what in trust_verb::ALLOWS {

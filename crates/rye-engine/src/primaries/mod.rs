@@ -1,12 +1,17 @@
 //! The actions on items as agents ask for them, over MCP or in a thread: arguments in, one call of a verb, the answer of
 //! the command line out. What is policy for agents is decided here, once.
 
+mod review;
 pub mod schemas;
 
+use lillux::Digest;
 use rye_item::space::Tier;
 use rye_item::{ItemRef, ItemType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub(crate) use review::keep_signed;
+pub use review::{Change, SignReview, review};
 
 use crate::answer::success;
 use crate::engine::Engine;
@@ -33,7 +38,7 @@ pub struct Search {
     pub project_path: Option<String>,
 }
 
-/// What to read or copy.
+/// What to read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
@@ -43,8 +48,8 @@ pub struct Load {
     pub item_id: String,
     /// Only from this space.
     pub source: Option<Source>,
-    /// Where to copy it.
-    pub destination: Option<Destination>,
+    /// Refused: copying is signing.
+    pub destination: Option<Value>,
     /// The project, for who has several.
     pub project_path: Option<String>,
 }
@@ -63,8 +68,8 @@ pub struct Fetch {
     pub scope: Option<String>,
     /// Only this space.
     pub source: Option<Source>,
-    /// Where to copy it.
-    pub destination: Option<Destination>,
+    /// Refused: copying is signing.
+    pub destination: Option<Value>,
     /// How many at most.
     pub limit: Option<u16>,
     /// The project, for who has several.
@@ -81,6 +86,8 @@ pub struct Sign {
     pub item_id: String,
     /// Only in this space.
     pub source: Option<Source>,
+    /// Copy it into this space, and sign the copy.
+    pub destination: Option<Destination>,
     /// The project, for who has several.
     pub project_path: Option<String>,
 }
@@ -172,35 +179,28 @@ pub fn search(engine: &Engine, given: &Search) -> Result<Value> {
     Ok(success(None, None, shown(&answer)?))
 }
 
-/// Reads an item, or copies it if `may_sign` lets the copy be signed.
+/// Reads an item.
 ///
 /// # Errors
-/// When nobody vouches for it, or the copy may not be made.
-pub fn load<E: From<Error>>(
-    engine: &Engine,
-    given: &Load,
-    may_sign: impl Fn(ItemType, &str) -> std::result::Result<(), E>,
-) -> std::result::Result<Value, E> {
+/// When it may not be trusted, or a copy is asked for.
+pub fn load(engine: &Engine, given: &Load) -> Result<Value> {
+    refuse_destination(given.destination.as_ref())?;
     let item = item(given.item_type.as_deref(), &given.item_id)?;
-    load_item(engine, &item, given.source, given.destination, may_sign)
+    load_item(engine, &item, given.source)
 }
 
-fn load_item<E: From<Error>>(
-    engine: &Engine,
-    item: &ItemRef,
-    source: Option<Source>,
-    destination: Option<Destination>,
-    may_sign: impl Fn(ItemType, &str) -> std::result::Result<(), E>,
-) -> std::result::Result<Value, E> {
+/// A copy is signed with the user's key: that is for the action which says so.
+fn refuse_destination(destination: Option<&Value>) -> Result<()> {
+    match destination.filter(|destination| !destination.is_null()) {
+        None => Ok(()),
+        Some(_) => Err(Error::new(Code::InvalidArgument, "`destination` is not for reading")
+            .hint("to copy an item, sign it with `destination`: the copy is signed with the user's key")),
+    }
+}
+
+fn load_item(engine: &Engine, item: &ItemRef, source: Option<Source>) -> Result<Value> {
     let from = source.and_then(Source::tier);
-    let data = match destination {
-        Some(destination) => {
-            // The copy is signed with the user's key.
-            may_sign(item.item_type, item.id.as_str())?;
-            shown(&load::copy(engine, item, from, destination.tier())?)?
-        }
-        None => shown(&load::load(engine, item, load::Options { from, unverified: false })?)?,
-    };
+    let data = shown(&load::load(engine, item, load::Options { from, unverified: false })?)?;
     Ok(success(Some(item.item_type.as_str()), Some(item.id.as_str()), data))
 }
 
@@ -208,11 +208,8 @@ fn load_item<E: From<Error>>(
 ///
 /// # Errors
 /// As [`load`] and [`search`], and when it is given neither or both.
-pub fn fetch<E: From<Error>>(
-    engine: &Engine,
-    given: Fetch,
-    may_sign: impl Fn(ItemType, &str) -> std::result::Result<(), E>,
-) -> std::result::Result<Value, E> {
+pub fn fetch(engine: &Engine, given: Fetch) -> Result<Value> {
+    refuse_destination(given.destination.as_ref())?;
     match (given.item_id, given.query) {
         (Some(id), None) => {
             let is_typed = given.item_type.is_some() || ItemRef::split_canonical(&id).is_some();
@@ -221,7 +218,7 @@ pub fn fetch<E: From<Error>>(
             } else {
                 load::find_by_id(engine, &id, given.source.and_then(Source::tier))?
             };
-            load_item(engine, &item, given.source, given.destination, may_sign)
+            load_item(engine, &item, given.source)
         }
         (None, Some(query)) => {
             let given = Search {
@@ -232,25 +229,50 @@ pub fn fetch<E: From<Error>>(
                 limit: given.limit,
                 project_path: None,
             };
-            Ok(search(engine, &given)?)
+            search(engine, &given)
         }
         (Some(_), Some(_)) => {
-            Err(Error::new(Code::InvalidArgument, "give item_id or query, not both").into())
+            Err(Error::new(Code::InvalidArgument, "give item_id or query, not both"))
         }
         (None, None) => Err(Error::new(Code::InvalidArgument, "give item_id, or query")
-            .hint("item_id reads one item, query searches")
-            .into()),
+            .hint("item_id reads one item, query searches")),
     }
 }
 
-/// Signs an item, or all items of a pattern, if `may_sign` lets it.
+/// What an agent wants signed.
+#[derive(Clone, Copy, Debug)]
+pub struct SignTarget<'a> {
+    /// Its type.
+    pub item_type: ItemType,
+    /// Its id, or a pattern of ids.
+    pub id: &'a str,
+    /// Only in this space.
+    pub source: Option<Tier>,
+    /// The space it is copied into.
+    pub destination: Option<Tier>,
+}
+
+impl SignTarget<'_> {
+    /// What the user may type instead.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let id = rye_item::text::shell_word(&rye_item::text::one_line(self.id));
+        match self.destination {
+            Some(to) => format!("rye load {} {id} --to {to}", self.item_type),
+            None => format!("rye sign {} {id}", self.item_type),
+        }
+    }
+}
+
+/// Signs an item, all items of a pattern, or a copy, if `may_sign` lets it. The digest that `may_sign` returns is the one
+/// that was agreed to: other bytes are not signed.
 ///
 /// # Errors
 /// When it may not be signed, is not found or not valid.
 pub fn sign<E: From<Error>>(
     engine: &Engine,
     given: &Sign,
-    may_sign: impl Fn(ItemType, &str) -> std::result::Result<(), E>,
+    may_sign: impl Fn(&SignTarget<'_>) -> std::result::Result<Option<Digest>, E>,
 ) -> std::result::Result<Value, E> {
     let (item_type, id) = match (&given.item_type, ItemRef::split_canonical(&given.item_id)) {
         (None, Some((item_type, id))) => (item_type, id),
@@ -262,9 +284,10 @@ pub fn sign<E: From<Error>>(
                 .into());
         }
     };
-    may_sign(item_type, id)?;
     let tier = given.source.and_then(Source::tier);
-    if sign::is_glob(id) {
+    let destination = given.destination.map(Destination::tier);
+    let agreed = may_sign(&SignTarget { item_type, id, source: tier, destination })?;
+    if sign::is_glob(id) && destination.is_none() {
         let answer = sign::sign_glob(engine, item_type, id, tier, &mut |_, _| {})?;
         return match answer.failure() {
             Some(error) => Err(error.detail("data", answer.to_value()).into()),
@@ -272,8 +295,12 @@ pub fn sign<E: From<Error>>(
         };
     }
     let item = parse_item(Some(item_type.as_str()), id)?;
+    if let Some(to) = destination {
+        let copied = load::copy_agreed(engine, &item, tier, to, agreed.as_ref())?;
+        return Ok(success(Some(item_type.as_str()), Some(item.id.as_str()), shown(&copied)?));
+    }
     // No lockfile follows: only a person's signing is consent to what will run.
-    let signed = sign::sign_item(engine, &item, tier)?;
+    let signed = sign::sign_agreed(engine, &item, tier, agreed.as_ref())?;
     Ok(success(Some(item_type.as_str()), Some(&signed.item_id), shown(&signed)?))
 }
 
@@ -290,12 +317,12 @@ pub enum Signing {
 ///
 /// # Errors
 /// When it may not.
-pub fn signing(engine: &Engine, item_type: ItemType, id: &str) -> Result<Signing> {
+pub fn signing(engine: &Engine, target: &SignTarget<'_>) -> Result<Signing> {
     let refuse = |message: &str| {
-        let yourself = format!("sign it yourself: rye sign {item_type} {}", rye_item::text::one_line(id));
-        Err(Error::new(Code::SigningDenied, message).hint(yourself))
+        Err(Error::new(Code::SigningDenied, message)
+            .hint(format!("the user may type: {}", target.command())))
     };
-    if item_type == ItemType::Config {
+    if target.item_type == ItemType::Config {
         return refuse("config is never signed for an agent");
     }
     match engine.workspace.settings.get("mcp.sign").and_then(Value::as_str) {
@@ -303,6 +330,25 @@ pub fn signing(engine: &Engine, item_type: ItemType, id: &str) -> Result<Signing
         Some("ask") => Ok(Signing::Ask),
         _ => refuse("`mcp.sign` does not let agents sign"),
     }
+}
+
+/// A refusal as an agent reads it: what concerns signatures and trust is for its user to decide, so the hints say to
+/// tell them, and nothing else.
+#[must_use]
+pub fn for_agent(mut error: Error) -> Error {
+    let what = match error.code {
+        Code::Unsigned => "it is not signed",
+        Code::Tampered => "it was changed since it was signed",
+        Code::Misplaced => "it lies where it was not signed for",
+        Code::Partial => "its signature covers only a part of it",
+        Code::Untrusted => "its signer is not trusted",
+        Code::Revoked => "the key that signed it is revoked",
+        _ => return error,
+    };
+    error.hints.clear();
+    error
+        .hint(format!("tell the user: {what}; only they decide what happens with it"))
+        .hint("do not change it, sign it or work around the refusal yourself")
 }
 
 /// An answer as JSON.

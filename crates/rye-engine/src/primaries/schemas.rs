@@ -54,7 +54,7 @@ fn item_id(more: &str) -> Value {
 fn project_path() -> Value {
     json!({
         "type": "string",
-        "description": "Absolute path of the project, the folder that holds `.ai/`. Default: the folder the server was started in.",
+        "description": "Absolute path of a project the user has approved, the folder that holds `.ai/`. Default: the folder the server was started in.",
     })
 }
 
@@ -70,7 +70,7 @@ fn destination() -> Value {
     json!({
         "type": "string",
         "enum": ["project", "user"],
-        "description": "Copy the item into this space instead of reading it; the copy is signed with the user's key.",
+        "description": "Copy the item into this space, and sign the copy instead of the item.",
     })
 }
 
@@ -111,13 +111,11 @@ fn search() -> Described {
 fn load() -> Described {
     described(
         "rye_load",
-        "Read or copy an item",
+        "Read an item",
         "Read one signed item. data.content is what it says (a directive's prompt, a knowledge entry's text, a tool's \
-         source), data.metadata what it declares (a tool's config_schema, a directive's inputs). With destination, \
-         copy it into another space instead, to adapt it there.",
+         source), data.metadata what it declares (a tool's config_schema, a directive's inputs).",
         json!({
-            "item_type": item_type(), "item_id": item_id(""), "source": source(),
-            "destination": destination(), "project_path": project_path(),
+            "item_type": item_type(), "item_id": item_id(""), "source": source(), "project_path": project_path(),
         }),
         &["item_id"],
     )
@@ -131,7 +129,7 @@ fn fetch() -> Described {
          is found out.",
         json!({
             "item_type": item_type(), "item_id": item_id(""), "query": query(), "scope": scope(),
-            "source": source(), "destination": destination(), "limit": limit(), "project_path": project_path(),
+            "source": source(), "limit": limit(), "project_path": project_path(),
         }),
         &[],
     )
@@ -172,15 +170,18 @@ fn sign() -> Described {
     described(
         "rye_sign",
         "Check and sign items",
-        "Check an item you have written or changed, and sign it with the user's key, so that it can be loaded and run. \
-         If it is not valid, every problem is listed with its line; correct them and sign again. Never signs config.",
+        "Check an item you have written or changed, and have it signed with the user's key, so that it can be loaded \
+         and run. The user is asked first, and sees what changed. If it is not valid, every problem is listed with its \
+         line; correct them and sign again. With destination, copy an item into another space to adapt it there; the \
+         copy is signed. Never sign what somebody else changed. Never signs config.",
         json!({
             "item_type": item_type(),
             "item_id": item_id(" A pattern signs many: `team/*` one level, `team/**` all."),
             "source": {
-                "type": "string", "enum": ["project", "user"],
-                "description": "Sign in this space. Default: project, else user.",
+                "type": "string", "enum": ["project", "user", "system"],
+                "description": "Sign in this space; with destination, copy from it. Default: project, else user.",
             },
+            "destination": destination(),
             "project_path": project_path(),
         }),
         &["item_id"],

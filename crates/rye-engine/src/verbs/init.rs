@@ -71,8 +71,10 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
     file::create_folders(&key_folder, true)?;
     // Two that begin at once make one key.
     let _lock = file::Lock::acquire_folder(&key_folder)?;
-    let open = || Engine::open(roots.clone(), Options::default(), clock());
-    let engine = open()?;
+    let open = |roots: &Roots| Engine::open(roots.clone(), Options::default(), clock());
+    // The project itself is opened once it is approved: it may belong to another user, who is on record then.
+    let bare = Roots { project: None, ..roots.clone() };
+    let engine = open(&bare)?;
 
     let mut created = Vec::new();
     let mut kept = Vec::new();
@@ -94,6 +96,9 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         }
         Err(error) => return Err(error),
     };
+    if !is_user_space {
+        trust::trust(&open(&bare)?, folder, true)?;
+    }
     for item_type in ItemType::ALL {
         file::create_folders(&ai.join(item_type.folder()), false)?;
     }
@@ -106,7 +111,7 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         }
     }
     // Opened anew: the key and its document count from here on.
-    let engine = open()?;
+    let engine = open(&roots)?;
     if !is_user_space {
         for (item_type, id, extension, _) in EXAMPLES {
             let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
@@ -114,7 +119,6 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
                 sign::sign_item(&engine, &ItemRef::new(item_type, ItemId::new(id)?), None)?;
             }
         }
-        trust::trust(&engine, folder, true)?;
     }
     Ok(Answer { fingerprint, key_created, project, created, kept, approved: !is_user_space })
 }

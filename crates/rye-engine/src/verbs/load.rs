@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lillux::Fingerprint;
+use lillux::{Digest, Fingerprint};
 use lillux::file::{self, Mode};
 use rye_item::space::Tier;
 use rye_item::{ItemId, ItemRef, ItemType, Space, metadata, parse};
@@ -215,8 +215,23 @@ pub struct Copied {
 /// # Errors
 /// When the item may not be trusted, the target exists, or there is no key.
 pub fn copy(engine: &Engine, item: &ItemRef, from: Option<Tier>, to: Tier) -> Result<Copied> {
+    copy_agreed(engine, item, from, to, None)
+}
+
+/// As [`copy`]; if `agreed` is given, only bytes of that digest are copied.
+///
+/// # Errors
+/// As [`copy`], and when the file has other bytes.
+pub fn copy_agreed(
+    engine: &Engine,
+    item: &ItemRef,
+    from: Option<Tier>,
+    to: Tier,
+    agreed: Option<&Digest>,
+) -> Result<Copied> {
     let spaces = &engine.workspace.spaces;
     let located = spaces.locate(item, from)?;
+    crate::verbs::sign::refuse_other_bytes(&located, agreed)?;
     let space = match to {
         Tier::Project => Space::Project,
         Tier::User => Space::User,

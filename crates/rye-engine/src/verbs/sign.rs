@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
 use lillux::file::{self, Mode};
-use lillux::{Fingerprint, SecretKey};
+use lillux::{Digest, Fingerprint, SecretKey};
 use rye_exec::parameters::{ParameterError, Violation};
 use rye_item::space::Tier;
 use rye_item::{ItemId, ItemRef, ItemType, Position, Problem, SignatureFormat, Space};
@@ -140,26 +140,51 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 /// # Errors
 /// When it is not found, not valid, or cannot be signed.
 pub fn sign_item(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<SignedItem> {
+    sign_agreed(engine, item, tier, None)
+}
+
+/// As [`sign_item`]; if `agreed` is given, only bytes of that digest are signed.
+///
+/// # Errors
+/// As [`sign_item`], and when the file has other bytes.
+pub fn sign_agreed(
+    engine: &Engine,
+    item: &ItemRef,
+    tier: Option<Tier>,
+    agreed: Option<&Digest>,
+) -> Result<SignedItem> {
+    let place = own_place(engine, item, tier)?;
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let (mut signed, id) = sign_at(engine, item, &place, &key, &now, agreed)?;
+    signed.warnings.extend(record(engine, id.into_iter().collect(), &key, &now));
+    Ok(signed)
+}
+
+/// The item as it would be signed: found and valid.
+///
+/// # Errors
+/// As [`sign_item`].
+pub(crate) fn signable(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Located> {
+    let place = own_place(engine, item, tier)?;
+    let located = engine.workspace.spaces.read(item, &place)?;
+    let problems = problems_of(engine, &located);
+    if problems.is_empty() { Ok(located) } else { Err(Error::invalid(item, &place.path, &problems)) }
+}
+
+/// Where the item lies in project or user space.
+fn own_place(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Place> {
     let spaces = &engine.workspace.spaces;
     let place = spaces.places(item).into_iter().find(|place| {
         place.is_found
             && place.space.tier() != Tier::System
             && tier.is_none_or(|tier| place.space.tier() == tier)
     });
-    let Some(place) = place else {
+    place.ok_or_else(|| {
         let is_system = tier != Some(Tier::Project)
             && tier != Some(Tier::User)
             && spaces.places(item).iter().any(|place| place.is_found);
-        return Err(if is_system {
-            immutable(item)
-        } else {
-            rye_space::LocateError::NotFound(item.clone()).into()
-        });
-    };
-    let (key, now) = (engine.signing_key()?, engine.now()?);
-    let (mut signed, id) = sign_at(engine, item, &place, &key, &now)?;
-    signed.warnings.extend(record(engine, id.into_iter().collect(), &key, &now));
-    Ok(signed)
+        if is_system { immutable(item) } else { rye_space::LocateError::NotFound(item.clone()).into() }
+    })
 }
 
 /// Records what was signed without a name in it. What could not be recorded is signed all the same.
@@ -278,7 +303,7 @@ fn sign_all(engine: &Engine, targets: &[(ItemRef, Place)], progress: Progress<'_
     let mut ids = Vec::new();
     for (done, (item, place)) in targets.iter().enumerate() {
         progress(done, targets.len());
-        match sign_at(engine, item, place, &key, &now) {
+        match sign_at(engine, item, place, &key, &now, None) {
             Ok((signed, id)) => {
                 answer.signed.push(signed);
                 ids.extend(id);
@@ -300,8 +325,10 @@ fn sign_at(
     place: &Place,
     key: &SecretKey,
     now: &Timestamp,
+    agreed: Option<&Digest>,
 ) -> Result<(SignedItem, Option<SignedId>)> {
     let located = engine.workspace.spaces.read(item, place)?;
+    refuse_other_bytes(&located, agreed)?;
     let format = located.format().ok_or_else(|| {
         Error::new(Code::Unsignable, format!("a {} file cannot carry a signature line", place.extension))
             .of(item)
@@ -311,6 +338,7 @@ fn sign_at(
     if !problems.is_empty() {
         return Err(Error::invalid(item, &place.path, &problems));
     }
+    crate::primaries::keep_signed(engine, located.bytes(), format);
     let (signature, unchanged) = match sign_bytes(located.bytes(), format, key, now) {
         Signed::Unchanged(signature) => (signature, true),
         Signed::Written { bytes, signature } => {
@@ -338,6 +366,17 @@ fn sign_at(
         lockfile: None,
     };
     Ok((signed, id))
+}
+
+/// Refuses bytes that are not those a person agreed to.
+pub(crate) fn refuse_other_bytes(located: &Located, agreed: Option<&Digest>) -> Result<()> {
+    match agreed {
+        Some(agreed) if Digest::of(located.bytes()) != *agreed => {
+            let message = format!("`{}` changed after the user agreed to it", located.path.display());
+            Err(Error::new(Code::Declined, message).hint("ask the user again"))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Everything that keeps an item from being signed, its config schema included.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rye_space::approvals::Approvals;
-use rye_space::roots;
+use rye_space::{ownership, roots};
 use serde::Serialize;
 
 use crate::engine::Engine;
@@ -26,6 +26,9 @@ pub struct Answer {
     pub approved: bool,
     /// Whether that changed anything.
     pub changed: bool,
+    /// Other users it belongs to, who are on record now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<u32>,
     /// The record.
     #[serde(serialize_with = "rye_space::shown::path")]
     pub record: PathBuf,
@@ -54,23 +57,28 @@ pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
     let user_ai = engine.workspace.roots.user_ai();
     refuse_damaged(&engine.workspace.approvals)?;
     let record = user_ai.join(rye_space::approvals::PROJECTS_FILE);
-    if engine.workspace.approvals.has_project(Some(&project)) == approve {
-        return Ok(Answer { project, approved: approve, changed: false, record });
+    let owners = if approve { ownership::owners_to_record(&real) } else { Vec::new() };
+    let is_recorded = |approvals: &Approvals| {
+        approvals.has_project(Some(&project)) == approve && approvals.owners_of(Some(&project)) == owners
+    };
+    if is_recorded(&engine.workspace.approvals) {
+        return Ok(Answer { project, approved: approve, changed: false, owners, record });
     }
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &engine.workspace.keys)?;
     refuse_damaged(&approvals)?;
-    if approvals.has_project(Some(&project)) == approve {
-        return Ok(Answer { project, approved: approve, changed: false, record });
+    if is_recorded(&approvals) {
+        return Ok(Answer { project, approved: approve, changed: false, owners, record });
     }
+    approvals.projects.retain(|known| *known != project);
+    approvals.owners.remove(&project);
     if approve {
         approvals.projects.push(project.clone());
         approvals.projects.sort();
-    } else {
-        approvals.projects.retain(|known| *known != project);
+        approvals.owners.insert(project.clone(), owners.clone());
     }
     let record = approvals.write_projects(&user_ai, &key, &now)?;
-    Ok(Answer { project, approved: approve, changed: true, record })
+    Ok(Answer { project, approved: approve, changed: true, owners, record })
 }
 
 /// Refuses to write over records that somebody else changed.

@@ -10,7 +10,7 @@ use rye_exec::{NativeCall, NativeError, NativeTool};
 use serde_json::{Value, json};
 
 use super::change::{Change, Ground, resolve};
-use super::text::{MOST_BYTES, check_expected, read_whole, track};
+use super::text::{MOST_BYTES, check_expected, read_whole, refuse_redacted, track};
 use crate::diff::unified;
 use crate::line_id::{Track, content, recognise};
 use crate::line_id_store::Held;
@@ -44,6 +44,7 @@ impl NativeTool for EditLines {
                 )));
             }
         };
+        changes.iter().try_for_each(refuse_redacted_in)?;
         if call.cancel.is_cancelled() {
             return Err(NativeError::failed("cancelled"));
         }
@@ -99,6 +100,16 @@ impl NativeTool for EditLines {
             "diff": diff,
             "diff_truncated": is_cut,
         }))
+    }
+}
+
+/// Refuses a change whose texts hold a marker that stands for a secret.
+fn refuse_redacted_in(value: &Value) -> Result<(), NativeError> {
+    match value {
+        Value::String(text) => refuse_redacted(text),
+        Value::Array(list) => list.iter().try_for_each(refuse_redacted_in),
+        Value::Object(map) => map.values().try_for_each(refuse_redacted_in),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
     }
 }
 

@@ -75,3 +75,14 @@ pub(super) fn check_expected(
     ))
     .with(serde_json::json!({"expected_hash": expected, "hash": found_text})))
 }
+
+/// Refuses a text that holds a marker which stands for a secret: writing it would replace the secret.
+pub(super) fn refuse_redacted(text: &str) -> Result<(), NativeError> {
+    if !rye_item::text::has_redaction(text) {
+        return Ok(());
+    }
+    Err(NativeError::denied(
+        "the text holds `[redacted:…]`, which stands for a secret that was taken out; change the lines around it, or \
+         ask the user to make this change",
+    ))
+}

@@ -8,7 +8,7 @@ use lillux::file::Mode;
 use rye_exec::{NativeCall, NativeError, NativeTool};
 use serde_json::{Value, json};
 
-use super::text::{check_expected, read_whole};
+use super::text::{check_expected, read_whole, refuse_redacted};
 use crate::diff::unified;
 use crate::line_id_store::Held;
 use crate::parameters;
@@ -35,6 +35,7 @@ impl NativeTool for Write {
         let project = Project::open(call)?;
         let relative = project.relative(parameters::text(call.parameters, "path")?)?;
         let content = parameters::text(call.parameters, "content")?;
+        refuse_redacted(content)?;
         let expected = parameters::optional_text(call.parameters, "expected_hash")?;
         let makes_folders = parameters::boolean(call.parameters, "create_folders", true)?;
         // Somebody who expects a version expects its folder too: none is made for a write that is refused anyway.

@@ -435,6 +435,9 @@ pub(super) fn surround(
         declared: chain.first_with("sandbox").map(|(_, declared)| declared),
     };
     let plan = plan(engine, &policies, &item, &staged.context, &environment, temporary.as_ref())?;
+    if plan.level == sandbox::Level::Standard {
+        told.warnings.extend(unwritable_project(engine));
+    }
     Ok(Surroundings { invocation, environment, plan, folder, temporary, packages })
 }
 
@@ -487,8 +490,46 @@ pub(crate) fn plan(
         temporary,
         needed,
     };
-    sandbox::plan(&policies.sandbox, planned.declared, &places, &engine.host.environment)
-        .map_err(|error| sandbox_error(planned.item, &error))
+    let plan = sandbox::plan(&policies.sandbox, planned.declared, &places, &engine.host.environment)
+        .map_err(|error| sandbox_error(planned.item, &error))?;
+    keep_writable(engine, planned, &places, plan)
+}
+
+/// Takes away the project as a writable root where it may be none, and refuses a tool that asks for such a folder.
+fn keep_writable(
+    engine: &Engine,
+    planned: &Planned<'_>,
+    places: &sandbox::Places,
+    mut plan: sandbox::Plan,
+) -> Result<sandbox::Plan> {
+    if plan.level == sandbox::Level::Off {
+        return Ok(plan);
+    }
+    let protected = engine.protected_folders();
+    let (project, temporary) = (lillux::real(&places.project), places.temporary.as_deref().map(lillux::real));
+    let is_own = |path: &PathBuf| temporary.as_ref() == Some(path);
+    let refused = plan.access.write.iter().filter(|path| !is_own(path) && **path != project);
+    if let Some((path, refusal)) =
+        refused.filter_map(|path| Some((path, protected.refusal(path)?))).next()
+    {
+        let path = rye_item::text::one_line(&path.display().to_string());
+        let message = format!("the tool asks to write to `{path}`, which no tool may: {refusal}");
+        return Err(Error::new(Code::ToolDenied, message)
+            .of(planned.item)
+            .hint("declare a folder below it in `sandbox.write`, then sign the tool again"));
+    }
+    if protected.refusal(&project).is_some() {
+        plan.access.write.retain(|path| *path != project || is_own(path));
+    }
+    Ok(plan)
+}
+
+/// What to say of a project that tools cannot write to.
+fn unwritable_project(engine: &Engine) -> Option<String> {
+    let project = engine.workspace.roots.project.as_deref()?;
+    let refusal = engine.protected_folders().refusal(project)?;
+    let project = rye_item::text::one_line(&project.display().to_string());
+    Some(format!("tools do not write to `{project}`: {refusal}; only their temporary folder is writable"))
 }
 
 /// Why there is no sandbox for what an item needs.

@@ -1,0 +1,56 @@
+//! Whom a file belongs to, and who this process is.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The superuser.
+pub const ROOT: u32 = 0;
+
+/// The user this process acts as.
+#[must_use]
+pub fn effective_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The owner of what lies at `path`; of a link, the link's own.
+///
+/// # Errors
+/// When nothing can be seen there.
+pub fn owner(path: &Path) -> io::Result<u32> {
+    fs_err::symlink_metadata(path).map(|metadata| metadata.uid())
+}
+
+/// The number that every user outside this process's user namespace is shown as; `None` where all users are known.
+#[must_use]
+pub fn unmapped_user() -> Option<u32> {
+    let map = fs_err::read_to_string("/proc/self/uid_map").ok()?;
+    if maps_all(&map) {
+        return None;
+    }
+    fs_err::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok()
+}
+
+fn maps_all(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_files_belong_to_this_user() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert_eq!(owner(file.path()).expect("an owner"), effective_user());
+        assert!(owner(&file.path().join("absent")).is_err());
+    }
+
+    #[test]
+    fn only_a_whole_map_knows_all_users() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        for map in ["0 1000 1", "1000 1000 1\n", "0 100000 65536", "0 0 1\n1 1 4294967294", ""] {
+            assert!(!maps_all(map), "{map}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Whom a project belongs to. A folder that another user can change is adopted only if the user has approved it with its
+//! owner on record.
+
+use std::path::{Path, PathBuf};
+
+use lillux::owner::{self, ROOT, effective_user, unmapped_user};
+
+use crate::roots::{AI_FOLDER, RootsError, real};
+
+/// A folder of another user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignFolder {
+    /// The folder.
+    pub path: PathBuf,
+    /// Its owner.
+    pub owner: u32,
+}
+
+/// Folders that decide about the project `project` and belong neither to the user nor to root: its `.ai`, the project
+/// itself, and every folder above. Nearest first.
+#[must_use]
+pub fn foreign_folders(project: &Path) -> Vec<ForeignFolder> {
+    let project = real(project);
+    let (own, unmapped) = (effective_user(), unmapped_user());
+    let ai = project.join(AI_FOLDER);
+    let real_ai = real(&ai);
+    let mut paths = vec![ai];
+    // The `.ai` may be a link to another folder of the project: each folder on that way decides too.
+    paths.extend(real_ai.ancestors().take_while(|path| **path != project).map(Path::to_owned));
+    paths.extend(project.ancestors().map(Path::to_owned));
+    paths.dedup();
+    let is_above = |path: &Path| project.starts_with(path) && path != project;
+    let foreign = |path: PathBuf| {
+        let owner = owner::owner(&path).ok()?;
+        // In a user namespace root itself may be unknown: it owns the folders above everything.
+        let is_unknown_above = unmapped == Some(owner) && is_above(&path);
+        (owner != own && owner != ROOT && !is_unknown_above).then_some(ForeignFolder { path, owner })
+    };
+    paths.into_iter().filter_map(foreign).collect()
+}
+
+/// The owners to record when the user approves `project`: all that are neither the user nor root.
+#[must_use]
+pub fn owners_to_record(project: &Path) -> Vec<u32> {
+    let mut owners: Vec<u32> = foreign_folders(project).into_iter().map(|folder| folder.owner).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    owners
+}
+
+/// Refuses a project whose `.ai`, or a folder above it, belongs to another user who is not on record.
+///
+/// # Errors
+/// The nearest such folder.
+pub fn check(project: &Path, recorded: &[u32]) -> Result<(), RootsError> {
+    // Without an `.ai` nothing of the folder is read.
+    if project.join(AI_FOLDER).symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let unknown = foreign_folders(project).into_iter().find(|folder| !recorded.contains(&folder.owner));
+    match unknown {
+        None => Ok(()),
+        Some(ForeignFolder { path, owner }) => {
+            Err(RootsError::ForeignOwner { project: project.to_owned(), path, owner })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A project below a folder of its own; only root can give it away.
+    fn project() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let project = folder.path().canonicalize().expect("a folder").join("above/project");
+        lillux::file::create_folders(&project.join(AI_FOLDER), false).expect("folders");
+        (folder, project)
+    }
+
+    #[test]
+    fn own_projects_are_adopted() {
+        let (_folder, project) = project();
+        assert_eq!(foreign_folders(&project), []);
+        assert!(check(&project, &[]).is_ok());
+    }
+
+    #[test]
+    fn projects_of_other_users_are_refused() {
+        if effective_user() != ROOT {
+            return;
+        }
+        for given_away in ["above/project/.ai", "above/project", "above"] {
+            let (folder, project) = project();
+            let path = folder.path().canonicalize().expect("a folder").join(given_away);
+            std::os::unix::fs::chown(&path, Some(4321), None).expect("given away");
+            let refused = check(&project, &[]).expect_err(given_away);
+            let expected = RootsError::ForeignOwner { project: project.clone(), path, owner: 4321 };
+            assert_eq!(refused, expected);
+            assert!(check(&project, &[1]).is_err());
+            assert!(check(&project, &[1, 4321]).is_ok(), "{given_away}");
+            assert_eq!(owners_to_record(&project), [4321]);
+        }
+    }
+
+    #[test]
+    fn links_to_foreign_folders_are_refused() {
+        if effective_user() != ROOT {
+            return;
+        }
+        let (_folder, project) = project();
+        let inner = project.join("inner/ai");
+        lillux::file::create_folders(&inner, false).expect("folders");
+        lillux::file::remove_tree(&project.join(AI_FOLDER)).expect("removed");
+        std::os::unix::fs::symlink("inner/ai", project.join(AI_FOLDER)).expect("a link");
+        assert!(check(&project, &[]).is_ok());
+        std::os::unix::fs::chown(project.join("inner"), Some(4321), None).expect("given away");
+        assert!(check(&project, &[]).is_err());
+    }
+
+    #[test]
+    fn without_ai_nothing_is_adopted() {
+        let (_folder, project) = project();
+        lillux::file::remove_tree(&project.join(AI_FOLDER)).expect("removed");
+        if effective_user() == ROOT {
+            std::os::unix::fs::chown(&project, Some(4321), None).expect("given away");
+        }
+        assert!(check(&project, &[]).is_ok());
+    }
+}

@@ -1,0 +1,195 @@
+//! Folders that tools never get as a writable root: the root of the file system, homes, and what holds the user space or
+//! the signing key. The command line, MCP, threads and the file tools all ask here.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::roots::{Roots, real};
+
+/// Accounts of this machine.
+const ACCOUNTS: &str = "/etc/passwd";
+/// The largest list of accounts that is read.
+const MAX_ACCOUNTS_BYTES: u64 = 4 << 20;
+/// Each folder directly below these is a home, whether its account is listed or comes from a directory service.
+const HOMES: [&str; 1] = ["/home"];
+
+/// Why a folder is no writable root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteRefusal {
+    /// It is `/`.
+    FileSystemRoot,
+    /// It is this home.
+    Home(PathBuf),
+    /// It contains this home.
+    ContainsHome(PathBuf),
+    /// It is, contains or lies in the user space.
+    UserSpace(PathBuf),
+    /// It is, contains or lies in the folder of the signing key.
+    Keys(PathBuf),
+}
+
+impl fmt::Display for WriteRefusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FileSystemRoot => formatter.write_str("it is the root of the file system"),
+            Self::Home(_) => formatter.write_str("it is a home folder"),
+            Self::ContainsHome(home) => write!(formatter, "it contains the home folder `{}`", home.display()),
+            Self::UserSpace(path) => write!(formatter, "it holds the user space `{}`", path.display()),
+            Self::Keys(path) => write!(formatter, "it holds the key folder `{}`", path.display()),
+        }
+    }
+}
+
+/// Device and inode: the same folder, by whatever path it is reached.
+type FileId = (u64, u64);
+
+/// The folders that are no writable roots, read once.
+#[derive(Clone, Debug)]
+pub struct ProtectedFolders {
+    by_id: HashMap<FileId, WriteRefusal>,
+    by_path: HashMap<PathBuf, WriteRefusal>,
+    /// What is refused with everything in it.
+    trees: Vec<(PathBuf, WriteRefusal)>,
+}
+
+impl ProtectedFolders {
+    /// Those of this machine, for a user whose spaces begin at `roots` and whose home is `home`.
+    #[must_use]
+    pub fn read(roots: &Roots, home: &Path) -> Self {
+        let accounts = lillux::file::read_bounded(Path::new(ACCOUNTS), MAX_ACCOUNTS_BYTES);
+        let accounts = accounts.map(|(bytes, _)| String::from_utf8_lossy(&bytes).into_owned());
+        let mut homes = vec![home.to_owned(), PathBuf::from("/root")];
+        homes.extend(account_homes(&accounts.unwrap_or_default()));
+        for folder in HOMES {
+            let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
+            homes.extend(entries.map(|entry| entry.path()));
+        }
+        Self::new(roots, homes)
+    }
+
+    fn new(roots: &Roots, homes: Vec<PathBuf>) -> Self {
+        let mut protected = Self { by_id: HashMap::new(), by_path: HashMap::new(), trees: Vec::new() };
+        protected.add(Path::new("/"), &WriteRefusal::FileSystemRoot);
+        for (path, refusal) in [
+            (roots.signing_keys.clone(), WriteRefusal::Keys as fn(PathBuf) -> WriteRefusal),
+            (roots.user_ai(), WriteRefusal::UserSpace),
+        ] {
+            let path = real(&path);
+            let refusal = refusal(path.clone());
+            path.ancestors().for_each(|folder| protected.add(folder, &refusal));
+            protected.trees.push((path, refusal));
+        }
+        let homes: Vec<PathBuf> =
+            homes.iter().filter(|home| home.is_absolute() && home.is_dir()).map(|home| real(home)).collect();
+        for home in &homes {
+            protected.add(home, &WriteRefusal::Home(home.clone()));
+        }
+        for home in &homes {
+            let refusal = WriteRefusal::ContainsHome(home.clone());
+            home.ancestors().skip(1).for_each(|folder| protected.add(folder, &refusal));
+        }
+        protected
+    }
+
+    /// The first reason counts.
+    fn add(&mut self, folder: &Path, refusal: &WriteRefusal) {
+        if self.by_path.contains_key(folder) {
+            return;
+        }
+        if let Some(id) = file_id(folder) {
+            self.by_id.entry(id).or_insert_with(|| refusal.clone());
+        }
+        self.by_path.insert(folder.to_owned(), refusal.clone());
+    }
+
+    /// Why tools may not write below `folder`; `None` if they may.
+    #[must_use]
+    pub fn refusal(&self, folder: &Path) -> Option<&WriteRefusal> {
+        let folder = real(folder);
+        let tree = self.trees.iter().find(|(tree, _)| folder.starts_with(tree)).map(|(_, refusal)| refusal);
+        tree.or_else(|| self.by_path.get(&folder)).or_else(|| self.by_id.get(&file_id(&folder)?))
+    }
+}
+
+/// The homes that a list of accounts names.
+fn account_homes(accounts: &str) -> impl Iterator<Item = PathBuf> + '_ {
+    accounts.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| !home.is_empty()).map(PathBuf::from)
+}
+
+fn file_id(path: &Path) -> Option<FileId> {
+    let metadata = fs_err::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roots(base: &Path) -> Roots {
+        Roots {
+            project: None,
+            user: base.join("space"),
+            cache: base.join("cache"),
+            signing_keys: base.join("elsewhere/keys"),
+            bundle_paths: Vec::new(),
+        }
+    }
+
+    fn protected(base: &Path) -> ProtectedFolders {
+        for folder in ["space/.ai", "elsewhere/keys", "homes/one", "homes/two", "project/sub", "elsewhere/x"] {
+            lillux::file::create_folders(&base.join(folder), false).expect("a folder");
+        }
+        ProtectedFolders::new(&roots(base), vec![base.join("homes/one"), base.join("homes/two")])
+    }
+
+    #[test]
+    fn homes_and_key_folders_are_no_write_roots() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let base = folder.path().canonicalize().expect("a folder");
+        let protected = protected(&base);
+        for (path, is_refused) in [
+            ("homes/one", true),
+            ("homes/two", true),
+            ("homes", true),
+            ("", true),
+            ("space", true),
+            ("space/.ai", true),
+            ("space/.ai/tools", true),
+            ("elsewhere", true),
+            ("elsewhere/keys", true),
+            ("elsewhere/keys/new", true),
+            ("elsewhere/x", false),
+            ("homes/one/project", false),
+            ("space/project", false),
+            ("project", false),
+            ("project/sub", false),
+            ("project/absent", false),
+        ] {
+            assert_eq!(protected.refusal(&base.join(path)).is_some(), is_refused, "{path}");
+        }
+        for path in ["/", "/..", "//"] {
+            assert_eq!(protected.refusal(Path::new(path)), Some(&WriteRefusal::FileSystemRoot), "{path}");
+        }
+    }
+
+    #[test]
+    fn links_and_dots_reach_the_same_refusal() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let base = folder.path().canonicalize().expect("a folder");
+        let protected = protected(&base);
+        std::os::unix::fs::symlink(base.join("homes/one"), base.join("project/link")).expect("a link");
+        std::os::unix::fs::symlink("/", base.join("project/root")).expect("a link");
+        for path in ["project/link", "project/link/", "project/../homes/one/.", "project/root"] {
+            assert!(protected.refusal(&base.join(path)).is_some(), "{path}");
+        }
+    }
+
+    #[test]
+    fn accounts_name_their_homes() {
+        let accounts = "root:x:0:0:root:/root:/bin/bash\n# note\nbroken\nann:x:1000:1000::/srv/ann:/bin/sh\nnone:x:1:1:::\n";
+        let homes: Vec<PathBuf> = account_homes(accounts).collect();
+        assert_eq!(homes, [PathBuf::from("/root"), PathBuf::from("/srv/ann")]);
+    }
+}
