@@ -17,6 +17,14 @@ def steady(value):
     return value
 
 
+# Refusals that are for the user to decide about: an agent is told to tell them, whatever the command line hints at.
+FOR_THE_USER = {"RYE0401", "RYE0402", "RYE0403", "RYE0404", "RYE0405", "RYE0406"}
+
+
+def without_hints(answer):
+    return {key: value for key, value in answer.items() if key != "hints"}
+
+
 def check(what, wanted, found):
     if wanted != found:
         sys.exit(f"{what}\n  wanted {json.dumps(wanted)[:2000]}\n  found  {json.dumps(found)[:2000]}")
@@ -34,8 +42,12 @@ for path in sys.argv[2:]:
     for call, answer in zip(expected["calls"], got["calls"], strict=True):
         what = f"{client}: {call['name']} {call['arguments']}"
         wanted = steady(call["answer"])
-        check(what, wanted, steady(answer["structuredContent"]))
-        check(what, wanted, steady(json.loads(answer["content"][0]["text"])))
+        for found in (answer["structuredContent"], json.loads(answer["content"][0]["text"])):
+            found = steady(found)
+            if wanted.get("code") in FOR_THE_USER:
+                check(what, True, found["hints"][0].startswith("tell the user"))
+                wanted, found = without_hints(wanted), without_hints(found)
+            check(what, wanted, found)
         check(what, wanted["status"] == "error", answer["isError"])
     for name, prompt in expected["prompts"].items():
         messages = got["gotten"][name]["messages"]

@@ -165,7 +165,9 @@ fn refuse_brought<'a>(
     };
     let why = match starts.filter_map(folder).next() {
         _ if is_relative => "is a relative path".to_owned(),
-        Some(folder) if roots::is_same_folder(path, &folder) => "is the project's own folder or one above it".to_owned(),
+        Some(folder) if roots::is_same_folder(path, &folder) => {
+            "is the project's own folder or one above it".to_owned()
+        }
         Some(folder) => format!("lies inside the project `{}`", folder.display()),
         None => return Ok(()),
     };

@@ -115,16 +115,18 @@ impl Consents {
         let digest = review.digest.to_hex();
         let pieces = ["sign", &project, item_type.as_str(), target.id, &source, &destination, &digest];
         let about = bound(&pieces);
-        if self.has(&about) {
+        if review.is_signed || self.has(&about) {
             return Ok(review.digest);
         }
         let what = match target.destination {
             Some(to) => format!("copy {item_type} `{shown}` into {to} space and sign the copy"),
             None => format!("sign {item_type} `{shown}` in {project}"),
         };
-        let otherwise =
-            Error::new(Code::ConsentNeeded, format!("signing {item_type} `{shown}` needs the user's consent"))
-                .hint(format!("tell the user, who may type: {}", target.command()));
+        let otherwise = Error::new(
+            Code::ConsentNeeded,
+            format!("signing {item_type} `{shown}` needs the user's consent"),
+        )
+        .hint(format!("tell the user, who may type: {}", target.command()));
         Err(Refusal::Ask(Box::new(Question {
             message: format!("An agent asks to {what} with your key.\n{}\nDo you agree?", review.to_text()),
             about,
@@ -140,19 +142,24 @@ impl Consents {
         item: &ItemRef,
         raised: &[RaisedLimit],
     ) -> Result<(), Refusal> {
-        let lines: Vec<String> =
-            raised.iter().map(|limit| format!("{} from {} to {}", limit.name, limit.from, limit.to)).collect();
+        let lines: Vec<String> = raised
+            .iter()
+            .map(|limit| format!("{} from {} to {}", limit.name, limit.from, limit.to))
+            .collect();
         let (project, name, lines) = (project(engine), item.to_string(), lines.join(", "));
         let about = bound(&["limits", &project, &name, &lines]);
         if self.has(&about) {
             return Ok(());
         }
-        let otherwise = Error::new(Code::ConsentNeeded, format!("raising limits needs the user's consent: {lines}"))
-            .of(item)
-            .hint("leave limit_overrides out, or only lower limits")
-            .hint(format!("the user may type: rye run {} --limit NAME=VALUE", item.id));
+        let otherwise =
+            Error::new(Code::ConsentNeeded, format!("raising limits needs the user's consent: {lines}"))
+                .of(item)
+                .hint("leave limit_overrides out, or only lower limits")
+                .hint(format!("the user may type: rye run {} --limit NAME=VALUE", item.id));
         Err(Refusal::Ask(Box::new(Question {
-            message: format!("An agent asks to run `{name}` in {project} with looser limits: {lines}. Do you agree?"),
+            message: format!(
+                "An agent asks to run `{name}` in {project} with looser limits: {lines}. Do you agree?"
+            ),
             about,
             otherwise,
             trusts: None,

@@ -94,10 +94,7 @@ impl Drop for Link {
 }
 
 /// Lines of progress into a channel that is read elsewhere; when nobody keeps up, lines are lost, not time.
-pub(crate) fn progress_into(
-    lines: tokio::sync::mpsc::Sender<String>,
-    redactor: Arc<Redactor>,
-) -> Progress {
+pub(crate) fn progress_into(lines: tokio::sync::mpsc::Sender<String>, redactor: Arc<Redactor>) -> Progress {
     let (lines, redactor) = (Arc::new(lines), LineRedactor::new(redactor));
     Progress::new(move |line| {
         if let Some(line) = redactor.redact(line) {

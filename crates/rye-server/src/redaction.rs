@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn an_answer_counts_what_was_redacted() {
-        let answer = json!({"status": "success", "data": ["correct horse, correct horse", {"correct horse": 1}]});
+        let answer =
+            json!({"status": "success", "data": ["correct horse, correct horse", {"correct horse": 1}]});
         let redacted = redact_answer(&redactor(), answer);
         assert_eq!(redacted["redacted"], 3);
         assert!(!redacted.to_string().contains("correct horse"), "{redacted}");

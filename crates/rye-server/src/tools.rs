@@ -24,7 +24,9 @@ stands for a secret that was taken out; never write it into a file.";
 
 fn tool(described: Described) -> Tool {
     let hints = match described.name {
-        "rye_search" | "rye_load" | "rye_fetch" => ToolAnnotations::new().read_only(true).destructive(false).idempotent(true),
+        "rye_search" | "rye_load" | "rye_fetch" => {
+            ToolAnnotations::new().read_only(true).destructive(false).idempotent(true)
+        }
         "rye_execute" => ToolAnnotations::new().read_only(false).destructive(true).idempotent(false),
         // A signature lets what it covers run with the user's rights.
         _ => ToolAnnotations::new().read_only(false).destructive(true).idempotent(true),

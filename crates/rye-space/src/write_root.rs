@@ -115,7 +115,11 @@ impl ProtectedFolders {
 
 /// The homes that a list of accounts names.
 fn account_homes(accounts: &str) -> impl Iterator<Item = PathBuf> + '_ {
-    accounts.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| !home.is_empty()).map(PathBuf::from)
+    accounts
+        .lines()
+        .filter_map(|line| line.split(':').nth(5))
+        .filter(|home| !home.is_empty())
+        .map(PathBuf::from)
 }
 
 fn file_id(path: &Path) -> Option<FileId> {
@@ -138,7 +142,8 @@ mod tests {
     }
 
     fn protected(base: &Path) -> ProtectedFolders {
-        for folder in ["space/.ai", "elsewhere/keys", "homes/one", "homes/two", "project/sub", "elsewhere/x"] {
+        for folder in ["space/.ai", "elsewhere/keys", "homes/one", "homes/two", "project/sub", "elsewhere/x"]
+        {
             lillux::file::create_folders(&base.join(folder), false).expect("a folder");
         }
         ProtectedFolders::new(&roots(base), vec![base.join("homes/one"), base.join("homes/two")])

@@ -152,13 +152,14 @@ fn executing_grants_no_reading_and_no_signing() {
 }
 
 #[test]
-fn copying_an_item_needs_the_right_to_sign_it_wherever_the_destination_is_written() {
+fn copying_needs_the_rights_to_sign_and_load() {
     for copy in [
-        json!({"primary": "load", "item_id": "a/b", "destination": "project"}),
-        json!({"primary": "load", "item_id": "a/b", "params": {"destination": "user"}}),
-        json!({"primary": "fetch", "item_type": "tool", "item_id": "a/b", "destination": "user"}),
+        json!({"primary": "sign", "item_id": "a/b", "destination": "project"}),
+        json!({"primary": "sign", "item_id": "a/b", "params": {"destination": "user"}}),
+        json!({"primary": "sign", "item_type": "tool", "item_id": "a/b", "destination": "user"}),
     ] {
         assert!(!allows(&["rye.fetch.*"], copy.clone()), "{copy}");
+        assert!(!allows(&["rye.sign.tool.a.b"], copy.clone()), "{copy}");
         assert!(allows(&["rye.fetch.*", "rye.sign.tool.a.b"], copy.clone()), "{copy}");
     }
 }

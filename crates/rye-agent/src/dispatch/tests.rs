@@ -129,13 +129,14 @@ fn without_a_source_the_project_comes_first_and_the_system_last() {
 #[test]
 fn what_nobody_vouches_for_is_neither_loaded_nor_run() {
     let world = world();
+    set_mcp_sign(&world, "allow");
     write_native(&world, "team/stranger", "file_system.ls", "{type: object}");
     for value in [
         json!({"primary": "load", "item_id": "team/stranger"}),
         json!({"primary": "load", "item_id": "team/stranger", "unverified": true}),
         json!({"primary": "execute", "item_id": "team/stranger"}),
         json!({"primary": "execute", "item_id": "team/stranger", "dry_run": true}),
-        json!({"primary": "load", "item_id": "team/stranger", "destination": "user"}),
+        json!({"primary": "sign", "item_id": "team/stranger", "destination": "user"}),
     ] {
         let refused = dispatch(&world, value.clone());
         assert_eq!((&refused["status"], &refused["code"]), (&json!("error"), &json!("RYE0401")), "{value}");
@@ -158,17 +159,22 @@ fn agents_sign_and_copy_as_policy_says() {
         set_mcp_sign(&world, word);
         for value in [
             json!({"primary": "sign", "item_id": "team/look"}),
-            json!({"primary": "load", "item_id": "rye/file-system/read", "destination": "project"}),
-            json!({"primary": "fetch", "item_id": "tool:rye/file-system/read", "destination": "project"}),
+            json!({"primary": "sign", "item_id": "rye/file-system/read", "destination": "project"}),
         ] {
             let refused = dispatch(&world, value.clone());
             assert_eq!(refused["code"], code, "{word}: {value}: {refused}");
         }
     }
     set_mcp_sign(&world, "allow");
+    for value in [
+        json!({"primary": "load", "item_id": "rye/file-system/read", "destination": "project"}),
+        json!({"primary": "fetch", "item_id": "tool:rye/file-system/read", "destination": "project"}),
+    ] {
+        assert_eq!(dispatch(&world, value.clone())["code"], "RYE0104", "{value}");
+    }
     let copied = dispatch(
         &world,
-        json!({"primary": "load", "item_id": "rye/file-system/read", "destination": "project"}),
+        json!({"primary": "sign", "item_id": "rye/file-system/read", "destination": "project"}),
     );
     assert_eq!(copied["status"], "success", "{copied}");
     let again = engine(&world);
@@ -181,6 +187,7 @@ fn agents_sign_and_copy_as_policy_says() {
 fn a_pattern_signs_no_tools_of_hooks() {
     let world = world();
     write_native(&world, "team/look", "file_system.ls", "{type: object}");
+    set_mcp_sign(&world, "allow");
     let sign = |id: &str| dispatch(&world, json!({"primary": "sign", "item_id": id}));
     assert_eq!(sign("team/*")["status"], "success");
     write_native(&world, &format!("{INTERNAL}/control"), "file_system.ls", "{type: object}");

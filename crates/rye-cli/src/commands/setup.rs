@@ -50,6 +50,9 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
         (None, Some(project)) => project.clone(),
         (None, None) => return Err(Error::new(Code::PathNotFound, "there is no project here").into()),
     };
+    if !arguments.revoke {
+        trust_verb::check(&context.engine, &folder)?;
+    }
     let is_consent = arguments.folder.is_some() || arguments.yes || arguments.revoke;
     if !is_consent && !is_agreed(context, &folder)? {
         return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", shown_path(&folder)))

@@ -169,6 +169,48 @@ fn a_user_space_inside_the_project_is_refused() {
 }
 
 #[test]
+fn a_user_space_at_or_around_the_project_is_refused() {
+    let (user, stranger) = clone();
+    // The clone's own `.ai` would be the user space: the stranger's keys and tools with it.
+    copy_tree(&stranger.home().join(".ai/config"), &user.project().join(".ai/config"));
+    let deep = user.project().join("src/deep");
+    fs::create_dir_all(&deep).expect("folders");
+    let project = user.project().display().to_string();
+    let link = user.world.path().join("innocent");
+    symlink(user.project(), &link).expect("a link");
+    let half = user.world.path().join("half");
+    fs::create_dir(&half).expect("a folder");
+    symlink(user.project().join(".ai"), half.join(".ai")).expect("a link");
+    let spaces = [
+        project.clone(),
+        format!("{project}/"),
+        format!("{project}/src/.."),
+        format!("{project}/src/deep"),
+        link.display().to_string(),
+        half.display().to_string(),
+    ];
+    for folder in [user.project(), deep.clone()] {
+        for variable in ["USER_SPACE", "RYE_SIGNING_KEY_DIR"] {
+            for space in &spaces {
+                let mut command = user.command();
+                command.current_dir(&folder).env(variable, space);
+                command.args(["execute", "tool", "team/evil", "--json"]);
+                user.refused_by(&mut command, 4, "RYE0418");
+            }
+        }
+    }
+    // A nested project does not hide the checkout around it.
+    fs::create_dir(user.project().join(".git")).expect("a folder");
+    fs::create_dir(deep.join(".ai")).expect("a folder");
+    copy_tree(&stranger.home(), &user.project().join("vendored"));
+    for space in [project.clone(), format!("{project}/vendored")] {
+        let mut command = user.command();
+        command.current_dir(&deep).env("USER_SPACE", space).args(["search", "evil", "--json"]);
+        user.refused_by(&mut command, 4, "RYE0418");
+    }
+}
+
+#[test]
 fn a_key_folder_inside_the_project_is_refused() {
     let (user, stranger) = clone();
     copy_tree(&stranger.home().join(".ai/config/keys/signing"), &user.project().join("keys"));

@@ -34,6 +34,7 @@ mod installing;
 mod keys;
 mod locking;
 mod locks;
+mod mcp_bounds;
 mod mcp_client;
 mod mcp_consent;
 mod mcp_http;
@@ -43,6 +44,7 @@ mod mcp_server;
 mod mcp_tools;
 mod nameless;
 mod output;
+mod owners;
 mod packages;
 mod pins;
 mod python_bundles;
@@ -64,6 +66,7 @@ mod toctou;
 mod tool_doors;
 mod trust;
 mod unsigned_bytes;
+mod write_roots;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.
 #[test]

@@ -42,10 +42,19 @@ impl Client {
     }
 
     pub fn with(user: &User, environment: &[(&str, &str)], capabilities: Value) -> Self {
-        let mut client = Self::silent(user, environment);
+        Self::silent(user, environment).greet("test", capabilities)
+    }
+
+    /// A server, and a client that calls itself `name`.
+    pub fn named(user: &User, name: &str, capabilities: Value) -> Self {
+        Self::silent(user, &[]).greet(name, capabilities)
+    }
+
+    fn greet(self, name: &str, capabilities: Value) -> Self {
+        let mut client = self;
         let hello = json!({
             "protocolVersion": "2025-06-18", "capabilities": capabilities,
-            "clientInfo": {"name": "test", "version": "1"},
+            "clientInfo": {"name": name, "version": "1"},
         });
         let info = client.request("initialize", hello);
         assert_eq!(info["serverInfo"]["name"], "rye");

@@ -6,7 +6,7 @@ use crate::mcp_client::Client;
 use crate::running::{answer, function};
 use crate::support::{User, differences, text};
 
-fn policy(user: &User, settings: &str) {
+pub fn policy(user: &User, settings: &str) {
     user.write_user(
         "config/config.yaml",
         format!("version: \"1.0.0\"\ncategory: \"\"\nmcp:\n  {settings}\n"),
@@ -24,12 +24,102 @@ fn unsigned(user: &User) -> Value {
 }
 
 #[test]
-fn signing_is_allowed_unless_policy_says_otherwise() {
+fn policy_may_allow_signing_without_a_question() {
     let user = User::ready();
+    policy(&user, "sign: allow");
     let named = unsigned(&user);
     let mut client = Client::ready(&user);
     client.call("rye_sign", named.clone());
     client.call("rye_load", named);
+}
+
+#[test]
+fn signing_asks_by_default() {
+    let user = User::ready();
+    let named = unsigned(&user);
+    let before = user.snapshot();
+    let refused = Client::ready(&user).fails("rye_sign", named.clone(), "RYE0105");
+    assert!(refused["hints"].to_string().contains("rye sign tool team/new"), "{refused}");
+    assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
+    let mut client = Client::asking(&user, yes());
+    client.call("rye_sign", named.clone());
+    assert_eq!(client.questions.len(), 1);
+    client.call("rye_load", named.clone());
+    // Nothing would change: nothing is asked.
+    client.call("rye_sign", named);
+    assert_eq!(client.questions.len(), 1);
+    client.fails("rye_sign", json!({"item_type": "tool", "item_id": "team/*"}), "RYE0105");
+}
+
+#[test]
+fn a_client_that_accepts_by_itself_is_refused() {
+    let user = User::ready();
+    let named = unsigned(&user);
+    for name in ["codex-mcp-client", "Codex-MCP-Client"] {
+        let mut client = Client::named(&user, name, json!({"elicitation": {}}));
+        client.consent = Some(yes());
+        client.fails("rye_sign", named.clone(), "RYE0105");
+        assert!(client.questions.is_empty());
+    }
+    policy(&user, "accepting_clients: [other]");
+    let mut client = Client::named(&user, "other", json!({"elicitation": {}}));
+    client.consent = Some(yes());
+    client.fails("rye_sign", named, "RYE0105");
+}
+
+#[test]
+fn the_question_shows_what_is_signed() {
+    let user = User::ready();
+    let metadata = "SANDBOX = {\"write\": [\"~/reports\"], \"network\": True}\nENV_CONFIG = {\"pass\": [\"DEPLOY_TOKEN\"]}\n";
+    user.write("tools/team/new.py", format!("{metadata}{}", rye_test::tool("team", "First words")));
+    user.ok(["sign", "tool", "team/new"]);
+    let signed = String::from_utf8(user.read("tools/team/new.py")).expect("text");
+    user.write("tools/team/new.py", signed.replace("return {}", "return {'evil': 1}"));
+    let mut client = Client::asking(&user, yes());
+    client.call("rye_sign", json!({"item_id": "tool:team/new"}));
+    let message = text(&client.questions[0]["message"]);
+    for shown in [
+        "tool `team/new`",
+        "+    return {'evil': 1}",
+        "-    return {}",
+        "write: ~/reports",
+        "network: true",
+        "DEPLOY_TOKEN",
+    ] {
+        assert!(message.contains(shown), "{shown}: {message}");
+    }
+    assert!(!message.contains("First words"), "only the change: {message}");
+}
+
+#[test]
+fn a_copy_is_signed_only_with_consent() {
+    let user = User::ready();
+    let copy = json!({"item_id": "tool:examples/hello", "destination": "user"});
+    let before = user.snapshot();
+    let mut client = Client::asking(&user, yes());
+    for reader in ["rye_load", "rye_fetch"] {
+        client.fails(reader, copy.clone(), "RYE0104");
+    }
+    Client::ready(&user).fails("rye_sign", copy.clone(), "RYE0105");
+    let config = json!({"item_id": "config:config", "source": "system", "destination": "user"});
+    client.fails("rye_sign", config, "RYE1001");
+    assert!(client.questions.is_empty());
+    assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
+    client.call("rye_sign", copy);
+    assert!(text(&client.questions[0]["message"]).contains("copy tool `examples/hello` into user space"));
+    assert!(user.home().join(".ai/tools/examples/hello.py").is_file());
+}
+
+#[test]
+fn a_refused_item_is_for_the_user() {
+    let user = User::ready();
+    let named = unsigned(&user);
+    let mut client = Client::ready(&user);
+    for tool in ["rye_load", "rye_execute"] {
+        let refused = client.fails(tool, named.clone(), "RYE0401");
+        let hints = refused["hints"].to_string();
+        assert!(hints.contains("tell the user") && !hints.contains("rye sign"), "{hints}");
+    }
 }
 
 #[test]
@@ -41,7 +131,7 @@ fn a_policy_of_deny_stops_signing_and_signed_copies() {
     let before = user.snapshot();
     client.fails("rye_sign", named, "RYE1001");
     client.fails("rye_sign", json!({"item_type": "tool", "item_id": "**"}), "RYE1001");
-    client.fails("rye_load", json!({"item_id": "tool:examples/hello", "destination": "user"}), "RYE1001");
+    client.fails("rye_sign", json!({"item_id": "tool:examples/hello", "destination": "user"}), "RYE1001");
     assert!(client.questions.is_empty());
     assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
 }
@@ -111,7 +201,7 @@ fn signing_over_mcp_refreshes_no_lockfile() {
     answer(&user, "pinned", &[]);
     let text = crate::running::function_text("", "return 2");
     user.write("tools/team/pinned.py", text);
-    let mut client = Client::ready(&user);
+    let mut client = Client::asking(&user, yes());
     client.call("rye_sign", json!({"item_id": "tool:team/pinned"}));
     client.fails("rye_execute", json!({"item_id": "tool:team/pinned"}), "RYE0501");
 }

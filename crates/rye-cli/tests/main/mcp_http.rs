@@ -410,3 +410,35 @@ fn a_server_keeps_its_token() {
     first.stop();
     assert_eq!(Server::start(&user).token, first.token);
 }
+
+#[test]
+fn half_open_connections_keep_no_client_out() {
+    let user = User::ready();
+    let server = Server::start(&user);
+    let client = Client::ready(&server);
+    let mut half_open: Vec<TcpStream> = (0..600)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address).expect("a connection");
+            stream.write_all(b"POST /mcp HTTP/1.1\r\nHost: ").expect("sent");
+            stream
+        })
+        .collect();
+    // Each call is a connection of its own.
+    for id in 1..=5 {
+        let answer = client.call(id, "rye_search", json!({"query": "hello"}));
+        assert_eq!(answer["status"], "success", "{answer}");
+    }
+    // The oldest made room: it was closed by the server.
+    let oldest = &mut half_open[0];
+    oldest.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound");
+    let mut byte = [0];
+    assert!(matches!(oldest.read(&mut byte), Ok(0) | Err(_)));
+    // The newest one is still heard.
+    let newest = half_open.last_mut().expect("connections");
+    newest.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound");
+    let rest = format!("{}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", server.address);
+    newest.write_all(rest.as_bytes()).expect("sent");
+    let mut said = String::new();
+    newest.read_to_string(&mut said).expect("an answer");
+    assert!(said.starts_with("HTTP/1.1 401"), "{said}");
+}

@@ -24,6 +24,7 @@ fn cli(user: &User, words: &[&str]) -> Value {
 #[test]
 fn every_tool_answers_as_the_command_line_does() {
     let user = User::ready();
+    crate::mcp_consent::policy(&user, "sign: allow");
     let mut client = Client::ready(&user);
     let pairs: [(&str, Value, &[&str]); 12] = [
         ("rye_search", json!({"query": "hello"}), &["search", "hello"]),
@@ -138,6 +139,10 @@ fn tools_are_described_and_annotated() {
     assert_eq!(hint("rye_search", "readOnlyHint"), true);
     assert_eq!(hint("rye_execute", "destructiveHint"), true);
     assert_eq!(hint("rye_sign", "readOnlyHint"), false);
+    assert_eq!(hint("rye_sign", "destructiveHint"), true);
+    for name in ["rye_load", "rye_fetch"] {
+        assert_eq!((hint(name, "readOnlyHint"), hint(name, "destructiveHint")), (json!(true), json!(false)));
+    }
 }
 
 #[test]
@@ -270,7 +275,7 @@ fn what_nobody_vouches_for_is_flagged_in_search_and_refused_everywhere_else() {
             client.fails("rye_execute", named.clone(), code);
             let mut copied = named;
             copied["destination"] = json!("user");
-            client.fails("rye_load", copied, code);
+            client.fails("rye_sign", copied, code);
         }
         let refused = client.refused("prompts/get", json!({"name": format!("team/{name}")}));
         assert_eq!(refused["data"]["code"], code, "{refused}");
@@ -333,6 +338,8 @@ fn many_projects_are_served_and_each_is_its_own() {
     second.signed_tool("only_there", "A quagga");
     let mut client = Client::ready(&first);
     let there = second.project().display().to_string();
+    client.fails("rye_search", json!({"query": "quagga", "project_path": there}), "RYE0905");
+    first.ok(["trust", &there]);
     assert_eq!(rows(&client.call("rye_search", json!({"query": "quagga"}))["data"]).len(), 0);
     let found = client.call("rye_search", json!({"query": "quagga", "project_path": there}));
     assert_eq!(rows(&found["data"]).len(), 1);
@@ -344,7 +351,7 @@ fn many_projects_are_served_and_each_is_its_own() {
 #[test]
 fn what_changes_on_disk_counts_at_once() {
     let user = User::ready();
-    let mut client = Client::ready(&user);
+    let mut client = Client::asking(&user, json!({"action": "accept", "content": {"agree": true}}));
     let named = json!({"item_id": "tool:team/new"});
     client.fails("rye_load", named.clone(), "RYE0201");
     user.write("tools/team/new.py", rye_test::tool("team", "A new one"));

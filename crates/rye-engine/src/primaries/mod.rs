@@ -231,9 +231,7 @@ pub fn fetch(engine: &Engine, given: Fetch) -> Result<Value> {
             };
             search(engine, &given)
         }
-        (Some(_), Some(_)) => {
-            Err(Error::new(Code::InvalidArgument, "give item_id or query, not both"))
-        }
+        (Some(_), Some(_)) => Err(Error::new(Code::InvalidArgument, "give item_id or query, not both")),
         (None, None) => Err(Error::new(Code::InvalidArgument, "give item_id, or query")
             .hint("item_id reads one item, query searches")),
     }
@@ -319,8 +317,7 @@ pub enum Signing {
 /// When it may not.
 pub fn signing(engine: &Engine, target: &SignTarget<'_>) -> Result<Signing> {
     let refuse = |message: &str| {
-        Err(Error::new(Code::SigningDenied, message)
-            .hint(format!("the user may type: {}", target.command())))
+        Err(Error::new(Code::SigningDenied, message).hint(format!("the user may type: {}", target.command())))
     };
     if target.item_type == ItemType::Config {
         return refuse("config is never signed for an agent");

@@ -33,6 +33,8 @@ pub struct SignReview {
     pub path: String,
     /// The digest of its bytes: a yes is bound to it.
     pub digest: Digest,
+    /// It is signed with the user's key already: signing changes nothing.
+    pub is_signed: bool,
     /// What it asks for, a line each.
     pub asks: Vec<String>,
     /// What changed since it was signed last, or the whole text.
@@ -81,11 +83,20 @@ pub fn review(engine: &Engine, target: &SignTarget<'_>) -> Result<SignReview> {
             .hint(format!("the user may type: rye sign {} '{shown}'", target.item_type)));
     }
     let item = sign::parse_item(Some(target.item_type.as_str()), target.id)?;
-    let located = match target.destination {
-        Some(_) => engine.workspace.spaces.locate(&item, target.source)?,
-        None => sign::signable(engine, &item, target.source)?,
+    let (located, is_signed) = match target.destination {
+        Some(_) => {
+            // Only what may be trusted is copied: nobody is asked about anything else.
+            engine.admit(engine.workspace.spaces.locate(&item, target.source)?)?;
+            (engine.workspace.spaces.locate(&item, target.source)?, false)
+        }
+        None => {
+            let located = sign::signable(engine, &item, target.source)?;
+            let is_signed = sign::is_signed(engine, &located)?;
+            (located, is_signed)
+        }
     };
     Ok(SignReview {
+        is_signed,
         path: located.path.display().to_string(),
         digest: Digest::of(located.bytes()),
         asks: asks(&item, &located),
@@ -108,9 +119,10 @@ fn asks(item: &ItemRef, located: &Located) -> Vec<String> {
         fields: located.fields().clone(),
     };
     let asked = Capabilities::of(&[file]);
-    let lines = asked.groups().into_iter().flat_map(|(word, asked)| {
-        asked.keys().map(move |what| format!("{word}: {what}"))
-    });
+    let lines = asked
+        .groups()
+        .into_iter()
+        .flat_map(|(word, asked)| asked.keys().map(move |what| format!("{word}: {what}")));
     lines.collect()
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use lillux::{Digest, Fingerprint};
 use lillux::file::{self, Mode};
+use lillux::{Digest, Fingerprint};
 use rye_item::space::Tier;
 use rye_item::{ItemId, ItemRef, ItemType, Space, metadata, parse};
 use rye_space::bundle::Origin;

@@ -171,6 +171,13 @@ pub(crate) fn signable(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> R
     if problems.is_empty() { Ok(located) } else { Err(Error::invalid(item, &place.path, &problems)) }
 }
 
+/// Whether the own key has signed these very bytes.
+pub(crate) fn is_signed(engine: &Engine, located: &Located) -> Result<bool> {
+    let Some(format) = located.format() else { return Ok(false) };
+    let signed = sign_bytes(located.bytes(), format, &engine.signing_key()?, &engine.now()?);
+    Ok(matches!(signed, Signed::Unchanged(_)))
+}
+
 /// Where the item lies in project or user space.
 fn own_place(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Place> {
     let spaces = &engine.workspace.spaces;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rye_space::approvals::Approvals;
-use rye_space::{ownership, roots};
+use rye_space::{Roots, ownership, roots};
 use serde::Serialize;
 
 use crate::engine::Engine;
@@ -32,6 +32,19 @@ pub struct Answer {
     /// The record.
     #[serde(serialize_with = "rye_space::shown::path")]
     pub record: PathBuf,
+}
+
+/// Refuses a folder that could not be opened as a project, whoever owns it.
+///
+/// # Errors
+/// When its `.ai` leads elsewhere, or it holds the user space or the key folder.
+pub fn check(engine: &Engine, folder: &Path) -> Result<()> {
+    let roots = Roots { project: Some(folder.to_owned()), ..engine.workspace.roots.clone() };
+    let is_user_space = roots::is_same_folder(folder, &roots.user);
+    if !is_user_space && roots.project_ai().is_some_and(|ai| ai.exists()) {
+        roots.check().map_err(rye_space::OpenError::from)?;
+    }
+    Ok(())
 }
 
 /// Approves `folder`, or takes its approval back.

@@ -35,10 +35,7 @@ pub(super) struct Connection {
 
 impl Connection {
     fn new() -> Self {
-        Self {
-            is_authenticated: AtomicBool::new(false),
-            closed: CancellationToken::new(),
-        }
+        Self { is_authenticated: AtomicBool::new(false), closed: CancellationToken::new() }
     }
 
     fn is_open(&self) -> bool {

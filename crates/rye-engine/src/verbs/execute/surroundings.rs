@@ -509,9 +509,7 @@ fn keep_writable(
     let (project, temporary) = (lillux::real(&places.project), places.temporary.as_deref().map(lillux::real));
     let is_own = |path: &PathBuf| temporary.as_ref() == Some(path);
     let refused = plan.access.write.iter().filter(|path| !is_own(path) && **path != project);
-    if let Some((path, refusal)) =
-        refused.filter_map(|path| Some((path, protected.refusal(path)?))).next()
-    {
+    if let Some((path, refusal)) = refused.filter_map(|path| Some((path, protected.refusal(path)?))).next() {
         let path = rye_item::text::one_line(&path.display().to_string());
         let message = format!("the tool asks to write to `{path}`, which no tool may: {refusal}");
         return Err(Error::new(Code::ToolDenied, message)
