@@ -1,6 +1,7 @@
 //! What the MCP client needs of the engine: server items that are admitted and filled in, processes and addresses under
 //! the policy of tools, and where pins lie.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +23,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers;
 use crate::verbs::execute::{
-    Caller, Finder, Planned, SANDBOX_VARIABLE, context, plan, protect_error, temporary,
+    Caller, Finder, Mode, Planned, SANDBOX_VARIABLE, context, plan, protect_error, temporary,
 };
 
 /// How much longer than an exchange its process may take: the exchange ends it in the ordinary case.
@@ -66,19 +67,19 @@ impl<'a> Servers<'a> {
         refused
     }
 
-    fn ready(&self, id: &str) -> Result<Arc<Ready>> {
+    fn ready(&self, call: &NativeCall<'_>, id: &str) -> Result<Arc<Ready>> {
         let known = |servers: &Self| {
             servers.ready.lock().unwrap_or_else(PoisonError::into_inner).get(id).map(Arc::clone)
         };
         if let Some(ready) = known(self) {
             return Ok(ready);
         }
-        let ready = Arc::new(self.prepare(&ItemId::new(id)?)?);
+        let ready = Arc::new(self.prepare(call, &ItemId::new(id)?)?);
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), Arc::clone(&ready));
         Ok(ready)
     }
 
-    fn prepare(&self, id: &ItemId) -> Result<Ready> {
+    fn prepare(&self, call: &NativeCall<'_>, id: &ItemId) -> Result<Ready> {
         let engine = self.engine;
         let item = ItemRef::new(ItemType::Tool, id.clone());
         let located = engine.workspace.spaces.locate(&item, None)?;
@@ -97,22 +98,26 @@ impl<'a> Servers<'a> {
             is_project: *admitted.space() == Space::Project,
             env_config: Some(&env_config),
         };
-        let policy = engine.policies()?.environment;
+        let policies = engine.policies()?;
         let around = environment::Surroundings {
             process: &engine.host.environment,
             project: engine.workspace.roots.project.as_deref(),
             is_project_approved: engine.workspace.is_project_approved,
-            policy: &policy,
+            policy: &policies.environment,
             uses_project_programs: true,
         };
         let context = context(engine, &admitted.path);
-        let resolved = environment::resolve_with(
-            &[contribution],
-            &context,
-            &around,
-            &Finder { engine: self.engine },
-            config,
-        );
+        let finder = Finder {
+            engine,
+            policies: &policies,
+            planned: Planned { item: &item, declared: fields.get("sandbox") },
+            context: &context,
+            mode: Mode::Run,
+            network: call.access.network,
+            cancel: call.cancel,
+            runs: RefCell::default(),
+        };
+        let resolved = environment::resolve_with(&[contribution], &context, &around, &finder, config);
         let (environment, config) = resolved.map_err(|error| {
             Error::new(Code::InvalidInvocation, format!("MCP server {id}: {error}")).of(&item)
         })?;
@@ -141,7 +146,7 @@ impl<'a> Servers<'a> {
         server: &Server,
     ) -> std::result::Result<lillux::http::Client, String> {
         let told = |error: Error| error.message;
-        let ready = self.ready(&server.id).map_err(told)?;
+        let ready = self.ready(call, &server.id).map_err(told)?;
         let plan = self.plan(call, &ready, None).map_err(told)?;
         let allowed_hosts = [plan.access.allowed_hosts.clone(), call.access.allowed_hosts.clone()].concat();
         http::client(&ready.environment.variables, &Access { allowed_hosts, ..plan.access })
@@ -199,8 +204,8 @@ fn env_config(fields: &Map<String, Value>, config: &Value) -> Value {
 }
 
 impl ServerHost for Servers<'_> {
-    fn server(&self, _: &NativeCall<'_>, id: &ItemId) -> std::result::Result<Value, NativeError> {
-        let ready = self.ready(id.as_str()).map_err(|error| self.refuse(error))?;
+    fn server(&self, call: &NativeCall<'_>, id: &ItemId) -> std::result::Result<Value, NativeError> {
+        let ready = self.ready(call, id.as_str()).map_err(|error| self.refuse(error))?;
         Ok(ready.config.clone())
     }
 
@@ -215,7 +220,7 @@ impl ServerHost for Servers<'_> {
         command: &ServerCommand,
     ) -> std::result::Result<Started, String> {
         let told = |error: Error| error.message;
-        let ready = self.ready(&server.id).map_err(told)?;
+        let ready = self.ready(call, &server.id).map_err(told)?;
         let temporary = temporary(self.engine).map_err(told)?;
         let plan = self.plan(call, &ready, Some(&temporary)).map_err(told)?;
         let mut environment = ready.environment.variables.clone();

@@ -1,6 +1,7 @@
 //! Finding the interpreter a runtime asks for. A program of the project counts only for project tools of an approved
 //! project; everywhere else the search goes on as if it were not there, and says so.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use rye_item::text::one_line;
@@ -15,8 +16,20 @@ pub trait Which {
     /// The program `name` on the search path `path`: an absolute path. [`super::find_on_path`] does it.
     fn find(&self, name: &str, path: &str) -> Option<PathBuf>;
 
-    /// What the command prints, if it succeeds within 5 seconds.
-    fn output(&self, command: &[String]) -> Option<String>;
+    /// What the command of a `resolve_cmd` prints. It runs as the tool itself would: confined like it, with no more than
+    /// its `variables`.
+    fn output(&self, command: &[String], variables: &BTreeMap<String, String>) -> CommandOutput;
+}
+
+/// What came of a `resolve_cmd`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandOutput {
+    /// It succeeded and printed this.
+    Printed(String),
+    /// It was started and failed, or could not be started; the reason.
+    Failed(String),
+    /// It was not started, because nothing is started now.
+    DryRun,
 }
 
 /// An interpreter that is asked for, all templates filled.
@@ -101,7 +114,17 @@ impl Request {
 #[derive(Debug, Default)]
 pub(super) struct Finding {
     pub path: Option<PathBuf>,
+    /// What would be asked for the path, where nothing is started now.
+    pub pending: Option<String>,
     pub notices: Vec<String>,
+}
+
+/// What a `resolve_cmd` is run with.
+struct CommandSearch<'a> {
+    item: &'a Contribution<'a>,
+    path: &'a str,
+    variables: &'a BTreeMap<String, String>,
+    which: &'a dyn Which,
 }
 
 /// What a search has to know of the project.
@@ -158,10 +181,11 @@ impl<'a> Scene<'a> {
         &self,
         contribution: &Contribution<'_>,
         request: &Request,
-        path: &str,
+        variables: &BTreeMap<String, String>,
         which: &dyn Which,
     ) -> Finding {
         let mut finding = Finding::default();
+        let path = variables.get("PATH").map_or("", String::as_str);
         let path = if self.is_local_allowed || self.is_home {
             path.to_owned()
         } else {
@@ -174,12 +198,13 @@ impl<'a> Scene<'a> {
                 }
                 Kind::System { binary } => self.system(binary, &path, which),
                 Kind::Command { command } => {
-                    self.told(contribution, command, &path, which, &mut finding.notices)
+                    let search = CommandSearch { item: contribution, path: &path, variables, which };
+                    self.ask_command(command, &search, &mut finding)
                 }
             };
             found.or_else(|| self.system(request.fallback.as_deref()?, &path, which))
         });
-        if finding.path.is_none() {
+        if finding.path.is_none() && finding.pending.is_none() {
             finding.notices.push(format!(
                 "no interpreter for `{}` of `{}` was found: install {}",
                 one_line(&request.variable),
@@ -255,28 +280,40 @@ impl<'a> Scene<'a> {
         self.is_usable(&found).then_some(found)
     }
 
-    fn told(
+    fn ask_command(
         &self,
-        contribution: &Contribution<'_>,
         command: &[String],
-        path: &str,
-        which: &dyn Which,
-        notices: &mut Vec<String>,
+        search: &CommandSearch<'_>,
+        finding: &mut Finding,
     ) -> Option<PathBuf> {
-        // The command runs before the sandbox stands: an item of a project must not choose it.
-        if contribution.is_project {
-            notices.push(format!(
-                "the `resolve_cmd` of `{}` is not run: items of a project may not start programs to find others",
-                one_line(contribution.item_id)
+        let item = one_line(search.item.item_id);
+        if search.item.is_project {
+            finding.notices.push(format!(
+                "the `resolve_cmd` of `{item}` is not run: items of a project may not start programs to find others"
             ));
             return None;
         }
         let (program, arguments) = command.split_first()?;
-        let program = self.system(program, path, which)?.to_str()?.to_owned();
+        let program = self.system(program, search.path, search.which)?.to_str()?.to_owned();
         let command: Vec<String> = std::iter::once(program).chain(arguments.iter().cloned()).collect();
-        let output = which.output(&command)?;
-        let found = PathBuf::from(output.lines().next()?.trim());
-        self.is_usable(&found).then_some(found)
+        match search.which.output(&command, search.variables) {
+            CommandOutput::Printed(output) => {
+                let found = PathBuf::from(output.lines().next()?.trim());
+                self.is_usable(&found).then_some(found)
+            }
+            CommandOutput::Failed(reason) => {
+                let reason = one_line(&reason);
+                finding.notices.push(format!("the `resolve_cmd` of `{item}` found nothing: {reason}"));
+                None
+            }
+            CommandOutput::DryRun => {
+                finding.pending = Some(one_line(&command.join(" ")));
+                finding.notices.push(format!(
+                    "the `resolve_cmd` of `{item}` is not run in a dry run: its interpreter is found when the tool runs"
+                ));
+                None
+            }
+        }
     }
 
     /// Whether it is a program, and one that may serve here.

@@ -20,7 +20,7 @@ use rye_item::text::one_line;
 use serde_json::{Map, Value};
 
 pub use context::Context;
-pub use interpreter::Which;
+pub use interpreter::{CommandOutput, Which};
 pub use policy::Policy;
 pub use search::{apply_search_paths, find_on_path};
 
@@ -365,16 +365,20 @@ impl Build<'_> {
         if self.surroundings.policy.is_reserved(&variable) && !is_own || variable == "PATH" {
             return Err(EnvironmentError::Reserved { item: item.to_owned(), name: variable });
         }
-        let path = self.environment.variables.get("PATH").map_or("", String::as_str);
-        let finding = self.scene.find(contribution, &request, path, which);
+        let finding = self.scene.find(contribution, &request, &self.environment.variables, which);
         self.environment.notices.extend(finding.notices);
-        match finding.path.as_deref().and_then(Path::to_str) {
-            Some(path) => {
+        match (finding.path.as_deref().and_then(Path::to_str), finding.pending) {
+            (Some(path), _) => {
                 self.put(&variable, path.to_owned());
                 self.environment.interpreters.extend(interpreter::with_target(Path::new(path)));
                 keys.insert(variable);
             }
-            None => {
+            // A dry run shows the command that a run would ask.
+            (None, Some(pending)) => {
+                self.put(&variable, format!("(what `{pending}` prints)"));
+                keys.insert(variable);
+            }
+            (None, None) => {
                 self.environment.variables.remove(&variable);
             }
         }

@@ -11,6 +11,8 @@ use serde_json::json;
 
 use super::*;
 
+mod commands;
+
 fn settings() -> Value {
     rye_item::yaml::parse(include_str!("../../../../bundles/core/.ai/config/execution/environment.yaml"))
         .expect("YAML")
@@ -32,7 +34,10 @@ fn policy_passing(names: &[&str]) -> Policy {
 #[derive(Default)]
 struct Programs {
     answer: Option<String>,
+    is_dry_run: bool,
     asked: RefCell<Vec<Vec<String>>>,
+    /// The variables of the last command.
+    given: RefCell<BTreeMap<String, String>>,
 }
 
 impl Which for Programs {
@@ -40,9 +45,16 @@ impl Which for Programs {
         find_on_path(name, path)
     }
 
-    fn output(&self, command: &[String]) -> Option<String> {
+    fn output(&self, command: &[String], variables: &BTreeMap<String, String>) -> CommandOutput {
+        if self.is_dry_run {
+            return CommandOutput::DryRun;
+        }
         self.asked.borrow_mut().push(command.to_vec());
-        self.answer.clone()
+        *self.given.borrow_mut() = variables.clone();
+        match &self.answer {
+            Some(answer) => CommandOutput::Printed(answer.clone()),
+            None => CommandOutput::Failed("exit code 1".to_owned()),
+        }
     }
 }
 
@@ -445,28 +457,6 @@ fn dotenv_cannot_choose_an_interpreter_of_any_name() {
     let environment = Run { runtime, ..Run::new(&world, &programs) }.environment();
     assert_eq!(environment.variables, BTreeMap::new());
     assert!(environment.notices[0].contains("`LILLUX`, `RYE_PYTHON`"), "{:?}", environment.notices);
-}
-
-#[test]
-fn a_command_names_an_interpreter_but_a_projects_item_may_not_run_one() {
-    let world = World::new();
-    let (ruby, rbenv) = (program(&world, "opt/ruby"), program(&world, "bin/rbenv"));
-    let programs = Programs { answer: Some(format!("{}\nmore\n", ruby.display())), ..Programs::default() };
-    let config = json!({"interpreter": {"type": "version_manager", "manager": "rbenv", "binary": "ruby", "var": "RYE_RUBY"}});
-    let process = map(&[("PATH", &world.path().join("bin").display().to_string())]);
-    let run = Run { process: process.clone(), runtime: config.clone(), ..Run::new(&world, &programs) };
-    assert_eq!(run.environment().variables["RYE_RUBY"], ruby.display().to_string());
-    let asked = vec![rbenv.display().to_string(), "which".to_owned(), "ruby".to_owned()];
-    assert_eq!(programs.asked.take(), [asked]);
-
-    let environment = Run { process, tool: config, ..Run::new(&world, &programs) }.environment();
-    assert_eq!(environment.variables.get("RYE_RUBY"), None);
-    assert_eq!(programs.asked.take(), [] as [Vec<String>; 0]);
-    assert!(
-        environment.notices[0].contains("`resolve_cmd` of `tool` is not run"),
-        "{:?}",
-        environment.notices
-    );
 }
 
 #[test]

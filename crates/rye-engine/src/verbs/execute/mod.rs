@@ -4,6 +4,7 @@
 //! can be traced; any step can refuse, and then nothing was changed.
 
 mod config;
+mod finder;
 mod first_use;
 mod folders;
 mod packages;
@@ -27,11 +28,12 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 pub use crate::lockfiles::Demand;
+pub(crate) use finder::Finder;
 pub(crate) use first_use::Used;
 pub(crate) use folders::temporary;
 pub use prompt::{Directive, directive_fields, directive_of, knowledge_text};
 pub(crate) use run::protect_error;
-pub(crate) use surroundings::{Finder, Planned, context, plan};
+pub(crate) use surroundings::{Planned, context, plan};
 pub(crate) use tool::resolution_of;
 
 /// The variable by which a program knows that it runs in a tool's sandbox.

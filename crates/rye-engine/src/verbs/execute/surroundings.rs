@@ -1,16 +1,15 @@
 //! What surrounds a tool's run: its verified files staged, its environment, its folder, its sandbox, and from all that
 //! what exactly is run.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lillux::Cancel;
 use lillux::file::{self, TemporaryFolder};
 use lillux::lockfile::VerifiedDep;
-use lillux::process::{self, Command, End, Limits};
 use rye_exec::anchor::{self, Anchor};
-use rye_exec::environment::{self, Context, Contribution, Environment, Which};
+use rye_exec::environment::{self, Context, Contribution, Environment};
 use rye_exec::invocation::{self, Given};
 use rye_exec::staging::{self, Dependencies, Order, StagingError, VerifiedFile};
 use rye_exec::{Chain, Element, Invocation, Primitive, sandbox};
@@ -21,6 +20,7 @@ use rye_trust::Subject;
 use serde_json::{Map, Value, json};
 
 use super::Request;
+use super::finder::Finder;
 use super::folders;
 use super::packages::{self, Packages, Wanted};
 use super::tool::Told;
@@ -284,39 +284,6 @@ fn verified_file(
     Ok(VerifiedFile { covered: admitted.covered().into_owned(), integrity })
 }
 
-/// How long a version manager may take to say where a program is.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Finds programs the way a shell does, and asks version managers.
-pub(crate) struct Finder<'a> {
-    pub(crate) engine: &'a Engine,
-}
-
-impl Which for Finder<'_> {
-    fn find(&self, name: &str, path: &str) -> Option<PathBuf> {
-        environment::find_on_path(name, path)
-    }
-
-    fn output(&self, command: &[String]) -> Option<String> {
-        let (program, arguments) = command.split_first()?;
-        let host = &self.engine.host;
-        let command = Command {
-            program: program.into(),
-            arguments: arguments.to_vec(),
-            environment: host.environment.clone(),
-            folder: host.home.clone(),
-            stdin: Vec::new(),
-            timeout: PATIENCE,
-            has_result_channel: false,
-            limits: Limits::default(),
-            log: None,
-        };
-        let finished = process::run(&host.launcher, &command, None, &Cancel::new().ok()?).ok()?;
-        let text = finished.stdout.text();
-        (finished.end == End::Exited(0)).then(|| text.lines().next().unwrap_or_default().trim().to_owned())
-    }
-}
-
 /// Whether the chain ends in a function that touches nothing.
 pub(super) fn touches_nothing(engine: &Engine, chain: &Chain) -> bool {
     let native = invocation::native_config(chain);
@@ -392,8 +359,23 @@ pub(super) fn surround(
         policy,
         uses_project_programs: !staged.wanted.as_ref().is_some_and(Wanted::has_own_interpreter),
     };
-    let mut environment = environment::resolve(&contributions, &staged.context, &around, &Finder { engine })
+    let item = Planned {
+        item: tool.item().item_ref(),
+        declared: chain.first_with("sandbox").map(|(_, declared)| declared),
+    };
+    let finder = Finder {
+        engine,
+        policies: &policies,
+        planned: item,
+        context: &staged.context,
+        mode: call.request.mode,
+        network: true,
+        cancel: &call.request.cancel,
+        runs: RefCell::default(),
+    };
+    let mut environment = environment::resolve(&contributions, &staged.context, &around, &finder)
         .map_err(|error| invalid(error.to_string()))?;
+    told.helpers.extend(finder.runs.take());
     told.warnings.append(&mut environment.notices);
     let packages = match &staged.wanted {
         Some(wanted) => Some(packages::settle(engine, chain, wanted, &mut environment, call.request, told)?),
@@ -430,10 +412,6 @@ pub(super) fn surround(
         Invocation::Process(_) => Some(folders::temporary(engine)?),
         Invocation::Http(_) | Invocation::Native(_) => None,
     };
-    let item = Planned {
-        item: tool.item().item_ref(),
-        declared: chain.first_with("sandbox").map(|(_, declared)| declared),
-    };
     let plan = plan(engine, &policies, &item, &staged.context, &environment, temporary.as_ref())?;
     if plan.level == sandbox::Level::Standard {
         told.warnings.extend(unwritable_project(engine));
@@ -442,6 +420,7 @@ pub(super) fn surround(
 }
 
 /// A signed item that something is run for.
+#[derive(Clone, Copy)]
 pub(crate) struct Planned<'a> {
     /// The item.
     pub(crate) item: &'a ItemRef,

@@ -8,6 +8,7 @@ use rye_exec::{Chain, Element, Invocation};
 use rye_item::ItemRef;
 use serde_json::{Map, Value, json};
 
+use super::finder::HelperRun;
 use super::run::{self, Ran};
 use super::surroundings::{self, Surroundings};
 use super::trace::Trace;
@@ -22,6 +23,8 @@ use crate::lockfiles::{self, Demand, Recorded, Resolved, State};
 pub(super) struct Told {
     pub(super) warnings: Vec<String>,
     pub(super) notes: Vec<String>,
+    /// What was run for the tool before the tool itself.
+    pub(super) helpers: Vec<HelperRun>,
 }
 
 pub(super) fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
@@ -51,7 +54,7 @@ fn walk(
 ) -> Result<Answer> {
     let item = &request.item;
     let mut trace = Trace::new(request.wants_trace);
-    let mut told = Told { warnings, notes: Vec::new() };
+    let mut told = Told { warnings, ..Told::default() };
     tell_chain(engine, chain, &mut trace, &mut told);
     let parameters = checked_parameters(chain, request)?;
     let wanted_config = config::resolve(engine, chain, &mut told.warnings)?;
@@ -143,7 +146,12 @@ fn stale_note(path: &Path, why: &str, item: &ItemRef) -> String {
     )
 }
 
-fn finish(facts: &mut Map<String, Value>, trace: Trace, told: Told) {
+fn finish(facts: &mut Map<String, Value>, trace: Trace, mut told: Told) {
+    told.warnings.extend(told.helpers.iter().filter_map(HelperRun::shortfall));
+    if !told.helpers.is_empty() {
+        let helpers: Vec<Value> = told.helpers.iter().map(HelperRun::to_value).collect();
+        facts.insert("helpers".to_owned(), json!(helpers));
+    }
     for (key, lines) in [("warnings", told.warnings), ("notes", told.notes)] {
         if !lines.is_empty() {
             facts.insert(key.to_owned(), json!(lines));
