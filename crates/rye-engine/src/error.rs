@@ -6,8 +6,8 @@ use std::path::Path;
 use lillux::file::ReadError;
 use rye_item::text::shell_word;
 use rye_item::{ItemRef, Problem, Space};
+use rye_space::LocateError;
 use rye_space::keys::OwnKeyError;
-use rye_space::{LocateError, OpenError, RootsError};
 use rye_trust::{IdentityError, Report, Verdict};
 use serde_json::{Map, Value};
 

@@ -117,6 +117,7 @@ fn asks(item: &ItemRef, located: &Located) -> Vec<String> {
         sha256: Digest::of(located.bytes()),
         signer: None,
         fields: located.fields().clone(),
+        raw: located.parsed().fields.clone(),
     };
     let asked = Capabilities::of(&[file]);
     let lines = asked

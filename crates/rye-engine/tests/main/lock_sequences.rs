@@ -26,6 +26,7 @@ fn roots(world: &World, project: &Path) -> Roots {
     Roots {
         project: Some(project.to_owned()),
         user: world.home(),
+        home: world.home(),
         cache: world.cache(),
         signing_keys: world.home().join(".ai/config/keys/signing"),
         bundle_paths: Vec::new(),

@@ -165,6 +165,7 @@ fn a_refresh_notices_an_installed_bundle_and_its_removal() {
         categories: vec!["demo".to_owned()],
         out: maker.path().join("gifts"),
         sign: true,
+        with_lockfiles: false,
     };
     let created = bundles::create(&author, &request).expect("made");
     let world = World::new();

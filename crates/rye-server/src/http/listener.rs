@@ -225,7 +225,9 @@ mod tests {
         assert!(client.is_open() && !second.is_open() && third.is_open() && fourth.is_open());
         let fifth = listener.admit().expect("room");
         assert!(client.is_open() && !third.is_open() && fourth.is_open() && fifth.is_open());
-        [&fourth, &fifth].map(authenticate);
+        for connection in [&fourth, &fifth] {
+            authenticate(connection);
+        }
         assert!(listener.admit().is_none());
         fourth.closed.cancel();
         assert!(listener.admit().is_some());

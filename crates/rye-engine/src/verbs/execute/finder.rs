@@ -12,6 +12,7 @@ use lillux::process::{self, Command, End};
 use rye_exec::environment::{self, CommandOutput, Context, Environment, Which};
 use serde_json::{Value, json};
 
+use super::run::protect_error;
 use super::surroundings::{Planned, plan};
 use super::{Mode, SANDBOX_VARIABLE, folders};
 use crate::engine::Engine;
@@ -78,8 +79,8 @@ impl Finder<'_> {
         for name in ["TMPDIR", "TMP", "TEMP"] {
             environment.insert(name.to_owned(), temporary.path().display().to_string());
         }
-        let confinement = plan.confinement();
-        if confinement.is_some() {
+        let confined = plan.confine().map_err(|error| protect_error(&error).message)?;
+        if confined.is_some() {
             environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());
         }
         let launched = Command {
@@ -95,8 +96,9 @@ impl Finder<'_> {
             log: None,
         };
         let launcher = &engine.host.launcher;
-        let finished = process::run(launcher, &launched, confinement.as_ref(), self.cancel)
-            .map_err(|error| error.to_string())?;
+        let confinement = confined.as_ref().map(|confined| &confined.confinement);
+        let finished =
+            process::run(launcher, &launched, confinement, self.cancel).map_err(|error| error.to_string())?;
         let helper =
             HelperRun { kind: "resolve_cmd", command: command.to_vec(), receipt: finished.receipt.clone() };
         self.runs.borrow_mut().push(helper);
