@@ -37,15 +37,15 @@ class Skipped(Exception):
 
 
 class Case:
-    def __init__(self, function, finding, title, needs_sandbox, is_short, users):
+    def __init__(self, function, finding, title, rule, is_short, users):
         self.function, self.finding, self.title = function, finding, title
-        self.needs_sandbox, self.is_short, self.users = needs_sandbox, is_short, users
+        self.rule, self.is_short, self.users = rule, is_short, users
 
 
-def attack(finding, title, sandbox=False, short=True, users=("root", "user")):
-    """Registers an attack. `sandbox`: what stops it is the sandbox, so it is made with and without namespaces."""
+def attack(finding, title, rule=None, short=True, users=("root", "user")):
+    """Registers an attack. `rule`: the rule of the sandbox that stops it, so it is made with and without namespaces."""
     def register(function):
-        ATTACKS.append(Case(function, finding, title, sandbox, short, users))
+        ATTACKS.append(Case(function, finding, title, rule, short, users))
         return function
     return register
 
@@ -53,7 +53,7 @@ def attack(finding, title, sandbox=False, short=True, users=("root", "user")):
 def works(title, short=True, users=("root", "user"), sandbox=True):
     """Registers something that must keep working; the function raises Escaped when it does not."""
     def register(function):
-        WORKS.append(Case(function, "", title, sandbox, short, users))
+        WORKS.append(Case(function, "", title, sandbox or None, short, users))
         return function
     return register
 
@@ -323,11 +323,11 @@ def judge(case, mode):
             return "stopped", ""
         except Escaped as error:
             said = str(error)
-            if not case.needs_sandbox or mode.has_namespaces:
+            if not case.rule or mode.has_namespaces:
                 return "NOT", said
             rules = missing_rules(world.receipts)
-            if not rules:
-                return "NOT", f"{said}; the receipt names no rule"
+            if case.rule not in rules:
+                return "NOT", f"{said}; the receipt does not say that `{case.rule}` is not enforced"
             refusing = World(mode)
             try:
                 settings = 'version: "1.0.0"\ncategory: execution\non_missing: refuse\n'

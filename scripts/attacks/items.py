@@ -263,7 +263,9 @@ def pinned_imports(world):
         header = UNSIGNED.format(head="", body="return 1").replace('"team"', f'"team/{name}_alone"')
         world.write(f"{own}/__init__.py", header)
         world.write(f"{own}/{name}.py", header + f"\nopen({json.dumps(marker)}, 'w')\n{body}\n")
-        world.sign("tool", f"team/{name}_alone/*")
+        # Not the tool itself: its user's signature would accept what is there.
+        for part in ("__init__", name):
+            world.sign("tool", f"team/{name}_alone/{part}")
         for words in ([], ["--locked"], ["--frozen"]):
             world.answer("execute", f"team/{name}_alone/main", *words)
             if exists(marker):

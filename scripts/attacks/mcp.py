@@ -308,7 +308,7 @@ def strangers_over_http(world):
             ("a simple form", lambda: one("a simple form", Content_Type="text/plain", Authorization=None, Origin="https://evil.example"))])
 
 
-@attack("-", "a tool calls rye in its sandbox: it signs, trusts, changes settings", sandbox=True)
+@attack("-", "a tool calls rye in its sandbox: it signs, trusts, changes settings", rule="hidden")
 def rye_inside(world):
     path = world.write(f"{world.project}/.ai/tools/team/new.py", UNSIGNED.format(head="", body="return 1"))
     shared = world.write(f"{world.project}/rye", open(world.mode.rye, "rb").read(), 0o755)

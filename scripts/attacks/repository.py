@@ -56,7 +56,7 @@ def attempts(world):
     }
 
 
-@attack("7", "the project's .git is made to run a program at the next git command", sandbox=True)
+@attack("7", "the project's .git is made to run a program at the next git command", rule="read_only")
 def git_folder(world):
     need("git")
     plans = attempts(world)
@@ -88,7 +88,7 @@ def git_folder(world):
     all_of([(name, lambda name=name, plan=plan: one(name, plan)) for name, plan in plans.items()])
 
 
-@attack("7", "a .git is made where there was none", sandbox=True)
+@attack("7", "a .git is made where there was none", rule="read_only")
 def new_git(world):
     need("git")
     plans = {
@@ -120,7 +120,7 @@ def new_git(world):
     all_of([(name, lambda name=name, plan=plan: one(name, plan)) for name, plan in plans.items()])
 
 
-@attack("7", "a linked worktree's .git file and its repository's files are changed", sandbox=True)
+@attack("7", "a linked worktree's .git file and its repository's files are changed", rule="read_only")
 def linked_worktree(world):
     need("git")
     evil = "{p}/evil.sh"
@@ -161,7 +161,7 @@ def linked_worktree(world):
     all_of([(name, lambda name=name, plan=plan: one(name, plan)) for name, plan in plans.items()])
 
 
-@attack("7", "other files of .git that name a repository or a program are written", sandbox=True)
+@attack("7", "other files of .git that name a repository or a program are written", rule="read_only")
 def git_parts(world):
     need("git")
     repository(world, world.project)
@@ -242,23 +242,23 @@ def write_protected(world, paths, is_there):
     all_of([(path, lambda path=path: one(path)) for path in paths])
 
 
-@attack("22", "start files of agents and editors that exist are changed", sandbox=True)
+@attack("22", "start files of agents and editors that exist are changed", rule="read_only")
 def start_files(world):
     write_protected(world, START_FILES, True)
 
 
-@attack("22, 26", "start files of agents and editors that are missing are made", sandbox=True)
+@attack("22, 26", "start files of agents and editors that are missing are made", rule="read_only")
 def new_start_files(world):
     write_protected(world, START_FILES, False)
 
 
-@attack("-", "config, lockfiles, bundles and threads of the project are changed or made", sandbox=True)
+@attack("-", "config, lockfiles, bundles and threads of the project are changed or made", rule="read_only")
 def kept(world):
     write_protected(world, KEPT, True)
     write_protected(world, [path for path in KEPT if "threads" not in path], False)
 
 
-@attack("18", "an interpreter planted in .venv or node_modules runs and takes a secret", sandbox=False)
+@attack("18", "an interpreter planted in .venv or node_modules runs and takes a secret")
 def planted_interpreter(world):
     world.function("plain", "return 1")
     world.function("secret", "return 1", head='ENV_CONFIG = {"env": {"DEPLOY_KEY": "${DEPLOY_KEY}"}}\nSANDBOX = {"level": "strict"}')

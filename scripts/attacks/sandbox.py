@@ -30,7 +30,8 @@ elif kind == "proc":
 elif kind == "seqpacket":
     one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); one.connect(path); one.sendall(word)
 elif kind == "bound":
-    one = stream(); one.bind(os.environ.get("TMPDIR", "/tmp") + "/own.sock"); one.connect(path); one.sendall(word)
+    own = "%s/own-%d.sock" % (os.environ.get("TMPDIR", "/tmp"), os.getpid())
+    one = stream(); one.bind(own); os.unlink(own); one.connect(path); one.sendall(word)
 elif kind == "datagram":
     datagram().sendto(word, path)
 elif kind == "connected datagram":
@@ -101,12 +102,12 @@ def try_sockets(world, kinds, place, kind=socket.SOCK_STREAM):
             os.unlink(place)
 
 
-@attack("4", "a stream socket outside the project is connected to", sandbox=True)
+@attack("4", "a stream socket outside the project is connected to", rule="unix_sockets")
 def stream_socket(world):
     try_sockets(world, ["stream", "relative", "link", "proc", "bound"], f"{world.outside}/a.sock")
 
 
-@attack("4", "a socket in home, in the project, below /run and /tmp is connected to", sandbox=True)
+@attack("4", "a socket in home, in the project, below /run and /tmp is connected to", rule="unix_sockets")
 def placed_sockets(world):
     places = [f"{world.home}/.emacs.d/server", f"{world.project}/editor.sock", f"/tmp/rye-attack-{os.getpid()}/X0"]
     if os.geteuid() == 0:
@@ -121,23 +122,23 @@ def placed_sockets(world):
                 os.rmdir(os.path.dirname(place))
 
 
-@attack("4", "an abstract socket is connected to", sandbox=True)
+@attack("4", "an abstract socket is connected to", rule="unix_sockets")
 def abstract_socket(world):
     try_sockets(world, ["abstract"], f"rye-attack-{token()}")
 
 
-@attack("4", "datagrams and descriptors are sent to a socket outside", sandbox=True)
+@attack("4", "datagrams and descriptors are sent to a socket outside", rule="unix_sockets")
 def datagram_socket(world):
     names = ["datagram", "connected datagram", "sendmsg", "descriptor"]
     try_sockets(world, names, f"{world.outside}/d.sock", socket.SOCK_DGRAM)
 
 
-@attack("4", "a sequenced-packet socket outside is connected to", sandbox=True, short=False)
+@attack("4", "a sequenced-packet socket outside is connected to", rule="unix_sockets", short=False)
 def packet_socket(world):
     try_sockets(world, ["seqpacket"], f"{world.outside}/p.sock", socket.SOCK_SEQPACKET)
 
 
-@attack("4", "tmux outside runs a command (tmux -S)", sandbox=True)
+@attack("4", "tmux outside runs a command (tmux -S)", rule="unix_sockets")
 def tmux(world):
     need("tmux")
     place = world.folder(f"/tmp/tmux-attack-{token()}") + "/default"
@@ -193,7 +194,7 @@ def facts(path):
             folder)
 
 
-@attack("5", "modes, owners, times and attributes outside are changed", sandbox=True)
+@attack("5", "modes, owners, times and attributes outside are changed", rule="metadata")
 def metadata(world):
     script = world.write(f"{world.project}/metadata.py", METADATA)
     kinds = ["chmod", "chmod a folder", "fchmod", "chmod through /proc/self/fd", "chmod through /proc/self/root", "utimes",
@@ -249,7 +250,7 @@ elif kind == "cp": os.execvp("cp", ["cp", "-p", "/usr/bin/su", path])
 '''
 
 
-@attack("5", "set-uid and set-gid files are made in the project", sandbox=True)
+@attack("5", "set-uid and set-gid files are made in the project", rule="set_id")
 def set_id(world):
     script = world.write(f"{world.project}/setid.py", SET_ID)
     kinds = ["chmod", "chmod set-gid", "chmod both", "fchmod", "proc", "open", "creat", "openat", "openat2", "mknod", "mkdir",
@@ -269,7 +270,7 @@ def set_id(world):
     all_of([(kind, lambda kind=kind: one(kind)) for kind in kinds])
 
 
-@attack("5", "files outside are written, truncated, renamed, linked, removed", sandbox=True)
+@attack("5", "files outside are written, truncated, renamed, linked, removed", rule="writes")
 def writes(world):
     commands = {
         "write": "echo x > {o}/file", "append": "echo x >> {o}/file", "new": "touch {o}/new", "truncate": "truncate -s 0 {o}/file",
@@ -331,7 +332,7 @@ def terminal(world):
     return master, slave, name
 
 
-@attack("6", "another terminal is written to", sandbox=True)
+@attack("6", "another terminal is written to", rule="terminals")
 def write_terminal(world):
     master, slave, name = terminal(world)
     try:
@@ -348,7 +349,7 @@ def write_terminal(world):
         os.close(slave)
 
 
-@attack("6", "what is typed at another terminal is read", sandbox=True)
+@attack("6", "what is typed at another terminal is read", rule="terminals")
 def read_terminal(world):
     master, slave, name = terminal(world)
     try:
@@ -369,7 +370,7 @@ def read_terminal(world):
         os.close(slave)
 
 
-@attack("6", "the terminal that rye runs at is written to (/dev/tty)", sandbox=True)
+@attack("6", "the terminal that rye runs at is written to (/dev/tty)", rule="terminals")
 def controlling_terminal(world):
     master, slave, name = terminal(world)
 
@@ -412,7 +413,7 @@ snap/firefox/common/.mozilla/firefox/p/logins.json .var/app/org.mozilla.firefox/
 work/client/.env .env Downloads/statement.pdf .profile .bashrc .config/unheard-of/token""".split()
 
 
-@attack("10", "credential stores and other files of home are read", sandbox=True)
+@attack("10", "credential stores and other files of home are read", rule="hidden")
 def credentials(world):
     words = {}
     for path in STORES:
@@ -432,7 +433,7 @@ def credentials(world):
         raise Escaped("names of files in home are listed")
 
 
-@attack("10", "home of the account, where $HOME is elsewhere, is read", sandbox=True, users=("user",))
+@attack("10", "home of the account, where $HOME is elsewhere, is read", rule="hidden", users=("user",))
 def account_home(world):
     if world.mode.account.pw_dir == world.home:
         raise Skipped("$HOME is the account's home")
@@ -444,10 +445,11 @@ def account_home(world):
         os.unlink(path)
 
 
-@attack("27", "root's tool reads another user's home", sandbox=True, users=("root",))
+@attack("27", "root's tool reads another user's home", rule="hidden", users=("root",))
 def other_home(world):
     import pwd
-    others = [one for one in pwd.getpwall() if one.pw_uid >= 1000 and one.pw_dir.startswith("/home/") and os.path.isdir(one.pw_dir)]
+    # The user that this script made.
+    others = [one for one in pwd.getpwall() if one.pw_name.startswith("rye-attack-") and os.path.isdir(one.pw_dir)]
     if not others:
         raise Skipped("there is no other user with a home")
     word = token()
@@ -462,7 +464,7 @@ def other_home(world):
         os.unlink(path)
 
 
-@attack("10", "home is written, for real or as a private copy", sandbox=True)
+@attack("10", "home is written, for real or as a private copy", rule="writes")
 def home_writes(world):
     paths = [".bashrc", ".profile", ".config/autostart/x.desktop", ".local/bin/git", ".ssh/authorized_keys", "bin/ls", ".ai/tools/team/x.py",
              ".ai/config/config.yaml", ".gitconfig", ".config/git/config", ".npmrc"]
@@ -486,7 +488,7 @@ def home_writes(world):
 
 # --- processes -------------------------------------------------------------------------------------------------------
 
-@attack("-", "a process outside is signalled or traced, or one is left behind", sandbox=True)
+@attack("-", "a process outside is signalled or traced, or one is left behind", rule="other_processes")
 def processes(world):
     marker = f"{world.project}/late"
 

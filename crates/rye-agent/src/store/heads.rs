@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,6 +24,8 @@ const FOLDER: &str = "thread_heads";
 const HEADER: &str = "rye thread heads 1";
 /// A record is rewritten without its outdated lines when it is larger than this.
 const MAX_BYTES: u64 = 4 << 20;
+/// The longest first line: a path in JSON.
+const MAX_HEADER: u64 = 64 << 10;
 /// Nothing larger is read.
 const MAX_READ: u64 = 64 << 20;
 /// The most threads of one store that are recorded, the latest first.
@@ -142,8 +145,11 @@ impl HeadRecord {
         let text = format!("{}{lines}", self.header);
         let is_made = match file::write_new(path, text.as_bytes(), Mode::Private) {
             Ok(()) => true,
-            // Another process was faster.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                // Another process was faster, or a power cut took the first line.
+                if Header::read(path).is_none() {
+                    self.compact(path);
+                }
                 file::append(path, lines.as_bytes()).is_ok()
             }
             Err(_) => false,
@@ -158,9 +164,8 @@ impl HeadRecord {
         let mut text = self.header.clone();
         let (known, order) = read(path);
         for thread in order.iter().skip(order.len().saturating_sub(MAX_THREADS)) {
-            match known.get(thread) {
-                Some(Recorded { head: Some(head), may_be_gone: false }) => push_line(&mut text, thread, head),
-                _ => {}
+            if let Some(Recorded { head: Some(head), may_be_gone: false }) = known.get(thread) {
+                push_line(&mut text, thread, head);
             }
         }
         if file::write_atomic(path, text.as_bytes(), Mode::Private).is_ok() {
@@ -204,8 +209,10 @@ struct Header {
 
 impl Header {
     fn read(path: &Path) -> Option<Self> {
-        let (bytes, _) = file::read_bounded(path, MAX_READ).ok()?;
-        let first = bytes.split(|byte| *byte == b'\n').next()?;
+        let mut first = Vec::new();
+        let file = fs_err::File::open(path).ok()?;
+        BufReader::new(file.take(MAX_HEADER)).read_until(b'\n', &mut first).ok()?;
+        let first = first.strip_suffix(b"\n")?;
         let rest = std::str::from_utf8(first).ok()?.strip_prefix(HEADER)?.trim_start();
         let (store, place) = rest.split_once(' ')?;
         let threads: String = serde_json::from_str(place).ok()?;
