@@ -438,7 +438,7 @@ def account_home(world):
     if world.mode.account.pw_dir == world.home:
         raise Skipped("$HOME is the account's home")
     word = token()
-    path = world.write(f"{world.mode.account.pw_dir}/.secret-{word}", word, 0o600)
+    path = world.write(f"{world.mode.account.pw_dir}/.secret-{os.getpid()}", word, 0o600)
     try:
         attempt(world, f"cat {path}; cat ~{world.mode.account.pw_name}/.secret-*", lambda text: word in text, what=path)
     finally:
@@ -453,7 +453,7 @@ def other_home(world):
     if not others:
         raise Skipped("there is no other user with a home")
     word = token()
-    path = f"{others[0].pw_dir}/.secret-{word}"
+    path = f"{others[0].pw_dir}/.secret-{os.getpid()}"
     with open(path, "w") as file:
         file.write(word)
     os.chown(path, others[0].pw_uid, others[0].pw_gid)
