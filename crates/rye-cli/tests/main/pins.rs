@@ -134,6 +134,41 @@ fn signing_a_tool_accepts_no_new_import() {
     assert_eq!(user.data(["execute", "team/kit/main", "--locked"]), json!(2));
 }
 
+#[test]
+fn changed_package_json_is_refused() {
+    let user = User::ready();
+    let tool = "// Says so.\nexport const __version__ = \"1.0.0\";\nexport const __tool_type__ = \"javascript\";\nexport const __executor_id__ = \"rye/core/runtimes/node/node\";\nexport const __category__ = \"team/web\";\nexport const __tool_description__ = \"Says so\";\nconsole.log(\"1\");\n";
+    user.write("tools/team/web/main.js", tool);
+    user.ok(["sign", "tool", "team/web/main"]);
+    // Pinned without a run: no Node is needed for that.
+    user.ok(["lock", "update", "team/web/main"]);
+    let package = user.write("tools/team/web/package.json", "{\"type\": \"module\"}");
+    assert!(refused(&user, "team/web/main").contains("the file `package.json` is new"));
+    user.ok(["lock", "update", "team/web/main"]);
+    assert_eq!(user.data(["lock", "verify"])["ok"], 1);
+    fs::write(&package, "{\"imports\": {\"#x\": \"./y.js\"}}").expect("changed");
+    assert!(refused(&user, "team/web/main").contains("the file `package.json` changed"));
+    user.ok(["lock", "update", "team/web/main"]);
+    user.write("tools/team/web/node_modules/left/index.js", "export default 1;");
+    assert!(refused(&user, "team/web/main").contains("the file `node_modules/` is new"));
+}
+
+#[test]
+fn hidden_tool_keeps_its_pin_when_removed_here() {
+    let user = User::ready();
+    user.write_user("tools/team/x.sh", shell_tool("1"));
+    user.ok(["sign", "tool", "team/x", "--space", "user"]);
+    answer(&user, "x", &[]);
+    signed(&user, "team/x", "sh", &shell_tool("2"));
+    let answered = user.data(["lock", "remove", "team/x"]);
+    assert_eq!(
+        (&answered["removed"], &answered["kept"][0]["scope"]),
+        (&json!([]), &json!("user")),
+        "{answered}"
+    );
+    refused(&user, "team/x");
+}
+
 fn shell_tool(output: &str) -> String {
     format!(
         "# version: 1.0.0\n# tool_type: shell\n# executor_id: rye/core/runtimes/bash/bash\n# category: team\n# description: Is run\n\necho {output}\n"
@@ -329,7 +364,7 @@ fn removed_pin_is_gone_and_others_stay() {
 }
 
 #[test]
-fn moved_project_is_told_of_its_old_pins() {
+fn moved_project_names_its_old_pins() {
     let user = User::ready();
     function(&user, "x", "return 1");
     answer(&user, "x", &[]);

@@ -142,6 +142,17 @@ fn an_installation_remembers_the_digest() {
 }
 
 #[test]
+fn bundle_is_pushed_from_inside_its_folder() {
+    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let pushed = push(&user, &bundle, &registry, "1.0.0");
+    let target = reference(&registry, "team/tools:inside");
+    let inside = user.project().join(&bundle);
+    let run = run(user.command().current_dir(inside).args(["--json", "bundle", "push", ".", &target]));
+    assert_eq!(run.exit, 0, "{run}");
+    assert_eq!(run.json()["data"]["digest"], pushed["digest"]);
+}
+
+#[test]
 fn rollback_keeps_source_and_digest() {
     let ((user, bundle), registry) = (maker(), Registry::honest());
     let first = push(&user, &bundle, &registry, "1.0.0");

@@ -373,8 +373,32 @@ fn modules_are_linked_only_when_asked_for() {
         ("tool.js", "ok tool"),
     ];
     assert_eq!(tree(&staged.anchor_path), texts(&expected));
-    assert_eq!(staged.verified_deps, []);
+    let pinned: Vec<&str> = staged.verified_deps.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(pinned, ["package.json", "node_modules/"]);
     assert_eq!(bench.stage(), staged);
+}
+
+#[test]
+fn package_files_are_pinned_with_the_bytes_staged() {
+    let mut bench = Bench::new();
+    bench.dependencies.extensions = vec![".py".to_owned()];
+    bench.modules = Some(bench.anchor.root.join("node_modules"));
+    let pins = |bench: &Bench| -> Vec<(String, String)> {
+        bench.stage().verified_deps.into_iter().map(|file| (file.path, file.integrity)).collect()
+    };
+    assert_eq!(pins(&bench), []);
+    bench.write("package.json", "{}");
+    let hash = |text: &str| Digest::of(text.as_bytes()).to_hex();
+    assert_eq!(pins(&bench), [("package.json".to_owned(), hash("{}"))]);
+    bench.write("package.json", "{\"imports\": {}}");
+    bench.write("tsconfig.json", "{}");
+    bench.write("node_modules/left/index.js", "module");
+    let expected = [
+        ("package.json".to_owned(), hash("{\"imports\": {}}")),
+        ("tsconfig.json".to_owned(), hash("{}")),
+        ("node_modules/".to_owned(), hash("")),
+    ];
+    assert_eq!(pins(&bench), expected);
 }
 
 #[test]

@@ -83,10 +83,11 @@ pub fn uninstall(
     };
     let nothing = |_: usize| -> std::result::Result<Vec<u8>, InstallError> { Ok(Vec::new()) };
     transaction.run(&nothing, || Ok(()), progress)?;
-    let gone = plan.rows.iter().filter(|row| row.action != Action::Keep);
-    let tools = gone.filter_map(|row| {
-        let is_tool = object::item_type(&row.path, extractors) == Some(ItemType::Tool);
-        ItemId::new(object::name(&row.path).1).ok().filter(|_| is_tool)
+    let kept: Vec<FilePath> =
+        plan.rows.iter().filter(|row| row.action == Action::Keep).map(|row| row.path.clone()).collect();
+    let tools = previous.lock.files.iter().filter(|path| !kept.contains(path)).filter_map(|path| {
+        let is_tool = object::item_type(path, extractors) == Some(ItemType::Tool);
+        ItemId::new(object::name(path).1).ok().filter(|_| is_tool)
     });
     // What is pinned of a tool that is gone would only be in the way of the next one of its name.
     let unpinned = lockfiles::installed::remove_after_uninstall(engine, target.tier, &tools.collect())?;
@@ -99,7 +100,7 @@ pub fn uninstall(
         files_removed,
         lockfiles: shown(&unpinned.removed),
         lockfiles_left: shown(&unpinned.left),
-        kept: plan.rows.iter().filter(|row| row.action == Action::Keep).map(|row| row.path.clone()).collect(),
+        kept,
         backups: has_backups.then(|| target.state.backups(&backups).display().to_string()),
     })
 }

@@ -306,6 +306,9 @@ fn judge(engine: &Engine, scanned: &Scanned, lockfile: &Lockfile, resolve: Resol
     // Where another lockfile is damaged, nobody can say which of them count: then this one is taken to.
     let counts = tiers::found(engine, &resolved)
         .map_or(true, |found| found.iter().any(|found| found.path == scanned.path));
+    if !counts && scanned.tier == Tier::System && tiers::pinned_space(lockfile) == resolved.space() {
+        return Judged::of(Standing::Elsewhere, "its bundle's signed manifest does not list it");
+    }
     if !counts {
         return Judged::of(
             Standing::Elsewhere,

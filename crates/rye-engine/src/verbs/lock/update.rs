@@ -270,20 +270,33 @@ pub fn remove(
     let shelves: Vec<_> = shelves.filter(|shelf| scope.is_none_or(|scope| scope == shelf.tier)).collect();
     let prefix = format!("{}@", item.id);
     let is_named = |name: &str| name.starts_with(&prefix);
-    let scanned = shelves.iter().flat_map(|shelf| tiers::scan_named(shelf, &is_named));
-    let rows: Vec<Row> = scanned.map(|scanned| row(engine, &scanned, resolve)).collect();
-    if rows.is_empty() {
+    let scanned: Vec<_> = shelves.iter().flat_map(|shelf| tiers::scan_named(shelf, &is_named)).collect();
+    if scanned.is_empty() {
         let place = scope.map(|scope| format!(" in {scope} scope")).unwrap_or_default();
         return Err(Error::new(Code::NoLockfile, format!("{item} has no lockfile{place} to remove"))
             .of(item)
             .hint("see what is pinned: rye lock list; lockfiles of bundles are read-only"));
     }
-    let (kept, removed): (Vec<Row>, Vec<Row>) =
-        rows.into_iter().partition(|row| row.state == Standing::Elsewhere);
-    for row in &removed {
-        lillux::file::remove(&row.path)?;
+    let here = resolve(item).ok();
+    let mut answer = RemovedLockfiles { removed: Vec::new(), kept: Vec::new() };
+    for scanned in scanned {
+        let row = row(engine, &scanned, resolve);
+        // A project's tool that hides the user's own is no reason to give up what the user pinned.
+        let is_hidden = scanned.tier == Tier::User
+            && scanned
+                .lockfile
+                .as_ref()
+                .ok()
+                .zip(here.as_ref())
+                .is_some_and(|(lockfile, here)| tiers::is_others_pin(lockfile, here));
+        if row.state == Standing::Elsewhere || is_hidden {
+            answer.kept.push(row);
+        } else {
+            lillux::file::remove(&row.path)?;
+            answer.removed.push(row);
+        }
     }
-    Ok(RemovedLockfiles { removed, kept })
+    Ok(answer)
 }
 
 /// Removes lockfiles of user scope whose tool, version or project is gone, and stale ones; gives what was removed.
