@@ -84,6 +84,7 @@ fn benchmarks(criterion: &mut Criterion) {
         categories: vec!["bulk".to_owned()],
         out: world.path().join("bulk"),
         sign: false,
+        with_lockfiles: false,
     };
     assert_eq!(bundles::create(&engine, &request).expect("made").file_count, 1_000);
     criterion.bench_function("verify a bundle of 1,000 files", |bencher| {

@@ -45,9 +45,9 @@ pub(super) fn pin_tools(
     let mut pins = BTreeMap::new();
     let spaces = &inside.workspace.spaces;
     for entry in spaces.walk_bundle(&bundle, &[ItemType::Tool]).entries {
-        let is_run =
-            spaces.locate(&entry.item, Some(Tier::System)).is_ok_and(|located| lock::is_run(&located));
-        if !is_run {
+        let is_runnable =
+            spaces.locate(&entry.item, Some(Tier::System)).is_ok_and(|located| lock::is_runnable(&located));
+        if !is_runnable {
             continue;
         }
         let resolved = crate::resolved::resolved_in(&inside, &entry.item, Some(Tier::System))

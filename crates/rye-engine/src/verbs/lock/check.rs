@@ -147,18 +147,19 @@ pub(super) fn no_project() -> Error {
 pub(super) fn runnable_tools(engine: &Engine) -> Vec<ItemId> {
     let spaces = &engine.workspace.spaces;
     // A file that cannot be read may be a tool: checking it says why it is refused.
-    let is_runnable =
-        |item: &ItemRef| spaces.locate(item, Some(Tier::Project)).map_or(true, |located| is_run(&located));
+    let can_run = |item: &ItemRef| {
+        spaces.locate(item, Some(Tier::Project)).map_or(true, |located| is_runnable(&located))
+    };
     let entries = spaces.walk(&Space::Project, &[ItemType::Tool]).entries;
     let mut ids: Vec<ItemId> =
-        entries.into_iter().map(|entry| entry.item).filter(is_runnable).map(|item| item.id).collect();
+        entries.into_iter().map(|entry| entry.item).filter(can_run).map(|item| item.id).collect();
     ids.sort();
     ids.dedup();
     ids
 }
 
 /// Whether a tool can be run: it names an executor, and is nothing that others run on.
-pub(crate) fn is_run(located: &Located) -> bool {
+pub(crate) fn is_runnable(located: &Located) -> bool {
     let fields = located.fields();
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
     text("executor_id").is_some() && !text("tool_type").is_some_and(|kind| NOT_RUN.contains(&kind))

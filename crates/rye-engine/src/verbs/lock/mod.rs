@@ -15,7 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers::{self, Scanned};
 use crate::lockfiles::{self, Resolve, name};
 
-pub(crate) use check::is_run;
+pub(crate) use check::is_runnable;
 pub use check::{CheckReport, CheckState, CheckedTool, check};
 pub use update::{
     Change, FailedUpdate, RemovedLockfiles, Updated, UpdatedAll, UpdatedFile, prune, remove, update,
