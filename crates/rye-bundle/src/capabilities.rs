@@ -270,6 +270,7 @@ fn leaves(value: Option<&Value>, path: &str, found: &mut Vec<String>) {
             leaves(Some(value), &path, found);
         }),
         Some(Value::Array(list)) => list.iter().for_each(|value| leaves(Some(value), path, found)),
+        Some(Value::String(text)) if path.is_empty() => found.push(text.clone()),
         Some(Value::String(text)) => found.push(format!("{path}: {text}")),
         Some(other) => found.push(format!("{path}: {other}")),
     }

@@ -534,12 +534,7 @@ impl From<lillux::lockfile::LockfileError> for Error {
 
 impl From<rye_item::InvalidId> for Error {
     fn from(error: rye_item::InvalidId) -> Self {
-        let hint = if error.is_bundle {
-            "a bundle id is one name, such as `team-tools`"
-        } else {
-            "an id is a path below the type's folder without extension, such as `team/deploy`"
-        };
-        Self::new(Code::InvalidId, error.to_string()).hint(hint)
+        Self::new(Code::InvalidId, error.to_string()).hint(error.hint())
     }
 }
 

@@ -20,6 +20,18 @@ pub struct InvalidId {
     pub reason: &'static str,
 }
 
+impl InvalidId {
+    /// What such an id looks like.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        if self.is_bundle {
+            "a bundle id is one name, such as `team-tools`"
+        } else {
+            "an id is a path below the type's folder without extension, such as `team/deploy`"
+        }
+    }
+}
+
 fn shorten(id: &str) -> String {
     let clean = crate::text::without_controls(id);
     match clean.char_indices().nth(80) {

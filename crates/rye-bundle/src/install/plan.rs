@@ -146,15 +146,18 @@ impl Plan {
             if let Some(owner) = sides.claimed.get(&path.folded()) {
                 return Err(InstallError::Claimed { path: path.clone(), owner: owner.clone() });
             }
-            let planned = rows.iter().find(|row| row.path == *path);
-            match (planned.map(|row| row.action), &same.present) {
+            let planned = rows.iter().position(|row| row.path == *path);
+            match (planned.map(|index| rows[index].action), &same.present) {
                 (Some(Action::Remove | Action::Discard), _) | (None, Present::Absent) => {}
-                (None, Present::File(digest)) if force => rows.push(Row {
-                    path: path.clone(),
-                    action: Action::Discard,
-                    old: Some(*digest),
-                    new: None,
-                }),
+                (None | Some(Action::Keep), Present::File(digest)) if force => {
+                    rows.retain(|row| row.path != *path);
+                    rows.push(Row {
+                        path: path.clone(),
+                        action: Action::Discard,
+                        old: Some(*digest),
+                        new: None,
+                    });
+                }
                 (_, _) => shadowed.push((path.clone(), same.new.clone())),
             }
         }
@@ -244,6 +247,25 @@ mod tests {
             let sides = sides(brought, present, new);
             assert_eq!(fate(&sides, Ours, false), ours, "{brought:?} {present:?} {new:?}");
             assert_eq!(fate(&sides, Theirs, false), theirs, "{brought:?} {present:?} {new:?}");
+        }
+    }
+
+    #[test]
+    fn same_id_in_another_file_is_discarded_by_force_only() {
+        for (brought, is_refused) in [(None, true), (Some(false), true), (Some(true), false)] {
+            let mut sides = sides(brought, Some("x"), None);
+            sides.new.insert(path("a.py"), digest("n"));
+            let same = SameId { new: path("a.py"), present: Present::File(digest("x")) };
+            sides.same_id.insert(path("a"), same);
+            let refused = Plan::new(&sides, Preference::Ours, false);
+            assert_eq!(matches!(refused, Err(InstallError::Shadows { .. })), is_refused, "{brought:?}");
+            let forced = Plan::new(&sides, Preference::Ours, true).expect("a plan");
+            let gone = forced.count(Action::Discard) + forced.count(Action::Remove);
+            assert_eq!((gone, forced.count(Action::Add), forced.rows.len()), (1, 1, 2), "{brought:?}");
+            let owner = BundleId::new("other").expect("an id");
+            sides.claimed.insert(path("a").folded(), owner);
+            let claimed = Plan::new(&sides, Preference::Ours, true);
+            assert!(matches!(claimed, Err(InstallError::Claimed { .. })), "{brought:?}");
         }
     }
 

@@ -343,6 +343,7 @@ fn consent_names_everything_the_items_ask_for() {
         assert!(inspected.stdout.contains(line), "{line}: {inspected}");
         assert!(planned.stderr.contains(line), "{line}: {planned}");
     }
+    // What is shown is what lies in the folder, also where a bundle inside the binary has its id.
     let mut trusted = other.command();
     let trusted = run(trusted.env("RYE_BUNDLE_PATH", folder).args(["bundle", "trust", "gifts"]));
     assert!(trusted.exit == 0 && trusted.stderr.contains("secret DEPLOY_KEY"), "{trusted}");

@@ -5,17 +5,18 @@ use std::path::PathBuf;
 
 use lillux::{Fingerprint, PublicKey};
 use rye_bundle::capabilities::Capabilities;
+use rye_bundle::contents;
+use rye_bundle::verify::{Judge, Scope, Target};
 use rye_item::text::one_line;
 use rye_item::{BundleId, Space};
 use rye_space::ManifestFile;
 use rye_space::approvals::{Approvals, BUNDLES_FILE, Pin, Seen};
-use rye_space::bundle::Standing;
+use rye_space::bundle::{Origin, Standing};
 use rye_space::installed::{self, Installed};
 use rye_trust::Identity;
 use serde::Serialize;
 
-use super::find::by_id;
-use super::inspect::files_of;
+use super::judge::max_bytes;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::verbs::trust::refuse_damaged;
@@ -41,6 +42,9 @@ struct Candidate {
     id: BundleId,
     signers: Vec<Identity>,
     manifest: Option<ManifestFile>,
+    /// Where its files are.
+    origin: Origin,
+    scope: Scope,
 }
 
 impl Candidate {
@@ -55,6 +59,8 @@ impl Candidate {
                 id: bundle.id.clone(),
                 signers: bundle.signers.clone(),
                 manifest: bundle.manifest.clone(),
+                origin: bundle.origin.clone(),
+                scope: Scope::Standalone,
             });
         }
         let spaces =
@@ -64,7 +70,9 @@ impl Candidate {
             if let Some(id) = installed::ids_in(&ai).into_iter().find(|known| known.as_str() == id) {
                 let installed = Installed::read(&ai, &space, &id);
                 let signers = installed.signer().into_iter().collect();
-                return Ok(Self { id, signers, manifest: installed.manifest.ok() });
+                let origin = Origin::Folder(ai.parent().unwrap_or(&ai).to_owned());
+                let manifest = installed.manifest.ok();
+                return Ok(Self { id, signers, manifest, origin, scope: Scope::Installed });
             }
         }
         BundleId::new(id)?;
@@ -73,6 +81,20 @@ impl Candidate {
             format!("no configured or installed bundle is called `{}`", one_line(id)),
         )
         .hint("name its folder in `bundles.paths` of your user config, then: rye bundle list"))
+    }
+
+    /// What the items that its manifest lists ask for.
+    fn capabilities(&self, engine: &Engine) -> Capabilities {
+        let Some(manifest) = &self.manifest else {
+            return Capabilities::default();
+        };
+        let judge = Judge {
+            keys: &engine.workspace.keys,
+            extractors: engine.workspace.spaces.extractors(),
+            limit: max_bytes(engine),
+        };
+        let target = Target { origin: &self.origin, manifest, vouchers: &self.signers, scope: self.scope };
+        Capabilities::of(&contents::read_all(target, judge))
     }
 
     /// What is remembered of the bundle under `key`.
@@ -108,9 +130,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
         bundle_id: bundle.id.to_string(),
         fingerprint: chosen.fingerprint,
         owner: one_line(&chosen.owner),
-        capabilities: by_id(engine, id)
-            .map(|found| Capabilities::of(&files_of(engine, &found)))
-            .unwrap_or_default(),
+        capabilities: bundle.capabilities(engine),
         record,
     })
 }

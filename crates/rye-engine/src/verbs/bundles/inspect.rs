@@ -83,7 +83,7 @@ fn manifest_of(found: &Found) -> Result<&Manifest> {
     })
 }
 
-pub(super) fn files_of(engine: &Engine, found: &Found) -> Vec<File> {
+fn files_of(engine: &Engine, found: &Found) -> Vec<File> {
     let judge = Judge {
         keys: &engine.workspace.keys,
         extractors: engine.workspace.spaces.extractors(),
