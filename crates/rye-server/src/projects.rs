@@ -98,7 +98,8 @@ impl Projects {
                 .hint("project_path is the absolute path of the folder that holds `.ai/`"));
         }
         let path = roots::real(&path);
-        if path == roots::real(&self.setup.roots.user) {
+        // A server that was started in user space has no other project.
+        if self.setup.roots.project.is_none() && path == roots::real(&self.setup.roots.user) {
             return Ok(None);
         }
         // The server's own project was chosen by whoever started it; any other one needs the user's approval.

@@ -21,7 +21,7 @@ pub struct ForeignFolder {
 #[must_use]
 pub fn foreign_folders(project: &Path) -> Vec<ForeignFolder> {
     let project = real(project);
-    let (own, unmapped) = (effective_user(), unmapped_user());
+    let own = effective_user();
     let ai = project.join(AI_FOLDER);
     let real_ai = real(&ai);
     let mut paths = vec![ai];
@@ -30,13 +30,16 @@ pub fn foreign_folders(project: &Path) -> Vec<ForeignFolder> {
     paths.extend(project.ancestors().map(Path::to_owned));
     paths.dedup();
     let is_above = |path: &Path| project.starts_with(path) && path != project;
-    let foreign = |path: PathBuf| {
-        let owner = owner::owner(&path).ok()?;
+    let owned =
+        paths.into_iter().filter_map(|path| Some(ForeignFolder { owner: owner::owner(&path).ok()?, path }));
+    let mut foreign: Vec<ForeignFolder> =
+        owned.filter(|folder| folder.owner != own && folder.owner != ROOT).collect();
+    if !foreign.is_empty() {
         // In a user namespace root itself may be unknown: it owns the folders above everything.
-        let is_unknown_above = unmapped == Some(owner) && is_above(&path);
-        (owner != own && owner != ROOT && !is_unknown_above).then_some(ForeignFolder { path, owner })
-    };
-    paths.into_iter().filter_map(foreign).collect()
+        let unmapped = unmapped_user();
+        foreign.retain(|folder| unmapped != Some(folder.owner) || !is_above(&folder.path));
+    }
+    foreign
 }
 
 /// The owners to record when the user approves `project`: all that are neither the user nor root.

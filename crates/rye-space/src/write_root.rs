@@ -60,16 +60,16 @@ impl ProtectedFolders {
     pub fn read(roots: &Roots, home: &Path) -> Self {
         let accounts = lillux::file::read_bounded(Path::new(ACCOUNTS), MAX_ACCOUNTS_BYTES);
         let accounts = accounts.map(|(bytes, _)| String::from_utf8_lossy(&bytes).into_owned());
-        let mut homes = vec![home.to_owned(), PathBuf::from("/root")];
+        let mut homes = vec![Home::person(home.to_owned()), Home::person(PathBuf::from("/root"))];
         homes.extend(account_homes(&accounts.unwrap_or_default()));
         for folder in HOMES {
             let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
-            homes.extend(entries.map(|entry| entry.path()));
+            homes.extend(entries.map(|entry| Home::person(entry.path())));
         }
         Self::new(roots, homes)
     }
 
-    fn new(roots: &Roots, homes: Vec<PathBuf>) -> Self {
+    fn new(roots: &Roots, mut homes: Vec<Home>) -> Self {
         let mut protected = Self { by_id: HashMap::new(), by_path: HashMap::new(), trees: Vec::new() };
         protected.add(Path::new("/"), &WriteRefusal::FileSystemRoot);
         for (path, refusal) in [
@@ -81,14 +81,14 @@ impl ProtectedFolders {
             path.ancestors().for_each(|folder| protected.add(folder, &refusal));
             protected.trees.push((path, refusal));
         }
-        let homes: Vec<PathBuf> =
-            homes.iter().filter(|home| home.is_absolute() && home.is_dir()).map(|home| real(home)).collect();
+        homes.retain(|home| home.path.is_absolute() && home.path.is_dir());
+        homes.iter_mut().for_each(|home| home.path = real(&home.path));
         for home in &homes {
-            protected.add(home, &WriteRefusal::Home(home.clone()));
+            protected.add(&home.path, &WriteRefusal::Home(home.path.clone()));
         }
-        for home in &homes {
-            let refusal = WriteRefusal::ContainsHome(home.clone());
-            home.ancestors().skip(1).for_each(|folder| protected.add(folder, &refusal));
+        for home in homes.iter().filter(|home| home.is_person) {
+            let refusal = WriteRefusal::ContainsHome(home.path.clone());
+            home.path.ancestors().skip(1).for_each(|folder| protected.add(folder, &refusal));
         }
         protected
     }
@@ -113,13 +113,30 @@ impl ProtectedFolders {
     }
 }
 
+/// A home of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Home {
+    path: PathBuf,
+    /// A person's: the folders above it are protected too. A service may have its home in any folder.
+    is_person: bool,
+}
+
+impl Home {
+    fn person(path: PathBuf) -> Self {
+        Self { path, is_person: true }
+    }
+}
+
+/// Accounts of people have at least this number.
+const MIN_PERSON: u32 = 1000;
+
 /// The homes that a list of accounts names.
-fn account_homes(accounts: &str) -> impl Iterator<Item = PathBuf> + '_ {
-    accounts
-        .lines()
-        .filter_map(|line| line.split(':').nth(5))
-        .filter(|home| !home.is_empty())
-        .map(PathBuf::from)
+fn account_homes(accounts: &str) -> impl Iterator<Item = Home> + '_ {
+    accounts.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let (user, home) = (fields.get(2)?.parse::<u32>().ok()?, *fields.get(5)?);
+        (!home.is_empty()).then(|| Home { path: PathBuf::from(home), is_person: user >= MIN_PERSON })
+    })
 }
 
 fn file_id(path: &Path) -> Option<FileId> {
@@ -142,11 +159,25 @@ mod tests {
     }
 
     fn protected(base: &Path) -> ProtectedFolders {
-        for folder in ["space/.ai", "elsewhere/keys", "homes/one", "homes/two", "project/sub", "elsewhere/x"]
-        {
+        for folder in [
+            "space/.ai",
+            "elsewhere/keys",
+            "homes/one",
+            "homes/two",
+            "project/sub",
+            "elsewhere/x",
+            "srv/service",
+        ] {
             lillux::file::create_folders(&base.join(folder), false).expect("a folder");
         }
-        ProtectedFolders::new(&roots(base), vec![base.join("homes/one"), base.join("homes/two")])
+        ProtectedFolders::new(
+            &roots(base),
+            vec![
+                Home::person(base.join("homes/one")),
+                Home::person(base.join("homes/two")),
+                Home { path: base.join("srv/service"), is_person: false },
+            ],
+        )
     }
 
     #[test]
@@ -165,6 +196,8 @@ mod tests {
             ("elsewhere", true),
             ("elsewhere/keys", true),
             ("elsewhere/keys/new", true),
+            ("srv/service", true),
+            ("srv", false),
             ("elsewhere/x", false),
             ("homes/one/project", false),
             ("space/project", false),
@@ -194,7 +227,8 @@ mod tests {
     #[test]
     fn accounts_name_their_homes() {
         let accounts = "root:x:0:0:root:/root:/bin/bash\n# note\nbroken\nann:x:1000:1000::/srv/ann:/bin/sh\nnone:x:1:1:::\n";
-        let homes: Vec<PathBuf> = account_homes(accounts).collect();
-        assert_eq!(homes, [PathBuf::from("/root"), PathBuf::from("/srv/ann")]);
+        let homes: Vec<Home> = account_homes(accounts).collect();
+        let root = Home { path: PathBuf::from("/root"), is_person: false };
+        assert_eq!(homes, [root, Home::person(PathBuf::from("/srv/ann"))]);
     }
 }

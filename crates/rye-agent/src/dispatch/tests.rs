@@ -42,6 +42,7 @@ fn tool_dispatcher_dispatches_all_four_primaries_and_params_become_parameters() 
     assert!(loaded["data"]["content"].as_str().expect("text").contains("Be kind."));
 
     write_native(&world, "team/look", "file_system.ls", "{type: object}");
+    set_mcp_sign(&world, "allow");
     let signed = dispatch(&world, json!({"primary": "sign", "item_id": "team/look"}));
     assert_eq!(signed["status"], "success", "{signed}");
     let run = dispatch(&world, json!({"item_id": "team/look", "params": {}}));

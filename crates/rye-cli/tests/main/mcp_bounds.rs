@@ -38,6 +38,8 @@ fn only_approved_projects_are_served() {
     client.call("rye_search", json!({"query": "*", "project_path": user.project().display().to_string()}));
     user.ok(["trust", &there, "--revoke"]);
     client.fails("rye_search", search, "RYE0905");
+    let home = json!({"query": "*", "project_path": user.home().display().to_string()});
+    client.fails("rye_search", home, "RYE0905");
 }
 
 #[test]

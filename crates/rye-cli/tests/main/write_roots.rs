@@ -67,6 +67,22 @@ fn a_tool_cannot_declare_a_home() {
 }
 
 #[test]
+fn a_declared_path_below_such_a_project_is_not_written() {
+    let user = User::ready();
+    let out = user.world.path().join("out");
+    std::fs::create_dir(&out).expect("a folder");
+    let text = crate::running::function_text(
+        "SANDBOX = {\"write\": [\"{project_path}/out\"]}",
+        "import os\ntry:\n    open(os.path.join(project_path, 'out', 'stolen'), 'w')\n    return 'written'\nexcept OSError:\n    return 'refused'",
+    );
+    user.write_user("tools/team/out.py", text);
+    user.ok(["sign", "tool", "team/out", "--space", "user"]);
+    let ran = in_project(&user, &user.world.path(), &["execute", "tool", "team/out"]);
+    assert_eq!(ran.json()["data"], "refused", "{ran}");
+    assert!(!out.join("stolen").exists());
+}
+
+#[test]
 fn agents_choose_no_write_scope() {
     let user = User::ready();
     let marker = user.world.path().join("stolen");

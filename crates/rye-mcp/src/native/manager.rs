@@ -66,7 +66,7 @@ fn add(world: &World<'_>) -> Result<Value, NativeError> {
     let place = Place::new(world.call, &server_path(&id))?;
     place.write_new(&items::server_item(&id, &description, &config))?;
     let mut next = vec![
-        format!("read the file, then sign it: `rye sign tool {id}`"),
+        format!("ask the user to read the file and sign it: `rye sign tool {id}`"),
         format!("make its tools items: `rye execute rye/mcp/manager action=refresh server={id}`"),
     ];
     if has_plain_secret(&config) {
@@ -154,7 +154,7 @@ fn refresh(world: &World<'_>) -> Result<Value, NativeError> {
         "written": written,
         "unchanged": kept,
         "removed": removed,
-        "next": [format!("read the files, then sign them: `rye sign tool 'mcp/{}/*'`", id.name())],
+        "next": [format!("ask the user to read the files and sign them: `rye sign tool 'mcp/{}/*'`", id.name())],
     }))
 }
 

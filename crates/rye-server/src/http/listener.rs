@@ -225,9 +225,7 @@ mod tests {
         assert!(client.is_open() && !second.is_open() && third.is_open() && fourth.is_open());
         let fifth = listener.admit().expect("room");
         assert!(client.is_open() && !third.is_open() && fourth.is_open() && fifth.is_open());
-        for connection in [&fourth, &fifth] {
-            authenticate(connection);
-        }
+        [&fourth, &fifth].into_iter().for_each(authenticate);
         assert!(listener.admit().is_none());
         fourth.closed.cancel();
         assert!(listener.admit().is_some());

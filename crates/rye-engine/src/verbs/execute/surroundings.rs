@@ -496,7 +496,12 @@ fn keep_writable(
             .hint("declare a folder below it in `sandbox.write`, then sign the tool again"));
     }
     if protected.refusal(&project).is_some() {
-        plan.access.write.retain(|path| *path != project || is_own(path));
+        let declared = planned.declared.and_then(|declared| declared.get("write")).and_then(Value::as_array);
+        let declared = declared.into_iter().flatten().filter_map(Value::as_str);
+        let below = declared.filter_map(|text| text.strip_prefix("{project_path}"));
+        let below: Vec<PathBuf> =
+            below.map(|rest| lillux::real(&project.join(rest.trim_start_matches('/')))).collect();
+        plan.access.write.retain(|path| is_own(path) || (*path != project && !below.contains(path)));
     }
     Ok(plan)
 }
