@@ -218,6 +218,7 @@ pub enum Asker {
 pub struct Permitted {
     action: Action,
     asker: Asker,
+    capabilities: Capabilities,
 }
 
 impl Permitted {
@@ -231,6 +232,12 @@ impl Permitted {
     #[must_use]
     pub fn asker(&self) -> Asker {
         self.asker
+    }
+
+    /// The grants of the asker: what is done in its name has no others.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
     /// Whether it is a hook's call of one of the thread's own tools, which alone learns of the thread.
@@ -370,7 +377,7 @@ pub fn permit(capabilities: &Capabilities, action: &Action, asker: Asker) -> Res
                                    change the ledger";
                     return Err(Denied::new(&action, "", message.to_owned()));
                 }
-                Ok(Permitted { action, asker })
+                Ok(Permitted { action, asker, capabilities: capabilities.clone() })
             }
             _ => {
                 let message = format!("Permission denied: {INTERNAL}/ is for hooks");
@@ -379,7 +386,7 @@ pub fn permit(capabilities: &Capabilities, action: &Action, asker: Asker) -> Res
         };
     }
     match required(&action).into_iter().find(|required| !capabilities.covers(required)) {
-        None => Ok(Permitted { action, asker }),
+        None => Ok(Permitted { action, asker, capabilities: capabilities.clone() }),
         Some(missing) => {
             let message =
                 format!("Permission denied: '{missing}' not covered by capabilities {capabilities}");

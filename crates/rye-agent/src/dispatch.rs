@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use lillux::{Cancel, Digest};
 use rye_engine::primaries::{self, Fetch, Load, Search, Sign, SignTarget, Signing};
-use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Request};
+use rye_engine::verbs::execute::{self, Caller, Demand, Grants, Mode, Request};
 use rye_engine::verbs::sign::is_glob;
 use rye_engine::{Code, Engine, Error, Result};
-use rye_item::ItemType;
+use rye_item::{ItemRef, ItemType};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Primary};
-use crate::capability::{INTERNAL, Permitted};
-use crate::facts::ThreadFacts;
+use crate::capability::{Asker, Capabilities, INTERNAL, Permitted, permit, required};
+use crate::facts::{Rules, ThreadFacts};
 
 /// How many items are remembered not to answer at once.
 const MOST_SLOW: usize = 1024;
@@ -189,7 +189,40 @@ fn request(permitted: &Permitted, facts: &Arc<ThreadFacts>, cancel: &Cancel) -> 
         caller: Caller::Agent,
         thread: permitted.is_internal().then_some(thread),
         door: facts.door.clone().filter(|_| !permitted.is_internal()),
+        grants: Some(Arc::new(CallerGrants {
+            capabilities: permitted.capabilities().clone(),
+            asker: permitted.asker(),
+            rules: Arc::clone(&facts.rules),
+        })),
     })
+}
+
+/// The rights of who asked, for a tool that executes other items in their name.
+struct CallerGrants {
+    capabilities: Capabilities,
+    asker: Asker,
+    rules: Arc<dyn Rules>,
+}
+
+impl std::fmt::Debug for CallerGrants {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("CallerGrants").field("asker", &self.asker).finish_non_exhaustive()
+    }
+}
+
+impl Grants for CallerGrants {
+    fn check_execute(
+        &self,
+        item: &ItemRef,
+        parameters: &Map<String, Value>,
+    ) -> std::result::Result<(), String> {
+        let action = Action::execute(item, parameters.clone());
+        permit(&self.capabilities, &action, self.asker).map_err(|denied| denied.message)?;
+        match self.rules.approval_reason(&required(&action)) {
+            None => Ok(()),
+            Some(reason) => Err(format!("Permission denied: {reason}; call the tool itself to be asked")),
+        }
+    }
 }
 
 /// Parameters as words, typed by what the item declares: from a command line in a tool.

@@ -21,6 +21,9 @@ pub trait Rules: Send + Sync {
 
     /// What happens when a limit is exceeded: `limits.enforcement.on_exceed`.
     fn on_exceed(&self) -> &str;
+
+    /// Why a person must approve what needs these grants, by `capability_risk.yaml`; nothing if no one must.
+    fn approval_reason(&self, required: &[String]) -> Option<String>;
 }
 
 /// What is known of a thread while one of its actions runs.

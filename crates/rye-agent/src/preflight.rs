@@ -149,6 +149,7 @@ fn usable(engine: &Engine, item: &ItemRef) -> Result<(), Error> {
                 caller: Caller::Agent,
                 thread: None,
                 door: None,
+                grants: None,
             };
             execute::execute(engine, &request).map(|_| ())
         }

@@ -153,4 +153,8 @@ impl Rules for Spec {
     fn on_exceed(&self) -> &str {
         self.shared.config.resilience.on_exceed.as_str()
     }
+
+    fn approval_reason(&self, required: &[String]) -> Option<String> {
+        self.shared.config.risk.asks_for(required)
+    }
 }

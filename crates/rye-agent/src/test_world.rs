@@ -130,6 +130,10 @@ impl Rules for FixedRules {
     fn on_exceed(&self) -> &str {
         "escalate"
     }
+
+    fn approval_reason(&self, required: &[String]) -> Option<String> {
+        required.iter().any(|grant| grant.ends_with(".risky")).then(|| "risky needs approval".to_owned())
+    }
 }
 
 /// What a thread would tell.

@@ -75,6 +75,7 @@ fn run(engine: &Engine, item: &ItemRef, words: &[(&str, &str)]) {
         caller: Caller::Person,
         thread: None,
         door: None,
+        grants: None,
     };
     black_box(execute::execute(engine, &request).expect("it runs"));
 }

@@ -129,8 +129,9 @@ pub fn build(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Chai
         .map_err(|error| chain_error(error, item))
 }
 
-fn aliases(engine: &Engine) -> Aliases {
-    Aliases::from_setting(engine.workspace.settings.get("execution.aliases"))
+pub(crate) fn aliases(engine: &Engine) -> Aliases {
+    let setting = |name: &str| engine.workspace.settings.get(name);
+    Aliases::from_settings(setting("execution.aliases"), setting("execution.function_aliases"))
 }
 
 /// Builds and validates.

@@ -226,6 +226,8 @@ codes! {
     NoInterpreter = "RYE0807", Failed;
     /// The packages a tool depends on could not be installed.
     Dependencies = "RYE0808", Failed;
+    /// A program of the project is not what the user has recorded.
+    ProgramNotRecorded = "RYE0809", Denied;
     /// The system refused to read or write.
     Io = "RYE0901", Failed;
     /// The binary's own items are damaged.

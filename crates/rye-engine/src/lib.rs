@@ -11,6 +11,7 @@ pub mod lockfiles;
 mod natives;
 mod policies;
 pub mod primaries;
+pub mod programs;
 pub mod resolved;
 pub mod verbs;
 

@@ -50,23 +50,32 @@ impl Primitive {
 
 /// Other names of executors, as data: short names, and names other implementations use.
 #[derive(Clone, Debug, Default)]
-pub struct Aliases(BTreeMap<String, String>);
+pub struct Aliases {
+    names: BTreeMap<String, String>,
+    /// The same for tools that define `execute`: they are functions, whatever name they use.
+    functions: BTreeMap<String, String>,
+}
 
 impl Aliases {
-    /// The table in the setting `execution.aliases`.
+    /// The tables in the settings `execution.aliases` and `execution.function_aliases`.
     #[must_use]
-    pub fn from_setting(setting: Option<&Value>) -> Self {
-        let table = setting.and_then(Value::as_object).into_iter().flatten();
-        Self(table.filter_map(|(alias, id)| Some((alias.clone(), id.as_str()?.to_owned()))).collect())
+    pub fn from_settings(names: Option<&Value>, functions: Option<&Value>) -> Self {
+        let table = |setting: Option<&Value>| {
+            let rows = setting.and_then(Value::as_object).into_iter().flatten();
+            rows.filter_map(|(alias, id)| Some((alias.clone(), id.as_str()?.to_owned()))).collect()
+        };
+        Self { names: table(names), functions: table(functions) }
     }
 
     fn get(&self, id: &str) -> Option<&str> {
-        self.0.get(id).map(String::as_str)
+        self.names.get(id).map(String::as_str)
     }
 
-    /// The ids that an executor is looked for by, in order: as it is written, then what that is an alias of.
-    fn ids<'a>(&'a self, executor: &'a str) -> impl Iterator<Item = &'a str> {
-        [Some(executor), self.get(executor)].into_iter().flatten()
+    /// The ids that an executor is looked for by, in order: as it is written, then what that is an alias of for `child`.
+    fn ids<'a>(&'a self, executor: &'a str, child: &Located) -> impl Iterator<Item = &'a str> {
+        let function = self.functions.get(executor).filter(|_| child.defines_execute());
+        let alias = function.map(String::as_str).or_else(|| self.get(executor));
+        [Some(executor), alias].into_iter().flatten()
     }
 }
 
@@ -194,7 +203,8 @@ impl Chain {
                     return None;
                 }
             }
-            for id in element.text("executor_id").into_iter().flat_map(|executor| aliases.ids(executor)) {
+            for id in element.text("executor_id").into_iter().flat_map(|executor| aliases.ids(executor, item))
+            {
                 spaces.watch(&ItemRef::new(ItemType::Tool, ItemId::new(id).ok()?), &mut watched);
             }
         }
@@ -311,7 +321,7 @@ pub fn build<E>(
                 return Err(ChainError::InvalidExecutor { id, reason, trail });
             }
         };
-        let space = element.space().clone();
+        let item = Arc::clone(&element.item);
         elements.push(element);
         let Some(executor) = executor else {
             let canonical = aliases.get(&id).unwrap_or(&id);
@@ -320,27 +330,28 @@ pub fn build<E>(
             };
             return Ok(Chain { elements, primitive });
         };
-        next = find_executor(&executor, &id, &space, spaces, aliases, &trail)?;
+        next = find_executor(&executor, &item, spaces, aliases, &trail)?;
     }
 }
 
-/// Finds the executor that an element of `space` names: by its id as written, else by what that is an alias of.
+/// Finds the executor that `child` names: by its id as written, else by what that is an alias of.
 ///
 /// # Errors
 /// When it is nowhere, out of reach, unreadable, or its id is none.
 pub fn find_executor<E>(
     executor: &str,
-    child: &str,
-    space: &Space,
+    child: &Located,
     spaces: &Spaces,
     aliases: &Aliases,
     trail: &Trail,
 ) -> Result<Located, ChainError<E>> {
+    let space = child.space();
+    let id = &child.item().id;
     let invalid =
-        |reason: String| ChainError::InvalidExecutor { id: child.to_owned(), reason, trail: trail.clone() };
+        |reason: String| ChainError::InvalidExecutor { id: id.to_string(), reason, trail: trail.clone() };
     let mut seen_above = None;
     // The id as it is written first: a project may have an item of that very name.
-    for id in aliases.ids(executor) {
+    for id in aliases.ids(executor, child) {
         let item = ItemId::new(id).map_err(|error| invalid(text::one_line(&error.to_string())))?;
         let item = ItemRef::new(ItemType::Tool, item);
         match spaces.locate_below(&item, space) {
@@ -356,7 +367,7 @@ pub fn find_executor<E>(
     match seen_above {
         Some((item, place)) => {
             let parent = item.id.to_string();
-            let message = space_issue((child, space.tier()), (&parent, place.space.tier()));
+            let message = space_issue((id.as_str(), space.tier()), (&parent, place.space.tier()));
             let mut trail = trail.clone();
             trail.0.push(parent);
             Err(ChainError::Space { message: message.unwrap_or_default(), trail })

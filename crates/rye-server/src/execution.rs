@@ -68,6 +68,7 @@ pub(crate) fn run(
         caller: Caller::Agent,
         thread: None,
         door: None,
+        grants: None,
     };
     let answer = execute::execute(engine, &request).map_err(|error| consents.or_trust(engine, error))?;
     Ok(answer.into_value())

@@ -172,6 +172,7 @@ fn used(engine: &Engine, item: ItemRef, parameters: Map<String, Value>) -> Resul
         caller: Caller::Agent,
         thread: None,
         door: None,
+        grants: None,
     };
     execute::execute(engine, &request)
 }

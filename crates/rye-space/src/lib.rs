@@ -12,6 +12,7 @@ pub mod located;
 pub mod manifest;
 pub mod ownership;
 pub mod path;
+pub mod programs;
 pub mod python;
 pub mod roots;
 pub mod schema;

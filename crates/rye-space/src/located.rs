@@ -157,6 +157,13 @@ impl Located {
         }
     }
 
+    /// Whether it is source that defines a function `execute`.
+    #[must_use]
+    pub fn defines_execute(&self) -> bool {
+        let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension);
+        parser.is_some_and(|parser| parse::defines_execute(parser, &self.extension, &self.bytes))
+    }
+
     /// The text to show, with invalid parts replaced and without its shebang, which no signature covers.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {

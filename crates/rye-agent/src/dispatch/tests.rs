@@ -260,3 +260,35 @@ fn only_what_touches_nothing_is_done_at_once() {
     }
     assert!(!world.project().join("new").exists());
 }
+
+#[test]
+fn test_runner_has_no_more_rights_than_its_caller() {
+    let world = world();
+    write_native(&world, "team/risky", "test.tell_access", "{type: object}");
+    for (name, tool) in [("look", "rye/file-system/ls"), ("shell", "rye/bash"), ("risky", "team/risky")] {
+        world.write(
+            &format!("project/.ai/tests/{name}.test.yaml"),
+            format!("tool: {tool}\ntests:\n  - name: case\n    params: {{path: ., command: \"true\"}}\n"),
+        );
+    }
+    let action = Action::execute(&item(ItemType::Tool, "rye/dev/test_runner"), Map::new());
+    let grants = [
+        "rye.execute.tool.rye.dev.test_runner",
+        "rye.execute.tool.rye.file-system.*",
+        "rye.execute.tool.team.*",
+    ];
+    let grants = Capabilities::parse(grants).expect("grants");
+    for asker in [Asker::Model, HOOK] {
+        let permitted = permit(&grants, &action, asker).expect("allowed");
+        let dispatch = EngineDispatch::new(engine(&world));
+        let answer = dispatch.dispatch(&permitted, &facts(), &Cancel::new().expect("an event"));
+        let problem = |file: &str| {
+            let rows = answer["data"]["results"].as_array().expect("results");
+            let row = rows.iter().find(|row| row["file"] == json!(file)).expect("a row");
+            row["problems"].to_string()
+        };
+        assert!(!problem("look.test.yaml").contains("Permission denied"), "{answer}");
+        assert!(problem("shell.test.yaml").contains("'rye.execute.tool.rye.bash' not covered"), "{answer}");
+        assert!(problem("risky.test.yaml").contains("risky needs approval"), "{answer}");
+    }
+}

@@ -54,6 +54,7 @@ fn request(arguments: &ExecuteArguments) -> Result<Request, Error> {
         caller: Caller::Person,
         thread: None,
         door: None,
+        grants: None,
     })
 }
 

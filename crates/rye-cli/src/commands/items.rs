@@ -255,6 +255,7 @@ fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
         for (depth, element) in answer.chain.iter().enumerate() {
             let indent = "   ".repeat(depth + 1);
             let state = match (&element.space, element.verdict) {
+                _ if element.problem.is_some() => paint(BAD, element.problem.unwrap_or_default()),
                 (Some(space), Some(verdict)) => {
                     let hash =
                         element.hash.as_deref().map(|hash| format!(" {}", &hash[..12])).unwrap_or_default();

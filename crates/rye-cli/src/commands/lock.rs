@@ -290,6 +290,7 @@ fn warn_remaining(context: &Context, updated: &Updated) {
 
 fn draw_updated(context: &Context, updated: &Updated, with_chain: bool) -> Outcome {
     warn_remaining(context, updated);
+    super::setup::show_recorded(&context.output, &updated.recorded);
     for file in &updated.lockfiles {
         let word = match file.change {
             Change::Made => paint(GOOD, "pinned"),

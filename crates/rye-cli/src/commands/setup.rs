@@ -1,5 +1,6 @@
 //! `init`, `trust`, `config`, `doctor`.
 
+use rye_engine::programs::{self, Recorded};
 use rye_engine::verbs::doctor::{self, Level};
 use rye_engine::verbs::{config, init as init_verb, trust as trust_verb};
 use rye_engine::{Code, Error};
@@ -38,6 +39,7 @@ pub fn init(global: &Global) -> Outcome {
     }
     if let Some(project) = &answer.project {
         output.result(format_args!("{} {} is approved", paint(GOOD, "✓"), shown_path(project)))?;
+        show_recorded(&output, &answer.recorded);
         output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
     }
     Ok(())
@@ -60,7 +62,11 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
             .into());
     }
     let answer = trust_verb::trust(&context.engine, &folder, !arguments.revoke)?;
-    if context.answered(None, None, &answer)? {
+    let recorded = match answer.approved {
+        true => programs::record_project(&context.engine, &folder)?,
+        false => Recorded::default(),
+    };
+    if context.answered(None, None, &TrustAnswer { answer: &answer, recorded: &recorded })? {
         return Ok(());
     }
     let word = match (answer.approved, answer.changed) {
@@ -79,7 +85,26 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
             context.output.note(format_args!("  • {what}"));
         }
     }
+    show_recorded(&context.output, &recorded);
     Ok(())
+}
+
+/// What `rye trust` answers as JSON.
+#[derive(serde::Serialize)]
+struct TrustAnswer<'a> {
+    #[serde(flatten)]
+    answer: &'a trust_verb::Answer,
+    recorded: &'a Recorded,
+}
+
+/// Says which programs of a project were recorded.
+pub(super) fn show_recorded(output: &Output, recorded: &Recorded) {
+    for program in &recorded.programs {
+        output.note(format_args!("recorded {}: used until it changes", rye_item::text::one_line(program)));
+    }
+    for skipped in &recorded.skipped {
+        output.warn(format_args!("not recorded, and not used: {skipped}"));
+    }
 }
 
 /// Asks whoever is there; nobody there means no.

@@ -68,7 +68,7 @@ fn short_names_and_names_of_other_implementations_resolve() {
         rye_test::tool("chain", "Short").replace("rye/core/runtimes/python/function", "python_runtime"),
     );
     user.ok(["sign", "tool", "chain/py"]);
-    assert_eq!(spaces(&dry(&user, "py"))[1].0, "rye/core/runtimes/python/script");
+    assert_eq!(spaces(&dry(&user, "py"))[1].0, "rye/core/runtimes/python/function");
 }
 
 #[test]

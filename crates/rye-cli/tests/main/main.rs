@@ -31,6 +31,7 @@ mod init;
 mod install_attacks;
 mod install_faults;
 mod installing;
+mod item_programs;
 mod keys;
 mod locking;
 mod locks;

@@ -1,7 +1,6 @@
 //! What the MCP client needs of the engine: server items that are admitted and filled in, processes and addresses under
 //! the policy of tools, and where pins lie.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +22,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers;
 use crate::verbs::execute::{
-    Caller, Finder, Mode, Planned, SANDBOX_VARIABLE, context, plan, protect_error, temporary,
+    Caller, Finder, Mode, Planned, SANDBOX_VARIABLE, Search, context, plan, protect_error, temporary,
 };
 
 /// How much longer than an exchange its process may take: the exchange ends it in the ordinary case.
@@ -107,16 +106,15 @@ impl<'a> Servers<'a> {
             uses_project_programs: true,
         };
         let context = context(engine, &admitted.path);
-        let finder = Finder {
-            engine,
+        let search = Search {
             policies: &policies,
             planned: Planned { item: &item, declared: fields.get("sandbox") },
             context: &context,
             mode: Mode::Run,
-            network: call.access.network,
             cancel: call.cancel,
-            runs: RefCell::default(),
         };
+        let mut finder = Finder::new(engine, search);
+        finder.network = call.access.network;
         let resolved = environment::resolve_with(&[contribution], &context, &around, &finder, config);
         let (environment, config) = resolved.map_err(|error| {
             Error::new(Code::InvalidInvocation, format!("MCP server {id}: {error}")).of(&item)
@@ -233,8 +231,27 @@ impl ServerHost for Servers<'_> {
         }
         let folder =
             command.cwd.as_ref().map_or_else(|| call.project.to_owned(), |cwd| call.project.join(cwd));
+        let policies = self.engine.policies().map_err(told)?;
+        let around = environment::Surroundings {
+            process: &self.engine.host.environment,
+            project: self.engine.workspace.roots.project.as_deref(),
+            is_project_approved: self.engine.workspace.is_project_approved,
+            policy: &policies.environment,
+            uses_project_programs: true,
+        };
+        let search = Search {
+            policies: &policies,
+            planned: Planned { item: ready.item.item_ref(), declared: None },
+            context: &ready.context,
+            mode: Mode::Run,
+            cancel: call.cancel,
+        };
+        let is_own = *ready.item.space() == Space::Project;
+        let finder = Finder::new(self.engine, search);
+        let program =
+            environment::check_command(&command.command, &folder, is_own, &environment, &around, &finder)?;
         let command = Command {
-            program: command.command.clone().into(),
+            program: program.command.into(),
             arguments: command.args.clone(),
             environment,
             folder,
@@ -281,7 +298,7 @@ impl ServerHost for Servers<'_> {
     fn may_accept(&self, _: &NativeCall<'_>, id: &ItemId) -> std::result::Result<(), NativeError> {
         match self.caller {
             Caller::Person => Ok(()),
-            Caller::Agent => Err(NativeError::denied(format!(
+            Caller::Agent | Caller::Test => Err(NativeError::denied(format!(
                 "only a person accepts what an MCP server has changed: `rye execute rye/mcp/manager action=accept server={id}`"
             ))),
         }

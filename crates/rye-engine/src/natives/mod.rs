@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::verbs::execute::Caller;
+use crate::verbs::execute::Request;
 
 /// Whether a function may take long. Those that start servers and tests may.
 pub(crate) fn may_take_long(engine: &Engine, name: &str) -> bool {
@@ -25,14 +25,14 @@ pub(crate) fn call(
     engine: &Engine,
     name: &str,
     call: &NativeCall<'_>,
-    caller: Caller,
+    request: &Request,
 ) -> Result<Option<std::result::Result<Value, NativeError>>> {
     if let Some(tool) = engine.natives.iter().find(|tool| tool.name() == name) {
         return Ok(Some(tool.call(call)));
     }
-    let servers = mcp::Servers::new(engine, caller);
+    let servers = mcp::Servers::new(engine, request.caller);
     let foreign = rye_mcp::native::tools(&servers);
-    let own: [&dyn NativeTool; 2] = [&keys::Keys { engine }, &test_runner::TestRunner { engine }];
+    let own: [&dyn NativeTool; 2] = [&keys::Keys { engine }, &test_runner::TestRunner { engine, request }];
     let foreign = foreign.iter().map(|tool| tool as &dyn NativeTool);
     let found = own.into_iter().chain(foreign).find(|tool| tool.name() == name);
     let answer = found.map(|tool| tool.call(call));

@@ -1,6 +1,8 @@
 //! `dev.test_runner`: runs the tests of a project's tools, `.ai/tests/**/*.test.yaml`.
 //!
-//! A file names a tool and cases; each case is an ordinary execution, so what may not run does not run here either.
+//! A file names a tool and cases; each case is an ordinary execution with the caller's rights, so what may not run, or
+//! what the caller may not run, does not run here either. Test files are not signed: in a project that is not approved
+//! none is read.
 //! `assert` compares the whole answer (`status`, `data`, `error`, …): `path: value`, or `"path op value": true`.
 
 use std::path::{Path, PathBuf};
@@ -20,6 +22,8 @@ const MOST_DEPTH: usize = 16;
 
 pub(super) struct TestRunner<'a> {
     pub(super) engine: &'a Engine,
+    /// Who runs the tests.
+    pub(super) request: &'a Request,
 }
 
 /// One case of a file.
@@ -41,6 +45,7 @@ impl NativeTool for TestRunner<'_> {
         let mut files = Vec::new();
         find(&root, Path::new(""), 0, &mut files);
         files.sort();
+        self.check(call, &files)?;
         let mut results = Vec::new();
         let (mut passed, mut failed) = (0_usize, 0_usize);
         for file in files {
@@ -93,6 +98,21 @@ impl NativeTool for TestRunner<'_> {
 }
 
 impl TestRunner<'_> {
+    /// Refuses tests that nobody approved, and tests that run tests.
+    fn check(&self, call: &NativeCall<'_>, files: &[PathBuf]) -> Result<(), NativeError> {
+        if self.request.caller == Caller::Test {
+            return Err(NativeError::denied("a test case cannot run the test runner"));
+        }
+        if !files.is_empty() && !self.engine.workspace.is_project_approved {
+            let folder = text::one_line(&call.project.display().to_string());
+            return Err(NativeError::denied(format!(
+                "the project is not approved, and its test files are not signed: no test was run; \
+                 approve it: rye trust '{folder}'"
+            )));
+        }
+        Ok(())
+    }
+
     /// Runs one case and says everything that is not as it should be.
     fn run(&self, tool: &ItemRef, case: &Case, call: &NativeCall<'_>) -> Vec<String> {
         let request = Request {
@@ -104,13 +124,22 @@ impl TestRunner<'_> {
             demand: Demand::Frozen,
             cancel: call.cancel.clone(),
             progress: None,
-            // The file of tests is not signed: nobody consented to what it says.
             waits: None,
-            caller: Caller::Agent,
+            // The file of tests is not signed: what it says has no one's consent.
+            caller: Caller::Test,
             thread: None,
             door: None,
+            grants: self.request.grants.clone(),
         };
-        let answer = match execute::execute(self.engine, &request) {
+        let allowed = match &self.request.grants {
+            Some(grants) => grants.check_execute(tool, &case.parameters),
+            None => Ok(()),
+        };
+        let executed = match allowed {
+            Ok(()) => execute::execute(self.engine, &request),
+            Err(reason) => return vec![text::one_line(&reason)],
+        };
+        let answer = match executed {
             Ok(answer) => answer.into_value(),
             Err(error) => {
                 let mut object = error.details.as_ref().clone();

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 
-use rye_exec::chain::{Aliases, MAX_DEPTH, Trail, find_executor};
+use rye_exec::chain::{ChainError, MAX_DEPTH, Trail, find_executor};
 use rye_item::{ItemRef, ItemType, Space};
 use rye_space::Located;
 use rye_trust::verify::report;
@@ -48,6 +48,8 @@ pub struct Element {
     pub lock: Option<&'static str>,
     /// What it runs on.
     pub executor_id: Option<String>,
+    /// Why the chain ends here without a primitive, if it does.
+    pub problem: Option<&'static str>,
 }
 
 /// The item itself.
@@ -174,7 +176,7 @@ fn lock_state(engine: &Engine, item: &ItemRef, chain: &mut [Element]) -> Option<
 
 /// Follows `executor_id` from element to element as far as they can be found, verified or not.
 fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
-    let aliases = Aliases::from_setting(engine.workspace.settings.get("execution.aliases"));
+    let aliases = chains::aliases(engine);
     let mut elements: Vec<Element> = Vec::new();
     let mut next = Some(tool);
     while let Some(located) = next.take() {
@@ -191,25 +193,50 @@ fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
             hash: report.signature.map(|line| line.hash.to_hex()),
             lock: None,
             executor_id: executor.clone(),
+            problem: None,
         });
         let Some(executor) = executor else { break };
-        let is_circular = elements.iter().any(|element| element.item_id == executor);
-        let found = (!is_circular && elements.len() < MAX_DEPTH).then(|| {
-            let spaces = &engine.workspace.spaces;
-            find_executor::<Infallible>(&executor, &id, &space, spaces, &aliases, &Trail::default())
-        });
-        match found {
-            Some(Ok(located)) => next = Some(located),
-            Some(Err(_)) | None => elements.push(Element {
-                item_id: executor,
-                space: None,
-                verdict: None,
-                signer: None,
-                hash: None,
-                lock: None,
-                executor_id: None,
-            }),
-        }
+        let spaces = &engine.workspace.spaces;
+        let found = find_executor::<Infallible>(&executor, &located, spaces, &aliases, &Trail::default());
+        let known = |found: &Located| {
+            let id = found.item().id.as_str();
+            elements
+                .iter()
+                .find(|element| element.item_id == id && element.space.as_ref() == Some(found.space()))
+        };
+        let (item_id, space, verdict, problem) = match found {
+            Ok(found) if known(&found).is_some() => {
+                let verdict = known(&found).and_then(|element| element.verdict);
+                (
+                    found.item().id.to_string(),
+                    Some(found.space().clone()),
+                    verdict,
+                    "circular: it is in the chain already",
+                )
+            }
+            Ok(found) if elements.len() < MAX_DEPTH => {
+                next = Some(found);
+                continue;
+            }
+            Ok(found) => {
+                (found.item().id.to_string(), Some(found.space().clone()), None, "the chain is too long")
+            }
+            Err(ChainError::Space { .. }) => {
+                (executor, None, None, "only in a space that may not be used from here")
+            }
+            Err(ChainError::InvalidExecutor { .. }) => (executor, None, None, "invalid id"),
+            Err(ChainError::Locate(_)) => (executor, None, None, "cannot be read"),
+            Err(
+                ChainError::Missing { .. }
+                | ChainError::Circular { .. }
+                | ChainError::TooDeep { .. }
+                | ChainError::UnknownPrimitive { .. },
+            ) => (executor, None, None, "not found"),
+            Err(ChainError::Refused(never)) => match never {},
+        };
+        let problem = Some(problem);
+        let (signer, hash, lock, executor_id) = (None, None, None, None);
+        elements.push(Element { item_id, space, verdict, signer, hash, lock, executor_id, problem });
     }
     elements
 }

@@ -207,6 +207,7 @@ fn executed(engine: &Engine, id: &str) -> Result<serde_json::Value, Code> {
     let request = Request {
         thread: None,
         door: None,
+        grants: None,
         item: tool(id),
         parameters: serde_json::Map::new(),
         words: Vec::new(),

@@ -19,6 +19,12 @@ pub trait Which {
     /// What the command of a `resolve_cmd` prints. It runs as the tool itself would: confined like it, with no more than
     /// its `variables`.
     fn output(&self, command: &[String], variables: &BTreeMap<String, String>) -> CommandOutput;
+
+    /// Whether a program of the project is what the user has recorded.
+    ///
+    /// # Errors
+    /// Why it is not used, with the command that records it.
+    fn check_recorded(&self, program: &Path) -> Result<(), String>;
 }
 
 /// What came of a `resolve_cmd`.
@@ -110,6 +116,19 @@ impl Request {
     }
 }
 
+const NOT_ALLOWED: &str = "programs of a project serve only the project's own tools, once it is approved";
+
+/// Whether a program may serve.
+enum Usability {
+    Usable,
+    /// It is no program.
+    NotThere,
+    /// It is the project's, and the project's programs do not serve here.
+    NotAllowed,
+    /// It is the project's, and not what the user has recorded.
+    NotRecorded(String),
+}
+
 /// What came of a search.
 #[derive(Debug, Default)]
 pub(super) struct Finding {
@@ -125,6 +144,15 @@ struct CommandSearch<'a> {
     path: &'a str,
     variables: &'a BTreeMap<String, String>,
     which: &'a dyn Which,
+}
+
+/// A program that may be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedCommand {
+    /// The command, or the program that stands in for it.
+    pub command: String,
+    /// Which program is not used, and why.
+    pub notice: Option<String>,
 }
 
 /// What a search has to know of the project.
@@ -191,18 +219,18 @@ impl<'a> Scene<'a> {
         } else {
             self.filter_path(path, |entry| !self.is_in_project(entry)).0
         };
-        finding.path = self.given(request, &mut finding.notices).or_else(|| {
+        finding.path = self.given(request, which, &mut finding.notices).or_else(|| {
             let found = match &request.kind {
                 Kind::Local { names, folders, roots } => {
-                    self.local(names, folders, roots, &mut finding.notices)
+                    self.local((names, folders, roots), which, &mut finding.notices)
                 }
-                Kind::System { binary } => self.system(binary, &path, which),
+                Kind::System { binary } => self.system(binary, &path, which, &mut finding.notices),
                 Kind::Command { command } => {
                     let search = CommandSearch { item: contribution, path: &path, variables, which };
                     self.ask_command(command, &search, &mut finding)
                 }
             };
-            found.or_else(|| self.system(request.fallback.as_deref()?, &path, which))
+            found.or_else(|| self.system(request.fallback.as_deref()?, &path, which, &mut finding.notices))
         });
         if finding.path.is_none() && finding.pending.is_none() {
             finding.notices.push(format!(
@@ -216,28 +244,28 @@ impl<'a> Scene<'a> {
     }
 
     /// What the user's own environment says, where the policy lets it.
-    fn given(&self, request: &Request, notices: &mut Vec<String>) -> Option<PathBuf> {
+    fn given(&self, request: &Request, which: &dyn Which, notices: &mut Vec<String>) -> Option<PathBuf> {
         let Surroundings { process, policy, .. } = *self.surroundings;
         let given = process.get(&request.variable).filter(|given| !given.is_empty())?;
         if !policy.is_inherited(&request.variable) {
             return None;
         }
         let path = Path::new(given);
-        if self.is_usable(path) {
-            return Some(path.to_owned());
+        match self.usability(path, which) {
+            Usability::Usable => return Some(path.to_owned()),
+            Usability::NotRecorded(reason) => notices.push(reason),
+            Usability::NotThere | Usability::NotAllowed => notices.push(format!(
+                "`{}` is ignored: it must be the full path of a program outside the project",
+                one_line(&request.variable)
+            )),
         }
-        notices.push(format!(
-            "`{}` is ignored: it must be the full path of a program outside the project",
-            one_line(&request.variable)
-        ));
         None
     }
 
     fn local(
         &self,
-        names: &[String],
-        folders: &[String],
-        roots: &[String],
+        (names, folders, roots): (&[String], &[String], &[String]),
+        which: &dyn Which,
         notices: &mut Vec<String>,
     ) -> Option<PathBuf> {
         let project = self.surroundings.project;
@@ -250,18 +278,18 @@ impl<'a> Scene<'a> {
             for folder in folders.iter().map(Path::new).filter(|folder| stays_inside(folder)) {
                 for name in names.iter().filter(|name| is_plain(name)) {
                     let candidate = root.join(folder).join(name);
-                    if !is_executable(&candidate) {
-                        continue;
-                    }
-                    if self.is_usable(&candidate) {
-                        return Some(candidate);
-                    }
+                    let reason = match self.usability(&candidate, which) {
+                        Usability::NotThere => continue,
+                        Usability::Usable => return Some(candidate),
+                        Usability::NotRecorded(reason) => reason,
+                        Usability::NotAllowed => {
+                            let shown = one_line(&candidate.display().to_string());
+                            format!("`{shown}` is not used: {NOT_ALLOWED}")
+                        }
+                    };
                     if !is_said && self.surroundings.uses_project_programs {
                         is_said = true;
-                        let shown = one_line(&candidate.display().to_string());
-                        notices.push(format!(
-                            "`{shown}` is not used: programs of a project serve only the project's own tools, once it is approved"
-                        ));
+                        notices.push(reason);
                     }
                 }
             }
@@ -269,15 +297,69 @@ impl<'a> Scene<'a> {
         None
     }
 
-    fn system(&self, binary: &str, path: &str, which: &dyn Which) -> Option<PathBuf> {
-        let found = if Path::new(binary).is_absolute() {
-            PathBuf::from(binary)
-        } else if is_plain(binary) {
-            which.find(binary, path)?
-        } else {
+    fn system(
+        &self,
+        binary: &str,
+        path: &str,
+        which: &dyn Which,
+        notices: &mut Vec<String>,
+    ) -> Option<PathBuf> {
+        if Path::new(binary).is_absolute() {
+            return self.usable(PathBuf::from(binary), which, notices);
+        }
+        if !is_plain(binary) {
             return None;
+        }
+        let found = which.find(binary, path)?;
+        self.usable(found, which, notices).or_else(|| {
+            let (outside, _) = self.filter_path(path, |entry| !self.is_in_project(entry));
+            self.usable(which.find(binary, &outside)?, which, notices)
+        })
+    }
+
+    fn usable(&self, program: PathBuf, which: &dyn Which, notices: &mut Vec<String>) -> Option<PathBuf> {
+        match self.usability(&program, which) {
+            Usability::Usable => return Some(program),
+            Usability::NotRecorded(reason) => notices.push(reason),
+            Usability::NotThere | Usability::NotAllowed => {}
+        }
+        None
+    }
+
+    /// The program that `command` starts: itself, or, where its name on the PATH leads to a program of the project that
+    /// may not serve, the next one outside the project.
+    ///
+    /// # Errors
+    /// When it is a program of the project that may not serve here.
+    pub(super) fn check_command(
+        &self,
+        command: &str,
+        folder: &Path,
+        path: &str,
+        which: &dyn Which,
+    ) -> Result<CheckedCommand, String> {
+        let unchanged = || CheckedCommand { command: command.to_owned(), notice: None };
+        let refusal = |program: &Path| match self.usability(program, which) {
+            // What is not there is not started either, and said to be missing then.
+            Usability::Usable | Usability::NotThere => None,
+            Usability::NotRecorded(reason) => Some(reason),
+            Usability::NotAllowed => {
+                let shown = one_line(&program.display().to_string());
+                Some(format!("`{shown}` is not used: {NOT_ALLOWED}"))
+            }
         };
-        self.is_usable(&found).then_some(found)
+        if command.contains('/') {
+            return refusal(&folder.join(command)).map_or_else(|| Ok(unchanged()), Err);
+        }
+        let Some(reason) = which.find(command, path).and_then(|found| refusal(&found)) else {
+            return Ok(unchanged());
+        };
+        let (outside, _) = self.filter_path(path, |entry| !self.is_in_project(entry));
+        let next = which.find(command, &outside).filter(|found| refusal(found).is_none());
+        match next.and_then(|found| found.to_str().map(str::to_owned)) {
+            Some(command) => Ok(CheckedCommand { command, notice: Some(reason) }),
+            None => Err(reason),
+        }
     }
 
     fn ask_command(
@@ -294,12 +376,13 @@ impl<'a> Scene<'a> {
             return None;
         }
         let (program, arguments) = command.split_first()?;
-        let program = self.system(program, search.path, search.which)?.to_str()?.to_owned();
+        let program =
+            self.system(program, search.path, search.which, &mut finding.notices)?.to_str()?.to_owned();
         let command: Vec<String> = std::iter::once(program).chain(arguments.iter().cloned()).collect();
         match search.which.output(&command, search.variables) {
             CommandOutput::Printed(output) => {
                 let found = PathBuf::from(output.lines().next()?.trim());
-                self.is_usable(&found).then_some(found)
+                self.usable(found, search.which, &mut finding.notices)
             }
             CommandOutput::Failed(reason) => {
                 let reason = one_line(&reason);
@@ -317,11 +400,20 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether it is a program, and one that may serve here.
-    fn is_usable(&self, path: &Path) -> bool {
-        let is_plain_path = path.is_absolute() && path.to_str().is_some();
-        let is_allowed =
-            || self.is_local_allowed || !path.parent().is_some_and(|folder| self.is_guarded(path, folder));
-        is_plain_path && is_executable(path) && is_allowed()
+    fn usability(&self, path: &Path, which: &dyn Which) -> Usability {
+        if !path.is_absolute() || path.to_str().is_none() || !is_executable(path) {
+            return Usability::NotThere;
+        }
+        if !path.parent().is_some_and(|folder| self.is_guarded(path, folder)) {
+            return Usability::Usable;
+        }
+        if !self.is_local_allowed {
+            return Usability::NotAllowed;
+        }
+        match which.check_recorded(path) {
+            Ok(()) => Usability::Usable,
+            Err(reason) => Usability::NotRecorded(reason),
+        }
     }
 
     /// Whether the program, its folder or what it leads to belongs to the project.

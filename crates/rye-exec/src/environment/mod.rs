@@ -8,6 +8,7 @@ mod context;
 mod dotenv;
 mod interpreter;
 mod policy;
+mod program;
 mod search;
 mod template;
 #[cfg(test)]
@@ -20,8 +21,9 @@ use rye_item::text::one_line;
 use serde_json::{Map, Value};
 
 pub use context::Context;
-pub use interpreter::{CommandOutput, Which};
+pub use interpreter::{CheckedCommand, CommandOutput, Which};
 pub use policy::Policy;
+pub use program::{ProgramError, ProgramParts};
 pub use search::{apply_search_paths, find_on_path};
 
 use interpreter::Scene;
@@ -171,6 +173,23 @@ pub fn resolve_with(
     let build = build(contributions, context, surroundings, which)?;
     let filled = build.filled(config);
     Ok((build.environment, filled))
+}
+
+/// The program to start for `command`, which works in `folder`: a program of the project is started only where it may
+/// serve and is what the user has recorded.
+///
+/// # Errors
+/// Why it is not started.
+pub fn check_command(
+    command: &str,
+    folder: &Path,
+    is_project_tool: bool,
+    variables: &BTreeMap<String, String>,
+    surroundings: &Surroundings<'_>,
+    which: &dyn Which,
+) -> Result<CheckedCommand, String> {
+    let path = variables.get("PATH").map_or("", String::as_str);
+    Scene::new(surroundings, is_project_tool).check_command(command, folder, path, which)
 }
 
 fn build<'a>(

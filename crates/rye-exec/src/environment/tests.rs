@@ -12,6 +12,7 @@ use serde_json::json;
 use super::*;
 
 mod commands;
+mod programs;
 
 fn settings() -> Value {
     rye_item::yaml::parse(include_str!("../../../../bundles/core/.ai/config/execution/environment.yaml"))
@@ -35,12 +36,21 @@ fn policy_passing(names: &[&str]) -> Policy {
 struct Programs {
     answer: Option<String>,
     is_dry_run: bool,
+    /// A program of the project that the user has not recorded.
+    not_recorded: Option<PathBuf>,
     asked: RefCell<Vec<Vec<String>>>,
     /// The variables of the last command.
     given: RefCell<BTreeMap<String, String>>,
 }
 
 impl Which for Programs {
+    fn check_recorded(&self, program: &Path) -> Result<(), String> {
+        match self.not_recorded.as_ref().is_some_and(|known| *known == program) {
+            true => Err(format!("`{}` is not used: it is not recorded", program.display())),
+            false => Ok(()),
+        }
+    }
+
     fn find(&self, name: &str, path: &str) -> Option<PathBuf> {
         find_on_path(name, path)
     }

@@ -55,6 +55,56 @@ fn parse(text: &str, language: &Language) -> Parsed {
     collector.finish()
 }
 
+/// Whether the module exports a function or value of this name: `export function`, `export const`, `export { name }`,
+/// `exports.name =`, or `module.exports = { name }`.
+#[must_use]
+pub fn exports_function(text: &str, is_typed: bool, name: &str) -> bool {
+    let language = match is_typed {
+        true => Language::new(tree_sitter_typescript::LANGUAGE_TYPESCRIPT),
+        false => Language::new(tree_sitter_javascript::LANGUAGE),
+    };
+    let Ok(tree) = syntax::read_tree(text, &language) else { return false };
+    syntax::sound_statements(tree.root_node()).into_iter().any(|statement| match statement.kind() {
+        "export_statement" => exported_names(statement, text).contains(&name),
+        "expression_statement" => {
+            let assignment = syntax::children(statement).into_iter().next();
+            assignment.is_some_and(|assignment| assigns_export(assignment, text, name))
+        }
+        _ => false,
+    })
+}
+
+fn exported_names<'text>(statement: Node<'_>, text: &'text str) -> Vec<&'text str> {
+    let name_of =
+        |node: Node<'_>, field: &str| node.child_by_field_name(field).map(|name| syntax::text_of(name, text));
+    let Some(declaration) = statement.child_by_field_name("declaration") else {
+        let clauses = syntax::children(statement).into_iter().filter(|node| node.kind() == "export_clause");
+        let specifiers = clauses.flat_map(|clause| syntax::children(clause));
+        return specifiers.filter_map(|one| name_of(one, "alias").or_else(|| name_of(one, "name"))).collect();
+    };
+    match name_of(declaration, "name") {
+        Some(name) => vec![name],
+        None => syntax::children(declaration).into_iter().filter_map(|one| name_of(one, "name")).collect(),
+    }
+}
+
+fn assigns_export(assignment: Node<'_>, text: &str, name: &str) -> bool {
+    let side = |field: &str| assignment.child_by_field_name(field);
+    let (Some(left), Some(right)) = (side("left"), side("right")) else { return false };
+    let target: String =
+        syntax::text_of(left, text).chars().filter(|letter| !letter.is_whitespace()).collect();
+    if target == format!("exports.{name}") || target == format!("module.exports.{name}") {
+        return true;
+    }
+    target == "module.exports"
+        && right.kind() == "object"
+        && syntax::children(right).into_iter().any(|member| {
+            let key =
+                ["key", "name"].iter().find_map(|field| member.child_by_field_name(field)).unwrap_or(member);
+            syntax::text_of(key, text) == name
+        })
+}
+
 struct Reader<'text> {
     text: &'text str,
 }

@@ -42,6 +42,29 @@ pub fn parse(parser: Parser, extension: &str, bytes: &[u8]) -> Parsed {
     }
 }
 
+/// Whether a tool is a function: source that defines `execute` at its top level, in JavaScript exported.
+#[must_use]
+pub fn defines_execute(parser: Parser, extension: &str, bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    // Most tools that are no functions are told apart without reading their syntax.
+    if !text.contains("execute") {
+        return false;
+    }
+    match parser {
+        Parser::Python => python::defines_function(text, "execute"),
+        Parser::JavaScript | Parser::TypeScript => {
+            let is_typed = parser == Parser::TypeScript || extension == ".ts";
+            javascript::exports_function(text, is_typed, "execute")
+        }
+        Parser::MarkdownXml
+        | Parser::MarkdownFrontmatter
+        | Parser::Shell
+        | Parser::Yaml
+        | Parser::Toml
+        | Parser::Json => false,
+    }
+}
+
 fn parse_yaml(text: &str) -> Parsed {
     match yaml::parse(text) {
         Ok(document) => {

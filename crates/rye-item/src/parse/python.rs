@@ -54,6 +54,24 @@ pub fn parse(text: &str) -> Parsed {
     collector.finish()
 }
 
+/// Whether the module defines a function of this name at its top level.
+#[must_use]
+pub fn defines_function(text: &str, name: &str) -> bool {
+    let text = with_line_feeds(text);
+    let Ok(tree) = syntax::read_tree(&text, &Language::new(tree_sitter_python::LANGUAGE)) else {
+        return false;
+    };
+    syntax::sound_statements(tree.root_node()).into_iter().any(|statement| {
+        let definition = match statement.kind() {
+            "decorated_definition" => statement.child_by_field_name("definition"),
+            _ => Some(statement),
+        };
+        let definition = definition.filter(|definition| definition.kind() == "function_definition");
+        let defined = definition.and_then(|definition| definition.child_by_field_name("name"));
+        defined.is_some_and(|defined| syntax::text_of(defined, &text) == name)
+    })
+}
+
 /// A carriage return alone ends a line for Python but not for the grammar, which would take the next line for more of
 /// a comment. Replaced byte for byte, so that places stay.
 fn with_line_feeds(text: &str) -> Cow<'_, str> {

@@ -17,6 +17,7 @@ use super::surroundings::{Planned, plan};
 use super::{Mode, SANDBOX_VARIABLE, folders};
 use crate::engine::Engine;
 use crate::policies::Policies;
+use crate::programs::RecordedPrograms;
 
 /// How long a `resolve_cmd` may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,17 +52,44 @@ impl HelperRun {
 
 /// Finds programs the way a shell does, and asks version managers.
 pub(crate) struct Finder<'a> {
-    pub(crate) engine: &'a Engine,
+    policies: &'a Policies,
+    planned: Planned<'a>,
+    context: &'a Context,
+    mode: Mode,
+    cancel: &'a Cancel,
+    engine: &'a Engine,
+    recorded: RecordedPrograms<'a>,
+    /// Whether the caller may use the network, whatever the item declares.
+    pub(crate) network: bool,
+    /// What was run.
+    pub(crate) runs: RefCell<Vec<HelperRun>>,
+}
+
+/// For what programs are looked up.
+pub(crate) struct Search<'a> {
     pub(crate) policies: &'a Policies,
-    /// The item whose sandbox counts.
+    /// The item whose sandbox applies.
     pub(crate) planned: Planned<'a>,
     pub(crate) context: &'a Context,
     pub(crate) mode: Mode,
-    /// Whether the caller may use the network, whatever the item declares.
-    pub(crate) network: bool,
     pub(crate) cancel: &'a Cancel,
-    /// What was run.
-    pub(crate) runs: RefCell<Vec<HelperRun>>,
+}
+
+impl<'a> Finder<'a> {
+    pub(crate) fn new(engine: &'a Engine, search: Search<'a>) -> Self {
+        let Search { policies, planned, context, mode, cancel } = search;
+        Self {
+            policies,
+            planned,
+            context,
+            mode,
+            cancel,
+            engine,
+            recorded: RecordedPrograms::new(engine),
+            network: true,
+            runs: RefCell::default(),
+        }
+    }
 }
 
 impl Finder<'_> {
@@ -129,5 +157,9 @@ impl Which for Finder<'_> {
             Ok(output) => CommandOutput::Printed(output),
             Err(reason) => CommandOutput::Failed(reason),
         }
+    }
+
+    fn check_recorded(&self, program: &Path) -> Result<(), String> {
+        self.recorded.check(program)
     }
 }

@@ -28,11 +28,12 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 pub use crate::lockfiles::Demand;
-pub(crate) use finder::Finder;
+pub(crate) use finder::{Finder, Search};
 pub(crate) use first_use::Used;
 pub(crate) use folders::temporary;
 pub use prompt::{Directive, directive_fields, directive_of, knowledge_text};
 pub(crate) use run::protect_error;
+pub(crate) use surroundings::project_programs;
 pub(crate) use surroundings::{Planned, context, plan};
 pub(crate) use tool::resolution_of;
 
@@ -60,6 +61,8 @@ pub enum Caller {
     Person,
     /// A model, a foreign client, or a file: it cannot consent to anything.
     Agent,
+    /// A case of a test file: as an agent, and it runs no tests itself.
+    Test,
 }
 
 /// What to execute, and how.
@@ -89,6 +92,21 @@ pub struct Request {
     pub thread: Option<Arc<dyn Any + Send + Sync>>,
     /// Makes the door to that thread, for a tool that is a process.
     pub door: Option<Arc<dyn Doorway>>,
+    /// What the caller may execute beside the item itself; everything if it has no grants to check.
+    pub grants: Option<Arc<dyn Grants>>,
+}
+
+/// The rights of a caller, for tools that execute other items in its name.
+pub trait Grants: std::fmt::Debug + Send + Sync {
+    /// Whether the caller may execute this now.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_execute(
+        &self,
+        item: &ItemRef,
+        parameters: &Map<String, Value>,
+    ) -> std::result::Result<(), String>;
 }
 
 /// Makes the doors through which tools that are processes ask something of whoever runs them.

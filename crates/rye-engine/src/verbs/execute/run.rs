@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::folders;
 use super::surroundings::Surroundings;
-use super::{Caller, PROGRAM_VARIABLE, Request, SANDBOX_VARIABLE};
+use super::{PROGRAM_VARIABLE, Request, SANDBOX_VARIABLE};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::natives;
@@ -85,7 +85,7 @@ pub(super) fn run(
                 now: engine.unix_seconds(),
                 thread: request.thread.as_deref(),
             };
-            run_native(engine, native, &call, request.caller)
+            run_native(engine, native, &call, request)
         }
     }
 }
@@ -249,9 +249,9 @@ fn run_http(around: &Surroundings, http: &Http, cancel: &Cancel) -> Ran {
     Ran { outcome, receipt: None, trace: answer.trace, warning: None }
 }
 
-fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, caller: Caller) -> Result<Ran> {
+fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, request: &Request) -> Result<Ran> {
     let function = &native.function;
-    let Some(result) = natives::call(engine, function, call, caller)? else {
+    let Some(result) = natives::call(engine, function, call, request)? else {
         let function = rye_item::text::one_line(function);
         return Err(Error::new(Code::InvalidInvocation, format!("this binary has no function `{function}`"))
             .hint("a native tool's `config.function` names one of the functions compiled in"));

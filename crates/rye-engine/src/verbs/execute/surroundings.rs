@@ -1,7 +1,7 @@
 //! What surrounds a tool's run: its verified files staged, its environment, its folder, its sandbox, and from all that
 //! what exactly is run.
 
-use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,14 @@ use rye_trust::Subject;
 use serde_json::{Map, Value, json};
 
 use super::Request;
-use super::finder::Finder;
+use super::finder::{Finder, Search};
 use super::folders;
 use super::packages::{self, Packages, Wanted};
 use super::tool::Told;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::policies::Policies;
+use crate::programs::Collector;
 
 /// The largest file that is verified beside a tool.
 const MOST_BYTES: u64 = 8 << 20;
@@ -342,16 +343,7 @@ pub(super) fn surround(
     };
     let policies = engine.policies()?;
     let policy = staged.wanted.as_ref().map_or(&policies.environment, |wanted| &wanted.policy);
-    let contributions: Vec<Contribution<'_>> = chain
-        .elements()
-        .iter()
-        .rev()
-        .map(|element| Contribution {
-            item_id: element.id().as_str(),
-            is_project: *element.space() == Space::Project,
-            env_config: element.field("env_config"),
-        })
-        .collect();
+    let contributions = contributions(chain);
     let around = environment::Surroundings {
         process: &engine.host.environment,
         project: workspace.roots.project.as_deref(),
@@ -363,16 +355,14 @@ pub(super) fn surround(
         item: tool.item().item_ref(),
         declared: chain.first_with("sandbox").map(|(_, declared)| declared),
     };
-    let finder = Finder {
-        engine,
+    let search = Search {
         policies: &policies,
         planned: item,
         context: &staged.context,
         mode: call.request.mode,
-        network: true,
         cancel: &call.request.cancel,
-        runs: RefCell::default(),
     };
+    let finder = Finder::new(engine, search);
     let mut environment = environment::resolve(&contributions, &staged.context, &around, &finder)
         .map_err(|error| invalid(error.to_string()))?;
     told.helpers.extend(finder.runs.take());
@@ -408,6 +398,16 @@ pub(super) fn surround(
     {
         process.folder = Some(cwd.replace("{anchor_path}", &staged.context.anchor_path));
     }
+    if let Invocation::Process(process) = &mut invocation {
+        let works_in = process.folder.as_ref().map_or(folder.as_path(), Path::new);
+        let is_own = *tool.space() == Space::Project;
+        let variables = &environment.variables;
+        let program =
+            environment::check_command(&process.command, works_in, is_own, variables, &around, &finder)
+                .map_err(|reason| not_recorded(tool.item().item_ref(), reason))?;
+        told.warnings.extend(program.notice);
+        process.command = program.command;
+    }
     let temporary = match &invocation {
         Invocation::Process(_) => Some(folders::temporary(engine)?),
         Invocation::Http(_) | Invocation::Native(_) => None,
@@ -417,6 +417,65 @@ pub(super) fn surround(
         told.warnings.extend(unwritable_project(engine));
     }
     Ok(Surroundings { invocation, environment, plan, folder, temporary, packages })
+}
+
+fn contributions(chain: &Chain) -> Vec<Contribution<'_>> {
+    let elements = chain.elements().iter().rev();
+    elements
+        .map(|element| Contribution {
+            item_id: element.id().as_str(),
+            is_project: *element.space() == Space::Project,
+            env_config: element.field("env_config"),
+        })
+        .collect()
+}
+
+/// A program of the project that is not started, and why.
+fn not_recorded(item: &ItemRef, reason: String) -> Error {
+    Error::new(Code::ProgramNotRecorded, reason)
+        .of(item)
+        .hint(format!("look at the program; if it is yours, record it: rye lock update {}", item.id))
+}
+
+/// The programs of the project that a run of this chain would look at, used or not.
+///
+/// # Errors
+/// When the tool's files are not verified.
+pub(crate) fn project_programs(engine: &Engine, chain: &Chain) -> Result<BTreeSet<PathBuf>> {
+    let workspace = &engine.workspace;
+    let tool = chain.tool();
+    let is_own = *tool.space() == Space::Project;
+    if chain.primitive() != Primitive::Subprocess || !is_own || !workspace.is_project_approved {
+        return Ok(BTreeSet::new());
+    }
+    let staged = stage(engine, chain, None, &mut Told::default())?;
+    let policies = engine.policies()?;
+    let around = environment::Surroundings {
+        process: &engine.host.environment,
+        project: workspace.roots.project.as_deref(),
+        is_project_approved: true,
+        policy: &policies.environment,
+        uses_project_programs: chain.first_with(rye_exec::packages::FIELD).is_none(),
+    };
+    let collector = Collector::default();
+    // What cannot be worked out is reported by the run itself.
+    if let Ok(environment) = environment::resolve(&contributions(chain), &staged.context, &around, &collector)
+    {
+        let given = Given {
+            environment: &environment.variables,
+            context: &staged.context,
+            parameters: &Map::new(),
+            resolved_config: None,
+            max_timeout: Duration::from_secs(1),
+        };
+        if let Ok(Invocation::Process(process)) = invocation::invocation(chain, &given) {
+            let folder = process.folder.map_or_else(|| working_folder(engine), PathBuf::from);
+            let variables = &environment.variables;
+            let _ =
+                environment::check_command(&process.command, &folder, is_own, variables, &around, &collector);
+        }
+    }
+    Ok(collector.found.take())
 }
 
 /// A signed item that something is run for.

@@ -111,7 +111,36 @@ fn walk(
         }
     }
     facts.insert("lock".to_owned(), lock);
-    answer(item, ran, facts, trace, told)
+    told.warnings.extend(silent_function(chain, &ran));
+    let hint = typescript_hint(chain, &ran);
+    answer(item, ran, facts, trace, told).map_err(|error| match hint {
+        Some(hint) => error.hint(hint),
+        None => error,
+    })
+}
+
+/// A tool that defines `execute` and was run as a program that printed nothing.
+fn silent_function(chain: &Chain, ran: &Ran) -> Option<String> {
+    let tool = chain.tool().item();
+    let text = |key: &str| ran.outcome.data.get(key).and_then(Value::as_str);
+    let is_silent = ran.outcome.failure.is_none() && text("stdout") == Some("") && text("stderr") == Some("");
+    let language = if tool.extension == ".py" { "python" } else { "node" };
+    (is_silent && tool.defines_execute()).then(|| {
+        format!(
+            "it printed nothing, and its function `execute` was not called: a tool that is a function names the executor \
+             `rye/core/runtimes/{language}/function`"
+        )
+    })
+}
+
+/// What to install where this Node cannot read TypeScript.
+fn typescript_hint(chain: &Chain, ran: &Ran) -> Option<&'static str> {
+    let is_typed = matches!(chain.tool().item().extension.as_str(), ".ts" | ".mts" | ".cts" | ".tsx");
+    let is_unknown = ran.outcome.logs.stderr.contains("ERR_UNKNOWN_FILE_EXTENSION");
+    (is_typed && is_unknown && ran.outcome.failure.is_some()).then_some(
+        "this Node does not read TypeScript: install Node 22.18 or later; or, for a tool that is a program, add tsx to the \
+         project and record it: npm install --save-dev tsx && rye trust .",
+    )
 }
 
 /// Says what was written after a run, and which lockfile is still stale.
@@ -251,9 +280,12 @@ fn tell_chain(engine: &Engine, chain: &Chain, trace: &mut Trace, told: &mut Told
         }
         trace.step("resolve", || {
             let places = engine.workspace.spaces.places(item.item_ref());
+            // Only what lies below it: a space above may hold an item of this id that this element may not use.
             let shadows: Vec<String> = places
                 .iter()
-                .filter(|place| place.is_found && place.space != *element.space())
+                .skip_while(|place| place.space != *element.space())
+                .skip(1)
+                .filter(|place| place.is_found)
                 .map(|place| place.space.to_string())
                 .collect();
             json!({

@@ -9,10 +9,13 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use serde::Serialize;
 
 use super::{Row, Standing, check, row};
+use crate::chains;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers::{self, Slot};
 use crate::lockfiles::{self, Resolve, State};
+use crate::programs::{self, Recorded};
+use crate::verbs::execute::project_programs;
 
 /// What became of one lockfile in an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -57,6 +60,8 @@ pub struct Updated {
     pub chain: Vec<Entry>,
     /// Why the tool would be refused all the same, if it would.
     pub remaining: Option<String>,
+    /// The project's programs that the tool may run on.
+    pub recorded: Recorded,
 }
 
 /// A tool that could not be pinned.
@@ -142,12 +147,20 @@ pub fn update(engine: &Engine, item: &ItemRef, scope: Option<Tier>, resolve: Res
         (Some(error), Some(_)) => Some(error.message),
         (None, _) => None,
     };
+    let recorded = match &engine.workspace.roots.project {
+        Some(project) => {
+            let (chain, _) = chains::build_valid(engine, item, None)?;
+            programs::record(engine, project, &project_programs(engine, &chain)?)?
+        }
+        None => Recorded::default(),
+    };
     Ok(Updated {
         tool_id: resolved.root.tool_id.clone(),
         version: resolved.root.version.clone(),
         lockfiles: files,
         chain: resolved.chain,
         remaining,
+        recorded,
     })
 }
 

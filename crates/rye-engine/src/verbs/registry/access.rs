@@ -12,10 +12,12 @@ use rye_bundle::registry::credentials::{self, HelperAnswer, LoginFile};
 use rye_bundle::registry::{
     Access, Credentials, CredentialsError, FindCredentials, NotABundle, Reference, RegistryError,
 };
+use rye_exec::environment;
 use rye_item::text::one_line;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error};
+use crate::programs;
 
 /// The largest file `login` could have written.
 const MAX_LOGIN_BYTES: u64 = 4 << 20;
@@ -74,6 +76,12 @@ pub(super) fn find_credentials(
 
 /// Asks a credential helper, which is the user's own program: `get`, with the registry on stdin.
 fn run_helper(engine: &Engine, program: &str, server: &str, cancel: &Cancel) -> HelperAnswer {
+    // It runs unconfined: what tools can write to is not searched.
+    let given = engine.host.environment.get("PATH").map_or("", String::as_str);
+    let path = programs::search_path(engine, given);
+    let found = environment::find_on_path(program, &path);
+    let program = found
+        .ok_or_else(|| format!("`{}` was not found on your PATH outside the project", one_line(program)))?;
     let command = Command {
         program: program.into(),
         arguments: vec!["get".to_owned()],

@@ -56,20 +56,6 @@ pub(super) fn variables(
     variables
 }
 
-/// The search path for installers: nothing that lies in the project, whoever approved it, unless the user lives there.
-pub(super) fn search_path(engine: &Engine, path: &str) -> String {
-    let Some(project) = &engine.workspace.roots.project else { return path.to_owned() };
-    if engine.host.home.starts_with(project) {
-        return path.to_owned();
-    }
-    let real = rye_space::roots::real(project);
-    let is_outside = |entry: &&str| {
-        let entry = Path::new(entry);
-        !entry.starts_with(project) && !rye_space::roots::real(entry).starts_with(&real)
-    };
-    path.split(':').filter(is_outside).collect::<Vec<_>>().join(":")
-}
-
 fn configuration(engine: &Engine) -> PathBuf {
     let named = engine.host.environment.get("XDG_CONFIG_HOME").map(PathBuf::from);
     named.filter(|path| path.is_absolute()).unwrap_or_else(|| engine.host.home.join(".config"))

@@ -1,5 +1,6 @@
 //! Running an installer: confined to the folder it fills and a temporary one, its report read, its failure told.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,13 +14,16 @@ use rye_exec::environment::{self, Environment};
 use rye_exec::http::Secrets;
 use rye_exec::packages::{self, Asked, Ecosystem, Installer, PackageError, Record, Step};
 use rye_exec::{Chain, sandbox};
+use rye_item::text::one_line;
 use rye_space::AI_FOLDER;
 use serde_json::json;
 
+use super::super::finder::HelperRun;
 use super::super::folders;
 use super::{ENVIRONMENT, around, base, surroundings};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::programs;
 
 /// How long one call of an installer may take.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -36,6 +40,8 @@ pub(super) struct Order<'a> {
     pub(super) folder: &'a Path,
     pub(super) environment: &'a Environment,
     pub(super) cancel: &'a Cancel,
+    /// What was run, and what confined it.
+    pub(super) helpers: &'a RefCell<Vec<HelperRun>>,
 }
 
 /// What all calls of one installation have in common.
@@ -54,8 +60,9 @@ pub(super) fn install(order: &Order<'_>) -> Result<Vec<Dependency>> {
     let folder = folders::temporary(engine)?;
     let temporary = fs_err::canonicalize(folder.path())?;
     let policy = engine.policies()?.environment;
-    let given = order.environment.variables.get("PATH").map_or("", String::as_str);
-    let path = around::search_path(engine, given);
+    // The user's own, not what an item makes of it: what is found there is run with the installer's settings.
+    let given = engine.host.environment.get("PATH").map_or("", String::as_str);
+    let path = programs::search_path(engine, given);
     let (confinement, limits) = confinement(order, &temporary)?;
     let site = Site {
         order,
@@ -109,6 +116,7 @@ impl Site<'_> {
     fn python(&self) -> Result<Vec<Dependency>> {
         let engine = self.order.engine;
         let base = base(self.order.chain, self.order.environment, Ecosystem::Python.variable())?;
+        self.check_base(&base)?;
         let base = self.real_python(base)?;
         let environment = self.order.folder.join(ENVIRONMENT);
         let uv = environment::find_on_path("uv", &self.path);
@@ -116,6 +124,26 @@ impl Site<'_> {
             Installer::Uv(uv) => self.with_uv(&uv, &base, &environment),
             Installer::Pip => self.with_pip(&base, &environment),
         }
+    }
+
+    /// Refuses an interpreter that only an item leads to: it would run with the installer's network and credentials,
+    /// which are more than the tool's.
+    fn check_base(&self, base: &Path) -> Result<()> {
+        let named = self.order.engine.host.environment.get(Ecosystem::Python.variable());
+        let name = base.file_name().unwrap_or_default();
+        let mut folders = self.path.split(':').map(Path::new);
+        if named.is_some_and(|named| Path::new(named) == base)
+            || folders.any(|folder| folder.join(name) == base)
+        {
+            return Ok(());
+        }
+        let shown = one_line(&base.display().to_string());
+        let folder = one_line(&base.parent().unwrap_or(base).display().to_string());
+        Err(self
+            .failed(&format!(
+                "`{shown}` is not on your PATH, and packages are installed with your own Python only"
+            ))
+            .hint(format!("put the folder `{folder}` on your PATH and run it again")))
     }
 
     /// The interpreter itself: what stands for it on the PATH may be a version manager's script, which does more.
@@ -239,8 +267,19 @@ impl Site<'_> {
             log: None,
         };
         let launcher = &self.order.engine.host.launcher;
-        process::run(launcher, &command, self.confinement.as_ref(), self.order.cancel)
-            .map_err(super::super::run::start_error)
+        let finished = process::run(launcher, &command, self.confinement.as_ref(), self.order.cancel)
+            .map_err(super::super::run::start_error)?;
+        let helper = HelperRun {
+            kind: "packages",
+            command: vec![step.program.display().to_string()],
+            receipt: finished.receipt.clone(),
+        };
+        let mut helpers = self.order.helpers.borrow_mut();
+        // One row for each way of being confined: an installation takes many calls.
+        if !helpers.iter().any(|known| known.receipt == helper.receipt) {
+            helpers.push(helper);
+        }
+        Ok(finished)
     }
 
     /// Runs a step that must work.

@@ -6,6 +6,7 @@
 mod around;
 mod install;
 
+use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -190,6 +191,11 @@ pub(super) fn settle(
         Some(place) => place.clone(),
         None => {
             let base = base(chain, environment, variable)?;
+            if request.mode == Mode::DryRun && !base.exists() {
+                told.notes.push("a run would find its interpreter, then its packages".to_owned());
+                let folder = shelf(engine, wanted.asked.ecosystem);
+                return Ok(Packages { folder, is_new: false, installed: None });
+            }
             place(engine, &wanted.asked, wanted.pins.as_deref(), &interpreter_facts(&base)?)
         }
     };
@@ -205,7 +211,7 @@ pub(super) fn settle(
             return Ok(settled);
         }
         None => {
-            let (packages, is_new) = first(engine, chain, wanted, &place, environment, request)?;
+            let (packages, is_new) = first(engine, chain, wanted, &place, environment, request, told)?;
             if is_new {
                 let shown: Vec<String> = packages
                     .iter()
@@ -252,6 +258,7 @@ fn first(
     place: &Place,
     environment: &Environment,
     request: &Request,
+    told: &mut Told,
 ) -> Result<(Vec<Dependency>, bool)> {
     let ecosystem = wanted.asked.ecosystem;
     let shelf = shelf(engine, ecosystem);
@@ -273,6 +280,7 @@ fn first(
     // counts for nothing until the record is there.
     file::remove_tree(&place.folder)?;
     file::create_folders(&place.folder, true)?;
+    let helpers = RefCell::default();
     let order = install::Order {
         engine,
         chain,
@@ -281,6 +289,7 @@ fn first(
         folder: &fs_err::canonicalize(&place.folder)?,
         environment,
         cancel: &request.cancel,
+        helpers: &helpers,
     };
     let installed = install::install(&order).and_then(|packages| {
         let record = Record::new(packages);
@@ -291,6 +300,7 @@ fn first(
         // What is left has no record and is removed by the next attempt if it stays.
         let _is_removed = file::remove_tree(&place.folder).is_ok();
     }
+    told.helpers.extend(helpers.take());
     let packages = installed?;
     touch(&place.folder, engine.unix_seconds());
     prune(&shelf, &place.folder, engine.unix_seconds());

@@ -1,0 +1,273 @@
+//! Programs of projects: recorded when the user approves a project or updates a lockfile, compared at each run.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use rye_exec::environment::{
+    self, CommandOutput, Context, Contribution, ProgramError, ProgramParts, Surroundings, Which,
+};
+use rye_item::ItemType;
+use rye_item::text::one_line;
+use rye_space::AI_FOLDER;
+use rye_space::programs::{ProgramRecord, ProgramRecords};
+use rye_space::roots;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// How deep folders of tools are looked through for programs of their own.
+const MAX_DEPTH: usize = 16;
+/// Folders that package managers fill.
+const PACKAGE_FOLDERS: [&str; 3] = [".venv", "venv", "node_modules"];
+
+/// What came of recording programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Recorded {
+    /// The programs, below the project.
+    pub programs: Vec<String>,
+    /// Programs that are not used, and why.
+    pub skipped: Vec<String>,
+}
+
+/// The recorded programs of the engine's project, read when one is asked for.
+pub(crate) struct RecordedPrograms<'a> {
+    engine: &'a Engine,
+    records: OnceCell<ProgramRecords>,
+    checked: RefCell<BTreeMap<PathBuf, std::result::Result<(), String>>>,
+}
+
+impl<'a> RecordedPrograms<'a> {
+    pub(crate) fn new(engine: &'a Engine) -> Self {
+        Self { engine, records: OnceCell::new(), checked: RefCell::default() }
+    }
+
+    /// Whether a program of the project is what was recorded.
+    ///
+    /// # Errors
+    /// Why it is not used, with the command that records it.
+    pub(crate) fn check(&self, program: &Path) -> std::result::Result<(), String> {
+        if let Some(known) = self.checked.borrow().get(program) {
+            return known.clone();
+        }
+        let result = self.compare(program);
+        self.checked.borrow_mut().insert(program.to_owned(), result.clone());
+        result
+    }
+
+    fn compare(&self, program: &Path) -> std::result::Result<(), String> {
+        let workspace = &self.engine.workspace;
+        let shown = one_line(&program.display().to_string());
+        let Some(project) = workspace.roots.project.as_deref() else {
+            return Err(format!("`{shown}` is not used: there is no project"));
+        };
+        let records =
+            self.records.get_or_init(|| ProgramRecords::read(&workspace.roots.user_ai(), &workspace.keys));
+        if let Some(complaint) = &records.complaint {
+            return Err(format!("`{shown}` is not used: {}", one_line(complaint)));
+        }
+        let real = roots::real(project);
+        let command = format!("rye trust {}", shell_word(&real.display().to_string()));
+        let key = real.to_str().zip(key(project, program));
+        let Some(record) = key.and_then(|(project, path)| records.find(project, &path)) else {
+            return Err(format!(
+                "`{shown}` is not used: tools can write there, and it is not recorded; if it is yours, record it: {command}"
+            ));
+        };
+        let parts = collect(self.engine, program, project);
+        let parts = parts.map_err(|error| format!("`{shown}` is not used: {error}"))?;
+        let is_same =
+            parts.stamp() == record.stamp || parts.digest().is_ok_and(|digest| digest == record.digest);
+        if is_same {
+            return Ok(());
+        }
+        Err(format!(
+            "`{shown}` is not used: it, or a file it loads when it starts, changed since it was recorded; \
+             if you changed it, record it again: {command}"
+        ))
+    }
+}
+
+/// In a project that holds the user's home, what lies outside package folders is the user's own.
+fn collect(
+    engine: &Engine,
+    program: &Path,
+    project: &Path,
+) -> std::result::Result<ProgramParts, ProgramError> {
+    if !engine.host.home.starts_with(project) {
+        return ProgramParts::collect(program, project);
+    }
+    let is_package =
+        |path: &Path| path.file_name().is_some_and(|name| PACKAGE_FOLDERS.iter().any(|known| name == *known));
+    let folder = program.ancestors().find(|path| is_package(path)).unwrap_or(project);
+    ProgramParts::collect(program, folder)
+}
+
+/// How a record names a program.
+fn key(project: &Path, program: &Path) -> Option<String> {
+    program.strip_prefix(project).unwrap_or(program).to_str().map(str::to_owned)
+}
+
+/// A path as one word of a shell.
+fn shell_word(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:@%".contains(letter);
+    match text.chars().all(is_plain) && !text.is_empty() {
+        true => text.to_owned(),
+        false => format!("'{}'", one_line(text).replace('\'', "'\\''")),
+    }
+}
+
+/// The search path for programs that run with more than a tool's rights: installers, credential helpers. Nothing of it lies
+/// in the project, approved or not, unless the project holds the user's home.
+pub(crate) fn search_path(engine: &Engine, path: &str) -> String {
+    let absolute: Vec<&str> = path.split(':').filter(|entry| Path::new(entry).is_absolute()).collect();
+    let path = absolute.join(":");
+    let Some(project) = &engine.workspace.roots.project else { return path };
+    if engine.host.home.starts_with(project) {
+        return path;
+    }
+    let real = roots::real(project);
+    let is_outside = |entry: &&str| {
+        let entry = Path::new(entry);
+        !entry.starts_with(project) && !roots::real(entry).starts_with(&real)
+    };
+    path.split(':').filter(is_outside).collect::<Vec<_>>().join(":")
+}
+
+/// Notes every program of the project that is looked at, and uses none.
+#[derive(Default)]
+pub(crate) struct Collector {
+    pub(crate) found: RefCell<BTreeSet<PathBuf>>,
+}
+
+impl Which for Collector {
+    fn find(&self, name: &str, path: &str) -> Option<PathBuf> {
+        environment::find_on_path(name, path)
+    }
+
+    fn output(&self, _: &[String], _: &BTreeMap<String, String>) -> CommandOutput {
+        CommandOutput::DryRun
+    }
+
+    fn check_recorded(&self, program: &Path) -> std::result::Result<(), String> {
+        self.found.borrow_mut().insert(program.to_owned());
+        Err(String::new())
+    }
+}
+
+/// Records the programs that runtimes look for in the project `folder`, as they are now.
+///
+/// # Errors
+/// When the record is damaged or cannot be written.
+pub fn record_project(engine: &Engine, folder: &Path) -> Result<Recorded> {
+    let collector = Collector::default();
+    let policies = engine.policies()?;
+    let surroundings = Surroundings {
+        process: &engine.host.environment,
+        project: Some(folder),
+        is_project_approved: true,
+        policy: &policies.environment,
+        uses_project_programs: true,
+    };
+    let mut roots = vec![folder.to_owned()];
+    tool_roots(&folder.join(AI_FOLDER).join(ItemType::Tool.folder()), 0, &mut roots);
+    for interpreter in interpreters(engine) {
+        let env_config = json!({"interpreter": interpreter});
+        for root in &roots {
+            let place = root.display().to_string();
+            let context = Context {
+                anchor_path: place.clone(),
+                tool_dir: place,
+                project_path: folder.display().to_string(),
+                ..Context::default()
+            };
+            let contribution =
+                Contribution { item_id: "runtime", is_project: true, env_config: Some(&env_config) };
+            // An interpreter that is described wrongly is reported when a tool uses it.
+            let _ = environment::resolve(&[contribution], &context, &surroundings, &collector);
+        }
+    }
+    record(engine, folder, &collector.found.take())
+}
+
+/// What all tools of all spaces say of their interpreters.
+fn interpreters(engine: &Engine) -> Vec<Value> {
+    let spaces = &engine.workspace.spaces;
+    let mut found: Vec<Value> = Vec::new();
+    for space in spaces.order() {
+        for entry in spaces.walk(&space, &[ItemType::Tool]).entries {
+            let places = spaces.places(&entry.item).into_iter();
+            let place = places.filter(|place| place.is_found).find(|place| place.space == space);
+            let Some(located) = place.and_then(|place| spaces.read(&entry.item, &place).ok()) else {
+                continue;
+            };
+            let interpreter = located.fields().get("env_config").and_then(|config| config.get("interpreter"));
+            if let Some(interpreter) = interpreter.filter(|known| !found.contains(known)) {
+                found.push(interpreter.clone());
+            }
+        }
+    }
+    found
+}
+
+/// Folders of tools that have packages of their own.
+fn tool_roots(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs_err::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if PACKAGE_FOLDERS.iter().any(|name| entry.file_name() == *name) {
+            if !found.iter().any(|known| known == folder) {
+                found.push(folder.to_owned());
+            }
+        } else if is_folder && depth < MAX_DEPTH {
+            tool_roots(&entry.path(), depth + 1, found);
+        }
+    }
+}
+
+/// Records these programs as they are now.
+///
+/// # Errors
+/// When the record is damaged or cannot be written.
+pub(crate) fn record(engine: &Engine, folder: &Path, programs: &BTreeSet<PathBuf>) -> Result<Recorded> {
+    let mut recorded = Recorded::default();
+    let real = roots::real(folder);
+    let Some(project) = real.to_str().filter(|_| !programs.is_empty()) else { return Ok(recorded) };
+    let mut new = Vec::new();
+    for program in programs {
+        let Some(path) = key(folder, program) else { continue };
+        let made = collect(engine, program, folder).and_then(|parts| {
+            let (digest, stamp) = (parts.digest()?, parts.stamp());
+            Ok(ProgramRecord { project: project.to_owned(), path: path.clone(), digest, stamp })
+        });
+        match made {
+            Ok(record) => {
+                recorded.programs.push(path);
+                new.push(record);
+            }
+            Err(error) => recorded.skipped.push(format!("`{}`: {error}", one_line(&path))),
+        }
+    }
+    let user_ai = engine.workspace.roots.user_ai();
+    let known = ProgramRecords::read(&user_ai, &engine.workspace.keys);
+    if known.complaint.is_none() && new.iter().all(|record| known.records.contains(record)) {
+        return Ok(recorded);
+    }
+    let (key, now) = (engine.signing_key()?, engine.now()?);
+    let (mut records, _lock) = ProgramRecords::read_locked(&user_ai, &engine.workspace.keys)?;
+    if let Some(complaint) = &records.complaint {
+        return Err(Error::new(Code::DamagedRecord, complaint.clone()).hint(
+            "remove that record if you did not change it, then approve the projects again: rye trust DIR",
+        ));
+    }
+    let is_replaced = |old: &ProgramRecord| {
+        new.iter().any(|record| record.project == old.project && record.path == old.path)
+    };
+    records.records.retain(|old| !is_replaced(old));
+    records.records.extend(new);
+    records.records.sort_by(|left, right| (&left.project, &left.path).cmp(&(&right.project, &right.path)));
+    records.write(&user_ai, &key, &now)?;
+    Ok(recorded)
+}

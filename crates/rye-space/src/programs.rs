@@ -1,0 +1,109 @@
+//! Programs of projects (`.venv/bin/python`, `node_modules/.bin/tsx`) as they were when the user approved them. A signed
+//! record in user space, beside the approvals: no tool can write there.
+
+use std::path::{Path, PathBuf};
+
+use lillux::file::{self, Lock};
+use lillux::{Digest, Fingerprint, SecretKey};
+use rye_item::text::quoted;
+use rye_trust::KeyRing;
+use rye_trust::signature::Timestamp;
+use serde_json::Value;
+
+use crate::keys;
+
+const RECORDS_FOLDER: &str = "config/trust";
+/// Below the user's `.ai/`: recorded programs.
+pub const PROGRAMS_FILE: &str = "config/trust/programs.yaml";
+
+/// One program of a project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramRecord {
+    /// The project's real path.
+    pub project: String,
+    /// The program below it.
+    pub path: String,
+    /// Of everything that decides what it runs.
+    pub digest: Digest,
+    /// Of what the file system says of the same.
+    pub stamp: Digest,
+}
+
+/// All recorded programs.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramRecords {
+    /// The records.
+    pub records: Vec<ProgramRecord>,
+    /// Why the file is not valid, if it is not.
+    pub complaint: Option<String>,
+}
+
+impl ProgramRecords {
+    /// Reads the record below the user's `.ai/`. It is valid if a key the user trusts everywhere signed it.
+    #[must_use]
+    pub fn read(user_ai: &Path, keys: &KeyRing) -> Self {
+        let is_trusted = |fingerprint: &Fingerprint| {
+            let known = keys.find(fingerprint, &rye_item::Space::User)?;
+            keys.is_general(&known.key).then(|| known.key.clone())
+        };
+        let is_revoked = |fingerprint: &Fingerprint| keys.revocation(fingerprint).is_some();
+        match keys::read_signed_yaml(&user_ai.join(PROGRAMS_FILE), is_trusted, is_revoked) {
+            Err(complaint) => Self { records: Vec::new(), complaint: Some(complaint) },
+            Ok(document) => {
+                let document = document.unwrap_or(Value::Null);
+                let list = document.get("programs").and_then(Value::as_array).into_iter().flatten();
+                Self { records: list.filter_map(read_record).collect(), complaint: None }
+            }
+        }
+    }
+
+    /// As [`ProgramRecords::read`], with the lock under which the record may be written.
+    ///
+    /// # Errors
+    /// When the folder of the records cannot be made or locked.
+    pub fn read_locked(user_ai: &Path, keys: &KeyRing) -> std::io::Result<(Self, Lock)> {
+        let folder = user_ai.join(RECORDS_FOLDER);
+        file::create_folders(&folder, false)?;
+        let lock = Lock::acquire_folder(&folder)?;
+        Ok((Self::read(user_ai, keys), lock))
+    }
+
+    /// The record of a program of a project.
+    #[must_use]
+    pub fn find(&self, project: &str, path: &str) -> Option<&ProgramRecord> {
+        self.records.iter().find(|record| record.project == project && record.path == path)
+    }
+
+    /// Writes the records.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn write(&self, user_ai: &Path, key: &SecretKey, now: &Timestamp) -> std::io::Result<PathBuf> {
+        let mut text = String::from("version: \"1.0.0\"\ncategory: trust\nprograms:\n");
+        if self.records.is_empty() {
+            text = text.replace("programs:\n", "programs: []\n");
+        }
+        for record in &self.records {
+            text.push_str(&format!(
+                "  - project: {}\n    path: {}\n    digest: {}\n    stamp: {}\n",
+                quoted(&record.project),
+                quoted(&record.path),
+                quoted(&record.digest.to_hex()),
+                quoted(&record.stamp.to_hex()),
+            ));
+        }
+        let path = user_ai.join(PROGRAMS_FILE);
+        keys::write_signed_document(&path, &text, key, now)?;
+        Ok(path)
+    }
+}
+
+fn read_record(value: &Value) -> Option<ProgramRecord> {
+    let text = |key: &str| value.get(key)?.as_str();
+    Some(ProgramRecord {
+        project: text("project")?.to_owned(),
+        path: text("path")?.to_owned(),
+        digest: text("digest")?.parse().ok()?,
+        stamp: text("stamp")?.parse().ok()?,
+    })
+}
