@@ -152,6 +152,7 @@ mod tests {
         Roots {
             project: None,
             user: base.join("space"),
+            home: base.join("space"),
             cache: base.join("cache"),
             signing_keys: base.join("elsewhere/keys"),
             bundle_paths: Vec::new(),
