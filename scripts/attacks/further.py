@@ -109,19 +109,21 @@ def project_in_home(world):
     project = world.folder(f"{world.home}/code/shop")
     if world.rye("init", cwd=project).exit != 0:
         raise Broken("a project in home cannot be approved")
+    # Without mounts the top level is closed for new files; folders in it are open.
+    world.folder(f"{project}/src")
     words = {}
     for path in ("code/other/.env", "code/.secret", ".secret", ".config/x/token", "code/shop/.visible"):
         words[path] = token()
         world.write(f"{world.home}/{path}", words[path])
     command = ("cat ../other/.env ../.secret ../../.secret ~/.config/x/token /proc/self/cwd/../other/.env .visible; ls .. ../..; "
-               "echo x > ../new; echo x > ../../new; echo x > inside")
+               "echo x > ../new; echo x > ../../new; echo x > src/inside")
     done = world.plain(command, cwd=project)
     if any(word not in done.text for word in words.values()) or not exists(f"{world.home}/code/new"):
         raise Broken("the control read or wrote less")
-    for made in ("code/new", "new", "code/shop/inside"):
+    for made in ("code/new", "new", "code/shop/src/inside"):
         os.unlink(f"{world.home}/{made}")
     answer = world.bash(command, cwd=project)
-    if words.pop("code/shop/.visible") not in answer["text"] or not exists(f"{project}/inside"):
+    if words.pop("code/shop/.visible") not in answer["text"] or not exists(f"{project}/src/inside"):
         raise Broken(f"the project itself is closed: {answer['text'][-300:]}")
     read = [path for path, word in words.items() if word in answer["text"]]
     written = [made for made in ("code/new", "new") if exists(f"{world.home}/{made}")]
@@ -169,20 +171,21 @@ def native_tools(world):
 @attack("22", "a run that ends frees names that another run relies on", rule="read_only")
 def concurrent_runs(world):
     """Placeholders are shared by concurrent runs: the first to end must not take them from the others."""
-    go, marker = f"{world.project}/go", f"{world.project}/.mcp.json"
-    command = f"for i in $(seq 400); do [ -e go ] && break; sleep 0.05; done; echo {{w}} > .mcp.json; echo {{w}} > .envrc; mkdir -p .git && echo {{w}} > .git/config"
+    work = world.folder(f"{world.project}/work")
+    go, marker = f"{work}/go", f"{world.project}/.mcp.json"
+    command = f"for i in $(seq 400); do [ -e work/go ] && break; sleep 0.05; done; echo {{w}} > .mcp.json; echo {{w}} > .envrc; mkdir -p .git && echo {{w}} > .git/config"
     word = token()
     world.write(go, "")
     world.plain(command.format(w=word))
     if word not in open(marker).read():
         raise Broken("the control wrote nothing")
-    for old in (".mcp.json", ".envrc", "go"):
+    for old in (".mcp.json", ".envrc", "work/go"):
         os.unlink(f"{world.project}/{old}")
     shutil.rmtree(f"{world.project}/.git")
     word = token()
-    words = [world.mode.rye, "--json", "execute", "rye/bash", "--params", json.dumps({"command": "touch begun; " + command.format(w=word)})]
+    words = [world.mode.rye, "--json", "execute", "rye/bash", "--params", json.dumps({"command": "touch work/begun; " + command.format(w=word)})]
     long = world.start(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, confined=True)
-    if not until(lambda: exists(f"{world.project}/begun")):
+    if not until(lambda: exists(f"{work}/begun")):
         raise Broken("the long run does not begin")
     world.bash("true")
     world.write(go, "")
@@ -225,17 +228,18 @@ def shared_memory(world):
 
 @works("placeholders are gone after a run, and after a run that was killed")
 def no_placeholders(world):
+    work = world.folder(f"{world.project}/work")
     before = sorted(os.listdir(world.project))
     world.bash("true")
     if sorted(os.listdir(world.project)) != before:
         raise Escaped(f"left: {set(os.listdir(world.project)) - set(before)}")
-    words = [world.mode.rye, "execute", "rye/bash", "--params", json.dumps({"command": "touch begun; sleep 60"})]
+    words = [world.mode.rye, "execute", "rye/bash", "--params", json.dumps({"command": "touch work/begun; sleep 60"})]
     process = world.start(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, confined=True)
-    if not until(lambda: exists(f"{world.project}/begun")):
+    if not until(lambda: exists(f"{work}/begun")):
         raise Escaped("the run does not begin")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    os.unlink(f"{world.project}/begun")
+    os.unlink(f"{work}/begun")
     world.bash("true")
     left = set(os.listdir(world.project)) - set(before)
     if left:
