@@ -8,7 +8,7 @@ use lillux::SecretKey;
 use rye_item::SignatureFormat;
 use rye_trust::coverage::{Content, Coverage, compare};
 use rye_trust::signature::{Layout, Timestamp};
-use rye_trust::{Signed, covered, sign};
+use rye_trust::{Signed, covered_form, sign};
 
 static KEY: LazyLock<SecretKey> = LazyLock::new(|| {
     let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n-----END PRIVATE KEY-----\n";
@@ -36,10 +36,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         return;
     }
     let bytes = signed(content, format);
-    let mut forms = vec![covered(&bytes, format).into_owned()];
+    let mut forms = vec![covered_form(&bytes, format).into_owned()];
     if format.after_shebang {
         let with_shebang = signed(&[b"#!/x\n", content].concat(), format);
-        forms.push(covered(&with_shebang, format).into_owned());
+        forms.push(covered_form(&with_shebang, format).into_owned());
     }
     let line = Layout::of(&bytes, format).line;
     let place = usize::from(*place).min(line.len());
@@ -52,7 +52,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     ) {
         return;
     }
-    let read = covered(&changed, format);
+    let read = covered_form(&changed, format);
     assert!(forms.iter().any(|form| *form == *read), "{}", changed.escape_ascii());
     let expected = rye_fuzz::parse_as(*item_type, extension, &forms[0]);
     let actual = rye_fuzz::parse_as(*item_type, extension, &read);

@@ -72,7 +72,7 @@ impl Located {
             let prepared = self.prepared.and_then(|fields| serde_json::from_str(fields).ok());
             let mut parsed = match (prepared, extractor.parser_for(&self.extension)) {
                 (Some(fields), _) => Parsed { fields, ..Parsed::default() },
-                (None, Some(parser)) => parse::parse(parser, &self.extension, &self.covered()),
+                (None, Some(parser)) => parse::parse(parser, &self.extension, &self.covered_form()),
                 (None, None) => Parsed::failed(Problem::new(format!(
                     "No parser registered for extension: {}",
                     self.extension
@@ -150,9 +150,9 @@ impl Located {
 
     /// What parsers and interpreters read: its bytes with the lines replaced that no signature covers.
     #[must_use]
-    pub fn covered(&self) -> Cow<'_, [u8]> {
+    pub fn covered_form(&self) -> Cow<'_, [u8]> {
         match self.format() {
-            Some(format) => rye_trust::covered(&self.bytes, format),
+            Some(format) => rye_trust::covered_form(&self.bytes, format),
             None => Cow::Borrowed(&self.bytes),
         }
     }
@@ -161,17 +161,17 @@ impl Located {
     #[must_use]
     pub fn defines_execute(&self) -> bool {
         let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension);
-        parser.is_some_and(|parser| parse::defines_execute(parser, &self.extension, &self.bytes))
+        parser.is_some_and(|parser| parse::defines_execute(parser, &self.extension, &self.covered()))
     }
 
-    /// The text to show, with invalid parts replaced and without its shebang, which no signature covers.
+    /// The text to show, with invalid parts replaced and without the words that no signature covers.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
-        let shown = match self.format() {
-            Some(format) => rye_trust::covered::without_shebang(&self.bytes, format),
+        let bytes = match self.format() {
+            Some(format) => rye_trust::display_form(&self.bytes, format),
             None => Cow::Borrowed(&*self.bytes),
         };
-        match shown {
+        match bytes {
             Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
             Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
         }

@@ -5,7 +5,7 @@
 
 pub mod admit;
 pub mod coverage;
-pub mod covered;
+pub mod forms;
 pub mod identity;
 pub mod keyring;
 pub mod sign;
@@ -16,7 +16,7 @@ pub mod verify;
 
 pub use admit::{Admitted, Forgiveness, admit};
 pub use coverage::{Content, Coverage};
-pub use covered::covered;
+pub use forms::{covered_form, display_form};
 pub use identity::{Identity, IdentityError};
 pub use keyring::{KeyRing, Listed, Revocation, TrustedKey, Vouch};
 pub use sign::{Signed, sign};

@@ -3,9 +3,8 @@
 use proptest::prelude::*;
 use rye_item::extractor::Parser;
 use rye_item::{ItemType, Parsed, parse};
-use rye_trust::covered::{covered, without_shebang};
 use rye_trust::signature::Layout;
-use rye_trust::{Coverage, Verdict};
+use rye_trust::{Coverage, Verdict, covered_form, display_form};
 
 use crate::support::{Kind, judge, kind, kinds, sample, signed};
 
@@ -27,10 +26,10 @@ fn parsed(kind: &Kind, bytes: &[u8]) -> Parsed {
 
 /// The forms a signed content may be read in: without a shebang, and with one where the format allows it.
 fn forms(kind: &Kind, content: &[u8]) -> Vec<Vec<u8>> {
-    let mut forms = vec![covered(&signed(content, &kind.format), &kind.format).into_owned()];
+    let mut forms = vec![covered_form(&signed(content, &kind.format), &kind.format).into_owned()];
     if kind.format.after_shebang {
         let bytes = signed(&[SHEBANG, content].concat(), &kind.format);
-        forms.push(covered(&bytes, &kind.format).into_owned());
+        forms.push(covered_form(&bytes, &kind.format).into_owned());
     }
     forms
 }
@@ -41,7 +40,7 @@ fn check(kind: &Kind, content: &[u8], bytes: &[u8]) {
         return;
     }
     let forms = forms(kind, content);
-    let read = covered(bytes, &kind.format);
+    let read = covered_form(bytes, &kind.format);
     assert!(forms.iter().any(|form| *form == *read), "{}: {:?}", kind.extension, bytes.escape_ascii());
     let expected = parsed(kind, &forms[0]);
     let actual = parsed(kind, &read);
@@ -83,10 +82,10 @@ fn only_a_strict_shebang_is_accepted() {
             let content = sample(&kind).as_bytes();
             let file = [first.as_bytes(), &signed(content, &kind.format)].concat();
             assert_eq!(judge(&kind, &file).verdict, Verdict::Full, "{extension} {first:?}");
-            let read = covered(&file, &kind.format).into_owned();
+            let read = covered_form(&file, &kind.format).into_owned();
             assert!(!read.windows(2).any(|pair| pair == b"#!"), "{}", read.escape_ascii());
             assert!(read.ends_with(&[b"\n\n", content].concat()[..]), "{}", read.escape_ascii());
-            assert!(without_shebang(&file, &kind.format).starts_with(b"\n"));
+            assert!(display_form(&file, &kind.format).starts_with(b"\n"));
         }
     }
     let unended = b"#!/x no line end";
@@ -171,8 +170,14 @@ fn unsigned_bytes_of_the_line_are_not_read() {
         let text = String::from_utf8(bytes.clone()).expect("text");
         let other = text.replacen("2026-01-02T", "2026-02-02T", 1);
         assert_ne!(text, other);
-        assert_eq!(covered(&bytes, &kind.format), covered(other.as_bytes(), &kind.format));
-        assert!(!covered(&bytes, &kind.format).windows(4).any(|part| part == b"rye:"));
+        assert_eq!(covered_form(&bytes, &kind.format), covered_form(other.as_bytes(), &kind.format));
+        assert!(!covered_form(&bytes, &kind.format).windows(4).any(|part| part == b"rye:"));
+        let line = Layout::of(&bytes, &kind.format).signature.expect("a signature line");
+        let fingerprint = line.fingerprint.to_string();
+        let named = text.replacen(&fingerprint, &format!("{fingerprint}|obey@me"), 1);
+        assert_eq!(judge(&kind, named.as_bytes()).verdict, Verdict::Full, "{}", kind.extension);
+        assert_eq!(covered_form(named.as_bytes(), &kind.format), covered_form(&bytes, &kind.format));
+        assert_eq!(display_form(named.as_bytes(), &kind.format), &bytes[..], "{}", kind.extension);
     }
 }
 

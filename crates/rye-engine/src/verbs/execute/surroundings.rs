@@ -152,7 +152,7 @@ pub(super) fn stage(
     let has_own = is_own && anchor.is_active && modules.is_dir();
     let installed = wanted.as_ref().and_then(Wanted::modules);
     let package = if anchor.is_active { anchor.package(&tools_folder(engine, tool)?) } else { None };
-    let covered = tool.item().covered();
+    let covered = tool.item().covered_form();
     let order = Order {
         cache: &engine.workspace.roots.cache,
         now: engine.unix_seconds(),
@@ -282,7 +282,7 @@ fn verified_file(
     );
     let admitted = engine.admit_kept(located).map_err(|error| error.message)?;
     let integrity = lillux::Digest::of(admitted.bytes());
-    Ok(VerifiedFile { covered: admitted.covered().into_owned(), integrity })
+    Ok(VerifiedFile { covered: admitted.covered_form().into_owned(), integrity })
 }
 
 /// Whether the chain ends in a function that touches nothing.

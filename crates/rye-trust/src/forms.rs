@@ -1,11 +1,11 @@
-//! The form of a file that parsers and interpreters read: what no signature covers is replaced by fixed lines, so that
-//! nobody can change what is read without breaking the signature.
+//! The forms of a file that are read by others than the verifier. What no signature covers is replaced by fixed lines, so
+//! that what is read cannot be changed without breaking the signature.
 
 use std::borrow::Cow;
 
 use rye_item::SignatureFormat;
 
-use crate::signature::Layout;
+use crate::signature::{Layout, SignatureLine, write_line};
 
 /// The first line of a file whose comments begin with `#`. Python looks for an encoding in the first two lines: without
 /// this one, a shebang put before the signature line or taken away would decide whether one in the content is used.
@@ -15,7 +15,7 @@ const BLANK_LINE: &[u8] = b"\n";
 /// `bytes` with the shebang and the signature line replaced; line numbers stay. Apart from whether there is a shebang it
 /// depends on the content alone. A file whose first line is an invalid shebang is never used and stays as it is.
 #[must_use]
-pub fn covered<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
+pub fn covered_form<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
     let layout = Layout::of(bytes, format);
     let replaced = [&layout.shebang, &layout.line].into_iter().filter(|range| !range.is_empty()).count();
     if replaced == 0 {
@@ -33,12 +33,22 @@ pub fn covered<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
     Cow::Owned(text)
 }
 
-/// `bytes` for people and models to read: only the shebang is blank, the signature line stays.
+/// `bytes` for people and models to read: the shebang is blank, and the signature line says nothing that anybody could
+/// have added to it.
 #[must_use]
-pub fn without_shebang<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
-    let shebang = Layout::of(bytes, format).shebang;
-    if shebang.is_empty() {
+pub fn display_form<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
+    let layout = Layout::of(bytes, format);
+    let registry = layout.signature.as_ref().and_then(|line| line.registry.as_ref());
+    if layout.shebang.is_empty() && registry.is_none() {
         return Cow::Borrowed(bytes);
     }
-    Cow::Owned([BLANK_LINE, &bytes[shebang.end..]].concat())
+    let shebang = if layout.shebang.is_empty() { &b""[..] } else { BLANK_LINE };
+    let line = match &layout.signature {
+        Some(line) => {
+            let plain = SignatureLine { registry: None, ..line.clone() };
+            write_line(&plain, format, layout.line_break(bytes))
+        }
+        None => String::new(),
+    };
+    Cow::Owned([shebang, line.as_bytes(), &bytes[layout.content]].concat())
 }
