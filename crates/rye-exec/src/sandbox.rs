@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::native::Access;
 
+mod explain;
 mod git;
 mod homes;
 mod protected;

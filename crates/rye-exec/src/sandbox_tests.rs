@@ -270,3 +270,19 @@ fn the_strict_level_never_runs_with_less() {
     let confinement = World::new().confinement(&settings(), &json!({"level": "strict"}));
     assert_eq!(confinement.on_missing, OnMissing::Refuse);
 }
+
+#[test]
+fn a_refused_path_is_named_with_its_remedy() {
+    let world = World::new();
+    lillux::file::write_atomic(&world.at("home/data/token"), b"x", lillux::file::Mode::Private)
+        .expect("a file");
+    let plan = world.plan(&settings(), None).expect("a plan");
+    let home = world.at("home/data/token").display().to_string();
+    let told = plan.explain(&format!(
+        "error: could not lock config file .git/config: busy\ncat: {home}: No such file or directory\n\
+         cat: {home}: again\ncat: /etc/nothing: no; ~/.gitconfig src/a.rs",
+    ));
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("`.git/config` is protected") && told[0].contains("{project_path}/.git/config"));
+    assert!(told[1].contains(&home) && told[1].contains("home_read"));
+}

@@ -161,7 +161,7 @@ impl Located {
     #[must_use]
     pub fn defines_execute(&self) -> bool {
         let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension);
-        parser.is_some_and(|parser| parse::defines_execute(parser, &self.extension, &self.covered()))
+        parser.is_some_and(|parser| parse::defines_execute(parser, &self.extension, &self.covered_form()))
     }
 
     /// The text to show, with invalid parts replaced and without the words that no signature covers.

@@ -199,7 +199,11 @@ fn outermost(names: &[ReservedName]) -> Vec<ReservedName> {
             Some(folder) => ReservedName { path: folder.to_owned(), content: Content::Folder },
             None => name.clone(),
         };
-        if !all.iter().any(|known| name.path.starts_with(&known.path)) {
+        let is_reserved = |known: &ReservedName| {
+            name.path == known.path
+                || (name.path.starts_with(&known.path) && known.path.symlink_metadata().is_err())
+        };
+        if !all.iter().any(is_reserved) {
             all.push(name);
         }
     }
@@ -303,6 +307,24 @@ mod tests {
         drop(held);
         assert_eq!(entries(&root), [".git", ".mcp.json"]);
         assert_eq!(entries(&root.join(".git")), ["hooks"]);
+    }
+
+    #[test]
+    fn names_below_an_existing_name_are_kept_as_well() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir_all(root.join("worktrees/one")).expect("folders");
+        std::fs::write(root.join("worktrees/one/commondir"), "..").expect("a file");
+        let name = |path: &str, content| ReservedName { path: root.join(path), content };
+        let names = [
+            name("worktrees", Content::Folder),
+            name("worktrees/one/commondir", Content::File(String::new())),
+            name("absent/one", Content::Folder),
+            name("absent/two", Content::Folder),
+        ];
+        let held = HeldPlaceholders::acquire(&records, &root, &names).expect("placeholders");
+        assert_eq!(held.existing, [root.join("worktrees"), root.join("worktrees/one/commondir")]);
+        assert_eq!(held.placeholders, [root.join("absent")]);
     }
 
     #[test]

@@ -22,7 +22,8 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers;
 use crate::verbs::execute::{
-    Caller, Finder, Mode, Planned, SANDBOX_VARIABLE, Search, context, plan, protect_error, temporary,
+    Caller, Finder, Mode, Planned, SANDBOX_VARIABLE, Search, context, name_temporary, plan, protect_error,
+    temporary,
 };
 
 /// How much longer than an exchange its process may take: the exchange ends it in the ordinary case.
@@ -222,9 +223,7 @@ impl ServerHost for Servers<'_> {
         let temporary = temporary(self.engine).map_err(told)?;
         let plan = self.plan(call, &ready, Some(&temporary)).map_err(told)?;
         let mut environment = ready.environment.variables.clone();
-        for name in ["TMPDIR", "TMP", "TEMP"] {
-            environment.insert(name.to_owned(), temporary.path().display().to_string());
-        }
+        name_temporary(self.engine, &plan, temporary.path(), &mut environment);
         let confined = plan.confine().map_err(|error| told(protect_error(&error)))?;
         if confined.is_some() {
             environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());

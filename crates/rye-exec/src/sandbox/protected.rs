@@ -13,7 +13,7 @@ use super::git::Repository;
 const MAX_EXCLUDE: u64 = 1 << 20;
 
 /// Parts of a worktree's own git folder that say where its repository is.
-const WORKTREE_NAMES: [&str; 5] = ["commondir", "gitdir", "config", "config.worktree", "hooks"];
+const WORKTREE_NAMES: [&str; 3] = ["commondir", "gitdir", "config.worktree"];
 
 /// The names of the settings, as paths of this project. A name that ends with `/` is a folder.
 pub(super) fn reserved(names: &[String], project: &Path, repository: &Repository) -> Vec<ReservedName> {
@@ -29,8 +29,8 @@ pub(super) fn reserved(names: &[String], project: &Path, repository: &Repository
         all.push(ReservedName { path, content });
     }
     if let Repository::Worktree { own, .. } = repository {
-        let existing = WORKTREE_NAMES.iter().map(|name| own.join(name)).filter(|path| path.exists());
-        all.extend(existing.map(|path| ReservedName { path, content: Content::File(String::new()) }));
+        let empty = || Content::File(String::new());
+        all.extend(WORKTREE_NAMES.iter().map(|name| ReservedName { path: own.join(name), content: empty() }));
         all.push(ReservedName { path: project.join(".git"), content: Content::Folder });
     }
     all

@@ -104,9 +104,7 @@ impl Finder<'_> {
         plan.access.network &= self.network;
         folders::protect(engine.workspace.roots.project.as_deref());
         let mut environment = variables.clone();
-        for name in ["TMPDIR", "TMP", "TEMP"] {
-            environment.insert(name.to_owned(), temporary.path().display().to_string());
-        }
+        folders::name_temporary(engine, &plan, temporary.path(), &mut environment);
         let confined = plan.confine().map_err(|error| protect_error(&error).message)?;
         if confined.is_some() {
             environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());

@@ -1,5 +1,6 @@
 //! Folders a run needs: one of its own for temporary files, and those of the project that it must not make itself.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -7,7 +8,7 @@ use std::sync::OnceLock;
 use lillux::Digest;
 use lillux::file::{self, TemporaryFolder};
 use rye_exec::environment::Environment;
-use rye_exec::sandbox::Homes;
+use rye_exec::sandbox::{Homes, Plan};
 use rye_space::AI_FOLDER;
 
 use crate::engine::Engine;
@@ -28,6 +29,29 @@ pub(crate) fn temporary(engine: &Engine) -> Result<TemporaryFolder> {
     let system =
         named.filter(|path| path.is_absolute() && path.is_dir()).unwrap_or_else(|| PathBuf::from("/tmp"));
     Ok(engine.host.temporaries.take(&system, "rye-run-")?)
+}
+
+/// Caches that programs cannot do without, with where they lie in the home.
+const CACHES: [(&str, &str); 2] = [("npm_config_cache", ".npm"), ("UV_CACHE_DIR", ".cache/uv")];
+
+/// The variables that name the run's own temporary folder. A cache in the home, which is closed, is in it as well, unless
+/// the variable is set or the run may write to the home's.
+pub(crate) fn name_temporary(
+    engine: &Engine,
+    plan: &Plan,
+    temporary: &Path,
+    environment: &mut BTreeMap<String, String>,
+) {
+    for name in ["TMPDIR", "TMP", "TEMP"] {
+        environment.insert(name.to_owned(), temporary.display().to_string());
+    }
+    for (name, usual) in CACHES {
+        let usual = engine.host.home.join(usual);
+        let is_set = environment.keys().any(|key| key.eq_ignore_ascii_case(name));
+        if !is_set && !plan.access.write.iter().any(|path| usual.starts_with(path)) {
+            environment.insert(name.to_owned(), temporary.join(name).display().to_string());
+        }
+    }
 }
 
 /// The homes on this machine.

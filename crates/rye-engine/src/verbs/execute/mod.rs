@@ -30,7 +30,7 @@ use crate::error::{Code, Error, Result};
 pub use crate::lockfiles::Demand;
 pub(crate) use finder::{Finder, Search};
 pub(crate) use first_use::Used;
-pub(crate) use folders::temporary;
+pub(crate) use folders::{name_temporary, temporary};
 pub use prompt::{Directive, directive_fields, directive_of, knowledge_text};
 pub(crate) use run::protect_error;
 pub(crate) use surroundings::project_programs;

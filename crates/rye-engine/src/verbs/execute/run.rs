@@ -30,6 +30,8 @@ pub(super) struct Ran {
     pub(super) trace: Value,
     /// What of the sandbox could not be had.
     pub(super) warning: Option<String>,
+    /// Which paths the sandbox kept from it, and how to allow them.
+    pub(super) refusals: Vec<String>,
 }
 
 /// The failure of a run, as a user sees it.
@@ -95,10 +97,7 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
     let mut environment = around.environment.variables.clone();
     environment.extend(process.parameter_variables.clone());
     if let Some(temporary) = &around.temporary {
-        let path = temporary.path().display().to_string();
-        for name in ["TMPDIR", "TMP", "TEMP"] {
-            environment.insert(name.to_owned(), path.clone());
-        }
+        folders::name_temporary(engine, &around.plan, temporary.path(), &mut environment);
     }
     let confined = around.plan.confine().map_err(|error| protect_error(&error))?;
     let confinement = confined.as_ref().map(|confined| &confined.confinement);
@@ -136,6 +135,7 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
             receipt: None,
             trace: json!({"pid": detached.pid, "detached": true}),
             warning: None,
+            refusals: Vec::new(),
         });
     }
     let cancel = &request.cancel;
@@ -185,7 +185,14 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
             stopped(Failure::Stopped("its supervisor was killed or did not answer".to_owned()), printed)
         }
     };
-    Ok(Ran { outcome, receipt, trace, warning: unmet(&finished.receipt) })
+    let refusals = match &outcome.failure {
+        Some(failure) => {
+            let printed = outcome.data.get("stderr").and_then(Value::as_str).unwrap_or_default();
+            around.plan.explain(&[failure.message(), printed, &outcome.logs.stderr].join("\n"))
+        }
+        None => Vec::new(),
+    };
+    Ok(Ran { outcome, receipt, trace, warning: unmet(&finished.receipt), refusals })
 }
 
 /// A tool that has a door can call `rye`: this binary is named, and found last on the path.
@@ -246,7 +253,7 @@ fn run_http(around: &Surroundings, http: &Http, cancel: &Cancel) -> Ran {
         answer.failure.map(|failure| if cancel.is_cancelled() { Failure::Cancelled } else { failure });
     let outcome =
         Outcome { data: answer.data, failure, logs: Logs::default(), is_truncated: answer.truncated };
-    Ran { outcome, receipt: None, trace: answer.trace, warning: None }
+    Ran { outcome, receipt: None, trace: answer.trace, warning: None, refusals: Vec::new() }
 }
 
 fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, request: &Request) -> Result<Ran> {
@@ -269,5 +276,6 @@ fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, request: 
         }
     };
     let outcome = Outcome { data, failure, logs: Logs::default(), is_truncated: false };
-    Ok(Ran { outcome, receipt: None, trace: json!({"function": function}), warning: None })
+    let trace = json!({"function": function});
+    Ok(Ran { outcome, receipt: None, trace, warning: None, refusals: Vec::new() })
 }

@@ -204,6 +204,7 @@ fn answer(
         return Ok(Answer { item: item.clone(), status: "success", data: outcome.data, facts });
     };
     let error = run::error_of(&failure).of(item).detail("data", outcome.data).detail("type", "tool");
+    let error = ran.refusals.into_iter().fold(error, Error::hint);
     Err(facts.into_iter().fold(error, |error, (key, value)| error.detail(&key, value)))
 }
 
