@@ -129,9 +129,10 @@ impl Capabilities {
         for name in list(of("secrets")).filter_map(Value::as_str) {
             add(&mut self.secrets, name, item);
         }
-        // Where a key comes from in a provider: a variable by its bare name.
-        let auth = file.raw.get("auth").and_then(|auth| auth.get("variable")).and_then(Value::as_str);
-        auth.into_iter().for_each(|name| add(&mut self.secrets, name, item));
+        // Where a key comes from in a provider, or in one of its profiles: a variable by its bare name.
+        let mut keys = Vec::new();
+        file.raw.iter().for_each(|(key, value)| key_variables(key, value, &mut keys));
+        keys.iter().for_each(|name| add(&mut self.secrets, name, item));
         let Some(interpreter) = of("interpreter") else {
             return;
         };
@@ -232,6 +233,19 @@ fn texts(fields: &Map<String, Value>) -> Vec<&str> {
     let read = fields.iter().filter(|(key, _)| !PROSE.contains(&key.as_str()));
     read.for_each(|(_, value)| collect(value, &mut found));
     found
+}
+
+/// The variables that maps called `auth` name.
+fn key_variables<'a>(key: &str, value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(map) => {
+            let named = map.get("variable").filter(|_| key == "auth").and_then(Value::as_str);
+            found.extend(named);
+            map.iter().for_each(|(key, value)| key_variables(key, value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| key_variables("", value, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// The names of the variables a template reads: `${NAME}`, `${NAME:-default}`.
@@ -362,6 +376,9 @@ mod tests {
         ];
         let asked = Capabilities::of(&files);
         let keys = |asked: &Asked| asked.keys().cloned().collect::<Vec<_>>();
+        let provider = json!({"auth": {"variable": "ONE"}, "profiles": [{"auth": {"variable": "TWO"}}]});
+        let secrets = Capabilities::of(&[file(ItemType::Tool, "a/p", provider)]).secrets;
+        assert_eq!(keys(&secrets), ["ONE", "TWO"]);
         assert_eq!(keys(&asked.servers), ["npx -y x"]);
         assert_eq!(keys(&asked.environment), ["read T", "set T"]);
         assert_eq!(keys(&asked.hooks), ["after_step: a/s", "after_step: rye/bash"]);
