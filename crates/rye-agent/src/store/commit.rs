@@ -4,11 +4,10 @@ use lillux::Digest;
 use rusqlite::{OptionalExtension, params};
 
 use super::error::integer;
-use super::row_seal::NextSeal;
+use super::row_seal::{SealedRow, column};
 use super::values::{Change, Claim, Commit, Committed, Maxima, Record, StatusChange};
 use super::writer::Desk;
 use super::{StoreError, approvals, chain, claims, ledger, row_seal};
-use crate::limits::Limits;
 use crate::money::Nanos;
 use crate::status::Status;
 use crate::thread_id::ThreadId;
@@ -27,11 +26,12 @@ struct Known {
     maxima: Maxima,
     status: Status,
     completed_at: Option<String>,
+    sealed: SealedRow,
 }
 
 /// Makes one step durable.
 pub(super) fn commit(desk: &mut Desk<'_, '_>, commit: &Commit) -> Result<Committed, StoreError> {
-    let known = find(desk, &commit.thread)?;
+    let mut known = find(desk, &commit.thread)?;
     fence(known.epoch, commit.claim, &commit.thread)?;
     let at = iso(commit.at_ms);
     let (seq, hash) = append(desk, known.row, known.seq, known.hash, &commit.records)?;
@@ -43,23 +43,18 @@ pub(super) fn commit(desk: &mut Desk<'_, '_>, commit: &Commit) -> Result<Committ
         ledger::set_maxima(desk, known.row, maxima)?;
     }
     if let Some(limits) = &commit.limits {
-        set_limits(desk, known.row, limits)?;
+        let limits = serde_json::to_string(limits).map_err(|error| StoreError::Failed(error.to_string()))?;
+        // For those who look: the journal has them too.
+        known.sealed.set(column::LIMITS, limits);
     }
-    let sealed = chain::Sealed {
-        thread: commit.thread.as_str(),
-        parent: known.parent.as_deref(),
-        seq,
-        hash: hash.as_bytes(),
-        maxima,
-    };
-    let mut next = advance(desk, commit, &known, &sealed, &at)?;
     for approval in &commit.asks {
         approvals::ask(desk, approval)?;
     }
     let is_ended = known.status.is_terminal();
     let mut outcome = Committed::Done;
     if is_ended && (commit.status.is_some() || commit.reserve.is_some()) {
-        outcome = Committed::Ended { status: known.status, at: known.completed_at.unwrap_or_default() };
+        let at = known.completed_at.clone().unwrap_or_default();
+        outcome = Committed::Ended { status: known.status, at };
     } else {
         if let Some(asked) = commit.reserve
             && let Some(shortage) = ledger::reserve(desk, known.row, &commit.thread, asked)?
@@ -67,10 +62,17 @@ pub(super) fn commit(desk: &mut Desk<'_, '_>, commit: &Commit) -> Result<Committ
             outcome = Committed::Refused(shortage);
         }
         if let Some(change) = &commit.status {
-            next = set_status(desk, known.row, change, &at)?;
+            set_status(desk, &mut known, change, &at)?;
         }
     }
-    next.write(desk, known.row, &commit.thread)?;
+    let head = chain::Sealed {
+        thread: commit.thread.as_str(),
+        parent: known.parent.as_deref(),
+        seq,
+        hash: hash.as_bytes(),
+        maxima,
+    };
+    advance(desk, commit, known.row, known.sealed, &head, &at)?;
     if commit.is_last {
         claims::release(desk, &commit.thread, commit.claim)?;
     }
@@ -102,6 +104,7 @@ fn find(desk: &Desk<'_, '_>, id: &ThreadId) -> Result<Known, StoreError> {
                 maxima: Maxima { spend: row.get::<_, Option<u64>>(5)?.map(Nanos), tokens: row.get(6)? },
                 status: Status::Created,
                 completed_at: row.get(8)?,
+                sealed: SealedRow::read(row, 9)?,
             };
             Ok((known, status, desk.seal.is_sealed(row, 9)))
         })
@@ -141,83 +144,87 @@ pub(super) fn append(
     Ok((seq, hash))
 }
 
+/// Writes the row with its new head, under its next seal.
 fn advance(
-    desk: &Desk<'_, '_>,
+    desk: &mut Desk<'_, '_>,
     commit: &Commit,
-    known: &Known,
-    sealed: &chain::Sealed<'_>,
+    row: i64,
+    mut sealed: SealedRow,
+    head: &chain::Sealed<'_>,
     at: &str,
-) -> Result<NextSeal, StoreError> {
-    const ADVANCE: &str = concat!(
-        "UPDATE threads SET head_seq = ?2, head_hash = ?3, head_mac = ?4, updated_at = ?5, turns = coalesce(?6, turns),
-                input_tokens = coalesce(?7, input_tokens), output_tokens = coalesce(?8, output_tokens),
-                spend = coalesce(?9, spend), elapsed_ms = coalesce(?10, elapsed_ms),
-                transcript_sequence = coalesce(?11, transcript_sequence), transcript_hash = coalesce(?12, transcript_hash),
-                max_spend = ?13, max_tokens = ?14, revision = revision + 1
-         WHERE thread = ?1 RETURNING ",
-        row_seal::sealed_columns!()
-    );
-    let cost = commit.cost.as_ref();
-    let number = |of: fn(&crate::cost::Cost) -> u64| {
-        cost.map(|cost| integer(of(cost), "what a thread has used")).transpose()
+) -> Result<(), StoreError> {
+    const ADVANCE: &str = "UPDATE threads SET head_seq = ?2, head_hash = ?3, head_mac = ?4, updated_at = ?5, turns = ?6, input_tokens = ?7,
+                output_tokens = ?8, spend = ?9, elapsed_ms = ?10, transcript_sequence = ?11, transcript_hash = ?12,
+                max_spend = ?13, max_tokens = ?14, revision = ?15, row_mac = ?16, limits = ?17 WHERE thread = ?1";
+    const ADVANCE_STATUS: &str = "UPDATE threads SET head_seq = ?2, head_hash = ?3, head_mac = ?4, updated_at = ?5, turns = ?6, input_tokens = ?7,
+                output_tokens = ?8, spend = ?9, elapsed_ms = ?10, transcript_sequence = ?11, transcript_hash = ?12,
+                max_spend = ?13, max_tokens = ?14, revision = ?15, row_mac = ?16, limits = ?17, status = ?18, reason = ?19,
+                result = ?20, error = ?21, completed_at = ?22 WHERE thread = ?1";
+    let used = |of: fn(&crate::cost::Cost) -> u64| {
+        commit.cost.as_ref().map(|cost| integer(of(cost), "what a thread has used")).transpose()
     };
-    let head = commit.transcript_head.as_ref();
-    let next = desk.query_row(
-        ADVANCE,
-        params![
-            known.row,
-            integer(sealed.seq, "a journal")?,
-            sealed.hash,
-            sealed.seal(&desk.seal.mac).as_bytes().as_slice(),
-            at,
-            number(|cost| cost.turns)?,
-            number(|cost| cost.input_tokens)?,
-            number(|cost| cost.output_tokens)?,
-            number(|cost| cost.spend.0)?,
-            number(|cost| cost.elapsed_ms)?,
-            head.map(|head| integer(head.sequence, "a transcript")).transpose()?,
-            head.map(|head| head.hash.as_bytes().as_slice()),
-            ledger::spend_column(sealed.maxima)?,
-            ledger::tokens_column(sealed.maxima)?
-        ],
-        |row| NextSeal::of(desk, row),
-    )?;
-    Ok(next)
-}
-
-/// What a thread may use from now on, for those who look: the journal has it sealed.
-fn set_limits(desk: &Desk<'_, '_>, row: i64, limits: &Limits) -> Result<(), StoreError> {
-    let limits = serde_json::to_string(limits).map_err(|error| StoreError::Failed(error.to_string()))?;
-    desk.execute("UPDATE threads SET limits = ?2 WHERE thread = ?1", params![row, limits])?;
+    sealed.set_some(column::TURNS, used(|cost| cost.turns)?);
+    sealed.set_some(column::INPUT_TOKENS, used(|cost| cost.input_tokens)?);
+    sealed.set_some(column::OUTPUT_TOKENS, used(|cost| cost.output_tokens)?);
+    sealed.set_some(column::SPEND, used(|cost| cost.spend.0)?);
+    sealed.set_some(column::ELAPSED_MS, used(|cost| cost.elapsed_ms)?);
+    if let Some(transcript) = &commit.transcript_head {
+        sealed.set(column::TRANSCRIPT_SEQUENCE, integer(transcript.sequence, "a transcript")?);
+        sealed.set(column::TRANSCRIPT_HASH, transcript.hash.as_bytes().to_vec());
+    }
+    sealed.set(column::HEAD_SEQ, integer(head.seq, "a journal")?);
+    sealed.set(column::HEAD_HASH, head.hash.to_vec());
+    sealed.set(column::UPDATED_AT, at.to_owned());
+    sealed.set(column::MAX_SPEND, ledger::spend_column(head.maxima)?);
+    sealed.set(column::MAX_TOKENS, ledger::tokens_column(head.maxima)?);
+    let (seal, revision) = sealed.next(desk.seal)?;
+    let head_mac = head.seal(&desk.seal.mac);
+    let of = |place: usize| sealed.get(place);
+    let common = params![
+        row,
+        of(column::HEAD_SEQ),
+        of(column::HEAD_HASH),
+        head_mac.as_bytes().as_slice(),
+        at,
+        of(column::TURNS),
+        of(column::INPUT_TOKENS),
+        of(column::OUTPUT_TOKENS),
+        of(column::SPEND),
+        of(column::ELAPSED_MS),
+        of(column::TRANSCRIPT_SEQUENCE),
+        of(column::TRANSCRIPT_HASH),
+        of(column::MAX_SPEND),
+        of(column::MAX_TOKENS),
+        of(column::REVISION),
+        seal.as_slice(),
+        of(column::LIMITS),
+        of(column::STATUS),
+        of(column::REASON),
+        of(column::RESULT),
+        of(column::ERROR),
+        of(column::COMPLETED_AT),
+    ];
+    let without_status = common.get(..17).unwrap_or_default();
+    match &commit.status {
+        None => desk.execute(ADVANCE, without_status)?,
+        Some(_) => desk.execute(ADVANCE_STATUS, common)?,
+    };
+    desk.note_head(&commit.thread, row_seal::head_of(revision, &seal));
     Ok(())
 }
 
 fn set_status(
     desk: &Desk<'_, '_>,
-    row: i64,
+    known: &mut Known,
     change: &StatusChange,
     at: &str,
-) -> Result<NextSeal, StoreError> {
-    const SET: &str = concat!(
-        "UPDATE threads SET status = ?2, reason = ?3, result = coalesce(?4, result), error = ?5, completed_at = ?6
-         WHERE thread = ?1 RETURNING ",
-        row_seal::sealed_columns!()
-    );
+) -> Result<(), StoreError> {
     let is_end = change.to.is_terminal();
-    let next = desk.query_row(
-        SET,
-        params![
-            row,
-            change.to.as_str(),
-            change.reason.map(crate::status::SuspendReason::as_str),
-            change.result.as_ref().map(ToString::to_string),
-            change.error,
-            is_end.then_some(at)
-        ],
-        |row| NextSeal::of(desk, row),
-    )?;
-    if is_end {
-        ledger::close(desk, row, change.to.as_str(), at)?;
-    }
-    Ok(next)
+    let sealed = &mut known.sealed;
+    sealed.set(column::STATUS, change.to.as_str().to_owned());
+    sealed.set(column::REASON, change.reason.map(|reason| reason.as_str().to_owned()));
+    sealed.set_some(column::RESULT, change.result.as_ref().map(ToString::to_string));
+    sealed.set(column::ERROR, change.error.clone());
+    sealed.set(column::COMPLETED_AT, is_end.then(|| at.to_owned()));
+    if is_end { ledger::close(desk, known.row, change.to.as_str(), at) } else { Ok(()) }
 }

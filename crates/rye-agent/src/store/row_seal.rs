@@ -3,12 +3,12 @@
 //! It covers every column that people, parents and the transcript's check rely on, and the store the row belongs to. Who runs
 //! the thread (`pid`, `epoch`, `heartbeat_ms`, `note`) is not covered: it changes without a step of the thread.
 
-use rusqlite::types::ValueRef;
+use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::chain::Sealed;
 use super::error::Forgery;
-use super::secret::{Mac, is_same};
+use super::secret::{Fields, Mac, is_same};
 use super::values::{Maxima, ThreadRow};
 use super::writer::Desk;
 use super::{Store, StoreError};
@@ -50,12 +50,7 @@ impl RowSeal {
         let mut code = self.mac.fields("thread row 1");
         code.add(Some(&self.store.to_be_bytes()));
         for column in first..first + COUNT {
-            match row.get_ref(column)? {
-                ValueRef::Null => code.add(None),
-                ValueRef::Integer(number) => code.add(Some(&number.to_be_bytes())),
-                ValueRef::Real(number) => code.add(Some(&number.to_be_bytes())),
-                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => code.add(Some(bytes)),
-            }
+            add(&mut code, row.get_ref(column)?);
         }
         Ok(*code.finish().as_bytes())
     }
@@ -96,30 +91,88 @@ pub(super) fn check(desk: &Desk<'_, '_>, thread: i64, id: &ThreadId) -> Result<(
     if is_sealed { Ok(()) } else { Err(forged(id)) }
 }
 
-/// The next seal of a row: its sealed columns, as a statement that advances `revision` returns them.
-pub(super) struct NextSeal {
-    revision: u64,
-    seal: Result<[u8; 32], StoreError>,
+/// Columns under the seal that a step of a thread changes, by their place in `sealed_columns`.
+pub(super) mod column {
+    pub(in crate::store) const STATUS: usize = 8;
+    pub(in crate::store) const REASON: usize = 9;
+    pub(in crate::store) const RESULT: usize = 10;
+    pub(in crate::store) const ERROR: usize = 11;
+    pub(in crate::store) const UPDATED_AT: usize = 13;
+    pub(in crate::store) const COMPLETED_AT: usize = 14;
+    pub(in crate::store) const TURNS: usize = 15;
+    pub(in crate::store) const INPUT_TOKENS: usize = 16;
+    pub(in crate::store) const OUTPUT_TOKENS: usize = 17;
+    pub(in crate::store) const SPEND: usize = 18;
+    pub(in crate::store) const ELAPSED_MS: usize = 19;
+    pub(in crate::store) const LIMITS: usize = 20;
+    pub(in crate::store) const HEAD_SEQ: usize = 28;
+    pub(in crate::store) const HEAD_HASH: usize = 29;
+    pub(in crate::store) const MAX_SPEND: usize = 30;
+    pub(in crate::store) const MAX_TOKENS: usize = 31;
+    pub(in crate::store) const TRANSCRIPT_SEQUENCE: usize = 32;
+    pub(in crate::store) const TRANSCRIPT_HASH: usize = 33;
+    pub(in crate::store) const REVISION: usize = 35;
 }
 
-impl NextSeal {
-    pub(super) fn of(desk: &Desk<'_, '_>, row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self { revision: row.get(COUNT - 1)?, seal: desk.seal.of(row, 0) })
+/// The sealed columns of a row, as they are about to be written.
+pub(super) struct SealedRow(Vec<Value>);
+
+impl SealedRow {
+    /// The columns that begin at `first`.
+    pub(super) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Self> {
+        (first..first + COUNT).map(|column| row.get(column)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Writes the seal. Its caller has checked the row before it changed it.
-    pub(super) fn write(self, desk: &mut Desk<'_, '_>, thread: i64, id: &ThreadId) -> Result<(), StoreError> {
-        let seal = self.seal?;
-        desk.execute("UPDATE threads SET row_mac = ?2 WHERE thread = ?1", params![thread, seal.as_slice()])?;
-        desk.note_head(id, head_of(self.revision, &seal));
-        Ok(())
+    /// Changes a column.
+    pub(super) fn set(&mut self, column: usize, value: impl Into<Value>) {
+        if let Some(place) = self.0.get_mut(column) {
+            *place = value.into();
+        }
+    }
+
+    /// Changes a column if there is something to write.
+    pub(super) fn set_some(&mut self, column: usize, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.set(column, value);
+        }
+    }
+
+    /// Gives a column, to write it.
+    pub(super) fn get(&self, column: usize) -> &Value {
+        self.0.get(column).unwrap_or(&Value::Null)
+    }
+
+    /// The seal of these columns under the next revision.
+    pub(super) fn next(&mut self, seal: &RowSeal) -> Result<([u8; 32], u64), StoreError> {
+        let Value::Integer(last) = *self.get(column::REVISION) else {
+            return Err(StoreError::TooLarge("the number of seals"));
+        };
+        let revision = last.checked_add(1).ok_or(StoreError::TooLarge("the number of seals"))?;
+        self.set(column::REVISION, revision);
+        let mut code = seal.mac.fields("thread row 1");
+        code.add(Some(&seal.store.to_be_bytes()));
+        self.0.iter().for_each(|value| add(&mut code, ValueRef::from(value)));
+        Ok((*code.finish().as_bytes(), revision.unsigned_abs()))
+    }
+}
+
+fn add(code: &mut Fields, value: ValueRef<'_>) {
+    match value {
+        ValueRef::Null => code.add(None),
+        ValueRef::Integer(number) => code.add(Some(&number.to_be_bytes())),
+        ValueRef::Real(number) => code.add(Some(&number.to_be_bytes())),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => code.add(Some(bytes)),
     }
 }
 
 /// Seals a row as it is now. Its caller has checked it before it changed it.
 pub(super) fn renew(desk: &mut Desk<'_, '_>, thread: i64, id: &ThreadId) -> Result<(), StoreError> {
-    let next = desk.query_row(ADVANCE, [thread], |row| NextSeal::of(desk, row))?;
-    next.write(desk, thread, id)
+    let (seal, revision) =
+        desk.query_row(ADVANCE, [thread], |row| Ok((desk.seal.of(row, 0), row.get(column::REVISION)?)))?;
+    let seal = seal?;
+    desk.execute("UPDATE threads SET row_mac = ?2 WHERE thread = ?1", params![thread, seal.as_slice()])?;
+    desk.note_head(id, head_of(revision, &seal));
+    Ok(())
 }
 
 /// The head in a row with these two columns; a row that was never sealed has none that fits any.
@@ -163,7 +216,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn count_of_sealed_columns_is_right() {
-        assert_eq!(sealed_columns!().split(',').count(), COUNT);
+    fn places_of_sealed_columns_are_right() {
+        let names: Vec<&str> = sealed_columns!().split(',').map(str::trim).collect();
+        assert_eq!(names.len(), COUNT);
+        let places = [
+            (column::STATUS, "status"),
+            (column::REASON, "reason"),
+            (column::RESULT, "result"),
+            (column::ERROR, "error"),
+            (column::UPDATED_AT, "updated_at"),
+            (column::COMPLETED_AT, "completed_at"),
+            (column::TURNS, "turns"),
+            (column::INPUT_TOKENS, "input_tokens"),
+            (column::OUTPUT_TOKENS, "output_tokens"),
+            (column::SPEND, "spend"),
+            (column::ELAPSED_MS, "elapsed_ms"),
+            (column::LIMITS, "limits"),
+            (column::HEAD_SEQ, "head_seq"),
+            (column::HEAD_HASH, "head_hash"),
+            (column::MAX_SPEND, "max_spend"),
+            (column::MAX_TOKENS, "max_tokens"),
+            (column::TRANSCRIPT_SEQUENCE, "transcript_sequence"),
+            (column::TRANSCRIPT_HASH, "transcript_hash"),
+            (column::REVISION, "revision"),
+        ];
+        for (place, name) in places {
+            assert_eq!(names[place], name);
+        }
     }
 }
