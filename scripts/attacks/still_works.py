@@ -30,7 +30,6 @@ def examples(world):
 def commits(world):
     need("git")
     repository(world, world.project)
-    # The sandbox is opened again by somebody's settings of git.
     world.write(f"{world.home}/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n")
     steps = ["echo b >> a.txt && git add a.txt && git commit -q -m second", "git checkout -q -b side && echo c > c.txt && git add c.txt && git commit -q -m third",
              "git checkout -q main && echo d >> a.txt && git stash -q && git stash pop -q && git commit -q -am fourth",

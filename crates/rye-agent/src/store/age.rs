@@ -51,7 +51,7 @@ impl Store {
         if age.is_other {
             return Ok(age);
         }
-        // The record first: the store is then at least as far, whoever writes meanwhile.
+        // The record first: the store is then at least as far, even if another process writes meanwhile.
         let mut known = record.load();
         for (id, head) in self.read(read::heads)? {
             if let Some(last) = known.remove(id.as_str()).and_then(|recorded| recorded.head)

@@ -105,7 +105,7 @@ pub(super) fn version(connection: &Connection) -> Result<i64, StoreError> {
 /// What `facts` calls the store's own number.
 const STORE: &str = "store";
 
-/// The store's own number: a copy has the same, one that was made anew another.
+/// The store's own number: a copy has the same one, a new store another.
 pub(super) fn store_number(connection: &Connection) -> Result<Option<i64>, StoreError> {
     let find = "SELECT value FROM facts WHERE name = ?1";
     Ok(connection.query_row(find, [STORE], |row| row.get(0)).optional()?)
