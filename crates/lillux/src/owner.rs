@@ -4,6 +4,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::file;
+
+/// The largest file of the system that is read here.
+const MAX_BYTES: u64 = 64 << 10;
+
 /// The superuser.
 pub const ROOT: u32 = 0;
 
@@ -24,11 +29,15 @@ pub fn owner(path: &Path) -> io::Result<u32> {
 /// The number that every user outside this process's user namespace is shown as; `None` where all users are known.
 #[must_use]
 pub fn unmapped_user() -> Option<u32> {
-    let map = fs_err::read_to_string("/proc/self/uid_map").ok()?;
-    if maps_all(&map) {
+    if maps_all(&read("/proc/self/uid_map")?) {
         return None;
     }
-    fs_err::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok()
+    read("/proc/sys/kernel/overflowuid")?.trim().parse().ok()
+}
+
+fn read(path: &str) -> Option<String> {
+    let (bytes, _) = file::read_bounded(Path::new(path), MAX_BYTES).ok()?;
+    String::from_utf8(bytes).ok()
 }
 
 fn maps_all(map: &str) -> bool {

@@ -225,7 +225,7 @@ fn trust_question(engine: &Engine, error: &Error) -> Option<Question> {
              trust it. Trust this key in {project}, and let what it signed run there?"
         ),
         about: bound(&["trust", &project, &identity.key.to_pem()]),
-        otherwise: error.clone(),
+        otherwise: primaries::for_agent(error.clone()),
         trusts: Some(path.clone()),
     })
 }

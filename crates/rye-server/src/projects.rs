@@ -71,19 +71,19 @@ impl Projects {
             Some(path) => self.named(path)?,
             None => self.setup.roots.project.clone(),
         };
-        self.opened(project)
+        self.opened(project.as_deref())
     }
 
-    fn opened(&self, project: Option<PathBuf>) -> Result<Opened> {
-        let slot = self.slot(project.as_deref());
+    fn opened(&self, project: Option<&Path>) -> Result<Opened> {
+        let slot = self.slot(project);
         let mut kept = lock(&slot);
         if let Some(engine) = kept.as_ref().filter(|engine| engine.workspace.is_current()) {
             return Ok(Opened { engine: Arc::clone(engine), notices: Vec::new() });
         }
         let is_reopened = kept.is_some();
-        let engine = Arc::new(self.open(project.clone())?);
+        let engine = Arc::new(self.open(project.map(Path::to_owned))?);
         *kept = Some(Arc::clone(&engine));
-        if is_reopened && project == self.setup.roots.project {
+        if is_reopened && project == self.setup.roots.project.as_deref() {
             self.reopened.notify_one();
         }
         let notices = notices(&engine);

@@ -62,8 +62,8 @@ impl SignReview {
             format!("It asks for:\n{}", self.asks.iter().map(|ask| format!("- {ask}\n")).collect::<String>())
         };
         let change = match &self.change {
-            Change::Diff(diff) => format!("Changed since it was signed:\n{diff}"),
-            Change::New(text) => format!("No earlier signed version is known. Its text:\n{text}"),
+            Change::Diff(diff) => format!("Changed since it was signed:\n{}", margined(diff)),
+            Change::New(text) => format!("No earlier signed version is known. Its text:\n{}", margined(text)),
             Change::Nothing => "Its text is as it was signed.".to_owned(),
         };
         format!("File: {}\n{}\n{change}", one_line(&self.path), asks.trim_end())
@@ -135,7 +135,9 @@ fn change(engine: &Engine, located: &Located) -> Change {
     if signed.is_some_and(|signed| signed.hash == Digest::of(content)) {
         return Change::Nothing;
     }
-    // What cannot be read back, or was damaged, is no earlier version.
+    // Only the user's own signature names an earlier version; what cannot be read back, or was damaged, is none.
+    let own = engine.workspace.own.as_ref();
+    let signed = signed.filter(|signed| own.is_some_and(|own| own.verifies(&signed.hash, &signed.signature)));
     let before = signed.and_then(|signed| store(engine).blob(&signed.hash).ok().flatten());
     match before {
         Some(before) => {
@@ -144,6 +146,12 @@ fn change(engine: &Engine, located: &Located) -> Change {
         }
         None => Change::New(cut(&text(content))),
     }
+}
+
+/// Each line behind a margin, so that no line of an item passes for the question itself.
+fn margined(text: &str) -> String {
+    let lines = text.split(['\n', '\u{2028}', '\u{2029}']);
+    lines.map(|line| format!("| {line}\n")).collect()
 }
 
 /// The first lines, with a mark where the rest is left out.

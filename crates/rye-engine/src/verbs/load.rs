@@ -294,6 +294,7 @@ pub fn copy_agreed(
         // Without its record the copy verifies all the same; only a copy of the copy would, too.
         let _ = super::sign::record(engine, vec![SignedId::new(item, &signature)], &key, &now);
     }
+    crate::primaries::keep_signed(engine, &bytes, format);
     Ok(Copied { from: verified.space().clone(), to, path, signer: key.public().fingerprint() })
 }
 
