@@ -232,7 +232,10 @@ fn credential_helpers_are_asked_and_their_failures_hold_no_secret() {
     );
     helper(&programs, "empty", "echo 'credentials not found in native keychain'; exit 1");
     helper(&programs, "bad", "echo 'hunter2'; echo hunter2 >&2; exit 3");
-    let path = format!("{}:/usr/bin:/bin", programs.display());
+    // Tools can write there: what they plant is not run, although the PATH leads to it.
+    let (planted, mark) = (user.project().join(".venv/bin"), user.project().join("planted"));
+    helper(&planted, "planted", &format!("touch {}", mark.display()));
+    let path = format!("{}:{}:/usr/bin:/bin", planted.display(), programs.display());
     let with = |name: &str, out: &str| {
         log_in(&user, &json!({"credHelpers": {host(&registry): name}}));
         let mut command = user.command();
@@ -246,6 +249,8 @@ fn credential_helpers_are_asked_and_their_failures_hold_no_secret() {
     with("bad", "ended with exit code 3");
     with("absent", "`docker-credential-absent` was not found");
     with("../bad", "its name is no name of a program");
+    with("planted", "`docker-credential-planted` was not found");
+    assert!(!mark.exists());
 }
 
 #[test]

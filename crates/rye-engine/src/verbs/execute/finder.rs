@@ -66,6 +66,7 @@ pub(crate) struct Finder<'a> {
 }
 
 /// For what programs are looked up.
+#[derive(Clone, Copy)]
 pub(crate) struct Search<'a> {
     pub(crate) policies: &'a Policies,
     /// The item whose sandbox applies.

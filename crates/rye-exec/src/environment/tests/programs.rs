@@ -37,7 +37,7 @@ impl Project {
         let before = (self.digest(program), self.collect(program).expect("parts").stamp());
         for (relative, content) in files {
             let path = self.world.project().join(relative);
-            let old = fs_err::read(&path).ok();
+            let old = path.exists().then(|| self.world.text(&format!("project/{relative}")));
             self.write(relative, content);
             let parts = self.collect(program);
             if let Ok(parts) = &parts {
@@ -45,7 +45,7 @@ impl Project {
                 assert_ne!(parts.digest().expect("a digest"), before.0, "{relative}");
             }
             match old {
-                Some(old) => fs_err::write(&path, old).expect("restored"),
+                Some(old) => drop(self.write(relative, &old)),
                 None => fs_err::remove_file(&path).expect("removed"),
             }
             assert_eq!(self.digest(program), before.0, "{relative}");
