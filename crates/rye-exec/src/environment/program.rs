@@ -336,8 +336,12 @@ fn is_scope(folder: &Path) -> bool {
 fn package_of(file: &Path) -> Option<PathBuf> {
     let parts: Vec<Component<'_>> = file.components().collect();
     let modules = parts.iter().rposition(|part| part.as_os_str() == "node_modules")?;
-    let scope = parts.get(modules + 1)?.as_os_str().to_string_lossy().starts_with('@');
-    let end = modules + 2 + usize::from(scope);
+    let name = parts.get(modules + 1)?.as_os_str().to_string_lossy();
+    if name.starts_with('.') {
+        // `.bin` and the like are no packages.
+        return None;
+    }
+    let end = modules + 2 + usize::from(name.starts_with('@'));
     (parts.len() > end).then(|| parts.iter().take(end).collect())
 }
 
