@@ -286,8 +286,6 @@ codes! {
     StoreNewer = "RYE1112", Failed;
     /// What is recorded of a thread is not what was written.
     ThreadForged = "RYE1113", Integrity;
-    /// The store of threads is older than what this user has seen.
-    StoreOlder = "RYE1156", Integrity;
     /// There is no such thread.
     NoThread = "RYE1114", NotFound;
     /// Another process runs the thread.
@@ -310,6 +308,8 @@ codes! {
     PriceUnknown = "RYE1154", Denied;
     /// A provider's file is not valid.
     ProviderInvalid = "RYE1155", Validation;
+    /// The store of threads is older than what this user has seen.
+    StoreOlder = "RYE1156", Integrity;
 }
 
 impl fmt::Display for Code {

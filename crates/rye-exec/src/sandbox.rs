@@ -368,7 +368,11 @@ pub fn plan(
         read,
         homes: places.homes.all.clone(),
         visible,
-        reserved: if is_project_open { with_own_names(reserved, places) } else { Vec::new() },
+        // Without a project, a run works in its temporary folder, which is its own.
+        reserved: match is_project_open && places.temporary.as_ref() != Some(&places.project) {
+            true => with_own_names(reserved, places),
+            false => Vec::new(),
+        },
         project: places.project.clone(),
         repository,
         cache: places.cache.clone(),

@@ -71,12 +71,10 @@ impl HeldPlaceholders {
     /// # Errors
     /// When the record cannot be kept, or a placeholder cannot be made.
     pub fn acquire(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
-        let names = outermost(names);
         let mut held = Self { existing: Vec::new(), placeholders: Vec::new(), locks: None };
-        let is_there = |path: &Path| path.symlink_metadata().is_ok();
         let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
         if names.iter().all(|name| is_there(&name.path)) && !is_there(&record) {
-            held.existing = names.into_iter().map(|name| name.path).collect();
+            held.existing = names.iter().map(|name| name.path.clone()).collect();
             return Ok(held);
         }
         file::create_folders(records, true).map_err(io::Error::other)?;
@@ -86,6 +84,7 @@ impl HeldPlaceholders {
                 record.remove_unless_kept();
             }
             rustix::fs::flock(&locks.in_use, FlockOperation::LockShared)?;
+            let names = outermost(names, record);
             let missing: Vec<ReservedName> =
                 names.iter().filter(|name| !is_there(&name.path)).cloned().collect();
             record.names.retain(|known| !missing.contains(known));
@@ -189,12 +188,17 @@ impl Record {
     }
 }
 
-/// One name for each that could be made: below a folder that does not exist, the folder is reserved.
-fn outermost(names: &[ReservedName]) -> Vec<ReservedName> {
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+/// One name for each that could be made: below a folder that does not exist, or is a placeholder, the folder is reserved.
+fn outermost(names: &[ReservedName], record: &Record) -> Vec<ReservedName> {
+    let is_absent = |path: &Path| !is_there(path) || record.names.iter().any(|known| known.path == path);
     let mut all: Vec<ReservedName> = Vec::new();
     for name in names {
         let parents = name.path.ancestors().skip(1);
-        let missing = parents.take_while(|above| above.symlink_metadata().is_err()).last();
+        let missing = parents.take_while(|above| is_absent(above)).last();
         let name = match missing {
             Some(folder) => ReservedName { path: folder.to_owned(), content: Content::Folder },
             None => name.clone(),

@@ -170,13 +170,17 @@ impl<'a> Scene<'a> {
     pub(super) fn new(surroundings: &'a Surroundings<'a>, is_project_tool: bool) -> Self {
         let project = surroundings.project;
         let home = surroundings.process.get("HOME").map(Path::new).filter(|home| home.is_absolute());
+        let real_project = project.and_then(|project| fs_err::canonicalize(project).ok());
         Self {
             surroundings,
             is_local_allowed: is_project_tool
                 && surroundings.is_project_approved
                 && surroundings.uses_project_programs,
-            real_project: project.and_then(|project| fs_err::canonicalize(project).ok()),
-            is_home: project.zip(home).is_some_and(|(project, home)| home.starts_with(project)),
+            is_home: home.is_some_and(|home| {
+                let folders = project.into_iter().chain(real_project.as_deref());
+                folders.into_iter().any(|project| home.starts_with(project))
+            }),
+            real_project,
         }
     }
 

@@ -102,14 +102,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (common, own) = (folder.path().join("main/.git"), folder.path().join("main/.git/worktrees/w"));
         file::create_folders(&own, false).expect("folders");
-        file::write_atomic(&own.join("commondir"), b"../..\n", Mode::Private).expect("a file");
         let project = folder.path().join("w");
         let repository = Repository::Worktree { own: own.clone(), common: common.clone() };
         let names = [".git/hooks/".to_owned(), ".envrc".to_owned()];
         let paths: Vec<PathBuf> =
             reserved(&names, &project, &repository).into_iter().map(|name| name.path).collect();
-        let wanted =
-            [common.join("hooks"), project.join(".envrc"), own.join("commondir"), project.join(".git")];
+        let mut wanted = vec![common.join("hooks"), project.join(".envrc")];
+        wanted.extend(WORKTREE_NAMES.map(|name| own.join(name)));
+        wanted.push(project.join(".git"));
         assert_eq!(paths, wanted);
     }
 }

@@ -147,12 +147,12 @@ pub fn update(engine: &Engine, item: &ItemRef, scope: Option<Tier>, resolve: Res
         (Some(error), Some(_)) => Some(error.message),
         (None, _) => None,
     };
-    let recorded = match &engine.workspace.roots.project {
-        Some(project) => {
-            let (chain, _) = chains::build_valid(engine, item, None)?;
+    // What was pinned resolves; a chain that cannot be built again runs on no program of the project.
+    let recorded = match (&engine.workspace.roots.project, chains::build_valid(engine, item, None)) {
+        (Some(project), Ok((chain, _))) => {
             programs::record(engine, project, &project_programs(engine, &chain)?)?
         }
-        None => Recorded::default(),
+        (_, _) => Recorded::default(),
     };
     Ok(Updated {
         tool_id: resolved.root.tool_id.clone(),
