@@ -286,6 +286,17 @@ pub fn link(target: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes a file. Nothing is synced: after a power cut it may be there again. A file that is not there is no error.
+///
+/// # Errors
+/// When the system refuses.
+pub fn discard(path: &Path) -> io::Result<()> {
+    match fs_err::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Removes a file, and makes that durable. A file that is not there is no error.
 ///
 /// # Errors

@@ -77,7 +77,7 @@ impl HeldPlaceholders {
             held.existing = names.iter().map(|name| name.path.clone()).collect();
             return Ok(held);
         }
-        file::create_folders(records, true).map_err(io::Error::other)?;
+        file::create_folders(records, true)?;
         let locks = Locks::open(record)?;
         locks.change(|locks, record| {
             if locks.is_last()? {
@@ -125,7 +125,7 @@ impl Drop for HeldPlaceholders {
             // What cannot be removed now is removed by the next run.
             let _ = locks.change(|locks, record| {
                 if locks.is_last()? && record.remove_unless_kept() {
-                    return Ok(file::remove(&locks.record).map_err(io::Error::other)?);
+                    return file::discard(&locks.record);
                 }
                 locks.write(record)
             });
@@ -168,7 +168,7 @@ impl Locks {
             return Ok(());
         }
         let text = serde_json::to_vec(record).map_err(io::Error::other)?;
-        std::fs::write(&self.record, text)
+        file::replace(&self.record, &text)
     }
 }
 
@@ -249,7 +249,7 @@ fn unmake(name: &ReservedName) {
             let is_file = name.path.symlink_metadata().is_ok_and(|found| found.is_file());
             let found = file::read_bounded(&name.path, MAX_RECORD);
             if is_file && found.is_ok_and(|(bytes, _)| bytes == text.as_bytes()) {
-                drop(std::fs::remove_file(&name.path));
+                drop(file::discard(&name.path));
             }
         }
     }
@@ -304,7 +304,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (root, records) = (folder.path().join("project"), folder.path().join("records"));
         std::fs::create_dir_all(root.join(".git/hooks")).expect("folders");
-        std::fs::write(root.join(".mcp.json"), "mine").expect("a file");
+        file::replace(&root.join(".mcp.json"), b"mine").expect("a file");
         let held = HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
         assert_eq!(held.existing, [root.join(".mcp.json"), root.join(".git/hooks")]);
         assert_eq!(held.placeholders, [root.join(".vscode"), root.join(".git/config")]);
@@ -318,7 +318,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (root, records) = (folder.path().join("project"), folder.path().join("records"));
         std::fs::create_dir_all(root.join("worktrees/one")).expect("folders");
-        std::fs::write(root.join("worktrees/one/commondir"), "..").expect("a file");
+        file::replace(&root.join("worktrees/one/commondir"), b"..").expect("a file");
         let name = |path: &str, content| ReservedName { path: root.join(path), content };
         let names = [
             name("worktrees", Content::Folder),
@@ -350,8 +350,8 @@ mod tests {
         let (root, records) = (folder.path().join("project"), folder.path().join("records"));
         std::fs::create_dir(&root).expect("a folder");
         let held = HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
-        std::fs::write(root.join(".mcp.json"), "mine").expect("a file");
-        std::fs::write(root.join(".vscode/settings.json"), "mine").expect("a file");
+        file::replace(&root.join(".mcp.json"), b"mine").expect("a file");
+        file::replace(&root.join(".vscode/settings.json"), b"mine").expect("a file");
         drop(held);
         assert_eq!(entries(&root), [".mcp.json", ".vscode"]);
     }
