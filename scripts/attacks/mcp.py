@@ -330,8 +330,8 @@ def rye_inside(world):
 
     def unsign():
         world.write(path, UNSIGNED.format(head="", body="return 1"))
-    before = listing()
     all_of([("sign", lambda: one("sign", f"{shared} sign tool team/new", lambda: "rye:signed" in open(path).read(), unsign))])
+    before = listing()
     world.bash(f"{shared} trust {os.path.dirname(other)}; {shared} keys generate; RYE_SIGNING_KEY_DIR=$TMPDIR/k {shared} init; "
                f"unset RYE_TOKEN_FD; {shared} trust {os.path.dirname(other)}")
     changed = {name for name in listing().keys() ^ before.keys() if "/lockfiles/" not in name and "/threads" not in name}

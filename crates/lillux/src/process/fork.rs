@@ -1,5 +1,5 @@
 //! The system calls that have no safe door: `fork`, `unshare`, `close_range`, `_exit`, and `fcntl` on a descriptor that is
-//! known by its number alone. Nothing else in the workspace is `unsafe`.
+//! known by its number alone. Beside `raw.rs`, nothing else in the workspace is `unsafe`.
 #![expect(unsafe_code, reason = "these calls have no safe form")]
 
 use std::io;
