@@ -506,7 +506,9 @@ pub(crate) fn plan(
     // An interpreter outside the system's folders brings its libraries along: `<prefix>/bin` beside `<prefix>/lib`.
     for interpreter in &environment.interpreters {
         let found = lillux::real(interpreter);
-        program_folders.extend(found.parent().map(Path::to_owned));
+        // A toolchain is known by its `bin`; of any other folder, the interpreter alone is needed.
+        let folder = found.parent().filter(|folder| folder.ends_with("bin"));
+        program_folders.extend(folder.map(Path::to_owned));
         needed.push(found);
         let prefix = interpreter.parent().and_then(Path::parent).filter(|prefix| prefix.parent().is_some());
         needed.extend(prefix.map(|prefix| prefix.join("lib")).filter(|lib| lib.is_dir()));
