@@ -69,6 +69,16 @@ pub struct Redactor {
     values: BTreeMap<String, String>,
 }
 
+/// How a value may stand in a file or a listing: as it is, in one line with escapes, and line by line.
+fn written_forms(value: &str) -> Vec<String> {
+    let mut forms = vec![value.to_owned()];
+    if value.contains('\n') {
+        forms.push(value.replace('\n', "\\n"));
+        forms.extend(value.lines().map(|line| line.trim().to_owned()));
+    }
+    forms
+}
+
 impl Redactor {
     /// Knows the default shapes, and the values in `environment` whose name `is_secret`.
     #[must_use]
@@ -82,9 +92,10 @@ impl Redactor {
     ) -> Self {
         let mut values = BTreeMap::new();
         for (name, value) in variables.filter(|(name, _)| is_secret(name)) {
-            let value = value.trim();
-            if (SHORTEST_VALUE..=LONGEST_VALUE).contains(&value.len()) && values.len() < MOST_VALUES {
-                values.insert(value.to_owned(), name.clone());
+            for form in written_forms(value.trim()) {
+                if (SHORTEST_VALUE..=LONGEST_VALUE).contains(&form.len()) && values.len() < MOST_VALUES {
+                    values.insert(form, name.clone());
+                }
             }
         }
         Self::of_values(values)

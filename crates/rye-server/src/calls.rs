@@ -116,6 +116,8 @@ async fn execute(
         } else {
             None
         };
+        // What is secret now stays so in the answer, whatever the call does to the files that say it.
+        shared.projects.redactor(&opened.engine)?;
         let outcome = execution::run(&opened.engine, item, &given, progress, &inner, &consents);
         Ok((outcome, opened.notices))
     });

@@ -1,5 +1,7 @@
 //! What goes back to a client, without secrets: the same redaction as in a thread's transcript.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rye_agent::redact::Redactor;
@@ -9,11 +11,15 @@ use serde_json::{Value, json};
 
 /// Engines whose redactor is kept; the one not used for longest is dropped first.
 const MAX_REDACTORS: usize = 16;
+/// Projects whose earlier secrets are remembered.
+const MAX_PROJECTS: usize = 1024;
 
 /// One redactor per engine, worked out again when the engine or its `.env` has changed.
 #[derive(Default)]
 pub(crate) struct Redactors {
     known: Mutex<Vec<KnownRedactor>>,
+    /// Values that were secret before in a project: a file that was emptied or moved may still be shown.
+    seen: Mutex<HashMap<Option<PathBuf>, Arc<Redactor>>>,
 }
 
 struct KnownRedactor {
@@ -39,11 +45,8 @@ impl Redactors {
                     // Looked at before it is read: a change in between is noticed the next time.
                     dotenv.add(project.join(".env"));
                 }
-                KnownRedactor {
-                    engine: Arc::downgrade(engine),
-                    redactor: Arc::new(Redactor::of(engine)?),
-                    dotenv,
-                }
+                let redactor = self.remember(engine, Redactor::of(engine)?);
+                KnownRedactor { engine: Arc::downgrade(engine), redactor, dotenv }
             }
         };
         let redactor = Arc::clone(&found.redactor);
@@ -52,6 +55,22 @@ impl Redactors {
         }
         known.push(found);
         Ok(redactor)
+    }
+}
+
+impl Redactors {
+    /// What this redactor knows, and what was known of the project before.
+    fn remember(&self, engine: &Engine, redactor: Redactor) -> Arc<Redactor> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let project = engine.workspace.roots.project.clone();
+        let all = Arc::new(match seen.get(&project) {
+            Some(before) => redactor.and(before),
+            None => redactor,
+        });
+        if seen.len() < MAX_PROJECTS || seen.contains_key(&project) {
+            seen.insert(project, Arc::clone(&all));
+        }
+        all
     }
 }
 

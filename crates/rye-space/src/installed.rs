@@ -240,6 +240,19 @@ fn config_id(path: &FilePath) -> Option<ItemId> {
     ItemId::new(stem).ok()
 }
 
+/// What to say of approved bundles in a project that is not approved: their items are not used there.
+#[must_use]
+pub fn unapproved(ai: &Path, approvals: &Approvals) -> Vec<String> {
+    let ids: BTreeSet<&BundleId> = approvals.pins.iter().map(|pin| &pin.bundle).collect();
+    let found =
+        ids.into_iter().filter(|id| ai.join(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE).exists());
+    found
+        .map(|id| {
+            format!("the bundle `{id}` in this project is not used until you approve the project: rye trust")
+        })
+        .collect()
+}
+
 /// Lets the signers the user approved count for what their bundles brought into the space `ai`. A bundle whose id has
 /// no approved signer is not even read. Gives what is worth knowing.
 pub fn vouch(

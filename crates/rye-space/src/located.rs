@@ -157,6 +157,48 @@ impl Located {
         }
     }
 
+    /// What else the text states that it is. A signature covers neither the type nor the extension of a file, so one that
+    /// reads as two things could be moved from the one to the other.
+    fn other_reading(&self) -> Option<&'static str> {
+        use rye_item::extractor::Parser;
+        // The binary's own are where the build has put them.
+        if self.is_sealed() {
+            return None;
+        }
+        let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension)?;
+        let covered = self.covered_form();
+        let states = |parser: Parser, extension: &str, keys: &[&str]| {
+            let parsed = parse::parse(parser, extension, &covered);
+            parsed.problems.is_empty() && keys.iter().any(|key| parsed.fields.contains_key(*key))
+        };
+        match self.item.item_type {
+            ItemType::Knowledge | ItemType::Config => return None,
+            ItemType::Directive | ItemType::Tool => {}
+        }
+        let is_entry = self.parsed().fields.contains_key("entry_type");
+        if is_entry || states(Parser::MarkdownFrontmatter, ".md", &["entry_type"]) {
+            return Some("a knowledge entry");
+        }
+        match parser {
+            Parser::Shell if states(Parser::Python, ".py", &["__executor_id__", "__tool_type__"]) => {
+                Some("a Python tool")
+            }
+            Parser::Shell if states(Parser::JavaScript, ".js", &["__executor_id__", "__tool_type__"]) => {
+                Some("a JavaScript tool")
+            }
+            Parser::Python if states(Parser::Shell, ".sh", &["executor_id"]) => Some("a shell tool"),
+            Parser::Shell
+            | Parser::Python
+            | Parser::JavaScript
+            | Parser::TypeScript
+            | Parser::Yaml
+            | Parser::Toml
+            | Parser::Json
+            | Parser::MarkdownXml
+            | Parser::MarkdownFrontmatter => None,
+        }
+    }
+
     /// Whether it is source that defines a function `execute`.
     #[must_use]
     pub fn defines_execute(&self) -> bool {
@@ -215,6 +257,13 @@ impl Subject for Located {
     }
 
     fn misplacement(&self) -> Option<String> {
+        if let Some(other) = self.other_reading() {
+            let own = self.item.item_type;
+            return Some(format!(
+                "it is {other} as well, and cannot be a {own}{}: write them as two files",
+                self.extension
+            ));
+        }
         let fields = self.fields();
         let item = &self.item;
         let text = |field: &str| fields.get(field).and_then(Value::as_str);

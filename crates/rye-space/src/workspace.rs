@@ -137,9 +137,13 @@ impl Workspace {
         }
         notices.extend(approvals.complaints.iter().cloned());
         for (ai, space) in [(roots.project_ai(), Space::Project), (Some(user_ai.clone()), Space::User)] {
-            if let Some(ai) = ai {
-                notices.extend(installed::vouch(&ai, &space, &approvals, &mut ring, &mut watched));
+            let Some(ai) = ai else { continue };
+            // What a clone brings along is its author's word, whoever made the bundle.
+            if space == Space::Project && !is_project_approved {
+                notices.extend(installed::unapproved(&ai, &approvals));
+                continue;
             }
+            notices.extend(installed::vouch(&ai, &space, &approvals, &mut ring, &mut watched));
         }
 
         // Without anybody who may introduce keys, a project's documents count for nothing and are not even read.

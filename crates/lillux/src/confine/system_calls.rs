@@ -122,9 +122,13 @@ pub(crate) fn restrict(
     rows: &mut Vec<Row>,
 ) -> Option<OwnedFd> {
     let needs_guard = !stage.has_pid_namespace && landlock.abi < 6;
-    let guarded = if needs_guard { guarded } else { &[] };
+    // In a process tree of its own, the supervisor is the first process.
+    let guarded = Guarded {
+        supervisors: if stage.has_pid_namespace { vec![1] } else { guarded.to_vec() },
+        has_signals: needs_guard,
+    };
     let reported =
-        compile(&refusals(confinement.network, UnixSockets::Reported, guarded)).and_then(|program| {
+        compile(&refusals(confinement.network, UnixSockets::Reported, &guarded)).and_then(|program| {
             raw::apply_filter_with_listener(&program)
                 .map_err(|error| format!("refused by the kernel: {error}"))
         });
@@ -132,7 +136,7 @@ pub(crate) fn restrict(
     let (sockets, outcome, listener) = match reported {
         Ok(listener) => (UnixSockets::Reported, Ok(()), Some(listener)),
         Err(_) => {
-            let program = compile(&refusals(confinement.network, UnixSockets::Refused, guarded));
+            let program = compile(&refusals(confinement.network, UnixSockets::Refused, &guarded));
             let applied = program.and_then(|program| {
                 seccompiler::apply_filter(&program).map_err(|error| format!("refused by the kernel: {error}"))
             });
@@ -165,6 +169,13 @@ pub(crate) fn restrict(
     listener
 }
 
+/// Processes that hold the run to its rules.
+struct Guarded {
+    supervisors: Vec<i32>,
+    /// Whether signals to them are refused here, since nothing else does.
+    has_signals: bool,
+}
+
 /// What happens to UNIX sockets that are not pairs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UnixSockets {
@@ -174,7 +185,7 @@ enum UnixSockets {
 }
 
 /// What is refused, by number of the system call.
-fn refusals(network: Network, sockets: UnixSockets, guarded: &[i32]) -> Refusals {
+fn refusals(network: Network, sockets: UnixSockets, guarded: &Guarded) -> Refusals {
     let mut all = Refusals::new();
     let mut refuse = |call: c_long, error: libc::c_int, tests: Vec<Test>| {
         // A number that is none names no call.
@@ -191,9 +202,10 @@ fn refusals(network: Network, sockets: UnixSockets, guarded: &[i32]) -> Refusals
     refuse(libc::SYS_ioctl, libc::EPERM, typing);
     let personalities = PERSONALITIES.map(|personality| (0, Condition::IsNot(personality)));
     refuse(libc::SYS_personality, libc::EPERM, vec![personalities.to_vec()]);
-    if !guarded.is_empty() {
-        guard(guarded, &mut refuse);
+    if guarded.has_signals {
+        guard(&guarded.supervisors, &mut refuse);
     }
+    guard_resources(&guarded.supervisors, &mut refuse);
     // The C libraries then use `clone`, whose flags can be looked at.
     refuse(libc::SYS_clone3, libc::ENOSYS, Vec::new());
     refuse_set_id(&mut refuse);
@@ -257,7 +269,6 @@ fn guard(guarded: &[i32], refuse: &mut impl FnMut(c_long, libc::c_int, Vec<Test>
         libc::SYS_rt_sigqueueinfo,
         libc::SYS_rt_tgsigqueueinfo,
         libc::SYS_pidfd_open,
-        libc::SYS_prlimit64,
     ] {
         refuse(call, libc::EPERM, tests.clone());
     }
@@ -265,15 +276,40 @@ fn guard(guarded: &[i32], refuse: &mut impl FnMut(c_long, libc::c_int, Vec<Test>
     refuse(libc::SYS_pidfd_send_signal, libc::EPERM, Vec::new());
 }
 
+/// Limits, priorities and processors of the given processes: a supervisor without descriptors or time holds nothing.
+fn guard_resources(guarded: &[i32], refuse: &mut impl FnMut(c_long, libc::c_int, Vec<Test>)) {
+    let named = |argument: u8| -> Vec<Test> {
+        guarded.iter().map(|pid| vec![(argument, Condition::Is(pid.cast_unsigned()))]).collect()
+    };
+    for call in [
+        libc::SYS_prlimit64,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_sched_setparam,
+        libc::SYS_sched_setattr,
+        libc::SYS_sched_setaffinity,
+        libc::SYS_migrate_pages,
+        libc::SYS_move_pages,
+    ] {
+        refuse(call, libc::EPERM, named(0));
+    }
+    for call in [libc::SYS_setpriority, libc::SYS_ioprio_set] {
+        refuse(call, libc::EPERM, named(1));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn guarded(supervisors: &[i32]) -> Guarded {
+        Guarded { supervisors: supervisors.to_vec(), has_signals: true }
+    }
 
     #[test]
     fn every_filter_compiles() {
         for network in [Network::Open, Network::Closed] {
             for sockets in [UnixSockets::Reported, UnixSockets::Refused] {
-                let refusals = refusals(network, sockets, &[1, 2]);
+                let refusals = refusals(network, sockets, &guarded(&[1, 2]));
                 assert!(refusals.len() > REFUSED.len());
                 assert!(compile(&refusals).is_ok());
             }
@@ -282,7 +318,7 @@ mod tests {
 
     #[test]
     fn each_call_is_refused_for_one_reason() {
-        let all = refusals(Network::Open, UnixSockets::Reported, &[7]);
+        let all = refusals(Network::Open, UnixSockets::Reported, &guarded(&[7]));
         let refusal = |call: c_long| all.get(&u32::try_from(call).expect("a number")).expect("a refusal");
         let (kill, clone) = (refusal(libc::SYS_kill), refusal(libc::SYS_clone));
         assert_eq!(kill.tests.len(), 3, "the process, its group, and everybody");

@@ -364,3 +364,27 @@ fn a_read_only_mount_inside_the_project_stays_so() {
     let mode = std::fs::metadata("/etc").expect("a folder").permissions().mode();
     assert_eq!(mode & 0o777, 0o755);
 }
+
+#[test]
+fn supervisors_keep_their_limits_and_priorities() {
+    let script = "
+import ctypes, os, resource
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, action):
+    try: action(); print('changed', name)
+    except OSError as error: print(name, error.errno)
+supervisor = os.getppid()
+attempt('limit', lambda: resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (1, 1)))
+attempt('priority', lambda: os.setpriority(os.PRIO_PROCESS, supervisor, 19))
+attempt('scheduler', lambda: os.sched_setscheduler(supervisor, os.SCHED_IDLE, os.sched_param(0)))
+attempt('processors', lambda: os.sched_setaffinity(supervisor, {0}))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); os.setpriority(os.PRIO_PROCESS, 0, 5); print('own')
+";
+    for way in WAYS {
+        let world = World::new();
+        let finished = run_confined(&in_project(&world, python(script)), &world.confinement(way));
+        let wanted = "limit 1\npriority 1\nscheduler 1\nprocessors 1\nown\n";
+        assert_eq!(finished.stdout.text(), wanted, "{way:?} {}", finished.stderr.text());
+        assert_eq!(finished.end, End::Exited(0), "{way:?}");
+    }
+}

@@ -284,6 +284,16 @@ fn revoked_approval_stops_a_bundles_items() {
 }
 
 #[test]
+fn bundle_in_an_unapproved_project_is_not_used() {
+    let maker = Maker::new();
+    let user = maker.installed();
+    user.ok(["execute", "team/merged"]);
+    // The same maker and the same bundle, in a folder that was not approved: a clone could bring any version of it.
+    user.ok(["trust", ".", "--revoke"]);
+    user.refused(["execute", "team/merged"], 4, "RYE0404");
+}
+
+#[test]
 fn tilde_in_bundle_paths_is_the_home() {
     let maker = Maker::new();
     let user = User::ready();

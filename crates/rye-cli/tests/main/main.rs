@@ -44,6 +44,7 @@ mod mcp_robust;
 mod mcp_server;
 mod mcp_tools;
 mod nameless;
+mod other_readings;
 mod output;
 mod owners;
 mod packages;

@@ -74,6 +74,24 @@ fn answers_hold_no_secrets() {
 }
 
 #[test]
+fn secrets_stay_secret_after_their_file_changes() {
+    let user = User::ready();
+    let (plain, lines) = ("hunter2hunter2", "first-line-of-it\nsecond-line-of-it");
+    std::fs::write(user.project().join(".env"), format!("DEPLOY_TOKEN={plain}\nOTHER_TOKEN=\"{lines}\"\n"))
+        .expect("a file");
+    let mut client = Client::ready(&user);
+    let call =
+        |id: &str, parameters: Value| json!({"item_id": format!("tool:{id}"), "parameters": parameters});
+    for arguments in [
+        call("rye/file-system/write", json!({"path": ".env", "content": "X=1\n"})),
+        call("rye/bash", json!({"command": format!("printf '%s' '{plain} {lines}'")})),
+    ] {
+        let answer = client.call("rye_execute", arguments).to_string();
+        assert!(!answer.contains(plain) && !answer.contains("second-line-of-it"), "{answer}");
+    }
+}
+
+#[test]
 fn limits_are_only_lowered() {
     let user = User::ready();
     let plain = rye_test::directive("team", "small", "Spends little");

@@ -160,6 +160,21 @@ pub(crate) fn bring(engine: &Engine, source: &Path) -> Result<(TemporaryFolder, 
     Ok((staged, files))
 }
 
+/// An installation approves the signer for the bundle's id, and whoever is approved for the id of a bundle of the binary may
+/// replace that bundle.
+fn refuse_built_in(engine: &Engine, id: &BundleId) -> Result<()> {
+    let bundles = engine.workspace.spaces.bundles().iter();
+    let mut built_in = bundles.filter(|bundle| matches!(bundle.origin, Origin::Embedded(_)));
+    if engine.workspace.available.iter().any(|bundle| bundle.id == *id)
+        || built_in.any(|bundle| bundle.id == *id)
+    {
+        let message = format!("`{id}` is the id of a bundle that comes with rye");
+        let hint = "to replace it, name its folder in `bundles.paths` of your config and approve it: rye bundle trust";
+        return Err(Error::new(Code::FileRefused, message).hint(hint));
+    }
+    Ok(())
+}
+
 fn no_bundle(source: &Path) -> Error {
     Error::new(Code::NoManifest, format!("`{}` holds no bundle", source.display()))
         .hint("a bundle has a signed manifest, `.ai/bundles/ID/manifest.yaml`: rye bundle create makes one")
@@ -203,6 +218,7 @@ impl Walk<'_> {
         };
         let manifest = file.manifest().map_err(|_| failed(&report))?.clone();
         let id = manifest.id.clone();
+        refuse_built_in(engine, &id)?;
         let candidate = Candidate {
             signer: Some(signer.key.clone()),
             version: manifest.version.clone(),
