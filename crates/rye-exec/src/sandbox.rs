@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use lillux::confine::placeholders::{Content, HeldPlaceholders, ReservedName};
-use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading, SocketAccess};
+use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading, Replacement, SocketAccess};
 use lillux::process::Limits;
 use lillux::real;
 use rye_item::text::one_line;
@@ -166,6 +166,7 @@ pub struct Plan {
     read: Reading,
     homes: Vec<PathBuf>,
     visible: Vec<PathBuf>,
+    visible_links: Vec<Replacement>,
     reserved: Vec<ReservedName>,
     project: PathBuf,
     repository: Repository,
@@ -226,6 +227,7 @@ impl Plan {
             hidden: hidden.cloned().collect(),
             homes: self.homes.clone(),
             visible: self.visible.clone(),
+            visible_links: self.visible_links.clone(),
             sockets: self.sockets.clone(),
             network: if *network { Network::Open } else { Network::Closed },
             on_missing: self.on_missing,
@@ -233,9 +235,11 @@ impl Plan {
         })
     }
 
-    /// Lets a process see more of the homes.
+    /// Lets a process see more of the homes: paths that are the user's own to name.
     pub fn show(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        self.visible.extend(paths);
+        for path in paths {
+            see(&path, &mut self.visible, &mut self.visible_links);
+        }
     }
 
     /// For what touches nothing: it may not.
@@ -249,6 +253,7 @@ impl Plan {
             read: Reading::Only(Vec::new()),
             homes: Vec::new(),
             visible: Vec::new(),
+            visible_links: Vec::new(),
             reserved: Vec::new(),
             project: PathBuf::new(),
             repository: Repository::None,
@@ -328,16 +333,23 @@ pub fn plan(
             write.extend([common.clone(), own.clone()]);
         }
     }
-    let mut asked_for = Vec::new();
-    for text in &declared.write {
-        asked_for.push(asked(text, places, &hidden, &kept)?);
-    }
-    write.extend(asked_for.iter().cloned());
-    // A signed tool may ask for a protected path by its name.
+    // A signed tool may ask for a protected path by its name, and not through a link to it.
+    let named: Vec<PathBuf> = declared
+        .write
+        .iter()
+        .filter_map(|text| {
+            Some(places.project.join(text.strip_prefix("{project_path}/")?.trim_end_matches('/')))
+        })
+        .collect();
     let reserved: Vec<ReservedName> =
-        reserved.into_iter().filter(|name| !asked_for.iter().any(|path| *path == real(&name.path))).collect();
+        reserved.into_iter().filter(|name| !named.contains(&name.path)).collect();
     let mut read_only = kept;
     read_only.extend(reserved.iter().map(|name| name.path.clone()));
+    let mut asked_for = Vec::new();
+    for text in &declared.write {
+        asked_for.push(asked(text, places, &hidden, &read_only)?);
+    }
+    write.extend(asked_for.iter().cloned());
     let mut declared_read = Vec::new();
     for text in &declared.read {
         declared_read.push(asked(text, places, &hidden, &[])?);
@@ -352,7 +364,10 @@ pub fn plan(
         }
     };
     let mut visible = [asked_for, declared_read].concat();
-    visible.extend(visible_in_homes(policy, places, variables, is_project_open)?);
+    let mut visible_links = Vec::new();
+    for path in visible_in_homes(policy, places, variables, is_project_open)? {
+        see(&path, &mut visible, &mut visible_links);
+    }
     let mut allowed = configured(&policy.allow_sockets, places, variables)?;
     for text in &declared.allow_sockets {
         allowed.push(asked(text, places, &hidden, &[])?);
@@ -368,6 +383,7 @@ pub fn plan(
         read,
         homes: places.homes.all.clone(),
         visible,
+        visible_links,
         // Without a project, a run works in its temporary folder, which is its own.
         reserved: match is_project_open && places.temporary.as_ref() != Some(&places.project) {
             true => with_own_names(reserved, places),
@@ -405,6 +421,20 @@ fn kept(
 fn with_own_names(mut reserved: Vec<ReservedName>, places: &Places) -> Vec<ReservedName> {
     reserved.push(ReservedName { path: places.project.join("lockfiles"), content: Content::Folder });
     reserved
+}
+
+/// Lists a path that may be a link, or lead through one: it is the user's own, so no tool could have changed it.
+fn see(path: &Path, visible: &mut Vec<PathBuf>, links: &mut Vec<Replacement>) {
+    let found = real(path);
+    if found != path {
+        let place = path.parent().zip(path.file_name()).map(|(parent, name)| real(parent).join(name));
+        links.extend(
+            place
+                .filter(|place| *place != found)
+                .map(|place| Replacement { path: place, with: found.clone() }),
+        );
+    }
+    visible.push(found);
 }
 
 /// What every tool may see in the homes: the project, its own files, programs and their toolchains, and what the settings

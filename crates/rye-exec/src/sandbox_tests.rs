@@ -286,3 +286,13 @@ fn a_refused_path_is_named_with_its_remedy() {
     assert!(told[0].contains("`.git/config` is protected") && told[0].contains("{project_path}/.git/config"));
     assert!(told[1].contains(&home) && told[1].contains("home_read"));
 }
+
+#[test]
+fn a_link_to_a_protected_name_opens_nothing() {
+    let world = World::new();
+    lillux::file::create_folders(&world.at("project/.git/hooks"), false).expect("folders");
+    lillux::file::link(&world.at("project/.vscode"), &world.at("project/build")).expect("a link");
+    lillux::file::create_folders(&world.at("project/.vscode"), false).expect("a folder");
+    let denied = world.plan(&settings(), Some(&json!({"write": ["{project_path}/build"]})));
+    assert!(matches!(denied, Err(SandboxError::Denied { .. })), "{denied:?}");
+}

@@ -42,8 +42,10 @@ pub struct Confinement {
     pub hidden: Vec<PathBuf>,
     /// Folders of which it sees nothing but what is in `visible` and `write`.
     pub homes: Vec<PathBuf>,
-    /// What it may read below `homes`.
+    /// What it may read below `homes`. No link is followed: one that leads elsewhere shows nothing.
     pub visible: Vec<PathBuf>,
+    /// Links below `homes`, and the files or folders that are seen in their place.
+    pub visible_links: Vec<Replacement>,
     /// Which UNIX sockets it may connect to. Pairs always work.
     pub sockets: SocketAccess,
     /// Whether the network is open.
@@ -67,6 +69,7 @@ impl Confinement {
             hidden: Vec::new(),
             homes: Vec::new(),
             visible: Vec::new(),
+            visible_links: Vec::new(),
             sockets: SocketAccess::default(),
             network: Network::Closed,
             on_missing: OnMissing::Warn,
@@ -208,7 +211,7 @@ impl RealPlaces {
         let mut real =
             |paths: &[PathBuf]| paths.iter().flat_map(|path| paths::places(path, &mut known)).collect();
         let (hidden, read_only) = (real(&confinement.hidden), real(&confinement.read_only));
-        let visible = real(&confinement.visible);
+        let visible = confinement.visible.clone();
         let mut homes: Vec<PathBuf> = real(&confinement.homes);
         // A home that is to be seen as a whole is not closed, and one inside another needs no second mask.
         let is_seen =

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxAttrib
 use rustix::mount::MountFlags;
 
 use super::paths::is_at_or_below;
-use super::{Confinement, Mechanism, RealPlaces, Row, Rule, Stage};
+use super::{Confinement, Mechanism, RealPlaces, Replacement, Row, Rule, Stage};
 use crate::process::raw::{self, Reach};
 
 const HARMLESS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
@@ -106,9 +106,13 @@ fn report(stage: &mut Stage, rule: Rule, covered: Covered) {
 fn close_homes(stage: &mut Stage, confinement: &Confinement, real: &RealPlaces) {
     // Opened before anything covers them.
     let mut seen: Vec<(PathBuf, OwnedFd)> = Vec::new();
-    for path in real.visible.iter().chain(&confinement.write).chain(confinement.read.paths()) {
-        let source = pin(path).or_else(|_| path.canonicalize().and_then(|found| pin(&found)));
-        seen.extend(source.ok().map(|source| (path.clone(), source)));
+    let paths = real.visible.iter().chain(&confinement.write).chain(confinement.read.paths());
+    for path in paths.filter(|path| !path.is_symlink()) {
+        seen.extend(pin(path).ok().map(|source| (path.clone(), source)));
+    }
+    for Replacement { path, with } in confinement.visible_links.iter().filter(|link| !link.with.is_symlink())
+    {
+        seen.extend(pin(with).ok().map(|source| (path.clone(), source)));
     }
     seen.sort_by(|left, right| left.0.cmp(&right.0));
     let homes = cover_all(&real.homes, &[], &mut |home| {
@@ -128,6 +132,10 @@ fn close_home(home: &Path, seen: &[&(PathBuf, OwnedFd)]) -> io::Result<()> {
     let mut mounted: Vec<&Path> = Vec::new();
     for (path, source) in seen {
         if mounted.iter().any(|above| path.starts_with(above)) {
+            continue;
+        }
+        // Swapped for a link since: nothing can be mounted from it.
+        if FileType::from_raw_mode(rustix::fs::fstat(source)?.st_mode) == FileType::Symlink {
             continue;
         }
         let is_folder = FileType::from_raw_mode(rustix::fs::fstat(source)?.st_mode) == FileType::Directory;

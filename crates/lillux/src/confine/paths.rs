@@ -110,7 +110,8 @@ fn plan(confinement: &Confinement, stage: &Stage) -> Plan {
         Reading::Everything => {
             let closed = [unreadable.clone(), homes.clone()].concat();
             around(Path::new("/"), &closed, &mut plan.read);
-            let visible = stage.real.visible.iter();
+            let links = confinement.visible_links.iter().map(|link| &link.with);
+            let visible = stage.real.visible.iter().chain(links);
             for path in visible.filter(|path| homes.iter().any(|home| path.starts_with(home))) {
                 around(path, &unreadable, &mut plan.read);
             }

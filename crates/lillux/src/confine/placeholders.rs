@@ -72,6 +72,7 @@ impl HeldPlaceholders {
     /// When the record cannot be kept, or a placeholder cannot be made.
     pub fn acquire(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
         let mut held = Self { existing: Vec::new(), placeholders: Vec::new(), locks: None };
+        names.iter().try_for_each(|name| look_at(&name.path))?;
         let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
         if names.iter().all(|name| is_there(&name.path)) && !is_there(&record) {
             held.existing = names.iter().map(|name| name.path.clone()).collect();
@@ -181,10 +182,22 @@ impl Record {
         }
         // Folders last, and the deepest first.
         self.names.sort_by(|left, right| right.path.cmp(&left.path));
-        for name in self.names.drain(..) {
-            unmake(&name);
+        // What could not be removed now is tried again by the next run.
+        self.names.retain(|name| {
+            unmake(name);
+            is_unchanged(name)
+        });
+        self.names.is_empty()
+    }
+}
+
+/// A name that cannot be looked at is not taken for absent: a run may have closed the folder it lies in.
+fn look_at(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(io::Error::new(error.kind(), format!("`{}` cannot be looked at: {error}", path.display())))
         }
-        true
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 
@@ -240,17 +253,29 @@ fn make(name: &ReservedName) -> io::Result<()> {
     }
 }
 
+/// Whether a placeholder is there as it was made.
+fn is_unchanged(name: &ReservedName) -> bool {
+    let found = name.path.symlink_metadata();
+    match &name.content {
+        Content::Folder => {
+            found.is_ok_and(|found| found.is_dir())
+                && name.path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
+        }
+        Content::File(text) => {
+            let is_file = found.is_ok_and(|found| found.is_file());
+            let read = file::read_bounded(&name.path, MAX_RECORD);
+            is_file && read.is_ok_and(|(bytes, _)| bytes == text.as_bytes())
+        }
+    }
+}
+
 /// Removes a placeholder if it is still what was made.
 fn unmake(name: &ReservedName) {
-    match &name.content {
-        // Only an empty folder can be removed this way.
-        Content::Folder => drop(std::fs::remove_dir(&name.path)),
-        Content::File(text) => {
-            let is_file = name.path.symlink_metadata().is_ok_and(|found| found.is_file());
-            let found = file::read_bounded(&name.path, MAX_RECORD);
-            if is_file && found.is_ok_and(|(bytes, _)| bytes == text.as_bytes()) {
-                drop(file::discard(&name.path));
-            }
+    if is_unchanged(name) {
+        match &name.content {
+            // Only an empty folder can be removed this way.
+            Content::Folder => drop(std::fs::remove_dir(&name.path)),
+            Content::File(_) => drop(file::discard(&name.path)),
         }
     }
 }
@@ -342,6 +367,18 @@ mod tests {
         assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
         drop(HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders"));
         assert_eq!(entries(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_looked_at_is_not_absent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        // For root, no folder is closed: a loop of links cannot be looked into by anybody.
+        std::os::unix::fs::symlink(".git", root.join(".git")).expect("a link");
+        let refused = HeldPlaceholders::acquire(&records, &root, &names(&root));
+        assert!(refused.is_err_and(|error| error.to_string().contains("cannot be looked at")));
+        assert_eq!(entries(&root), [".git"]);
     }
 
     #[test]

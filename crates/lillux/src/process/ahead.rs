@@ -122,9 +122,20 @@ struct Identity {
 
 /// Which files a confinement names, and which folders lead to what it protects.
 fn files(confinement: &Confinement) -> Vec<Identity> {
-    let Confinement { read, write, read_only, placeholders, hidden, homes, visible, replaced, .. } =
-        confinement;
-    let replaced = replaced.iter().flat_map(|replacement| [&replacement.path, &replacement.with]);
+    let Confinement {
+        read,
+        write,
+        read_only,
+        placeholders,
+        hidden,
+        homes,
+        visible,
+        visible_links,
+        replaced,
+        ..
+    } = confinement;
+    let replaced =
+        replaced.iter().chain(visible_links).flat_map(|replacement| [&replacement.path, &replacement.with]);
     let named = read.paths().iter().chain(write).chain(read_only).chain(hidden).chain(homes).chain(visible);
     let named = named.chain(replaced);
     // Placeholders come and go with each run; the folders they lie in stay.

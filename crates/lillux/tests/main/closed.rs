@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use lillux::Cancel;
 use lillux::confine::placeholders::{Content, HeldPlaceholders, ReservedName};
-use lillux::confine::{Confinement, Mechanism, Namespaces, Network, OnMissing, Rule};
+use lillux::confine::{Confinement, Mechanism, Namespaces, Network, OnMissing, Replacement, Rule};
 use lillux::process::{Command, End, RunError, run};
 
 use crate::confinement::{WAYS, World, attempt, has, run_confined, unmet};
@@ -275,12 +275,17 @@ fn homes_show_only_what_is_visible() {
         std::os::unix::fs::symlink("dotfiles/gitconfig", home.join(".gitconfig")).expect("a link");
         let mut confinement = world.confinement(way);
         confinement.homes = vec![home.clone()];
-        confinement.visible = vec![home.join(".tools"), home.join(".gitconfig"), home.join(".absent")];
+        confinement.visible =
+            vec![home.join(".tools"), home.join(".absent"), world.root.join("project/swapped")];
+        confinement.visible_links =
+            vec![Replacement { path: home.join(".gitconfig"), with: home.join("dotfiles/gitconfig") }];
+        // A link that took the place of a folder after it was looked at.
+        std::os::unix::fs::symlink(home.join(".config"), world.root.join("project/swapped")).expect("a link");
         confinement.hidden.push(home.join(".tools/secret"));
         confinement.write.push(home.join("work"));
         let script = "cat ROOT/home/.tools/bin/program ROOT/home/.gitconfig ROOT/home/work/file; \
             cat ROOT/home/plain ROOT/home/.config/app/token ROOT/home/.ssh/key ROOT/home/.token ROOT/home/.tools/secret \
-            ROOT/project/../home/plain /proc/1/root/ROOT/home/plain; \
+            ROOT/project/../home/plain /proc/1/root/ROOT/home/plain ROOT/project/swapped/app/token; \
             echo new > ROOT/home/work/new; echo x > ROOT/home/new; mkdir ROOT/home/.config2; echo x > ROOT/home/.tools/x; \
             mv ROOT/home/.tools ROOT/home/t; cat ROOT/home/work/new";
         let finished = run_confined(&in_project(&world, bash(script)), &confinement);

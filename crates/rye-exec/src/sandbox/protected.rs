@@ -31,7 +31,11 @@ pub(super) fn reserved(names: &[String], project: &Path, repository: &Repository
     if let Repository::Worktree { own, .. } = repository {
         let empty = || Content::File(String::new());
         all.extend(WORKTREE_NAMES.iter().map(|name| ReservedName { path: own.join(name), content: empty() }));
-        all.push(ReservedName { path: project.join(".git"), content: Content::Folder });
+    }
+    // A `.git` that is a file says where the repository is.
+    let file = project.join(".git");
+    if file.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        all.push(ReservedName { path: file, content: Content::Folder });
     }
     all
 }
@@ -103,6 +107,8 @@ mod tests {
         let (common, own) = (folder.path().join("main/.git"), folder.path().join("main/.git/worktrees/w"));
         file::create_folders(&own, false).expect("folders");
         let project = folder.path().join("w");
+        file::create_folders(&project, false).expect("a folder");
+        file::write_atomic(&project.join(".git"), b"gitdir: x\n", Mode::Private).expect("a file");
         let repository = Repository::Worktree { own: own.clone(), common: common.clone() };
         let names = [".git/hooks/".to_owned(), ".envrc".to_owned()];
         let paths: Vec<PathBuf> =
