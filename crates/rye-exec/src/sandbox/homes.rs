@@ -128,22 +128,22 @@ mod tests {
 
     #[test]
     fn homes_of_people_are_closed_and_system_folders_are_not() {
-        let homes = Homes::new(Path::new("/work/ada"), ACCOUNTS, 1000);
+        let homes = Homes::new(Path::new("/data/ada"), ACCOUNTS, 1000);
         let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
-        assert_eq!(homes.own, paths(&["/work/ada", "/home/ada"]));
-        assert_eq!(homes.all, paths(&["/export/ben", "/home", "/home/ada", "/root", "/work/ada"]));
+        assert_eq!(homes.own, paths(&["/data/ada", "/home/ada"]));
+        assert_eq!(homes.all, paths(&["/data/ada", "/export/ben", "/home", "/home/ada", "/root"]));
         assert_eq!(Homes::new(Path::new("/"), "", 0).all, paths(&["/home", "/root"]));
     }
 
     #[test]
     fn folders_that_hold_homes_are_known() {
-        let homes = Homes::new(Path::new("/work/ada"), ACCOUNTS, 1000);
+        let homes = Homes::new(Path::new("/data/ada"), ACCOUNTS, 1000);
         for folder in
-            ["/", "/home", "/home/ada", "/home/stranger", "/work", "/work/ada", "/root", "/export/ben"]
+            ["/", "/home", "/home/ada", "/home/stranger", "/data", "/data/ada", "/root", "/export/ben"]
         {
             assert!(homes.holds(Path::new(folder)), "{folder}");
         }
-        for folder in ["/home/ada/shop", "/work/ada/x", "/srv", "/work/other"] {
+        for folder in ["/home/ada/shop", "/data/ada/x", "/srv", "/data/other"] {
             assert!(!homes.holds(Path::new(folder)), "{folder}");
         }
     }
