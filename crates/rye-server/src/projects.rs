@@ -102,7 +102,7 @@ impl Projects {
         if self.setup.roots.project.is_none() && path == roots::real(&self.setup.roots.user) {
             return Ok(None);
         }
-        // The server's own project was chosen by whoever started it; any other one needs the user's approval.
+        // The server's own project was chosen at its start; any other one needs the user's approval.
         if Some(&path) != self.setup.roots.project.as_ref() && !self.is_approved(&path)? {
             let shown = rye_item::text::one_line(&path.display().to_string());
             let word = rye_item::text::shell_word(&shown);

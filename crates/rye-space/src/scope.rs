@@ -5,7 +5,7 @@ use rye_item::{ItemId, ItemType};
 /// Folders of config that rye itself reads: hooks, limits, risk, providers, sandbox, environment, web access.
 const RYE_CONFIG: [&str; 10] =
     ["agent", "cas", "config", "execution", "lockfiles", "mcp", "providers", "registry", "rye", "web"];
-/// Folders of config that belong to the user alone, whoever signed the file.
+/// Folders of config that are read from user space only, for any signer.
 const USER_CONFIG: [&str; 2] = ["keys", "trust"];
 
 /// Whether a bundle with these categories may hold the item `id`. Without categories it may hold items of any id, but no

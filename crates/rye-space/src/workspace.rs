@@ -138,7 +138,7 @@ impl Workspace {
         notices.extend(approvals.complaints.iter().cloned());
         for (ai, space) in [(roots.project_ai(), Space::Project), (Some(user_ai.clone()), Space::User)] {
             let Some(ai) = ai else { continue };
-            // What a clone brings along is its author's word, whoever made the bundle.
+            // The author of a clone chooses which version it contains, so its bundles need the user's approval.
             if space == Space::Project && !is_project_approved {
                 notices.extend(installed::unapproved(&ai, &approvals));
                 continue;

@@ -274,7 +274,7 @@ fn pin_ancestors(confinement: &Confinement, real: &RealPlaces) -> Vec<PathBuf> {
     between
 }
 
-/// Opens a path for mounting on it. No link is followed, so nobody can swap one in; if the path is a link, it is opened
+/// Opens a path for mounting on it. No link is followed, so none can be swapped in; if the path is a link, it is opened
 /// itself.
 fn pin(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -1,7 +1,7 @@
 //! Placeholders: harmless files and folders that take a name for the time of a run, so that the run cannot. A name that
 //! does not exist cannot be mounted over, so it is made to exist, protected, and removed afterwards.
 //!
-//! Runs of several processes share them. Two lock files say who works with them: `changing` is held for a moment by whoever
+//! Runs of several processes share them. Two lock files say who works with them: `changing` is held for a moment by the run that
 //! adds or removes placeholders, `in_use` is shared by every run. The last run that leaves removes what the record lists;
 //! after a crash the locks are free, and the next run does.
 

@@ -41,7 +41,7 @@ pub(crate) fn drop_all(confinement: &Confinement, stage: &Stage) -> Result<Row, 
 }
 
 /// Whether a path the run works with belongs to another user, or lies in a folder that only another user may enter: a
-/// project of another user in a container, a toolchain in somebody's home.
+/// project of another user in a container, a toolchain in another user's home.
 fn needs_files_of_others(confinement: &Confinement) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let is_foreign = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.uid() != own);

@@ -46,7 +46,7 @@ pub(crate) fn become_tool(
     end_with(verdict, &link.status, || execute(order, descriptors))
 }
 
-/// Becomes a tool that nobody knows yet: held to everything already, it waits at `desk` for its order, and at `gate` until
+/// Becomes a tool whose order has not arrived: confined already, it waits at `desk` for its order, and at `gate` until
 /// what the order brings is protected.
 pub(crate) fn become_expected(
     expected: &Expected,

@@ -71,7 +71,7 @@ impl SocketBroker {
         };
         let call = match raw::receive_call(listener.as_fd()) {
             Ok(call) => call,
-            // The caller was ended meanwhile, or nobody is left who could call.
+            // The calling process has ended, or no process is left that could call.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => return,
             Err(_) => {
                 self.listener = None;
@@ -102,7 +102,7 @@ impl SocketBroker {
         self.pending.len()
     }
 
-    /// Ends connections that nobody waits for any more.
+    /// Ends connections whose caller has ended.
     pub(super) fn stop(&mut self) {
         for pid in self.pending.drain(..) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);

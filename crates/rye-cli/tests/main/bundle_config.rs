@@ -172,7 +172,7 @@ fn installed_bundle_config_counts_below_the_users() {
     for name in ["team/merged", "team/first"] {
         assert_eq!(colour(&user.data(["execute", name])), "green", "{name}");
     }
-    // What the user says goes before it; what somebody else changed in it is not read.
+    // The user's own files win over it; changes made by others are not read.
     user.write_user("config/team/settings.yaml", settings("blue"));
     user.ok(["sign", "config", "team/settings", "--space", "user"]);
     for name in ["team/merged", "team/first"] {
@@ -220,7 +220,7 @@ fn bundle_without_its_manifest_has_no_items() {
     let signed = fs::read_to_string(&manifest).expect("a manifest");
     fs::remove_file(&manifest).expect("removed");
     user.run(&["load", "tool", "team/merged"]).error(3, "RYE0201");
-    // Nor with a manifest that somebody else signed, or nobody.
+    // Nor with a manifest that is unsigned or signed by another key.
     let body: String = signed.lines().skip(1).map(|line| format!("{line}\n")).collect();
     fs::write(&manifest, &body).expect("written");
     user.run(&["load", "tool", "team/merged"]).error(3, "RYE0201");

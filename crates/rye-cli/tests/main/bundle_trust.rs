@@ -244,7 +244,7 @@ fn config_is_signed_by_a_bundle_within_its_categories() {
     let maker = Maker::new();
     let user = approved(&maker);
     user.ok(["verify", "config", "team/extra"]);
-    // The same file elsewhere is somebody else's.
+    // The same file elsewhere belongs to another user.
     let project = user.project();
     copy_file(&project.join(".ai/config/team/extra.yaml"), &project.join(".ai/config/other/extra.yaml"));
     let report = user.refused(["verify", "config", "other/extra"], 4, "RYE0404");

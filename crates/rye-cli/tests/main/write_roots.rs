@@ -1,4 +1,4 @@
-//! Folders that tools never get as a writable root, whoever names them.
+//! Folders that tools never get as a writable root, by whatever path they are named.
 
 use std::path::Path;
 
@@ -97,7 +97,7 @@ fn agents_choose_no_write_scope() {
         assert!(refused["hints"].to_string().contains("rye trust"), "{refused}");
     }
     assert!(!marker.exists());
-    // Approved or not, it is no write root.
+    // Approved or not, it is never a write root.
     user.ok(["trust", &world]);
     let (ran, _) = client.outcome("rye_execute", touch(&world));
     assert!(ran["warnings"].to_string().contains("tools do not write"), "{ran}");

@@ -98,7 +98,7 @@ impl NativeTool for TestRunner<'_> {
 }
 
 impl TestRunner<'_> {
-    /// Refuses tests that nobody approved, and tests that run tests.
+    /// Refuses tests of unapproved projects, and tests that run tests.
     fn check(&self, call: &NativeCall<'_>, files: &[PathBuf]) -> Result<(), NativeError> {
         if self.request.caller == Caller::Test {
             return Err(NativeError::denied("a test case cannot run the test runner"));

@@ -85,7 +85,7 @@ pub fn review(engine: &Engine, target: &SignTarget<'_>) -> Result<SignReview> {
     let item = sign::parse_item(Some(target.item_type.as_str()), target.id)?;
     let (located, is_signed) = match target.destination {
         Some(_) => {
-            // Only what may be trusted is copied: nobody is asked about anything else.
+            // Only trusted items are copied: the user is not asked about others.
             engine.admit(engine.workspace.spaces.locate(&item, target.source)?)?;
             (engine.workspace.spaces.locate(&item, target.source)?, false)
         }

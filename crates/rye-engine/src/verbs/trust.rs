@@ -34,7 +34,7 @@ pub struct Answer {
     pub record: PathBuf,
 }
 
-/// Refuses a folder that could not be opened as a project, whoever owns it.
+/// Refuses a folder that could not be opened as a project, for any owner.
 ///
 /// # Errors
 /// When its `.ai` leads elsewhere, or it holds the user space or the key folder.

@@ -40,7 +40,7 @@ pub(super) fn reserved(names: &[String], project: &Path, repository: &Repository
     all
 }
 
-/// What takes a name that does not exist: something that whoever reads it takes for nothing.
+/// What takes a name that does not exist: content without any effect on the programs that read it.
 fn content(name: &str) -> Content {
     if name.ends_with('/') {
         return Content::Folder;

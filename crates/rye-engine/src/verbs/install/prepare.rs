@@ -160,7 +160,7 @@ pub(crate) fn bring(engine: &Engine, source: &Path) -> Result<(TemporaryFolder, 
     Ok((staged, files))
 }
 
-/// An installation approves the signer for the bundle's id, and whoever is approved for the id of a bundle of the binary may
+/// An installation approves the signer for the bundle's id, and a signer approved for the id of a built-in bundle may
 /// replace that bundle.
 fn refuse_built_in(engine: &Engine, id: &BundleId) -> Result<()> {
     let bundles = engine.workspace.spaces.bundles().iter();
