@@ -17,6 +17,7 @@ pub mod driver;
 pub mod facts;
 pub mod hooks;
 pub mod internal;
+pub mod journal;
 pub mod limits;
 pub mod machine;
 pub mod models;

@@ -9,9 +9,9 @@ use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::{Map, Value};
 
-use super::start::Birth;
 use super::{Inner, Started, Threads};
 use crate::driver::{self, Signal, Standing};
+use crate::journal::{JournalError, JournalHeader};
 use crate::limits::Limits;
 use crate::machine::{Event, Kind, State, Verdict};
 use crate::models::{self, Chosen};
@@ -184,9 +184,8 @@ impl Inner {
             return Err(damaged(id, "its journal is empty"));
         }
         let first = records.remove(0);
-        let birth: Birth = serde_json::from_slice(&first.body)
-            .map_err(|error| damaged(id, &format!("what it is cannot be read: {error}")))?;
-        Ok((Arc::new(Spec { own: birth.own, shared: self.shared(&birth.shared)? }), records))
+        let header = JournalHeader::parse(&first.body).map_err(|error| unreadable(id, &error))?;
+        Ok((Arc::new(Spec { own: header.own, shared: self.shared(&header.template)? }), records))
     }
 
     /// The thread as its journal tells it. Whoever runs it is not disturbed.
@@ -255,6 +254,16 @@ impl Inner {
 
 fn damaged(id: &ThreadId, message: &str) -> Error {
     Error::new(Code::StoreDamaged, format!("{id}: {message}"))
+}
+
+/// A journal in a format of another release, or without a header.
+fn unreadable(id: &ThreadId, error: &JournalError) -> Error {
+    match error {
+        JournalError::UnknownFormat { .. } => Error::new(Code::StoreNewer, format!("{id}: {error}"))
+            .detail("thread_id", id.as_str())
+            .hint("resume it with the rye that wrote it, or a newer one"),
+        JournalError::Invalid(_) => damaged(id, &error.to_string()),
+    }
 }
 
 /// Only a person lets it go on.

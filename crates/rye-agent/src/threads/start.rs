@@ -7,22 +7,15 @@ use lillux::Digest;
 use lillux::http::{Client, Policy, Proxies};
 use rye_engine::{Code, Error, Result};
 use rye_model::{Provider, Script};
-use serde::{Deserialize, Serialize};
 
 use super::{Finished, Inner, Started, Threads, broken};
 use crate::driver::{Projection, Signal, Standing, Thread};
+use crate::journal::JournalHeader;
 use crate::machine::{Event, State};
 use crate::models::Chosen;
 use crate::prepare::{Order, Prepared};
-use crate::spec::{Own, Shared, Spec};
+use crate::spec::{Shared, Spec};
 use crate::store::{Caps, Claim, Created, NewThread, Owner, Record, StoreError};
-
-/// The first record of every journal: what the thread is. It is no event of the machine.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Birth {
-    pub(super) own: Own,
-    pub(super) shared: String,
-}
 
 /// The shared parts of specs that this process has written or read, by digest. They are few: one for each way in which a
 /// directive was started.
@@ -128,8 +121,8 @@ impl Inner {
     /// A thread without an owner goes on by itself: somebody takes it up.
     pub(super) async fn register(&self, spec: &Arc<Spec>, owner: Option<Owner>) -> Result<Claim> {
         let shared = self.keep(&spec.shared).await?;
-        let birth = Birth { own: spec.own.clone(), shared: shared.to_string() };
-        let body = serde_json::to_vec(&birth).map_err(|error| Error::new(Code::Io, error.to_string()))?;
+        let header = JournalHeader::new(spec.own.clone(), shared.to_string());
+        let body = header.to_bytes().map_err(|error| Error::new(Code::Io, error.to_string()))?;
         let at_ms = self.setup.clock.now_ms();
         let concurrency = &spec.shared.config.resilience.concurrency;
         let parent = spec.own.parent.as_ref().map(|parent| self.limits_of(parent)).transpose()?;
