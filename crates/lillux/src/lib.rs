@@ -5,9 +5,7 @@
 
 pub mod beneath;
 pub mod cancel;
-pub mod canonical;
 pub mod confine;
-pub mod digest;
 pub mod file;
 pub mod http;
 pub mod key;
@@ -19,6 +17,6 @@ pub mod socket;
 pub mod store;
 
 pub use cancel::Cancel;
-pub use digest::Digest;
 pub use key::{Fingerprint, PublicKey, SecretKey, Signature};
+pub use lillux_hash::{Digest, canonical, digest};
 pub use real::{RealPaths, real};

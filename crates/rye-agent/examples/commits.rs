@@ -27,12 +27,12 @@ fn main() -> Result<(), Failure> {
         Store::open(&folder, &Secret::new([7; 32]).kept_in(&folder.join("keys")), &LedgerSpec::default())?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
-        let root = ThreadId::random()?;
+        let root = random_id()?;
         store.create(thread(root.clone(), None)).await?;
         let start = Instant::now();
         let mut tasks = Vec::new();
         for _ in 0..committers {
-            let (store, id) = (store.clone(), ThreadId::random()?);
+            let (store, id) = (store.clone(), random_id()?);
             tasks.push(tokio::spawn(work(store, thread(id, Some(root.clone())), commits)));
         }
         for task in tasks {
@@ -99,4 +99,10 @@ fn thread(id: ThreadId, parent: Option<ThreadId>) -> NewThread {
         records: vec![Record { at_ms: 0, sequence: 0, body: vec![b'x'; 300] }],
         at_ms: 0,
     }
+}
+
+fn random_id() -> Result<ThreadId, Failure> {
+    let mut bytes = [0; 6];
+    getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(ThreadId::from_random(bytes))
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::config::Criticality;
 use crate::cost::Cost;
 use crate::money::Nanos;
+use crate::spec::Spec;
 use crate::thread_id::ThreadId;
 
 /// Answers questions of internal tools from the thread's frozen configuration.
@@ -79,4 +80,22 @@ pub trait BudgetDoor: Send + Sync {
     /// # Errors
     /// When the ledger cannot be used.
     fn remaining(&self, thread: &ThreadId) -> Result<Option<Nanos>, String>;
+}
+
+impl Rules for Spec {
+    fn classify(&self, failure: &Value) -> Value {
+        self.shared.config.classification.classify(failure).to_value()
+    }
+
+    fn criticality(&self, event_type: &str) -> Criticality {
+        self.shared.config.events.criticality(event_type)
+    }
+
+    fn on_exceed(&self) -> &str {
+        self.shared.config.resilience.on_exceed.as_str()
+    }
+
+    fn approval_reason(&self, required: &[String]) -> Option<String> {
+        self.shared.config.risk.asks_for(required)
+    }
 }

@@ -5,33 +5,34 @@
 //! directive → ThreadSpec → State ⇄ step(state, event) → effects → driver → event → journal → step …
 //! ```
 
-pub mod action;
-pub mod capability;
-pub mod classify;
 pub mod config;
-pub mod cost;
 pub mod definitions;
 pub mod dispatch;
 pub mod door;
 pub mod driver;
 pub mod facts;
-pub mod hooks;
 pub mod internal;
-pub mod journal;
-pub mod limits;
-pub mod machine;
 pub mod models;
-pub mod money;
 pub mod preflight;
 pub mod prepare;
 pub mod redact;
-pub mod risk;
 pub mod shape;
-pub mod spec;
-pub mod status;
 pub mod store;
 #[cfg(test)]
 mod test_world;
-pub mod thread_id;
 pub mod threads;
 pub mod transcript;
+
+pub use rye_thread::{
+    action, capability, classify, cost, hooks, journal, limits, machine, money, risk, spec, status, thread_id,
+};
+
+/// A new thread's name, from the system's randomness.
+///
+/// # Errors
+/// When the system has none.
+pub(crate) fn random_thread_id() -> Result<thread_id::ThreadId, getrandom::Error> {
+    let mut bytes = [0; 6];
+    getrandom::fill(&mut bytes)?;
+    Ok(thread_id::ThreadId::from_random(bytes))
+}

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::action::Action;
 use crate::capability::Capabilities;
 use crate::config::Config;
-use crate::definitions::{Definitions, Output, Preload};
+use crate::definitions::{Output, Preload};
 use crate::hooks::Hooks;
 use crate::limits::Limits;
 use crate::models::{self, Chosen, Providers};
@@ -142,7 +142,7 @@ impl Kinds {
         let read = self.config.lock().unwrap_or_else(PoisonError::into_inner).take();
         match read {
             Some((at, config)) if at.elapsed() < USED_FOR => Ok(config),
-            _ => Config::load(&engine.workspace),
+            _ => crate::config::load(&engine.workspace),
         }
     }
 
@@ -166,7 +166,7 @@ impl Kinds {
         let own = Own {
             thread_id: match &order.name {
                 Some(name) => name.clone(),
-                None => ThreadId::random()
+                None => crate::random_thread_id()
                     .map_err(|error| Error::new(Code::Io, format!("no randomness: {error}")))?,
             },
             parent: order.parent.as_ref().map(|parent| parent.spec.own.thread_id.clone()),
@@ -259,7 +259,7 @@ fn kind(
         max_tokens: usize::try_from(config.resilience.tool_preload.max_tokens).unwrap_or(usize::MAX),
     };
     let declared = Output::of_directive(directive.fields.get("outputs"));
-    let definitions = Definitions::build(engine, &capabilities, &declared, preload);
+    let definitions = crate::definitions::build(engine, &capabilities, &declared, preload);
     let hooks = Hooks::merged(&config.hooks, directive.fields.get("hooks"))
         .map_err(|message| Error::new(Code::Invalid, message).of(&order.directive))?
         .without(&family.suppress);

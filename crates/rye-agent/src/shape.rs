@@ -9,10 +9,6 @@ use serde_json::{Map, Value, json};
 use crate::action::{Action, Primary};
 use crate::redact::Redactor;
 
-/// How long a result may be, in characters, while there is room.
-pub const MOST_CHARACTERS: usize = 16_000;
-/// How long, once three quarters of the context window are used.
-pub const MOST_UNDER_PRESSURE: usize = 4_000;
 /// How much one slice of an artifact holds at most.
 const LARGEST_SLICE: usize = 12_000;
 /// What of a result about the run says nothing about the thing itself.
@@ -312,7 +308,8 @@ mod tests {
     }
 
     fn shaped(primary: &str, result: &Value) -> String {
-        for_model(&action(primary), result.clone(), MOST_CHARACTERS, None, &plain()).content
+        for_model(&action(primary), result.clone(), crate::machine::MAX_RESULT_CHARACTERS, None, &plain())
+            .content
     }
 
     fn plain() -> Redactor {
@@ -345,7 +342,13 @@ mod tests {
             "status": "error", "error": "no", "code": "RYE0106", "hints": ["try"], "item_id": null, "chain": [],
             "logs": {"stdout": "", "stderr": ""}, "data": null,
         });
-        let shaped = for_model(&action("execute"), result.clone(), MOST_CHARACTERS, None, &plain());
+        let shaped = for_model(
+            &action("execute"),
+            result.clone(),
+            crate::machine::MAX_RESULT_CHARACTERS,
+            None,
+            &plain(),
+        );
         assert!(shaped.is_error);
         assert_eq!(shaped.content, r#"{"status":"error","error":"no","code":"RYE0106","hints":["try"]}"#);
     }

@@ -223,6 +223,12 @@ impl fmt::Display for ItemRef {
     }
 }
 
+/// Whether a text is a pattern of ids, not an id.
+#[must_use]
+pub fn is_glob(id: &str) -> bool {
+    id.contains(['*', '?', '[', '{'])
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -15,9 +15,12 @@ pub mod inputs;
 pub mod interpolate;
 pub mod merge;
 pub mod metadata;
+#[cfg(feature = "schemas")]
+pub mod parameters;
 #[cfg(feature = "parsers")]
 pub mod parse;
 pub mod problem;
+pub mod scope;
 pub mod space;
 pub mod text;
 pub mod validate;

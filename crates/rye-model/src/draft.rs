@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::answer::INCOMPLETE;
 use crate::said::Said;
 use crate::{Answer, Delta, Finish, Message, Request, ToolCall, Usage};
+use rye_thread::model::INCOMPLETE;
 
 /// How many calls an answer may have.
 const MAX_CALLS: usize = 1000;

@@ -3,17 +3,13 @@
 //! A [`Provider`] is one endpoint with its protocol. What is asked, what an answer means, what is retried and what is
 //! written down is left to the thread that asks.
 
-mod answer;
 mod anthropic;
-mod conversation;
 mod draft;
-pub mod estimate;
 mod gemini;
 pub mod offline;
 mod ollama;
 mod openai;
 mod pool;
-mod price;
 pub mod provider_file;
 pub mod replay;
 mod said;
@@ -24,11 +20,11 @@ mod wire;
 use std::future::Future;
 use std::pin::Pin;
 
-pub use answer::{Answer, Delta, Failure, Finish, Usage};
-pub use conversation::{Message, Request, ToolCall, ToolDefinition};
 pub use pool::{Pool, Script};
-pub use price::Price;
 pub use provider_file::{ConnectError, Pricing, ProviderFile};
+pub use rye_thread::model::{
+    Answer, Delta, Failure, Finish, Message, Price, Request, ToolCall, ToolDefinition, Usage, estimate,
+};
 pub use transport::Endpoint;
 pub use wire::Protocol;
 

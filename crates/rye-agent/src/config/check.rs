@@ -12,47 +12,10 @@ use rye_exec::parameters;
 use rye_item::condition::Condition;
 use rye_item::{Position, yaml};
 use rye_space::schema::{Schema, is_description};
+use rye_thread::config::Mistake;
 use serde_json::{Map, Value, json};
 
 use super::refused;
-
-/// Something wrong in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
-    /// The file; or the name of the config where the mistake shows only after merging.
-    pub file: String,
-    /// Where in it.
-    pub position: Option<Position>,
-    /// The key: `builtin_hooks[2].event`.
-    pub key: String,
-    /// What is wrong.
-    pub message: String,
-}
-
-impl Mistake {
-    /// One that shows only after merging.
-    pub(super) fn of_merged(name: &str, message: String) -> Self {
-        Self {
-            file: format!("agent/{name}.yaml, after merging"),
-            position: None,
-            key: String::new(),
-            message,
-        }
-    }
-}
-
-impl std::fmt::Display for Mistake {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}", self.file)?;
-        if let Some(position) = self.position {
-            write!(formatter, ":{position}")?;
-        }
-        if !self.key.is_empty() {
-            write!(formatter, ": {}", self.key)?;
-        }
-        write!(formatter, ": {}", self.message)
-    }
-}
 
 /// The refusal of a configuration, with all that is wrong.
 pub(super) fn refusal(mistakes: &[Mistake]) -> Error {

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::tests::shipped;
 use super::*;
 
 /// Why a key is there.
@@ -267,7 +268,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn every_key_of_the_shipped_files_has_a_test_that_changes_it() {
-    let config = Config::shipped();
+    let config = shipped();
     let mut used = BTreeSet::new();
     for name in NAMES.into_iter().filter(|name| *name != "hooks") {
         let mut all = BTreeSet::new();
@@ -287,6 +288,7 @@ fn every_test_that_a_key_names_is_there() {
     let mut files = Vec::new();
     sources(&root.join("src"), &mut files);
     sources(&root.join("../rye-cli/tests"), &mut files);
+    sources(&root.join("../rye-thread/src"), &mut files);
     if root.join("tests").is_dir() {
         sources(&root.join("tests"), &mut files);
     }

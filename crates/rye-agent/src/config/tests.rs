@@ -26,7 +26,7 @@ fn at_home() -> World {
 }
 
 fn load(world: &World) -> Result<Config> {
-    Config::load(&open(world))
+    super::load(&open(world))
 }
 
 /// Writes a file of the configuration below `project` or `home`, with the lines that signing asks for, and signs it.
@@ -39,12 +39,10 @@ fn write_signed(world: &World, space: &str, name: &str, text: &str) {
     sign::sign_item(&engine, &item, Some(tier)).expect("signed");
 }
 
-impl Config {
-    /// The configuration inside the binary.
-    pub(crate) fn shipped() -> Self {
-        static SHIPPED: OnceLock<Config> = OnceLock::new();
-        SHIPPED.get_or_init(|| load(&World::new()).expect("a configuration")).clone()
-    }
+/// The configuration inside the binary.
+pub(crate) fn shipped() -> Config {
+    static SHIPPED: OnceLock<Config> = OnceLock::new();
+    SHIPPED.get_or_init(|| load(&World::new()).expect("a configuration")).clone()
 }
 
 /// The five files of the plan that threads were built from, as they stand there.
@@ -67,7 +65,7 @@ fn mistakes(name: &str, text: &str) -> Vec<Mistake> {
 
 #[test]
 fn the_shipped_files_load_without_a_word() {
-    let config = Config::shipped();
+    let config = shipped();
     assert_eq!(config.notices, Vec::<String>::new());
     let limits = config.resilience.default_limits;
     assert_eq!((limits.turns, limits.tokens, limits.spawns), (Some(25), Some(200_000), Some(10)));
@@ -166,7 +164,7 @@ fn config_loader_deep_merge_by_id_project_override_and_extends() {
 
 #[test]
 fn events_loader_config_criticality_and_emit_on_error() {
-    let events = Config::shipped().events;
+    let events = shipped().events;
     let delta = events.event("cognition_out_delta").expect("an event");
     assert_eq!(
         (delta.criticality, delta.throttle_ms, delta.category.as_str()),
@@ -187,7 +185,7 @@ fn events_loader_config_criticality_and_emit_on_error() {
 
 #[test]
 fn every_event_that_the_plan_or_its_successor_emits_is_declared() {
-    let events = Config::shipped().events;
+    let events = shipped().events;
     for name in [
         "checkpoint",
         "checkpoint_saved",
@@ -216,7 +214,7 @@ fn every_event_that_the_plan_or_its_successor_emits_is_declared() {
 
 #[test]
 fn hooks_loader_builtin_infra_and_override_by_id() {
-    let config = Config::shipped();
+    let config = shipped();
     let ids: Vec<&str> = config.hooks.iter().map(|hook| hook.id.as_str()).collect();
     assert_eq!(
         ids,
@@ -254,7 +252,7 @@ fn hooks_loader_builtin_infra_and_override_by_id() {
 
 #[test]
 fn resilience_loader_defaults_retry_and_child_policy() {
-    let resilience = Config::shipped().resilience;
+    let resilience = shipped().resilience;
     assert_eq!(resilience.retry.max_retries, 3);
     assert_eq!(
         resilience.child_policy,
@@ -296,7 +294,7 @@ fn a_strangers_clone_steers_nothing() {
             user.write(&file, author.read(&file));
         }
         let config = load(&user).expect("a configuration");
-        assert_eq!(config.digest(), Config::shipped().digest());
+        assert_eq!(config.digest(), shipped().digest());
         assert!(config.notices.len() >= 6, "{:?}", config.notices);
         // Broken ones do not even stop a thread.
         user.write(
@@ -304,7 +302,7 @@ fn a_strangers_clone_steers_nothing() {
             "limits: {defaults: {turns: lots, tokens: 2.5}}\nx: 1\n",
         );
         user.write("project/.ai/config/agent/hooks.yaml", "hooks: [{id: 1}]\n");
-        assert_eq!(load(&user).expect("a configuration").digest(), Config::shipped().digest());
+        assert_eq!(load(&user).expect("a configuration").digest(), shipped().digest());
     }
 }
 
@@ -337,7 +335,7 @@ fn the_risk_of_capabilities_is_the_users_to_say_even_in_a_signed_project() {
     let lax = "classifications:\n  - {id: everything, risk: safe, patterns: [rye.*]}\n";
     write_signed(&world, "project", "capability_risk", lax);
     let config = load(&world).expect("a configuration");
-    assert_eq!(config.risk, Config::shipped().risk);
+    assert_eq!(config.risk, shipped().risk);
     assert!(config.notices.iter().any(|notice| notice.contains("only user space may set this")));
     write_signed(&world, "home", "capability_risk", lax);
     assert_eq!(load(&world).expect("a configuration").risk.classifications[0].risk, crate::risk::Risk::Safe);
@@ -362,7 +360,7 @@ fn grants_of_hooks_come_from_signed_user_files_only() {
 
 #[test]
 fn frozen_values_give_the_same_configuration() {
-    let config = Config::shipped();
+    let config = shipped();
     let thawed = Config::from_values(config.to_value().as_object().expect("a map")).expect("a configuration");
     assert_eq!(thawed.digest(), config.digest());
     assert_eq!(thawed.hooks, config.hooks);

@@ -69,30 +69,28 @@ impl Output {
     }
 }
 
-impl Definitions {
-    /// What a thread with these grants is offered.
-    #[must_use]
-    pub fn build(engine: &Engine, capabilities: &Capabilities, outputs: &[Output], preload: Preload) -> Self {
-        let mut made = Made::default();
-        if !outputs.is_empty() {
-            made.add_special(
-                "directive_return",
-                Bound::DirectiveReturn,
-                returning(outputs),
-                DIRECTIVE_RETURN,
-            );
-        }
-        for described in schemas::all() {
-            made.add_primary(described, capabilities);
-        }
-        if !capabilities.is_empty() {
-            made.add_special("read_artifact", Bound::ReadArtifact, reading(), READ_ARTIFACT);
-        }
-        if preload.enabled {
-            made.add_tools(engine, capabilities, preload.max_tokens.saturating_mul(CHARACTERS_PER_TOKEN));
-        }
-        Self { tools: made.tools.into(), names: made.bound, skipped: made.skipped }
+/// What a thread with these grants is offered.
+#[must_use]
+pub fn build(
+    engine: &Engine,
+    capabilities: &Capabilities,
+    outputs: &[Output],
+    preload: Preload,
+) -> Definitions {
+    let mut made = Made::default();
+    if !outputs.is_empty() {
+        made.add_special("directive_return", Bound::DirectiveReturn, returning(outputs), DIRECTIVE_RETURN);
     }
+    for described in schemas::all() {
+        made.add_primary(described, capabilities);
+    }
+    if !capabilities.is_empty() {
+        made.add_special("read_artifact", Bound::ReadArtifact, reading(), READ_ARTIFACT);
+    }
+    if preload.enabled {
+        made.add_tools(engine, capabilities, preload.max_tokens.saturating_mul(CHARACTERS_PER_TOKEN));
+    }
+    Definitions { tools: made.tools.into(), names: made.bound, skipped: made.skipped }
 }
 
 #[derive(Default)]

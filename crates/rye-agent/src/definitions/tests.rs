@@ -1,4 +1,9 @@
+use rye_item::ItemType;
+use rye_model::{ToolCall, ToolDefinition};
+use serde_json::{Value, json};
+
 use super::*;
+use crate::action::{Action, Primary};
 use crate::capability::{Asker, Capabilities, INTERNAL, permit};
 use crate::test_world::{engine, native, world, write_native};
 
@@ -10,7 +15,7 @@ fn grants(list: &[&str]) -> Capabilities {
 
 fn built(list: &[&str], outputs: &Value, preload: Preload) -> Definitions {
     let world = world();
-    Definitions::build(&engine(&world), &grants(list), &Output::of_directive(Some(outputs)), preload)
+    build(&engine(&world), &grants(list), &Output::of_directive(Some(outputs)), preload)
 }
 
 fn call(name: &str, input: Value) -> ToolCall {
@@ -87,7 +92,7 @@ fn preload_what_does_not_fit_is_left_out_and_said() {
 fn tools_that_nobody_vouches_for_are_not_offered_and_said() {
     let world = world();
     write_native(&world, "team/stranger", "file_system.ls", "{type: object}");
-    let definitions = Definitions::build(&engine(&world), &grants(&["rye.execute.tool.team.*"]), &[], PLENTY);
+    let definitions = build(&engine(&world), &grants(&["rye.execute.tool.team.*"]), &[], PLENTY);
     assert!(!names(&definitions).contains(&"team_stranger"));
     assert_eq!(definitions.skipped[0].item_id, "team/stranger");
 }
@@ -96,7 +101,7 @@ fn tools_that_nobody_vouches_for_are_not_offered_and_said() {
 fn internal_tools_are_never_offered_nor_reached() {
     let world = world();
     native(&world, &format!("{INTERNAL}/control"), "threads.control", "{type: object}");
-    let definitions = Definitions::build(
+    let definitions = build(
         &engine(&world),
         &grants(&["rye.*", "rye.execute.tool.rye.agent.threads.internal.control"]),
         &[],
@@ -263,7 +268,7 @@ fn schemas_are_read_whatever_the_tool_calls_them() {
     tool("foreign", "input_schema:\n  type: object\n  properties:\n    a: {type: string}\n  required: [a]");
     tool("older", "parameters:\n  - name: a\n    type: string\n    required: true");
     tool("silent", "");
-    let definitions = Definitions::build(&engine(&world), &grants(&["rye.execute.tool.team.*"]), &[], PLENTY);
+    let definitions = build(&engine(&world), &grants(&["rye.execute.tool.team.*"]), &[], PLENTY);
     let schema = |name: &str| definitions.definition(name).expect("offered").schema.clone();
     for name in ["team_foreign", "team_older"] {
         assert_eq!(

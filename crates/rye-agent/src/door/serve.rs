@@ -272,7 +272,7 @@ impl Visit {
                 let facts = ThreadFacts { door: Some(door), ..ground.facts.clone() };
                 (ground.dispatch.dispatch(&permitted, &Arc::new(facts), cancel), None)
             }
-            Target::Spawn(action) => match ThreadId::random() {
+            Target::Spawn(action) => match crate::random_thread_id() {
                 Ok(child) => self.later(cancel, |ending| {
                     let began = ground.began.by(&self.way.tool, child);
                     Arc::clone(&ground.children).spawn(self.way.spec(), action, ending, began)

@@ -50,11 +50,13 @@ use row_seal::RowSeal;
 pub use schema::{Column, Index, LedgerSpec};
 pub use secret::Secret;
 pub use values::{
-    Answer, Approval, Attribution, Cap, Caps, Change, Charge, Claim, Claimed, Commit, Committed, Created,
-    Filter, Head, LedgerRow, Maxima, NewThread, Record, Reservation, Reserve, Resource, Scope, Settle,
-    Shortage, StatusChange, ThreadRow, TreeTotals,
+    Answer, Approval, Cap, Caps, Change, Charge, Claim, Claimed, Commit, Committed, Created, Filter, Head,
+    LedgerRow, Maxima, NewThread, Record, Reservation, Reserve, Resource, Scope, Settle, Shortage,
+    StatusChange, ThreadRow, TreeTotals,
 };
 use writer::{Desk, Writer};
+
+pub use crate::cost::Attribution;
 
 use crate::thread_id::ThreadId;
 

@@ -13,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::error::integer;
 use super::writer::Desk;
 use super::{Store, StoreError, gone};
+use crate::config::LedgerSchema;
 use crate::thread_id::ThreadId;
 use crate::transcript::iso;
 
@@ -39,6 +40,22 @@ pub struct Prune {
     pub remove_archived_after_days: Option<u64>,
     /// How often the database is written anew without its gaps; never, when `None`.
     pub vacuum_interval_days: Option<u64>,
+}
+
+impl Prune {
+    /// What these settings let be forgotten now.
+    #[must_use]
+    pub fn of_settings(settings: &LedgerSchema, at_ms: u64) -> Self {
+        Self {
+            at_ms,
+            after_days: Some(settings.archive_after_days),
+            keep: settings.keep_trees,
+            most_bytes: settings.max_megabytes.map(|megabytes| megabytes.saturating_mul(1 << 20)),
+            kept: Kept::Archived,
+            remove_archived_after_days: settings.remove_archived_after_days,
+            vacuum_interval_days: Some(settings.vacuum_interval_days),
+        }
+    }
 }
 
 /// What becomes of a forgotten thread's folder.

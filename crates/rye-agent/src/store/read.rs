@@ -3,14 +3,13 @@
 use lillux::Digest;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::Attribution;
 use super::chain::{self, Sealed};
 use super::claims::{self, Taking};
 use super::error::Forgery;
 use super::row_seal::{self, RowHead, RowSeal};
 use super::secret::Mac;
-use super::values::{
-    Attribution, Charge, Filter, Head, LedgerRow, Maxima, Record, Scope, ThreadRow, TreeTotals,
-};
+use super::values::{Charge, Filter, Head, LedgerRow, Maxima, Record, Scope, ThreadRow, TreeTotals};
 use super::{Owner, StoreError};
 use crate::cost::Cost;
 use crate::money::Nanos;

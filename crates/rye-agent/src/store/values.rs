@@ -4,7 +4,7 @@ use lillux::Digest;
 use serde_json::Value;
 
 use super::Owner;
-use crate::cost::Cost;
+use crate::cost::{Attribution, Cost};
 use crate::limits::Limits;
 use crate::money::Nanos;
 use crate::status::{Status, SuspendReason};
@@ -222,19 +222,6 @@ pub struct Settle {
     pub is_unknown: bool,
     /// What it was for.
     pub attribution: Attribution,
-}
-
-/// What a call was for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attribution {
-    /// The item: the thread's directive, usually.
-    pub item: String,
-    /// The model.
-    pub model: String,
-    /// The tool on whose behalf.
-    pub tool: Option<String>,
-    /// The hook on whose behalf.
-    pub hook: Option<String>,
 }
 
 /// A call that is in flight, or was when its process died.

@@ -37,7 +37,9 @@ use crate::machine::Outcome;
 use crate::prepare;
 use crate::redact::Redactor;
 use crate::spec::Spec;
-use crate::store::{Claim, Column, Commit, Committed, Index, LedgerSpec, Owner, Secret, Store, StoreError};
+use crate::store::{
+    Claim, Column, Commit, Committed, Index, LedgerSpec, Owner, Prune, Secret, Store, StoreError,
+};
 use crate::thread_id::ThreadId;
 use crate::transcript::Signer;
 
@@ -178,9 +180,9 @@ impl Threads {
     pub fn open(setup: Setup) -> Result<Self> {
         let engine = (setup.engine)()?;
         // Ending a thread must not wait until a file is mended; starting one reads them again, and minds.
-        let (config, orders) = match Config::load(&engine.workspace) {
+        let (config, orders) = match crate::config::load(&engine.workspace) {
             Ok(config) => (config.clone(), prepare::Kinds::with(config)),
-            Err(_) => (Config::load_readable(&engine.workspace)?, prepare::Kinds::default()),
+            Err(_) => (crate::config::load_readable(&engine.workspace)?, prepare::Kinds::default()),
         };
         let keys = engine.workspace.roots.signing_keys.clone();
         let secret = Secret::load_or_create(&keys)?;
@@ -307,7 +309,7 @@ impl Inner {
         }
         *looked = Some(Instant::now());
         drop(looked);
-        let prune = settings.prune(self.setup.clock.now_ms());
+        let prune = Prune::of_settings(settings, self.setup.clock.now_ms());
         // What fails or is cut short today is done tomorrow.
         if !self.store.is_prune_due(prune.at_ms).unwrap_or(false) {
             return;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lillux::process::{Launcher, leave_session};
-use rye_agent::config::Config;
 use rye_agent::store::Taking;
 use rye_agent::threads::Background;
 use rye_background::{Client, Place, Setup};
@@ -67,8 +66,10 @@ pub fn revive(context: &Context) -> Result<(), Error> {
     let Some(shelf) = Shelf::open(&context.settings)? else { return Ok(()) };
     let mut abandoned = shelf.store.orphans(&shelf.observer, Taking::Free)?;
     abandoned.retain(|row| row.is_detached && row.note.is_none());
-    let is_wanted =
-        || Config::load(&context.engine.workspace).map(|config| config.coordination.orphan_detection.enabled);
+    let is_wanted = || {
+        rye_agent::config::load(&context.engine.workspace)
+            .map(|config| config.coordination.orphan_detection.enabled)
+    };
     if !abandoned.is_empty() && is_wanted()? {
         client.within(LOOKS_WITHIN).reach()?.take(&[])?;
     }

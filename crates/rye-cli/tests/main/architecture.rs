@@ -6,21 +6,35 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate of the workspace may depend on which others, tests aside.
-const EDGES: [(&str, &[&str]); 15] = [
-    ("lillux", &[]),
+const EDGES: [(&str, &[&str]); 17] = [
+    ("lillux-hash", &[]),
+    ("lillux", &["lillux-hash"]),
     ("rye-item", &[]),
     ("rye-trust", &["lillux", "rye-item"]),
     ("rye-space", &["lillux", "rye-item", "rye-trust"]),
     ("rye-exec", &["lillux", "rye-item", "rye-space", "rye-trust"]),
     ("rye-tools", &["lillux", "rye-exec", "rye-item"]),
     ("rye-mcp", &["lillux", "rye-exec", "rye-item"]),
-    ("rye-model", &["lillux", "rye-item"]),
+    ("rye-thread", &["lillux-hash", "rye-item"]),
+    ("rye-model", &["lillux", "rye-item", "rye-thread"]),
     ("rye-bundle", &["lillux", "rye-item", "rye-space", "rye-trust"]),
     (
         "rye-engine",
         &["lillux", "rye-bundle", "rye-exec", "rye-item", "rye-mcp", "rye-space", "rye-tools", "rye-trust"],
     ),
-    ("rye-agent", &["lillux", "rye-engine", "rye-exec", "rye-item", "rye-model", "rye-space", "rye-trust"]),
+    (
+        "rye-agent",
+        &[
+            "lillux",
+            "rye-engine",
+            "rye-exec",
+            "rye-item",
+            "rye-model",
+            "rye-space",
+            "rye-thread",
+            "rye-trust",
+        ],
+    ),
     ("rye-background", &["lillux", "rye-agent", "rye-engine", "rye-item", "rye-space"]),
     ("rye-server", &["lillux", "rye-agent", "rye-background", "rye-engine", "rye-item", "rye-space"]),
     (
@@ -133,4 +147,37 @@ fn no_source_file_is_too_long_to_read() {
         .filter(|(_, lines)| *lines > MAX_LINES)
         .collect();
     assert_eq!(long, Vec::<(PathBuf, usize)>::new());
+}
+
+/// What the pure crates may not depend on, however far down.
+const IMPURE: [&str; 5] = ["tokio", "rusqlite", "reqwest", "hyper", "fs-err"];
+
+#[test]
+fn pure_crates_depend_on_no_runtime() {
+    let metadata = MetadataCommand::new()
+        .cargo_path(env!("CARGO"))
+        .manifest_path(workspace().join("Cargo.toml"))
+        .other_options(vec!["--offline".to_owned(), "--locked".to_owned()])
+        .exec()
+        .expect("cargo metadata");
+    let resolve = metadata.resolve.as_ref().expect("a resolved graph");
+    let names: BTreeMap<_, _> =
+        metadata.packages.iter().map(|package| (&package.id, &*package.name)).collect();
+    for root in ["lillux-hash", "rye-item", "rye-thread"] {
+        let mut reached = BTreeSet::new();
+        let mut queue: Vec<_> = names.iter().filter(|(_, name)| **name == root).map(|(id, _)| *id).collect();
+        assert_eq!(queue.len(), 1, "{root}");
+        while let Some(id) = queue.pop() {
+            if !reached.insert(names[id]) {
+                continue;
+            }
+            let node = resolve.nodes.iter().find(|node| node.id == *id).expect("a node");
+            let is_normal = |kind: &cargo_metadata::DepKindInfo| kind.kind == DependencyKind::Normal;
+            queue.extend(
+                node.deps.iter().filter(|dep| dep.dep_kinds.iter().any(is_normal)).map(|dep| &dep.pkg),
+            );
+        }
+        let impure: Vec<_> = IMPURE.iter().filter(|name| reached.contains(**name)).collect();
+        assert!(impure.is_empty(), "{root} depends on {impure:?}");
+    }
 }

@@ -183,13 +183,8 @@ pub fn ids(engine: &Engine, item_type: Option<ItemType>, start: &str) -> Vec<Ite
 /// # Errors
 /// When it names no type.
 pub fn parse_scope(scope: &str) -> Result<(ItemType, String)> {
-    let rest =
-        scope.strip_prefix("rye.").and_then(|rest| rest.split_once('.')).map_or(scope, |(_, rest)| rest);
-    let (item_type, namespace) = rest.split_once('.').unwrap_or((rest, ""));
-    let item_type: ItemType = item_type.parse().map_err(|_| {
-        Error::new(Code::InvalidArgument, format!("the scope `{}` names no item type", clean(scope)))
+    rye_item::scope::parse_scope(scope).map_err(|error| {
+        Error::new(Code::InvalidArgument, error.to_string())
             .hint("write it as `tool`, or as `tool.rye.core.*`")
-    })?;
-    let namespace = namespace.trim_end_matches('*').trim_end_matches('.').replace('.', "/");
-    Ok((item_type, namespace))
+    })
 }

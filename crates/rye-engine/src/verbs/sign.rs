@@ -218,11 +218,7 @@ fn immutable(item: &ItemRef) -> Error {
         .hint(format!("copy it first: rye load {} {} --to project", item.item_type, item.id))
 }
 
-/// Whether an id names many items.
-#[must_use]
-pub fn is_glob(id: &str) -> bool {
-    id.contains(['*', '?', '[', '{'])
-}
+pub use rye_item::id::is_glob;
 
 /// Signs every item of a type whose id matches. `*` does not cross `/`, `**` does; a pattern without `/` matches
 /// names at any depth.

@@ -7,10 +7,10 @@ use super::*;
 
 /// The shipped values with one of them changed.
 fn changed(name: &str, over: &Value) -> Result<Config> {
-    let mut values = Config::shipped().values().clone();
+    let mut values = shipped().values().clone();
     let merged = merge::merge(&values[name], over);
     values.insert(name.to_owned(), merged);
-    Config::from_values(&values)
+    from_values(&values)
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn what_a_policy_leaves_out_is_what_its_type_says() {
 
 #[test]
 fn a_named_policy_is_what_resilience_says() {
-    let mut values = Config::shipped().values().clone();
+    let mut values = shipped().values().clone();
     values["resilience"]["retry"]["policies"] = json!({
         "exponential": {"type": "exponential", "base": 1, "max_delay": 6},
         "fixed": {"type": "fixed", "delay": 4},
@@ -281,7 +281,7 @@ fn what_shows_only_after_merging_is_refused_too() {
 
 #[test]
 fn the_ledger_may_have_more_columns_and_indexes() {
-    let mut values = Config::shipped().values().clone();
+    let mut values = shipped().values().clone();
     let table = &mut values["budget_ledger_schema"]["table"];
     table["columns"]
         .as_array_mut()

@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config::{Config, LedgerSchema};
 use crate::status::Status;
+use crate::store::Prune;
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
 
 /// The shipped settings of the ledger with these over them.
 fn settings(cleanup: &Value) -> LedgerSchema {
-    let mut values = Config::shipped().values().clone();
+    let mut values = crate::config::tests::shipped().values().clone();
     let over = json!({ "cleanup": cleanup });
     let merged = rye_item::merge::merge(&values["budget_ledger_schema"], &over);
     values.insert("budget_ledger_schema".to_owned(), merged);
@@ -36,7 +37,7 @@ impl World {
     }
 
     fn gone(&self, cleanup: &Value, day: u64) -> Vec<ThreadId> {
-        self.store.prunable(&settings(cleanup).prune(day * DAY)).expect("looked")
+        self.store.prunable(&Prune::of_settings(&settings(cleanup), day * DAY)).expect("looked")
     }
 
     fn is_archived(&self, number: u64) -> bool {
@@ -51,7 +52,7 @@ fn archive_after_days_is_when_an_ended_tree_goes() {
     assert_eq!(world.gone(&json!({}), 30), []);
     assert_eq!(world.gone(&json!({}), 31), [id(1)]);
     assert_eq!(world.gone(&json!({"archive_after_days": 7}), 8), [id(1)]);
-    world.store.prune(&settings(&json!({})).prune(31 * DAY)).expect("pruned");
+    world.store.prune(&Prune::of_settings(&settings(&json!({})), 31 * DAY)).expect("pruned");
     assert!(world.is_archived(1) && world.store.thread(&id(1)).expect("read").is_none());
 }
 
@@ -76,7 +77,7 @@ fn max_megabytes_is_how_much_room_is_taken() {
     }
     assert_eq!(world.gone(&json!({"max_megabytes": 9}), 5), []);
     assert_eq!(world.gone(&json!({"max_megabytes": 3}), 5), [id(1)]);
-    let prune = settings(&json!({"max_megabytes": 2})).prune(5 * DAY);
+    let prune = Prune::of_settings(&settings(&json!({"max_megabytes": 2})), 5 * DAY);
     assert_eq!(world.store.prune(&prune).expect("pruned").threads, [id(2), id(1)]);
     // There is no room for an archive either.
     assert!(!world.is_archived(1) && !world.store.folder().join(id(1).as_str()).exists());
@@ -86,14 +87,14 @@ fn max_megabytes_is_how_much_room_is_taken() {
 fn remove_archived_after_days_is_when_the_archive_is_emptied() {
     let world = world();
     world.ended(new(1, None), 1);
-    world.store.prune(&settings(&json!({})).prune(31 * DAY)).expect("pruned");
+    world.store.prune(&Prune::of_settings(&settings(&json!({})), 31 * DAY)).expect("pruned");
     // The folder was made just now: by its age a moment before, or long after.
     let made = world.store.folder().join("archive").join(id(1).as_str());
     let made = made.metadata().and_then(|found| found.modified()).expect("a time");
     let made = made.duration_since(std::time::UNIX_EPOCH).expect("since").as_millis();
     let made = u64::try_from(made).expect("a time");
     let at = |cleanup: &Value, day: u64| {
-        world.store.prune(&settings(cleanup).prune(made + day * DAY)).expect("pruned").archived
+        world.store.prune(&Prune::of_settings(&settings(cleanup), made + day * DAY)).expect("pruned").archived
     };
     assert_eq!(at(&json!({}), 179), 0);
     assert_eq!(at(&json!({"remove_archived_after_days": null}), 9999), 0);
@@ -105,7 +106,7 @@ fn remove_archived_after_days_is_when_the_archive_is_emptied() {
 fn vacuum_interval_days_is_how_often_the_database_is_made_small() {
     let world = world();
     let at = |cleanup: &Value, day: u64| {
-        world.store.prune(&settings(cleanup).prune(day * DAY)).expect("pruned").is_vacuumed
+        world.store.prune(&Prune::of_settings(&settings(cleanup), day * DAY)).expect("pruned").is_vacuumed
     };
     assert!(at(&json!({}), 1));
     assert!(!at(&json!({}), 7));
@@ -152,7 +153,7 @@ fn what_is_in_use_stays_with_all_that_belongs_to_it() {
     let mut gone = world.gone(&json!({"archive_after_days": 0}), 99);
     gone.sort();
     assert_eq!(gone, [id(6), id(7), id(8)]);
-    world.store.prune(&settings(&json!({"keep_trees": 0})).prune(99 * DAY)).expect("pruned");
+    world.store.prune(&Prune::of_settings(&settings(&json!({"keep_trees": 0})), 99 * DAY)).expect("pruned");
     for number in [1, 12, 2, 3, 4, 5, 11] {
         assert!(world.store.journal(&id(number)).is_ok(), "{number}");
     }
@@ -165,11 +166,11 @@ fn a_part_that_a_thread_keeps_goes_with_it_and_not_before() {
     world.create(new(2, None));
     let part = world.store.keep_for(&id(2), b"long".to_vec(), 1).expect("kept");
     assert!(matches!(world.store.keep_for(&id(9), b"x".to_vec(), 1), Err(StoreError::NoThread(_))));
-    world.store.prune(&settings(&json!({})).prune(99 * DAY)).expect("pruned");
+    world.store.prune(&Prune::of_settings(&settings(&json!({})), 99 * DAY)).expect("pruned");
     assert!(world.store.blob(&part).is_ok());
     let end = Some(StatusChange::to(Status::Completed));
     world.commit(Commit { status: end, ..Commit::new(id(2), Claim { epoch: 1 }, DAY) });
-    world.store.prune(&settings(&json!({})).prune(99 * DAY)).expect("pruned");
+    world.store.prune(&Prune::of_settings(&settings(&json!({})), 99 * DAY)).expect("pruned");
     assert!(world.store.blob(&part).is_err());
 }
 
@@ -180,14 +181,17 @@ fn a_folder_that_was_left_behind_is_put_away() {
     world.folder_of(&id(1), 1);
     world.folder_of(&id(2), 1);
     let far = 40_000 * DAY;
-    world.store.prune(&settings(&json!({"remove_archived_after_days": null})).prune(far)).expect("pruned");
+    world
+        .store
+        .prune(&Prune::of_settings(&settings(&json!({"remove_archived_after_days": null})), far))
+        .expect("pruned");
     assert!(world.is_archived(2) && world.store.folder().join(id(1).as_str()).is_dir());
 }
 
 #[test]
 fn what_is_done_by_itself_is_done_once_a_day() {
     let world = world();
-    let prune = |day: u64| settings(&json!({})).prune(day * DAY);
+    let prune = |day: u64| Prune::of_settings(&settings(&json!({})), day * DAY);
     assert_eq!(world.store.prune_if_due(&prune(31)).expect("looked"), None, "there is nothing yet");
     world.ended(new(1, None), 1);
     let first = world.store.prune_if_due(&prune(31)).expect("pruned").expect("due");

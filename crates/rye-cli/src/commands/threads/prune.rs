@@ -1,6 +1,5 @@
 //! `thread prune`: forgetting trees of threads that have ended.
 
-use rye_agent::config::Config;
 use rye_agent::store::{Kept, Prune, Pruned};
 use rye_engine::{Code, Error};
 use serde_json::json;
@@ -56,8 +55,8 @@ pub fn prune(context: &Context, arguments: &PruneArguments) -> Outcome {
 
 /// What was asked for; what the settings say, if nothing was.
 fn wanted(context: &Context, arguments: &PruneArguments) -> Result<Prune, Error> {
-    let settings = Config::load(&context.engine.workspace)?.ledger;
-    let mut wanted = settings.prune(settings::now_ms());
+    let settings = rye_agent::config::load(&context.engine.workspace)?.ledger;
+    let mut wanted = Prune::of_settings(&settings, settings::now_ms());
     let PruneArguments { older_than, keep, max_megabytes, delete, .. } = arguments;
     if older_than.is_some() || keep.is_some() || max_megabytes.is_some() {
         wanted.after_days = *older_than;

@@ -1,0 +1,9 @@
+//! What a model is offered: from a thread's grants to definitions. The types are `rye_thread::definitions`'s.
+
+mod build;
+mod names;
+#[cfg(test)]
+mod tests;
+
+pub use build::{Output, Preload, build};
+pub use rye_thread::definitions::*;

@@ -1,0 +1,398 @@
+//! Who may do what: grants as patterns, and the one place where an action is allowed.
+//!
+//! A grant is `rye.<primary>.<item type>.<id with dots>`; `*` stands for anything, dots included, and nothing else is
+//! special. `x.*` also grants `x` itself, so `rye.execute.tool.rye.bash.*` runs the tool `rye/bash`. `fetch` is `search`
+//! and `load`. No grant implies another: who may run a tool may not read its source for that. No grants, no rights.
+//!
+//! [`permit`] is the only way to a [`Permitted`], and a [`Permitted`] is all the dispatcher takes.
+
+mod pattern;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use rye_item::text::one_line;
+use rye_item::{ItemId, ItemType};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::action::{Action, Primary};
+use pattern::Pattern;
+
+/// Where the tools of hooks live: theirs alone.
+pub const INTERNAL: &str = "rye/agent/threads/internal";
+/// The error code of what is not granted.
+pub const PERMISSION_DENIED: &str = "RYE1121";
+/// The most grants a thread has.
+const MOST: usize = 1000;
+/// How many grants a refusal lists.
+const SHOWN: usize = 20;
+
+/// What a thread may do: an ordered set of grants.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct Capabilities(Vec<Pattern>);
+
+/// A text is no grant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidCapability(pub String);
+
+impl Capabilities {
+    /// No rights.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Reads grants, in their order; what is granted twice counts once.
+    ///
+    /// # Errors
+    /// When one is none, all of them named.
+    pub fn parse<T: AsRef<str>>(grants: impl IntoIterator<Item = T>) -> Result<Self, InvalidCapability> {
+        let mut patterns = Vec::new();
+        let mut wrong = Vec::new();
+        for grant in grants {
+            match Pattern::parse(grant.as_ref()) {
+                Ok(parsed) => patterns.extend(parsed),
+                Err(message) => wrong.push(message),
+            }
+        }
+        if !wrong.is_empty() {
+            return Err(InvalidCapability(wrong.join("; ")));
+        }
+        let set = Self::from_patterns(patterns);
+        if set.0.len() > MOST {
+            return Err(InvalidCapability(format!("more than {MOST} grants")));
+        }
+        Ok(set)
+    }
+
+    /// The grants of a parsed directive: its `permissions`, a list of `{"tag": "cap", "content": "rye.…"}`.
+    ///
+    /// # Errors
+    /// When one is no grant.
+    pub fn of_directive(permissions: Option<&Value>) -> Result<Self, InvalidCapability> {
+        let Some(list) = permissions else {
+            return Ok(Self::none());
+        };
+        let list = list.as_array().ok_or_else(|| InvalidCapability("permissions are a list".to_owned()))?;
+        let grants: Option<Vec<&str>> = list
+            .iter()
+            .map(|grant| grant.get("content").and_then(Value::as_str).or_else(|| grant.as_str()))
+            .collect();
+        Self::parse(grants.ok_or_else(|| InvalidCapability("a permission without its text".to_owned()))?)
+    }
+
+    fn from_patterns(patterns: Vec<Pattern>) -> Self {
+        let mut kept: Vec<Pattern> = Vec::new();
+        for pattern in patterns {
+            if !kept.contains(&pattern) {
+                kept.push(pattern);
+            }
+        }
+        Self(kept)
+    }
+
+    /// Whether nothing is granted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The grants, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(Pattern::as_str)
+    }
+
+    /// Whether everything `required` stands for is granted; it may itself be a pattern.
+    #[must_use]
+    pub fn covers(&self, required: &str) -> bool {
+        let required = Pattern::of(required);
+        self.0.iter().any(|grant| grant.covers(&required))
+    }
+
+    /// Whether anything at all of what `pattern` stands for may be granted.
+    #[must_use]
+    pub fn touches(&self, pattern: &str) -> bool {
+        let pattern = Pattern::of(pattern);
+        self.0.iter().any(|grant| grant.meets(&pattern))
+    }
+
+    /// What both of the two grant: a child never has more than its parent, whatever it asks for.
+    #[must_use]
+    pub fn attenuate(&self, parent: &Self) -> Self {
+        let mut both: Vec<Pattern> = Vec::new();
+        for own in &self.0 {
+            for theirs in &parent.0 {
+                let narrower = if theirs.covers(own) {
+                    own
+                } else if own.covers(theirs) {
+                    theirs
+                } else {
+                    continue;
+                };
+                if !both.iter().any(|kept| kept.covers(narrower)) {
+                    both.retain(|kept| !narrower.covers(kept));
+                    both.push(narrower.clone());
+                }
+            }
+        }
+        Self(both)
+    }
+
+    /// Whether `other` grants all that this does.
+    #[must_use]
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.0.iter().all(|own| other.0.iter().any(|theirs| theirs.covers(own)))
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: Vec<String> = self.iter().take(SHOWN).map(|grant| format!("'{grant}'")).collect();
+        let more = self.0.len().saturating_sub(SHOWN);
+        let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
+        write!(formatter, "[{}{rest}]", shown.join(", "))
+    }
+}
+
+impl TryFrom<Vec<String>> for Capabilities {
+    type Error = InvalidCapability;
+
+    fn try_from(grants: Vec<String>) -> Result<Self, InvalidCapability> {
+        Self::parse(grants)
+    }
+}
+
+impl From<Capabilities> for Vec<String> {
+    fn from(capabilities: Capabilities) -> Self {
+        capabilities.iter().map(str::to_owned).collect()
+    }
+}
+
+/// Where a hook was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// In the directive.
+    Directive,
+    /// In the project's configuration.
+    Project,
+    /// In the user's configuration.
+    User,
+    /// In a system bundle's configuration.
+    System,
+}
+
+impl Origin {
+    /// What a hook of this origin runs on: what its configuration gives it if that is the user's or the system's, else
+    /// what the thread may do.
+    #[must_use]
+    pub fn rights<'a>(self, thread: &'a Capabilities, given: &'a Capabilities) -> &'a Capabilities {
+        match self {
+            Self::Directive | Self::Project => thread,
+            Self::User | Self::System => given,
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asker {
+    /// The model, by a tool call.
+    Model,
+    /// A hook; its capabilities are [`Origin::rights`].
+    Hook {
+        /// Where it was written.
+        origin: Origin,
+    },
+    /// The directive itself, by what it declares.
+    Directive,
+    /// A tool that the thread runs, through its door.
+    Tool,
+}
+
+/// An action that was allowed. Nothing else makes one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Permitted {
+    action: Action,
+    asker: Asker,
+    capabilities: Capabilities,
+}
+
+impl Permitted {
+    /// What was allowed.
+    #[must_use]
+    pub fn action(&self) -> &Action {
+        &self.action
+    }
+
+    /// Who asked.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        self.asker
+    }
+
+    /// The grants of the asker: what is done in its name has no others.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Whether it is a hook's call of one of the thread's own tools, which alone learns of the thread.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        is_internal(&self.action)
+    }
+}
+
+/// Why an action was not allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Denied {
+    /// The grant that would allow it; empty if no grant can.
+    pub required: String,
+    /// What to tell.
+    pub message: String,
+    /// The action's primary.
+    pub action: String,
+    /// The item's type.
+    pub item_type: Option<String>,
+    /// The item's id.
+    pub item_id: Option<String>,
+}
+
+impl Denied {
+    fn new(action: &Action, required: &str, message: String) -> Self {
+        Self {
+            required: required.to_owned(),
+            message,
+            action: action.primary.as_str().to_owned(),
+            item_type: action.item_type.map(|item_type| item_type.to_string()),
+            item_id: action.item_id.as_deref().map(one_line),
+        }
+    }
+
+    /// The result a model or a hook gets instead.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        json!({
+            "status": "error",
+            "error": self.message,
+            "code": PERMISSION_DENIED,
+            "denied_action": self.action,
+            "denied_item_type": self.item_type,
+            "denied_item_id": self.item_id,
+        })
+    }
+}
+
+/// What has to be granted for an action: all of these.
+///
+/// A search needs the type it searches (`rye.search.tool`), narrowed by `scope` what lies below it
+/// (`rye.search.tool.team.*`). Copying an item writes and signs, so it needs `load` and `sign`. A fetch that leaves the
+/// type open needs all types. A pattern of ids needs a grant for all it could match.
+#[must_use]
+pub fn required(action: &Action) -> Vec<String> {
+    let id = action.item_id.as_deref().unwrap_or_default();
+    let types = match action.item_type {
+        Some(item_type) => vec![item_type],
+        None => ItemType::FINDABLE.to_vec(),
+    };
+    let of_item = |word: &str| -> Vec<String> {
+        types.iter().map(|item_type| format!("rye.{word}.{item_type}.{}", dotted(id))).collect()
+    };
+    match action.primary {
+        Primary::Execute => of_item("execute"),
+        Primary::Sign => with_copy(of_item("sign"), action, of_item),
+        Primary::Load => of_item("load"),
+        Primary::Fetch if action.item_id.is_some() => of_item("load"),
+        Primary::Search | Primary::Fetch => vec![required_to_search(action)],
+    }
+}
+
+fn with_copy(
+    mut required: Vec<String>,
+    action: &Action,
+    of_item: impl Fn(&str) -> Vec<String>,
+) -> Vec<String> {
+    if action.option("destination").is_some() {
+        required.extend(of_item("load"));
+    }
+    required
+}
+
+fn required_to_search(action: &Action) -> String {
+    match (action.text_option("scope"), action.item_type) {
+        (Some(scope), _) => match rye_item::scope::parse_scope(scope) {
+            Ok((item_type, prefix)) if prefix.is_empty() => format!("rye.search.{item_type}"),
+            Ok((item_type, prefix)) => format!("rye.search.{item_type}.{}.*", dotted(&prefix)),
+            // The verb will refuse it; until then nothing less than everything will do.
+            Err(_) => "rye.search".to_owned(),
+        },
+        (None, Some(item_type)) => format!("rye.search.{item_type}"),
+        (None, None) => "rye.search".to_owned(),
+    }
+}
+
+/// An id, or a pattern of ids, as grants write it. Whatever is special in a pattern becomes `*`: at least all it matches.
+fn dotted(id: &str) -> String {
+    let id = id.trim_end_matches('/');
+    match id.find(['*', '?', '[', '{']) {
+        None => id.replace('/', "."),
+        // A pattern without a slash matches names at any depth.
+        Some(_) if !id.contains('/') => "*".to_owned(),
+        Some(special) => format!("{}*", id[..special].replace('/', ".")),
+    }
+}
+
+/// Whether the action is about a tool of hooks, in whatever case it is written: file systems that fold case exist.
+fn is_internal(action: &Action) -> bool {
+    let id = action.item_id.as_deref().and_then(|id| ItemId::new(id.to_ascii_lowercase()).ok());
+    id.is_some_and(|id| id.is_within(INTERNAL))
+}
+
+/// Whether the action could free or report money: a directive must not lift its own budget.
+fn changes_ledger(action: &Action) -> bool {
+    let is_ledger =
+        action.item_id.as_deref().is_some_and(|id| id.to_ascii_lowercase().ends_with("/budget_ops"));
+    is_ledger && action.params.get("operation").and_then(Value::as_str) != Some("check_remaining")
+}
+
+/// Allows an action, or says why not.
+///
+/// # Errors
+/// When a grant is missing, or no grant can allow it.
+pub fn permit(capabilities: &Capabilities, action: &Action, asker: Asker) -> Result<Permitted, Denied> {
+    // Whoever made it: what cannot exist is not checked against patterns.
+    let action = action.clone().checked().map_err(|error| {
+        Denied::new(action, "", format!("Permission denied: {}", one_line(&error.to_string())))
+    })?;
+    if is_internal(&action) {
+        return match (asker, action.primary, action.item_type) {
+            (Asker::Hook { origin }, Primary::Execute, Some(ItemType::Tool)) => {
+                if changes_ledger(&action) && matches!(origin, Origin::Directive | Origin::Project) {
+                    let message = "Permission denied: only hooks of the user's or the system's configuration \
+                                   change the ledger";
+                    return Err(Denied::new(&action, "", message.to_owned()));
+                }
+                Ok(Permitted { action, asker, capabilities: capabilities.clone() })
+            }
+            _ => {
+                let message = format!("Permission denied: {INTERNAL}/ is for hooks");
+                Err(Denied::new(&action, "", message))
+            }
+        };
+    }
+    match required(&action).into_iter().find(|required| !capabilities.covers(required)) {
+        None => Ok(Permitted { action, asker, capabilities: capabilities.clone() }),
+        Some(missing) => {
+            let message =
+                format!("Permission denied: '{missing}' not covered by capabilities {capabilities}");
+            Err(Denied::new(&action, &missing, message))
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The tools a model is offered, and what each of its calls means.
+//!
+//! Made once from the grants and frozen with the thread: the primary tools that are granted, every granted tool by name as
+//! far as there is room, `directive_return` if outputs are declared. [`Definitions::target`] turns a call into the
+//! action that will be dispatched, which is also what is checked: no other field of the call names an item.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::{ToolCall, ToolDefinition};
+use rye_item::ItemType;
+use rye_item::parameters;
+use rye_item::text::one_line;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::action::{Action, ActionError, Primary};
+
+/// Starts a thread.
+pub const THREAD_DIRECTIVE: &str = "rye/agent/threads/thread_directive";
+/// Waits for, asks about and ends threads.
+pub const ORCHESTRATOR: &str = "rye/agent/threads/orchestrator";
+/// Asks a person.
+pub const HUMAN_APPROVAL: &str = "rye/agent/threads/human_approval";
+/// Ends the thread with its outputs.
+pub const DIRECTIVE_RETURN: &str = "rye/agent/threads/directive_return";
+/// Reads a result of the thread that was too long.
+pub const READ_ARTIFACT: &str = "rye/agent/threads/read_artifact";
+/// The error code of a call that means nothing.
+pub const INVALID_CALL: &str = "RYE1125";
+/// How many names a refusal lists.
+const SHOWN: usize = 40;
+
+/// What a model is offered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Definitions {
+    /// The tools, as a provider sends them.
+    pub tools: Arc<[ToolDefinition]>,
+    /// What each name stands for.
+    pub names: BTreeMap<String, Bound>,
+    /// What is granted and not offered by name, and why. It can still be called through `rye_execute`.
+    pub skipped: Vec<Skipped>,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// A primary action on the item that the call names.
+    Primary(Primary),
+    /// This tool.
+    Tool(String),
+    /// The end of the thread.
+    DirectiveReturn,
+    /// A result that was too long.
+    ReadArtifact,
+}
+
+/// A granted tool that is not offered by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// The tool.
+    pub item_id: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a call means.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// An action for the dispatcher.
+    Action(Action),
+    /// The thread ends with these outputs.
+    DirectiveReturn(Map<String, Value>),
+    /// A child thread.
+    Spawn(Action),
+    /// Something about other threads.
+    Orchestrate(Action),
+    /// A question to a person.
+    Ask(Action),
+    /// A slice of an earlier result: parameters of [`crate::shape::read_artifact`].
+    ReadArtifact(Map<String, Value>),
+}
+
+impl Target {
+    /// What an action means: threads are started and led by the thread that asks, everything else is dispatched.
+    #[must_use]
+    pub fn of(action: Action) -> Self {
+        let is_execute = action.primary == Primary::Execute;
+        let is_fork =
+            action.item_type == Some(ItemType::Directive) && action.text_option("thread") == Some("fork");
+        if is_execute && (is_fork || action.is_about(ItemType::Tool, THREAD_DIRECTIVE)) {
+            Self::Spawn(action)
+        } else if is_execute && action.is_about(ItemType::Tool, ORCHESTRATOR) {
+            Self::Orchestrate(action)
+        } else if is_execute && action.is_about(ItemType::Tool, HUMAN_APPROVAL) {
+            Self::Ask(action)
+        } else if is_execute && action.is_about(ItemType::Tool, READ_ARTIFACT) {
+            Self::ReadArtifact(action.params)
+        } else {
+            Self::Action(action)
+        }
+    }
+}
+
+/// Why a call means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// What to tell the model.
+    pub message: String,
+}
+
+impl Refusal {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+
+    /// The result the model gets instead.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        json!({
+            "status": "error",
+            "error": self.message,
+            "code": INVALID_CALL,
+        })
+    }
+}
+
+impl From<ActionError> for Refusal {
+    fn from(error: ActionError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+impl Definitions {
+    /// What a call means.
+    ///
+    /// # Errors
+    /// When the name was not offered, or the arguments do not fit.
+    pub fn target(&self, call: &ToolCall) -> Result<Target, Refusal> {
+        let Some(bound) = self.names.get(&call.name) else {
+            return Err(self.unknown(&call.name));
+        };
+        if call.malformed.is_some() {
+            return Err(Refusal::new(format!(
+                "the arguments of {} are no JSON object; call it again with a whole one",
+                call.name
+            )));
+        }
+        match bound {
+            Bound::Tool(id) => {
+                let (item_type, item_id) = (Some(ItemType::Tool), Some(id.clone()));
+                let action = Action {
+                    primary: Primary::Execute,
+                    item_type,
+                    item_id,
+                    params: call.input.clone(),
+                    options: Map::new(),
+                };
+                Ok(Target::of(action.checked()?))
+            }
+            Bound::Primary(primary) => self.primary(*primary, call),
+            Bound::DirectiveReturn => self.returned(call.input.clone()),
+            Bound::ReadArtifact => Ok(Target::ReadArtifact(call.input.clone())),
+        }
+    }
+
+    fn unknown(&self, name: &str) -> Refusal {
+        let name: String = one_line(name).chars().take(80).collect();
+        let known: Vec<&str> = self.names.keys().take(SHOWN).map(String::as_str).collect();
+        if known.is_empty() {
+            return Refusal::new(format!("there is no tool `{name}`: this thread has none"));
+        }
+        let more = self.names.len().saturating_sub(SHOWN);
+        let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
+        Refusal::new(format!("there is no tool `{name}`; there are: {}{rest}", known.join(", ")))
+    }
+
+    /// The definition of a name.
+    #[must_use]
+    pub fn definition(&self, name: &str) -> Option<&ToolDefinition> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    fn primary(&self, primary: Primary, call: &ToolCall) -> Result<Target, Refusal> {
+        let known = self.definition(&call.name).and_then(|tool| tool.schema["properties"].as_object());
+        let mut given = call.input.clone();
+        given.retain(|_, value| !value.is_null());
+        if let Some(wrong) = given.keys().find(|key| known.is_none_or(|known| !known.contains_key(*key))) {
+            let known: Vec<&str> = known.into_iter().flatten().map(|(key, _)| key.as_str()).collect();
+            let wrong: String = one_line(wrong).chars().take(80).collect();
+            let message = format!("{} has no argument `{wrong}`; it takes: {}", call.name, known.join(", "));
+            return Err(Refusal::new(message));
+        }
+        let mut fields = given;
+        fields.insert("primary".to_owned(), json!(primary));
+        // What a tool calls `params` itself stays inside `parameters`: the schema has no other key for them.
+        let action = Action::from_value(&Value::Object(fields))?;
+        if primary == Primary::Execute && action.is_about(ItemType::Tool, DIRECTIVE_RETURN) {
+            if self.names.values().any(|bound| *bound == Bound::DirectiveReturn) {
+                return self.returned(action.params);
+            }
+            return Err(Refusal::new(
+                "this directive declares no outputs: answer with text when you are done",
+            ));
+        }
+        Ok(Target::of(action))
+    }
+
+    /// The outputs, if they are what the directive declares. Who is blocked says `status: error` and may leave them out.
+    fn returned(&self, mut given: Map<String, Value>) -> Result<Target, Refusal> {
+        given.retain(|_, value| !value.is_null());
+        let bound = self.names.iter().find(|(_, bound)| **bound == Bound::DirectiveReturn);
+        let Some(definition) = bound.and_then(|(name, _)| self.definition(name)) else {
+            return Err(Refusal::new("this directive declares no outputs"));
+        };
+        let mut schema = definition.schema.clone();
+        if given.get("status").and_then(Value::as_str) == Some("error") {
+            schema["required"] = json!([]);
+        }
+        match parameters::check(given, Some(&schema)) {
+            Ok(outputs) => Ok(Target::DirectiveReturn(outputs)),
+            Err(error) => {
+                Err(Refusal::new(format!("the outputs do not fit: {error}; call {} again", definition.name)))
+            }
+        }
+    }
+}

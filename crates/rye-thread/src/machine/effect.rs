@@ -1,0 +1,151 @@
+//! What a thread wants done. The driver does it; the machine never does anything itself.
+
+use crate::model::Request;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::question::Question;
+use crate::capability::Permitted;
+use crate::config::Trigger;
+use crate::money::Nanos;
+use crate::status::{Status, SuspendReason};
+use crate::thread_id::ThreadId;
+
+/// Something to do.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Run an action of a hook; its envelope comes back as `HookDone`.
+    RunHook {
+        /// The hook.
+        hook: String,
+        /// The action, which it may take.
+        action: Permitted,
+    },
+    /// Set `worst` aside on the thread and all its ancestors, then ask the model.
+    CallModel {
+        /// The number of the call.
+        call: u64,
+        /// What to ask.
+        request: Request,
+        /// The most it can cost.
+        worst: Worst,
+    },
+    /// Wait, then `Slept`.
+    Sleep {
+        /// How long.
+        ms: u64,
+    },
+    /// Make a tool call.
+    Dispatch {
+        /// Which of the turn's calls.
+        index: usize,
+        /// What to do, which the thread may.
+        action: Permitted,
+    },
+    /// Start a child, and wait for it unless it was asked to run on its own.
+    Spawn {
+        /// Which of the turn's calls.
+        index: usize,
+        /// The call of `thread_directive`.
+        action: Permitted,
+        /// The child's name. If there is such a thread already, this call started it before a crash.
+        child: ThreadId,
+    },
+    /// Look at or steer other threads.
+    Orchestrate {
+        /// Which of the turn's calls.
+        index: usize,
+        /// The call of `orchestrator`.
+        action: Permitted,
+    },
+    /// Read on in a result that was too long.
+    ReadArtifact {
+        /// Which of the turn's calls.
+        index: usize,
+        /// Which artifact, and where.
+        params: Map<String, Value>,
+    },
+    /// Write an event to the transcript.
+    Emit {
+        /// Its type.
+        event_type: String,
+        /// Its payload.
+        payload: Value,
+    },
+    /// A good moment to write `state.json`.
+    Save(Trigger),
+    /// Ask a person.
+    Ask(Question),
+    /// The thread stops here until somebody lets it go on.
+    Suspend(Outcome),
+    /// The thread has ended.
+    End(Outcome),
+}
+
+/// The most a call can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worst {
+    /// Money.
+    pub spend: Nanos,
+    /// Tokens.
+    pub tokens: u64,
+}
+
+/// How a thread ended, or why it stopped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Where it stands.
+    pub status: Status,
+    /// Why it is suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<SuspendReason>,
+    /// The model's last words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    /// The outputs the directive declares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Map<String, Value>>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What a person needs to decide: the limit that was reached, and what is used.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub detail: Value,
+}
+
+impl Outcome {
+    /// Ended well.
+    #[must_use]
+    pub fn completed(result: Option<String>, outputs: Option<Map<String, Value>>) -> Self {
+        Self { status: Status::Completed, reason: None, result, outputs, error: None, detail: Value::Null }
+    }
+
+    /// Ended badly.
+    #[must_use]
+    pub fn failed(error: impl Into<String>) -> Self {
+        Self { error: Some(error.into()), ..Self::of(Status::Error) }
+    }
+
+    /// Ended because somebody asked.
+    #[must_use]
+    pub fn cancelled(why: impl Into<String>) -> Self {
+        Self { error: Some(why.into()), ..Self::of(Status::Cancelled) }
+    }
+
+    /// Stopped, to go on later.
+    #[must_use]
+    pub fn suspended(reason: SuspendReason, error: impl Into<String>, detail: Value) -> Self {
+        Self { reason: Some(reason), error: Some(error.into()), detail, ..Self::of(Status::Suspended) }
+    }
+
+    /// Whether a person is asked something.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        let questions = self.detail.get("questions").and_then(Value::as_array);
+        self.status == Status::Suspended && questions.is_some_and(|questions| !questions.is_empty())
+    }
+
+    fn of(status: Status) -> Self {
+        Self { status, reason: None, result: None, outputs: None, error: None, detail: Value::Null }
+    }
+}

@@ -1,0 +1,167 @@
+//! What can happen to a thread. Each event is written to the journal before anything else relies on it.
+
+use crate::model::{Answer, Failure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::question::Verdict;
+use crate::limits::Limits;
+use crate::money::Nanos;
+use crate::thread_id::ThreadId;
+
+/// Something that happened, to be taken in by [`super::step`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The thread begins.
+    Started,
+    /// The hook that was running answered.
+    HookDone {
+        /// The envelope its action gave.
+        result: Value,
+    },
+    /// The model answered.
+    Answered {
+        /// What it said.
+        answer: Answer,
+        /// What that cost.
+        spend: Nanos,
+    },
+    /// The model did not answer.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// What it is charged all the same.
+        spend: Nanos,
+        /// Whether that is a guess: what was reserved, because nobody knows.
+        is_unknown: bool,
+        /// Where in the spread of delays a retry falls, in thousandths.
+        jitter: u32,
+    },
+    /// A budget could not cover the worst case of the next call; it was not made.
+    Refused(Refusal),
+    /// The time between two attempts is over.
+    Slept,
+    /// A tool call ended.
+    ToolDone {
+        /// Which of the turn's calls.
+        index: usize,
+        /// What came of it.
+        result: ToolResult,
+    },
+    /// A tool that runs asked for something itself.
+    ToolAsked {
+        /// Which of the turn's calls runs it.
+        index: usize,
+        /// Which request of that call.
+        request: u64,
+        /// What it asked for.
+        action: Value,
+        /// The answer, if that was not allowed. Else it is about to be done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        denied: Option<Value>,
+    },
+    /// What a tool asked for was done.
+    ToolAnswered {
+        /// Which of the turn's calls runs it.
+        index: usize,
+        /// Which request of that call.
+        request: u64,
+        /// Whether it failed.
+        is_error: bool,
+        /// How long it took.
+        duration_ms: u64,
+        /// The thread it started and waited for, if it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        child: Option<ThreadId>,
+    },
+    /// A tool call started another thread.
+    ChildStarted {
+        /// Which of the turn's calls.
+        index: usize,
+        /// The thread.
+        child: ThreadId,
+        /// Its directive.
+        directive: String,
+    },
+    /// The process died in the middle of something, and another took over.
+    Interrupted {
+        /// What the call that was in flight is charged: its reservation.
+        spend: Nanos,
+        /// Tool calls that may simply be made again: their tools say so.
+        repeatable: Vec<usize>,
+    },
+    /// Somebody wants it to end. Whatever was outstanding has been stopped.
+    CancelRequested {
+        /// Why, or by whom.
+        reason: String,
+        /// What a call that was in flight is charged.
+        spend: Nanos,
+    },
+    /// Its time is over while something was outstanding, which has been stopped.
+    Expired {
+        /// What a call that was in flight is charged.
+        spend: Nanos,
+    },
+    /// A suspended thread goes on.
+    Resumed {
+        /// Its limits from now on.
+        limits: Limits,
+        /// Something to tell the model.
+        message: Option<String>,
+        /// Who let it go on.
+        by: String,
+        /// What people said to what it asked.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        answers: Vec<Verdict>,
+    },
+}
+
+/// Why a call was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Whose budget could not cover it: the thread's own or an ancestor's.
+    pub by: ThreadId,
+    /// `spend` (nano-dollars) or `tokens`.
+    pub what: Scarce,
+    /// What that thread and all below it may use.
+    pub most: u64,
+    /// What they have used.
+    pub used: u64,
+    /// What is set aside for calls in flight.
+    pub reserved: u64,
+    /// What this call might have needed.
+    pub asked: u64,
+}
+
+/// What ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scarce {
+    /// Money.
+    Spend,
+    /// Tokens.
+    Tokens,
+}
+
+/// What came of a tool call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolResult {
+    /// What the model is told.
+    pub content: String,
+    /// Whether that is a failure.
+    pub is_error: bool,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// The thread it started, if it started one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<ThreadId>,
+}
+
+impl ToolResult {
+    /// A failure that took no time.
+    #[must_use]
+    pub fn refused(content: impl Into<String>) -> Self {
+        Self { content: content.into(), is_error: true, duration_ms: 0, child: None }
+    }
+}
