@@ -40,6 +40,18 @@ impl RealPaths {
         }
     }
 
+    /// Follows links, if something is there.
+    pub fn existing(&mut self, path: &Path) -> Option<PathBuf> {
+        let is_plain = path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
+        match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) if is_plain => {
+                let place = self.below(parent, name);
+                place.exists.then_some(place.path)
+            }
+            (_, _) => path.canonicalize().ok(),
+        }
+    }
+
     fn below(&mut self, parent: &Path, name: &OsStr) -> Place {
         let above = self.folder(parent);
         let own = above.path.join(name);

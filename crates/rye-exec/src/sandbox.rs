@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use lillux::confine::placeholders::{Content, HeldPlaceholders, ReservedName};
 use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading, Replacement, SocketAccess};
 use lillux::process::Limits;
-use lillux::real;
+use lillux::{RealPaths, real};
 use rye_item::text::one_line;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -237,8 +237,9 @@ impl Plan {
 
     /// Lets a process see more of the homes: paths that are the user's own to name.
     pub fn show(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        let mut known = RealPaths::default();
         for path in paths {
-            see(&path, &mut self.visible, &mut self.visible_links);
+            see(&path, &mut known, &mut self.visible, &mut self.visible_links);
         }
     }
 
@@ -365,8 +366,9 @@ pub fn plan(
     };
     let mut visible = [asked_for, declared_read].concat();
     let mut visible_links = Vec::new();
+    let mut known = RealPaths::default();
     for path in visible_in_homes(policy, places, variables, is_project_open)? {
-        see(&path, &mut visible, &mut visible_links);
+        see(&path, &mut known, &mut visible, &mut visible_links);
     }
     let mut allowed = configured(&policy.allow_sockets, places, variables)?;
     for text in &declared.allow_sockets {
@@ -423,18 +425,21 @@ fn with_own_names(mut reserved: Vec<ReservedName>, places: &Places) -> Vec<Reser
     reserved
 }
 
-/// Lists a path that may be a link, or lead through one: it is the user's own, so no tool could have changed it.
-fn see(path: &Path, visible: &mut Vec<PathBuf>, links: &mut Vec<Replacement>) {
-    let found = real(path);
+/// Lists a path that may be a link, or lead through one: it is the user's own, so no tool could have changed it. What does
+/// not exist is left out: of the many paths of the settings, few do on one machine.
+fn see(path: &Path, known: &mut RealPaths, visible: &mut Vec<PathBuf>, links: &mut Vec<Replacement>) {
+    let Some(found) = known.existing(path) else { return };
     if found != path {
-        let place = path.parent().zip(path.file_name()).map(|(parent, name)| real(parent).join(name));
+        let place = path.parent().zip(path.file_name()).map(|(parent, name)| known.real(parent).join(name));
         links.extend(
             place
                 .filter(|place| *place != found)
                 .map(|place| Replacement { path: place, with: found.clone() }),
         );
     }
-    visible.push(found);
+    if !visible.contains(&found) {
+        visible.push(found);
+    }
 }
 
 /// What every tool may see in the homes: the project, its own files, programs and their toolchains, and what the settings

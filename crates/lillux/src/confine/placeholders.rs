@@ -4,13 +4,17 @@
 //! Runs of several processes share them. Two lock files say who works with them: `changing` is held for a moment by the run that
 //! adds or removes placeholders, `in_use` is shared by every run. The last run that leaves removes what the record lists;
 //! after a crash the locks are free, and the next run does.
+//!
+//! A warm server makes and removes the same names many times a second, and new files are slow to make. So what is removed is
+//! moved aside, into a folder beside the record, and moved back by the next run; and the record stays, with one byte in
+//! `changing` that says whether it counts.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{CWD, FlockOperation, RenameFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::Digest;
@@ -53,10 +57,12 @@ struct Locks {
     changing: File,
     in_use: File,
     record: PathBuf,
+    /// Where placeholders are kept between runs.
+    aside: PathBuf,
 }
 
 /// What was made and by whom it is still needed.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     names: Vec<ReservedName>,
     /// Processes that outlive the one that made the placeholders, with the time they were started.
@@ -74,7 +80,7 @@ impl HeldPlaceholders {
         let mut held = Self { existing: Vec::new(), placeholders: Vec::new(), locks: None };
         names.iter().try_for_each(|name| look_at(&name.path))?;
         let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
-        if names.iter().all(|name| is_there(&name.path)) && !is_there(&record) {
+        if names.iter().all(|name| is_there(&name.path)) && !is_in_force(&record.with_extension("changing")) {
             held.existing = names.iter().map(|name| name.path.clone()).collect();
             return Ok(held);
         }
@@ -82,7 +88,7 @@ impl HeldPlaceholders {
         let locks = Locks::open(record)?;
         locks.change(|locks, record| {
             if locks.is_last()? {
-                record.remove_unless_kept();
+                record.remove_unless_kept(&locks.aside);
             }
             rustix::fs::flock(&locks.in_use, FlockOperation::LockShared)?;
             let names = outermost(names, record);
@@ -92,7 +98,7 @@ impl HeldPlaceholders {
             record.names.extend(missing.iter().cloned());
             locks.write(record)?;
             for name in missing {
-                make(&name)?;
+                make(&name, &locks.aside)?;
             }
             for name in &names {
                 let is_placeholder = record.names.iter().any(|known| known.path == name.path);
@@ -125,8 +131,8 @@ impl Drop for HeldPlaceholders {
         if let Some(locks) = self.locks.take() {
             // What cannot be removed now is removed by the next run.
             let _ = locks.change(|locks, record| {
-                if locks.is_last()? && record.remove_unless_kept() {
-                    return file::discard(&locks.record);
+                if locks.is_last()? {
+                    record.remove_unless_kept(&locks.aside);
                 }
                 locks.write(record)
             });
@@ -140,16 +146,14 @@ impl Locks {
             let path = record.with_extension(name);
             std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
         };
-        Ok(Self { changing: lock("changing")?, in_use: lock("in_use")?, record })
+        let aside = record.with_extension("aside");
+        Ok(Self { changing: lock("changing")?, in_use: lock("in_use")?, record, aside })
     }
 
     /// Calls `work` with the record while no other run changes it.
     fn change(&self, work: impl FnOnce(&Self, &mut Record) -> io::Result<()>) -> io::Result<()> {
         rustix::fs::flock(&self.changing, FlockOperation::LockExclusive)?;
-        let mut record = match file::read_bounded(&self.record, MAX_RECORD) {
-            Ok((bytes, _)) => serde_json::from_slice(&bytes).unwrap_or_default(),
-            Err(_) => Record::default(),
-        };
+        let mut record = if self.is_in_force() { self.read() } else { Record::default() };
         let worked = work(self, &mut record);
         rustix::fs::flock(self.changing.as_fd(), FlockOperation::Unlock)?;
         worked
@@ -164,30 +168,55 @@ impl Locks {
         }
     }
 
-    fn write(&self, record: &Record) -> io::Result<()> {
-        if record.names.is_empty() && record.keepers.is_empty() && self.record.symlink_metadata().is_err() {
-            return Ok(());
+    fn read(&self) -> Record {
+        match file::read_bounded(&self.record, MAX_RECORD) {
+            Ok((bytes, _)) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(_) => Record::default(),
         }
-        let text = serde_json::to_vec(record).map_err(io::Error::other)?;
-        file::replace(&self.record, &text)
+    }
+
+    /// Notes what is in place. The record is written before it is said to be in force.
+    fn write(&self, record: &Record) -> io::Result<()> {
+        let is_empty = record.names.is_empty() && record.keepers.is_empty();
+        if !is_empty && self.read() != *record {
+            let text = serde_json::to_vec(record).map_err(io::Error::other)?;
+            file::replace(&self.record, &text)?;
+        }
+        if self.is_in_force() == is_empty {
+            rustix::io::pwrite(&self.changing, if is_empty { IDLE } else { IN_FORCE }, 0)?;
+        }
+        Ok(())
+    }
+
+    fn is_in_force(&self) -> bool {
+        let mut byte = [0];
+        rustix::io::pread(&self.changing, &mut byte, 0) == Ok(1) && byte == *IN_FORCE
     }
 }
 
+/// What the file `changing` says: whether the record counts.
+const IN_FORCE: &[u8; 1] = b"1";
+const IDLE: &[u8; 1] = b"0";
+
+/// Whether a record counts, for a run that has not opened it.
+fn is_in_force(changing: &Path) -> bool {
+    file::read_bounded(changing, 16).is_ok_and(|(bytes, _)| bytes.first() == IN_FORCE.first())
+}
+
 impl Record {
-    /// Removes what was made, unless a process that was left with it still runs. Says whether it did.
-    fn remove_unless_kept(&mut self) -> bool {
+    /// Removes what was made, unless a process that was left with it still runs.
+    fn remove_unless_kept(&mut self, aside: &Path) {
         self.keepers.retain(|(pid, started)| start_time(*pid) == Some(*started));
         if !self.keepers.is_empty() {
-            return false;
+            return;
         }
         // Folders last, and the deepest first.
         self.names.sort_by(|left, right| right.path.cmp(&left.path));
         // What could not be removed now is tried again by the next run.
         self.names.retain(|name| {
-            unmake(name);
-            is_unchanged(name)
+            unmake(name, aside);
+            is_unchanged(&name.path, &name.content)
         });
-        self.names.is_empty()
     }
 }
 
@@ -227,7 +256,28 @@ fn outermost(names: &[ReservedName], record: &Record) -> Vec<ReservedName> {
     all
 }
 
-fn make(name: &ReservedName) -> io::Result<()> {
+/// Where a placeholder is kept between runs: each name has its own, so that what was mounted over it still fits.
+fn kept_aside(name: &ReservedName, aside: &Path) -> PathBuf {
+    let content = match &name.content {
+        Content::Folder => "folder",
+        Content::File(_) => "file",
+    };
+    aside.join(format!("{}.{content}", Digest::of(name.path.as_os_str().as_encoded_bytes()).short()))
+}
+
+/// Moves something to a name that must be free.
+fn rename_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+}
+
+fn make(name: &ReservedName, aside: &Path) -> io::Result<()> {
+    if rename_new(&kept_aside(name, aside), &name.path).is_ok() {
+        if is_unchanged(&name.path, &name.content) {
+            return Ok(());
+        }
+        // Not what was kept: whatever it is, it stays aside, and a new one is made.
+        rename_new(&name.path, &kept_aside(name, aside))?;
+    }
     let made = match &name.content {
         Content::Folder => std::fs::create_dir(&name.path),
         Content::File(text) => std::fs::OpenOptions::new()
@@ -253,30 +303,42 @@ fn make(name: &ReservedName) -> io::Result<()> {
     }
 }
 
-/// Whether a placeholder is there as it was made.
-fn is_unchanged(name: &ReservedName) -> bool {
-    let found = name.path.symlink_metadata();
-    match &name.content {
+/// Whether a placeholder is at `path` as it was made.
+fn is_unchanged(path: &Path, content: &Content) -> bool {
+    let found = path.symlink_metadata();
+    match content {
         Content::Folder => {
             found.is_ok_and(|found| found.is_dir())
-                && name.path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
+                && path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
         }
         Content::File(text) => {
             let is_file = found.is_ok_and(|found| found.is_file());
-            let read = file::read_bounded(&name.path, MAX_RECORD);
+            let read = file::read_bounded(path, MAX_RECORD);
             is_file && read.is_ok_and(|(bytes, _)| bytes == text.as_bytes())
         }
     }
 }
 
-/// Removes a placeholder if it is still what was made.
-fn unmake(name: &ReservedName) {
-    if is_unchanged(name) {
-        match &name.content {
-            // Only an empty folder can be removed this way.
-            Content::Folder => drop(std::fs::remove_dir(&name.path)),
-            Content::File(_) => drop(file::discard(&name.path)),
+/// Takes a placeholder away if it is still what was made: aside where that can be done, else for good.
+fn unmake(name: &ReservedName, aside: &Path) {
+    let ReservedName { path, content } = name;
+    if !is_unchanged(path, content) {
+        return;
+    }
+    let kept = kept_aside(name, aside);
+    let is_aside = rename_new(path, &kept).is_ok()
+        || (file::create_folders(aside, true).is_ok() && rename_new(path, &kept).is_ok());
+    if is_aside {
+        // Something was put into it in between: it belongs to whoever did.
+        if !is_unchanged(&kept, content) {
+            let _ = rename_new(&kept, path);
         }
+        return;
+    }
+    match content {
+        // Only an empty folder can be removed this way.
+        Content::Folder => drop(std::fs::remove_dir(path)),
+        Content::File(_) => drop(file::discard(path)),
     }
 }
 
@@ -391,5 +453,55 @@ mod tests {
         file::replace(&root.join(".vscode/settings.json"), b"mine").expect("a file");
         drop(held);
         assert_eq!(entries(&root), [".mcp.json", ".vscode"]);
+    }
+
+    #[test]
+    fn next_run_uses_the_same_files_again() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
+        let inodes =
+            || [".vscode", ".mcp.json"].map(|name| root.join(name).metadata().expect("a file").ino());
+        let held = acquire();
+        let first = inodes();
+        drop(held);
+        assert_eq!(entries(&root), Vec::<String>::new());
+        let held = acquire();
+        assert_eq!(inodes(), first);
+        drop(held);
+    }
+
+    #[test]
+    fn changed_file_aside_is_not_used() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
+        drop(acquire());
+        let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
+        for entry in record.with_extension("aside").read_dir().expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let path = if path.is_dir() { path.join("planted") } else { path };
+            file::replace(&path, b"planted").expect("a file");
+        }
+        let held = acquire();
+        assert_eq!(std::fs::read(root.join(".mcp.json")).expect("a file"), b"{}");
+        assert_eq!(entries(&root.join(".vscode")), Vec::<String>::new());
+        drop(held);
+        assert_eq!(entries(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn empty_folder_of_the_user_stays_between_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || HeldPlaceholders::acquire(&records, &root, &names(&root)).expect("placeholders");
+        drop(acquire());
+        std::fs::create_dir(root.join(".vscode")).expect("a folder");
+        drop(acquire());
+        assert_eq!(entries(&root), [".vscode"]);
     }
 }
