@@ -3,7 +3,7 @@ import re
 
 from journals.model_server import call, fail, say
 from journals.scenarios.base import scenario
-from journals.workspace import action, hook
+from journals.workspace import hook
 
 
 # Answers, in both protocols.

@@ -1,7 +1,6 @@
 """What scenarios are made of. Each sets a workspace up, runs a thread, and says how it must end."""
 import re
 
-
 SCENARIOS = {}
 PARAMS = {}
 

@@ -3,9 +3,9 @@ import signal
 
 from journals.model_server import call, fail, hang, say
 from journals.scenarios.base import child_of, scenario
-from journals.workspace import APPROVAL_GRANT, ORCHESTRATE_GRANT, SPAWN_GRANT, action, hook
-from journals.scenarios.people import at_turn_limit
 from journals.scenarios.hooks import slow_hook
+from journals.scenarios.people import at_turn_limit
+from journals.workspace import APPROVAL_GRANT, ORCHESTRATE_GRANT, SPAWN_GRANT, action, hook
 
 
 # Without a model.

@@ -1,7 +1,7 @@
 """Hooks that steer, fail, bring texts or make room."""
 from journals.model_server import call, fail, say
 from journals.scenarios.base import scenario
-from journals.workspace import action, control, hook
+from journals.workspace import control, hook
 
 
 # Hooks.

@@ -1,8 +1,8 @@
 """Questions to people, and limits."""
 from journals.model_server import call, fail, hang, say
 from journals.scenarios.base import APPROVAL, scenario
-from journals.workspace import control, hook
 from journals.scenarios.hooks import slow_hook
+from journals.workspace import control, hook
 
 
 # Questions to people.
