@@ -1,5 +1,7 @@
-//! What a bundle asks for: permissions and hooks of its directives; what its tools run, reach, read and need. Comparable, so
-//! that an upgrade can be judged by what it adds.
+//! What a bundle asks for: permissions and hooks of its directives; what its tools run, reach, read and need; and every
+//! other field that is not known to be harmless. Comparable, so that an upgrade can be judged by what it adds.
+
+mod fields;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +27,7 @@ const PROSE: [&str; 9] = [
     "__category__",
 ];
 /// Keys of config that hold hooks.
-const HOOK_LISTS: [&str; 4] = ["hooks", "builtin_hooks", "context_hooks", "infra_hooks"];
+pub(crate) const HOOK_LISTS: [&str; 4] = ["hooks", "builtin_hooks", "context_hooks", "infra_hooks"];
 
 /// Something that is asked for, and the items that ask for it.
 pub type Asked = BTreeMap<String, BTreeSet<String>>;
@@ -53,6 +55,8 @@ pub struct Capabilities {
     pub secrets: Asked,
     /// Packages tools need.
     pub packages: Asked,
+    /// Every other field that is not known to be harmless: `limits.spend: 5`, `extends: base/agent`.
+    pub fields: Asked,
 }
 
 impl Capabilities {
@@ -74,6 +78,9 @@ impl Capabilities {
                 }
                 ItemType::Knowledge => {}
             }
+            fields::remarkable(file, item.item_type)
+                .iter()
+                .for_each(|field| add(&mut all.fields, field, &name));
         }
         all
     }
@@ -167,7 +174,7 @@ impl Capabilities {
 
     /// Each group with its word, in order.
     #[must_use]
-    pub fn groups(&self) -> [(&'static str, &Asked); 10] {
+    pub fn groups(&self) -> [(&'static str, &Asked); 11] {
         [
             ("permission", &self.permissions),
             ("hook", &self.hooks),
@@ -179,6 +186,7 @@ impl Capabilities {
             ("environment", &self.environment),
             ("secret", &self.secrets),
             ("package", &self.packages),
+            ("field", &self.fields),
         ]
     }
 
@@ -208,11 +216,19 @@ fn command_line(config: Option<&Value>) -> Option<String> {
     Some(std::iter::once(command.to_owned()).chain(arguments).collect::<Vec<_>>().join(" "))
 }
 
-/// What a hook does, in one line: when, and which items it calls.
+/// What a hook does, in one line: when, and which items it calls with what.
 fn hook_text(hook: &Value) -> String {
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     let actions: Vec<&Value> = hook.get("action").into_iter().chain(list(hook.get("actions"))).collect();
-    let called: Vec<String> = actions.iter().filter_map(|action| text(action, "item_id")).collect();
+    let call = |action: &&Value| {
+        let id = text(action, "item_id")?;
+        let params = action.get("params").and_then(Value::as_object).filter(|params| !params.is_empty());
+        Some(match params {
+            Some(params) => format!("{id} {}", Value::Object(params.clone())),
+            None => id,
+        })
+    };
+    let called: Vec<String> = actions.iter().filter_map(call).collect();
     match (text(hook, "event").or_else(|| text(hook, "id")), called.is_empty()) {
         (Some(when), false) => format!("{when}: {}", called.join(", ")),
         (_, _) => hook.to_string(),
@@ -352,7 +368,79 @@ mod tests {
         assert_eq!(asked.beyond(&asked), Vec::<String>::new());
         let beyond = asked.beyond(&before);
         assert!(beyond.contains(&"sandbox network: true (tool:a/t)".to_owned()), "{beyond:?}");
-        assert_eq!(beyond.len(), 13, "{beyond:?}");
+        assert!(
+            beyond.contains(&"field config.url: https://u@api.example:8/x (tool:a/t)".to_owned()),
+            "{beyond:?}"
+        );
+        assert_eq!(beyond.len(), 14, "{beyond:?}");
+    }
+
+    #[test]
+    fn every_field_not_known_as_harmless_is_shown() {
+        let keys = |file: File| Capabilities::of(&[file]).fields.into_keys().collect::<Vec<_>>();
+        let directive = json!({
+            "name": "d", "version": "1.0.0", "description": "D", "category": "a", "author": "me", "body": "Do it",
+            "extends": "base/agent", "limits": {"spend": 1000.0, "turns": 9}, "model": {"tier": "high", "provider": "p"},
+            "context": {"system": ["a/k"], "before": []}, "acknowledged_risks": [{"risk": "elevated"}],
+            "permissions": [{"tag": "cap", "content": "rye.execute.tool.a.*"}], "of_tomorrow": "wide",
+        });
+        assert_eq!(
+            keys(file(ItemType::Directive, "a/d", directive)),
+            [
+                "acknowledged_risks.risk: elevated",
+                "context.system: a/k",
+                "extends: base/agent",
+                "limits.spend: 1000.0",
+                "limits.turns: 9",
+                "model.provider: p",
+                "model.tier: high",
+                "of_tomorrow: wide",
+            ]
+        );
+        let tool = json!({
+            "version": "1.0.0", "tool_type": "python", "executor_id": "x", "category": "a", "description": "T",
+            "config_schema": {"type": "object"}, "config_resolve": {"path": "a/s.yaml", "mode": "first_match"},
+            "anchor": {"enabled": true, "mode": "always"}, "verify_deps": {"enabled": false},
+            "config": {"command": "perl", "args": ["-v"], "timeout": 3600, "function": "bash"},
+            "env_config": {"pass": ["A"], "interpreter": {"type": "local_binary", "search_paths": ["x/bin"]}},
+            "dependencies": {"six": "1.17.0"}, "of_tomorrow": {"reach": ["everything"]},
+        });
+        assert_eq!(
+            keys(file(ItemType::Tool, "a/t", tool)),
+            [
+                "anchor.enabled: true",
+                "anchor.mode: always",
+                "config.function: bash",
+                "config.timeout: 3600",
+                "config_resolve.mode: first_match",
+                "config_resolve.path: a/s.yaml",
+                "dependencies.six: 1.17.0",
+                "env_config.interpreter.search_paths: x/bin",
+                "of_tomorrow.reach: everything",
+                "verify_deps.enabled: false",
+            ]
+        );
+        // Arguments without a command, or in another shape than the one that is run, are no command line.
+        let odd = json!({"executor_id": 7, "config": {"command": ["a"], "args": ["b"]}});
+        assert_eq!(
+            keys(file(ItemType::Tool, "a/o", odd)),
+            ["config.args: b", "config.command: a", "executor_id: 7"]
+        );
+        let config =
+            json!({"version": "1.0.0", "category": "a", "hooks": [{"id": "h"}], "colour": {"of": "sky"}});
+        assert_eq!(keys(file(ItemType::Config, "a/c", config)), ["colour.of: sky"]);
+    }
+
+    #[test]
+    fn constants_of_programs_are_no_fields() {
+        let mut tool = file(ItemType::Tool, "a/t", json!({"version": "1.0.0", "tool_type": "x"}));
+        tool.raw = serde_json::from_value(json!({"LIMIT": 5, "__version__": "1.0.0"})).expect("a map");
+        assert_eq!(Capabilities::of(&[tool.clone()]).fields.len(), 1);
+        tool.path = FilePath::new(".ai/tools/a/t.py").expect("a path");
+        assert_eq!(Capabilities::of(&[tool]).fields, Asked::new());
+        let mut data = file(ItemType::Tool, "a/data", json!({"name": "data", "anchor": {"mode": "always"}}));
+        data.raw.insert("rows".to_owned(), json!([1, 2]));
+        assert_eq!(Capabilities::of(&[data]).fields.into_keys().collect::<Vec<_>>(), ["anchor.mode: always"]);
     }
 
     #[test]
@@ -366,7 +454,7 @@ mod tests {
             file(
                 ItemType::Directive,
                 "a/d",
-                json!({"hooks": [{"event": "after_step", "action": {"item_id": "rye/bash"}}]}),
+                json!({"hooks": [{"event": "after_step", "action": {"item_id": "rye/bash", "params": {"command": "ls"}}}]}),
             ),
             file(
                 ItemType::Config,
@@ -381,6 +469,6 @@ mod tests {
         assert_eq!(keys(&secrets), ["ONE", "TWO"]);
         assert_eq!(keys(&asked.servers), ["npx -y x"]);
         assert_eq!(keys(&asked.environment), ["read T", "set T"]);
-        assert_eq!(keys(&asked.hooks), ["after_step: a/s", "after_step: rye/bash"]);
+        assert_eq!(keys(&asked.hooks), ["after_step: a/s", r#"after_step: rye/bash {"command":"ls"}"#]);
     }
 }

@@ -316,6 +316,14 @@ fn consent_names_everything_the_items_ask_for() {
     user.write("tools/team/deploy.py", rye_test::tool("team", "Deploys").replacen("\n\ndef", asks, 1));
     let server = "version: \"1.0.0\"\ntool_type: mcp-server\nexecutor_id: null\ncategory: team\nname: remote\ndescription: A server\nconfig: {transport: stdio, command: npx, args: [-y, evil-server], env: {T: \"${NPM_TOKEN}\"}}\n";
     user.write("tools/team/remote.yaml", server);
+    let wide = "CONFIG_RESOLVE = {'path': 'team/settings.yaml', 'mode': 'first_match'}\nANCHOR = {'enabled': True, 'mode': 'always'}\nVERIFY_DEPS = {'enabled': False}\n\n\ndef";
+    user.write("tools/team/wide.py", rye_test::tool("team", "Imports").replacen("\n\ndef", wide, 1));
+    let metadata = "<metadata>\n    <model tier=\"high\" provider=\"anthropic\"/>\n    <limits spend=\"1000\" turns=\"9\"/>\n    <context><system>team/lore</system></context>\n    <of_tomorrow>wide</of_tomorrow>";
+    let directive = rye_test::directive("team", "spend", "Spends")
+        .replace("<metadata>", metadata)
+        .replace("name=\"spend\"", "name=\"spend\" extends=\"team/base\"");
+    user.write("directives/team/spend.md", directive);
+    user.write("directives/team/base.md", rye_test::directive("team", "base", "Is extended"));
     let folder = user.world.path().join("gifts");
     let folder = folder.to_str().expect("text");
     user.ok([
@@ -344,6 +352,18 @@ fn consent_names_everything_the_items_ask_for() {
         "environment read NPM_TOKEN",
         "environment set MODE",
         "secret DEPLOY_KEY",
+        "field extends: team/base",
+        "field limits.spend: 1000",
+        "field limits.turns: 9",
+        "field model.tier: high",
+        "field model.provider: anthropic",
+        "field context.system: team/lore",
+        "field of_tomorrow: wide",
+        "field config_resolve.path: team/settings.yaml",
+        "field config_resolve.mode: first_match",
+        "field anchor.mode: always",
+        "field verify_deps.enabled: false",
+        "field config.transport: stdio",
     ];
     let other = User::ready();
     let inspected = other.ok(["bundle", "inspect", folder]);
