@@ -103,6 +103,13 @@ pub enum What {
         /// What was found.
         found: String,
     },
+    /// A newer version is pinned.
+    Downgraded {
+        /// The pinned version.
+        pinned: String,
+        /// What was found.
+        found: String,
+    },
     /// It was pinned, and is not there.
     Missing,
     /// It is there, and was not pinned.
@@ -142,6 +149,14 @@ impl fmt::Display for Difference {
             }
             What::Version { pinned, found } => {
                 write!(formatter, " has another version: pinned {}, found {}", shown(pinned), shown(found))
+            }
+            What::Downgraded { pinned, found } => {
+                write!(
+                    formatter,
+                    " is older than the pinned version: pinned {}, found {}",
+                    shown(pinned),
+                    shown(found)
+                )
             }
             What::Missing => write!(formatter, " was pinned and is not used any more"),
             What::Added => write!(formatter, " is new: it was not pinned"),

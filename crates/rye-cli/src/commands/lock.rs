@@ -55,7 +55,7 @@ fn painted(state: Standing) -> String {
     let style = match state {
         Standing::Ok => GOOD,
         Standing::Stale => CAUTION,
-        Standing::Mismatch | Standing::Corrupt | Standing::Refused => BAD,
+        Standing::Mismatch | Standing::Downgrade | Standing::Corrupt | Standing::Refused => BAD,
         Standing::Gone | Standing::Elsewhere => DIM,
     };
     paint(style, state.as_str())
@@ -141,6 +141,7 @@ fn show_verified(context: &Context, item: Option<&ItemRef>, answer: &Verified) -
                 Standing::Ok | Standing::Elsewhere => context.output.detail(line),
                 Standing::Stale
                 | Standing::Mismatch
+                | Standing::Downgrade
                 | Standing::Corrupt
                 | Standing::Refused
                 | Standing::Gone => context.output.result(line)?,
@@ -153,8 +154,9 @@ fn show_verified(context: &Context, item: Option<&ItemRef>, answer: &Verified) -
         context.answered(item.map(|_| "tool"), item_id, answer)?;
         return Ok(());
     }
-    let bad = answer.mismatch + answer.corrupt + answer.refused;
-    let code = if answer.mismatch + answer.refused > 0 { Code::LockMismatch } else { Code::LockCorrupt };
+    let differing = answer.mismatch + answer.downgrade + answer.refused;
+    let bad = differing + answer.corrupt;
+    let code = if differing > 0 { Code::LockMismatch } else { Code::LockCorrupt };
     let message = format!("{bad} of {} lockfiles do not hold", answer.checked);
     let data = serde_json::to_value(answer).map_err(std::io::Error::from)?;
     let hint = "look at what changed; if it is right: rye lock update ID";
@@ -172,6 +174,7 @@ fn summary(answer: &Verified) -> String {
         ("ok", answer.ok),
         ("stale", answer.stale),
         ("mismatch", answer.mismatch),
+        ("downgrade", answer.downgrade),
         ("corrupt", answer.corrupt),
         ("refused", answer.refused),
         ("gone", answer.gone),

@@ -21,6 +21,7 @@ mod chains;
 mod config;
 mod deaths;
 mod development;
+mod downgrades;
 mod examples;
 mod faults;
 mod hints;

@@ -51,7 +51,9 @@ impl Brought {
                 let is_brought = |hash: &str| hash.parse().is_ok_and(|digest| self.digests.contains(&digest));
                 found.peek().is_some() && found.all(|file| is_brought(&file.integrity))
             }
-            What::Space { .. } | What::Shadowed { .. } | What::Version { .. } => false,
+            What::Space { .. } | What::Shadowed { .. } | What::Version { .. } | What::Downgraded { .. } => {
+                false
+            }
         }
     }
 }
@@ -66,11 +68,17 @@ pub(crate) fn refresh_after_install(engine: &Engine, tier: Tier, brought: &Broug
             return Ok(None);
         }
         let slot = tiers::slot(engine, &resolved, Tier::User)?;
-        let Some(pinned) = slot.current.clone()? else { return Ok(None) };
-        if !is_of_same_tool(engine, &pinned, &resolved)
-            || compared(engine, &pinned, &resolved) == Comparison::Holds
-        {
+        // A version that the user agreed to go back to takes the place of the newer one.
+        let newer = newer_of_same_tool(engine, &resolved)?;
+        let Some(pinned) = slot.current.clone()? else {
+            let written = if newer.is_empty() { None } else { Some(put(engine, &slot, &resolved, None)?) };
+            return remove_all(&newer).map(|()| written);
+        };
+        if !is_of_same_tool(engine, &pinned, &resolved) {
             return Ok(None);
+        }
+        if compared(engine, &pinned, &resolved) == Comparison::Holds {
+            return remove_all(&newer).map(|()| None);
         }
         let is_agreed = match compare(&pinned, &resolved, &[]) {
             Comparison::Differs(all) => {
@@ -78,10 +86,32 @@ pub(crate) fn refresh_after_install(engine: &Engine, tier: Tier, brought: &Broug
             }
             Comparison::Holds | Comparison::Stale { .. } => true,
         };
-        if is_agreed { put(engine, &slot, &resolved, Some(&pinned)).map(Some) } else { Ok(None) }
+        if !is_agreed {
+            return Ok(None);
+        }
+        let written = put(engine, &slot, &resolved, Some(&pinned))?;
+        remove_all(&newer).map(|()| Some(written))
     };
     // A tool that does not resolve or a lockfile that is damaged is refused by the next run, which says why.
     brought.tools.iter().filter_map(|id| refresh(id).ok().flatten()).collect()
+}
+
+/// The user's lockfiles of newer versions of this very tool: same id, space and project.
+fn newer_of_same_tool(engine: &Engine, resolved: &Resolved) -> Result<Vec<PathBuf>> {
+    let found = tiers::found(engine, resolved)?;
+    let is_own = |lockfile: &Lockfile| {
+        lockfile.project == tiers::owner(engine, resolved)
+            && tiers::pinned_space(lockfile) == resolved.space()
+    };
+    let newer = found.newer.iter().filter(|newer| newer.tier == Tier::User);
+    Ok(newer
+        .filter(|newer| newer.lockfile.as_ref().is_ok_and(is_own))
+        .map(|newer| newer.path.clone())
+        .collect())
+}
+
+fn remove_all(paths: &[PathBuf]) -> Result<()> {
+    paths.iter().try_for_each(|path| Ok(lillux::file::remove(path)?))
 }
 
 /// Whether a lockfile of user scope pins this very tool: id, version, space and project.

@@ -98,6 +98,7 @@ impl From<&Mismatch> for Error {
                 What::Hash { pinned, found }
                 | What::Space { pinned, found }
                 | What::Version { pinned, found }
+                | What::Downgraded { pinned, found }
                 | What::Shadowed { pinned, by: found } => {
                     error.detail("expected", pinned.as_str()).detail("found", found.as_str())
                 }
@@ -147,7 +148,8 @@ pub(crate) fn compared(engine: &Engine, lockfile: &Lockfile, resolved: &Resolved
 pub fn check(engine: &Engine, resolved: &Resolved) -> Result<State> {
     let providers = providers(engine);
     let (mut lockfiles, mut stale) = (Vec::new(), None);
-    for found in tiers::found(engine, resolved)?.iter() {
+    let all = tiers::found(engine, resolved)?;
+    for found in all.iter() {
         match (compare(&found.lockfile, resolved, &providers), found.tier) {
             (Comparison::Holds, _) => lockfiles.push(found.path.clone()),
             // What a bundle ships speaks of the other bundles of its day; nobody here could replace it.
@@ -156,9 +158,25 @@ pub fn check(engine: &Engine, resolved: &Resolved) -> Result<State> {
                 stale.get_or_insert(State::Stale { path: found.path.clone(), why });
             }
             (Comparison::Differs(differences), _) => {
-                return Ok(State::Mismatch(Box::new(mismatch(found, differences))));
+                return Ok(State::Mismatch(Box::new(mismatch(
+                    found.path.clone(),
+                    found.tier,
+                    resolved,
+                    differences,
+                ))));
             }
         }
+    }
+    // However well an older version is signed, and even if it was pinned once: it is not the one that was agreed to last.
+    if let Some(newer) = all.newer.first() {
+        let pinned = newer.lockfile.as_ref().map_err(Clone::clone)?;
+        let differences = vec![tiers::newer::difference(pinned, resolved)];
+        return Ok(State::Mismatch(Box::new(mismatch(
+            newer.path.clone(),
+            newer.tier,
+            resolved,
+            differences,
+        ))));
     }
     Ok(match stale {
         Some(stale) => stale,
@@ -167,10 +185,10 @@ pub fn check(engine: &Engine, resolved: &Resolved) -> Result<State> {
     })
 }
 
-fn mismatch(found: &Found, differences: Vec<Difference>) -> Mismatch {
-    let tool_id = found.lockfile.root.tool_id.clone();
+fn mismatch(path: PathBuf, scope: Tier, resolved: &Resolved, differences: Vec<Difference>) -> Mismatch {
+    let tool_id = resolved.root.tool_id.clone();
     let accept = format!("rye lock update {tool_id}");
-    Mismatch { tool_id, path: found.path.clone(), scope: found.tier, differences, accept }
+    Mismatch { tool_id, path, scope, differences, accept }
 }
 
 /// As [`check`], and refuses what may not run.

@@ -9,6 +9,8 @@ use crate::error::{Code, Error, Result};
 
 /// How every lockfile's name ends.
 pub(crate) const ENDING: &str = ".lock.json";
+/// How long a mark is.
+pub(crate) const MARK_LENGTH: usize = 8;
 const MAX_VERSION_BYTES: usize = 64;
 
 /// The path of a lockfile below its folder. `owner` marks a second tool of the same id and version, by where it is.
@@ -17,8 +19,13 @@ const MAX_VERSION_BYTES: usize = 64;
 /// When the version cannot be part of a file name.
 pub(crate) fn relative(id: &ItemId, version: &str, owner: Option<&str>) -> Result<PathBuf> {
     check_version(id, version)?;
-    let owner = owner.map(|owner| format!("+{}", &Digest::of(owner.as_bytes()).to_hex()[..8]));
+    let owner = owner.map(|owner| format!("+{}", mark(owner)));
     Ok(PathBuf::from(format!("{id}@{version}{}{ENDING}", owner.unwrap_or_default())))
+}
+
+/// The mark of a place in a name.
+pub(crate) fn mark(place: &str) -> String {
+    Digest::of(place.as_bytes()).to_hex()[..MARK_LENGTH].to_owned()
 }
 
 /// Refuses a version that could lead elsewhere, or that two systems would write differently.

@@ -1,5 +1,7 @@
 //! Where lockfiles lie: project, user, system. Which of them count for a tool, and which one is written.
 
+pub(crate) mod newer;
+
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -176,7 +178,23 @@ const MOST_KEPT: usize = 1024;
 pub(crate) struct Kept(Mutex<HashMap<[String; 3], (Watched, FoundAll)>>);
 
 /// Lockfiles that count for a tool.
-type FoundAll = Arc<Vec<Found>>;
+type FoundAll = Arc<FoundLockfiles>;
+
+/// The lockfiles that count for a tool, project first, then user, then system.
+#[derive(Debug)]
+pub(crate) struct FoundLockfiles {
+    /// Those of its version.
+    all: Vec<Found>,
+    /// Those of newer versions, damaged ones included.
+    pub(crate) newer: Vec<Scanned>,
+}
+
+impl FoundLockfiles {
+    /// Those of its version.
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Found> {
+        self.all.iter()
+    }
+}
 
 impl Kept {
     /// Forgets everything: bundles or settings have changed.
@@ -215,7 +233,7 @@ pub(crate) fn found(engine: &Engine, resolved: &Resolved) -> Result<FoundAll> {
 }
 
 /// Looks for them, each place watched before it is looked at.
-fn look(engine: &Engine, resolved: &Resolved, watched: &mut Watched) -> Result<Vec<Found>> {
+fn look(engine: &Engine, resolved: &Resolved, watched: &mut Watched) -> Result<FoundLockfiles> {
     let id = id_of(resolved)?;
     let plain = name::relative(&id, &resolved.root.version, None)?;
     let mut all = Vec::new();
@@ -233,7 +251,8 @@ fn look(engine: &Engine, resolved: &Resolved, watched: &mut Watched) -> Result<V
             all.push(Found { tier: Tier::System, path, lockfile });
         }
     }
-    Ok(all)
+    let newer = newer::look(engine, resolved, &all, watched)?;
+    Ok(FoundLockfiles { all, newer })
 }
 
 /// A lockfile that a bundle ships: those inside the binary are made by it; a folder's signed manifest lists it. What that

@@ -32,6 +32,8 @@ pub enum Standing {
     Stale,
     /// Something else than what was pinned would run.
     Mismatch,
+    /// An older version than the pinned one would run.
+    Downgrade,
     /// It is damaged or cannot be read.
     Corrupt,
     /// What it pins does not resolve: an element is missing, or nobody vouches for it.
@@ -50,6 +52,7 @@ impl Standing {
             Self::Ok => "ok",
             Self::Stale => "stale",
             Self::Mismatch => "mismatch",
+            Self::Downgrade => "downgrade",
             Self::Corrupt => "corrupt",
             Self::Refused => "refused",
             Self::Gone => "gone",
@@ -61,7 +64,7 @@ impl Standing {
     #[must_use]
     pub fn is_bad(self) -> bool {
         match self {
-            Self::Mismatch | Self::Corrupt | Self::Refused => true,
+            Self::Mismatch | Self::Downgrade | Self::Corrupt | Self::Refused => true,
             Self::Ok | Self::Stale | Self::Gone | Self::Elsewhere => false,
         }
     }
@@ -117,6 +120,8 @@ pub struct Verified {
     pub stale: usize,
     /// How many do not hold.
     pub mismatch: usize,
+    /// How many pin a newer version than the one that is there.
+    pub downgrade: usize,
     /// How many are damaged.
     pub corrupt: usize,
     /// How many pin something that does not resolve.
@@ -209,6 +214,7 @@ pub fn verify(engine: &Engine, item: Option<&ItemRef>, resolve: Resolve<'_>) -> 
         ok: count(Standing::Ok),
         stale: count(Standing::Stale),
         mismatch: count(Standing::Mismatch),
+        downgrade: count(Standing::Downgrade),
         corrupt: count(Standing::Corrupt),
         refused: count(Standing::Refused),
         gone: count(Standing::Gone),
@@ -297,6 +303,13 @@ fn judge(engine: &Engine, scanned: &Scanned, lockfile: &Lockfile, resolve: Resol
         }
         Err(error) => return Judged::of(Standing::Refused, error.message),
     };
+    let is_newer = tiers::found(engine, &resolved)
+        .is_ok_and(|found| found.newer.iter().any(|newer| newer.path == scanned.path));
+    if is_newer {
+        let difference = tiers::newer::difference(lockfile, &resolved);
+        let why = Some(difference.to_string());
+        return Judged { state: Standing::Downgrade, why, differences: vec![difference] };
+    }
     if resolved.root.version != root.version {
         let now = rye_item::text::one_line(&resolved.root.version);
         let is_hidden = tiers::is_others_pin(lockfile, &resolved);

@@ -136,6 +136,7 @@ pub fn update(engine: &Engine, item: &ItemRef, scope: Option<Tier>, resolve: Res
         if scope == Tier::User {
             files.extend(remove_obsolete(engine, &resolved)?);
         }
+        files.extend(remove_newer(engine, &resolved, scope)?);
     }
     let remaining = match lockfiles::check(engine, &resolved) {
         Ok(State::Mismatch(mismatch)) => Some(Error::from(mismatch.as_ref())),
@@ -173,9 +174,12 @@ pub fn update_all(engine: &Engine, scope: Option<Tier>, resolve: Resolve<'_>) ->
     let mut tools: BTreeSet<ItemId> = check::runnable_tools(engine).into_iter().collect();
     for row in super::list(engine, super::Reach::Own, resolve) {
         let is_here = match row.state {
-            Standing::Ok | Standing::Stale | Standing::Mismatch | Standing::Corrupt | Standing::Refused => {
-                true
-            }
+            Standing::Ok
+            | Standing::Stale
+            | Standing::Mismatch
+            | Standing::Downgrade
+            | Standing::Corrupt
+            | Standing::Refused => true,
             Standing::Gone | Standing::Elsewhere => false,
         };
         tools.extend(ItemId::new(row.tool_id.as_str()).ok().filter(|_| is_here));
@@ -203,16 +207,20 @@ pub fn update_all(engine: &Engine, scope: Option<Tier>, resolve: Resolve<'_>) ->
 /// The scopes in which something is there under the tool's name.
 fn scopes_in_use(engine: &Engine, resolved: &Resolved) -> Result<Vec<Tier>> {
     let mut scopes = Vec::new();
+    let found = tiers::found(engine, resolved);
+    let is_newer_pinned =
+        |scope: Tier| found.as_ref().is_ok_and(|found| found.newer.iter().any(|newer| newer.tier == scope));
     if tiers::project_shelf(engine).is_some()
-        && !matches!(tiers::slot(engine, resolved, Tier::Project)?.current, Ok(None))
+        && (is_newer_pinned(Tier::Project)
+            || !matches!(tiers::slot(engine, resolved, Tier::Project)?.current, Ok(None)))
     {
         scopes.push(Tier::Project);
     }
     // A damaged file under one of its names, or the user's pin of a tool that is hidden here, is in the way too.
     let is_damaged = tiers::user_slots(engine, resolved)?.iter().any(|slot| slot.current.is_err());
     let is_pinned = !matches!(tiers::slot(engine, resolved, Tier::User)?.current, Ok(None));
-    let found = tiers::found(engine, resolved);
-    if is_damaged || is_pinned || found.is_ok_and(|all| all.iter().any(|found| found.tier == Tier::User)) {
+    let is_found = found.as_ref().is_ok_and(|all| all.iter().any(|found| found.tier == Tier::User));
+    if is_damaged || is_pinned || is_found || is_newer_pinned(Tier::User) {
         scopes.push(Tier::User);
     }
     Ok(if scopes.is_empty() { vec![tiers::scope(engine)] } else { scopes })
@@ -264,6 +272,24 @@ fn remove_obsolete(engine: &Engine, resolved: &Resolved) -> Result<Vec<UpdatedFi
             Comparison::Stale { why } => remove(slot, Vec::new(), Some(why))?,
             Comparison::Differs(changes) => remove(slot, changes, None)?,
         }
+    }
+    Ok(removed)
+}
+
+/// Removes the pins of newer versions: the older one was accepted in their place. The user's own pin of a tool that is
+/// hidden here stays, and does not count any more.
+fn remove_newer(engine: &Engine, resolved: &Resolved, scope: Tier) -> Result<Vec<UpdatedFile>> {
+    let mut removed = Vec::new();
+    // A damaged lockfile of another scope is not in the way of what was accepted here: it is told afterwards.
+    let Ok(found) = tiers::found(engine, resolved) else { return Ok(removed) };
+    for newer in found.newer.iter().filter(|newer| newer.tier == scope) {
+        let (changes, why) = match &newer.lockfile {
+            Ok(lockfile) if tiers::is_others_pin(lockfile, resolved) => continue,
+            Ok(lockfile) => (vec![tiers::newer::difference(lockfile, resolved)], None),
+            Err(error) => (Vec::new(), Some(error.message.clone())),
+        };
+        lillux::file::remove(&newer.path)?;
+        removed.push(UpdatedFile { path: newer.path.clone(), scope, change: Change::Removed, changes, why });
     }
     Ok(removed)
 }
@@ -327,6 +353,7 @@ pub fn prune(engine: &Engine, resolve: Resolve<'_>) -> Result<Vec<Row>> {
             }
             Standing::Ok
             | Standing::Mismatch
+            | Standing::Downgrade
             | Standing::Corrupt
             | Standing::Refused
             | Standing::Elsewhere => {}
