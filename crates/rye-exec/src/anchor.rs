@@ -21,14 +21,21 @@ pub struct Anchor {
     pub env_paths: Vec<SearchPath>,
 }
 
+/// Whether the tool may import a file: one that another bundle brought is none of its own.
+pub type IsImportable<'a> = &'a dyn Fn(&Path) -> bool;
+
 /// What makes a folder a package of Python, which may import from the packages around it.
 const PACKAGE: &str = "__init__.py";
 
 impl Anchor {
-    /// The outermost package around the root, if the root is a package inside another. `tools` itself is none.
+    /// The outermost package around the root, if the root is a package inside another. `tools` itself is none. Files that
+    /// may not be imported make no package.
     #[must_use]
-    pub fn package(&self, tools: &Path) -> Option<PathBuf> {
-        let is_package = |folder: &Path| folder.join(PACKAGE).is_file();
+    pub fn package(&self, tools: &Path, is_importable: IsImportable<'_>) -> Option<PathBuf> {
+        let is_package = |folder: &Path| {
+            let file = folder.join(PACKAGE);
+            file.is_file() && is_importable(&file)
+        };
         if !self.is_active || !is_package(&self.root) {
             return None;
         }
@@ -71,7 +78,7 @@ pub enum AnchorError {
 /// Decides where a tool is anchored.
 ///
 /// `config` is the `anchor` of the first element that has one, `declared_in` that element's folder, `tool` the tool's
-/// file.
+/// file. A marker that may not be imported marks nothing.
 ///
 /// # Errors
 /// When the configuration is malformed.
@@ -80,6 +87,7 @@ pub fn resolve(
     declared_in: &Path,
     tool: &Path,
     project: Option<&Path>,
+    is_importable: IsImportable<'_>,
 ) -> Result<Anchor, AnchorError> {
     let folder = tool
         .parent()
@@ -96,7 +104,10 @@ pub fn resolve(
     }
     let lib = library(config, declared_in)?;
     let is_active = match word(config, "mode")?.unwrap_or("auto") {
-        "auto" => texts(config, "anchor", "markers_any")?.iter().any(|marker| is_marked(folder, marker)),
+        "auto" => {
+            let markers = texts(config, "anchor", "markers_any")?;
+            markers.iter().any(|marker| is_marked(folder, marker) && is_importable(&folder.join(marker)))
+        }
         "always" => true,
         "never" => false,
         _ => return Err(shape("anchor.mode", "auto, always or never")),
@@ -200,7 +211,7 @@ mod tests {
 
     fn anchor(world: &World, config: &Value) -> Result<Anchor, AnchorError> {
         let project = world.project();
-        resolve(Some(config), &world.path().join("runtime"), &tool(world), Some(&project))
+        resolve(Some(config), &world.path().join("runtime"), &tool(world), Some(&project), &|_| true)
     }
 
     fn inactive(world: &World) -> Anchor {
@@ -236,6 +247,18 @@ mod tests {
     }
 
     #[test]
+    fn marker_of_another_bundle_marks_nothing() {
+        let world = World::new();
+        world.write("project/.ai/tools/demo/pack/__init__.py", "");
+        let config = json!({"enabled": true, "markers_any": ["__init__.py"]});
+        let at = |is_importable: IsImportable<'_>| {
+            resolve(Some(&config), &world.path().join("runtime"), &tool(&world), None, is_importable)
+        };
+        assert!(at(&|_| true).expect("an anchor").is_active);
+        assert_eq!(at(&|_| false), Ok(inactive(&world)));
+    }
+
+    #[test]
     fn the_root_is_one_of_three_folders() {
         let world = World::new();
         let root = |root: &str| {
@@ -248,8 +271,8 @@ mod tests {
         assert_eq!(root("project_path"), "");
         let config = json!({"enabled": true, "mode": "always", "root": "project_path"});
         let elsewhere = world.write("home/.ai/tools/a.py", "");
-        let anchor =
-            resolve(Some(&config), Path::new("/"), &elsewhere, Some(&world.project())).expect("an anchor");
+        let anchor = resolve(Some(&config), Path::new("/"), &elsewhere, Some(&world.project()), &|_| true)
+            .expect("an anchor");
         assert_eq!(anchor.root, world.home().join(".ai/tools"));
     }
 
@@ -261,13 +284,16 @@ mod tests {
         for folder in ["", "a/b/", "a/b/c/"] {
             world.write(&format!("project/.ai/tools/{folder}__init__.py"), "");
         }
-        assert_eq!(anchor(true).package(&tools), Some(tools.join("a/b")));
-        assert_eq!(anchor(false).package(&tools), None);
+        assert_eq!(anchor(true).package(&tools, &|_| true), Some(tools.join("a/b")));
+        assert_eq!(anchor(false).package(&tools, &|_| true), None);
         world.write("project/.ai/tools/a/__init__.py", "");
-        assert_eq!(anchor(true).package(&tools), Some(tools.join("a")));
-        assert_eq!(anchor(true).package(&tools.join("a/b/c")), None);
+        assert_eq!(anchor(true).package(&tools, &|_| true), Some(tools.join("a")));
+        assert_eq!(anchor(true).package(&tools.join("a/b/c"), &|_| true), None);
+        // What another bundle brought makes no package.
+        let others = |path: &Path| path.parent() != Some(&tools.join("a"));
+        assert_eq!(anchor(true).package(&tools, &others), Some(tools.join("a/b")));
         let plain = Anchor { root: tools.join("a/b/d"), ..anchor(true) };
-        assert_eq!(plain.package(&tools), None);
+        assert_eq!(plain.package(&tools, &|_| true), None);
     }
 
     #[test]

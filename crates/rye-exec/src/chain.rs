@@ -71,6 +71,12 @@ impl Aliases {
         self.names.get(id).map(String::as_str)
     }
 
+    /// What `id` is another name of: an item of that id stands before each of them.
+    pub fn targets(&self, id: &str) -> impl Iterator<Item = &str> {
+        let both = [self.names.get(id), self.functions.get(id)].into_iter().flatten();
+        both.map(String::as_str).collect::<std::collections::BTreeSet<_>>().into_iter()
+    }
+
     /// The ids that an executor is looked for by, in order: as it is written, then what that is an alias of for `child`.
     fn ids<'a>(&'a self, executor: &'a str, child: &Located) -> impl Iterator<Item = &'a str> {
         let function = self.functions.get(executor).filter(|_| child.defines_execute());
@@ -334,7 +340,19 @@ pub fn build<E>(
     }
 }
 
-/// Finds the executor that `child` names: by its id as written, else by what that is an alias of.
+/// Where a space comes in the order in which items are looked for.
+fn rank(spaces: &Spaces, space: &Space) -> usize {
+    match space {
+        Space::Project => 0,
+        Space::User => 1,
+        Space::System(id) => {
+            let bundles = spaces.bundles();
+            2 + bundles.iter().position(|bundle| bundle.id == *id).unwrap_or(bundles.len())
+        }
+    }
+}
+
+/// Finds the executor that `child` names: by its id as written, or by what that is an alias of.
 ///
 /// # Errors
 /// When it is nowhere, out of reach, unreadable, or its id is none.
@@ -350,12 +368,19 @@ pub fn find_executor<E>(
     let invalid =
         |reason: String| ChainError::InvalidExecutor { id: id.to_string(), reason, trail: trail.clone() };
     let mut seen_above = None;
-    // The id as it is written first: a project may have an item of that very name.
+    let mut found: Option<Located> = None;
+    // Both names mean the same: the space decides, and within one space the id as it is written comes first.
     for id in aliases.ids(executor, child) {
         let item = ItemId::new(id).map_err(|error| invalid(text::one_line(&error.to_string())))?;
         let item = ItemRef::new(ItemType::Tool, item);
         match spaces.locate_below(&item, space) {
-            Ok(located) => return Ok(located),
+            Ok(located) => {
+                let is_before = |known: &Located| rank(spaces, located.space()) < rank(spaces, known.space());
+                if found.as_ref().is_none_or(is_before) {
+                    found = Some(located);
+                }
+                continue;
+            }
             Err(LocateError::NotFound(_)) => {}
             Err(error @ LocateError::Unreadable { .. }) => return Err(ChainError::Locate(error)),
         }
@@ -363,6 +388,9 @@ pub fn find_executor<E>(
             seen_above =
                 spaces.places(&item).into_iter().find(|place| place.is_found).map(|place| (item, place));
         }
+    }
+    if let Some(found) = found {
+        return Ok(found);
     }
     match seen_above {
         Some((item, place)) => {

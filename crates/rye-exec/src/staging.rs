@@ -18,7 +18,7 @@ use rye_item::text::one_line;
 
 pub use dependencies::{Dependencies, Scope};
 
-use crate::anchor::Anchor;
+use crate::anchor::{Anchor, IsImportable};
 use collect::{Collected, collect};
 use shelf::{Piece, keep};
 
@@ -60,6 +60,8 @@ pub struct Order<'a> {
     pub dependencies: &'a Dependencies,
     /// The package around the anchor's root, if there is one: what verifies there comes along, the rest is left out.
     pub package: Option<PathBuf>,
+    /// Which files may be imported; the others are left out, whoever signed them.
+    pub is_importable: IsImportable<'a>,
     /// How a file is verified.
     pub verify: &'a Verify<'a>,
     /// The `node_modules` to link beside the tool, or at its anchor: installed for it, or of an approved project.
@@ -282,7 +284,7 @@ fn anchored<'a>(
     };
     files.push((tool.clone(), Cow::Borrowed(order.bytes), Digest::of(order.bytes)));
     let package_files = if order.with_package_files || order.pins_package_files {
-        package_files(root, &files)
+        package_files(root, &files, order.is_importable)
     } else {
         Vec::new()
     };
@@ -319,16 +321,9 @@ fn around<'a>(
     let mut found = collect(package, package, true, dependencies)?;
     found.files.retain(|relative| below(inside, relative).is_none());
     found.failures.retain(|failure| !failure.path.starts_with(package.join(inside)));
-    let mut left_out = Vec::new();
-    let files = read(package, found, None, order, &mut left_out, notices)?;
-    if let Some(first) = left_out.first() {
-        let shown = one_line(&first.path.display().to_string());
-        let more = match left_out.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        notices.push(format!("`{shown}`{more} cannot be imported: not verified"));
-    }
+    let mut unverified = Vec::new();
+    let files = read(package, found, None, order, &mut unverified, notices)?;
+    notices.extend(left_out(unverified.iter().map(|failure| failure.path.as_path()), "not verified"));
     Ok(files)
 }
 
@@ -364,12 +359,17 @@ fn read<'a>(
     failures.extend(found.failures);
     notices.extend(found.notices);
     let mut files = Vec::with_capacity(found.files.len() + 1);
+    let mut others = Vec::new();
     let mut total = 0_u64;
     for relative in found.files {
         if Some(relative.as_str()) == except {
             continue;
         }
         let path = root.join(&relative);
+        if !(order.is_importable)(&path) {
+            others.push(path);
+            continue;
+        }
         match (order.verify)(&path, &relative) {
             Ok(file) => {
                 total = total.saturating_add(file.covered.len() as u64);
@@ -381,15 +381,28 @@ fn read<'a>(
             Err(reason) => failures.push(Failure { path, reason }),
         }
     }
+    let reason = "the tool and the file do not belong to the same bundle";
+    notices.extend(left_out(others.iter().map(PathBuf::as_path), reason));
     Ok(files)
+}
+
+/// What to say of files that are not copied.
+fn left_out<'p>(mut files: impl ExactSizeIterator<Item = &'p Path>, reason: &str) -> Option<String> {
+    let shown = one_line(&files.next()?.display().to_string());
+    let more = match files.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("`{shown}`{more} cannot be imported: {reason}"))
 }
 
 fn modules_link<'a>(modules: &Path) -> Piece<'a> {
     Piece::Link { relative: MODULES.to_owned(), target: modules.to_owned() }
 }
 
-fn package_files<'a>(root: &Path, files: &[Copied<'_>]) -> Vec<Piece<'a>> {
-    let is_free = |name: &str| !files.iter().any(|(relative, ..)| relative == name);
+fn package_files<'a>(root: &Path, files: &[Copied<'_>], is_importable: IsImportable<'_>) -> Vec<Piece<'a>> {
+    let is_free =
+        |name: &str| is_importable(&root.join(name)) && !files.iter().any(|(relative, ..)| relative == name);
     let package = PACKAGE_FILES.iter().filter(|name| is_free(name)).filter_map(|name| {
         let read: Result<_, ReadError> = file::read_beneath(root, Path::new(name), MAX_PACKAGE_FILE);
         // Without it Node falls back to its defaults, as it does for a package that has none.

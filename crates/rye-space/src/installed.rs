@@ -1,7 +1,7 @@
 //! Bundles installed into project or user space: the lockfile that says which files they brought, and for which of
 //! these files the bundle's signer counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use lillux::{Digest, Fingerprint, PublicKey};
@@ -234,6 +234,62 @@ impl Installed {
     }
 }
 
+/// Which installed bundle each file of a space belongs to; the others are the user's own.
+#[derive(Clone, Debug, Default)]
+pub struct FileOwners(BTreeMap<String, FileOwner>);
+
+/// The bundle that has a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum FileOwner {
+    /// Lockfile and manifest of this bundle name it.
+    Bundle(BundleId),
+    /// A lockfile names it, and nothing confirms that: it goes with no other file.
+    Unclear,
+}
+
+impl FileOwners {
+    /// Reads the lockfiles of all bundles in the space `ai`, whoever signed them.
+    ///
+    /// # Errors
+    /// When a lockfile cannot be read: then it is not known which files are the user's own.
+    pub fn read(ai: &Path, space: &Space) -> Result<Self, String> {
+        let mut owners = BTreeMap::new();
+        for id in ids_in(ai) {
+            let installed = Installed::read(ai, space, &id);
+            let lock = installed.lock.map_err(|why| format!("the lockfile of the bundle `{id}`: {why}"))?;
+            let manifest = installed.manifest.as_ref().ok().and_then(|file| file.manifest().ok());
+            for path in &lock.files {
+                let is_listed = manifest.is_some_and(|manifest| manifest.files.contains_key(path));
+                let owner = if is_listed { FileOwner::Bundle(id.clone()) } else { FileOwner::Unclear };
+                // What two bundles claim belongs to neither.
+                owners
+                    .entry(path.to_string())
+                    .and_modify(|owner| *owner = FileOwner::Unclear)
+                    .or_insert(owner);
+            }
+        }
+        Ok(Self(owners))
+    }
+
+    /// Whether two files, from `.ai/` on, belong together: to the same bundle, or both to the user.
+    #[must_use]
+    pub fn are_together(&self, one: &str, other: &str) -> bool {
+        match (self.0.get(one), self.0.get(other)) {
+            (None, None) => true,
+            (Some(FileOwner::Bundle(one)), Some(FileOwner::Bundle(other))) => one == other,
+            (_, _) => false,
+        }
+    }
+
+    /// Whether every file that bundles brought below `folder` belongs together with `file`.
+    #[must_use]
+    pub fn is_folder_together(&self, file: &str, folder: &str) -> bool {
+        let inside = format!("{folder}/");
+        let mut below = self.0.keys().filter(|path| path.starts_with(&inside));
+        below.all(|path| self.are_together(file, path))
+    }
+}
+
 /// The id of the config at `path`, if it can be one.
 fn config_id(path: &FilePath) -> Option<ItemId> {
     let (stem, _) = split_extension(path.as_str().strip_prefix(".ai/config/")?)?;
@@ -330,6 +386,31 @@ mod tests {
     fn fields_of_others_are_left_aside() {
         let text = SEED.replace("\"version\"", "\"colour\": {\"x\": 1},\n  \"version\"");
         assert_eq!(BundleLock::parse(text.as_bytes()), BundleLock::parse(SEED.as_bytes()));
+    }
+
+    #[test]
+    fn files_of_one_bundle_belong_together() {
+        let bundle = |id: &str| FileOwner::Bundle(BundleId::new(id).expect("an id"));
+        let owners = FileOwners(BTreeMap::from([
+            (".ai/tools/t/a.py".to_owned(), bundle("one")),
+            (".ai/tools/t/b.py".to_owned(), bundle("one")),
+            (".ai/tools/t/c.py".to_owned(), bundle("two")),
+            (".ai/tools/t/node_modules/x/index.js".to_owned(), bundle("one")),
+            (".ai/tools/t/unclear.py".to_owned(), FileOwner::Unclear),
+        ]));
+        let together = |one: &str, other: &str| {
+            owners.are_together(&format!(".ai/tools/t/{one}.py"), &format!(".ai/tools/t/{other}.py"))
+        };
+        assert!(together("a", "b") && together("mine", "my_own"));
+        for (one, other) in [("a", "c"), ("a", "mine"), ("unclear", "a"), ("unclear", "mine")] {
+            assert!(!together(one, other) && !together(other, one), "{one} {other}");
+        }
+        assert!(!together("unclear", "unclear"));
+        let folder = |file: &str, name: &str| {
+            owners.is_folder_together(&format!(".ai/tools/t/{file}.py"), &format!(".ai/tools/t/{name}"))
+        };
+        assert!(folder("a", "node_modules") && folder("mine", "node") && folder("mine", "other"));
+        assert!(!folder("c", "node_modules") && !folder("mine", "node_modules"));
     }
 
     #[test]

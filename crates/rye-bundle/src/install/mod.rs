@@ -17,6 +17,7 @@ use lillux::beneath::BeneathError;
 use rye_item::BundleId;
 
 use crate::archive::ArchiveError;
+use crate::object;
 use crate::path::FilePath;
 
 pub use generations::Generation;
@@ -42,7 +43,7 @@ pub enum InstallError {
         /// The files.
         paths: Vec<FilePath>,
     },
-    /// Items with the same ids are there, in files with other extensions.
+    /// Items with the same ids are there, in files with other extensions, or executors that a new item is another name of.
     #[error("{}", shadowed(files))]
     Shadows {
         /// What is there, and what the bundle would put beside it.
@@ -107,7 +108,12 @@ fn shadowed(files: &[(FilePath, FilePath)]) -> String {
     let mut pairs: Vec<String> = files
         .iter()
         .take(FEW)
-        .map(|(there, new)| format!("`{there}` has the same item id as the bundle's `{new}`"))
+        .map(|(there, new)| match object::name(there) == object::name(new) {
+            true => format!("`{there}` has the same item id as the bundle's `{new}`"),
+            false => {
+                format!("`{there}` is also called like the bundle's `{new}`, which would run in its place")
+            }
+        })
         .collect();
     if files.len() > FEW {
         pairs.push("…".to_owned());

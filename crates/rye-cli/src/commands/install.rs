@@ -301,6 +301,21 @@ fn draw_uninstalled(context: &Context, done: &Uninstalled) -> Outcome {
         ));
     }
     tell_left(context, &done.kept, done.backups.as_deref());
+    for signer in &done.approved_signers {
+        context.output.note(format_args!(
+            "{} {} is still approved for the bundle {}; withdraw that: {}",
+            paint(CAUTION, "signer"),
+            paint(NAME, signer.fingerprint),
+            done.bundle_id,
+            signer.revoke
+        ));
+        if signer.trusted {
+            context.output.note(format_args!(
+                "  and you trust it everywhere; end that: rye keys revoke {}",
+                signer.fingerprint
+            ));
+        }
+    }
     Ok(())
 }
 

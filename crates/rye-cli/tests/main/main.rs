@@ -14,6 +14,7 @@ mod attacks;
 mod background;
 mod bundle_config;
 mod bundle_making;
+mod bundle_neighbours;
 mod bundle_pins;
 mod bundle_trust;
 mod bundles;

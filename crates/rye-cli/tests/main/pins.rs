@@ -230,9 +230,14 @@ fn upgrade_that_changes_an_imported_file_keeps_pins() {
     assert_eq!(user.data(["execute", "team/hi", "--locked"]), json!(2));
     user.ok(["bundle", "rollback", "gifts"]);
     assert_eq!(user.data(["execute", "team/hi", "--locked"]), json!(1));
-    // What the bundle did not bring is not agreed to with it.
+    // A file of the user's own beside it is not imported.
     signed(&user, "team/json", "py", &rye_test::tool("team", "Not of the bundle"));
     let done = install(&user, &maker.make("3.0.0"), &maker, &[]);
+    assert_eq!(done["lockfiles"].as_array().map(Vec::len), Some(1), "{done}");
+    assert_eq!(user.data(["execute", "team/hi", "--locked"]), json!(2));
+    // What the bundle did not bring is not agreed to with it.
+    signed(&user, "team/helper", "py", &module(9));
+    let done = install(&user, &maker.make("4.0.0"), &maker, &[]);
     assert_eq!(done["lockfiles"], json!([]), "{done}");
     refused(&user, "team/hi");
 }

@@ -1,5 +1,7 @@
 //! Staging against changed caches, links, racing writers and hostile names.
 
+mod neighbours;
+
 use std::cell::RefCell;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +62,7 @@ impl Bench {
             anchor: &self.anchor,
             dependencies: &self.dependencies,
             package: self.package.clone(),
+            is_importable: &|_| true,
             verify,
             with_modules: self.modules.clone(),
             with_package_files: self.modules.is_some(),
@@ -529,6 +532,7 @@ fn many_stagings_of_the_same_tree_at_once_agree() {
                         anchor,
                         dependencies,
                         package: None,
+                        is_importable: &|_| true,
                         verify: &verify,
                         with_modules: None,
                         with_package_files: false,
@@ -556,6 +560,7 @@ fn trees_that_nobody_used_for_long_are_removed_and_used_ones_stay() {
             anchor: &plain(&bench.anchor.root),
             dependencies: &bench.dependencies,
             package: None,
+            is_importable: &|_| true,
             verify: &verify,
             with_modules: None,
             with_package_files: false,
@@ -567,34 +572,4 @@ fn trees_that_nobody_used_for_long_are_removed_and_used_ones_stay() {
     staged(b"used", NOW + 10 * DAY);
     let new = staged(b"new", NOW + 20 * DAY);
     assert_eq!((old.exists(), used.exists(), new.exists()), (false, true, true));
-}
-
-#[test]
-fn what_verifies_of_the_package_around_comes_along() {
-    let mut bench = Bench::new();
-    bench.write("beside.py", "ok beside");
-    bench.world.write("project/tools/__init__.py", "ok init");
-    bench.world.write("project/tools/other/helper.py", "ok helper");
-    bench.world.write("project/tools/other/evil.py", "evil");
-    bench.package = Some(bench.world.project().join("tools"));
-    let staged = bench.stage();
-    let top = staged.tool_parent.clone();
-    assert_eq!(staged.anchor_path, staged.tool_dir);
-    assert_eq!(
-        tree(&top),
-        texts(&[
-            ("__init__.py", "ok init"),
-            ("other/", ""),
-            ("other/helper.py", "ok helper"),
-            ("pack/", ""),
-            ("pack/beside.py", "ok beside"),
-            ("pack/tool.py", "ok tool"),
-        ])
-    );
-    let paths: Vec<&str> = staged.verified_deps.iter().map(|file| file.path.as_str()).collect();
-    assert_eq!(paths, ["{package}/__init__.py", "{package}/other/helper.py", "beside.py"]);
-    let evil = bench.world.project().join("tools/other/evil.py");
-    assert_eq!(staged.notices, [format!("`{}` cannot be imported: not verified", evil.display())]);
-    bench.write("worse.py", "unsigned");
-    assert_eq!(bench.failures(), [("worse.py".to_owned(), "unsigned".to_owned())]);
 }

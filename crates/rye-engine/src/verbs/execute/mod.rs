@@ -7,6 +7,7 @@ mod config;
 mod finder;
 mod first_use;
 mod folders;
+mod importable;
 mod packages;
 mod prompt;
 mod run;

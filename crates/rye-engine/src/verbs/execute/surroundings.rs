@@ -3,34 +3,30 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use lillux::file::{self, TemporaryFolder};
+use lillux::file::TemporaryFolder;
 use lillux::lockfile::VerifiedDep;
 use rye_exec::anchor::{self, Anchor};
 use rye_exec::environment::{self, Context, Contribution, Environment};
 use rye_exec::invocation::{self, Given};
-use rye_exec::staging::{self, Dependencies, Order, StagingError, VerifiedFile};
+use rye_exec::staging::{self, Dependencies, Order, StagingError};
 use rye_exec::{Chain, Element, Invocation, Primitive, sandbox};
-use rye_item::{ItemId, ItemRef, ItemType, Space};
-use rye_space::bundle::{Bundle, Origin};
-use rye_space::{AI_FOLDER, Located};
-use rye_trust::Subject;
+use rye_item::{ItemRef, ItemType, Space};
+use rye_space::AI_FOLDER;
+use rye_space::bundle::Origin;
 use serde_json::{Map, Value, json};
 
 use super::Request;
 use super::finder::{Finder, Search};
 use super::folders;
+use super::importable::{Importable, tools_folder, verified_file};
 use super::packages::{self, Packages, Wanted};
 use super::tool::Told;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::policies::Policies;
 use crate::programs::Collector;
-
-/// The largest file that is verified beside a tool.
-const MOST_BYTES: u64 = 8 << 20;
 
 /// A tool's files, verified and where they are run from.
 #[derive(Debug)]
@@ -138,20 +134,30 @@ pub(super) fn stage(
     let invalid = |error: &dyn std::fmt::Display| {
         Error::new(Code::InvalidInvocation, format!("tool {}: {error}", tool.id())).of(tool.item().item_ref())
     };
-    let anchor =
-        anchor::resolve(anchor_config, &declared_in, &real, project).map_err(|error| invalid(&error))?;
+    let own = Importable::of(engine, tool, &real, anchor_config)?;
+    let is_own_file = |path: &Path| own.is_file_of_element(path);
+    let anchor = anchor::resolve(anchor_config, &declared_in, &real, project, &is_own_file)
+        .map_err(|error| invalid(&error))?;
+    // A runtime's library is vouched for where the runtime lies, which need not be where the tool lies.
+    let is_library = |path: &Path| anchor.lib.as_ref().is_some_and(|lib| path.starts_with(lib));
+    let library = match &anchor.lib {
+        Some(_) => Some(Importable::of(engine, anchor_of, &anchor_of.item().path, anchor_config)?),
+        None => None,
+    };
+    let is_importable = |path: &Path| match &library {
+        Some(library) if is_library(path) => library.is_file_of_element(path),
+        Some(_) | None => own.is_file_of_element(path),
+    };
     let verify_deps = chain.first_with("verify_deps").map(|(_, config)| config);
     let dependencies = Dependencies::from_config(verify_deps).map_err(|error| invalid(&error))?;
-    let verify = |path: &Path, _: &str| {
-        // A runtime's library is vouched for where the runtime lies, which need not be where the tool lies.
-        let is_library = anchor.lib.as_ref().is_some_and(|lib| path.starts_with(lib));
-        verified_file(engine, if is_library { anchor_of } else { tool }, path)
-    };
+    let verify =
+        |path: &Path, _: &str| verified_file(engine, if is_library(path) { anchor_of } else { tool }, path);
     let is_own = *tool.space() == Space::Project && engine.workspace.is_project_approved;
     let modules = anchor.root.join("node_modules");
-    let has_own = is_own && anchor.is_active && modules.is_dir();
+    let has_own = is_own && anchor.is_active && modules.is_dir() && own.is_folder_of_element(&modules);
     let installed = wanted.as_ref().and_then(Wanted::modules);
-    let package = if anchor.is_active { anchor.package(&tools_folder(engine, tool)?) } else { None };
+    let package =
+        if anchor.is_active { anchor.package(&tools_folder(engine, tool)?, &is_own_file) } else { None };
     let covered = tool.item().covered_form();
     let order = Order {
         cache: &engine.workspace.roots.cache,
@@ -161,6 +167,7 @@ pub(super) fn stage(
         anchor: &anchor,
         dependencies: &dependencies,
         package,
+        is_importable: &is_importable,
         verify: &verify,
         with_package_files: has_own || (installed.is_some() && is_own && anchor.is_active),
         pins_package_files: is_own,
@@ -227,62 +234,6 @@ fn real_path(engine: &Engine, tool: &Element, anchor: Option<&Value>) -> Result<
         return Ok(located.path.clone());
     }
     Ok(embedded.materialise(&engine.workspace.roots.cache)?.join(AI_FOLDER).join(relative))
-}
-
-/// The folder of the tools of an element's space; a bundle inside the binary is laid out as files.
-fn tools_folder(engine: &Engine, element: &Element) -> Result<PathBuf> {
-    let space = element.space();
-    let spaces = &engine.workspace.spaces;
-    let folder = match spaces.folder(space) {
-        Some(folder) => folder,
-        None => {
-            let is_its = |bundle: &&Bundle| matches!(space, Space::System(id) if bundle.id == *id);
-            match spaces.bundles().iter().find(is_its).map(|bundle| &bundle.origin) {
-                Some(Origin::Embedded(embedded)) => {
-                    embedded.materialise(&engine.workspace.roots.cache)?.join(AI_FOLDER)
-                }
-                Some(Origin::Folder(path)) => path.join(AI_FOLDER),
-                None => {
-                    return Err(
-                        Error::new(Code::NotFound, "its bundle is gone").of(element.item().item_ref())
-                    );
-                }
-            }
-        }
-    };
-    Ok(folder.join(ItemType::Tool.folder()))
-}
-
-/// A file beside an element, if a trusted key signed it as an item of the same space.
-fn verified_file(
-    engine: &Engine,
-    element: &Element,
-    path: &Path,
-) -> std::result::Result<VerifiedFile, String> {
-    let space = element.space();
-    let spaces = &engine.workspace.spaces;
-    let tools = tools_folder(engine, element).map_err(|error| error.message)?;
-    let relative =
-        path.strip_prefix(&tools).map_err(|_| "it is no tool file of the same space".to_owned())?;
-    let (bytes, _) = file::read_beneath(&tools, relative, MOST_BYTES).map_err(|error| error.to_string())?;
-    let text = relative.to_str().ok_or("its name is not UTF-8")?;
-    let listed = format!("{AI_FOLDER}/{}/{text}", ItemType::Tool.folder());
-    if !spaces.has_file(space, &listed) {
-        return Err("the manifest of its bundle does not list it".to_owned());
-    }
-    let (stem, extension) = text.rsplit_once('.').ok_or("it has no extension")?;
-    let id = ItemId::new(stem).map_err(|error| error.to_string())?;
-    let located = Located::new(
-        ItemRef::new(ItemType::Tool, id),
-        space.clone(),
-        path.to_owned(),
-        format!(".{extension}"),
-        bytes.into(),
-        Arc::clone(spaces.extractors()),
-    );
-    let admitted = engine.admit_kept(located).map_err(|error| error.message)?;
-    let integrity = lillux::Digest::of(admitted.bytes());
-    Ok(VerifiedFile { covered: admitted.covered_form().into_owned(), integrity })
 }
 
 /// Whether the chain ends in a function that touches nothing.

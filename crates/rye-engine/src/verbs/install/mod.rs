@@ -23,7 +23,7 @@ pub(crate) use prepare::{bring, folder_of};
 pub(crate) use recovery::recover;
 pub use rye_bundle::install::{Action, Preference, Row};
 pub use trust::Signer;
-pub use uninstall::{Uninstalled, uninstall};
+pub use uninstall::{ApprovedSigner, Uninstalled, uninstall};
 
 /// Where a bundle comes from.
 #[derive(Clone, Debug)]

@@ -19,11 +19,13 @@ use rye_item::space::Tier;
 use rye_item::text::one_line;
 use rye_item::{BundleId, ItemId, ItemRef, ItemType};
 use rye_space::bundle::Origin;
+use rye_space::spaces::Place;
 use rye_trust::Subject;
 
 use super::target::{Previous, Target, manifest_path};
 use super::trust::{Signer, refuse_revoked, weigh};
 use super::{Counts, Options, Shown, Source};
+use crate::chains;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
@@ -308,7 +310,8 @@ pub(super) fn plan(
     previous: Option<&Previous>,
     options: &Options,
 ) -> Result<Plan> {
-    let sides = target.sides(id, files.clone(), previous, engine.workspace.spaces.extractors())?;
+    let extractors = engine.workspace.spaces.extractors();
+    let sides = target.sides(id, files.clone(), previous, (extractors, &chains::aliases(engine)))?;
     let plan = Plan::new(&sides, options.preference, options.force)?;
     // Without a lockfile the folder of that name is somebody else's.
     let manifest = manifest_path(id)?;
@@ -374,15 +377,33 @@ fn shadows(
         }
         let Ok(id) = ItemId::new(object::name(path).1) else { continue };
         let item = ItemRef::new(item_type, id);
-        for place in spaces.places(&item).into_iter().filter(|place| place.is_found) {
+        for (other, place) in others(engine, &item) {
+            let shown = match other == item {
+                true => format!("{item} of {}", place.space),
+                false => format!("{other} of {}, also called `{}`", place.space, item.id),
+            };
             match place.space.tier().precedence().cmp(&target.tier.precedence()) {
-                Ordering::Less => hides.push(format!("{item} of {}", place.space)),
-                Ordering::Greater => hidden_by.push(format!("{item} of {}", place.space)),
+                Ordering::Less => hides.push(shown),
+                Ordering::Greater => hidden_by.push(shown),
+                // One of the same space is refused by the plan.
                 Ordering::Equal => {}
             }
         }
     }
     (hides, hidden_by)
+}
+
+/// Where an item of this id is, and where the executors are that its id is another name of.
+fn others(engine: &Engine, item: &ItemRef) -> Vec<(ItemRef, Place)> {
+    let aliases = chains::aliases(engine);
+    let targets = aliases.targets(item.id.as_str()).filter(|_| item.item_type == ItemType::Tool);
+    let targets = targets.filter_map(|id| Some(ItemRef::new(ItemType::Tool, ItemId::new(id).ok()?)));
+    let mut found = Vec::new();
+    for other in std::iter::once(item.clone()).chain(targets) {
+        let places = engine.workspace.spaces.places(&other).into_iter().filter(|place| place.is_found);
+        found.extend(places.map(|place| (other.clone(), place)));
+    }
+    found
 }
 
 /// The refusal of a bundle that is not what its manifest says: every file that is not.

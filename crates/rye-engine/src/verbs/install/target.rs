@@ -14,9 +14,10 @@ use rye_bundle::install::{Found, Present, Site, State, generations};
 use rye_bundle::manifest::MAX_BYTES;
 use rye_bundle::verify::{self, Judge, Scope};
 use rye_bundle::{BundleLock, FilePath, Manifest, ManifestFile, object};
+use rye_exec::chain::Aliases;
 use rye_item::space::Tier;
 use rye_item::text::one_line;
-use rye_item::{BundleId, ExtractorSet};
+use rye_item::{BundleId, ExtractorSet, ItemType};
 use rye_space::bundle::Origin;
 use rye_space::installed::{BUNDLES_FOLDER, LOCKFILE, SIGNER_FILE};
 use rye_space::roots;
@@ -99,13 +100,13 @@ impl Target {
         Ok(Some(Previous { lock, manifest }))
     }
 
-    /// Everything a plan is made from.
+    /// Everything a plan is made from. Items are known by the extractors, and executors by other names too.
     pub(super) fn sides(
         &self,
         id: &BundleId,
         new: BTreeMap<FilePath, Digest>,
         previous: Option<&Previous>,
-        extractors: &ExtractorSet,
+        (extractors, aliases): (&ExtractorSet, &Aliases),
     ) -> Result<Sides> {
         let mut sides = Sides { new, claimed: self.claimed(id)?, ..Sides::default() };
         for path in previous.iter().flat_map(|previous| &previous.lock.files) {
@@ -128,21 +129,26 @@ impl Target {
                 sides.present.insert(path.clone(), self.site.look(path, LARGEST_FILE)?);
             }
         }
-        sides.same_id = self.same_ids(&sides.new, extractors)?;
+        sides.same_id = self.same_ids(&sides.new, extractors, aliases)?;
         Ok(sides)
     }
 
-    /// Files of the space that have the id of a new item, but another extension.
+    /// Files of the space that have the id of a new item, but another extension; and executors that the new item's id is
+    /// another name of.
     fn same_ids(
         &self,
         new: &BTreeMap<FilePath, Digest>,
         extractors: &ExtractorSet,
+        aliases: &Aliases,
     ) -> Result<BTreeMap<FilePath, SameId>> {
         let mut found = BTreeMap::new();
         for path in new.keys() {
             let Some(item_type) = object::item_type(path, extractors) else { continue };
             let id = object::name(path).1;
-            for extension in &extractors.of(item_type).extensions {
+            let names = aliases.targets(id).filter(|_| item_type == ItemType::Tool);
+            let ids: Vec<&str> = std::iter::once(id).chain(names).collect();
+            let extensions = &extractors.of(item_type).extensions;
+            for (id, extension) in ids.iter().flat_map(|id| extensions.iter().map(move |end| (id, end))) {
                 let other = plain(format!(".ai/{}/{id}{extension}", item_type.folder()))?;
                 if new.contains_key(&other) {
                     continue;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use lillux::Fingerprint;
 use rye_bundle::FilePath;
 use rye_bundle::install::transaction::Progress;
 use rye_bundle::install::{Action, Change, InstallError, Plan, Preference, Transaction, recover};
@@ -11,6 +12,7 @@ use rye_item::{BundleId, ItemId, ItemType};
 use serde::Serialize;
 
 use super::target::{Target, lock_path, manifest_path, signer_path};
+use crate::chains;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles;
@@ -38,6 +40,19 @@ pub struct Uninstalled {
     /// Where backups of removed files that were changed here are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backups: Option<String>,
+    /// The keys that stay approved for the bundle: another version that one of them signed installs without a question.
+    pub approved_signers: Vec<ApprovedSigner>,
+}
+
+/// A key that is approved for a bundle.
+#[derive(Clone, Debug, Serialize)]
+pub struct ApprovedSigner {
+    /// The key.
+    pub fingerprint: Fingerprint,
+    /// Whether the user trusts it everywhere as well.
+    pub trusted: bool,
+    /// The command that withdraws the approval.
+    pub revoke: String,
 }
 
 /// Removes the files of a bundle that are as it brought them; with `force` also those that were changed here, of which
@@ -60,7 +75,8 @@ pub fn uninstall(
         return Err(not_installed(id, Some(target.tier)));
     };
     let extractors = engine.workspace.spaces.extractors();
-    let sides = target.sides(id, std::collections::BTreeMap::new(), Some(&previous), extractors)?;
+    let known = (&**extractors, &chains::aliases(engine));
+    let sides = target.sides(id, std::collections::BTreeMap::new(), Some(&previous), known)?;
     let preference = if force { Preference::Theirs } else { Preference::Ours };
     let plan = Plan::new(&sides, preference, force)?;
     let mut changes = plan.changes();
@@ -102,7 +118,26 @@ pub fn uninstall(
         lockfiles_left: shown(&unpinned.left),
         kept,
         backups: has_backups.then(|| target.state.backups(&backups).display().to_string()),
+        approved_signers: approved_signers(engine, id),
     })
+}
+
+/// The keys that are approved for a bundle, whether it is installed or not.
+fn approved_signers(engine: &Engine, id: &BundleId) -> Vec<ApprovedSigner> {
+    let workspace = &engine.workspace;
+    let mut signers: Vec<ApprovedSigner> = workspace
+        .approvals
+        .pins_of(id)
+        .map(|pin| {
+            let fingerprint = pin.key.fingerprint();
+            let revoke = format!("rye bundle trust {id} --revoke --signer {fingerprint}");
+            ApprovedSigner { fingerprint, trusted: workspace.keys.is_general(&pin.key), revoke }
+        })
+        .collect();
+    if let [only] = signers.as_mut_slice() {
+        only.revoke = format!("rye bundle trust {id} --revoke");
+    }
+    signers
 }
 
 /// The space a bundle is installed in: the one that is named, or the only one.
