@@ -163,8 +163,8 @@ fn draw_signer(context: &Context, judged: &Judged) -> std::io::Result<()> {
     let Some(signer) = &judged.report.signer else {
         return Ok(());
     };
-    let standing =
-        if judged.approved { paint(GOOD, "trusted by you") } else { paint(CAUTION, "not trusted by you") };
+    let style = if judged.approved { GOOD } else { CAUTION };
+    let standing = paint(style, judged.trust.as_str());
     context.output.result(format_args!("signer {} ({}): {standing}", signer.fingerprint, signer.owner))
 }
 

@@ -263,11 +263,8 @@ fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()
     let parts = parts.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ");
     output.result(format_args!("{} checked: {parts}", answer.checked))?;
     for signer in answer.signers.iter().flatten() {
-        let standing = if signer.approved {
-            paint(GOOD, "trusted by you")
-        } else {
-            paint(CAUTION, "not trusted by you")
-        };
+        let style = if signer.approved { GOOD } else { CAUTION };
+        let standing = paint(style, signer.trust.as_str());
         output.result(format_args!("signer {} ({}): {standing}", signer.fingerprint, signer.owner))?;
     }
     Ok(())

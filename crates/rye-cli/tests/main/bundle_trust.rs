@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::installing;
 use crate::support::{User, copy_file, copy_tree, text};
 
 /// A maker and the bundle they made: a tool `team/x`, a tool without a signature `team/plain`, a config.
@@ -316,4 +317,39 @@ fn a_file_without_signature_in_an_approved_system_bundle_is_covered_by_its_manif
     assert_eq!((loaded.exit, &loaded.json()["data"]["space"]), (0, &json!("system:gifts")), "{loaded}");
     fs::write(folder.join(".ai/tools/team/plain.json"), "{\"version\": \"1.0.0\"}").expect("changed");
     with_path(&["load", "tool", "team/plain"]).error(4, "RYE0401");
+}
+
+#[test]
+fn verify_says_for_what_a_signer_is_trusted() {
+    let maker = installing::Maker::new();
+    let source = maker.make("1.0.0");
+    let verify = |user: &User| user.ok(["bundle", "verify", source.to_str().expect("text")]).stdout;
+    let user = User::ready();
+    assert!(verify(&user).contains("not trusted by you"));
+    installing::install(&user, &source, &maker, &[]);
+    assert!(verify(&user).contains("approved by you for this bundle only"));
+    assert_eq!(user.data(["bundle", "verify", "gifts"])["trust"], "bundle_only");
+    user.ok(["keys", "trust", maker.user.identity().to_str().expect("text"), "--space", "user"]);
+    assert!(verify(&user).contains("trusted by you for everything it signs"));
+    assert!(user.ok(["bundle", "verify", "ryeos-core"]).stdout.contains("part of rye"));
+}
+
+#[test]
+fn uninstall_names_the_approval_that_stays() {
+    let maker = installing::Maker::new();
+    let source = maker.make("1.0.0");
+    let user = User::ready();
+    installing::install(&user, &source, &maker, &[]);
+    let gone = user.ok(["uninstall", "gifts"]);
+    let line = format!("{} is still approved for the bundle gifts", maker.fingerprint());
+    assert!(gone.stderr.contains(&line), "{gone}");
+    assert!(gone.stderr.contains("withdraw that: rye bundle trust gifts --revoke\n"), "{gone}");
+    // The command works, and afterwards nothing is said.
+    user.ok(["bundle", "trust", "gifts", "--revoke"]);
+    let refused = user.refused(["install", source.to_str().expect("text"), "--yes"], 4, "RYE0615");
+    assert!(text(&refused["error"]).contains("do not trust"), "{refused}");
+    installing::install(&user, &source, &maker, &[]);
+    let signers = user.data(["uninstall", "gifts"])["approved_signers"].clone();
+    assert_eq!(signers[0]["fingerprint"], maker.fingerprint());
+    assert_eq!(signers[0]["revoke"], "rye bundle trust gifts --revoke");
 }

@@ -207,7 +207,7 @@ fn verify_root_lets_a_bundle_vouch_for_itself_and_says_who_is_trusted() {
     assert_eq!(data["full"], data["checked"], "{data}");
     assert_eq!(
         data["signers"],
-        json!([{"fingerprint": bundle.author.fingerprint(), "owner": "tester", "approved": false}])
+        json!([{"fingerprint": bundle.author.fingerprint(), "owner": "tester", "approved": false, "trust": "none"}])
     );
     let with_metadata = user.data(["verify", "--root", &folder, "--metadata"]);
     let items = with_metadata["items"].as_array().expect("items");

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::verbs::bundles::SignerTrust;
 
 /// The verdict on one file.
 #[derive(Clone, Debug, Serialize)]
@@ -74,8 +75,10 @@ pub struct SignerRow {
     pub fingerprint: Fingerprint,
     /// Its owner, as the document says.
     pub owner: String,
-    /// Whether the user trusts it.
+    /// Whether the user trusts it, everywhere or for this bundle.
     pub approved: bool,
+    /// For what it is trusted.
+    pub trust: SignerTrust,
 }
 
 /// The answer of a verify.
@@ -396,11 +399,20 @@ pub fn verify_root(
     answer.signers = Some(
         identities
             .iter()
-            .map(|identity| SignerRow {
-                fingerprint: identity.fingerprint,
-                owner: rye_item::text::one_line(&identity.owner),
-                approved: engine.workspace.keys.is_general(&identity.key)
-                    || pins.iter().any(|pin| pin.key == identity.key),
+            .map(|identity| {
+                let trust = if engine.workspace.keys.is_general(&identity.key) {
+                    SignerTrust::Everywhere
+                } else if pins.iter().any(|pin| pin.key == identity.key) {
+                    SignerTrust::BundleOnly
+                } else {
+                    SignerTrust::None
+                };
+                SignerRow {
+                    fingerprint: identity.fingerprint,
+                    owner: rye_item::text::one_line(&identity.owner),
+                    approved: trust != SignerTrust::None,
+                    trust,
+                }
             })
             .collect(),
     );

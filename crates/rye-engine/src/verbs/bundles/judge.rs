@@ -19,12 +19,41 @@ pub struct Judged {
     pub report: Report,
     /// Whether the user trusts the signer, everywhere or for this bundle.
     pub approved: bool,
+    /// For what the signer is trusted.
+    pub trust: SignerTrust,
     /// Where the bundle is.
     #[serde(serialize_with = "rye_space::shown::path")]
     pub path: PathBuf,
     /// The space it is part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub space: Option<Space>,
+}
+
+/// For what a bundle's signer is trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SignerTrust {
+    /// The bundle is part of the binary.
+    BuiltIn,
+    /// For everything it signs.
+    Everywhere,
+    /// For the items of this bundle, and for nothing else.
+    BundleOnly,
+    /// For nothing.
+    None,
+}
+
+impl SignerTrust {
+    /// The words for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BuiltIn => "part of rye",
+            Self::Everywhere => "trusted by you for everything it signs",
+            Self::BundleOnly => "approved by you for this bundle only",
+            Self::None => "not trusted by you",
+        }
+    }
 }
 
 impl Judged {
@@ -64,11 +93,22 @@ pub fn verify(engine: &Engine, found: &Found, progress: Progress<'_>) -> Judged 
         Judge { keys: &workspace.keys, extractors: workspace.spaces.extractors(), limit: max_bytes(engine) };
     let report = verify::verify(found.target(), judge, progress);
     let is_sealed = matches!(found.origin, rye_space::bundle::Origin::Embedded(_));
-    let approved = report.signer.as_ref().is_some_and(|signer| {
-        let mut pins = workspace.approvals.pins_of(&report.bundle_id);
-        is_sealed || signer.trusted || pins.any(|pin| pin.key == signer.key)
-    });
-    Judged { report, approved, path: found.place(), space: found.space.clone() }
+    let trust = match &report.signer {
+        None => SignerTrust::None,
+        Some(_) if is_sealed => SignerTrust::BuiltIn,
+        Some(signer) if signer.trusted => SignerTrust::Everywhere,
+        Some(signer) if workspace.approvals.pins_of(&report.bundle_id).any(|pin| pin.key == signer.key) => {
+            SignerTrust::BundleOnly
+        }
+        Some(_) => SignerTrust::None,
+    };
+    Judged {
+        report,
+        approved: trust != SignerTrust::None,
+        trust,
+        path: found.place(),
+        space: found.space.clone(),
+    }
 }
 
 /// The largest file that is read.

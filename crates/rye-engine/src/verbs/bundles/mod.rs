@@ -25,7 +25,7 @@ pub use create::{Created, Request as CreateRequest, Workshop, create, stage};
 pub(crate) use find::find_folder;
 pub use find::{Found, find};
 pub use inspect::{About, FileRow, Inspected, entrypoint, inspect, plural, sbom};
-pub use judge::{Judged, verify};
+pub use judge::{Judged, SignerTrust, verify};
 
 /// A bundle as it is listed.
 #[derive(Clone, Debug, Serialize)]
