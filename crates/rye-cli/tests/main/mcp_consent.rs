@@ -92,6 +92,26 @@ fn the_question_shows_what_is_signed() {
 }
 
 #[test]
+fn the_question_shows_what_a_directive_may_spend() {
+    let user = User::ready();
+    let metadata = "<metadata>\n    <model tier=\"high\"/>\n    <limits spend=\"1000\"/>\n    <context><system>team/lore</system></context>";
+    let directive = rye_test::directive("team", "spend", "Spends").replace("<metadata>", metadata);
+    user.write("directives/team/spend.md", &directive);
+    let mut client = Client::asking(&user, yes());
+    client.call("rye_sign", json!({"item_id": "directive:team/spend"}));
+    client.call("rye_sign", json!({"item_id": "directive:team/spend", "destination": "user"}));
+    for question in &client.questions {
+        let message = text(&question["message"]);
+        for shown in
+            ["field: limits.spend: 1000", "field: model.tier: high", "field: context.system: team/lore"]
+        {
+            assert!(message.contains(shown), "{shown}: {message}");
+        }
+    }
+    assert_eq!(client.questions.len(), 2);
+}
+
+#[test]
 fn a_copy_is_signed_only_with_consent() {
     let user = User::ready();
     let copy = json!({"item_id": "tool:examples/hello", "destination": "user"});
