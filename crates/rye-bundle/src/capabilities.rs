@@ -5,6 +5,7 @@ mod fields;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lillux::Digest;
 use rye_item::ItemType;
 use rye_item::text::one_line;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::contents::File;
 
 /// The longest text of one request that is shown.
-const MAX_TEXT: usize = 200;
+const MAX_TEXT: usize = 1000;
 /// Texts for people: what looks like a variable or an address there is not read by rye.
 const PROSE: [&str; 9] = [
     "description",
@@ -127,8 +128,9 @@ impl Capabilities {
         let of = |key: &str| variables.and_then(|variables| variables.get(key));
         // A program of its own may be given variables in two places: for every run, and for an MCP server.
         let own = file.fields.get("config").and_then(|config| config.get("env"));
-        for (name, _) in [of("env"), own].into_iter().flatten().filter_map(Value::as_object).flatten() {
-            add(&mut self.environment, &format!("set {name}"), item);
+        for (name, value) in [of("env"), own].into_iter().flatten().filter_map(Value::as_object).flatten() {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            add(&mut self.environment, &format!("set {name}: {value}"), item);
         }
         for name in list(of("pass")).filter_map(Value::as_str) {
             add(&mut self.environment, &format!("read {name}"), item);
@@ -199,8 +201,12 @@ impl Capabilities {
 
 fn add(asked: &mut Asked, what: &str, item: &str) {
     let mut what = one_line(what);
-    if what.chars().count() > MAX_TEXT {
-        what = what.chars().take(MAX_TEXT).chain(['…']).collect();
+    let length = what.chars().count();
+    if length > MAX_TEXT {
+        // With the digest, a change of what is not shown is still a change.
+        let digest = Digest::of(what.as_bytes()).to_hex();
+        what = what.chars().take(MAX_TEXT).collect();
+        what.push_str(&format!("… ({} more characters, sha256 {})", length - MAX_TEXT, &digest[..16]));
     }
     asked.entry(what).or_default().insert(item.to_owned());
 }
@@ -308,7 +314,6 @@ fn leaves(value: Option<&Value>, path: &str, found: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use lillux::Digest;
     use rye_item::{ItemId, ItemRef, ItemType};
     use rye_space::FilePath;
     use serde_json::json;
@@ -357,7 +362,10 @@ mod tests {
         assert_eq!(keys(&asked.executors), ["rye/core/runtimes/python/function"]);
         assert_eq!(keys(&asked.sandbox), ["network: true", "write: ~/x", "write: ~/y"]);
 
-        assert_eq!(keys(&asked.environment), ["read CODE", "read SPEED", "read TOKEN", "set MODE"]);
+        assert_eq!(
+            keys(&asked.environment),
+            ["read CODE", "read SPEED", "read TOKEN", "set MODE: ${SPEED:-fast}"]
+        );
         assert_eq!(keys(&asked.secrets), ["KEY"]);
         assert_eq!(keys(&asked.commands), ["perl -e ${CODE}", "which perl"]);
         assert_eq!(keys(&asked.hosts), ["api.example:8"]);
@@ -444,6 +452,17 @@ mod tests {
     }
 
     #[test]
+    fn change_beyond_what_is_shown_is_a_change() {
+        let of = |end: &str| {
+            let code = format!("{}{end}", "x".repeat(MAX_TEXT));
+            Capabilities::of(&[file(ItemType::Tool, "a/t", json!({"config": {"command": code}}))])
+        };
+        let (before, after) = (of("one"), of("two"));
+        assert!(after.commands.keys().all(|line| line.contains("… (3 more characters, sha256 ")));
+        assert_eq!((after.beyond(&before).len(), after.beyond(&after).len()), (1, 0));
+    }
+
+    #[test]
     fn servers_and_hooks_are_named() {
         let files = [
             file(
@@ -468,7 +487,7 @@ mod tests {
         let secrets = Capabilities::of(&[file(ItemType::Tool, "a/p", provider)]).secrets;
         assert_eq!(keys(&secrets), ["ONE", "TWO"]);
         assert_eq!(keys(&asked.servers), ["npx -y x"]);
-        assert_eq!(keys(&asked.environment), ["read T", "set T"]);
+        assert_eq!(keys(&asked.environment), ["read T", "set T: ${T}"]);
         assert_eq!(keys(&asked.hooks), ["after_step: a/s", r#"after_step: rye/bash {"command":"ls"}"#]);
     }
 }

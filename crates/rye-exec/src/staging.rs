@@ -60,7 +60,7 @@ pub struct Order<'a> {
     pub dependencies: &'a Dependencies,
     /// The package around the anchor's root, if there is one: what verifies there comes along, the rest is left out.
     pub package: Option<PathBuf>,
-    /// Which files may be imported; the others are left out, whoever signed them.
+    /// Which files may be imported; the others are left out, even if they are signed.
     pub is_importable: IsImportable<'a>,
     /// How a file is verified.
     pub verify: &'a Verify<'a>,

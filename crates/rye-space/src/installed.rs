@@ -248,7 +248,7 @@ enum FileOwner {
 }
 
 impl FileOwners {
-    /// Reads the lockfiles of all bundles in the space `ai`, whoever signed them.
+    /// Reads the lockfiles of all bundles in the space `ai`, whether their signers are approved or not.
     ///
     /// # Errors
     /// When a lockfile cannot be read: then it is not known which files are the user's own.

@@ -1,5 +1,5 @@
 //! Fields of an item that people are shown because nothing else shows them. What is listed here is harmless or shown
-//! under a word of its own; every other field is shown, those that no one has thought of yet included.
+//! under a word of its own; every other field is shown, those of later versions included.
 
 use rye_item::ItemType;
 use serde_json::{Map, Value};

@@ -104,7 +104,7 @@ fn lockfile_alone_makes_no_file_a_bundles() {
     let user = User::ready();
     install(&user, &maker.make("1.0.0"), &maker, &[]);
     signed(&user, "team/kit/mine", "py", &importer("team/kit"));
-    // Somebody who may write the project's lockfile says that the user's tool is the bundle's.
+    // A lockfile of the project that was changed by hand says that the user's tool is the bundle's.
     let path = user.project().join(".ai/bundles/gifts/.bundle-lock.json");
     let mut lock: Value = serde_json::from_slice(&fs::read(&path).expect("a lockfile")).expect("JSON");
     lock["files"].as_array_mut().expect("files").push(json!(".ai/tools/team/kit/mine.py"));

@@ -87,7 +87,7 @@ fn lock_verify_names_a_downgrade() {
     }
     let check = versions.user.refused(["lock", "check"], 8, "RYE0506");
     assert!(check.to_string().contains("is older than the pinned version"), "{check}");
-    // It is no leftover: pruning does not take the protection away.
+    // Pruning does not remove it.
     versions.user.ok(["lock", "prune"]);
     versions.refused();
 }

@@ -1,5 +1,5 @@
 //! Which files beside an element may be imported with it: verified ones that belong to the same bundle as it does, or to
-//! the user as it does. What a bundle puts beside a tool of the user's, or of another bundle, is no part of that tool.
+//! the user as it does. What a bundle puts beside a tool of the user's, or of another bundle, does not belong to that tool.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Importable {
 }
 
 impl Importable {
-    /// The files of an element at `path`. Without an anchor nothing is imported, and no one needs to know.
+    /// The files of an element at `path`. Without an anchor nothing is imported, and nothing is read.
     ///
     /// # Errors
     /// When it is not known which files the bundles of its space brought.
@@ -114,7 +114,7 @@ pub(super) fn verified_file(
     let spaces = &engine.workspace.spaces;
     let tools = tools_folder(engine, element).map_err(|error| error.message)?;
     let relative =
-        path.strip_prefix(&tools).map_err(|_| "it is no tool file of the same space".to_owned())?;
+        path.strip_prefix(&tools).map_err(|_| "it is not a tool file of the same space".to_owned())?;
     let (bytes, _) = file::read_beneath(&tools, relative, MOST_BYTES).map_err(|error| error.to_string())?;
     let text = relative.to_str().ok_or("its name is not UTF-8")?;
     let listed = format!("{AI_FOLDER}/{}/{text}", ItemType::Tool.folder());
