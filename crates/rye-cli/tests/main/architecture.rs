@@ -154,15 +154,22 @@ const IMPURE: [&str; 5] = ["tokio", "rusqlite", "reqwest", "hyper", "fs-err"];
 
 #[test]
 fn pure_crates_depend_on_no_runtime() {
+    // Without it, packages of other platforms are wanted, which were never downloaded.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let metadata = MetadataCommand::new()
         .cargo_path(env!("CARGO"))
         .manifest_path(workspace().join("Cargo.toml"))
-        .other_options(vec!["--offline".to_owned(), "--locked".to_owned()])
+        .other_options(vec![
+            "--offline".to_owned(),
+            "--locked".to_owned(),
+            "--filter-platform".to_owned(),
+            platform,
+        ])
         .exec()
         .expect("cargo metadata");
     let resolve = metadata.resolve.as_ref().expect("a resolved graph");
     let names: BTreeMap<_, _> =
-        metadata.packages.iter().map(|package| (&package.id, &*package.name)).collect();
+        metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
     for root in ["lillux-hash", "rye-item", "rye-thread"] {
         let mut reached = BTreeSet::new();
         let mut queue: Vec<_> = names.iter().filter(|(_, name)| **name == root).map(|(id, _)| *id).collect();
