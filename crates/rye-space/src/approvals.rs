@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Lock};
-use lillux::{Digest, Fingerprint, PublicKey, SecretKey};
+use lillux::file::Lock;
+use lillux::{Digest, PublicKey, SecretKey};
 use rye_item::BundleId;
 use rye_trust::KeyRing;
 use rye_trust::signature::Timestamp;
@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use crate::keys;
 
-const RECORDS_FOLDER: &str = "config/trust";
 /// Below the user's `.ai/`: approved projects.
 pub const PROJECTS_FILE: &str = "config/trust/projects.yaml";
 /// Below the user's `.ai/`: approved bundle signers and enabled opt-in bundles.
@@ -57,16 +56,10 @@ pub struct Approvals {
 impl Approvals {
     /// Reads the records below the user's `.ai/`. A record counts if a key the user trusts everywhere signed it.
     #[must_use]
-    pub fn read(user_ai: &Path, keys: &KeyRing) -> Self {
+    pub fn read(user_ai: &Path, ring: &KeyRing) -> Self {
         let mut approvals = Self::default();
-        let is_trusted = |fingerprint: &Fingerprint| {
-            let known = keys.find(fingerprint, &rye_item::Space::User)?;
-            keys.is_general(&known.key).then(|| known.key.clone())
-        };
-        let is_revoked = |fingerprint: &Fingerprint| keys.revocation(fingerprint).is_some();
-        let mut read = |file: &str| match keys::read_signed_yaml(&user_ai.join(file), is_trusted, is_revoked)
-        {
-            Ok(value) => value.unwrap_or(Value::Null),
+        let mut read = |file: &str| match keys::read_record(user_ai, file, ring) {
+            Ok(value) => value,
             Err(complaint) => {
                 approvals.complaints.push(complaint);
                 Value::Null
@@ -103,11 +96,9 @@ impl Approvals {
     ///
     /// # Errors
     /// When the folder of the records cannot be made or locked.
-    pub fn read_locked(user_ai: &Path, keys: &KeyRing) -> std::io::Result<(Self, Lock)> {
-        let folder = user_ai.join(RECORDS_FOLDER);
-        file::create_folders(&folder, false)?;
-        let lock = Lock::acquire_folder(&folder)?;
-        Ok((Self::read(user_ai, keys), lock))
+    pub fn read_locked(user_ai: &Path, ring: &KeyRing) -> std::io::Result<(Self, Lock)> {
+        let lock = keys::lock_records(user_ai)?;
+        Ok((Self::read(user_ai, ring), lock))
     }
 
     /// Whether the project with this real path is approved.

@@ -4,13 +4,13 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Mode, ReadError};
+use lillux::file::{self, Lock, Mode, ReadError};
 use lillux::key::KeyError;
 use lillux::{Fingerprint, PublicKey, SecretKey};
 use rye_item::{ItemType, yaml};
 use rye_trust::coverage::{Content, compare};
 use rye_trust::signature::{Layout, Timestamp};
-use rye_trust::{Identity, IdentityError, Revocation, Signed, sign};
+use rye_trust::{Identity, IdentityError, KeyRing, Revocation, Signed, sign};
 
 const DOCUMENT_LIMIT: u64 = 16 << 10;
 /// More documents than this in one folder are not keys but an attack on patience.
@@ -22,6 +22,8 @@ pub const TRUSTED_FOLDER: &str = "config/keys/trusted";
 pub const REVOKED_FOLDER: &str = "config/keys/revoked";
 /// Below the user's `.ai/`: the own key pair.
 pub const SIGNING_FOLDER: &str = "config/keys/signing";
+/// Below the user's `.ai/`: signed records of what the user approved.
+const RECORDS_FOLDER: &str = "config/trust";
 
 /// A document found in a folder, readable or not.
 #[derive(Debug)]
@@ -275,18 +277,27 @@ pub fn write_signed_document(path: &Path, text: &str, key: &SecretKey, now: &Tim
     }
 }
 
-/// Reads a signed YAML document of user space; `None` when it is not there.
+/// Locks the user's signed records: without it, one of two processes that write at once would take back what the other
+/// wrote.
 ///
 /// # Errors
-/// Why it does not count, in words.
-pub fn read_signed_yaml(
-    path: &Path,
-    is_trusted: impl Fn(&Fingerprint) -> Option<PublicKey>,
-    is_revoked: impl Fn(&Fingerprint) -> bool,
-) -> Result<Option<serde_json::Value>, String> {
-    let bytes = match file::read_bounded(path, 1 << 20) {
+/// When the folder of the records cannot be made or locked.
+pub fn lock_records(user_ai: &Path) -> io::Result<Lock> {
+    let folder = user_ai.join(RECORDS_FOLDER);
+    file::create_folders(&folder, false)?;
+    Lock::acquire_folder(&folder)
+}
+
+/// Reads a signed record of the user's `.ai/`, which a key the user trusts everywhere must have signed; null when it is
+/// not there.
+///
+/// # Errors
+/// Why it is not used, in words.
+pub fn read_record(user_ai: &Path, file: &str, keys: &KeyRing) -> Result<serde_json::Value, String> {
+    let path = user_ai.join(file);
+    let bytes = match file::read_bounded(&path, 1 << 20) {
         Ok((bytes, _)) => bytes,
-        Err(error) if error.is_absent() => return Ok(None),
+        Err(error) if error.is_absent() => return Ok(serde_json::Value::Null),
         Err(error) => return Err(error.to_string()),
     };
     let layout = Layout::of(&bytes, &rye_trust::identity::format());
@@ -295,15 +306,16 @@ pub fn read_signed_yaml(
         return Err(format!("`{shown}` is not signed"));
     };
     let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
-    if is_intact && is_revoked(&line.fingerprint) {
-        // What a revoked key approved is approved no longer; nobody has tampered with it.
-        return Ok(None);
+    if is_intact && keys.revocation(&line.fingerprint).is_some() {
+        // What a revoked key approved is approved no longer; the record itself is as it was.
+        return Ok(serde_json::Value::Null);
     }
-    let is_vouched =
-        is_trusted(&line.fingerprint).is_some_and(|key| key.verifies(&line.hash, &line.signature));
-    if !is_intact || !is_vouched {
+    let known = keys.find(&line.fingerprint, &rye_item::Space::User);
+    let is_trusted = known
+        .is_some_and(|known| keys.is_general(&known.key) && known.key.verifies(&line.hash, &line.signature));
+    if !is_intact || !is_trusted {
         return Err(format!("`{shown}` is not signed by a key you trust, or was changed"));
     }
     let text = std::str::from_utf8(&bytes).map_err(|error| format!("`{shown}`: {error}"))?;
-    yaml::parse(text).map(|document| Some(document.value)).map_err(|problem| format!("`{shown}`:{problem}"))
+    yaml::parse(text).map(|document| document.value).map_err(|problem| format!("`{shown}`:{problem}"))
 }

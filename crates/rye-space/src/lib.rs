@@ -2,6 +2,7 @@
 //!
 //! It finds and reads; it decides nothing about trust (that is `rye-trust`) and executes nothing.
 
+pub mod accounts;
 pub mod approvals;
 pub mod bundle;
 pub mod config;

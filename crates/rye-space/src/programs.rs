@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Lock};
-use lillux::{Digest, Fingerprint, SecretKey};
+use lillux::file::Lock;
+use lillux::{Digest, SecretKey};
 use rye_item::text::quoted;
 use rye_trust::KeyRing;
 use rye_trust::signature::Timestamp;
@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use crate::keys;
 
-const RECORDS_FOLDER: &str = "config/trust";
 /// Below the user's `.ai/`: recorded programs.
 pub const PROGRAMS_FILE: &str = "config/trust/programs.yaml";
 
@@ -41,16 +40,10 @@ pub struct ProgramRecords {
 impl ProgramRecords {
     /// Reads the record below the user's `.ai/`. It is valid if a key the user trusts everywhere signed it.
     #[must_use]
-    pub fn read(user_ai: &Path, keys: &KeyRing) -> Self {
-        let is_trusted = |fingerprint: &Fingerprint| {
-            let known = keys.find(fingerprint, &rye_item::Space::User)?;
-            keys.is_general(&known.key).then(|| known.key.clone())
-        };
-        let is_revoked = |fingerprint: &Fingerprint| keys.revocation(fingerprint).is_some();
-        match keys::read_signed_yaml(&user_ai.join(PROGRAMS_FILE), is_trusted, is_revoked) {
+    pub fn read(user_ai: &Path, ring: &KeyRing) -> Self {
+        match keys::read_record(user_ai, PROGRAMS_FILE, ring) {
             Err(complaint) => Self { records: Vec::new(), complaint: Some(complaint) },
             Ok(document) => {
-                let document = document.unwrap_or(Value::Null);
                 let list = document.get("programs").and_then(Value::as_array).into_iter().flatten();
                 Self { records: list.filter_map(read_record).collect(), complaint: None }
             }
@@ -61,11 +54,9 @@ impl ProgramRecords {
     ///
     /// # Errors
     /// When the folder of the records cannot be made or locked.
-    pub fn read_locked(user_ai: &Path, keys: &KeyRing) -> std::io::Result<(Self, Lock)> {
-        let folder = user_ai.join(RECORDS_FOLDER);
-        file::create_folders(&folder, false)?;
-        let lock = Lock::acquire_folder(&folder)?;
-        Ok((Self::read(user_ai, keys), lock))
+    pub fn read_locked(user_ai: &Path, ring: &KeyRing) -> std::io::Result<(Self, Lock)> {
+        let lock = keys::lock_records(user_ai)?;
+        Ok((Self::read(user_ai, ring), lock))
     }
 
     /// The record of a program of a project.

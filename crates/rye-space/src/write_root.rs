@@ -6,12 +6,9 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::accounts::{Account, Accounts};
 use crate::roots::{Roots, real};
 
-/// Accounts of this machine.
-const ACCOUNTS: &str = "/etc/passwd";
-/// The largest list of accounts that is read.
-const MAX_ACCOUNTS_BYTES: u64 = 4 << 20;
 /// Each folder directly below these is a home, whether its account is listed or comes from a directory service.
 const HOMES: [&str; 1] = ["/home"];
 
@@ -58,10 +55,8 @@ impl ProtectedFolders {
     /// Those of this machine, for a user whose spaces begin at `roots` and whose home is `home`.
     #[must_use]
     pub fn read(roots: &Roots, home: &Path) -> Self {
-        let accounts = lillux::file::read_bounded(Path::new(ACCOUNTS), MAX_ACCOUNTS_BYTES);
-        let accounts = accounts.map(|(bytes, _)| String::from_utf8_lossy(&bytes).into_owned());
         let mut homes = vec![Home::person(home.to_owned()), Home::person(PathBuf::from("/root"))];
-        homes.extend(account_homes(&accounts.unwrap_or_default()));
+        homes.extend(Accounts::read().iter().map(Home::of_account));
         for folder in HOMES {
             let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
             homes.extend(entries.map(|entry| Home::person(entry.path())));
@@ -125,19 +120,14 @@ impl Home {
     fn person(path: PathBuf) -> Self {
         Self { path, is_person: true }
     }
+
+    fn of_account(account: &Account) -> Self {
+        Self { path: account.home.clone(), is_person: account.user >= MIN_PERSON }
+    }
 }
 
 /// Accounts of people have at least this number.
 const MIN_PERSON: u32 = 1000;
-
-/// The homes that a list of accounts names.
-fn account_homes(accounts: &str) -> impl Iterator<Item = Home> + '_ {
-    accounts.lines().filter_map(|line| {
-        let fields: Vec<&str> = line.split(':').collect();
-        let (user, home) = (fields.get(2)?.parse::<u32>().ok()?, *fields.get(5)?);
-        (!home.is_empty()).then(|| Home { path: PathBuf::from(home), is_person: user >= MIN_PERSON })
-    })
-}
 
 fn file_id(path: &Path) -> Option<FileId> {
     let metadata = fs_err::metadata(path).ok()?;
@@ -228,7 +218,7 @@ mod tests {
     #[test]
     fn accounts_name_their_homes() {
         let accounts = "root:x:0:0:root:/root:/bin/bash\n# note\nbroken\nann:x:1000:1000::/srv/ann:/bin/sh\nnone:x:1:1:::\n";
-        let homes: Vec<Home> = account_homes(accounts).collect();
+        let homes: Vec<Home> = Accounts::parse(accounts).iter().map(Home::of_account).collect();
         let root = Home { path: PathBuf::from("/root"), is_person: false };
         assert_eq!(homes, [root, Home::person(PathBuf::from("/srv/ann"))]);
     }

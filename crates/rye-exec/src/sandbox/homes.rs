@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rye_space::accounts::{Account, Accounts};
+
 /// Folders that hold the homes of people on most systems, and root's.
 const USUAL: [&str; 2] = ["/home", "/root"];
 
@@ -31,25 +33,18 @@ pub struct Homes {
 }
 
 impl Homes {
-    /// The homes of this machine: `home` is the user's, `accounts` the text of `/etc/passwd`, `user` the user's number.
+    /// The homes of this machine: `home` is the user's, `user` the user's number.
     #[must_use]
-    pub fn new(home: &Path, accounts: &str, user: u32) -> Self {
+    pub fn new(home: &Path, accounts: &Accounts, user: u32) -> Self {
         let mut homes = Self::default();
         homes.add_own(home);
         let mut all: Vec<PathBuf> = USUAL.iter().map(PathBuf::from).collect();
-        for line in accounts.lines() {
-            let fields: Vec<&str> = line.split(':').collect();
-            let (Some(Ok(number)), Some(folder)) =
-                (fields.get(2).map(|text| text.parse::<u32>()), fields.get(5))
-            else {
-                continue;
-            };
-            let folder = Path::new(folder);
-            if number == user {
+        for Account { user: number, home: folder, .. } in accounts.iter() {
+            if *number == user {
                 homes.add_own(folder);
             }
-            if (number == 0 || (FIRST_PERSON..LAST_PERSON).contains(&number)) && !is_below_system(folder) {
-                all.push(folder.to_owned());
+            if (*number == 0 || (FIRST_PERSON..LAST_PERSON).contains(number)) && !is_below_system(folder) {
+                all.push(folder.clone());
             }
         }
         all.extend(homes.own.iter().cloned());
@@ -128,16 +123,16 @@ mod tests {
 
     #[test]
     fn homes_of_people_are_closed_and_system_folders_are_not() {
-        let homes = Homes::new(Path::new("/data/ada"), ACCOUNTS, 1000);
+        let homes = Homes::new(Path::new("/data/ada"), &Accounts::parse(ACCOUNTS), 1000);
         let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
         assert_eq!(homes.own, paths(&["/data/ada", "/home/ada"]));
         assert_eq!(homes.all, paths(&["/data/ada", "/export/ben", "/home", "/home/ada", "/root"]));
-        assert_eq!(Homes::new(Path::new("/"), "", 0).all, paths(&["/home", "/root"]));
+        assert_eq!(Homes::new(Path::new("/"), &Accounts::default(), 0).all, paths(&["/home", "/root"]));
     }
 
     #[test]
     fn folders_that_hold_homes_are_known() {
-        let homes = Homes::new(Path::new("/data/ada"), ACCOUNTS, 1000);
+        let homes = Homes::new(Path::new("/data/ada"), &Accounts::parse(ACCOUNTS), 1000);
         for folder in
             ["/", "/home", "/home/ada", "/home/stranger", "/data", "/data/ada", "/root", "/export/ben"]
         {
@@ -150,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_program_folder_shows_its_toolchain_and_no_more() {
-        let homes = Homes::new(Path::new("/home/ada"), "", 1000);
+        let homes = Homes::new(Path::new("/home/ada"), &Accounts::default(), 1000);
         let seen = |path: &str| {
             let seen = homes.program_folder(Path::new(path));
             seen.iter().map(|path| path.display().to_string()).collect::<Vec<_>>()

@@ -10,12 +10,10 @@ use lillux::file::{self, TemporaryFolder};
 use rye_exec::environment::Environment;
 use rye_exec::sandbox::{Homes, Plan};
 use rye_space::AI_FOLDER;
+use rye_space::accounts::Accounts;
 
 use crate::engine::Engine;
 use crate::error::Result;
-
-/// The largest list of accounts that is read.
-const MAX_ACCOUNTS: u64 = 4 << 20;
 
 /// Folders of the project's `.ai` that tools may read and not change. Only what is there can be protected.
 const PROTECTED: [&str; 4] = ["config", "threads", "lockfiles", "bundles"];
@@ -56,11 +54,8 @@ pub(crate) fn name_temporary(
 
 /// The homes on this machine.
 pub(crate) fn homes(engine: &Engine) -> Homes {
-    let accounts = file::read_bounded(Path::new("/etc/passwd"), MAX_ACCOUNTS);
-    let accounts =
-        accounts.map(|(bytes, _)| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let user = fs_err::metadata("/proc/self").map_or(0, |found| found.uid());
-    Homes::new(&engine.host.home, &accounts, user)
+    Homes::new(&engine.host.home, &Accounts::read(), user)
 }
 
 /// The folders that a tool looks for programs in.
