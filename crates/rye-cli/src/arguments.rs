@@ -238,7 +238,7 @@ pub struct TrustArguments {
     /// Take the approval back
     #[arg(long)]
     pub revoke: bool,
-    /// Do not ask
+    /// Do not ask; new or changed programs of the project are shown all the same
     #[arg(short, long)]
     pub yes: bool,
 }

@@ -7,16 +7,22 @@ use std::path::{Path, PathBuf};
 use rye_exec::environment::{
     self, CommandOutput, Context, Contribution, ProgramError, ProgramParts, Surroundings, Which,
 };
-use rye_item::ItemType;
-use rye_item::text::one_line;
+use rye_item::text::{one_line, shell_word};
+use rye_item::{ItemRef, ItemType};
 use rye_space::AI_FOLDER;
-use rye_space::programs::{ProgramRecord, ProgramRecords};
+use rye_space::programs::ProgramRecords;
 use rye_space::roots;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::chains;
 use crate::engine::Engine;
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
+use crate::verbs::execute::project_programs;
+
+mod review;
+
+pub use review::{NewProgram, ProgramReview};
 
 /// How deep folders of tools are looked through for programs of their own.
 const MAX_DEPTH: usize = 16;
@@ -73,7 +79,7 @@ impl<'a> RecordedPrograms<'a> {
         let key = real.to_str().zip(key(project, program));
         let Some(record) = key.and_then(|(project, path)| records.find(project, &path)) else {
             return Err(format!(
-                "`{shown}` is not used: tools can write there, and it is not recorded; if it is yours, record it: {command}"
+                "`{shown}` is not used: tools can write there, and it is not recorded; look at it, and if it is yours, record it: {command}"
             ));
         };
         let parts = collect(self.engine, program, project);
@@ -85,7 +91,7 @@ impl<'a> RecordedPrograms<'a> {
         }
         Err(format!(
             "`{shown}` is not used: it, or a file it loads when it starts, changed since it was recorded; \
-             if you changed it, record it again: {command}"
+             look at it, and if you changed it, record it again: {command}"
         ))
     }
 }
@@ -108,15 +114,6 @@ fn collect(
 /// How a record names a program.
 fn key(project: &Path, program: &Path) -> Option<String> {
     program.strip_prefix(project).unwrap_or(program).to_str().map(str::to_owned)
-}
-
-/// A path as one word of a shell.
-fn shell_word(text: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+,:@%".contains(letter);
-    match text.chars().all(is_plain) && !text.is_empty() {
-        true => text.to_owned(),
-        false => format!("'{}'", one_line(text).replace('\'', "'\\''")),
-    }
 }
 
 /// The search path for programs that run with more than a tool's rights: installers, credential helpers. Nothing of it lies
@@ -157,11 +154,11 @@ impl Which for Collector {
     }
 }
 
-/// Records the programs that runtimes look for in the project `folder`, as they are now.
+/// The programs that runtimes look for in the project `folder`, as they are now.
 ///
 /// # Errors
-/// When the record is damaged or cannot be written.
-pub fn record_project(engine: &Engine, folder: &Path) -> Result<Recorded> {
+/// When the record is damaged.
+pub fn review_project(engine: &Engine, folder: &Path) -> Result<ProgramReview> {
     let collector = Collector::default();
     let policies = engine.policies()?;
     let surroundings = Surroundings {
@@ -189,7 +186,27 @@ pub fn record_project(engine: &Engine, folder: &Path) -> Result<Recorded> {
             let _ = environment::resolve(&[contribution], &context, &surroundings, &collector);
         }
     }
-    record(engine, folder, &collector.found.take())
+    review::review(engine, folder, &collector.found.take())
+}
+
+/// The programs of the project that these tools may run on, as they are now.
+///
+/// # Errors
+/// When the record is damaged.
+pub fn review_tools<'a>(
+    engine: &Engine,
+    tools: impl IntoIterator<Item = &'a ItemRef>,
+) -> Result<ProgramReview> {
+    let Some(project) = &engine.workspace.roots.project else { return Ok(ProgramReview::default()) };
+    let mut programs = BTreeSet::new();
+    for item in tools {
+        // A chain that cannot be built runs on no program of the project.
+        if let Ok((chain, _)) = chains::build_valid(engine, item, None) {
+            // What cannot be staged is reported when the tool is pinned or run.
+            programs.extend(project_programs(engine, &chain).unwrap_or_default());
+        }
+    }
+    review::review(engine, project, &programs)
 }
 
 /// What all tools of all spaces say of their interpreters.
@@ -225,49 +242,4 @@ fn tool_roots(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
             tool_roots(&entry.path(), depth + 1, found);
         }
     }
-}
-
-/// Records these programs as they are now.
-///
-/// # Errors
-/// When the record is damaged or cannot be written.
-pub(crate) fn record(engine: &Engine, folder: &Path, programs: &BTreeSet<PathBuf>) -> Result<Recorded> {
-    let mut recorded = Recorded::default();
-    let real = roots::real(folder);
-    let Some(project) = real.to_str().filter(|_| !programs.is_empty()) else { return Ok(recorded) };
-    let mut new = Vec::new();
-    for program in programs {
-        let Some(path) = key(folder, program) else { continue };
-        let made = collect(engine, program, folder).and_then(|parts| {
-            let (digest, stamp) = (parts.digest()?, parts.stamp());
-            Ok(ProgramRecord { project: project.to_owned(), path: path.clone(), digest, stamp })
-        });
-        match made {
-            Ok(record) => {
-                recorded.programs.push(path);
-                new.push(record);
-            }
-            Err(error) => recorded.skipped.push(format!("`{}`: {error}", one_line(&path))),
-        }
-    }
-    let user_ai = engine.workspace.roots.user_ai();
-    let known = ProgramRecords::read(&user_ai, &engine.workspace.keys);
-    if known.complaint.is_none() && new.iter().all(|record| known.records.contains(record)) {
-        return Ok(recorded);
-    }
-    let (key, now) = (engine.signing_key()?, engine.now()?);
-    let (mut records, _lock) = ProgramRecords::read_locked(&user_ai, &engine.workspace.keys)?;
-    if let Some(complaint) = &records.complaint {
-        return Err(Error::new(Code::DamagedRecord, complaint.clone()).hint(
-            "remove that record if you did not change it, then approve the projects again: rye trust DIR",
-        ));
-    }
-    let is_replaced = |old: &ProgramRecord| {
-        new.iter().any(|record| record.project == old.project && record.path == old.path)
-    };
-    records.records.retain(|old| !is_replaced(old));
-    records.records.extend(new);
-    records.records.sort_by(|left, right| (&left.project, &left.path).cmp(&(&right.project, &right.path)));
-    records.write(&user_ai, &key, &now)?;
-    Ok(recorded)
 }

@@ -28,6 +28,13 @@ pub fn one_line(text: &str) -> String {
     without_controls(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// A number with its noun: `1 item`, `2 items`.
+#[must_use]
+pub fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
 /// Whether a terminal could obey the character, or be misled by it, instead of showing it.
 #[must_use]
 pub fn is_unsafe(character: char) -> bool {
@@ -194,6 +201,12 @@ mod tests {
         ] {
             assert_eq!(shell_word(text), word);
         }
+    }
+
+    #[test]
+    fn nouns_agree_with_their_number() {
+        let texts = [0, 1, 2].map(|count| counted(count, "item"));
+        assert_eq!(texts, ["0 items", "1 item", "2 items"]);
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub enum LockCommand {
         /// Only there [default: every lockfile it has, else the setting lockfiles.scope]
         #[arg(long)]
         scope: Option<WritableSpace>,
+        /// Do not ask about new or changed programs of the project; they are shown all the same
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Remove the lockfiles of a tool: its next run pins it as it is then
     Remove {

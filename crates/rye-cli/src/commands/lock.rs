@@ -2,15 +2,17 @@
 
 use rye_engine::Code;
 use rye_engine::lockfiles::Entry;
+use rye_engine::programs::{NewProgram, ProgramReview, Recorded, review_tools};
 use rye_engine::verbs::lock::{
     self, Change, CheckReport, CheckState, Reach, RemovedLockfiles, Row, Shown, Standing, Updated,
     UpdatedAll, Verified,
 };
 use rye_engine::verbs::sign;
 use rye_item::ItemRef;
+use rye_item::text::counted;
 use serde_json::json;
 
-use super::{Context, Failure, Outcome, failed_with};
+use super::{Context, Failure, Outcome, failed_with, programs};
 use crate::arguments::{LockCommand, WritableSpace};
 use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint, shown_path};
 
@@ -34,13 +36,18 @@ pub fn run(context: &Context, command: &LockCommand) -> Outcome {
         LockCommand::Check { scope } => {
             show_checked(context, &lock::check(engine, scope.map(WritableSpace::tier), &resolve)?)
         }
-        LockCommand::Update { id: Some(id), scope, .. } => {
+        LockCommand::Update { id: Some(id), scope, yes, .. } => {
             let item = sign::parse_item(Some("tool"), id)?;
             let scope = scope.map(WritableSpace::tier);
-            show_updated(context, &lock::update(engine, &item, scope, &resolve)?)
+            let review = reviewed(context, std::slice::from_ref(&item), *yes, item.id.as_str())?;
+            let updated = lock::update(engine, &item, scope, &resolve)?;
+            show_updated(context, &updated, review)
         }
-        LockCommand::Update { id: None, scope, .. } => {
-            show_all_updated(context, &lock::update_all(engine, scope.map(WritableSpace::tier), &resolve)?)
+        LockCommand::Update { id: None, scope, yes, .. } => {
+            let tools = lock::pinnable_tools(engine, &resolve);
+            let review = reviewed(context, &tools, *yes, "--all")?;
+            let all = lock::update_all(engine, scope.map(WritableSpace::tier), &resolve)?;
+            show_all_updated(context, &all, review)
         }
         LockCommand::Remove { id, scope } => {
             let item = sign::parse_item(Some("tool"), id)?;
@@ -48,6 +55,20 @@ pub fn run(context: &Context, command: &LockCommand) -> Outcome {
             show_removed(context, &item, &lock::remove(engine, &item, scope, &resolve)?)
         }
         LockCommand::Prune => show_pruned(context, &lock::prune(engine, &resolve)?),
+    }
+}
+
+/// The programs of the project that the tools run on, once the user has seen what is new.
+fn reviewed(
+    context: &Context,
+    tools: &[ItemRef],
+    is_agreed: bool,
+    what: &str,
+) -> Result<ProgramReview, Failure> {
+    let review = review_tools(&context.engine, tools)?;
+    match programs::has_consent(&context.settings, &context.output, &review, is_agreed)? {
+        true => Ok(review),
+        false => Err(programs::refusal(review, &format!("rye lock update {what} --yes"))),
     }
 }
 
@@ -102,9 +123,9 @@ fn show_pinned(context: &Context, item: &ItemRef, lockfiles: &[Shown]) -> Outcom
         for (depth, entry) in shown.chain.iter().enumerate() {
             context.output.result(branch(depth, entry))?;
         }
-        for (count, what) in [(shown.files, "files beside it"), (shown.packages, "packages")] {
+        for (count, noun, place) in [(shown.files, "file", " beside it"), (shown.packages, "package", "")] {
             if count > 0 {
-                context.output.result(format_args!("  and {count} {what}"))?;
+                context.output.result(format_args!("  and {}{place}", counted(count, noun)))?;
             }
         }
         if let Some(why) = &row.why {
@@ -157,7 +178,9 @@ fn show_verified(context: &Context, item: Option<&ItemRef>, answer: &Verified) -
     let differing = answer.mismatch + answer.downgrade + answer.refused;
     let bad = differing + answer.corrupt;
     let code = if differing > 0 { Code::LockMismatch } else { Code::LockCorrupt };
-    let message = format!("{bad} of {} lockfiles do not hold", answer.checked);
+    let lockfiles = counted(answer.checked, "lockfile");
+    let verb = if bad == 1 { "doesn't" } else { "don't" };
+    let message = format!("{bad} of {lockfiles} {verb} match what would run now");
     let data = serde_json::to_value(answer).map_err(std::io::Error::from)?;
     let hint = "look at what changed; if it is right: rye lock update ID";
     match failed_with(code, message, hint, data) {
@@ -182,7 +205,7 @@ fn summary(answer: &Verified) -> String {
     ];
     let parts = parts.iter().filter(|(word, count)| *count > 0 || *word == "ok");
     let parts = parts.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ");
-    format!("{} checked: {parts}", answer.checked)
+    format!("{} checked: {parts}", counted(answer.checked, "lockfile"))
 }
 
 fn show_checked(context: &Context, report: &CheckReport) -> Outcome {
@@ -210,8 +233,8 @@ fn show_checked(context: &Context, report: &CheckReport) -> Outcome {
                 | CheckState::Refused => context.output.result(line)?,
             }
         }
-        let tools = if report.checked == 1 { "tool" } else { "tools" };
-        context.output.result(format_args!("{} {tools} checked: {} ok", report.checked, report.ok))?;
+        let tools = counted(report.checked, "tool");
+        context.output.result(format_args!("{tools} checked: {} ok", report.ok))?;
     }
     match report.failure() {
         None => {
@@ -225,8 +248,27 @@ fn show_checked(context: &Context, report: &CheckReport) -> Outcome {
     }
 }
 
-fn show_all_updated(context: &Context, all: &UpdatedAll) -> Outcome {
+/// What `rye lock update` answers as JSON.
+#[derive(serde::Serialize)]
+struct UpdateAnswer<'a, T> {
+    #[serde(flatten)]
+    updated: &'a T,
+    /// The project's programs that the tools may run on.
+    recorded: Recorded,
+    new_programs: Vec<NewProgram>,
+}
+
+impl<'a, T> UpdateAnswer<'a, T> {
+    fn new(context: &Context, updated: &'a T, review: ProgramReview) -> Result<Self, Failure> {
+        let new_programs = review.new.clone();
+        Ok(Self { updated, new_programs, recorded: review.record(&context.engine)? })
+    }
+}
+
+fn show_all_updated(context: &Context, all: &UpdatedAll, review: ProgramReview) -> Outcome {
+    let answer = UpdateAnswer::new(context, all, review)?;
     if !context.output.is_json {
+        programs::show_recorded(&context.output, &answer.recorded);
         for updated in &all.tools {
             draw_updated(context, updated, false)?;
         }
@@ -244,11 +286,11 @@ fn show_all_updated(context: &Context, all: &UpdatedAll) -> Outcome {
     }
     match all.failure() {
         None => {
-            context.answered(None, None, all)?;
+            context.answered(None, None, &answer)?;
             Ok(())
         }
         Some(error) => {
-            let data = serde_json::to_value(all).map_err(std::io::Error::from)?;
+            let data = serde_json::to_value(&answer).map_err(std::io::Error::from)?;
             Err(Failure::Verb(error, Some(Box::new(data))))
         }
     }
@@ -273,11 +315,13 @@ fn show_removed(context: &Context, item: &ItemRef, answer: &RemovedLockfiles) ->
     Ok(())
 }
 
-fn show_updated(context: &Context, updated: &Updated) -> Outcome {
-    if context.answered(Some("tool"), Some(&updated.tool_id), updated)? {
+fn show_updated(context: &Context, updated: &Updated, review: ProgramReview) -> Outcome {
+    let answer = UpdateAnswer::new(context, updated, review)?;
+    if context.answered(Some("tool"), Some(&updated.tool_id), &answer)? {
         warn_remaining(context, updated);
         return Ok(());
     }
+    programs::show_recorded(&context.output, &answer.recorded);
     draw_updated(context, updated, true)
 }
 
@@ -293,7 +337,6 @@ fn warn_remaining(context: &Context, updated: &Updated) {
 
 fn draw_updated(context: &Context, updated: &Updated, with_chain: bool) -> Outcome {
     warn_remaining(context, updated);
-    super::setup::show_recorded(&context.output, &updated.recorded);
     for file in &updated.lockfiles {
         let word = match file.change {
             Change::Made => paint(GOOD, "pinned"),

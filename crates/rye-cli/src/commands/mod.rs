@@ -10,6 +10,7 @@ mod items;
 mod keys;
 mod lock;
 mod mcp;
+mod programs;
 mod registry;
 mod run;
 mod setup;

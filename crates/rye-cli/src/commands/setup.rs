@@ -1,12 +1,14 @@
 //! `init`, `trust`, `config`, `doctor`.
 
-use rye_engine::programs::{self, Recorded};
+use rye_engine::programs::{NewProgram, ProgramReview, Recorded, review_project};
 use rye_engine::verbs::doctor::{self, Level};
 use rye_engine::verbs::{config, init as init_verb, trust as trust_verb};
-use rye_engine::{Code, Error};
+use rye_engine::{Code, Engine, Error, Options};
 use rye_item::ItemId;
+use rye_item::text::{counted, shell_word};
+use rye_space::Roots;
 
-use super::{Context, Failure, Outcome, failed_with};
+use super::{Context, Failure, Outcome, failed_with, programs};
 use crate::arguments::TrustArguments;
 use crate::global::Global;
 use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, Output, STRONG, paint, shown_path};
@@ -21,8 +23,10 @@ pub fn init(global: &Global) -> Outcome {
         None => settings.folder.clone(),
     };
     let answer = init_verb::init(&settings.roots, &folder, &settings.owner, system_clock)?;
+    let recorded = record_after_init(&settings, &output, &answer)?;
     if output.is_json {
-        let data = serde_json::to_value(&answer).map_err(std::io::Error::from)?;
+        let data = InitAnswer { answer: &answer, recorded: &recorded };
+        let data = serde_json::to_value(&data).map_err(std::io::Error::from)?;
         output.json(&rye_engine::success(None, None, data))?;
         return Ok(());
     }
@@ -39,10 +43,36 @@ pub fn init(global: &Global) -> Outcome {
     }
     if let Some(project) = &answer.project {
         output.result(format_args!("{} {} is approved", paint(GOOD, "✓"), shown_path(project)))?;
-        show_recorded(&output, &answer.recorded);
+        programs::show_recorded(&output, &recorded);
         output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
     }
     Ok(())
+}
+
+/// What `rye init` answers as JSON.
+#[derive(serde::Serialize)]
+struct InitAnswer<'a> {
+    #[serde(flatten)]
+    answer: &'a init_verb::Answer,
+    recorded: &'a Recorded,
+}
+
+/// Records the programs of a project that was just made, if the user agrees. If not, the project is made all the same.
+fn record_after_init(
+    settings: &Settings,
+    output: &Output,
+    answer: &init_verb::Answer,
+) -> Result<Recorded, Failure> {
+    let Some(project) = &answer.project else { return Ok(Recorded::default()) };
+    let roots = Roots { project: Some(project.clone()), ..settings.roots.clone() };
+    let engine = Engine::open(roots, Options::default(), system_clock())?;
+    let review = review_project(&engine, project)?;
+    if programs::has_consent(settings, output, &review, false)? {
+        return Ok(review.record(&engine)?);
+    }
+    let folder = shell_word(&project.display().to_string());
+    output.note(format_args!("look at what was shown; if tools may run on it: rye trust {folder} --yes"));
+    Ok(review.without_consent())
 }
 
 /// `rye trust`
@@ -61,12 +91,18 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
             .hint("name the folder, rye trust DIR, or add --yes")
             .into());
     }
-    let answer = trust_verb::trust(&context.engine, &folder, !arguments.revoke)?;
-    let recorded = match answer.approved {
-        true => programs::record_project(&context.engine, &folder)?,
-        false => Recorded::default(),
+    let review = match arguments.revoke {
+        true => ProgramReview::default(),
+        false => review_project(&context.engine, &folder)?,
     };
-    if context.answered(None, None, &TrustAnswer { answer: &answer, recorded: &recorded })? {
+    if !programs::has_consent(&context.settings, &context.output, &review, arguments.yes)? {
+        let folder = shell_word(&folder.display().to_string());
+        return Err(programs::refusal(review, &format!("rye trust {folder} --yes")));
+    }
+    let answer = trust_verb::trust(&context.engine, &folder, !arguments.revoke)?;
+    let new_programs = review.new.clone();
+    let recorded = review.record(&context.engine)?;
+    if context.answered(None, None, &TrustAnswer { answer: &answer, recorded: &recorded, new_programs })? {
         return Ok(());
     }
     let word = match (answer.approved, answer.changed) {
@@ -85,7 +121,7 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
             context.output.note(format_args!("  • {what}"));
         }
     }
-    show_recorded(&context.output, &recorded);
+    programs::show_recorded(&context.output, &recorded);
     Ok(())
 }
 
@@ -95,16 +131,7 @@ struct TrustAnswer<'a> {
     #[serde(flatten)]
     answer: &'a trust_verb::Answer,
     recorded: &'a Recorded,
-}
-
-/// Says which programs of a project were recorded.
-pub(super) fn show_recorded(output: &Output, recorded: &Recorded) {
-    for program in &recorded.programs {
-        output.note(format_args!("recorded {}: used until it changes", rye_item::text::one_line(program)));
-    }
-    for skipped in &recorded.skipped {
-        output.warn(format_args!("not recorded, and not used: {skipped}"));
-    }
+    new_programs: Vec<NewProgram>,
 }
 
 /// Asks whoever is there; nobody there means no.
@@ -191,7 +218,11 @@ pub fn doctor(context: &Context) -> Outcome {
                 ))?;
             }
         }
-        context.output.result(format_args!("{} errors, {} warnings", answer.errors, answer.warnings))?;
+        context.output.result(format_args!(
+            "{}, {}",
+            counted(answer.errors, "error"),
+            counted(answer.warnings, "warning")
+        ))?;
     }
     if answer.errors == 0 {
         context.answered(None, None, &answer)?;
@@ -203,13 +234,13 @@ pub fn doctor(context: &Context) -> Outcome {
     let data = serde_json::to_value(&answer).map_err(std::io::Error::from)?;
     Err(failed_with(
         Code::Unhealthy,
-        format!("{} problems found", answer.errors),
+        format!("{} found", counted(answer.errors, "problem")),
         "each finding has its remedy",
         data,
     ))
 }
 
 fn quiet_failure(answer: &doctor::Answer) -> Failure {
-    let message = format!("{} problems found", answer.errors);
+    let message = format!("{} found", counted(answer.errors, "problem"));
     Failure::Verb(Error::new(Code::Unhealthy, message).hint("each finding above has its remedy"), None)
 }

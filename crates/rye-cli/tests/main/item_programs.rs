@@ -192,6 +192,7 @@ fn with_environment() -> (User, PathBuf) {
     let user = User::new();
     let python = environment(&user);
     user.ok(["init"]);
+    user.ok(["trust", ".", "--yes"]);
     function(&user, "where", "import sys\nreturn sys.prefix");
     (user, python)
 }
@@ -260,7 +261,7 @@ fn new_environment_is_used_once_it_is_recorded() {
     assert_ne!(found, own);
     let command = format!("record it: rye trust {}", user.project().display());
     assert!(warnings.to_string().contains(&command), "{warnings}");
-    let trusted = run(user.command().args(["--json", "trust", "."])).json();
+    let trusted = run(user.command().args(["--json", "trust", ".", "--yes"])).json();
     assert_eq!(trusted["data"]["recorded"]["programs"][0], ".venv/bin/python", "{trusted}");
     assert_eq!(prefix(&user, &[]), (own.clone(), Value::Null));
 
@@ -272,7 +273,7 @@ fn new_environment_is_used_once_it_is_recorded() {
     symlink(&other, &python).expect("a link");
     let (_, warnings) = prefix(&user, &[]);
     assert!(warnings.to_string().contains("changed since it was recorded"), "{warnings}");
-    user.ok(["lock", "update", "team/where"]);
+    user.ok(["lock", "update", "team/where", "--yes"]);
     assert_eq!(prefix(&user, &[]), (own, Value::Null));
 }
 
@@ -301,7 +302,7 @@ fn command_in_the_project_must_be_recorded() {
         let refused = attempt().error(5, "RYE0809");
         assert!(refused["hints"].to_string().contains(&format!("rye lock update team/{name}")), "{refused}");
         let updated =
-            run(user.command().args(["lock", "update", &format!("team/{name}")]).env("PATH", &path));
+            run(user.command().args(["lock", "update", "--yes", &format!("team/{name}")]).env("PATH", &path));
         assert_eq!(updated.exit, 0, "{updated}");
         assert_eq!(attempt().json()["data"], json!({"clean": true}), "{name}");
         // Recorded for the project: the next name finds it, so it changes in between.

@@ -251,7 +251,7 @@ fn first_runs_at_once_leave_one_whole_lockfile() {
     }
     assert!(runs.iter().any(|run| run.json()["lock"]["created"].is_string()));
     assert_eq!(lockfiles(&user), [user_lockfile(&user)]);
-    assert_eq!(user.ok(["lock", "verify"]).stdout, "1 checked: 1 ok\n");
+    assert_eq!(user.ok(["lock", "verify"]).stdout, "1 lockfile checked: 1 ok\n");
     assert_eq!(answer(&user, "deploy", &["--locked"])["lock"]["state"], "held");
 }
 

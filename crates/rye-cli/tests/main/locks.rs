@@ -49,7 +49,7 @@ fn a_tool_is_pinned_listed_shown_and_verified() {
     assert_eq!((&chain[0]["item_id"], &chain[1]["item_id"]), (&json!("team/deploy"), &json!("team/runtime")));
     let human = user.ok(["lock", "show", "team/deploy"]);
     assert!(human.stdout.contains("  └─ team/runtime project "), "{human}");
-    assert_eq!(user.ok(["lock", "verify"]).stdout, "1 checked: 1 ok\n");
+    assert_eq!(user.ok(["lock", "verify"]).stdout, "1 lockfile checked: 1 ok\n");
 }
 
 #[test]

@@ -51,6 +51,7 @@ mod output;
 mod owners;
 mod packages;
 mod pins;
+mod program_consent;
 mod python_bundles;
 mod query;
 mod registries;

@@ -91,7 +91,7 @@ fn the_projects_interpreter_serves_approved_projects_only() {
     std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("a program");
     function(&user, "which", "import os\nreturn os.environ.get('FROM_VENV')");
     assert_eq!(result(&user, "which", &[]), Value::Null);
-    user.ok(["trust", "."]);
+    user.ok(["trust", ".", "--yes"]);
     assert_eq!(result(&user, "which", &[]), json!("1"));
     // A tool of the user is not run by what lies in a project.
     let text = String::from_utf8(user.read("tools/team/which.py")).expect("text");

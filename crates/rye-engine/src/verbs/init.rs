@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::engine::{Clock, Engine, Options};
 use crate::error::{Code, Error, Result};
-use crate::programs;
 use crate::verbs::load::refuse_escape;
 use crate::verbs::{keys as key_verbs, sign, trust};
 
@@ -46,8 +45,6 @@ pub struct Answer {
     pub kept: Vec<PathBuf>,
     /// Whether the project is approved now.
     pub approved: bool,
-    /// The project's programs that its tools may run on.
-    pub recorded: programs::Recorded,
 }
 
 /// Makes everything a new user needs in `folder`.
@@ -115,7 +112,6 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
     }
     // Opened anew: the key and its document count from here on.
     let engine = open(&roots)?;
-    let mut recorded = programs::Recorded::default();
     if !is_user_space {
         for (item_type, id, extension, _) in EXAMPLES {
             let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
@@ -123,9 +119,8 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
                 sign::sign_item(&engine, &ItemRef::new(item_type, ItemId::new(id)?), None)?;
             }
         }
-        recorded = programs::record_project(&engine, folder)?;
     }
-    Ok(Answer { fingerprint, key_created, project, created, kept, approved: !is_user_space, recorded })
+    Ok(Answer { fingerprint, key_created, project, created, kept, approved: !is_user_space })
 }
 
 /// The own key, whether its document is there yet or not.

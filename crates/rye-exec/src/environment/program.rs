@@ -41,6 +41,8 @@ pub enum ProgramError {
 #[derive(Debug)]
 pub struct ProgramParts {
     parts: BTreeMap<PathBuf, Part>,
+    /// The program's own file, at the end of its links.
+    target: PathBuf,
 }
 
 #[derive(Debug)]
@@ -55,10 +57,11 @@ impl ProgramParts {
     /// # Errors
     /// When a part cannot be read, there are too many, or the program cannot be held to any record.
     pub fn collect(program: &Path, project: &Path) -> Result<Self, ProgramError> {
-        let mut collected = Self { parts: BTreeMap::new() };
+        let mut collected = Self { parts: BTreeMap::new(), target: PathBuf::new() };
         let project = fs_err::canonicalize(project)?;
         let target = collected.add_links(program)?;
         collected.add(&target)?;
+        collected.target.clone_from(&target);
         let is_in_project = |path: &Path| path.starts_with(&project);
         let mut folders: BTreeSet<PathBuf> =
             collected.parts.keys().filter_map(|path| path.parent()).map(Path::to_owned).collect();
@@ -85,6 +88,24 @@ impl ProgramParts {
             collected.add_node(program, &target, &is_in_project)?;
         }
         Ok(collected)
+    }
+
+    /// The program's own file, at the end of its links.
+    #[must_use]
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// What the file system says of the program's own file.
+    #[must_use]
+    pub fn target_metadata(&self) -> Option<&Metadata> {
+        self.parts.get(&self.target).map(|part| &part.metadata)
+    }
+
+    /// The files it loads by itself when it starts, with the time in seconds at which each was last changed.
+    pub fn startup_files(&self) -> impl Iterator<Item = (&Path, i64)> {
+        let files = self.parts.iter().filter(|(path, part)| part.link.is_none() && **path != self.target);
+        files.map(|(path, part)| (path.as_path(), part.metadata.mtime()))
     }
 
     /// The digest of what the parts contain.

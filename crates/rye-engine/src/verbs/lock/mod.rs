@@ -18,8 +18,8 @@ use crate::lockfiles::{self, Resolve, name};
 pub(crate) use check::is_runnable;
 pub use check::{CheckReport, CheckState, CheckedTool, check};
 pub use update::{
-    Change, FailedUpdate, RemovedLockfiles, Updated, UpdatedAll, UpdatedFile, prune, remove, update,
-    update_all,
+    Change, FailedUpdate, RemovedLockfiles, Updated, UpdatedAll, UpdatedFile, pinnable_tools, prune, remove,
+    update, update_all,
 };
 
 /// How a lockfile stands.

@@ -9,13 +9,10 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use serde::Serialize;
 
 use super::{Row, Standing, check, row};
-use crate::chains;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::tiers::{self, Slot};
 use crate::lockfiles::{self, Resolve, State};
-use crate::programs::{self, Recorded};
-use crate::verbs::execute::project_programs;
 
 /// What became of one lockfile in an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -60,8 +57,6 @@ pub struct Updated {
     pub chain: Vec<Entry>,
     /// Why the tool would be refused all the same, if it would.
     pub remaining: Option<String>,
-    /// The project's programs that the tool may run on.
-    pub recorded: Recorded,
 }
 
 /// A tool that could not be pinned.
@@ -148,20 +143,12 @@ pub fn update(engine: &Engine, item: &ItemRef, scope: Option<Tier>, resolve: Res
         (Some(error), Some(_)) => Some(error.message),
         (None, _) => None,
     };
-    // What was pinned resolves; a chain that cannot be built again runs on no program of the project.
-    let recorded = match (&engine.workspace.roots.project, chains::build_valid(engine, item, None)) {
-        (Some(project), Ok((chain, _))) => {
-            programs::record(engine, project, &project_programs(engine, &chain)?)?
-        }
-        (_, _) => Recorded::default(),
-    };
     Ok(Updated {
         tool_id: resolved.root.tool_id.clone(),
         version: resolved.root.version.clone(),
         lockfiles: files,
         chain: resolved.chain,
         remaining,
-        recorded,
     })
 }
 
@@ -171,25 +158,12 @@ pub fn update(engine: &Engine, item: &ItemRef, scope: Option<Tier>, resolve: Res
 /// # Errors
 /// When there is no project here and nothing is pinned.
 pub fn update_all(engine: &Engine, scope: Option<Tier>, resolve: Resolve<'_>) -> Result<UpdatedAll> {
-    let mut tools: BTreeSet<ItemId> = check::runnable_tools(engine).into_iter().collect();
-    for row in super::list(engine, super::Reach::Own, resolve) {
-        let is_here = match row.state {
-            Standing::Ok
-            | Standing::Stale
-            | Standing::Mismatch
-            | Standing::Downgrade
-            | Standing::Corrupt
-            | Standing::Refused => true,
-            Standing::Gone | Standing::Elsewhere => false,
-        };
-        tools.extend(ItemId::new(row.tool_id.as_str()).ok().filter(|_| is_here));
-    }
+    let tools = pinnable_tools(engine, resolve);
     if tools.is_empty() && tiers::project_shelf(engine).is_none() {
         return Err(check::no_project());
     }
     let mut all = UpdatedAll::default();
-    for id in tools {
-        let item = ItemRef::new(ItemType::Tool, id);
+    for item in tools {
         match update(engine, &item, scope, resolve) {
             Ok(updated) => all.tools.push(updated),
             Err(error) => all.failed.push(FailedUpdate {
@@ -202,6 +176,26 @@ pub fn update_all(engine: &Engine, scope: Option<Tier>, resolve: Resolve<'_>) ->
         }
     }
     Ok(all)
+}
+
+/// Every tool of the project that can be run, and every tool whose lockfile is looked at here.
+pub fn pinnable_tools(engine: &Engine, resolve: Resolve<'_>) -> Vec<ItemRef> {
+    let mut tools: BTreeSet<ItemId> = check::runnable_tools(engine).into_iter().collect();
+    for row in super::list(engine, super::Reach::Own, resolve) {
+        let is_here = match row.state {
+            Standing::Ok
+            | Standing::Stale
+            | Standing::Mismatch
+            | Standing::Downgrade
+            | Standing::Corrupt
+            | Standing::Refused => {
+                true
+            }
+            Standing::Gone | Standing::Elsewhere => false,
+        };
+        tools.extend(ItemId::new(row.tool_id.as_str()).ok().filter(|_| is_here));
+    }
+    tools.into_iter().map(|id| ItemRef::new(ItemType::Tool, id)).collect()
 }
 
 /// The scopes in which something is there under the tool's name.

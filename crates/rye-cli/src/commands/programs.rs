@@ -1,0 +1,77 @@
+//! Shows programs of a project that are new or changed, and asks before they are recorded.
+
+use rye_engine::programs::{NewProgram, ProgramReview, Recorded};
+use rye_engine::{Code, Error};
+use rye_item::text::{counted, one_line};
+
+use super::{Failure, says_yes};
+use crate::output::{CAUTION, DIM, NAME, Output, paint};
+use crate::settings::Settings;
+
+/// Lets the user see what would be recorded. Gives whether they agree.
+///
+/// # Errors
+/// When the answer cannot be read.
+pub(super) fn has_consent(
+    settings: &Settings,
+    output: &Output,
+    review: &ProgramReview,
+    is_agreed: bool,
+) -> std::io::Result<bool> {
+    if review.is_known() {
+        return Ok(true);
+    }
+    review.new.iter().for_each(|program| show(output, program));
+    if is_agreed || !settings.is_interactive || output.is_json {
+        return Ok(is_agreed);
+    }
+    let programs = if review.new.len() == 1 { "this program" } else { "these programs" };
+    output.note(format_args!("let tools of the project run on {programs}? [y/N]"));
+    says_yes()
+}
+
+/// The refusal of a command that records what the user did not agree to; `command` is what agrees.
+pub(super) fn refusal(review: ProgramReview, command: &str) -> Failure {
+    let names: Vec<String> = review.new.iter().map(|new| format!("`{}`", one_line(&new.path))).collect();
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    let message = format!("{} {verb} not recorded, and nothing was changed", names.join(", "));
+    let data = serde_json::json!({ "new_programs": review.new });
+    let hint =
+        format!("look at what was shown; tools of the project will run on it, if you agree: {command}");
+    Failure::Verb(Error::new(Code::ConsentNeeded, message).hint(hint), Some(Box::new(data)))
+}
+
+/// Says which programs of a project were recorded.
+pub(super) fn show_recorded(output: &Output, recorded: &Recorded) {
+    for program in &recorded.programs {
+        output.note(format_args!("recorded {}: used until it changes", one_line(program)));
+    }
+    for skipped in &recorded.skipped {
+        output.warn(format_args!("not recorded, and not used: {skipped}"));
+    }
+}
+
+fn show(output: &Output, program: &NewProgram) {
+    let word = if program.is_change { "changed program" } else { "new program" };
+    output.note(format_args!(
+        "{} {}: {}",
+        paint(CAUTION, word),
+        paint(NAME, one_line(&program.path)),
+        program.kind()
+    ));
+    let modified = program.modified.as_deref().map(|moment| format!(", last changed {moment}"));
+    output.note(paint(
+        DIM,
+        format_args!("  sha256 {}…, owner {}{}", program.digest, program.owner, modified.unwrap_or_default()),
+    ));
+    if program.startup_files > 0 {
+        output.note(paint(
+            DIM,
+            format_args!(
+                "  loads {} when it starts; latest: {}",
+                counted(program.startup_files, "file"),
+                program.latest_startup_files.join(", ")
+            ),
+        ));
+    }
+}

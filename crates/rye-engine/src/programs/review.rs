@@ -1,0 +1,207 @@
+//! What is seen of a project's programs before they are recorded: which are new or changed, and what each of them is.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use lillux::Digest;
+use rye_exec::environment::ProgramParts;
+use rye_item::text::one_line;
+use rye_space::accounts::Accounts;
+use rye_space::programs::{ProgramRecord, ProgramRecords};
+use rye_space::roots;
+use rye_trust::signature::Timestamp;
+use serde::Serialize;
+
+use super::{Recorded, collect, key};
+use crate::engine::Engine;
+use crate::error::{Code, Error, Result};
+
+/// How many files that a program loads are named.
+const MAX_NAMED_FILES: usize = 5;
+/// How much of a digest is shown.
+const SHORT_DIGEST: usize = 16;
+/// Others may write to a file or folder with this mode.
+const WRITABLE_BY_ALL: u32 = 0o002;
+
+/// A program of the project that is not recorded as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NewProgram {
+    /// The program, below the project.
+    pub path: String,
+    /// Whether another one was recorded under this name.
+    pub is_change: bool,
+    /// The file at the end of its links.
+    #[serde(serialize_with = "rye_space::shown::path")]
+    pub real_path: PathBuf,
+    /// Its file lies outside the project, belongs to root, and nobody else can write there.
+    pub is_system: bool,
+    /// Its file lies in the project: it is not a link to an interpreter elsewhere.
+    pub is_in_project: bool,
+    /// The beginning of the digest of its file.
+    pub digest: String,
+    /// Who owns its file.
+    pub owner: String,
+    /// When its file was last changed.
+    pub modified: Option<String>,
+    /// How many files it loads by itself when it starts.
+    pub startup_files: usize,
+    /// Those of them that changed last, below the project where they lie in it.
+    pub latest_startup_files: Vec<String>,
+}
+
+impl NewProgram {
+    /// What it is, in words.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let real = one_line(&self.real_path.display().to_string());
+        match (self.is_in_project, self.is_system) {
+            (true, _) => format!(
+                "its file `{real}` lies in the project, where tools can write: it is not a link to an interpreter \
+                 of the system"
+            ),
+            (false, true) => format!("a link to `{real}` of the system"),
+            (false, false) => {
+                format!("a link to `{real}`, outside the project and not an interpreter of the system")
+            }
+        }
+    }
+
+    fn new(path: &str, project: &Path, parts: &ProgramParts, is_change: bool) -> Result<Self> {
+        let real_path = parts.target().to_owned();
+        let (bytes, _) = lillux::file::read_bounded(&real_path, MAX_PROGRAM_BYTES)
+            .map_err(|error| Error::new(Code::Io, error.to_string()))?;
+        let metadata = parts.target_metadata();
+        let owner = metadata.map(MetadataExt::uid);
+        let is_in_project = real_path.starts_with(project);
+        let mut files: Vec<(&Path, i64)> = parts.startup_files().collect();
+        files.sort_by_key(|(path, modified)| (std::cmp::Reverse(*modified), *path));
+        let latest = files.iter().take(MAX_NAMED_FILES).map(|(path, _)| {
+            let below = path.strip_prefix(project).unwrap_or(path);
+            one_line(&below.display().to_string())
+        });
+        Ok(Self {
+            path: path.to_owned(),
+            is_change,
+            is_system: !is_in_project && is_of_system(&real_path),
+            is_in_project,
+            digest: Digest::of(&bytes).to_hex().chars().take(SHORT_DIGEST).collect(),
+            owner: owner.map_or_else(|| "unknown".to_owned(), |number| owner_name(number)),
+            modified: metadata
+                .and_then(|metadata| Timestamp::from_unix(u64::try_from(metadata.mtime()).ok()?))
+                .map(|moment| moment.to_string()),
+            startup_files: files.len(),
+            latest_startup_files: latest.collect(),
+            real_path,
+        })
+    }
+}
+
+/// The largest program that is read.
+const MAX_PROGRAM_BYTES: u64 = 1 << 28;
+
+fn owner_name(number: u32) -> String {
+    match Accounts::read().name_of(number) {
+        Some(name) => format!("{} (uid {number})", one_line(name)),
+        None => format!("uid {number}"),
+    }
+}
+
+/// Whether a file and all folders above it belong to root, and others cannot write to them.
+fn is_of_system(file: &Path) -> bool {
+    file.ancestors().all(|path| {
+        fs_err::metadata(path)
+            .is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & WRITABLE_BY_ALL == 0)
+    })
+}
+
+/// Programs of a project as they are now, and what to record of them.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramReview {
+    /// Those that are not recorded as they are: new ones and changed ones. The user sees them before they are recorded.
+    pub new: Vec<NewProgram>,
+    recorded: Recorded,
+    records: Vec<ProgramRecord>,
+}
+
+impl ProgramReview {
+    /// Whether there is nothing that the user has not seen before.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.new.is_empty()
+    }
+
+    /// Records the programs as they were when they were looked at.
+    ///
+    /// # Errors
+    /// When the record is damaged or cannot be written.
+    pub fn record(self, engine: &Engine) -> Result<Recorded> {
+        if self.is_known() && self.records.is_empty() {
+            return Ok(self.recorded);
+        }
+        let user_ai = engine.workspace.roots.user_ai();
+        let known = ProgramRecords::read(&user_ai, &engine.workspace.keys);
+        if known.complaint.is_none() && self.records.iter().all(|record| known.records.contains(record)) {
+            return Ok(self.recorded);
+        }
+        let (key, now) = (engine.signing_key()?, engine.now()?);
+        let (mut records, _lock) = ProgramRecords::read_locked(&user_ai, &engine.workspace.keys)?;
+        refuse_damaged(&records)?;
+        let is_replaced = |old: &ProgramRecord| {
+            self.records.iter().any(|record| record.project == old.project && record.path == old.path)
+        };
+        records.records.retain(|old| !is_replaced(old));
+        records.records.extend(self.records);
+        records
+            .records
+            .sort_by(|left, right| (&left.project, &left.path).cmp(&(&right.project, &right.path)));
+        records.write(&user_ai, &key, &now)?;
+        Ok(self.recorded)
+    }
+
+    /// What to say if the programs are not recorded because the user did not agree.
+    #[must_use]
+    pub fn without_consent(self) -> Recorded {
+        let names =
+            self.new.iter().map(|program| format!("`{}`: you did not agree", one_line(&program.path)));
+        Recorded { programs: Vec::new(), skipped: names.chain(self.recorded.skipped).collect() }
+    }
+}
+
+fn refuse_damaged(records: &ProgramRecords) -> Result<()> {
+    let Some(complaint) = &records.complaint else { return Ok(()) };
+    let hint = "remove that record if you did not change it, then approve the projects again: rye trust DIR";
+    Err(Error::new(Code::DamagedRecord, complaint.clone()).hint(hint))
+}
+
+/// Looks at these programs of the project `folder`.
+pub(super) fn review(engine: &Engine, folder: &Path, programs: &BTreeSet<PathBuf>) -> Result<ProgramReview> {
+    let mut review = ProgramReview::default();
+    let real = roots::real(folder);
+    let Some(project) = real.to_str().filter(|_| !programs.is_empty()) else { return Ok(review) };
+    let known = ProgramRecords::read(&engine.workspace.roots.user_ai(), &engine.workspace.keys);
+    refuse_damaged(&known)?;
+    for program in programs {
+        let Some(path) = key(folder, program) else { continue };
+        let parts = match collect(engine, program, folder).and_then(|parts| Ok((parts.digest()?, parts))) {
+            Ok(parts) => parts,
+            Err(error) => {
+                review.recorded.skipped.push(format!("`{}`: {error}", one_line(&path)));
+                continue;
+            }
+        };
+        let (digest, parts) = parts;
+        let old = known.find(project, &path);
+        if old.is_none_or(|old| old.digest != digest) {
+            review.new.push(NewProgram::new(&path, &real, &parts, old.is_some())?);
+        }
+        review.recorded.programs.push(path.clone());
+        review.records.push(ProgramRecord {
+            project: project.to_owned(),
+            path,
+            digest,
+            stamp: parts.stamp(),
+        });
+    }
+    Ok(review)
+}
