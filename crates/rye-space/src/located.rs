@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use rye_item::extractor::Parser;
 use rye_item::{
     ExtractorSet, ItemRef, ItemType, Parsed, Problem, SignatureFormat, Space, metadata, parse, validate,
 };
@@ -11,6 +12,46 @@ use rye_trust::Subject;
 use serde_json::{Map, Value};
 
 use crate::roots::AI_FOLDER;
+
+/// What a text states that is a tool.
+const TOOL_KEYS: [&str; 4] = ["executor_id", "tool_type", "__executor_id__", "__tool_type__"];
+
+/// A language that a tool may be written in.
+struct OtherLanguage {
+    name: &'static str,
+    parser: Parser,
+    extension: &'static str,
+    /// What stands between a key and its value.
+    sign: char,
+}
+
+/// The languages of tools whose signature a comment can carry.
+const OTHER_LANGUAGES: [OtherLanguage; 5] = [
+    OtherLanguage { name: "a Python tool", parser: Parser::Python, extension: ".py", sign: '=' },
+    OtherLanguage { name: "a JavaScript tool", parser: Parser::JavaScript, extension: ".js", sign: '=' },
+    OtherLanguage { name: "a shell tool", parser: Parser::Shell, extension: ".sh", sign: ':' },
+    OtherLanguage { name: "a YAML tool", parser: Parser::Yaml, extension: ".yaml", sign: ':' },
+    OtherLanguage { name: "a TOML tool", parser: Parser::Toml, extension: ".toml", sign: '=' },
+];
+
+impl OtherLanguage {
+    /// Whether this parser reads the language already.
+    fn is_read_by(&self, parser: Parser) -> bool {
+        parser == self.parser || (parser == Parser::TypeScript && self.parser == Parser::JavaScript)
+    }
+
+    /// Whether a line names a key of a tool the way the language does. Without one, the text need not be parsed.
+    fn may_be(&self, text: &str) -> bool {
+        let mut lines = text.lines().filter(|line| TOOL_KEYS[..2].iter().any(|key| line.contains(key)));
+        let is_declared = || ["const", "let", "var"].iter().any(|word| text.contains(word));
+        lines.any(|line| line.contains(self.sign)) && (self.parser != Parser::JavaScript || is_declared())
+    }
+}
+
+/// Whether what was read without a problem holds one of these keys.
+fn states(parsed: &Parsed, keys: &[&str]) -> bool {
+    parsed.problems.is_empty() && keys.iter().any(|key| parsed.fields.contains_key(*key))
+}
 
 /// An item's file, found and read.
 #[derive(Debug)]
@@ -100,7 +141,6 @@ impl Located {
 
     /// Whether its fields are variables of a program, where `name` may be anybody's.
     fn is_source_code(&self) -> bool {
-        use rye_item::extractor::Parser;
         let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension);
         matches!(parser, Some(Parser::Python | Parser::JavaScript | Parser::TypeScript))
     }
@@ -114,7 +154,6 @@ impl Located {
     /// The line that would state its name, if it is a tool whose text states none.
     #[must_use]
     pub fn missing_name_line(&self) -> Option<String> {
-        use rye_item::extractor::Parser;
         if self.item.item_type != ItemType::Tool || self.own_name().is_some() {
             return None;
         }
@@ -160,43 +199,51 @@ impl Located {
     /// What else the text states that it is. A signature covers neither the type nor the extension of a file, so one that
     /// reads as two things could be moved from the one to the other.
     fn other_reading(&self) -> Option<&'static str> {
-        use rye_item::extractor::Parser;
         // The binary's own are where the build has put them.
         if self.is_sealed() {
             return None;
         }
-        let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension)?;
-        let covered = self.covered_form();
-        let states = |parser: Parser, extension: &str, keys: &[&str]| {
-            let parsed = parse::parse(parser, extension, &covered);
-            parsed.problems.is_empty() && keys.iter().any(|key| parsed.fields.contains_key(*key))
-        };
         match self.item.item_type {
             ItemType::Knowledge | ItemType::Config => return None,
             ItemType::Directive | ItemType::Tool => {}
         }
+        let covered = self.covered_form();
         let is_entry = self.parsed().fields.contains_key("entry_type");
-        if is_entry || states(Parser::MarkdownFrontmatter, ".md", &["entry_type"]) {
+        let as_entry = || parse::parse(Parser::MarkdownFrontmatter, ".md", &covered);
+        if is_entry || states(&as_entry(), &["entry_type"]) {
             return Some("a knowledge entry");
         }
-        match parser {
-            Parser::Shell if states(Parser::Python, ".py", &["__executor_id__", "__tool_type__"]) => {
-                Some("a Python tool")
+        let extractor = self.extractors.of(self.item.item_type);
+        let parser = extractor.parser_for(&self.extension)?;
+        let text = std::str::from_utf8(&covered).ok()?;
+        let others = OTHER_LANGUAGES.iter().filter(|other| {
+            self.item.item_type == ItemType::Tool && !other.is_read_by(parser) && other.may_be(text)
+        });
+        for other in others {
+            let parsed = parse::parse(other.parser, other.extension, &covered);
+            // One that says the same in both languages runs the same.
+            let says_else = || {
+                let mut fields = metadata::extract(extractor, &parsed, self.item.id.name());
+                let mut own = self.fields().clone();
+                fields.remove("docstring");
+                own.remove("docstring");
+                fields != own
+            };
+            if states(&parsed, &TOOL_KEYS) && says_else() {
+                return Some(other.name);
             }
-            Parser::Shell if states(Parser::JavaScript, ".js", &["__executor_id__", "__tool_type__"]) => {
-                Some("a JavaScript tool")
-            }
-            Parser::Python if states(Parser::Shell, ".sh", &["executor_id"]) => Some("a shell tool"),
-            Parser::Shell
-            | Parser::Python
-            | Parser::JavaScript
-            | Parser::TypeScript
-            | Parser::Yaml
-            | Parser::Toml
-            | Parser::Json
-            | Parser::MarkdownXml
-            | Parser::MarkdownFrontmatter => None,
         }
+        None
+    }
+
+    /// Why the extension decides what the text means, although no signature covers it.
+    fn extension_ambiguity(&self) -> Option<&'static str> {
+        let parser = self.extractors.of(self.item.item_type).parser_for(&self.extension)?;
+        let is_script = matches!(parser, Parser::JavaScript | Parser::TypeScript);
+        if self.item.item_type != ItemType::Tool || !is_script || self.is_sealed() {
+            return None;
+        }
+        parse::dialects::ambiguity(std::str::from_utf8(&self.covered_form()).ok()?)
     }
 
     /// Whether it is source that defines a function `execute`.
@@ -263,6 +310,9 @@ impl Subject for Located {
                 "it is {other} as well, and cannot be a {own}{}: write them as two files",
                 self.extension
             ));
+        }
+        if let Some(why) = self.extension_ambiguity() {
+            return Some(format!("its extension decides what it means, and no signature covers that: {why}"));
         }
         let fields = self.fields();
         let item = &self.item;

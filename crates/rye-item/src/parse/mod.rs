@@ -1,5 +1,6 @@
 //! Text to fields. Nothing is run, nothing is guessed: what cannot be read is a problem with a position.
 
+pub mod dialects;
 pub mod directive;
 pub mod fence;
 pub mod javascript;
