@@ -19,9 +19,11 @@ mod explain;
 mod git;
 mod homes;
 mod protected;
+mod replaced;
 
 use git::Repository;
 pub use homes::Homes;
+pub use replaced::ProtectedFiles;
 
 /// Parts of a project's `.ai` that tools read but do not change.
 const KEPT_IN_PROJECT: [&str; 4] = ["threads", "config", "lockfiles", "bundles"];
@@ -182,6 +184,8 @@ pub struct Confined {
     pub confinement: Confinement,
     /// Names that are reserved meanwhile.
     pub placeholders: HeldPlaceholders,
+    /// What is protected, as it was before.
+    pub protected: ProtectedFiles,
 }
 
 impl Plan {
@@ -201,7 +205,8 @@ impl Plan {
         let exclude =
             protected::exclude(&placeholders.placeholders, &self.project, &self.repository, &self.cache);
         confinement.replaced.extend(exclude);
-        Ok(Some(Confined { confinement, placeholders }))
+        let protected = ProtectedFiles::before_run(&confinement);
+        Ok(Some(Confined { confinement, placeholders, protected }))
     }
 
     /// For a process that works in a folder that was just made: no name in it is reserved.

@@ -1,6 +1,7 @@
 //! The receipt: which rule of a confinement is in force, and by what.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,9 @@ pub struct Receipt {
     pub level: Level,
     /// Each rule, with each mechanism that was to enforce it.
     pub rows: Vec<Row>,
+    /// Protected paths that another program replaced or removed during the run: from then on they were not protected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<PathBuf>,
 }
 
 /// How much of what was asked for is in force.
@@ -146,7 +150,7 @@ impl Receipt {
     /// A receipt whose level follows from its rows.
     #[must_use]
     pub fn of(rows: Vec<Row>) -> Self {
-        let mut receipt = Self { level: Level::Full, rows };
+        let mut receipt = Self { level: Level::Full, rows, replaced: Vec::new() };
         if !receipt.unmet().is_empty() {
             receipt.level = Level::Partial;
         }
@@ -158,6 +162,14 @@ impl Receipt {
     pub fn shortfall(&self) -> Option<String> {
         let rules: Vec<String> = self.unmet().iter().map(ToString::to_string).collect();
         (!rules.is_empty()).then(|| rules.join(", "))
+    }
+
+    /// Notes protected paths that were replaced during the run. With any of them, not all that was asked for was in force.
+    pub fn add_replaced(&mut self, paths: Vec<PathBuf>) {
+        if !paths.is_empty() && self.level == Level::Full {
+            self.level = Level::Partial;
+        }
+        self.replaced.extend(paths);
     }
 
     /// The rules that nothing enforces.
@@ -174,6 +186,19 @@ impl Receipt {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn replaced_paths_make_a_receipt_partial() {
+        let mut receipt = Receipt::of(vec![Row::new(Rule::ReadOnly, Mechanism::MountNamespace, true, "")]);
+        receipt.add_replaced(Vec::new());
+        assert_eq!(receipt.level, Level::Full);
+        receipt.add_replaced(vec![PathBuf::from("/p/.mcp.json")]);
+        assert_eq!(receipt.level, Level::Partial);
+        assert_eq!(receipt.unmet(), Vec::<Rule>::new());
+        let read: Receipt =
+            serde_json::from_value(serde_json::to_value(&receipt).expect("JSON")).expect("a receipt");
+        assert_eq!(read, receipt);
+    }
 
     #[test]
     fn what_nothing_enforces_is_told_in_words() {

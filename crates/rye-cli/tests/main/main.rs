@@ -56,6 +56,7 @@ mod python_bundles;
 mod query;
 mod registries;
 mod regressions;
+mod replaced_files;
 mod results;
 mod roundtrip;
 mod running;

@@ -12,7 +12,7 @@ use lillux::process::{self, Command, End};
 use rye_exec::environment::{self, CommandOutput, Context, Environment, Which};
 use serde_json::{Value, json};
 
-use super::run::protect_error;
+use super::run::{protect_error, replaced_warnings};
 use super::surroundings::{Planned, plan};
 use super::{Mode, SANDBOX_VARIABLE, folders};
 use crate::engine::Engine;
@@ -44,9 +44,11 @@ impl HelperRun {
     }
 
     /// What of its sandbox could not be had.
-    pub(crate) fn shortfall(&self) -> Option<String> {
-        let rules = self.receipt.shortfall()?;
-        Some(format!("the sandbox of its {} does not enforce here: {rules}", self.kind))
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let unmet = self.receipt.shortfall();
+        let unmet =
+            unmet.map(|rules| format!("the sandbox of its {} does not enforce here: {rules}", self.kind));
+        unmet.into_iter().chain(replaced_warnings(&self.receipt)).collect()
     }
 }
 
@@ -124,8 +126,11 @@ impl Finder<'_> {
         };
         let launcher = &engine.host.launcher;
         let confinement = confined.as_ref().map(|confined| &confined.confinement);
-        let finished =
+        let mut finished =
             process::run(launcher, &launched, confinement, self.cancel).map_err(|error| error.to_string())?;
+        if let Some(confined) = &confined {
+            finished.receipt.add_replaced(confined.protected.replaced());
+        }
         let helper =
             HelperRun { kind: "resolve_cmd", command: command.to_vec(), receipt: finished.receipt.clone() };
         self.runs.borrow_mut().push(helper);

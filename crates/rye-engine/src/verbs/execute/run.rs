@@ -29,7 +29,7 @@ pub(super) struct Ran {
     /// What the trace says of it.
     pub(super) trace: Value,
     /// What of the sandbox could not be had.
-    pub(super) warning: Option<String>,
+    pub(super) warnings: Vec<String>,
     /// Which paths the sandbox kept from it, and how to allow them.
     pub(super) refusals: Vec<String>,
 }
@@ -134,7 +134,7 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
             },
             receipt: None,
             trace: json!({"pid": detached.pid, "detached": true}),
-            warning: None,
+            warnings: Vec::new(),
             refusals: Vec::new(),
         });
     }
@@ -154,7 +154,10 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
         Some(door) => process::run_with_door(launcher, &command, confinement, cancel, &*door),
         None => process::run(launcher, &command, confinement, cancel),
     };
-    let finished = finished.map_err(start_error)?;
+    let mut finished = finished.map_err(start_error)?;
+    if let Some(confined) = &confined {
+        finished.receipt.add_replaced(confined.protected.replaced());
+    }
     let receipt = serde_json::to_value(&finished.receipt).ok();
     let trace = json!({
         "command": process.command,
@@ -192,7 +195,7 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
         }
         None => Vec::new(),
     };
-    Ok(Ran { outcome, receipt, trace, warning: unmet(&finished.receipt), refusals })
+    Ok(Ran { outcome, receipt, trace, warnings: warnings(&finished.receipt), refusals })
 }
 
 /// A tool that has a door can call `rye`: this binary is named, and found last on the path.
@@ -209,8 +212,20 @@ fn offer_program(engine: &Engine, environment: &mut BTreeMap<String, String>) {
 }
 
 /// A sandbox that is less than policy asks for is never silent.
-fn unmet(receipt: &Receipt) -> Option<String> {
-    receipt.shortfall().map(|rules| format!("the sandbox does not enforce here: {rules}"))
+fn warnings(receipt: &Receipt) -> Vec<String> {
+    let unmet = receipt.shortfall().map(|rules| format!("the sandbox does not enforce here: {rules}"));
+    unmet.into_iter().chain(replaced_warnings(receipt)).collect()
+}
+
+/// What was not protected to the end.
+pub(super) fn replaced_warnings(receipt: &Receipt) -> impl Iterator<Item = String> + '_ {
+    receipt.replaced.iter().map(|path| {
+        let path = rye_item::text::one_line(&path.display().to_string());
+        format!(
+            "`{path}` was replaced or removed while the tool ran, by a program outside its sandbox: from then on it was \
+             not protected; look at it"
+        )
+    })
 }
 
 fn whole(captured: &Captured) -> Vec<u8> {
@@ -253,7 +268,7 @@ fn run_http(around: &Surroundings, http: &Http, cancel: &Cancel) -> Ran {
         answer.failure.map(|failure| if cancel.is_cancelled() { Failure::Cancelled } else { failure });
     let outcome =
         Outcome { data: answer.data, failure, logs: Logs::default(), is_truncated: answer.truncated };
-    Ran { outcome, receipt: None, trace: answer.trace, warning: None, refusals: Vec::new() }
+    Ran { outcome, receipt: None, trace: answer.trace, warnings: Vec::new(), refusals: Vec::new() }
 }
 
 fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, request: &Request) -> Result<Ran> {
@@ -277,5 +292,5 @@ fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, request: 
     };
     let outcome = Outcome { data, failure, logs: Logs::default(), is_truncated: false };
     let trace = json!({"function": function});
-    Ok(Ran { outcome, receipt: None, trace, warning: None, refusals: Vec::new() })
+    Ok(Ran { outcome, receipt: None, trace, warnings: Vec::new(), refusals: Vec::new() })
 }

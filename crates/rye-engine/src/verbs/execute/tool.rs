@@ -94,7 +94,7 @@ fn walk(
     }
     let ran = ran?;
     trace.step("run", || ran.trace.clone());
-    told.warnings.extend(ran.warning.clone());
+    told.warnings.extend(ran.warnings.iter().cloned());
     facts.insert("duration_ms".to_owned(), json!(round_ms(started)));
     facts.insert("first_use".to_owned(), json!(is_first_use));
     if let Some(receipt) = &ran.receipt {
@@ -176,7 +176,7 @@ fn stale_note(path: &Path, why: &str, item: &ItemRef) -> String {
 }
 
 fn finish(facts: &mut Map<String, Value>, trace: Trace, mut told: Told) {
-    told.warnings.extend(told.helpers.iter().filter_map(HelperRun::shortfall));
+    told.warnings.extend(told.helpers.iter().flat_map(HelperRun::warnings));
     if !told.helpers.is_empty() {
         let helpers: Vec<Value> = told.helpers.iter().map(HelperRun::to_value).collect();
         facts.insert("helpers".to_owned(), json!(helpers));
