@@ -326,7 +326,7 @@ fn provider(workspace: &Workspace, id: ItemId) -> Provider {
 
 fn read(workspace: &Workspace, item: &ItemRef, located: Located) -> Result<ProviderFile> {
     let verified = verify(located, &workspace.keys).map_err(|refusal| {
-        Error::refused(item, refusal.subject.space(), &refusal.subject.path, &refusal.report)
+        Error::refused(workspace, item, refusal.subject.space(), &refusal.subject.path, &refusal.report)
     })?;
     if workspace.is_signed_for_bundle_only(&verified) {
         let signer = verified.report().fingerprint().map(|key| key.to_string()).unwrap_or_default();
@@ -336,8 +336,13 @@ fn read(workspace: &Workspace, item: &ItemRef, located: Located) -> Result<Provi
         )
         .of(item)
         .detail("path", verified.path.display().to_string())
-        .hint("a provider gets your API keys: if you trust its signer everywhere, rye keys trust FILE")
-        .hint(format!("or read it and sign it yourself: rye load tool {} --to user", item.id)));
+        .hint(format!(
+            "a provider gets your API keys: read it, then vouch for this one yourself: rye load tool {} --to user",
+            item.id
+        ))
+        .hint(
+            "or let its signer vouch for everything, in every project: rye keys trust FILE --space user",
+        ));
     }
     ProviderFile::read(&verified.parsed().fields).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();

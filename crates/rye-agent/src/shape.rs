@@ -227,7 +227,7 @@ fn row(value: &Value) -> Value {
             .map(|(key, value)| (key.clone(), row(value)))
             .collect(),
         Value::String(text) => json!(cut(text, 200)),
-        Value::Array(list) => json!(format!("[{} entries]", list.len())),
+        Value::Array(list) => json!(format!("[{}]", rye_item::text::counted(list.len(), "value"))),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }

@@ -116,6 +116,11 @@ impl Output {
         }
     }
 
+    /// Shows what a person must see before they answer, whether asked to be quiet or not.
+    pub fn ask(&self, text: impl Display) {
+        self.tell(text);
+    }
+
     /// Warns, whether asked to be quiet or not.
     pub fn warn(&self, text: impl Display) {
         self.tell(format_args!("{} {text}", paint(CAUTION, "warning:")));

@@ -220,9 +220,15 @@ impl Engine {
         let item: ItemRef = located.item().clone();
         admit(located, &self.workspace.keys, self.forgiveness()).map_err(|refusal| {
             let subject = &refusal.subject;
-            let error = Error::refused(&item, subject.space(), &subject.path, &refusal.report);
+            let error = Error::refused(&self.workspace, &item, subject.space(), &subject.path, &refusal.report);
             match self.bringer(subject).filter(|_| refusal.report.verdict == Verdict::Untrusted) {
-                Some(id) => error.hint(format!("the bundle `{id}` brought it here: rye bundle trust {id}")),
+                Some(id) if self.workspace.approvals.pins_of(&id).next().is_some() => {
+                    error.hint(format!("or take back what the bundle `{id}` installed: rye install SOURCE"))
+                }
+                Some(id) => error.hint(format!(
+                    "the bundle `{id}` brought it here; to let its signer vouch for what it installed, and for nothing \
+                     else: rye bundle trust {id}"
+                )),
                 None => error,
             }
         })

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use lillux::file::ReadError;
 use rye_item::text::shell_word;
-use rye_item::{ItemRef, Problem, Space};
+use rye_item::{ItemRef, Problem};
 use rye_space::LocateError;
 use rye_space::keys::OwnKeyError;
-use rye_trust::{IdentityError, Report, Verdict};
+use rye_trust::IdentityError;
 use serde_json::{Map, Value};
 
 /// What kind of failure it is; decides the exit code.
@@ -385,57 +385,11 @@ impl Error {
         Value::Object(object)
     }
 
-    /// The refusal of an item that does not verify.
-    #[must_use]
-    pub fn refused(item: &ItemRef, space: &Space, path: &Path, report: &Report) -> Self {
-        let reason = report.reason.clone().unwrap_or_default();
-        let is_system = matches!(space, Space::System(_));
-        let is_json = path.extension().is_some_and(|extension| extension == "json");
-        let signing = match (is_system, is_json) {
-            (true, _) => {
-                "a system item cannot be signed: ask who made the bundle, or write your own".to_owned()
-            }
-            (false, true) => "a JSON file cannot carry a signature: write it as YAML".to_owned(),
-            (false, false) => format!("read it, then sign it: rye sign {} {}", item.item_type, item.id),
-        };
-        let (code, hint) = match (report.verdict, space) {
-            (Verdict::Full | Verdict::Partial | Verdict::Unsigned, _) => (Code::Unsigned, signing),
-            (Verdict::Tampered, _) if reason.starts_with("only line endings") => (
-                Code::Tampered,
-                "keep line endings as they are: a `.gitattributes` in `.ai/` with `* -text`, then check it out again"
-                    .to_owned(),
-            ),
-            (Verdict::Tampered, _) if reason.contains("`#!` line") => (
-                Code::Tampered,
-                "remove its first line, or write a plain one such as `#!/usr/bin/env python3`".to_owned(),
-            ),
-            (Verdict::Tampered, _) => (Code::Tampered, signing),
-            (Verdict::Misplaced, _) => {
-                (Code::Misplaced, format!("move it back; or make its name and category match its path, {signing}"))
-            }
-            (Verdict::Untrusted, Space::System(bundle)) => {
-                (Code::Untrusted, format!("approve the bundle's signer: rye bundle trust {bundle}"))
-            }
-            (Verdict::Untrusted, Space::Project | Space::User) => {
-                (Code::Untrusted, format!("trust its signer: rye keys trust FILE; or {signing}"))
-            }
-            (Verdict::Revoked, _) => (Code::Revoked, signing),
-        };
-        let message = format!("{item} is {}: {reason}", report.verdict.as_str());
-        let error = Self::new(code, message).of(item).detail("path", path.display().to_string()).hint(hint);
-        let error = error.detail("verdict", report.verdict.as_str());
-        match report.fingerprint() {
-            Some(fingerprint) => error.detail("fingerprint", fingerprint.as_str()),
-            None => error,
-        }
-    }
-
     /// The refusal to sign an item that is not valid: every problem at once.
     #[must_use]
     pub fn invalid(item: &ItemRef, path: &Path, problems: &[Problem]) -> Self {
-        let count = problems.len();
-        let plural = if count == 1 { "problem" } else { "problems" };
-        let error = Self::new(Code::Invalid, format!("{item} is not valid: {count} {plural}"))
+        let count = rye_item::text::counted(problems.len(), "problem");
+        let error = Self::new(Code::Invalid, format!("{item} is not valid: {count}"))
             .of(item)
             .detail("path", path.display().to_string())
             .detail("problems", serde_json::to_value(problems).unwrap_or_default())
@@ -530,7 +484,7 @@ impl From<lillux::lockfile::LockfileError> for Error {
             LockfileError::Corrupt { field: Some(field), .. } => failure.detail("field", field.as_str()),
             LockfileError::Corrupt { field: None, .. } | LockfileError::Read(_) => failure,
         };
-        failure.hint("take it back from version control or a backup; or remove it and pin the tool anew: rye lock update ID")
+        failure.hint("take it back from version control or a backup; if there is none, read the tool, then pin it as it is: rye lock update ID")
     }
 }
 

@@ -7,6 +7,7 @@ pub mod chains;
 pub mod engine;
 pub mod error;
 mod error_open;
+mod error_refused;
 pub mod lockfiles;
 mod natives;
 mod policies;

@@ -57,7 +57,7 @@ pub struct Provider {
     pub is_embedded: bool,
 }
 
-/// Which part of a lockfile does not hold.
+/// Which part of a lockfile something doesn't match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {

@@ -1,6 +1,7 @@
 //! Making foreign text safe to show: terminal control sequences never reach a terminal.
 
 use std::borrow::Cow;
+use std::fmt;
 
 /// `text` without control characters and escape sequences; line breaks and tabs stay.
 #[must_use]
@@ -30,8 +31,8 @@ pub fn one_line(text: &str) -> String {
 
 /// A number with its noun: `1 item`, `2 items`.
 #[must_use]
-pub fn counted(count: usize, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
+pub fn counted(count: impl fmt::Display + PartialEq + From<u8>, noun: &str) -> String {
+    let plural = if count == 1.into() { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
 
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn nouns_agree_with_their_number() {
-        let texts = [0, 1, 2].map(|count| counted(count, "item"));
+        let texts = [0_usize, 1, 2].map(|count| counted(count, "item"));
         assert_eq!(texts, ["0 items", "1 item", "2 items"]);
     }
 

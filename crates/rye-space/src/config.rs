@@ -230,7 +230,7 @@ fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, standing:
         match judge_key(&path, &value, &space, standing, rules, merged) {
             Ok(should_be_signed) => {
                 if should_be_signed {
-                    let reason = "this should be signed: `rye sign config ID`".to_owned();
+                    let reason = "this should be signed: read it, then `rye sign config ID`".to_owned();
                     merged.unsigned.push(ignore(key.clone(), position, reason));
                 }
                 merged.origins.retain(|known, _| !known.starts_with(&path));
@@ -291,7 +291,7 @@ fn judge_key(
         (_, Standing::Vouched | Standing::Installed) => Ok(false),
         (_, _) if is_safe => Ok(false),
         (Space::User, Standing::Unsigned) if mark.must_be_signed => {
-            Err("this counts only in a signed file: `rye sign config ID`".to_owned())
+            Err("this counts only in a signed file: read it, then `rye sign config ID`".to_owned())
         }
         (Space::User, Standing::Unsigned) => Ok(true),
         (_, Standing::NotApproved) => Err("the project is not approved: `rye trust`".to_owned()),

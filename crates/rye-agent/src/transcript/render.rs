@@ -47,9 +47,9 @@ pub fn render_markdown(about: &About<'_>, events: &[Event]) -> String {
     // Writing to text cannot fail.
     let _ = write!(
         page,
-        "\n---\n\n**{status}** -- {} turns, {} tokens, ${:.4}, {}.{}s\n",
-        cost.turns,
-        cost.tokens(),
+        "\n---\n\n**{status}** -- {}, {}, ${:.4}, {}.{}s\n",
+        rye_item::text::counted(cost.turns, "turn"),
+        rye_item::text::counted(cost.tokens(), "token"),
         cost.spend.dollars(),
         tenths / 10,
         tenths % 10

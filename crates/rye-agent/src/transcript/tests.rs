@@ -346,7 +346,7 @@ fn a_page_shows_questions_answers_tools_and_cost() {
         "… (600 bytes in all)",
         "### Result\n\n````\na ``` b\n[stderr] bad\n````\n",
         "### Error\n\n```\ndenied\n```\n",
-        "**Completed** -- 1 turns, 5 tokens, $0.0015, 1.2s\n",
+        "**Completed** -- 1 turn, 5 tokens, $0.0015, 1.2s\n",
     ] {
         assert!(page.contains(part), "{part} is not in\n{page}");
     }

@@ -234,7 +234,7 @@ impl Reader<'_> {
         };
         let signature = Signature::from_base64(text("sig"));
         if !signature.is_some_and(|signature| key.verifies(&vouched.digest(), &signature)) {
-            return self.tampered(Some(sequence), "its signature does not hold");
+            return self.tampered(Some(sequence), "its signature is invalid");
         }
         if is_fitting {
             self.report.checkpoints += 1;

@@ -151,10 +151,10 @@ fn draw(context: &Context, judged: &Judged) -> std::io::Result<()> {
     let version = report.version.as_deref().unwrap_or_default();
     let word = if report.is_verified() { paint(GOOD, "verified") } else { paint(BAD, "failed") };
     output.result(format_args!(
-        "{word} {} {version}: {} of {} files ok",
+        "{word} {} {version}: {} of {} ok",
         paint(NAME, &report.bundle_id),
         report.files_ok,
-        report.files_checked
+        rye_item::text::counted(report.files_checked, "file")
     ))?;
     draw_signer(context, judged)
 }

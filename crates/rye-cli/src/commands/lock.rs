@@ -329,7 +329,7 @@ fn warn_remaining(context: &Context, updated: &Updated) {
     if let Some(remaining) = &updated.remaining {
         let remaining = rye_item::text::one_line(remaining);
         context.output.warn(format_args!(
-            "it would still be refused: {remaining}; accept that too: rye lock update {}",
+            "it would still be refused: {remaining}; if that is right too: rye lock update {}",
             updated.tool_id
         ));
     }

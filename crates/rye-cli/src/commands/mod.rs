@@ -143,7 +143,7 @@ impl Context {
             let keys = workspace.settings.unsigned.iter().map(|unsigned| format!("`{}`", unsigned.key));
             let keys = rye_item::text::one_line(&keys.collect::<Vec<_>>().join(", "));
             self.output.warn(format_args!(
-                "{keys} in {} config counts, but should be signed: rye sign config config",
+                "{keys} in {} config counts, but should be signed: read it, then rye sign config config",
                 first.space
             ));
         }

@@ -26,7 +26,7 @@ pub(super) fn has_consent(
         return Ok(is_agreed);
     }
     let programs = if review.new.len() == 1 { "this program" } else { "these programs" };
-    output.note(format_args!("let tools of the project run on {programs}? [y/N]"));
+    output.ask(format_args!("let tools of the project run on {programs}? [y/N]"));
     says_yes()
 }
 
@@ -53,19 +53,19 @@ pub(super) fn show_recorded(output: &Output, recorded: &Recorded) {
 
 fn show(output: &Output, program: &NewProgram) {
     let word = if program.is_change { "changed program" } else { "new program" };
-    output.note(format_args!(
+    output.ask(format_args!(
         "{} {}: {}",
         paint(CAUTION, word),
         paint(NAME, one_line(&program.path)),
         program.kind()
     ));
     let modified = program.modified.as_deref().map(|moment| format!(", last changed {moment}"));
-    output.note(paint(
+    output.ask(paint(
         DIM,
         format_args!("  sha256 {}…, owner {}{}", program.digest, program.owner, modified.unwrap_or_default()),
     ));
     if program.startup_files > 0 {
-        output.note(paint(
+        output.ask(paint(
             DIM,
             format_args!(
                 "  loads {} when it starts; latest: {}",

@@ -54,7 +54,11 @@ pub fn inspect(context: &Context, reference: &str, allows_plain_http: bool) -> O
     if !looked.description.is_empty() {
         output.result(format_args!("  {}", looked.description))?;
     }
-    output.result(format_args!("  {} files; {} bytes packed", looked.files.len(), looked.archive_bytes))?;
+    output.result(format_args!(
+        "  {}; {} packed",
+        rye_item::text::counted(looked.files.len(), "file"),
+        rye_item::text::counted(looked.archive_bytes, "byte")
+    ))?;
     let standing = match looked.approved {
         true => paint(GOOD, "approved"),
         false => paint(CAUTION, "not checked: its key is not known here"),

@@ -78,7 +78,8 @@ fn record_after_init(
 /// `rye trust`
 pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
     let folder = match (&arguments.folder, &context.settings.roots.project) {
-        (Some(folder), _) => context.settings.folder.join(folder),
+        // Without a dot at its end, so that it can be shown.
+        (Some(folder), _) => context.settings.folder.join(folder).components().collect(),
         (None, Some(project)) => project.clone(),
         (None, None) => return Err(Error::new(Code::PathNotFound, "there is no project here").into()),
     };

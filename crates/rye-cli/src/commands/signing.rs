@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use rye_engine::verbs::sign::{self, Answer as SignAnswer, SignedItem};
 use rye_engine::verbs::verify::{self, Answer as VerifyAnswer};
 use rye_engine::{Code, Error};
+use rye_item::text::counted;
 use rye_item::{ItemRef, ItemType};
 
 use super::{Context, Failure, Outcome, failed_with};
@@ -176,14 +177,14 @@ fn show_verified(context: &Context, answer: &VerifyAnswer) -> Outcome {
     }
     let data = serde_json::to_value(answer).map_err(std::io::Error::from)?;
     let (code, message) = if answer.is_all_full() {
-        (Code::Invalid, format!("{} of {} files do not parse", answer.invalid, answer.checked))
+        (Code::Invalid, format!("{} of {} cannot be parsed", answer.invalid, counted(answer.checked, "file")))
     } else {
         (
             worst_code(answer),
             format!(
-                "{} of {} files are not fully signed and trusted",
+                "{} of {} not fully signed and trusted",
                 answer.checked - answer.full,
-                answer.checked
+                counted(answer.checked, "file")
             ),
         )
     };

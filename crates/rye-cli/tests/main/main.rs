@@ -71,6 +71,7 @@ mod thread_views;
 mod toctou;
 mod tool_doors;
 mod trust;
+mod trust_hints;
 mod unsigned_bytes;
 mod write_roots;
 

@@ -50,7 +50,7 @@ fn planted_interpreter_is_shown_before_it_is_recorded() {
         assert!(text(&program["owner"]).contains("uid "), "{programs}");
         assert_eq!(result(&user, "which", &[]), Value::Null);
 
-        let agreed = run(user.command().args(words).arg("--yes"));
+        let agreed = run(user.command().arg("--quiet").args(words).arg("--yes"));
         assert_eq!(agreed.exit, 0, "{agreed}");
         for word in
             ["new program", ".venv/bin/python", "lies in the project", "not a link", "sha256 ", "owner "]

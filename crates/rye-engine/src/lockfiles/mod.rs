@@ -61,7 +61,7 @@ pub enum State {
     Mismatch(Box<Mismatch>),
 }
 
-/// A lockfile that does not hold.
+/// A lockfile that the tool doesn't match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mismatch {
     /// The tool.
@@ -84,10 +84,10 @@ impl From<&Mismatch> for Error {
         let what = first.map(ToString::to_string).unwrap_or_default();
         let whose = match mismatch.scope {
             Tier::Project => "the team's lockfile",
-            Tier::User => "the lockfile",
+            Tier::User => "its lockfile",
             Tier::System => "the bundle's lockfile",
         };
-        let mut error = Self::new(Code::LockMismatch, format!("{whose} of tool:{id} does not hold: {what}"))
+        let mut error = Self::new(Code::LockMismatch, format!("tool:{id} doesn't match {whose}: {what}"))
             .detail("path", mismatch.path.display().to_string())
             .detail("scope", mismatch.scope.as_str())
             .detail("differences", serde_json::to_value(&mismatch.differences).unwrap_or_default());
@@ -194,14 +194,15 @@ fn mismatch(path: PathBuf, scope: Tier, resolved: &Resolved, differences: Vec<Di
 /// As [`check`], and refuses what may not run.
 ///
 /// # Errors
-/// As [`check`]; when a lockfile does not hold; under `--locked` also when there is none, or only a stale one.
+/// As [`check`]; when the tool doesn't match a lockfile; under `--locked` also when there is none, or only a stale one.
 pub fn enforce(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<State> {
     let state = check(engine, resolved)?;
     let id = &resolved.root.tool_id;
     let missing = |message: String| {
         let mut error = Error::new(Code::LockMissing, message);
         error.item = Some(id.clone());
-        let error = error.hint(format!("pin it as it is now: rye lock update {id}"));
+        let error = error
+            .hint(format!("look at it (rye why tool {id}), then pin it as it is now: rye lock update {id}"));
         match moved_pin(engine, resolved) {
             Some(moved) => error.hint(moved),
             None => error,
@@ -213,7 +214,8 @@ pub fn enforce(engine: &Engine, resolved: &Resolved, demand: Demand) -> Result<S
             Err(missing(format!("tool:{id} has no lockfile, and --locked asks for one")))
         }
         (State::Stale { path, why }, Demand::Locked) => {
-            let message = format!("the lockfile of tool:{id} is stale, and --locked asks for one that holds");
+            let message =
+                format!("the lockfile of tool:{id} is stale, and --locked asks for one that matches");
             Err(missing(format!("{message}: {why}")).detail("path", path.display().to_string()))
         }
         (State::None | State::Stale { .. }, Demand::Hold | Demand::Frozen) | (State::Held { .. }, _) => {

@@ -329,6 +329,27 @@ pub fn signing(engine: &Engine, target: &SignTarget<'_>) -> Result<Signing> {
     }
 }
 
+/// Commands by which a user decides what is trusted, pinned or installed.
+const USER_COMMANDS: [&str; 10] = [
+    "rye sign",
+    "rye trust",
+    "rye keys",
+    "rye bundle trust",
+    "rye bundle enable",
+    "rye install",
+    "rye lock update",
+    "rye lock remove",
+    "rye init",
+    "--to user",
+];
+
+/// Says to tell the user, if a text for an agent names a command by which only the user decides.
+pub(crate) fn address_user(text: &mut String) {
+    if USER_COMMANDS.iter().any(|command| text.contains(command)) && !text.contains("the user") {
+        *text = format!("tell the user, who decides: {text}");
+    }
+}
+
 /// A refusal as an agent reads it: what concerns signatures and trust is for its user to decide, so the hints say to
 /// tell them, and nothing else.
 #[must_use]
@@ -340,7 +361,10 @@ pub fn for_agent(mut error: Error) -> Error {
         Code::Partial => "its signature covers only a part of it",
         Code::Untrusted => "its signer is not trusted",
         Code::Revoked => "the key that signed it is revoked",
-        _ => return error,
+        _ => {
+            error.hints.iter_mut().for_each(address_user);
+            return error;
+        }
     };
     error.hints.clear();
     error

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use lillux::confine;
 use lillux::file::{self, TemporaryFolder};
-use rye_item::text::shell_word;
+use rye_item::text::{counted, shell_word};
 use rye_item::{ItemRef, ItemType, Space};
 use rye_space::bundle::Standing;
 use rye_space::installed::{self, Installed};
@@ -188,7 +188,10 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
                     "ask its owner for it again: rye keys export".to_owned()
                 } else {
                     let path = shell_word(&key.path.display().to_string());
-                    format!("if you know its owner: rye keys trust {path}")
+                    format!(
+                        "nothing, unless items by it should run here; then compare the fingerprint with its owner, and let it \
+                         vouch for items of this project alone: rye keys trust {path} --space project"
+                    )
                 };
                 findings
                     .add(
@@ -212,8 +215,8 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
             _ => {}
         }
     }
-    let counted = listing.keys.iter().filter(|key| !matches!(key.trust, "none" | "revoked")).count();
-    findings.add("trust", Level::Ok, format!("{counted} trusted keys"));
+    let trusted = listing.keys.iter().filter(|key| !matches!(key.trust, "none" | "revoked")).count();
+    findings.add("trust", Level::Ok, counted(trusted, "trusted key"));
     for bundle in engine.workspace.spaces.bundles() {
         if bundle.standing == Standing::NotApproved {
             findings
@@ -262,7 +265,7 @@ fn look_at_project(engine: &Engine, findings: &mut Findings) {
             findings
                 .add("project", Level::Info, "the project is not approved: its `.env`, local interpreters and unsafe config are ignored")
                 .path(project)
-                .remedy("if you trust its authors: rye trust");
+                .remedy("if you trust its authors: rye trust (it says what that allows, and asks)");
         }
     }
     match engine.dev_mode {
@@ -296,7 +299,7 @@ fn look_at_config(engine: &Engine, findings: &mut Findings) {
                 format!("`{}` in {} config is ignored: {}", ignored.key, ignored.space, ignored.reason),
             )
             .path(&ignored.path)
-            .remedy("correct or remove it, or sign the file: rye sign config ID");
+            .remedy("correct or remove it; or read the file, then sign it: rye sign config ID");
     }
     for flat in &answer.flat {
         let shown = flat.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -313,7 +316,7 @@ fn look_at_config(engine: &Engine, findings: &mut Findings) {
                 format!("`{}` in {} config counts, but should be signed", unsigned.key, unsigned.space),
             )
             .path(&unsigned.path)
-            .remedy("rye sign config ID");
+            .remedy("read it, then sign it: rye sign config ID");
     }
 }
 
@@ -383,7 +386,7 @@ fn look_at_items(engine: &Engine, progress: Progress<'_>, findings: &mut Finding
                 format!("{}:{} is {}: {reason}", row.kind, row.item_id, row.verdict.as_str()),
             )
             .path(&row.path)
-            .remedy(format!("read it, then: rye sign {} {}", row.kind, row.item_id));
+            .remedy(remedy(row));
     }
     for row in answer.items.iter().filter(|row| !row.problems.is_empty()) {
         findings
@@ -405,10 +408,28 @@ fn look_at_items(engine: &Engine, progress: Progress<'_>, findings: &mut Finding
         "items",
         Level::Ok,
         format!(
-            "{} of {} files of project and user space are signed and trusted",
-            answer.full, answer.checked
+            "{} of {} of project and user space signed and trusted",
+            answer.full,
+            counted(answer.checked, "file")
         ),
     );
+}
+
+/// What to do about an item that does not verify; what lets in the least comes first.
+fn remedy(row: &verify::Row) -> String {
+    let sign = format!("rye sign {} {}", row.kind, row.item_id);
+    match row.verdict {
+        Verdict::Tampered => {
+            format!("see what changed (git diff); if it was you: {sign}; if not, take the signed one back")
+        }
+        Verdict::Untrusted | Verdict::Revoked => format!(
+            "leave it refused, or read it, then vouch for this item alone: {sign}; who signed it: rye why {} {}",
+            row.kind, row.item_id
+        ),
+        Verdict::Full | Verdict::Partial | Verdict::Unsigned | Verdict::Misplaced => {
+            format!("read it, then: {sign}")
+        }
+    }
 }
 
 fn look_at_index(engine: &Engine, findings: &mut Findings) {
@@ -435,7 +456,11 @@ fn look_at_index(engine: &Engine, findings: &mut Findings) {
         }
         Ok(stale) => {
             findings
-                .add("index", Level::Info, format!("the search index does not know {stale} changes yet"))
+                .add(
+                    "index",
+                    Level::Info,
+                    format!("the search index does not know {} yet", counted(stale, "change")),
+                )
                 .path(path)
                 .remedy("the next search brings it up to date");
         }

@@ -114,9 +114,7 @@ fn changed_row(found: &keys::Found, error: &keys::DocumentError) -> Option<KeyRo
 fn why_not(identity: &Identity, space: &rye_item::Space) -> String {
     let reason = match (&identity.signature, space) {
         (None, _) => "its document is not signed",
-        (Some(_), rye_item::Space::Project) => {
-            "a project's key counts only once you trust it: rye keys trust"
-        }
+        (Some(_), rye_item::Space::Project) => "a project's key counts only once you trust it",
         (Some(_), _) if identity.projects.is_some() => "it is trusted in other projects only",
         (Some(_), _) => "its document is signed by a key you do not trust",
     };
@@ -154,7 +152,7 @@ pub fn import(engine: &Engine, path: &Path, owner: &str) -> Result<Generated> {
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
     let key = SecretKey::from_pem(text).map_err(|error| {
         Error::new(Code::InvalidKey, format!("`{}`: {error}", path.display()))
-            .hint("to trust somebody's public key: rye keys trust FILE")
+            .hint("to trust another's public key in this project alone: rye keys trust FILE --space project")
     })?;
     adopt(engine, &key, owner)
 }
@@ -239,7 +237,7 @@ fn require_vouched(engine: &Engine, path: &Path, identity: &Identity) -> Result<
     };
     Err(error
         .hint("ask the key's owner for the output of `rye keys export`")
-        .hint("or trust its public key and name the owner yourself: rye keys trust KEY.pem --owner NAME"))
+        .hint("or trust its public key and name the owner yourself: rye keys trust KEY.pem --owner NAME --space project"))
 }
 
 /// Trusts the key in a file: writes its document into user space, signed by the own key.

@@ -251,7 +251,13 @@ pub fn copy_agreed(
     }
     let verified = engine.admit(located)?;
     if verified.is_forgiven() {
-        return Err(Error::refused(item, verified.space(), &verified.path, verified.report()));
+        return Err(Error::refused(
+            &engine.workspace,
+            item,
+            verified.space(),
+            &verified.path,
+            verified.report(),
+        ));
     }
     if !verified.is_fully_covered() {
         return Err(Error::new(Code::Partial, format!("{item} is only partly covered by its signature"))

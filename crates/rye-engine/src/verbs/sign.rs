@@ -7,6 +7,7 @@ use lillux::file::{self, Mode};
 use lillux::{Digest, Fingerprint, SecretKey};
 use rye_exec::parameters::{ParameterError, Violation};
 use rye_item::space::Tier;
+use rye_item::text::counted;
 use rye_item::{ItemId, ItemRef, ItemType, Position, Problem, SignatureFormat, Space};
 use rye_space::signed_ids::{self, SIGNED_IDS_FILE};
 use rye_space::{Located, Place};
@@ -85,9 +86,11 @@ impl Answer {
     pub fn summary(&self) -> String {
         let total = self.signed.len() + self.failed.len();
         match (self.unchanged(), self.failed.len()) {
-            (0, 0) => format!("signed {total} items"),
-            (unchanged, 0) => format!("signed {} items, {unchanged} unchanged", total - unchanged),
-            (_, failed) => format!("signed {} of {total} items, {failed} failed", total - failed),
+            (0, 0) => format!("signed {}", counted(total, "item")),
+            (unchanged, 0) => format!("signed {}, {unchanged} unchanged", counted(total - unchanged, "item")),
+            (_, failed) => {
+                format!("signed {} of {}, {failed} failed", total - failed, counted(total, "item"))
+            }
         }
     }
 

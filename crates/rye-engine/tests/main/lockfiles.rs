@@ -171,7 +171,7 @@ fn every_lockfile_must_hold_and_a_cloned_one_replaces_nobodys_pin() {
 
     put(&world, &engine, "project", "x", &text_of("changed again"));
     let error = lockfiles::enforce(&engine, &x(&engine), Demand::Hold).expect_err("mismatch");
-    assert!(error.message.starts_with("the team's lockfile of tool:team/x does not hold"), "{error}");
+    assert!(error.message.starts_with("tool:team/x doesn't match the team's lockfile"), "{error}");
     assert_eq!(states(&engine), [(Tier::Project, Standing::Mismatch), (Tier::User, Standing::Mismatch)]);
     let updated = lock::update(&engine, &tool("team/x"), Some(Tier::User), &own).expect("updated");
     assert!(updated.remaining.expect("the team's pin").contains("the team's lockfile"));

@@ -392,7 +392,8 @@ impl State {
                 ]
             }
             Some(Control::Retry) => {
-                let message = format!("{message} (gave up after {} attempts)", self.failures);
+                let attempts = rye_item::text::counted(self.failures, "attempt");
+                let message = format!("{message} (gave up after {attempts})");
                 self.finish(Outcome::failed(message))
             }
             Some(Control::Suspend { .. }) => {

@@ -139,7 +139,10 @@ fn range(fields: &Map<String, Value>, ground: &Ground<'_>) -> Result<Range<usize
             ));
         }
         if number < least || number > total {
-            return Err(Problem::new(format!("there is no line {number}: the file has {total} lines")));
+            return Err(Problem::new(format!(
+                "there is no line {number}: the file has {}",
+                rye_item::text::counted(total, "line")
+            )));
         }
         Ok(number)
     };

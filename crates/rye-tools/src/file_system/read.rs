@@ -142,7 +142,10 @@ impl<'a> Page<'a> {
             && self.shown == 0
             && first > 1
         {
-            answer["note"] = json!(format!("the file has {total} lines: there is no line {first}"));
+            answer["note"] = json!(format!(
+                "the file has {}: there is no line {first}",
+                rye_item::text::counted(total, "line")
+            ));
         }
         answer
     }

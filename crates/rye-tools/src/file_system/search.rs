@@ -56,7 +56,8 @@ pub(super) fn climbs(pattern: &str) -> bool {
 
 /// What a reader should know about a walk that did not see everything.
 pub(super) fn note(walked: Walked) -> Option<String> {
-    (walked.unreadable > 0).then(|| format!("{} folders could not be opened", walked.unreadable))
+    (walked.unreadable > 0)
+        .then(|| format!("{} could not be opened", rye_item::text::counted(walked.unreadable, "folder")))
 }
 
 /// `path` relative to `start`.

@@ -203,8 +203,10 @@ fn choose(engine: &Engine, bundle: &Candidate, signer: Option<&str>) -> Result<I
             Code::NoSigner,
             format!("the bundle `{}` ships no signed identity document", bundle.id),
         )
+        .hint("ask its maker for one with their identity document: rye bundle create adds it")
         .hint(format!(
-            "trust its signer's key, rye keys trust FILE, then: rye bundle trust {} --signer FP",
+            "or, if its signer may vouch for everything you run, in every project: rye keys trust FILE --space user, \
+             then: rye bundle trust {} --signer FP",
             bundle.id
         ))),
         several => {

@@ -8,6 +8,7 @@ use lillux::{Digest, Fingerprint, SecretKey};
 use rye_bundle::FilePath;
 use rye_bundle::archive::{self, Format};
 use rye_bundle::create::{self as bundle, Collected, LeftOut, Recipe, Source, Staged, Unfit};
+use rye_item::text::counted;
 use rye_item::{BundleId, ItemId, Space};
 use rye_space::manifest::{ASSET, Entrypoint};
 use rye_trust::signature::Timestamp;
@@ -218,7 +219,7 @@ fn sign_all(engine: &Engine, recipe: &Recipe, ai: &Path, unfit: &[Unfit]) -> Res
             answer.failed.iter().map(|failed| format!("{}: {}", failed.name, failed.error.message)).collect();
         return Err(Error::new(
             first.error.code,
-            format!("{} items of the bundle `{}` cannot be signed", failed.len(), recipe.id),
+            format!("{} of the bundle `{}` cannot be signed", counted(failed.len(), "item"), recipe.id),
         )
         .detail("problems", failed)
         .hint("correct them, then sign them: rye sign TYPE ID; no bundle was made"));
@@ -245,16 +246,13 @@ fn refuse_unfit(recipe: &Recipe, collected: &Collected, did_sign: bool) -> Resul
         }
         return Ok(());
     }
-    let count = collected.unfit.len();
-    let noun = if count == 1 { "file" } else { "files" };
-    let error = Error::new(
-        Code::Unbundleable,
-        format!("{count} {noun} cannot be part of the bundle `{}`", recipe.id),
-    )
-    .detail("unfit", serde_json::to_value(&collected.unfit).unwrap_or_default());
+    let files = counted(collected.unfit.len(), "file");
+    let error =
+        Error::new(Code::Unbundleable, format!("{files} cannot be part of the bundle `{}`", recipe.id))
+            .detail("unfit", serde_json::to_value(&collected.unfit).unwrap_or_default());
     let is_only_unsigned = collected.unfit.iter().all(|unfit| unfit.is_unsigned);
     Err(if is_only_unsigned && !did_sign {
-        error.hint("read them, then sign them: rye sign TYPE ID; or let --sign do it")
+        error.hint("read them, then sign them: rye sign TYPE ID; or all of them at once: --sign")
     } else {
         error.hint("correct each, then make the bundle again; nothing was written")
     })
@@ -295,7 +293,7 @@ fn documents(
                 Code::Unbundleable,
                 format!("items of the bundle `{}` are signed by {signer}, who has no document signed by their own key", recipe.id),
             )
-            .hint("get their document (rye keys export), or sign those items yourself: rye sign TYPE ID"));
+            .hint("get their document (rye keys export), or read those items and sign them yourself: rye sign TYPE ID"));
         };
         let (bytes, _) = file::read_bounded(&found.path, 64 << 10).map_err(|error| Error::read(&error))?;
         documents.push((*signer, bytes));

@@ -8,6 +8,7 @@ use rye_bundle::contents::{self, File};
 use rye_bundle::create::resolve_entrypoint;
 use rye_bundle::sbom::{self, Bill};
 use rye_bundle::verify::Judge;
+use rye_item::text::counted;
 use rye_item::{ItemRef, ItemType};
 use rye_space::Manifest;
 use serde::Serialize;
@@ -196,7 +197,6 @@ pub fn plural(kind: &str, count: usize) -> String {
     match (kind, count) {
         (_, 1) => format!("1 {kind}"),
         (word, _) if word == ItemType::Knowledge.as_str() => format!("{count} knowledge entries"),
-        (word, _) if word == ItemType::Config.as_str() => format!("{count} configs"),
-        (word, _) => format!("{count} {word}s"),
+        (word, _) => counted(count, word),
     }
 }

@@ -89,7 +89,7 @@ fn first_match(engine: &Engine, id: &ItemId, notices: &mut Vec<String>) -> Resul
             }
             (Standing::Doubtful(_), _) => {
                 let report = report(&layer.located, &engine.workspace.keys);
-                return Err(Error::refused(&item, space, &layer.located.path, &report));
+                return Err(Error::refused(&engine.workspace, &item, space, &layer.located.path, &report));
             }
         }
     }

@@ -181,7 +181,7 @@ pub(super) fn stage(
         };
         let hint = match &error {
             StagingError::Unverified { .. } => {
-                "sign every file beside the tool that it may import: rye sign PATH…".to_owned()
+                "read the files beside the tool that it may import; sign those you vouch for, rye sign PATH…, and remove the others".to_owned()
             }
             StagingError::TooMuch { .. } | StagingError::Place { .. } => {
                 "see `verify_deps` and `anchor` in docs/writing-runtimes.md".to_owned()

@@ -12,16 +12,19 @@ use super::finder::HelperRun;
 use super::run::{self, Ran};
 use super::surroundings::{self, Surroundings};
 use super::trace::Trace;
-use super::{Answer, Mode, Request, config, first_use, packages};
+use super::{Answer, Caller, Mode, Request, config, first_use, packages};
 use crate::chains;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles::{self, Demand, Recorded, Resolved, State};
+use crate::primaries;
 
 /// What is told beside a result.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) warnings: Vec<String>,
+    /// Who reads it.
+    pub(super) caller: Caller,
     pub(super) notes: Vec<String>,
     /// What was run for the tool before the tool itself.
     pub(super) helpers: Vec<HelperRun>,
@@ -54,7 +57,7 @@ fn walk(
 ) -> Result<Answer> {
     let item = &request.item;
     let mut trace = Trace::new(request.wants_trace);
-    let mut told = Told { warnings, ..Told::default() };
+    let mut told = Told { warnings, caller: request.caller, ..Told::default() };
     tell_chain(engine, chain, &mut trace, &mut told);
     let parameters = checked_parameters(chain, request)?;
     let wanted_config = config::resolve(engine, chain, &mut told.warnings)?;
@@ -181,7 +184,10 @@ fn finish(facts: &mut Map<String, Value>, trace: Trace, mut told: Told) {
         let helpers: Vec<Value> = told.helpers.iter().map(HelperRun::to_value).collect();
         facts.insert("helpers".to_owned(), json!(helpers));
     }
-    for (key, lines) in [("warnings", told.warnings), ("notes", told.notes)] {
+    for (key, mut lines) in [("warnings", told.warnings), ("notes", told.notes)] {
+        if told.caller != Caller::Person {
+            lines.iter_mut().for_each(primaries::address_user);
+        }
         if !lines.is_empty() {
             facts.insert(key.to_owned(), json!(lines));
         }

@@ -111,9 +111,8 @@ impl CheckReport {
         if bad == 0 {
             return None;
         }
-        let tools = if self.checked == 1 { "tool" } else { "tools" };
         let state = if bad == 1 { "is not pinned as it is now" } else { "are not pinned as they are now" };
-        let message = format!("{bad} of {} {tools} {state}", self.checked);
+        let message = format!("{bad} of {} {state}", rye_item::text::counted(self.checked, "tool"));
         let error = Error::new(Code::NotPinned, message);
         let error =
             if self.refused > 0 { error.hint("see why a tool is refused: rye why tool ID") } else { error };

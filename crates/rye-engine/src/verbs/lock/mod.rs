@@ -118,7 +118,7 @@ pub struct Verified {
     pub ok: usize,
     /// How many are stale.
     pub stale: usize,
-    /// How many do not hold.
+    /// How many the tool doesn't match.
     pub mismatch: usize,
     /// How many pin a newer version than the one that is there.
     pub downgrade: usize,
@@ -201,7 +201,7 @@ fn scan_of(engine: &Engine, item: &ItemRef) -> Result<Vec<Scanned>> {
 /// Compares lockfiles with what their tools resolve to: those of one tool, or all of project and user scope.
 ///
 /// # Errors
-/// When the named tool has none. What does not hold is in the answer.
+/// When the named tool has none. What doesn't match is in the answer.
 pub fn verify(engine: &Engine, item: Option<&ItemRef>, resolve: Resolve<'_>) -> Result<Verified> {
     let scanned = match item {
         Some(item) => scan_of(engine, item)?,

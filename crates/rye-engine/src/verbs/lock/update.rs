@@ -89,8 +89,7 @@ impl UpdatedAll {
     pub fn failure(&self) -> Option<Error> {
         let first = self.failed.first()?;
         let (count, all) = (self.failed.len(), self.failed.len() + self.tools.len());
-        let tools = if all == 1 { "tool" } else { "tools" };
-        let message = format!("{count} of {all} {tools} cannot be pinned");
+        let message = format!("{count} of {} cannot be pinned", rye_item::text::counted(all, "tool"));
         let hint = "correct each of them, then: rye lock update --all";
         Some(Error::new(first.kind, message).hint(hint))
     }
@@ -119,7 +118,7 @@ pub fn update(engine: &Engine, item: &ItemRef, scope: Option<Tier>, resolve: Res
             format!("{item} runs in development mode only: what is not signed is not pinned"),
         )
         .of(item)
-        .hint(format!("sign it first: rye sign {} {}", item.item_type, item.id)));
+        .hint(format!("read it, then sign it: rye sign {} {}", item.item_type, item.id)));
     }
     let scopes = match scope {
         Some(scope) => vec![scope],

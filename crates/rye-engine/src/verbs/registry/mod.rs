@@ -171,7 +171,7 @@ pub fn look(engine: &Engine, reference: &Reference, transfer: &mut Transfer<'_>)
     let approved = own.any(|key| file.is_signed_by(key));
     if is_known && !approved {
         let message =
-            format!("the manifest of `{reference}` says {signer} signed it, and that does not hold");
+            format!("the manifest of `{reference}` says {signer} signed it, and that signature is invalid");
         return Err(Error::new(Code::Tampered, message).hint("do not install it; tell its maker"));
     }
     Ok(Looked {

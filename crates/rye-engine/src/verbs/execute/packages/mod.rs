@@ -16,6 +16,7 @@ use lillux::lockfile::Dependency;
 use rye_exec::Chain;
 use rye_exec::environment::{Environment, Policy};
 use rye_exec::packages::{self, Asked, Ecosystem, PackageError, Record};
+use rye_item::text::counted;
 use serde_json::{Value, json};
 
 use super::tool::Told;
@@ -207,7 +208,7 @@ pub(super) fn settle(
         }
         None if request.mode == Mode::DryRun => {
             let count = wanted.asked.requirements.len();
-            told.notes.push(format!("a run would install {} first", counted(count)));
+            told.notes.push(format!("a run would install {} first", counted(count, "package")));
             return Ok(settled);
         }
         None => {
@@ -219,7 +220,11 @@ pub(super) fn settle(
                     .map(|package| format!("{} {}", package.name, package.version))
                     .collect();
                 let more = if packages.len() > shown.len() { ", …" } else { "" };
-                told.notes.push(format!("installed {}: {}{more}", counted(packages.len()), shown.join(", ")));
+                told.notes.push(format!(
+                    "installed {}: {}{more}",
+                    counted(packages.len(), "package"),
+                    shown.join(", ")
+                ));
             }
             settled.installed = Some(packages);
             settled.is_new = is_new;
@@ -246,10 +251,6 @@ fn base(chain: &Chain, environment: &Environment, variable: &str) -> Result<Path
     })
 }
 
-fn counted(count: usize) -> String {
-    if count == 1 { "1 package".to_owned() } else { format!("{count} packages") }
-}
-
 /// Installs, unless somebody else does so right now: then their packages are taken, once they are there.
 fn first(
     engine: &Engine,
@@ -274,7 +275,7 @@ fn first(
     if let Some(record) = record(&place.folder, ecosystem).filter(is_held) {
         return Ok((record.packages, false));
     }
-    let asked = counted(wanted.asked.requirements.len());
+    let asked = counted(wanted.asked.requirements.len(), "package");
     tell(&format!("installing {asked} for {} …", chain.tool().id()));
     // The folder has its final name from the start, because scripts in an environment hold its path. What is in it
     // counts for nothing until the record is there.
