@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lillux::Cancel;
 use lillux::process::{Command, Finished, Launcher, Limits, run};
@@ -68,15 +68,34 @@ pub fn left_behind(command: &Command) -> Vec<String> {
     found
 }
 
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest pause between two looks.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// A run that ends because its time is up, and printed something before. How long it takes to begin depends on the machine,
+/// so it gets more time until it did.
+pub fn run_until_timeout(command: &mut Command) -> Finished {
+    command.timeout = Duration::from_millis(500);
+    loop {
+        let finished = run_free(command);
+        if !finished.stdout.text().is_empty() || command.timeout >= PATIENCE {
+            return finished;
+        }
+        command.timeout *= 2;
+    }
+}
+
 /// Waits until `is_so`, which must come true; the tests have no other way to see another process move.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
-    for _ in 0..1000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
+    let end = Instant::now() + PATIENCE;
+    // Longer each time: a loaded machine gets the time it needs between two looks.
+    let mut pause = Duration::from_millis(5);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(pause);
+        pause = (pause * 5 / 4).min(MAX_PAUSE);
     }
-    panic!("{what} did not happen");
 }
 
 pub fn exists(path: &Path) -> bool {

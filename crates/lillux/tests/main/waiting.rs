@@ -116,7 +116,6 @@ fn a_source_of_launchers_that_was_ended_is_replaced() {
 fn until_laid_out(launcher: &Launcher, confinement: &Confinement) {
     let ticks = |text: &str| text.trim().parse::<f64>().expect("a number");
     until("a run was laid out ahead", || {
-        std::thread::sleep(std::time::Duration::from_millis(30));
         let uptime = std::fs::read_to_string("/proc/uptime").expect("the time");
         let asked = ticks(uptime.split(' ').next().expect("a number")) * 100.0;
         let ran =

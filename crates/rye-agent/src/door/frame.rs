@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn soon() -> Patience<'static> {
-        Patience { cancel: None, until: Some(Instant::now() + Duration::from_secs(20)) }
+        Patience { cancel: None, until: Some(Instant::now() + Duration::from_secs(60)) }
     }
 
     #[test]

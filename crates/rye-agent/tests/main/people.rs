@@ -173,7 +173,7 @@ async fn a_parent_learns_of_the_question_at_its_deadline_and_may_wait_on() {
             |timeout: f64| json!({"operation": "wait_threads", "thread_ids": [child], "timeout": timeout});
         match results.len() {
             0 => Reply::calls([(SPAWN, json!({"directive_name": "team/asker", "async_exec": true}))]),
-            1 => Reply::calls([(LEAD, wait(0.3))]),
+            1 => Reply::calls([(LEAD, wait(3.0))]),
             2 => Reply::calls([(LEAD, json!({"operation": "resume_thread", "thread_id": child}))]),
             3 => Reply::calls([(LEAD, wait(60.0))]),
             _ => Reply::text(&results[1..].join("\n")),

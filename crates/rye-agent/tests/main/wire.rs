@@ -220,7 +220,7 @@ async fn what_does_not_pass_by_waiting_is_not_tried_again() {
 async fn a_silent_server_is_asked_again_and_the_first_call_counts_as_what_was_set_aside() {
     for protocol in PROTOCOLS {
         let replies = [Reply::hang(), Reply::text("done").usage(10, 0, 1)];
-        let run = Run::with(protocol, &replies, WRITER, "timeout: 0.5\n").await;
+        let run = Run::with(protocol, &replies, WRITER, "timeout: 3\n").await;
         run.ends(Status::Completed, 2, &TRIED_AGAIN);
         assert_eq!(run.classified(), [(json!("network_timeout"), json!("transient"), json!(1))]);
         let row = run.ledger();

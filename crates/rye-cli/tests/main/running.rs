@@ -106,9 +106,9 @@ pub fn processes_with(marker: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Waits until `is_so`, at most half a minute; says whether it came to be.
+/// Waits until `is_so`, at most a minute; says whether it came to be.
 pub fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
         if is_so() {
             return true;
