@@ -31,7 +31,7 @@ pub fn one_line(text: &str) -> String {
 
 /// A number with its noun: `1 item`, `2 items`.
 #[must_use]
-pub fn counted(count: impl fmt::Display + PartialEq + From<u8>, noun: &str) -> String {
+pub fn counted(count: impl Copy + fmt::Display + PartialEq + From<u8>, noun: &str) -> String {
     let plural = if count == 1.into() { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }

@@ -68,7 +68,7 @@ fn reviewed(
     let review = review_tools(&context.engine, tools)?;
     match programs::has_consent(&context.settings, &context.output, &review, is_agreed)? {
         true => Ok(review),
-        false => Err(programs::refusal(review, &format!("rye lock update {what} --yes"))),
+        false => Err(programs::refusal(&review, &format!("rye lock update {what} --yes"))),
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn has_consent(
 }
 
 /// The refusal of a command that records what the user did not agree to; `command` is what agrees.
-pub(super) fn refusal(review: ProgramReview, command: &str) -> Failure {
+pub(super) fn refusal(review: &ProgramReview, command: &str) -> Failure {
     let names: Vec<String> = review.new.iter().map(|new| format!("`{}`", one_line(&new.path))).collect();
     let verb = if names.len() == 1 { "is" } else { "are" };
     let message = format!("{} {verb} not recorded, and nothing was changed", names.join(", "));

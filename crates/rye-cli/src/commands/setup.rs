@@ -98,7 +98,7 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
     };
     if !programs::has_consent(&context.settings, &context.output, &review, arguments.yes)? {
         let folder = shell_word(&folder.display().to_string());
-        return Err(programs::refusal(review, &format!("rye trust {folder} --yes")));
+        return Err(programs::refusal(&review, &format!("rye trust {folder} --yes")));
     }
     let answer = trust_verb::trust(&context.engine, &folder, !arguments.revoke)?;
     let new_programs = review.new.clone();

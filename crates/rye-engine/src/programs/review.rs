@@ -86,7 +86,7 @@ impl NewProgram {
             is_system: !is_in_project && is_of_system(&real_path),
             is_in_project,
             digest: Digest::of(&bytes).to_hex().chars().take(SHORT_DIGEST).collect(),
-            owner: owner.map_or_else(|| "unknown".to_owned(), |number| owner_name(number)),
+            owner: owner.map_or_else(|| "unknown".to_owned(), owner_name),
             modified: metadata
                 .and_then(|metadata| Timestamp::from_unix(u64::try_from(metadata.mtime()).ok()?))
                 .map(|moment| moment.to_string()),

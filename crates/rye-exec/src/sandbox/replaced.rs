@@ -76,9 +76,8 @@ mod tests {
             .and_then(|mut file| std::io::Write::write_all(&mut file, b"new"))
             .expect("written");
         for path in [&other, &secret, &root.join("home/hidden")] {
-            let new = root.join("new");
-            lillux::file::replace(&new, b"new").expect("a file");
-            std::fs::rename(new, path).expect("renamed");
+            // Written aside, then renamed.
+            lillux::file::write_atomic(path, b"new", lillux::file::Mode::Private).expect("replaced");
         }
         lillux::file::discard(&gone).expect("removed");
         assert_eq!(files.replaced(), [other, gone, secret]);
