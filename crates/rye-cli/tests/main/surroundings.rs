@@ -173,6 +173,37 @@ fn config_a_tool_asks_for_is_merged_or_taken_from_the_first() {
 }
 
 #[test]
+fn config_of_rye_itself_is_not_given() {
+    let user = User::ready();
+    for mode in ["deep_merge", "first_match"] {
+        for path in [
+            "trust/projects.yaml",
+            "keys/trusted/x.yaml",
+            "config.yaml",
+            "execution/sandbox.yaml",
+            "other/x.yaml",
+        ] {
+            let metadata = format!("CONFIG_RESOLVE = {{'path': '{path}', 'mode': '{mode}'}}");
+            function_with(&user, "reads", &metadata, "return params.get('resolved_config')");
+            let refused = user.refused(["execute", "team/reads"], 9, "RYE0315");
+            assert!(refused["hints"].to_string().contains("team"), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn callers_give_no_resolved_config() {
+    let user = User::ready();
+    for metadata in ["", "CONFIG_RESOLVE = {'path': 'team/none.yaml', 'mode': 'deep_merge'}"] {
+        function_with(&user, "reads", metadata, "return params.get('resolved_config')");
+        user.refused(["execute", "team/reads", "resolved_config={\"a\": 1}"], 2, "RYE0106");
+        let whole = "{\"resolved_config\": {\"a\": 1}}";
+        user.refused(["execute", "team/reads", "--params", whole], 2, "RYE0106");
+        assert_eq!(result(&user, "reads", &[]), json!(null));
+    }
+}
+
+#[test]
 fn a_dry_run_tells_what_would_run_and_runs_nothing() {
     let user = User::ready();
     function(&user, "acts", "open('acted', 'w').close()\nreturn 1");

@@ -10,6 +10,19 @@ use serde_json::{Map, Value};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
+/// The parameter a tool finds its settings in: no caller gives it.
+pub(super) const RESOLVED_PARAMETER: &str = "resolved_config";
+
+/// Categories of settings that decide about RYE itself: which keys and projects are trusted, how tools are confined. No tool
+/// asks for them, whatever its own category is called.
+const OWN_CATEGORIES: [&str; 3] = ["keys", "trust", "execution"];
+
+/// Whether a tool may ask for a config: one whose category begins with a name of the tool's own category.
+fn may_resolve(tool: &ItemId, config: &ItemId) -> bool {
+    let Some((first, _)) = config.as_str().split_once('/') else { return false };
+    tool.category().split('/').any(|name| name == first) && !OWN_CATEGORIES.contains(&first)
+}
+
 /// What the tool asked for, if it asked and there is something; with notices about what was left out.
 ///
 /// # Errors
@@ -49,6 +62,13 @@ fn resolve_one(
     };
     let stem = path.strip_suffix(".yaml").or_else(|| path.strip_suffix(".yml")).unwrap_or(path);
     let id = ItemId::new(stem).map_err(|error| invalid(error.to_string()))?;
+    let tool = &chain.tool().item().item_ref().id;
+    if !may_resolve(tool, &id) {
+        return Err(invalid(format!("`{id}` is not a config of the tool's own category")).hint(format!(
+            "a tool asks for `<category>/<file>.yaml`, where the category begins with a name of its own: {}",
+            tool.category()
+        )));
+    }
     let value = match wanted.get("mode").and_then(Value::as_str).unwrap_or("deep_merge") {
         "deep_merge" => {
             let merged = engine.workspace.config(&id);
@@ -94,4 +114,37 @@ fn first_match(engine: &Engine, id: &ItemId, notices: &mut Vec<String>) -> Resul
         }
     }
     Ok(Value::Object(Map::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_ask_for_their_own_category_alone() {
+        let may = |tool: &str, config: &str| {
+            may_resolve(&ItemId::new(tool).expect("an id"), &ItemId::new(config).expect("an id"))
+        };
+        for (tool, config) in [
+            ("team/deploy", "team/deploy"),
+            ("team/sub/deploy", "team/other/x"),
+            ("rye/web/search/search", "web/websearch"),
+        ] {
+            assert!(may(tool, config), "{tool} {config}");
+        }
+        for (tool, config) in [
+            ("team/deploy", "trust/projects"),
+            ("team/deploy", "keys/trusted/0123456789abcdef"),
+            ("team/deploy", "config"),
+            ("team/deploy", "execution/sandbox"),
+            ("team/deploy", "other/deploy"),
+            ("team/deploy", "deploy/x"),
+            ("trust/deploy", "trust/projects"),
+            ("keys/x", "keys/trusted/x"),
+            ("alone", "alone"),
+            ("alone", "config"),
+        ] {
+            assert!(!may(tool, config), "{tool} {config}");
+        }
+    }
 }

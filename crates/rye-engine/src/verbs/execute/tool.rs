@@ -219,6 +219,14 @@ fn checked_parameters(chain: &Chain, request: &Request) -> Result<Map<String, Va
     let schema = tool.schema();
     let mut given = request.parameters.clone();
     given.extend(parameters::typed(&request.words, schema));
+    if given.contains_key(config::RESOLVED_PARAMETER) {
+        let name = config::RESOLVED_PARAMETER;
+        let message =
+            format!("`{name}` is not a parameter of a call: it holds the settings that the tool asks for");
+        return Err(Error::new(Code::InvalidParameters, message)
+            .of(&request.item)
+            .hint("leave it out, and set what the tool reads in .ai/config"));
+    }
     parameters::check(given, schema).map_err(|error| {
         let message = error.to_string();
         match error {
