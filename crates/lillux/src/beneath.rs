@@ -235,8 +235,20 @@ impl Folder {
     /// # Errors
     /// When it cannot be made, or the name is taken by something else.
     pub fn make_folder(&self, name: &OsStr) -> Result<Self, BeneathError> {
+        self.make_folder_with(name, 0o777)
+    }
+
+    /// As [`Folder::make_folder`]; a new one is private.
+    ///
+    /// # Errors
+    /// As [`Folder::make_folder`].
+    pub fn make_private_folder(&self, name: &OsStr) -> Result<Self, BeneathError> {
+        self.make_folder_with(name, 0o700)
+    }
+
+    fn make_folder_with(&self, name: &OsStr, mode: u32) -> Result<Self, BeneathError> {
         let path = self.join(name)?;
-        match rustix::fs::mkdirat(&self.descriptor, name, Bits::from_raw_mode(0o777)) {
+        match rustix::fs::mkdirat(&self.descriptor, name, Bits::from_raw_mode(mode)) {
             Ok(()) | Err(Errno::EXIST) => self.child_folder(name),
             Err(errno) => Err(BeneathError::io("make the folder", &path, errno)),
         }

@@ -3,6 +3,7 @@
 //! A write is a temporary file beside the target, fsync, rename, fsync of the folder: a reader sees the old file or
 //! the new one, never a part.
 
+mod folders;
 mod lock;
 mod temporary;
 
@@ -13,6 +14,9 @@ use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt;
 
+pub use folders::{
+    LinkedFolder, create_folders_beneath, folder_beneath, make_folders_beneath, remove_beneath,
+};
 pub use lock::Lock;
 pub use temporary::{TemporaryFolder, TemporaryFolders};
 

@@ -180,25 +180,14 @@ fn to_bytes(lockfile: &Lockfile) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes the folders of `relative` below `root` one by one, so that no link leads the file elsewhere.
+/// Makes the folders of `relative` below `root` one by one; a link on the way is refused.
 fn prepare(root: &Path, relative: &Path) -> io::Result<PathBuf> {
     let is_plain = relative.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     if !is_plain || relative.as_os_str().is_empty() {
         return Err(io::Error::other(format!("`{}` is no path below a folder", relative.display())));
     }
     file::create_folders(root, false)?;
-    let real_root = fs_err::canonicalize(root)?;
-    let mut folder = root.to_owned();
-    for part in relative.parent().into_iter().flat_map(Path::components) {
-        folder.push(part);
-        if fs_err::symlink_metadata(&folder).is_err() {
-            file::create_folders(&folder, false)?;
-        }
-        if !fs_err::canonicalize(&folder)?.starts_with(&real_root) {
-            let message = format!("`{}` leaves `{}` through a link", folder.display(), root.display());
-            return Err(io::Error::other(message));
-        }
-    }
+    file::create_folders_beneath(root, relative.parent().unwrap_or(Path::new("")), false)?;
     Ok(root.join(relative))
 }
 

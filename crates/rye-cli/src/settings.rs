@@ -11,7 +11,7 @@ use lillux::process::Launcher;
 use rye_agent::door::{DOOR_VARIABLE, TOKEN_VARIABLE};
 use rye_engine::verbs::execute::SANDBOX_VARIABLE;
 use rye_engine::{Clock, Code, Engine, Error, Host, Natives, Options, Result};
-use rye_space::{AI_FOLDER, Roots, keys, roots};
+use rye_space::{AI_FOLDER, Roots, keys, roots, write_root};
 
 use crate::global::Global;
 
@@ -77,6 +77,10 @@ impl Settings {
                 let starts = [Some(folder.as_path()), project.as_deref()];
                 refuse_brought(name, &given, path, starts.into_iter().flatten(), &home)?;
             }
+        }
+        if is_same(&user, &home) && !write_root::is_account_home(&home, lillux::owner::effective_user()) {
+            let starts = [Some(folder.as_path()), project.as_deref()];
+            refuse_home(&home, starts.into_iter().flatten())?;
         }
         Ok(Self {
             roots: Roots {
@@ -174,6 +178,22 @@ fn refuse_brought<'a>(
     Err(Error::new(Code::UnsafeRoots, format!("{name} `{}` {why}", path.display())).hint(format!(
         "a project must not bring its own user space or keys: unset {name}, or point it elsewhere"
     )))
+}
+
+/// Refuses a home from the environment that a checkout could have brought along: it would bring the user's keys and
+/// decisions with it.
+fn refuse_home<'a>(home: &Path, mut starts: impl Iterator<Item = &'a Path>) -> Result<()> {
+    let Some(checkout) = starts.find_map(|start| roots::checkout_of_home(home, start)) else {
+        return Ok(());
+    };
+    let why = if roots::is_same_folder(home, &checkout) {
+        "is a checkout itself".to_owned()
+    } else {
+        format!("lies inside the project `{}`", checkout.display())
+    };
+    Err(Error::new(Code::UnsafeRoots, format!("HOME `{}` {why}", home.display()))
+        .hint("a project must not bring its own user space: set HOME to your home folder")
+        .hint("or name your user space: --user-space DIR"))
 }
 
 fn variable(name: &str) -> Option<OsString> {

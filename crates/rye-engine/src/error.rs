@@ -403,6 +403,9 @@ impl Error {
     /// A failure to read or write a file.
     #[must_use]
     pub fn io(error: &std::io::Error) -> Self {
+        if let Some(link) = lillux::file::LinkedFolder::of(error) {
+            return Self::linked_folder(link);
+        }
         let failure = Self::new(Code::Io, error.to_string());
         match error.kind() {
             std::io::ErrorKind::PermissionDenied => failure.hint("check who owns the file and its folder"),

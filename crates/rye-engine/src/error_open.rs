@@ -1,5 +1,6 @@
-//! Why a workspace was not opened, as a user reads it.
+//! Why a workspace was not opened or a folder not used, as a user reads it.
 
+use rye_space::walk::Stray;
 use rye_space::{OpenError, RootsError};
 
 use crate::error::{Code, Error};
@@ -19,6 +20,20 @@ impl From<OpenError> for Error {
                     .hint(format!("if you trust its owner, approve the project: rye trust {project}"))
                     .hint("or name another project: --project DIR")
             }
+            OpenError::Roots(RootsError::ForeignUserSpace { .. }) => {
+                Self::new(Code::UnsafeRoots, message)
+                    .hint("a user space decides which keys you trust: use one of your own: --user-space DIR")
+                    .hint("as root, with the home of another user: HOME=/root rye …")
+            }
+            OpenError::Roots(RootsError::OpenUserSpace { path, .. }) => {
+                let word = rye_item::text::shell_word(&path.display().to_string());
+                Self::new(Code::UnsafeRoots, message)
+                    .hint(format!("if it is yours: chmod o-w {word}"))
+                    .hint("or use another user space: --user-space DIR")
+            }
+            OpenError::Roots(RootsError::Unreadable { path, reason }) => {
+                Self::unreadable_folder(&Stray { path, reason })
+            }
             OpenError::Roots(RootsError::LinkedOut { .. }) => {
                 Self::new(Code::LinkEscapes, message).hint("make `.ai` a folder of the project")
             }
@@ -26,5 +41,29 @@ impl From<OpenError> for Error {
                 Self::new(Code::DamagedBinary, message).hint("install rye again from a source you trust")
             }
         }
+    }
+}
+
+impl Error {
+    /// A folder that is there and cannot be read: what it holds would be taken for absent.
+    #[must_use]
+    pub fn unreadable_folder(folder: &Stray) -> Self {
+        let path = folder.path.display().to_string();
+        let word = rye_item::text::shell_word(&path);
+        Self::new(Code::Io, format!("the folder `{path}` cannot be read: {}", folder.reason))
+            .detail("path", path)
+            .hint(format!("see who may read it: ls -ld {word}"))
+            .hint(format!("if it is yours: chmod u+rx {word}"))
+    }
+
+    /// A link where only a folder may be written to.
+    #[must_use]
+    pub fn linked_folder(link: &lillux::file::LinkedFolder) -> Self {
+        let path = link.path.display().to_string();
+        let word = rye_item::text::shell_word(&path);
+        Self::new(Code::LinkEscapes, link.to_string())
+            .detail("path", path)
+            .hint(format!("see where it leads: ls -ld {word}"))
+            .hint(format!("then put a folder there: rm {word} && mkdir {word}"))
     }
 }

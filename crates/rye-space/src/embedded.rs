@@ -127,7 +127,7 @@ pub fn walk(embedded: &Embedded, types: &[ItemType], extractors: &ExtractorSet) 
             },
         })
     });
-    Walk { entries: entries.collect(), strays: Vec::new() }
+    Walk { entries: entries.collect(), ..Walk::default() }
 }
 
 #[cfg(test)]

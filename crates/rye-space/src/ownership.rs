@@ -1,11 +1,12 @@
-//! Whom a project belongs to. A folder that another user can change is adopted only if the user has approved it with its
+//! Whom a project and the user space belong to. A folder that another user can change is adopted only if the user has approved it with its
 //! owner on record.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use lillux::owner::{self, ROOT, effective_user, unmapped_user};
 
-use crate::roots::{AI_FOLDER, RootsError, real};
+use crate::roots::{AI_FOLDER, Roots, RootsError, real};
 
 /// A folder of another user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,36 @@ pub fn check(project: &Path, recorded: &[u32]) -> Result<(), RootsError> {
             Err(RootsError::ForeignOwner { project: project.to_owned(), path, owner })
         }
     }
+}
+
+/// Every user may write.
+const OTHERS_WRITE: u32 = 0o002;
+/// The group may write.
+const GROUP_WRITES: u32 = 0o020;
+
+/// Refuses a user space whose folders belong to another user than this one or root, or that every user may write to.
+///
+/// # Errors
+/// The first such folder.
+pub fn check_user_space(roots: &Roots) -> Result<(), RootsError> {
+    let own = effective_user();
+    for path in roots.deciding_folders() {
+        let Ok(found) = fs_err::metadata(&path) else { continue };
+        if found.uid() != own && found.uid() != ROOT {
+            return Err(RootsError::ForeignUserSpace { path, owner: found.uid() });
+        }
+        if found.mode() & OTHERS_WRITE != 0 {
+            return Err(RootsError::OpenUserSpace { path, mode: found.mode() & 0o7777 });
+        }
+    }
+    Ok(())
+}
+
+/// Folders of user space that a group may write to.
+#[must_use]
+pub fn group_writable(roots: &Roots) -> Vec<PathBuf> {
+    let is_open = |path: &PathBuf| fs_err::metadata(path).is_ok_and(|found| found.mode() & GROUP_WRITES != 0);
+    roots.deciding_folders().into_iter().filter(is_open).collect()
 }
 
 #[cfg(test)]

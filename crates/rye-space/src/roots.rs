@@ -52,6 +52,30 @@ pub enum RootsError {
         /// Its owner.
         owner: u32,
     },
+    /// Another user could change what the user trusts.
+    #[error("the user space `{}` belongs to another user (uid {owner})", path.display())]
+    ForeignUserSpace {
+        /// The folder that is another user's.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// Everybody could change what the user trusts.
+    #[error("the user space `{}` can be written by every user (mode {mode:04o})", path.display())]
+    OpenUserSpace {
+        /// The folder that is open.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// What is in a space cannot be seen, so that other items would take its place.
+    #[error("the folder `{}` cannot be read: {reason}", path.display())]
+    Unreadable {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
     /// The project's `.ai` is a link to somewhere else.
     #[error("`{}` leaves the project through a link", path.display())]
     LinkedOut {
@@ -86,11 +110,25 @@ impl Roots {
         project.to_str().map(str::to_owned)
     }
 
-    /// Refuses a user space or key folder inside the project, and a project that is linked to elsewhere.
+    /// The folders of user space that decide whom the user trusts, the base first.
+    #[must_use]
+    pub fn deciding_folders(&self) -> [PathBuf; 4] {
+        let ai = self.user_ai();
+        [self.user.clone(), ai.clone(), ai.join("config"), ai.join("config/keys")]
+    }
+
+    /// Refuses a user space or key folder inside the project, one that others own or may write to, a project that is
+    /// linked to elsewhere, and folders of either that cannot be read.
     ///
     /// # Errors
     /// What is wrong with the roots.
     pub fn check(&self) -> Result<(), RootsError> {
+        crate::ownership::check_user_space(self)?;
+        let decisions = ["config/keys/trusted", "config/keys/revoked", "config/trust"];
+        let own = decisions.iter().map(|name| self.user_ai().join(name));
+        for folder in self.project_ai().into_iter().chain([self.user_ai()]).chain(own) {
+            refuse_unreadable(&folder)?;
+        }
         let Some(project) = &self.project else {
             return Ok(());
         };
@@ -122,6 +160,14 @@ impl Roots {
     }
 }
 
+/// Refuses a folder that is there and cannot be looked into: what it holds would be taken for absent.
+fn refuse_unreadable(folder: &Path) -> Result<(), RootsError> {
+    match crate::walk::unreadable(folder) {
+        None => Ok(()),
+        Some(stray) => Err(RootsError::Unreadable { path: stray.path, reason: stray.reason }),
+    }
+}
+
 /// What marks a folder as the root of a checkout, besides an `.ai`.
 const CHECKOUT_MARKS: [&str; 5] = [".git", ".hg", ".jj", ".svn", ".bzr"];
 
@@ -140,6 +186,23 @@ pub fn bringing_folder(path: &Path, start: &Path, home: &Path) -> Option<PathBuf
         .filter(|folder| is_same_folder(path, folder) || (is_marked(folder) && is_at_or_below(path, folder)))
         .map(Path::to_owned)
         .next()
+}
+
+/// The checkout around `start` that a home from the environment lies in, or is. One that only holds `start`, as a home holds
+/// projects, is none, unless it is itself a checkout.
+#[must_use]
+pub fn checkout_of_home(home: &Path, start: &Path) -> Option<PathBuf> {
+    let (home, start) = (real(home), real(start));
+    let has = |folder: &Path, name: &str| folder.join(name).symlink_metadata().is_ok();
+    let is_checkout = |folder: &Path| CHECKOUT_MARKS.iter().any(|mark| has(folder, mark));
+    let brings = |folder: &&Path| {
+        let is_project = has(folder, AI_FOLDER);
+        match is_same_folder(&home, folder) {
+            true => is_checkout(folder),
+            false => is_at_or_below(&home, folder) && (is_project || is_checkout(folder)),
+        }
+    };
+    start.ancestors().find(brings).map(Path::to_owned)
 }
 
 /// Whether `path` is `folder` or lies in it, by whatever path both are reached.

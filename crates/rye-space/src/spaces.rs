@@ -13,7 +13,7 @@ use crate::embedded::Embedded;
 use crate::located::Located;
 use crate::roots::{AI_FOLDER, Roots};
 use crate::stamp::Watched;
-use crate::walk::Walk;
+use crate::walk::{Stray, Walk, hindrance, is_hindrance};
 
 /// Why an item could not be located.
 #[derive(Debug, thiserror::Error)]
@@ -121,15 +121,27 @@ impl Spaces {
         }
         let folder = self.folder(&space)?;
         // One look spares one for each extension.
-        if !holder(&folder, item).is_dir() {
+        let holder = holder(&folder, item);
+        let is_closed = match fs_err::metadata(&holder) {
+            Ok(found) if found.is_dir() => false,
+            // What cannot be looked at may be there: found, and then refused with its reason.
+            Err(error) if is_hindrance(&error) => true,
+            Ok(_) | Err(_) => {
+                let (path, extension) = (folder.join(file(first)), first.clone());
+                return Some(Place { space, path, extension, is_found: false });
+            }
+        };
+        if is_closed {
             let (path, extension) = (folder.join(file(first)), first.clone());
-            return Some(Place { space, path, extension, is_found: false });
+            return Some(Place { space, path, extension, is_found: true });
         }
         // `symlink_metadata`: a link that leads nowhere or outside is found, and then refused with its reason.
         let is_there = |extension: &str| {
             owner.is_none_or(|bundle| bundle.has_file(&at(extension)))
-                && fs_err::symlink_metadata(folder.join(file(extension)))
-                    .is_ok_and(|metadata| !metadata.is_dir())
+                && match fs_err::symlink_metadata(folder.join(file(extension))) {
+                    Ok(metadata) => !metadata.is_dir(),
+                    Err(error) => is_hindrance(&error),
+                }
         };
         let found = extensions.iter().find(|extension| is_there(extension));
         let extension = found.unwrap_or(first).clone();
@@ -218,7 +230,13 @@ impl Spaces {
         }
         let relative = format!("{}/{}{}", item.item_type.folder(), item.id, place.extension);
         let folder = self.folder(&place.space).unwrap_or_default();
-        let (bytes, _) = lillux::file::read_beneath(&folder, Path::new(&relative), self.limit)?;
+        let read = lillux::file::read_beneath(&folder, Path::new(&relative), self.limit);
+        let (bytes, _) = read.map_err(|error| match error {
+            ReadError::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                ReadError::Io(closed(&folder.join(&relative), &error))
+            }
+            other => other,
+        })?;
         Ok(Cow::Owned(bytes))
     }
 
@@ -234,6 +252,18 @@ impl Spaces {
                 Some(folder) => crate::walk::walk(&folder, types, &self.extractors),
                 None => Walk::default(),
             },
+        }
+    }
+
+    /// As [`Spaces::walk`], for what must not miss an item.
+    ///
+    /// # Errors
+    /// The first folder that could not be read.
+    pub fn walk_whole(&self, space: &Space, types: &[ItemType]) -> Result<Walk, Stray> {
+        let mut walk = self.walk(space, types);
+        match walk.unreadable.is_empty() {
+            true => Ok(walk),
+            false => Err(walk.unreadable.swap_remove(0)),
         }
     }
 
@@ -266,6 +296,16 @@ impl Spaces {
         };
         self.bundles.iter().find(|bundle| bundle.id == *id)
     }
+}
+
+/// Names the folder that keeps a file from being read, if it is one.
+fn closed(path: &Path, error: &std::io::Error) -> std::io::Error {
+    let Stray { path: found, .. } = hindrance(path, error);
+    if found == path {
+        return std::io::Error::new(error.kind(), error.to_string());
+    }
+    let message = format!("the folder `{}` cannot be read: permission denied", found.display());
+    std::io::Error::new(error.kind(), message)
 }
 
 /// The folder an item's file lies in, below a space's.

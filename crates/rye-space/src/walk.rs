@@ -1,5 +1,6 @@
 //! Walking a space: every file that is an item, and every file that looks like one but may not be.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rye_item::{ExtractorSet, ItemId, ItemRef, ItemType};
@@ -43,6 +44,32 @@ pub struct Walk {
     pub entries: Vec<Entry>,
     /// What looked like an item and is none.
     pub strays: Vec<Stray>,
+    /// Folders that could not be read: whatever they hold is not among the entries.
+    pub unreadable: Vec<Stray>,
+}
+
+/// The folder that keeps `folder` from being read, if it is there and cannot be: itself, or one above it.
+#[must_use]
+pub fn unreadable(folder: &Path) -> Option<Stray> {
+    match std::fs::read_dir(folder) {
+        Ok(_) => None,
+        Err(error) => is_hindrance(&error).then(|| hindrance(folder, &error)),
+    }
+}
+
+/// Whether an error means that something is there, or may be, and cannot be seen.
+pub(crate) fn is_hindrance(error: &io::Error) -> bool {
+    !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Names the outermost folder that cannot be looked into on the way to `path`.
+pub(crate) fn hindrance(path: &Path, error: &io::Error) -> Stray {
+    let above: Vec<&Path> = path.ancestors().skip(1).collect();
+    let closed = above.into_iter().rev().find(|folder| {
+        // Looking at a name in a folder needs the right to pass through it.
+        std::fs::symlink_metadata(folder.join(".")).is_err_and(|error| is_hindrance(&error))
+    });
+    Stray { path: closed.unwrap_or(path).to_owned(), reason: error.to_string() }
 }
 
 /// Walks the folders of `types` below `ai`.
@@ -59,8 +86,14 @@ pub fn walk(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
         }
         let mut pending = vec![(top, String::new(), 0)];
         while let Some((folder, prefix, depth)) = pending.pop() {
-            let Ok(entries) = std::fs::read_dir(&folder) else {
-                continue;
+            let entries = match std::fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    if is_hindrance(&error) {
+                        walk.unreadable.push(hindrance(&folder, &error));
+                    }
+                    continue;
+                }
             };
             for entry in entries.flatten() {
                 let name = entry.file_name();
@@ -96,7 +129,15 @@ pub fn walk(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
                 } else if file_type.is_file() {
                     // Beside the folder that is open already, a look at the file itself is quicker than one by path.
                     let metadata = if is_link { std::fs::metadata(entry.path()) } else { entry.metadata() };
-                    let Ok(metadata) = metadata else { continue };
+                    let metadata = match metadata {
+                        Ok(metadata) => metadata,
+                        Err(error) => {
+                            if is_hindrance(&error) {
+                                walk.unreadable.push(hindrance(&entry.path(), &error));
+                            }
+                            continue;
+                        }
+                    };
                     note_file(
                         *item_type,
                         &prefix,
@@ -113,6 +154,7 @@ pub fn walk(ai: &Path, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
             }
         }
     }
+    walk.unreadable.dedup();
     walk
 }
 

@@ -126,6 +126,26 @@ impl Home {
     }
 }
 
+/// Whether `home` is where the account of `user` has its home, or a folder in which homes lie: nothing from the environment
+/// can have invented it.
+#[must_use]
+pub fn is_account_home(home: &Path, user: u32) -> bool {
+    let home = real(home);
+    if home.parent().is_some_and(|parent| HOMES.iter().any(|homes| parent == real(Path::new(homes)))) {
+        return true;
+    }
+    let Ok((bytes, _)) = lillux::file::read_bounded(Path::new(ACCOUNTS), MAX_ACCOUNTS_BYTES) else {
+        return false;
+    };
+    let accounts = String::from_utf8_lossy(&bytes).into_owned();
+    accounts.lines().any(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let is_own = fields.get(2).and_then(|number| number.parse().ok()) == Some(user);
+        let folder = fields.get(5).filter(|folder| folder.len() > 1);
+        is_own && folder.is_some_and(|folder| real(Path::new(folder)) == home)
+    })
+}
+
 /// Accounts of people have at least this number.
 const MIN_PERSON: u32 = 1000;
 

@@ -39,8 +39,7 @@ impl Projection {
     /// # Errors
     /// When that fails.
     pub fn begin(threads: &Path, thread: &ThreadId) -> io::Result<Self> {
-        let folder = threads.join(thread.as_str());
-        file::create_folders(&folder, true)?;
+        let folder = file::create_folders_beneath(threads, Path::new(thread.as_str()), true)?;
         Ok(Self::behind(folder, thread, Tail::empty(thread)))
     }
 
@@ -49,8 +48,7 @@ impl Projection {
     /// # Errors
     /// When its files cannot be read.
     pub fn reopen(threads: &Path, thread: &ThreadId) -> io::Result<Self> {
-        let folder = threads.join(thread.as_str());
-        file::create_folders(&folder, true)?;
+        let folder = file::create_folders_beneath(threads, Path::new(thread.as_str()), true)?;
         let tail = Tail::recover(&folder.join(transcript::FILE), thread)?;
         Ok(Self::behind(folder, thread, tail))
     }

@@ -86,6 +86,9 @@ pub enum StoreError {
     /// There is no such question, or it is answered.
     #[error("there is no open question `{0}`")]
     NoQuestion(String),
+    /// A folder of threads is a link.
+    #[error(transparent)]
+    Linked(#[from] lillux::file::LinkedFolder),
     /// The database or the system failed.
     #[error("the store of threads failed: {0}")]
     Failed(String),
@@ -127,7 +130,10 @@ impl From<rusqlite::Error> for StoreError {
 
 impl From<std::io::Error> for StoreError {
     fn from(error: std::io::Error) -> Self {
-        Self::Failed(rye_item::text::one_line(&error.to_string()))
+        match lillux::file::LinkedFolder::of(&error) {
+            Some(link) => Self::Linked(link.clone()),
+            None => Self::Failed(rye_item::text::one_line(&error.to_string())),
+        }
     }
 }
 
@@ -180,6 +186,7 @@ impl From<StoreError> for Error {
                 .hint("if somebody may have: remove it; threads from before can then not be resumed"),
             StoreError::Schema(_) => Self::new(Code::LedgerSchema, message)
                 .hint("see where it comes from: rye config show --origin"),
+            StoreError::Linked(link) => Self::linked_folder(&link),
             StoreError::Exists(_)
             | StoreError::ParentEnded { .. }
             | StoreError::Contradiction { .. }

@@ -17,6 +17,7 @@ mod claims;
 mod commit;
 mod create;
 mod error;
+mod folder;
 mod heads;
 mod ledger;
 mod owner;
@@ -100,7 +101,7 @@ impl Store {
     /// # Errors
     /// When it is damaged, newer than this code, or cannot be made.
     pub fn open(folder: &Path, secret: &Secret, spec: &LedgerSpec) -> Result<Self, StoreError> {
-        lillux::file::create_folders(folder, true)?;
+        folder::make(folder)?;
         // Two processes that make it at once would both set it up.
         let _lock = Lock::acquire_folder(folder)?;
         let database = database_in(folder)?;
@@ -133,7 +134,7 @@ impl Store {
         secret: &Secret,
         spec: &LedgerSpec,
     ) -> Result<Option<Self>, StoreError> {
-        if !folder.join(DATABASE).is_file() {
+        if folder::is_absent(folder)? || !folder.join(DATABASE).is_file() {
             return Ok(None);
         }
         let database = database_in(folder)?;

@@ -336,24 +336,24 @@ pub(super) fn forget(
 
 /// Moves or removes the folders of threads that are forgotten.
 pub(super) fn clear_folders(folder: &Path, groups: &[Group]) -> Result<(), StoreError> {
-    let archive = folder.join(ARCHIVE);
     for group in groups {
         for id in group.ids() {
-            put_away(&folder.join(id.as_str()), &archive, id, group.kept)?;
+            put_away(folder, id, group.kept)?;
         }
     }
     Ok(())
 }
 
-fn put_away(own: &Path, archive: &Path, id: &ThreadId, kept: Kept) -> Result<(), StoreError> {
+fn put_away(folder: &Path, id: &ThreadId, kept: Kept) -> Result<(), StoreError> {
+    let own = folder.join(id.as_str());
     if own.symlink_metadata().is_err() {
         return Ok(());
     }
     match kept {
-        Kept::Nothing => lillux::file::remove_tree(own)?,
+        Kept::Nothing => lillux::file::remove_tree(&own)?,
         Kept::Archived => {
-            lillux::file::create_folders(archive, true)?;
-            lillux::file::rename_folder(own, &archive.join(id.as_str()))?;
+            let archive = lillux::file::create_folders_beneath(folder, Path::new(ARCHIVE), true)?;
+            lillux::file::rename_folder(&own, &archive.join(id.as_str()))?;
         }
     }
     Ok(())
@@ -368,7 +368,7 @@ pub(super) fn clear_strays(
     let Some(days) = prune.after_days else { return Ok(()) };
     for (path, id) in folders_in(folder) {
         if is_older(&path, prune.at_ms, days) && !is_known(&id)? {
-            put_away(&path, &folder.join(ARCHIVE), &id, prune.kept)?;
+            put_away(folder, &id, prune.kept)?;
         }
     }
     Ok(())
@@ -377,6 +377,10 @@ pub(super) fn clear_strays(
 /// Removes folders of the archive that are old enough, or the oldest of them until there is room. Gives how many.
 pub(super) fn clear_archive(folder: &Path, prune: &Prune) -> Result<u64, StoreError> {
     let mut count = 0;
+    // A link would have folders removed wherever it leads.
+    if lillux::file::folder_beneath(folder, Path::new(ARCHIVE))?.is_none() {
+        return Ok(count);
+    }
     let mut all = folders_in(&folder.join(ARCHIVE));
     if let Some(days) = prune.remove_archived_after_days {
         for (path, _) in all.extract_if(.., |(path, _)| is_older(path, prune.at_ms, days)) {

@@ -4,6 +4,7 @@
 //! `rye` leaves a wish in one folder for all threads, which is empty nearly always: one look finds everything. Anybody else
 //! puts a `.cancel` file into the thread's own folder; those are looked at in turns, so many at a time.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,11 @@ const WISHES: &str = ".wishes";
 
 /// The names such a file has had.
 const SENTINELS: [&str; 3] = [".cancel", ".cancel_requested", "cancel.requested"];
+
+/// Where a wish for a thread is left, below the folder of threads.
+fn wish_path(id: &ThreadId) -> PathBuf {
+    Path::new(WISHES).join(id.as_str())
+}
 
 impl Threads {
     /// Watches for wishes of other processes, as long as this value lives.
@@ -87,7 +93,7 @@ impl Inner {
         for (id, reason) in self.wishes() {
             if self.cancel_here(&id, &reason) {
                 // It is heard; left to lie, it would end the thread again when that is resumed.
-                let _ = file::remove(&self.wishes_folder().join(id.as_str()));
+                let _ = file::remove_beneath(&self.setup.folder, &wish_path(&id));
             }
         }
         let mut ids: Vec<ThreadId> = self.live().keys().cloned().collect();
@@ -102,7 +108,7 @@ impl Inner {
         next
     }
 
-    fn wishes_folder(&self) -> std::path::PathBuf {
+    fn wishes_folder(&self) -> PathBuf {
         self.setup.folder.join(WISHES)
     }
 
@@ -124,17 +130,17 @@ impl Inner {
 
     /// Leaves a wish for whoever runs a thread; whether it is left.
     pub(super) fn leave_wish(&self, id: &ThreadId, reason: &str) -> bool {
-        let folder = self.wishes_folder();
-        file::create_folders(&folder, true).is_ok()
-            && file::write_atomic(&folder.join(id.as_str()), reason.as_bytes(), Mode::Kept).is_ok()
+        let folder = file::create_folders_beneath(&self.setup.folder, Path::new(WISHES), true);
+        folder.is_ok_and(|folder| {
+            file::write_atomic(&folder.join(id.as_str()), reason.as_bytes(), Mode::Kept).is_ok()
+        })
     }
 
     /// Takes a wish back that was left for a thread which now goes on, or has ended.
     pub(super) fn forget_wish(&self, id: &ThreadId) {
-        let folder = self.setup.folder.join(id.as_str());
-        let own = SENTINELS.iter().map(|name| folder.join(name));
-        for path in own.chain([self.wishes_folder().join(id.as_str())]) {
-            let _ = file::remove(&path);
+        let own = SENTINELS.iter().map(|name| Path::new(id.as_str()).join(name));
+        for relative in own.chain([wish_path(id)]) {
+            let _ = file::remove_beneath(&self.setup.folder, &relative);
         }
     }
 
@@ -205,7 +211,7 @@ impl Inner {
 }
 
 /// The wish in a file, if there is one.
-fn reason_in(path: &std::path::Path) -> Option<String> {
+fn reason_in(path: &Path) -> Option<String> {
     let (bytes, _) = file::read_bounded(path, 4096).ok()?;
     let reason = String::from_utf8_lossy(&bytes).trim().to_owned();
     Some(if reason.is_empty() { "cancelled".to_owned() } else { rye_item::text::one_line(&reason) })

@@ -119,6 +119,9 @@ fn install(global: &Global, client: Client, only_print: bool) -> Outcome {
     let before = present(&path)?;
     let after = install::changed(client, &program, before.as_deref())?;
     let is_changed = before.as_deref() != Some(after.as_str());
+    if is_changed {
+        refuse_linked(&project, &path)?;
+    }
     let backup = if is_changed { write(&path, before.as_deref(), &after)? } else { None };
     if output.is_json {
         let data = json!({
@@ -152,6 +155,18 @@ fn present(path: &Path) -> Result<Option<String>, Error> {
         }),
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(Error::read(&error)),
+    }
+}
+
+/// A file of the project is the project's own: a link that came with a clone would have another file changed.
+fn refuse_linked(project: &Path, path: &Path) -> Result<(), Error> {
+    let Ok(relative) = path.strip_prefix(project) else { return Ok(()) };
+    file::folder_beneath(project, relative.parent().unwrap_or(Path::new("")))?;
+    match path.symlink_metadata() {
+        Ok(found) if found.is_symlink() => {
+            Err(Error::linked_folder(&file::LinkedFolder { path: path.to_owned() }))
+        }
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

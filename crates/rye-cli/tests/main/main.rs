@@ -35,6 +35,7 @@ mod install_faults;
 mod installing;
 mod item_programs;
 mod keys;
+mod linked_folders;
 mod locking;
 mod locks;
 mod mcp_bounds;
@@ -73,6 +74,7 @@ mod tool_doors;
 mod trust;
 mod trust_hints;
 mod unsigned_bytes;
+mod user_space;
 mod write_roots;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.

@@ -72,7 +72,7 @@ impl Shelf {
 
     /// Removes the lockfile.
     pub(crate) fn remove(&self, name: &Path) -> Result<()> {
-        Ok(lillux::file::remove(&self.path(name))?)
+        Ok(lillux::file::remove_beneath(&self.root, &self.relative(name))?)
     }
 
     /// Makes or replaces the lockfile.

@@ -254,6 +254,13 @@ fn look_at_trust(engine: &Engine, findings: &mut Findings) {
 }
 
 fn look_at_project(engine: &Engine, findings: &mut Findings) {
+    for path in rye_space::ownership::group_writable(&engine.workspace.roots) {
+        let word = shell_word(&path.display().to_string());
+        findings
+            .add("user_space", Level::Warning, "its group may change a folder that decides whom you trust")
+            .path(path)
+            .remedy(format!("chmod g-w {word}"));
+    }
     match (&engine.workspace.roots.project, engine.workspace.is_project_approved) {
         (None, _) => {
             findings.add("project", Level::Info, "there is no project here").remedy("rye init in its folder");
@@ -354,6 +361,9 @@ fn look_at_places(engine: &Engine, findings: &mut Findings) {
                 )
                 .path(stray.path)
                 .remedy("rename it, or put the file itself where the link is");
+        }
+        for folder in &walk.unreadable {
+            add_error(findings, "places", &Error::unreadable_folder(folder));
         }
         for item in in_space.into_keys().filter(|item| item.item_type != ItemType::Config) {
             by_item.entry(item).or_default().push(space.clone());

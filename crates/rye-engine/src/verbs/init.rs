@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::engine::{Clock, Engine, Options};
 use crate::error::{Code, Error, Result};
-use crate::verbs::load::refuse_escape;
 use crate::verbs::{keys as key_verbs, sign, trust};
 
 const EXAMPLES: [(ItemType, &str, &str, &str); 3] = [
@@ -64,8 +63,8 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
     let base = if is_user_space { &roots.user } else { folder };
     let ai = base.join(AI_FOLDER);
     // Before anything is made: a project that came with links must not have files written where they lead.
-    for item_type in ItemType::ALL {
-        refuse_escape(&ai, &ai.join(item_type.folder()).join("examples"))?;
+    for item_type in ItemType::ALL.into_iter().filter(|_| ai.is_dir()) {
+        file::folder_beneath(&ai, &Path::new(item_type.folder()).join("examples"))?;
     }
     let key_folder = roots.user_ai().join("config/keys");
     file::create_folders(&key_folder, true)?;
@@ -99,15 +98,16 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
     if !is_user_space {
         trust::trust(&open(&bare)?, folder, true)?;
     }
+    file::create_folders(&ai, false)?;
     for item_type in ItemType::ALL {
-        file::create_folders(&ai.join(item_type.folder()), false)?;
+        file::create_folders_beneath(&ai, Path::new(item_type.folder()), false)?;
     }
-    note(write_if_absent(&ai.join(".gitattributes"), GIT_ATTRIBUTES)?, &mut created, &mut kept);
+    note(write_if_absent(&ai, Path::new(".gitattributes"), GIT_ATTRIBUTES)?, &mut created, &mut kept);
     note(ignore_threads(&ai)?, &mut created, &mut kept);
     if !is_user_space {
         for (item_type, id, extension, text) in EXAMPLES {
-            let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
-            note(write_if_absent(&path, text)?, &mut created, &mut kept);
+            let relative = PathBuf::from(format!("{}/{id}{extension}", item_type.folder()));
+            note(write_if_absent(&ai, &relative, text)?, &mut created, &mut kept);
         }
     }
     // Opened anew: the key and its document count from here on.
@@ -142,7 +142,7 @@ fn ignore_threads(ai: &Path) -> Result<(PathBuf, bool)> {
     let path = ai.join(".gitignore");
     let (old, _) = match file::read_beneath(ai, Path::new(".gitignore"), MOST_IGNORED) {
         Ok(read) => read,
-        Err(error) if error.is_absent() => return write_if_absent(&path, GIT_IGNORE),
+        Err(error) if error.is_absent() => return write_if_absent(ai, Path::new(".gitignore"), GIT_IGNORE),
         // A link, or something that is no list of a person: theirs to look after.
         Err(_) => return Ok((path, false)),
     };
@@ -158,13 +158,12 @@ fn ignore_threads(ai: &Path) -> Result<(PathBuf, bool)> {
     Ok((path, true))
 }
 
-fn write_if_absent(path: &Path, text: &str) -> Result<(PathBuf, bool)> {
-    if let Some(folder) = path.parent() {
-        file::create_folders(folder, false)?;
-    }
-    match file::write_new(path, text.as_bytes(), Mode::Kept) {
-        Ok(()) => Ok((path.to_owned(), true)),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok((path.to_owned(), false)),
+fn write_if_absent(ai: &Path, relative: &Path, text: &str) -> Result<(PathBuf, bool)> {
+    file::create_folders_beneath(ai, relative.parent().unwrap_or(Path::new("")), false)?;
+    let path = ai.join(relative);
+    match file::write_new(&path, text.as_bytes(), Mode::Kept) {
+        Ok(()) => Ok((path, true)),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok((path, false)),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,13 +1,13 @@
 //! `load`: one item that may be trusted, or a copy of it in another space.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lillux::file::{self, Mode};
 use lillux::{Digest, Fingerprint};
 use rye_item::space::Tier;
 use rye_item::{ItemId, ItemRef, ItemType, Space, metadata, parse};
 use rye_space::bundle::Origin;
-use rye_space::{Located, Place, roots};
+use rye_space::{Located, Place};
 use rye_trust::verify::report;
 use rye_trust::{Report, Signed, SignedId, Subject, Verdict, sign};
 use serde::Serialize;
@@ -290,11 +290,10 @@ pub fn copy_agreed(
         Signed::Written { bytes, signature } => (bytes, signature),
         Signed::Unchanged(signature) => (verified.bytes().to_vec(), signature),
     };
-    let path = folder.join(format!("{}/{}{}", item.item_type.folder(), item.id, verified.extension));
-    if let Some(parent) = path.parent() {
-        refuse_escape(&folder, parent)?;
-        file::create_folders(parent, false)?;
-    }
+    let relative = PathBuf::from(format!("{}/{}{}", item.item_type.folder(), item.id, verified.extension));
+    let path = folder.join(&relative);
+    file::create_folders(&folder, false)?;
+    file::create_folders_beneath(&folder, relative.parent().unwrap_or(Path::new("")), false)?;
     file::write_new(&path, &bytes, Mode::Kept)?;
     if !verified.has_name() {
         // Without its record the copy verifies all the same; only a copy of the copy would, too.
@@ -302,13 +301,4 @@ pub fn copy_agreed(
     }
     crate::primaries::keep_signed(engine, &bytes, format);
     Ok(Copied { from: verified.space().clone(), to, path, signer: key.public().fingerprint() })
-}
-
-/// Refuses to write through a link that leaves the space.
-pub(crate) fn refuse_escape(folder: &std::path::Path, parent: &std::path::Path) -> Result<()> {
-    if roots::real(parent).starts_with(roots::real(folder)) {
-        return Ok(());
-    }
-    Err(Error::new(Code::LinkEscapes, format!("`{}` leaves its space through a link", parent.display()))
-        .hint("put a folder there"))
 }

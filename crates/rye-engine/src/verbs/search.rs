@@ -110,9 +110,13 @@ pub fn search(engine: &Engine, options: &Options, progress: Progress<'_>) -> Res
         None => Index::open(&path).map_err(failed)?,
     };
     let found = search::search(&mut index, &path, spaces, &request, is_fresh, progress);
+    let unreadable = index.unreadable().first().cloned();
     state.index = Some(index);
     drop(state);
     let found = found.map_err(failed)?;
+    if let Some(folder) = unreadable {
+        return Err(Error::unreadable_folder(&folder));
+    }
     Ok(Answer {
         results: found.hits.into_iter().map(|hit| judged(engine, hit)).collect(),
         total: found.total,

@@ -249,7 +249,8 @@ pub fn sign_glob(
     let mut targets: Vec<(ItemRef, Place)> = Vec::new();
     for space in tiers {
         let folder = spaces.folder(&space).unwrap_or_default();
-        for entry in spaces.walk(&space, &[item_type]).entries {
+        let walk = spaces.walk_whole(&space, &[item_type]);
+        for entry in walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries {
             let is_identity = item_type == ItemType::Config && entry.item.id.is_within("keys");
             if !is_identity && matcher.is_match(entry.item.id.as_str()) {
                 let place = Place {

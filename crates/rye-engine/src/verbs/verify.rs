@@ -154,6 +154,12 @@ impl Answer {
         }
     }
 
+    fn add_unreadable(&mut self, folders: &[Stray]) {
+        for folder in folders {
+            self.add_error(folder.path.clone(), &Error::unreadable_folder(folder));
+        }
+    }
+
     /// Whether every file is signed whole by a key that counts.
     #[must_use]
     pub fn is_all_full(&self) -> bool {
@@ -205,7 +211,7 @@ pub fn verify_item(engine: &Engine, item: &ItemRef, options: Options) -> Result<
 #[must_use]
 pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> Answer {
     let spaces = &engine.workspace.spaces;
-    let mut strays = Vec::new();
+    let (mut strays, mut unreadable) = (Vec::new(), Vec::new());
     let mut targets = Vec::new();
     for space in [Space::Project, Space::User] {
         let Some(folder) = spaces.folder(&space) else {
@@ -213,6 +219,7 @@ pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> 
         };
         let walk = spaces.walk(&space, &ItemType::ALL);
         strays.extend(walk.strays);
+        unreadable.extend(walk.unreadable);
         for entry in walk.entries {
             // Identity documents are no items: `rye keys list` judges them.
             if entry.item.item_type == ItemType::Config && entry.item.id.is_within("keys") {
@@ -227,6 +234,7 @@ pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> 
     }
     let mut answer = verify_places(engine, &targets, options, progress);
     answer.add_strays(strays);
+    answer.add_unreadable(&unreadable);
     answer
 }
 
@@ -378,6 +386,7 @@ pub fn verify_root(
         }
     }
     answer.add_strays(walk.strays);
+    answer.add_unreadable(&walk.unreadable);
     for id in manifests {
         match ManifestFile::read(&ai, &id).map(|manifest| manifest.in_space(space.clone())) {
             Ok(manifest) => answer.add(manifest_row(&ai, &manifest, &report(&manifest, &ring))),

@@ -13,7 +13,7 @@ use super::query::FACET;
 use super::{Rankings, shadow};
 use crate::spaces::{Place, Spaces};
 use crate::stamp::Stamp;
-use crate::walk::Entry;
+use crate::walk::{Entry, Stray};
 
 /// Another number means another layout: an index with another number is made anew.
 const LAYOUT: i64 = 5;
@@ -25,6 +25,8 @@ pub struct Index {
     rankings: Rankings,
     /// Counts what other processes wrote, as far as the rankings know.
     data_version: i64,
+    /// Folders that could not be read when the files were last looked at.
+    unreadable: Vec<Stray>,
 }
 
 /// How many items were looked at and written in a refresh.
@@ -118,7 +120,7 @@ impl Index {
     }
 
     fn around(connection: Connection) -> Self {
-        Self { connection, rankings: Rankings::new(), data_version: 0 }
+        Self { connection, rankings: Rankings::new(), data_version: 0, unreadable: Vec::new() }
     }
 
     /// The connection, for queries, and the rankings that are remembered.
@@ -141,13 +143,16 @@ impl Index {
     /// # Errors
     /// When the database fails.
     pub fn refresh(&mut self, spaces: &Spaces, progress: Progress<'_>) -> rusqlite::Result<Refreshed> {
+        let mut unreadable = Vec::new();
         let seen: Vec<(Space, Vec<Entry>)> = spaces
             .order()
             .map(|space| {
-                let entries = spaces.walk(&space, &ItemType::FINDABLE).entries;
-                (space, entries)
+                let walk = spaces.walk(&space, &ItemType::FINDABLE);
+                unreadable.extend(walk.unreadable);
+                (space, walk.entries)
             })
             .collect();
+        self.unreadable = unreadable;
         let mut refreshed =
             Refreshed { items: seen.iter().map(|(_, entries)| entries.len()).sum(), ..Refreshed::default() };
         let outlook = outlook(&seen);
@@ -175,6 +180,12 @@ impl Index {
         refreshed.written = changed.len();
         self.write(spaces, &vanished, &changed, &outlook, progress)?;
         Ok(refreshed)
+    }
+
+    /// Folders that could not be read when the files were last looked at: a search misses what they hold.
+    #[must_use]
+    pub fn unreadable(&self) -> &[Stray] {
+        &self.unreadable
     }
 
     fn fact(&self, name: &str) -> rusqlite::Result<String> {

@@ -132,7 +132,7 @@ pub fn check(engine: &Engine, scope: Option<Tier>, resolve: Resolve<'_>) -> Resu
     if tiers::project_shelf(engine).is_none() {
         return Err(no_project());
     }
-    let tools = runnable_tools(engine);
+    let tools = runnable_tools(engine)?;
     Ok(CheckReport::new(tools.into_iter().map(|id| check_tool(engine, id, scope, resolve)).collect()))
 }
 
@@ -143,18 +143,19 @@ pub(super) fn no_project() -> Error {
 
 /// The tools of project space that can be run, by id: what names an executor and is nothing that others run on. Files
 /// without an executor are modules, which are pinned with the tools that import them.
-pub(super) fn runnable_tools(engine: &Engine) -> Vec<ItemId> {
+pub(super) fn runnable_tools(engine: &Engine) -> Result<Vec<ItemId>> {
     let spaces = &engine.workspace.spaces;
     // A file that cannot be read may be a tool: checking it says why it is refused.
     let can_run = |item: &ItemRef| {
         spaces.locate(item, Some(Tier::Project)).map_or(true, |located| is_runnable(&located))
     };
-    let entries = spaces.walk(&Space::Project, &[ItemType::Tool]).entries;
+    let walk = spaces.walk_whole(&Space::Project, &[ItemType::Tool]);
+    let entries = walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries;
     let mut ids: Vec<ItemId> =
         entries.into_iter().map(|entry| entry.item).filter(can_run).map(|item| item.id).collect();
     ids.sort();
     ids.dedup();
-    ids
+    Ok(ids)
 }
 
 /// Whether a tool can be run: it names an executor, and is nothing that others run on.

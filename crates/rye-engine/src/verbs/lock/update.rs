@@ -157,7 +157,7 @@ pub fn update(engine: &Engine, item: &ItemRef, scope: Option<Tier>, resolve: Res
 /// # Errors
 /// When there is no project here and nothing is pinned.
 pub fn update_all(engine: &Engine, scope: Option<Tier>, resolve: Resolve<'_>) -> Result<UpdatedAll> {
-    let tools = pinnable_tools(engine, resolve);
+    let tools = pinnable_tools(engine, resolve)?;
     if tools.is_empty() && tiers::project_shelf(engine).is_none() {
         return Err(check::no_project());
     }
@@ -178,8 +178,8 @@ pub fn update_all(engine: &Engine, scope: Option<Tier>, resolve: Resolve<'_>) ->
 }
 
 /// Every tool of the project that can be run, and every tool whose lockfile is looked at here.
-pub fn pinnable_tools(engine: &Engine, resolve: Resolve<'_>) -> Vec<ItemRef> {
-    let mut tools: BTreeSet<ItemId> = check::runnable_tools(engine).into_iter().collect();
+pub fn pinnable_tools(engine: &Engine, resolve: Resolve<'_>) -> Result<Vec<ItemRef>> {
+    let mut tools: BTreeSet<ItemId> = check::runnable_tools(engine)?.into_iter().collect();
     for row in super::list(engine, super::Reach::Own, resolve) {
         let is_here = match row.state {
             Standing::Ok
@@ -194,7 +194,7 @@ pub fn pinnable_tools(engine: &Engine, resolve: Resolve<'_>) -> Vec<ItemRef> {
         };
         tools.extend(ItemId::new(row.tool_id.as_str()).ok().filter(|_| is_here));
     }
-    tools.into_iter().map(|id| ItemRef::new(ItemType::Tool, id)).collect()
+    Ok(tools.into_iter().map(|id| ItemRef::new(ItemType::Tool, id)).collect())
 }
 
 /// The scopes in which something is there under the tool's name.

@@ -1,0 +1,151 @@
+//! Which folder is taken for the user's own: not one that a project brings, that others own or may write to, and none
+//! that cannot be read.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+
+use crate::faults::as_ordinary_user;
+use crate::support::{User, run, text};
+
+const MALLORY: u32 = 4321;
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
+}
+
+#[test]
+fn home_inside_a_checkout_is_refused() {
+    let user = User::ready();
+    let clone = user.world.path().join("clone");
+    fs::create_dir_all(clone.join(".git")).expect("folders");
+    fs::create_dir_all(clone.join("deep/er")).expect("folders");
+    // The clone brings a whole user space, key and approvals included.
+    for home in ["home", "."] {
+        let made = user.world.path().join("elsewhere");
+        run(user.command().env("HOME", &made).current_dir(&made_folder(&made)).args(["init"]));
+        let target = clone.join(home);
+        fs::create_dir_all(&target).expect("a folder");
+        copy_tree(&made.join(".ai"), &target.join(".ai"));
+        for start in [clone.clone(), clone.join("deep/er")] {
+            for words in [&["search", "hello"][..], &["execute", "examples/hello"], &["init"], &["doctor"]] {
+                let mut command = user.command();
+                command.env("HOME", clone.join(home)).current_dir(&start).arg("--json").args(words);
+                let refused = run(&mut command).error(4, "RYE0418");
+                assert!(text(&refused["error"]).contains("HOME"), "{refused}");
+                assert!(refused["hints"].to_string().contains("--user-space"), "{refused}");
+            }
+        }
+        // From elsewhere, with the clone named as the project, it is the same.
+        let mut command = user.command();
+        command.env("HOME", clone.join(home)).args(["--json", "search", "hello", "--project"]).arg(&clone);
+        run(&mut command).error(4, "RYE0418");
+        fs::remove_dir_all(target.join(".ai")).expect("removed");
+    }
+    // A home that holds the project is what homes do.
+    let project = user.home().join("work");
+    fs::create_dir(&project).expect("a folder");
+    let found = run(user.command().current_dir(&project).args(["search", "hello"]));
+    assert_eq!(found.exit, 0, "{found}");
+    let found = run(user.command().current_dir(user.home()).args(["search", "hello"]));
+    assert_eq!(found.exit, 0, "{found}");
+}
+
+fn made_folder(path: &Path) -> std::path::PathBuf {
+    fs::create_dir_all(path).expect("a folder");
+    path.to_owned()
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        if entry.file_type().expect("a type").is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).expect("copied");
+        }
+    }
+}
+
+#[test]
+fn user_space_of_another_user_is_refused() {
+    let user = User::ready();
+    for given_away in ["", ".ai", ".ai/config", ".ai/config/keys"] {
+        let path = user.home().join(given_away);
+        if chown(&path, Some(MALLORY), None).is_err() {
+            return;
+        }
+        for words in [&["search", "hello"][..], &["execute", "examples/hello"], &["init"], &["doctor"]] {
+            let refused = user.refused(words, 4, "RYE0418");
+            assert!(text(&refused["error"]).contains("another user (uid 4321)"), "{refused}");
+        }
+        chown(&path, Some(0), None).expect("given back");
+    }
+    let space = user.world.path().join("space");
+    fs::create_dir(&space).expect("a folder");
+    chown(&space, Some(MALLORY), None).expect("given away");
+    let mut command = user.command();
+    user.refused_by(command.env("USER_SPACE", &space).args(["--json", "search", "hello"]), 4, "RYE0418");
+}
+
+#[test]
+fn user_space_open_to_all_is_refused() {
+    let user = User::ready();
+    for open in ["", ".ai", ".ai/config", ".ai/config/keys"] {
+        let path = user.home().join(open);
+        let before = fs::metadata(&path).expect("there").permissions().mode() & 0o7777;
+        for mode in [0o777, 0o1777, 0o702] {
+            set_mode(&path, mode);
+            let refused = user.refused(["search", "hello"], 4, "RYE0418");
+            assert!(refused["hints"].to_string().contains("chmod o-w"), "{refused}");
+        }
+        set_mode(&path, 0o770);
+        user.ok(["search", "hello"]);
+        let findings = user.data(["doctor"])["findings"].to_string();
+        assert!(findings.contains("chmod g-w"), "{findings}");
+        set_mode(&path, before);
+    }
+}
+
+#[test]
+fn unreadable_folders_are_named() {
+    for (folder, mode) in [
+        ("project/.ai", 0o000),
+        ("project/.ai", 0o600),
+        ("project/.ai/tools", 0o000),
+        ("project/.ai/tools/examples", 0o000),
+        ("project/.ai/tools/examples", 0o600),
+        ("home/.ai", 0o000),
+        ("home/.ai/tools/team", 0o000),
+        ("home/.ai/config/keys/revoked", 0o000),
+    ] {
+        let user = User::ready();
+        fs::create_dir_all(user.home().join(".ai/tools/team")).expect("folders");
+        fs::create_dir_all(user.home().join(".ai/config/keys/revoked")).expect("folders");
+        // The user's own tool of that id must not take the place of what cannot be seen.
+        user.ok(["load", "tool", "examples/hello", "--to", "user"]);
+        let path = user.world.path().join(folder);
+        if as_ordinary_user(&user, &["search", "hello"]).is_none_or(|ran| ran.exit != 0) {
+            return;
+        }
+        let is_of_item = !folder.ends_with("team");
+        set_mode(&path, mode);
+        let mut lines = vec![&["search", "hello"][..], &["verify"], &["doctor"]];
+        if is_of_item {
+            lines.extend([&["execute", "examples/hello"][..], &["load", "tool", "examples/hello"]]);
+        }
+        let ran: Vec<_> = lines
+            .iter()
+            .filter_map(|line| as_ordinary_user(&user, &[&["--json"], *line].concat()).map(|ran| (line, ran)))
+            .collect();
+        set_mode(&path, 0o755);
+        assert_eq!(ran.len(), lines.len());
+        for (line, ran) in ran {
+            let shown = path.display().to_string();
+            assert!(ran.exit != 0 && ran.stdout.contains(&shown), "{folder} {mode:o} {line:?}: {ran}");
+            assert!(ran.stdout.contains("cannot be read"), "{folder} {mode:o} {line:?}: {ran}");
+        }
+    }
+}
