@@ -61,6 +61,17 @@ pub(crate) struct Question {
     pub(crate) otherwise: Error,
     /// The document whose key a yes would trust.
     pub(crate) trusts: Option<PathBuf>,
+    /// It shows the text of an item: a yes means all of it.
+    pub(crate) shows_text: bool,
+}
+
+impl Question {
+    /// What to say instead of asking: the question cannot show what it is about.
+    pub(crate) fn refused(&self, why: &str) -> Error {
+        let mut error = self.otherwise.clone();
+        error.message = format!("{}, and cannot be agreed to here: {why}", error.message);
+        error
+    }
 }
 
 /// What a person said to questions of threads.
@@ -127,12 +138,12 @@ impl Consents {
             format!("signing {item_type} `{shown}` needs the user's consent"),
         )
         .hint(format!("tell the user, who may type: {}", target.command()));
-        Err(Refusal::Ask(Box::new(Question {
-            message: format!("An agent asks to {what} with your key.\n{}\nDo you agree?", review.to_text()),
-            about,
-            otherwise,
-            trusts: None,
-        })))
+        let message = format!("An agent asks to {what} with your key.\n{}\nDo you agree?", review.to_text());
+        let question = Question { message, about, otherwise, trusts: None, shows_text: true };
+        if let Some(why) = &review.hidden {
+            return Err(question.refused(why).into());
+        }
+        Err(Refusal::Ask(Box::new(question)))
     }
 
     /// Whether a person agreed that a thread of `item` gets these looser limits.
@@ -163,6 +174,7 @@ impl Consents {
             about,
             otherwise,
             trusts: None,
+            shows_text: false,
         })))
     }
 
@@ -201,6 +213,7 @@ pub(crate) fn of_threads(root: &ThreadId, asked: &[Approval]) -> Question {
         about: format!("{APPROVE}{root} {}", names.join(" ")),
         otherwise,
         trusts: None,
+        shows_text: false,
     }
 }
 
@@ -227,6 +240,7 @@ fn trust_question(engine: &Engine, error: &Error) -> Option<Question> {
         about: bound(&["trust", &project, &identity.key.to_pem()]),
         otherwise: primaries::for_agent(error.clone()),
         trusts: Some(path.clone()),
+        shows_text: false,
     })
 }
 

@@ -1,18 +1,19 @@
 //! What a client's user can pick: directives as prompts, knowledge as resources, and completion for both.
 //!
-//! Only what may be used is listed: signed by a key that counts, and covered as a whole.
+//! Only what may be used is listed: signed by a trusted key, and covered as a whole. Secrets are taken out of everything
+//! by `Session::quick`, which is the only caller.
 
 use rmcp::ErrorData;
 use rmcp::model::{
     CompleteRequestParams, CompletionInfo, ErrorCode, GetPromptResult, Prompt, PromptArgument, PromptMessage,
     ReadResourceResult, Reference, Resource, ResourceContents, ResourceTemplate, Role,
 };
-use rye_agent::redact::Redactor;
 use rye_engine::verbs::execute::{self, Answer, Caller, Demand, Mode, Request};
 use rye_engine::verbs::load::{self, Loaded};
 use rye_engine::verbs::search;
 use rye_engine::{Code, Engine, Error, Kind, Result, primaries};
 use rye_item::{ItemId, ItemRef, ItemType};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// How resources are named.
@@ -22,6 +23,7 @@ const PAGE: usize = 200;
 const MARKDOWN: &str = "text/markdown";
 
 /// A page of a list, and where the next one begins.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Page<T> {
     pub(crate) items: Vec<T>,
     pub(crate) next: Option<String>,
@@ -87,16 +89,10 @@ fn text(object: &Value, key: &str) -> Option<String> {
 ///
 /// # Errors
 /// When it may not be used, or its inputs do not fit.
-pub(crate) fn prompt(
-    engine: &Engine,
-    redactor: &Redactor,
-    name: &str,
-    given: Map<String, Value>,
-) -> Result<GetPromptResult> {
+pub(crate) fn prompt(engine: &Engine, name: &str, given: Map<String, Value>) -> Result<GetPromptResult> {
     let item = ItemRef::new(ItemType::Directive, ItemId::new(name)?);
     let answer = used(engine, item, given)?;
     let body = answer.data.get("body").and_then(Value::as_str).unwrap_or_default();
-    let body = redactor.redact_text(body).into_owned();
     let result = GetPromptResult::new(vec![PromptMessage::new_text(Role::User, body)]);
     Ok(match text(&answer.data, "description") {
         Some(description) => result.with_description(description),
@@ -131,11 +127,10 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
 ///
 /// # Errors
 /// When there is none, or it may not be used.
-pub(crate) fn resource(engine: &Engine, redactor: &Redactor, uri: &str) -> Result<ReadResourceResult> {
+pub(crate) fn resource(engine: &Engine, uri: &str) -> Result<ReadResourceResult> {
     let item = item_of(uri)?;
     let answer = used(engine, item, Map::new())?;
     let body = answer.data.get("body").and_then(Value::as_str).unwrap_or_default();
-    let body = redactor.redact_text(body).into_owned();
     Ok(ReadResourceResult::new(vec![ResourceContents::text(body, uri).with_mime_type(MARKDOWN)]))
 }
 

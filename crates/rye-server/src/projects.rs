@@ -9,7 +9,7 @@ use rye_space::{Roots, roots};
 use tokio::sync::Notify;
 
 use crate::Setup;
-use crate::redaction::Redactors;
+use crate::redaction::{self, Redactors};
 
 /// Projects that stay warm; the one not used for longest is forgotten first.
 const MOST_PROJECTS: usize = 16;
@@ -50,6 +50,12 @@ impl Projects {
         self.redactors.of(engine)
     }
 
+    /// The redactor for what is said of the project a client names, whether it can be opened or not.
+    pub(crate) fn redactor_for(&self, named: Option<&str>) -> Arc<Redactor> {
+        let known = self.engine(named).and_then(|opened| self.redactor(&opened.engine));
+        known.unwrap_or_else(|_| Arc::new(redaction::without_engine(&self.setup.host.environment)))
+    }
+
     /// Names of clients that answer questions by themselves.
     ///
     /// # Errors
@@ -86,7 +92,11 @@ impl Projects {
         if is_reopened && project == self.setup.roots.project.as_deref() {
             self.reopened.notify_one();
         }
-        let notices = notices(&engine);
+        let notices = match (notices(&engine), self.redactor(&engine)) {
+            (notices, Ok(redactor)) => notices.into_iter().map(|text| redactor.cleaned(text)).collect(),
+            // The settings that say what is secret cannot be read: the call itself says so.
+            (_, Err(_)) => Vec::new(),
+        };
         Ok(Opened { engine, notices })
     }
 

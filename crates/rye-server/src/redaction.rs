@@ -1,12 +1,15 @@
 //! What goes back to a client, without secrets: the same redaction as in a thread's transcript.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use rmcp::ErrorData;
 use rye_agent::redact::Redactor;
-use rye_engine::{Engine, Result};
+use rye_engine::{Code, Engine, Error, Result};
 use rye_space::stamp::Watched;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Engines whose redactor is kept; the one not used for longest is dropped first.
@@ -81,6 +84,39 @@ pub(crate) fn redact_answer(redactor: &Redactor, mut answer: Value) -> Value {
         answer.insert("redacted".to_owned(), json!(count));
     }
     answer
+}
+
+/// Something that goes back to a client, with every text in it redacted.
+///
+/// # Errors
+/// When it cannot be read back.
+pub(crate) fn redact_any<T: Serialize + DeserializeOwned>(redactor: &Redactor, value: T) -> Result<T> {
+    let failed = |error: serde_json::Error| Error::new(Code::Serving, error.to_string());
+    let mut plain = serde_json::to_value(&value).map_err(failed)?;
+    if !redactor.clean_value(&mut plain) {
+        return Ok(value);
+    }
+    serde_json::from_value(plain).map_err(failed)
+}
+
+/// An error of the protocol without secrets.
+pub(crate) fn redact_error(redactor: &Redactor, mut error: ErrorData) -> ErrorData {
+    error.message = redactor.redact_text(&error.message).into_owned().into();
+    if let Some(data) = &mut error.data {
+        redactor.clean_value(data);
+    }
+    error
+}
+
+/// Words in the names of variables that hold secrets, where no settings say which do.
+const SECRET_WORDS: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
+
+/// What is known to be secret where no engine can be opened: the shapes of secrets, and variables by their names.
+pub(crate) fn without_engine(environment: &BTreeMap<String, String>) -> Redactor {
+    Redactor::new(environment, |name| {
+        let name = name.to_uppercase();
+        SECRET_WORDS.iter().any(|word| name.contains(word))
+    })
 }
 
 /// Lines of progress without secrets; the lines of a private key are left out.

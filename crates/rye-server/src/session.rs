@@ -16,12 +16,15 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ErrorData, ServerHandler};
+use rye_agent::redact::Redactor;
 use rye_engine::{Code, Engine, Error, Result, primaries};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::changes::{self, Changes};
-use crate::consent::{self, Refusal, Way};
+use crate::consent::{self, Question, Refusal, Way};
 use crate::pool::{Pace, Pool};
 use crate::projects::Projects;
 use crate::telling::{self, Voice};
@@ -85,8 +88,8 @@ impl Session {
         Self { shared, state: Arc::new(state) }
     }
 
-    /// Runs something quick on the engine of the server's own project.
-    async fn quick<T: Send + 'static>(
+    /// Runs something quick on the engine of the server's own project. What comes of it, a failure too, is redacted.
+    async fn quick<T: Serialize + DeserializeOwned + Send + 'static>(
         &self,
         work: impl FnOnce(&Arc<Engine>) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, ErrorData> {
@@ -95,8 +98,13 @@ impl Session {
             return Err(offers::protocol_error(&error));
         }
         let shared = Arc::clone(&self.shared);
-        let done = self.shared.pool.run(Pace::Quick, move || work(&shared.projects.engine(None)?.engine));
-        done.await.map_err(|error| offers::protocol_error(&error))
+        let done = self.shared.pool.run(Pace::Quick, move || {
+            let redactor = shared.projects.redactor_for(None);
+            let worked = shared.projects.engine(None).and_then(|opened| work(&opened.engine));
+            let answer = worked.and_then(|value| redaction::redact_any(&redactor, value));
+            Ok(answer.map_err(|error| redaction::redact_error(&redactor, offers::protocol_error(&error))))
+        });
+        done.await.map_err(|error| offers::protocol_error(&error))?
     }
 
     /// Calls a tool; asks the user where only they can say yes, and then calls it again.
@@ -107,7 +115,7 @@ impl Session {
     ) -> Result<CallToolResponse> {
         let mut consents =
             consent::brought(request.input_responses.as_ref(), request.request_state.as_deref())?;
-        let arguments = request.arguments.unwrap_or_default();
+        let arguments = request.arguments.clone().unwrap_or_default();
         let mut last = Error::new(Code::ConsentNeeded, "this would need to be asked again and again");
         for _ in 0..=MOST_QUESTIONS {
             let voice = Voice::of(context, &self.state);
@@ -118,19 +126,15 @@ impl Session {
                     let value = self.redacted(&arguments, value).await?;
                     return Ok(CallToolResult::structured(value).into());
                 }
-                Err(Refusal::Failed(error)) => {
-                    let value = primaries::for_agent(error).to_value(None);
-                    let value = self.redacted(&arguments, value).await?;
-                    return Ok(CallToolResult::structured_error(value).into());
-                }
+                Err(Refusal::Failed(error)) => return Ok(self.failed(&arguments, &error).await),
                 Err(Refusal::Told(answer)) => return Ok(CallToolResult::structured_error(answer).into()),
-                Err(Refusal::Ask(question)) => question,
+                Err(Refusal::Ask(question)) => self.shown(&arguments, *question).await?,
             };
             // Whoever was asked often enough is told what to do instead.
             last.clone_from(&question.otherwise);
             if !consents.has(&question.about) {
                 let said = match self.way(context).await? {
-                    Way::None => return Ok(failed(&question.otherwise)),
+                    Way::None => return Ok(self.failed(&arguments, &question.otherwise).await),
                     Way::Again => return Ok(consent::ask_again(&question)?.into()),
                     Way::Request => consent::ask(context, &question).await?,
                 };
@@ -145,7 +149,37 @@ impl Session {
                 trusting.await?;
             }
         }
-        Ok(failed(&last))
+        Ok(self.failed(&arguments, &last).await)
+    }
+
+    /// A question without secrets. One that shows a text to be agreed to must show all of it.
+    async fn shown(&self, arguments: &Map<String, Value>, question: Question) -> Result<Question> {
+        let redactor = self.redactor(arguments).await?;
+        let message = redactor.redact_text(&question.message).into_owned();
+        if question.shows_text && message != question.message {
+            let why = "its text holds what looks like a secret, and is not shown over MCP";
+            return Err(question.refused(why));
+        }
+        Ok(Question { message, ..question })
+    }
+
+    /// The redactor for what is said of the project that a call names.
+    async fn redactor(&self, arguments: &Map<String, Value>) -> Result<Arc<Redactor>> {
+        let project = arguments.get("project_path").and_then(Value::as_str).map(str::to_owned);
+        let shared = Arc::clone(&self.shared);
+        let work = move || Ok(shared.projects.redactor_for(project.as_deref()));
+        self.shared.pool.run(Pace::Quick, work).await
+    }
+
+    /// A failure as an agent reads it, without secrets.
+    async fn failed(&self, arguments: &Map<String, Value>, error: &Error) -> CallToolResponse {
+        let value = primaries::for_agent(error.clone()).to_value(None);
+        let value = match self.redacted(arguments, value).await {
+            Ok(value) => value,
+            // The server is ending, or broke: that is said, and nothing else.
+            Err(error) => error.to_value(None),
+        };
+        CallToolResult::structured_error(value).into()
     }
 
     /// How the user of this request's client can be asked.
@@ -160,17 +194,7 @@ impl Session {
         if self.shared.projects.setup().door.is_some() {
             return Ok(answer);
         }
-        let project = arguments.get("project_path").and_then(Value::as_str).map(str::to_owned);
-        let shared = Arc::clone(&self.shared);
-        let work = move || match shared.projects.engine(project.as_deref()) {
-            Ok(opened) => {
-                let redactor = shared.projects.redactor(&opened.engine)?;
-                Ok(redaction::redact_answer(&redactor, answer))
-            }
-            // Nothing was run: the answer says why.
-            Err(error) => Ok(error.to_value(None)),
-        };
-        self.shared.pool.run(Pace::Quick, work).await
+        Ok(redaction::redact_answer(&*self.redactor(arguments).await?, answer))
     }
 
     fn tell_changes(&self, peer: rmcp::Peer<RoleServer>) {
@@ -178,10 +202,6 @@ impl Session {
             tokio::spawn(telling::forward(self.shared.changes.listen(), peer, Arc::downgrade(&self.state)));
         }
     }
-}
-
-fn failed(error: &Error) -> CallToolResponse {
-    CallToolResult::structured_error(primaries::for_agent(error.clone()).to_value(None)).into()
 }
 
 /// A page's cursor.
@@ -239,7 +259,11 @@ impl ServerHandler for Session {
             let message = format!("there is no tool `{name}`; tools are: {known}");
             return Err(ErrorData::new(ErrorCode::INVALID_PARAMS, message, None));
         }
-        Ok(self.call(request, &context).await.unwrap_or_else(|error| failed(&error)))
+        let arguments = request.arguments.clone().unwrap_or_default();
+        match self.call(request, &context).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => Ok(self.failed(&arguments, &error).await),
+        }
     }
 
     async fn list_prompts(
@@ -259,11 +283,7 @@ impl ServerHandler for Session {
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<GetPromptResponse, ErrorData> {
         let given = request.arguments.unwrap_or_default();
-        let shared = Arc::clone(&self.shared);
-        let prompt = move |engine: &Arc<Engine>| {
-            let redactor = shared.projects.redactor(engine)?;
-            offers::prompt(engine, &redactor, &request.name, given)
-        };
+        let prompt = move |engine: &Arc<Engine>| offers::prompt(engine, &request.name, given);
         Ok(self.quick(prompt).await?.into())
     }
 
@@ -291,11 +311,7 @@ impl ServerHandler for Session {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ReadResourceResponse, ErrorData> {
-        let shared = Arc::clone(&self.shared);
-        let resource = move |engine: &Arc<Engine>| {
-            let redactor = shared.projects.redactor(engine)?;
-            offers::resource(engine, &redactor, &request.uri)
-        };
+        let resource = move |engine: &Arc<Engine>| offers::resource(engine, &request.uri);
         Ok(self.quick(resource).await?.into())
     }
 

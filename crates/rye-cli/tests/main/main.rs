@@ -43,6 +43,7 @@ mod mcp_client;
 mod mcp_consent;
 mod mcp_http;
 mod mcp_install;
+mod mcp_redaction;
 mod mcp_robust;
 mod mcp_server;
 mod mcp_tools;

@@ -5,7 +5,8 @@ use lillux::Digest;
 use lillux::store::Store;
 use rye_bundle::capabilities::Capabilities;
 use rye_bundle::contents::File;
-use rye_item::text::{one_line, without_controls};
+use rye_item::space::Tier;
+use rye_item::text::{is_unsafe, one_line, without_controls};
 use rye_item::{ItemRef, SignatureFormat};
 use rye_space::{FilePath, Located};
 use rye_trust::Subject;
@@ -20,9 +21,11 @@ use crate::verbs::sign;
 const SIGNED_FOLDER: &str = "signed";
 /// The largest content that is kept.
 const MAX_KEPT_BYTES: u64 = 1 << 20;
-/// How much of a diff or text a question shows.
+/// How long a question may be.
 const MAX_SHOWN_LINES: usize = 200;
 const MAX_SHOWN_BYTES: usize = 16 << 10;
+/// The longest line that a diff shows whole.
+const MAX_DIFF_LINE: usize = 400;
 
 /// What a person is shown of an item that is to be signed.
 #[derive(Clone, Debug)]
@@ -39,6 +42,10 @@ pub struct SignReview {
     pub asks: Vec<String>,
     /// What changed since it was signed last, or the whole text.
     pub change: Change,
+    /// Why a question cannot show all of that: nothing may be agreed to then.
+    pub hidden: Option<String>,
+    /// The spaces whose item of the same id is hidden by this one.
+    pub hides: Vec<String>,
 }
 
 /// How the content differs from what was signed.
@@ -48,8 +55,8 @@ pub enum Change {
     Diff(String),
     /// The whole text: no earlier signed version is known.
     New(String),
-    /// It is as it was signed.
-    Nothing,
+    /// The whole text: it is copied, or its changes are too long to be shown line by line.
+    Whole(String),
 }
 
 impl SignReview {
@@ -64,9 +71,13 @@ impl SignReview {
         let change = match &self.change {
             Change::Diff(diff) => format!("Changed since it was signed:\n{}", margined(diff)),
             Change::New(text) => format!("No earlier signed version is known. Its text:\n{}", margined(text)),
-            Change::Nothing => "Its text is as it was signed.".to_owned(),
+            Change::Whole(text) => format!("Its text:\n{}", margined(text)),
         };
-        format!("File: {}\n{}\n{change}", one_line(&self.path), asks.trim_end())
+        let hides = match self.hides.is_empty() {
+            true => "It hides no other item.".to_owned(),
+            false => format!("It hides {} of: {}", self.item, self.hides.join(", ")),
+        };
+        format!("File: {}\n{hides}\n{}\n{change}", one_line(&self.path), asks.trim_end())
     }
 }
 
@@ -95,14 +106,52 @@ pub fn review(engine: &Engine, target: &SignTarget<'_>) -> Result<SignReview> {
             (located, is_signed)
         }
     };
-    Ok(SignReview {
+    let change = match target.destination {
+        Some(_) => Change::Whole(plain(located.bytes())),
+        None => change(engine, &located),
+    };
+    let mut review = SignReview {
         is_signed,
         path: located.path.display().to_string(),
         digest: Digest::of(located.bytes()),
         asks: asks(&item, &located),
-        change: change(engine, &located),
+        change,
+        hidden: None,
+        hides: hides(engine, &item, target.destination.unwrap_or_else(|| located.space().tier())),
         item,
-    })
+    };
+    review.hidden = hidden(&review.to_text(), located.bytes());
+    Ok(review)
+}
+
+/// The labels of lower spaces that have an item of this id.
+fn hides(engine: &Engine, item: &ItemRef, tier: Tier) -> Vec<String> {
+    let places = engine.workspace.spaces.places(item).into_iter().filter(|place| place.is_found);
+    let lower = places.filter(|place| place.space.precedence() < tier.precedence());
+    lower.map(|place| format!("{} space", place.space)).collect()
+}
+
+/// A text as it is shown.
+fn plain(bytes: &[u8]) -> String {
+    without_controls(&String::from_utf8_lossy(bytes)).into_owned()
+}
+
+/// Why a question with this text would not show all that is in the file.
+fn hidden(text: &str, bytes: &[u8]) -> Option<String> {
+    let lines = text.lines().count();
+    if text.len() > MAX_SHOWN_BYTES || lines > MAX_SHOWN_LINES {
+        let length = text.len();
+        return Some(format!(
+            "its text does not fit into a question ({lines} lines, {length} bytes; {MAX_SHOWN_LINES} and \
+             {MAX_SHOWN_BYTES} do)"
+        ));
+    }
+    let Ok(content) = std::str::from_utf8(bytes) else {
+        return Some("it is not UTF-8".to_owned());
+    };
+    // What a terminal would not show is left out of the question, and may end a line for an interpreter.
+    let is_hidden = content.replace("\r\n", "\n").chars().any(is_unsafe);
+    is_hidden.then(|| "its text holds control characters, which cannot be shown".to_owned())
 }
 
 /// What the item asks for, as an installation would show it.
@@ -128,12 +177,12 @@ fn asks(item: &ItemRef, located: &Located) -> Vec<String> {
 }
 
 fn change(engine: &Engine, located: &Located) -> Change {
-    let text = |bytes: &[u8]| without_controls(&String::from_utf8_lossy(bytes)).into_owned();
     let layout = located.format().map(|format| Layout::of(located.bytes(), format));
     let content = layout.as_ref().map_or(located.bytes(), |layout| &located.bytes()[layout.content.clone()]);
     let signed = layout.as_ref().and_then(|layout| layout.signature.as_ref());
+    // Whose signature it is, or for which place, says nothing about the text: all of it is shown.
     if signed.is_some_and(|signed| signed.hash == Digest::of(content)) {
-        return Change::Nothing;
+        return Change::Whole(plain(content));
     }
     // Only the user's own signature names an earlier version; what cannot be read back, or was damaged, is none.
     let own = engine.workspace.own.as_ref();
@@ -141,10 +190,16 @@ fn change(engine: &Engine, located: &Located) -> Change {
     let before = signed.and_then(|signed| store(engine).blob(&signed.hash).ok().flatten());
     match before {
         Some(before) => {
-            let (before, after) = (text(&before), text(content));
-            Change::Diff(cut(&rye_tools::diff::unified(located.item_ref().id.as_str(), &before, &after).0))
+            let (before, after) = (plain(&before), plain(content));
+            let (diff, is_cut) = rye_tools::diff::unified(located.item_ref().id.as_str(), &before, &after);
+            // A diff cuts long lines, too.
+            let is_long = |text: &str| text.lines().any(|line| line.len() > MAX_DIFF_LINE);
+            match is_cut || is_long(&before) || is_long(&after) {
+                true => Change::Whole(after),
+                false => Change::Diff(diff),
+            }
         }
-        None => Change::New(cut(&text(content))),
+        None => Change::New(plain(content)),
     }
 }
 
@@ -152,19 +207,6 @@ fn change(engine: &Engine, located: &Located) -> Change {
 fn margined(text: &str) -> String {
     let lines = text.split(['\n', '\u{2028}', '\u{2029}']);
     lines.map(|line| format!("| {line}\n")).collect()
-}
-
-/// The first lines, with a mark where the rest is left out.
-fn cut(text: &str) -> String {
-    let mut shown = String::new();
-    for (number, line) in text.split_inclusive('\n').enumerate() {
-        if number >= MAX_SHOWN_LINES || shown.len() + line.len() > MAX_SHOWN_BYTES {
-            shown.push_str("[the rest is not shown: read the file before you agree]\n");
-            break;
-        }
-        shown.push_str(line);
-    }
-    shown
 }
 
 fn store(engine: &Engine) -> Store {

@@ -1,0 +1,142 @@
+//! Every way from the server to a client: none carries a secret, and a question shows all that a yes would mean.
+
+use serde_json::{Value, json};
+
+use crate::mcp_client::Client;
+use crate::support::{User, differences, text};
+
+const SECRET: &str = "correct-horse-battery-staple";
+
+fn yes() -> Value {
+    json!({"action": "accept", "content": {"agree": true}})
+}
+
+/// A project whose items say a secret of its `.env` wherever they can.
+fn leaky() -> User {
+    let user = User::ready();
+    std::fs::write(user.project().join(".env"), format!("DEPLOY_TOKEN={SECRET}\n")).expect("written");
+    user.write(
+        "knowledge/team/note.md",
+        format!(
+            "---\nname: note\ntitle: Uses {SECRET}\ncategory: team\nentry_type: note\nversion: \"1.0.0\"\n---\nSay {SECRET}.\n"
+        ),
+    );
+    user.ok(["sign", "knowledge", "team/note"]);
+    user.write(
+        "directives/team/ask.md",
+        format!(
+            "# ask\n\n```xml\n<directive name=\"ask\" version=\"1.0.0\">\n<metadata>\n<description>Uses {SECRET}</description>\n\
+             <category>team</category>\n<author>test</author>\n</metadata>\n<inputs>\n\
+             <input name=\"token\" type=\"string\" required=\"false\" default=\"{SECRET}\">Such as {SECRET}</input>\n\
+             </inputs>\n</directive>\n```\n\nSay {SECRET}.\n"
+        ),
+    );
+    user.ok(["sign", "directive", "team/ask"]);
+    user
+}
+
+#[test]
+fn lists_prompts_and_completions_are_redacted() {
+    let user = leaky();
+    let mut client = Client::ready(&user);
+    let reference = json!({"type": "ref/prompt", "name": "team/ask"});
+    let asked = [
+        ("resources/list", json!({})),
+        ("resources/read", json!({"uri": "rye://knowledge/team/note"})),
+        ("prompts/list", json!({})),
+        ("prompts/get", json!({"name": "team/ask"})),
+        ("completion/complete", json!({"ref": reference, "argument": {"name": "token", "value": ""}})),
+    ];
+    for (method, params) in asked {
+        let answer = client.request(method, params).to_string();
+        assert!(!answer.contains(SECRET), "{method}: {answer}");
+        assert!(answer.contains("[redacted:DEPLOY_TOKEN]"), "{method}: {answer}");
+    }
+}
+
+#[test]
+fn protocol_errors_and_warnings_are_redacted() {
+    let user = leaky();
+    user.write(
+        "config/config.yaml",
+        format!("version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  {SECRET}: 1\n"),
+    );
+    let mut client = Client::ready(&user);
+    let named = json!({"item_id": format!("tool:team/{SECRET}")});
+    for tool in ["rye_load", "rye_sign", "rye_execute"] {
+        let (answer, is_error) = client.outcome(tool, named.clone());
+        assert!(is_error && !answer.to_string().contains(SECRET), "{tool}: {answer}");
+    }
+    let refused = client.refused("prompts/get", json!({"name": format!("team/{SECRET}")}));
+    assert!(!refused.to_string().contains(SECRET), "{refused}");
+    let refused = client.refused("resources/read", json!({"uri": format!("rye://knowledge/{SECRET}")}));
+    assert!(!refused.to_string().contains(SECRET), "{refused}");
+    let told = format!("{:?}", client.told);
+    assert!(told.contains("bundles") && !told.contains(SECRET), "{told}");
+}
+
+#[test]
+fn questions_that_hide_text_cannot_be_agreed_to() {
+    let plain = rye_test::tool("team", "New");
+    let long: String = (0..300).map(|number| format!("# line {number}\n")).collect();
+    for (text_of_item, reason) in [
+        (format!("{plain}{long}"), "does not fit"),
+        (format!("{plain}# {}\n", "x".repeat(20_000)), "does not fit"),
+        (format!("{plain}# harmless\rimport os\n"), "control characters"),
+        (format!("{plain}# \u{1b}]0;\nimport os\n# \u{7}\n"), "control characters"),
+        (
+            format!("{plain}# -----BEGIN PRIVATE KEY-----\nimport os\n# -----END PRIVATE KEY-----\n"),
+            "looks like a secret",
+        ),
+    ] {
+        let user = User::ready();
+        user.write("tools/team/new.py", &text_of_item);
+        let before = user.snapshot();
+        let mut client = Client::asking(&user, yes());
+        let refused = client.fails("rye_sign", json!({"item_id": "tool:team/new"}), "RYE0105");
+        assert!(client.questions.is_empty(), "{:?}", client.questions);
+        assert!(text(&refused["error"]).contains(reason), "{refused}");
+        assert!(refused["hints"].to_string().contains("rye sign tool team/new"), "{refused}");
+        assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn long_lines_of_a_change_are_shown() {
+    let user = User::ready();
+    let path = user.signed_tool("new", "New");
+    let signed = std::fs::read_to_string(&path).expect("text");
+    let hidden = format!("x = '{}'; import os\n", "y".repeat(600));
+    std::fs::write(&path, format!("{signed}{hidden}")).expect("written");
+    let mut client = Client::asking(&user, yes());
+    client.call("rye_sign", json!({"item_id": "tool:team/new"}));
+    let message = text(&client.questions[0]["message"]);
+    assert!(message.contains("; import os"), "{message}");
+}
+
+#[test]
+fn copies_show_their_text_and_what_they_hide() {
+    let user = User::ready();
+    let mut client = Client::asking(&user, yes());
+    client.call("rye_sign", json!({"item_id": "tool:examples/hello", "destination": "user"}));
+    let message = text(&client.questions[0]["message"]);
+    assert!(message.contains("def execute") && message.contains("It hides no other item."), "{message}");
+    // A copy of a system item takes its place.
+    let copy = json!({"item_id": "tool:rye/file-system/read", "source": "system", "destination": "project"});
+    client.call("rye_sign", copy);
+    let message = text(&client.questions[1]["message"]);
+    assert!(message.contains("It hides tool:rye/file-system/read of: system"), "{message}");
+    assert!(message.contains("| "), "{message}");
+}
+
+#[test]
+fn foreign_signatures_do_not_stand_for_text() {
+    let (user, other) = (User::ready(), User::ready());
+    other.write("tools/team/new.py", rye_test::tool("team", "Words of another"));
+    other.ok(["sign", "tool", "team/new"]);
+    user.write("tools/team/new.py", other.read("tools/team/new.py"));
+    let mut client = Client::asking(&user, yes());
+    client.call("rye_sign", json!({"item_id": "tool:team/new"}));
+    let message = text(&client.questions[0]["message"]);
+    assert!(message.contains("Words of another"), "{message}");
+}
