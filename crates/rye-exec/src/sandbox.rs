@@ -205,6 +205,7 @@ impl Plan {
         let exclude =
             protected::exclude(&placeholders.placeholders, &self.project, &self.repository, &self.cache);
         confinement.replaced.extend(exclude);
+        confinement.replaced.extend(protected::link_file(&self.project, &self.repository, &self.cache));
         let protected = ProtectedFiles::before_run(&confinement);
         Ok(Some(Confined { confinement, placeholders, protected }))
     }

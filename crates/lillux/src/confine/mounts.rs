@@ -195,7 +195,8 @@ pub(crate) fn cover_placeholders(paths: &[PathBuf]) -> Result<(), String> {
 }
 
 fn replace(replaced: &[(&Path, OwnedFd)]) -> Result<(), String> {
-    for (path, with) in replaced.iter().filter(|(path, _)| path.is_file()) {
+    // A link has been covered by an empty device.
+    for (path, with) in replaced.iter().filter(|(path, _)| path.exists() && !path.is_dir()) {
         let mount = || -> io::Result<()> {
             rustix::mount::mount_bind(handle(with), handle(&pin(path)?))?;
             raw::change_mount(path, raw::READ_ONLY, 0, Reach::Mount)

@@ -25,6 +25,7 @@ mod development;
 mod downgrades;
 mod examples;
 mod faults;
+mod git_folders;
 mod hints;
 mod hostile_input;
 mod hostile_project;

@@ -6,8 +6,9 @@ use lillux::Digest;
 use lillux::confine::Replacement;
 use lillux::confine::placeholders::{Content, ReservedName};
 use lillux::file::{self, Mode};
+use lillux::real;
 
-use super::git::Repository;
+use super::git::{self, Repository};
 
 /// The largest `info/exclude` that is extended.
 const MAX_EXCLUDE: u64 = 1 << 20;
@@ -15,29 +16,92 @@ const MAX_EXCLUDE: u64 = 1 << 20;
 /// Parts of a worktree's own git folder that say where its repository is.
 const WORKTREE_NAMES: [&str; 3] = ["commondir", "gitdir", "config.worktree"];
 
+/// The name that stands for all submodules.
+const MODULES: &str = ".git/modules/";
+
 /// The names of the settings, as paths of this project. A name that ends with `/` is a folder.
 pub(super) fn reserved(names: &[String], project: &Path, repository: &Repository) -> Vec<ReservedName> {
     let mut all: Vec<ReservedName> = Vec::new();
-    for name in names {
-        let content = content(name);
+    // A folder that could become a repository is reserved as a whole.
+    let unmade = match repository {
+        Repository::Elsewhere { folder } if !git::has_config(folder) => Some(folder),
+        _ => None,
+    };
+    all.extend(unmade.map(|folder| ReservedName { path: folder.clone(), content: Content::Folder }));
+    for name in names.iter().filter(|name| unmade.is_none() || !name.starts_with(".git/")) {
+        let (content, text) = (content(name), name.as_str());
         let name = name.trim_end_matches('/');
         let path = match (repository, name.strip_prefix(".git/")) {
-            // There, `.git` is a file, and the folder is the repository's.
-            (Repository::Worktree { common, .. }, Some(rest)) => common.join(rest),
-            (Repository::Worktree { .. } | Repository::Folder | Repository::None, _) => project.join(name),
+            // There, `.git` is a file or a link, and the folder is the repository's.
+            (Repository::Worktree { common: folder, .. }, Some(rest))
+            | (Repository::Elsewhere { folder }, Some(rest)) => folder.join(rest),
+            (_, _) => project.join(name),
         };
-        all.push(ReservedName { path, content });
+        let modules = if text == MODULES { path.parent().and_then(git::modules) } else { None };
+        match modules.filter(|modules| !modules.is_empty()) {
+            // A commit in a submodule writes to its folder: there, only what names programs and folders is reserved.
+            Some(modules) => modules.iter().for_each(|module| all.extend(in_module(names, module))),
+            None => all.push(ReservedName { path, content }),
+        }
     }
     if let Repository::Worktree { own, .. } = repository {
         let empty = || Content::File(String::new());
         all.extend(WORKTREE_NAMES.iter().map(|name| ReservedName { path: own.join(name), content: empty() }));
     }
-    // A `.git` that is a file says where the repository is.
+    // A `.git` that is a file or a link says where the repository is.
     let file = project.join(".git");
-    if file.symlink_metadata().is_ok_and(|found| found.is_file()) {
+    if file.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
         all.push(ReservedName { path: file, content: Content::Folder });
     }
+    // A folder on the way may be a link: nothing is made or protected anywhere but where it leads.
+    for name in &mut all {
+        if let (Some(parent), Some(last)) = (name.path.parent(), name.path.file_name()) {
+            name.path = real(parent).join(last);
+        }
+    }
+    // A link to nothing: what it leads to is reserved as well.
+    let missing = |name: &ReservedName| {
+        Some(ReservedName { path: git::missing_target(&name.path)?, content: name.content.clone() })
+    };
+    let targets: Vec<ReservedName> = all.iter().filter_map(missing).collect();
+    all.extend(targets);
     all
+}
+
+/// The names of the settings in a submodule's git folder, and the file that leads to it.
+fn in_module(names: &[String], module: &Path) -> Vec<ReservedName> {
+    let mut all: Vec<ReservedName> = Vec::new();
+    for name in names.iter().filter(|name| *name != MODULES || !module.join("modules").is_dir()) {
+        if let Some(rest) = name.strip_prefix(".git/") {
+            let path = module.join(rest.trim_end_matches('/'));
+            all.push(ReservedName { path, content: content(name) });
+        }
+    }
+    all.extend(git::module_file(module).map(|path| ReservedName { path, content: Content::Folder }));
+    all
+}
+
+/// A file in the cache that the tool sees in the place of a `.git` that is a link: it leads where the link does, and cannot
+/// be replaced as a link could.
+pub(super) fn link_file(project: &Path, repository: &Repository, cache: &Path) -> Option<Replacement> {
+    let path = project.join(".git");
+    let Repository::Elsewhere { folder } = repository else { return None };
+    if !path.is_symlink() || !git::has_config(folder) {
+        return None;
+    }
+    let text = format!("gitdir: {}\n", folder.display());
+    let with = cached(&cache.join("git-link"), text.as_bytes())?;
+    Some(Replacement { path, with })
+}
+
+/// A file of the cache with these bytes.
+fn cached(folder: &Path, bytes: &[u8]) -> Option<PathBuf> {
+    let path = folder.join(Digest::of(bytes).to_hex());
+    if !path.is_file() {
+        file::create_folders(folder, true).ok()?;
+        file::write_atomic(&path, bytes, Mode::Private).ok()?;
+    }
+    Some(path)
 }
 
 /// What takes a name that does not exist: content without any effect on the programs that read it.
@@ -80,12 +144,7 @@ pub(super) fn exclude(
     }
     text.extend(lines.join("\n").into_bytes());
     text.push(b'\n');
-    let folder = cache.join("git-exclude");
-    let with = folder.join(Digest::of(&text).to_hex());
-    if !with.is_file() {
-        file::create_folders(&folder, true).ok()?;
-        file::write_atomic(&with, &text, Mode::Private).ok()?;
-    }
+    let with = cached(&cache.join("git-exclude"), &text)?;
     Some(Replacement { path, with })
 }
 
