@@ -23,7 +23,7 @@ fn home_inside_a_checkout_is_refused() {
     // The clone brings a whole user space, key and approvals included.
     for home in ["home", "."] {
         let made = user.world.path().join("elsewhere");
-        run(user.command().env("HOME", &made).current_dir(&made_folder(&made)).args(["init"]));
+        run(user.command().env("HOME", &made).current_dir(made_folder(&made)).args(["init"]));
         let target = clone.join(home);
         fs::create_dir_all(&target).expect("a folder");
         copy_tree(&made.join(".ai"), &target.join(".ai"));
