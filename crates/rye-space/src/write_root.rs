@@ -134,16 +134,8 @@ pub fn is_account_home(home: &Path, user: u32) -> bool {
     if home.parent().is_some_and(|parent| HOMES.iter().any(|homes| parent == real(Path::new(homes)))) {
         return true;
     }
-    let Ok((bytes, _)) = lillux::file::read_bounded(Path::new(ACCOUNTS), MAX_ACCOUNTS_BYTES) else {
-        return false;
-    };
-    let accounts = String::from_utf8_lossy(&bytes).into_owned();
-    accounts.lines().any(|line| {
-        let fields: Vec<&str> = line.split(':').collect();
-        let is_own = fields.get(2).and_then(|number| number.parse().ok()) == Some(user);
-        let folder = fields.get(5).filter(|folder| folder.len() > 1);
-        is_own && folder.is_some_and(|folder| real(Path::new(folder)) == home)
-    })
+    let is_own = |account: &Account| account.user == user && account.home != Path::new("/");
+    Accounts::read().iter().any(|account| is_own(account) && real(&account.home) == home)
 }
 
 /// Accounts of people have at least this number.

@@ -44,7 +44,7 @@ pub fn run(context: &Context, command: &LockCommand) -> Outcome {
             show_updated(context, &updated, review)
         }
         LockCommand::Update { id: None, scope, yes, .. } => {
-            let tools = lock::pinnable_tools(engine, &resolve);
+            let tools = lock::pinnable_tools(engine, &resolve)?;
             let review = reviewed(context, &tools, *yes, "--all")?;
             let all = lock::update_all(engine, scope.map(WritableSpace::tier), &resolve)?;
             show_all_updated(context, &all, review)

@@ -187,9 +187,7 @@ pub fn pinnable_tools(engine: &Engine, resolve: Resolve<'_>) -> Result<Vec<ItemR
             | Standing::Mismatch
             | Standing::Downgrade
             | Standing::Corrupt
-            | Standing::Refused => {
-                true
-            }
+            | Standing::Refused => true,
             Standing::Gone | Standing::Elsewhere => false,
         };
         tools.extend(ItemId::new(row.tool_id.as_str()).ok().filter(|_| is_here));
