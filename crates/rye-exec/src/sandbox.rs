@@ -20,6 +20,7 @@ mod git;
 mod homes;
 mod protected;
 mod replaced;
+mod visible;
 
 use git::Repository;
 pub use homes::Homes;
@@ -245,7 +246,7 @@ impl Plan {
     pub fn show(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         let mut known = RealPaths::default();
         for path in paths {
-            see(&path, &mut known, &mut self.visible, &mut self.visible_links);
+            visible::see(&path, &mut known, &mut self.visible, &mut self.visible_links);
         }
     }
 
@@ -373,8 +374,8 @@ pub fn plan(
     let mut visible = [asked_for, declared_read].concat();
     let mut visible_links = Vec::new();
     let mut known = RealPaths::default();
-    for path in visible_in_homes(policy, places, variables, is_project_open)? {
-        see(&path, &mut known, &mut visible, &mut visible_links);
+    for path in visible::in_homes(policy, places, variables, is_project_open)? {
+        visible::see(&path, &mut known, &mut visible, &mut visible_links);
     }
     let mut allowed = configured(&policy.allow_sockets, places, variables)?;
     for text in &declared.allow_sockets {
@@ -429,47 +430,6 @@ fn kept(
 fn with_own_names(mut reserved: Vec<ReservedName>, places: &Places) -> Vec<ReservedName> {
     reserved.push(ReservedName { path: places.project.join("lockfiles"), content: Content::Folder });
     reserved
-}
-
-/// Lists a path that may be a link, or lead through one: it is the user's own, so no tool could have changed it. What does
-/// not exist is left out: of the many paths of the settings, few do on one machine.
-fn see(path: &Path, known: &mut RealPaths, visible: &mut Vec<PathBuf>, links: &mut Vec<Replacement>) {
-    let Some(found) = known.existing(path) else { return };
-    if found != path {
-        let place = path.parent().zip(path.file_name()).map(|(parent, name)| known.real(parent).join(name));
-        links.extend(
-            place
-                .filter(|place| *place != found)
-                .map(|place| Replacement { path: place, with: found.clone() }),
-        );
-    }
-    if !visible.contains(&found) {
-        visible.push(found);
-    }
-}
-
-/// What every tool may see in the homes: the project, its own files, programs and their toolchains, and what the settings
-/// list.
-fn visible_in_homes(
-    policy: &Policy,
-    places: &Places,
-    variables: &BTreeMap<String, String>,
-    is_project_open: bool,
-) -> Result<Vec<PathBuf>, SandboxError> {
-    let mut visible = configured(&policy.home_read, places, variables)?;
-    visible.extend(places.needed.iter().cloned());
-    visible.extend(SEEN_IN_USER_SPACE.iter().map(|name| places.user_ai.join(name)));
-    let project = real(&places.project);
-    if is_project_open || !places.homes.holds(&project) {
-        visible.push(project.clone());
-    }
-    // A folder in the project could be replaced by a link to anywhere.
-    let is_foreign = |folder: &&PathBuf| folder.is_absolute() && !folder.starts_with(&places.project);
-    for folder in places.program_folders.iter().filter(is_foreign) {
-        visible.extend(places.homes.program_folder(folder));
-        visible.extend(places.homes.program_folder(&real(folder)));
-    }
-    Ok(visible)
 }
 
 /// A list would pass for a record of that many fields.
