@@ -15,12 +15,12 @@ use std::{env, fs};
 use lillux::{Digest, SecretKey};
 use rye_item::extractor::Parser;
 use rye_item::{Extractor, ItemType, SignatureFormat, Value, yaml};
-use rye_trust::signature::{Layout, Timestamp};
-use rye_trust::{Identity, Signed, sign, source};
+use rye_trust::signature::{FileLayout, Timestamp};
+use rye_trust::{Identity, SignOutcome, object, sign};
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type BuildResult<T> = Result<T, Box<dyn Error>>;
 
-fn main() -> Outcome<()> {
+fn main() -> BuildResult<()> {
     let crate_folder = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     let bundles = crate_folder.join("../../bundles");
     println!("cargo::rerun-if-changed={}", bundles.display());
@@ -46,7 +46,7 @@ struct Seal {
     now: Timestamp,
 }
 
-fn seal_key() -> Outcome<SecretKey> {
+fn seal_key() -> BuildResult<SecretKey> {
     match env::var_os("RYE_SEAL_KEY_FILE") {
         Some(path) => {
             println!("cargo::rerun-if-changed={}", Path::new(&path).display());
@@ -56,7 +56,7 @@ fn seal_key() -> Outcome<SecretKey> {
     }
 }
 
-fn build_time() -> Outcome<Timestamp> {
+fn build_time() -> BuildResult<Timestamp> {
     let seconds = match env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text.parse()?,
         Err(_) => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs(),
@@ -64,12 +64,12 @@ fn build_time() -> Outcome<Timestamp> {
     Timestamp::from_unix(seconds).ok_or_else(|| "SOURCE_DATE_EPOCH is out of range".into())
 }
 
-fn read_yaml(path: &Path) -> Outcome<Value> {
+fn read_yaml(path: &Path) -> BuildResult<Value> {
     let text = fs::read_to_string(path)?;
     Ok(yaml::parse(&text).map_err(|problem| format!("{}: {problem}", path.display()))?.value)
 }
 
-fn read_extractors(core: &Path) -> Outcome<Vec<Extractor>> {
+fn read_extractors(core: &Path) -> BuildResult<Vec<Extractor>> {
     ItemType::ALL
         .into_iter()
         .map(|item_type| {
@@ -81,40 +81,42 @@ fn read_extractors(core: &Path) -> Outcome<Vec<Extractor>> {
         .collect()
 }
 
-fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path) -> Outcome<String> {
-    let about = read_yaml(&folder.join("bundle.yaml"))?;
-    let text = |key: &str| -> Outcome<String> {
-        let value = about.get(key).and_then(|value| value.as_str());
+fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path) -> BuildResult<String> {
+    let metadata = read_yaml(&folder.join("bundle.yaml"))?;
+    let text = |key: &str| -> BuildResult<String> {
+        let value = metadata.get(key).and_then(|value| value.as_str());
         Ok(value.ok_or_else(|| format!("{}: bundle.yaml needs `{key}`", folder.display()))?.to_owned())
     };
     let (id, version) = (text("id")?, text("version")?);
-    let is_opt_in = match about.get("opt_in") {
+    let is_opt_in = match metadata.get("opt_in") {
         None => false,
         Some(value) => {
             value.as_bool().ok_or_else(|| format!("{}: `opt_in` is true or false", folder.display()))?
         }
     };
-    let categories = about.get("categories").and_then(|value| value.as_array()).cloned().unwrap_or_default();
+    let categories =
+        metadata.get("categories").and_then(|value| value.as_array()).cloned().unwrap_or_default();
 
     let mut files = Vec::new();
     for path in files_below(&folder.join(".ai"))? {
         let relative = path.strip_prefix(folder)?.to_str().ok_or("bundle paths are UTF-8")?.to_owned();
         let bytes = fs::read(&path)?;
         let bytes = match signature_format(&relative, extractors) {
-            Some(format) => signed(&bytes, &format, seal),
+            Some(format) => sign_bytes(&bytes, &format, seal),
             None => bytes,
         };
         files.push((relative, bytes));
     }
-    let mut identity = Identity::new(seal.key.public(), &format!("the build of {id}"));
+    let mut identity = Identity::new(seal.key.public_key(), &format!("the build of {id}"));
     identity.version.clone_from(&version);
     let identity_path = format!(".ai/config/keys/trusted/{}.toml", identity.fingerprint);
-    let document = signed(identity.to_document().as_bytes(), &rye_trust::identity::format(), seal);
+    let document =
+        sign_bytes(identity.to_document().as_bytes(), &rye_trust::identity::signature_format(), seal);
     files.push((identity_path, document));
     files.sort();
 
-    let manifest = manifest(&id, &version, &text("description")?, &files, extractors, seal);
-    let manifest = signed(manifest.as_bytes(), &rye_trust::identity::format(), seal);
+    let manifest = manifest_text(&id, &version, &text("description")?, &files, extractors, seal);
+    let manifest = sign_bytes(manifest.as_bytes(), &rye_trust::identity::signature_format(), seal);
     let seal_name = Digest::of(&manifest).short();
     files.push((format!(".ai/bundles/{id}/manifest.yaml"), manifest));
     files.sort();
@@ -136,7 +138,7 @@ fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path)
     }
     code.push_str("    ], fields: &[\n");
     for (relative, bytes) in &files {
-        if let Some(fields) = fields(relative, bytes, extractors)? {
+        if let Some(fields) = yaml_fields(relative, bytes, extractors)? {
             writeln!(code, "        ({relative:?}, {fields:?}),")?;
         }
     }
@@ -145,8 +147,8 @@ fn seal_bundle(folder: &Path, extractors: &[Extractor], seal: &Seal, out: &Path)
 }
 
 /// What a YAML item says, as JSON: read here once instead of at every start.
-fn fields(relative: &str, bytes: &[u8], extractors: &[Extractor]) -> Outcome<Option<String>> {
-    let parser = place(relative).and_then(|(item_type, _, extension)| {
+fn yaml_fields(relative: &str, bytes: &[u8], extractors: &[Extractor]) -> BuildResult<Option<String>> {
+    let parser = split_item_path(relative).and_then(|(item_type, _, extension)| {
         extractors.iter().find(|extractor| extractor.item_type == item_type)?.parser_for(extension)
     });
     if parser != Some(Parser::Yaml) {
@@ -160,7 +162,7 @@ fn fields(relative: &str, bytes: &[u8], extractors: &[Extractor]) -> Outcome<Opt
     Ok(Some(serde_json::to_string(&document.value)?))
 }
 
-fn files_below(folder: &Path) -> Outcome<Vec<PathBuf>> {
+fn files_below(folder: &Path) -> BuildResult<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -175,25 +177,25 @@ fn files_below(folder: &Path) -> Outcome<Vec<PathBuf>> {
 }
 
 /// `.ai/tools/a/b.py` → tool, `a/b`, `.py`.
-fn place(relative: &str) -> Option<(ItemType, &str, &str)> {
+fn split_item_path(relative: &str) -> Option<(ItemType, &str, &str)> {
     let (folder, rest) = relative.strip_prefix(".ai/")?.split_once('/')?;
     let dot = rest.rfind('.')?;
-    Some((ItemType::of_folder(folder)?, &rest[..dot], &rest[dot..]))
+    Some((ItemType::from_folder(folder)?, &rest[..dot], &rest[dot..]))
 }
 
 fn signature_format(relative: &str, extractors: &[Extractor]) -> Option<SignatureFormat> {
-    let (item_type, _, extension) = place(relative)?;
+    let (item_type, _, extension) = split_item_path(relative)?;
     extractors.iter().find(|extractor| extractor.item_type == item_type)?.format_for(extension).cloned()
 }
 
-fn signed(bytes: &[u8], format: &SignatureFormat, seal: &Seal) -> Vec<u8> {
+fn sign_bytes(bytes: &[u8], format: &SignatureFormat, seal: &Seal) -> Vec<u8> {
     match sign(bytes, format, &seal.key, &seal.now) {
-        Signed::Written { bytes, .. } => bytes,
-        Signed::Unchanged(_) => bytes.to_vec(),
+        SignOutcome::Written { bytes, .. } => bytes,
+        SignOutcome::Unchanged(_) => bytes.to_vec(),
     }
 }
 
-fn manifest(
+fn manifest_text(
     id: &str,
     version: &str,
     description: &str,
@@ -206,12 +208,12 @@ fn manifest(
         seal.now
     );
     for (relative, bytes) in files {
-        let Some((item_type, item_id, _)) = place(relative) else {
+        let Some((item_type, item_id, _)) = split_item_path(relative) else {
             continue;
         };
-        let signature =
-            signature_format(relative, extractors).and_then(|format| Layout::of(bytes, &format).signature);
-        let hash = source::object_hash(item_type.as_str(), item_id, bytes, signature.as_ref());
+        let signature = signature_format(relative, extractors)
+            .and_then(|format| FileLayout::parse(bytes, &format).signature);
+        let hash = object::object_hash(item_type.as_str(), item_id, bytes, signature.as_ref());
         text.push_str(&format!(
             "  {relative}:\n    object_hash: {hash}\n    inline_signed: {}\n    item_type: {item_type}\n",
             signature.is_some()

@@ -153,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn canonical_text_reads_back_as_the_same_value(value in any_json()) {
+        fn canonical_text_round_trips(value in any_json()) {
             let text = to_string(&value);
             prop_assert!(text.is_ascii());
             let back: Value = serde_json::from_str(&text).expect("canonical text is JSON");

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_of_nothing_is_known() {
+    fn empty_digest_matches_known_value() {
         let hex = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(Digest::of(b"").to_hex(), hex);
         assert_eq!(hex.parse(), Ok(Digest::of(b"")));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_digests() {
+    fn invalid_digests_are_rejected() {
         for bad in
             ["", "e3", &"E3".repeat(32), &"zz".repeat(32), &"a".repeat(63), &"a".repeat(65), &"é".repeat(32)]
         {

@@ -9,24 +9,24 @@ use rustix::event::EventfdFlags;
 
 /// Says that work should stop. Clones share the state.
 #[derive(Clone, Debug)]
-pub struct Cancel {
-    state: Arc<State>,
+pub struct CancelToken {
+    state: Arc<CancelState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct CancelState {
     is_cancelled: AtomicBool,
     event: OwnedFd,
 }
 
-impl Cancel {
+impl CancelToken {
     /// A request nobody has made yet.
     ///
     /// # Errors
     /// When the process has no descriptor left.
     pub fn new() -> io::Result<Self> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { state: Arc::new(State { is_cancelled: AtomicBool::new(false), event }) })
+        Ok(Self { state: Arc::new(CancelState { is_cancelled: AtomicBool::new(false), event }) })
     }
 
     /// Asks for the end. Once asked, it stays asked.
@@ -43,7 +43,7 @@ impl Cancel {
     }
 }
 
-impl AsFd for Cancel {
+impl AsFd for CancelToken {
     /// Readable once the end was asked for, for `poll`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.state.event.as_fd()
@@ -56,10 +56,10 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
 
     #[test]
-    fn a_waiter_wakes_when_the_end_is_asked_for() {
-        let cancel = Cancel::new().expect("an event");
+    fn waiter_wakes_on_cancel() {
+        let cancel = CancelToken::new().expect("an event");
         let other = cancel.clone();
-        let readable = |cancel: &Cancel| {
+        let readable = |cancel: &CancelToken| {
             let mut fds = [PollFd::new(cancel, PollFlags::IN)];
             poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).expect("polled") == 1
         };

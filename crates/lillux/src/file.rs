@@ -5,7 +5,7 @@
 
 mod folders;
 mod lock;
-mod temporary;
+mod temp_dir;
 
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ pub use folders::{
     LinkedFolder, create_folders_beneath, folder_beneath, make_folders_beneath, remove_beneath,
 };
 pub use lock::Lock;
-pub use temporary::{TemporaryFolder, TemporaryFolders};
+pub use temp_dir::{LockedTempDir, TempDirPool};
 
 /// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +63,9 @@ impl ReadError {
 
 /// The mode of a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum FileMode {
     /// What the file had, or 0644 for a new one.
-    Kept,
+    Preserve,
     /// 0600, for secrets.
     Private,
     /// 0444, for materialised copies.
@@ -106,33 +106,33 @@ fn read_open(file: File, path: &Path, limit: u64) -> Result<(Vec<u8>, Metadata),
 /// # Errors
 /// [`ReadError::Escapes`] when a link leaves the folder; otherwise as [`read_bounded`].
 pub fn read_beneath(root: &Path, relative: &Path, limit: u64) -> Result<(Vec<u8>, Metadata), ReadError> {
-    read_resolved(root, relative, limit, Links::Within)
+    read_resolved(root, relative, limit, SymlinkPolicy::FollowBeneath)
 }
 
 /// As [`read_beneath`], but follows no link at all below `root`.
 ///
 /// # Errors
 /// [`ReadError::Escapes`] when a part of `relative` is a link; otherwise as [`read_bounded`].
-pub fn read_beneath_plainly(
+pub fn read_beneath_no_symlinks(
     root: &Path,
     relative: &Path,
     limit: u64,
 ) -> Result<(Vec<u8>, Metadata), ReadError> {
-    read_resolved(root, relative, limit, Links::None)
+    read_resolved(root, relative, limit, SymlinkPolicy::Refuse)
 }
 
 /// Which links are followed below a folder.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Links {
-    Within,
-    None,
+enum SymlinkPolicy {
+    FollowBeneath,
+    Refuse,
 }
 
 fn read_resolved(
     root: &Path,
     relative: &Path,
     limit: u64,
-    links: Links,
+    links: SymlinkPolicy,
 ) -> Result<(Vec<u8>, Metadata), ReadError> {
     use rustix::fs::{CWD, Mode as Bits, OFlags, ResolveFlags};
     use rustix::io::Errno;
@@ -147,8 +147,8 @@ fn read_resolved(
             .map_err(with_path)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let resolve = match links {
-        Links::Within => ResolveFlags::BENEATH,
-        Links::None => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+        SymlinkPolicy::FollowBeneath => ResolveFlags::BENEATH,
+        SymlinkPolicy::Refuse => ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
     };
     match rustix::fs::openat2(&folder, relative, flags, Bits::empty(), resolve) {
         Ok(descriptor) => read_open(File::from(descriptor), &path, limit),
@@ -157,8 +157,8 @@ fn read_resolved(
         Err(Errno::NOSYS | Errno::PERM) => {
             let (real_root, real_path) = (fs_err::canonicalize(root)?, fs_err::canonicalize(&path)?);
             let is_allowed = match links {
-                Links::Within => real_path.starts_with(&real_root),
-                Links::None => real_path == real_root.join(relative),
+                SymlinkPolicy::FollowBeneath => real_path.starts_with(&real_root),
+                SymlinkPolicy::Refuse => real_path == real_root.join(relative),
             };
             if !is_allowed {
                 return Err(ReadError::Escapes { path, root: root.to_owned() });
@@ -173,7 +173,7 @@ fn read_resolved(
 ///
 /// # Errors
 /// When any step fails; the old file is then untouched and no temporary file is left.
-pub fn write_atomic(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
+pub fn write_atomic(path: &Path, bytes: &[u8], mode: FileMode) -> io::Result<()> {
     write_atomic_with(path, mode, |file| file.write_all(bytes))
 }
 
@@ -183,24 +183,24 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
 /// When `fill` or any step fails; the old file is then untouched and no temporary file is left.
 pub fn write_atomic_with<E: From<io::Error>>(
     path: &Path,
-    mode: Mode,
+    mode: FileMode,
     fill: impl FnOnce(&mut File) -> Result<(), E>,
 ) -> Result<(), E> {
-    let folder = parent(path);
+    let folder = parent_dir(path);
     let mut temporary = tempfile::Builder::new().prefix(".rye-").suffix(".tmp").tempfile_in(&folder)?;
     fill(temporary.as_file_mut())?;
     let permissions = match mode {
-        Mode::Kept => match fs_err::metadata(path) {
+        FileMode::Preserve => match fs_err::metadata(path) {
             Ok(metadata) => metadata.permissions(),
             Err(_) => Permissions::from_mode(0o644),
         },
-        Mode::Private => Permissions::from_mode(0o600),
-        Mode::ReadOnly => Permissions::from_mode(0o444),
+        FileMode::Private => Permissions::from_mode(0o600),
+        FileMode::ReadOnly => Permissions::from_mode(0o444),
     };
     temporary.as_file().set_permissions(permissions)?;
     temporary.as_file().sync_all()?;
     temporary.persist(path).map_err(|failure| failure.error)?;
-    Ok(sync_folder(&folder)?)
+    Ok(sync_dir(&folder)?)
 }
 
 /// Replaces or makes `path` with `bytes`, whole or not at all for whoever reads it. Nothing is synced: after a power cut it
@@ -208,12 +208,12 @@ pub fn write_atomic_with<E: From<io::Error>>(
 ///
 /// # Errors
 /// When any step fails; no temporary file is left.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut temporary = tempfile::Builder::new()
         .prefix(".rye-")
         .suffix(".tmp")
         .permissions(Permissions::from_mode(0o644))
-        .tempfile_in(parent(path))?;
+        .tempfile_in(parent_dir(path))?;
     temporary.write_all(bytes)?;
     temporary.persist(path).map_err(|failure| failure.error)?;
     Ok(())
@@ -223,26 +223,26 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// `AlreadyExists` when something is there; otherwise as [`write_atomic`].
-pub fn write_new(path: &Path, bytes: &[u8], mode: Mode) -> io::Result<()> {
-    let folder = parent(path);
+pub fn write_new(path: &Path, bytes: &[u8], mode: FileMode) -> io::Result<()> {
+    let folder = parent_dir(path);
     let mut temporary = tempfile::Builder::new().prefix(".rye-").suffix(".tmp").tempfile_in(&folder)?;
     temporary.write_all(bytes)?;
     let permissions = match mode {
-        Mode::Kept => Permissions::from_mode(0o644),
-        Mode::Private => Permissions::from_mode(0o600),
-        Mode::ReadOnly => Permissions::from_mode(0o444),
+        FileMode::Preserve => Permissions::from_mode(0o644),
+        FileMode::Private => Permissions::from_mode(0o600),
+        FileMode::ReadOnly => Permissions::from_mode(0o444),
     };
     temporary.as_file().set_permissions(permissions)?;
     temporary.as_file().sync_all()?;
     temporary.persist_noclobber(path).map_err(|failure| failure.error)?;
-    sync_folder(&folder)
+    sync_dir(&folder)
 }
 
 /// Makes a folder and its parents; new ones are private when `is_private`.
 ///
 /// # Errors
 /// When the system refuses.
-pub fn create_folders(path: &Path, is_private: bool) -> io::Result<()> {
+pub fn create_dirs(path: &Path, is_private: bool) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -273,7 +273,7 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// When the system refuses.
-pub fn shorten(path: &Path, length: u64) -> io::Result<()> {
+pub fn truncate(path: &Path, length: u64) -> io::Result<()> {
     let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
     let file = fs_err::OpenOptions::new().write(true).custom_flags(flags).open(path)?;
     file.set_len(length)
@@ -283,7 +283,7 @@ pub fn shorten(path: &Path, length: u64) -> io::Result<()> {
 ///
 /// # Errors
 /// When the system refuses.
-pub fn link(target: &Path, path: &Path) -> io::Result<()> {
+pub fn symlink_if_absent(target: &Path, path: &Path) -> io::Result<()> {
     match fs_err::os::unix::fs::symlink(target, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         Ok(()) | Err(_) => Ok(()),
@@ -294,7 +294,7 @@ pub fn link(target: &Path, path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// When the system refuses.
-pub fn discard(path: &Path) -> io::Result<()> {
+pub fn remove_unsynced(path: &Path) -> io::Result<()> {
     match fs_err::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
@@ -307,7 +307,7 @@ pub fn discard(path: &Path) -> io::Result<()> {
 /// When the system refuses.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs_err::remove_file(path) {
-        Ok(()) => sync_folder(&parent(path)),
+        Ok(()) => sync_dir(&parent_dir(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
@@ -324,17 +324,17 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
         Ok(metadata) if !metadata.is_dir() => return remove(path),
         Ok(_) => {}
     }
-    open_folders(path)?;
+    make_removable(path)?;
     fs_err::remove_dir_all(path)
 }
 
 /// How deep folders may be nested before they are brought up: as many names as fit into one path.
-const MOST_NESTED: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// Prepares a tree for its removal: closed folders are opened, and folders nested so deep that neither paths nor
 /// descriptors would suffice are brought up. Whoever filled the tree may have meant it to stay.
-fn open_folders(root: &Path) -> io::Result<()> {
-    let mut brought_up: u64 = 0;
+fn make_removable(root: &Path) -> io::Result<()> {
+    let mut hoisted: u64 = 0;
     let mut pending = vec![(root.to_owned(), 0)];
     while let Some((folder, depth)) = pending.pop() {
         fs_err::set_permissions(&folder, Permissions::from_mode(0o755))?;
@@ -343,20 +343,20 @@ fn open_folders(root: &Path) -> io::Result<()> {
             if !entry.file_type()?.is_dir() {
                 continue;
             }
-            if depth < MOST_NESTED {
+            if depth < MAX_DEPTH {
                 pending.push((entry.path(), depth + 1));
                 continue;
             }
             fs_err::set_permissions(entry.path(), Permissions::from_mode(0o755))?;
-            let place = loop {
-                let place = root.join(format!(".{brought_up}"));
-                brought_up += 1;
-                if place.symlink_metadata().is_err() {
-                    break place;
+            let target = loop {
+                let target = root.join(format!(".{hoisted}"));
+                hoisted += 1;
+                if target.symlink_metadata().is_err() {
+                    break target;
                 }
             };
-            fs_err::rename(entry.path(), &place)?;
-            pending.push((place, 1));
+            fs_err::rename(entry.path(), &target)?;
+            pending.push((target, 1));
         }
     }
     Ok(())
@@ -384,19 +384,19 @@ pub fn unique_name() -> io::Result<String> {
 ///
 /// # Errors
 /// When the target exists or the system refuses.
-pub fn rename_folder(from: &Path, to: &Path) -> io::Result<()> {
+pub fn rename_dir(from: &Path, to: &Path) -> io::Result<()> {
     fs_err::rename(from, to)?;
-    sync_folder(&parent(to))
+    sync_dir(&parent_dir(to))
 }
 
-fn parent(path: &Path) -> PathBuf {
+fn parent_dir(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
     }
 }
 
-fn sync_folder(folder: &Path) -> io::Result<()> {
+fn sync_dir(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
         // Some file systems cannot sync a folder; the rename itself has happened.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
@@ -412,19 +412,19 @@ mod tests {
     fn a_bounded_read_refuses_what_is_larger() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("a");
-        write_atomic(&path, b"12345", Mode::Kept).expect("written");
+        write_atomic(&path, b"12345", FileMode::Preserve).expect("written");
         assert_eq!(read_bounded(&path, 5).expect("read").0, b"12345");
         assert!(matches!(read_bounded(&path, 4), Err(ReadError::TooLarge { limit: 4, .. })));
         assert!(matches!(read_bounded(folder.path(), 4), Err(ReadError::NotAFile { .. })));
     }
 
     #[test]
-    fn a_link_that_leaves_its_folder_is_not_followed() {
+    fn escaping_symlink_is_not_followed() {
         let folder = tempfile::tempdir().expect("folder");
         let (root, outside) = (folder.path().join("root"), folder.path().join("secret"));
-        create_folders(&root.join("sub"), false).expect("folders");
-        write_atomic(&outside, b"secret", Mode::Kept).expect("written");
-        write_atomic(&root.join("sub/in"), b"inside", Mode::Kept).expect("written");
+        create_dirs(&root.join("sub"), false).expect("folders");
+        write_atomic(&outside, b"secret", FileMode::Preserve).expect("written");
+        write_atomic(&root.join("sub/in"), b"inside", FileMode::Preserve).expect("written");
         std::os::unix::fs::symlink("../secret", root.join("out")).expect("link");
         std::os::unix::fs::symlink("/etc", root.join("etc")).expect("link");
         std::os::unix::fs::symlink("sub/in", root.join("in")).expect("link");
@@ -436,7 +436,7 @@ mod tests {
         assert!(matches!(read("none"), Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound));
 
         let plainly =
-            |relative: &str| read_beneath_plainly(&root, Path::new(relative), 99).map(|(bytes, _)| bytes);
+            |relative: &str| read_beneath_no_symlinks(&root, Path::new(relative), 99).map(|(bytes, _)| bytes);
         std::os::unix::fs::symlink("sub", root.join("folder")).expect("link");
         assert_eq!(plainly("sub/in").expect("inside"), b"inside");
         for link in ["in", "out", "folder/in", "../secret"] {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_removed_however_deep_and_closed_it_is() {
+    fn deep_and_closed_trees_are_removed() {
         let folder = tempfile::tempdir().expect("folder");
         let root = folder.path().join("root");
         let name = "n".repeat(200);
@@ -476,9 +476,9 @@ mod tests {
     fn a_write_replaces_and_keeps_the_mode() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("a");
-        write_atomic(&path, b"1", Mode::Kept).expect("written");
+        write_atomic(&path, b"1", FileMode::Preserve).expect("written");
         set_mode(&path, 0o755).expect("mode");
-        write_atomic(&path, b"2", Mode::Kept).expect("written");
+        write_atomic(&path, b"2", FileMode::Preserve).expect("written");
         let (bytes, metadata) = read_bounded(&path, 9).expect("read");
         assert_eq!((bytes.as_slice(), metadata.permissions().mode() & 0o777), (&b"2"[..], 0o755));
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
@@ -487,7 +487,7 @@ mod tests {
     #[test]
     fn a_write_into_a_missing_folder_leaves_nothing() {
         let folder = tempfile::tempdir().expect("folder");
-        assert!(write_atomic(&folder.path().join("no/such"), b"1", Mode::Kept).is_err());
+        assert!(write_atomic(&folder.path().join("no/such"), b"1", FileMode::Preserve).is_err());
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
     }
 
@@ -495,9 +495,9 @@ mod tests {
     fn a_new_file_is_not_clobbered() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("a");
-        write_new(&path, b"1", Mode::Private).expect("written");
+        write_new(&path, b"1", FileMode::Private).expect("written");
         assert_eq!(
-            write_new(&path, b"2", Mode::Private).map_err(|error| error.kind()),
+            write_new(&path, b"2", FileMode::Private).map_err(|error| error.kind()),
             Err(io::ErrorKind::AlreadyExists)
         );
         let (bytes, metadata) = read_bounded(&path, 9).expect("read");
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_held_by_one() {
+    fn lock_has_one_holder() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("lock");
         let held = Lock::acquire(&path).expect("lock");
@@ -515,18 +515,18 @@ mod tests {
     }
 
     #[test]
-    fn appending_and_shortening_make_private_files_and_follow_no_link() {
+    fn append_and_truncate_follow_no_symlink() {
         let folder = tempfile::tempdir().expect("folder");
         let (path, link_path) = (folder.path().join("a"), folder.path().join("link"));
         append(&path, b"one\n").expect("made");
         append(&path, b"two\n").expect("appended");
-        shorten(&path, 6).expect("shortened");
+        truncate(&path, 6).expect("shortened");
         let (bytes, metadata) = read_bounded(&path, 100).expect("read");
         assert_eq!((bytes.as_slice(), metadata.permissions().mode() & 0o777), (&b"one\ntw"[..], 0o600));
-        link(Path::new("a"), &link_path).expect("linked");
-        link(Path::new("b"), &link_path).expect("what is there stays");
+        symlink_if_absent(Path::new("a"), &link_path).expect("linked");
+        symlink_if_absent(Path::new("b"), &link_path).expect("what is there stays");
         assert_eq!(fs_err::read_link(&link_path).expect("a link"), Path::new("a"));
-        assert!(append(&link_path, b"x").is_err() && shorten(&link_path, 0).is_err());
+        assert!(append(&link_path, b"x").is_err() && truncate(&link_path, 0).is_err());
         assert_eq!(read_bounded(&path, 100).expect("read").0, b"one\ntw");
     }
 
@@ -534,8 +534,8 @@ mod tests {
     fn read_only_trees_can_be_removed() {
         let folder = tempfile::tempdir().expect("folder");
         let tree = folder.path().join("t");
-        create_folders(&tree.join("a"), false).expect("folders");
-        write_atomic(&tree.join("a/f"), b"1", Mode::ReadOnly).expect("written");
+        create_dirs(&tree.join("a"), false).expect("folders");
+        write_atomic(&tree.join("a/f"), b"1", FileMode::ReadOnly).expect("written");
         set_mode(&tree.join("a"), 0o555).expect("mode");
         remove_tree(&tree).expect("removed");
         assert!(!tree.exists());

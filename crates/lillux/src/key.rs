@@ -135,7 +135,7 @@ impl PublicKey {
 
     /// Whether `signature` is this key's over the 64 hex characters of `digest`. Strict verification.
     #[must_use]
-    pub fn verifies(&self, digest: &Digest, signature: &Signature) -> bool {
+    pub fn verify(&self, digest: &Digest, signature: &Signature) -> bool {
         let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
         self.0.verify_strict(digest.to_hex().as_bytes(), &signature).is_ok()
     }
@@ -187,7 +187,7 @@ impl SecretKey {
 
     /// The public half.
     #[must_use]
-    pub fn public(&self) -> PublicKey {
+    pub fn public_key(&self) -> PublicKey {
         PublicKey(self.0.verifying_key())
     }
 
@@ -200,7 +200,7 @@ impl SecretKey {
 
 impl fmt::Debug for SecretKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "SecretKey(of {})", self.public().fingerprint())
+        write!(formatter, "SecretKey(of {})", self.public_key().fingerprint())
     }
 }
 
@@ -209,21 +209,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_survive_their_pem_text() {
+    fn keys_round_trip_through_pem() {
         let key = SecretKey::generate().expect("randomness");
         let again = SecretKey::from_pem(&key.to_pem().expect("pem")).expect("own pem");
-        assert_eq!(again.public(), key.public());
-        assert_eq!(PublicKey::from_pem(&key.public().to_pem()), Ok(key.public()));
+        assert_eq!(again.public_key(), key.public_key());
+        assert_eq!(PublicKey::from_pem(&key.public_key().to_pem()), Ok(key.public_key()));
     }
 
     #[test]
-    fn a_signature_holds_for_one_digest_and_one_key() {
+    fn signature_is_valid_for_one_digest() {
         let (key, other) =
             (SecretKey::generate().expect("randomness"), SecretKey::generate().expect("randomness"));
         let signature = key.sign(&Digest::of(b"x"));
-        assert!(key.public().verifies(&Digest::of(b"x"), &signature));
-        assert!(!key.public().verifies(&Digest::of(b"y"), &signature));
-        assert!(!other.public().verifies(&Digest::of(b"x"), &signature));
+        assert!(key.public_key().verify(&Digest::of(b"x"), &signature));
+        assert!(!key.public_key().verify(&Digest::of(b"y"), &signature));
+        assert!(!other.public_key().verify(&Digest::of(b"x"), &signature));
     }
 
     #[test]
@@ -247,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_key_is_never_shown() {
+    fn secret_key_is_never_printed() {
         let key = SecretKey::generate().expect("randomness");
-        let shown = format!("{key:?}");
-        assert!(!shown.contains("PRIVATE") && shown.len() < 60, "{shown}");
+        let text = format!("{key:?}");
+        assert!(!text.contains("PRIVATE") && text.len() < 60, "{text}");
     }
 }

@@ -3,20 +3,20 @@
 //!
 //! It is given explicit paths and bytes. It knows nothing of `.ai/`, spaces or policy, and never searches for a path.
 
-pub mod beneath;
 pub mod cancel;
-pub mod confine;
+pub mod canonicalize;
+pub mod dir;
 pub mod file;
 pub mod http;
 pub mod key;
 pub mod lockfile;
+pub mod object_store;
 pub mod owner;
 pub mod process;
-pub mod real;
+pub mod sandbox;
 pub mod socket;
-pub mod store;
 
-pub use cancel::Cancel;
+pub use cancel::CancelToken;
+pub use canonicalize::{CanonicalPathCache, canonicalize_existing};
 pub use key::{Fingerprint, PublicKey, SecretKey, Signature};
 pub use lillux_hash::{Digest, canonical, digest};
-pub use real::{RealPaths, real};

@@ -10,11 +10,11 @@ use crate::file;
 const MAX_BYTES: u64 = 64 << 10;
 
 /// The superuser.
-pub const ROOT: u32 = 0;
+pub const ROOT_UID: u32 = 0;
 
 /// The user this process acts as.
 #[must_use]
-pub fn effective_user() -> u32 {
+pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
@@ -22,14 +22,14 @@ pub fn effective_user() -> u32 {
 ///
 /// # Errors
 /// When nothing can be seen there.
-pub fn owner(path: &Path) -> io::Result<u32> {
+pub fn owner_uid(path: &Path) -> io::Result<u32> {
     fs_err::symlink_metadata(path).map(|metadata| metadata.uid())
 }
 
 /// The number that every user outside this process's user namespace is shown as; `None` where all users are known.
 #[must_use]
-pub fn unmapped_user() -> Option<u32> {
-    if maps_all(&read("/proc/self/uid_map")?) {
+pub fn overflow_uid() -> Option<u32> {
+    if is_full_uid_map(&read("/proc/self/uid_map")?) {
         return None;
     }
     read("/proc/sys/kernel/overflowuid")?.trim().parse().ok()
@@ -40,7 +40,7 @@ fn read(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn maps_all(map: &str) -> bool {
+fn is_full_uid_map(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
@@ -51,15 +51,15 @@ mod tests {
     #[test]
     fn own_files_belong_to_this_user() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        assert_eq!(owner(file.path()).expect("an owner"), effective_user());
-        assert!(owner(&file.path().join("absent")).is_err());
+        assert_eq!(owner_uid(file.path()).expect("an owner"), effective_uid());
+        assert!(owner_uid(&file.path().join("absent")).is_err());
     }
 
     #[test]
     fn only_a_whole_map_knows_all_users() {
-        assert!(maps_all("         0          0 4294967295\n"));
+        assert!(is_full_uid_map("         0          0 4294967295\n"));
         for map in ["0 1000 1", "1000 1000 1\n", "0 100000 65536", "0 0 1\n1 1 4294967294", ""] {
-            assert!(!maps_all(map), "{map}");
+            assert!(!is_full_uid_map(map), "{map}");
         }
     }
 }

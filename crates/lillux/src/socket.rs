@@ -13,7 +13,7 @@ use crate::file;
 /// When the system refuses.
 pub fn listen(folder: &Path, name: &str) -> io::Result<UnixListener> {
     file::remove(&folder.join(name))?;
-    let (_open, short) = within(folder, name)?;
+    let (_open, short) = short_path(folder, name)?;
     let listener = UnixListener::bind(short)?;
     file::set_mode(&folder.join(name), 0o600)?;
     Ok(listener)
@@ -24,12 +24,12 @@ pub fn listen(folder: &Path, name: &str) -> io::Result<UnixListener> {
 /// # Errors
 /// When nobody does.
 pub fn connect(folder: &Path, name: &str) -> io::Result<UnixStream> {
-    let (_open, short) = within(folder, name)?;
+    let (_open, short) = short_path(folder, name)?;
     UnixStream::connect(short)
 }
 
 /// The address of a socket is at most 107 bytes, and a folder's path may be longer: it goes by the open folder.
-fn within(folder: &Path, name: &str) -> io::Result<(fs_err::File, PathBuf)> {
+fn short_path(folder: &Path, name: &str) -> io::Result<(fs_err::File, PathBuf)> {
     let open = fs_err::File::open(folder)?;
     let short = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd())).join(name);
     Ok((open, short))
@@ -43,10 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_may_lie_deep_and_is_its_owners_alone() {
+    fn deep_socket_is_private_to_owner() {
         let folder = tempfile::tempdir().expect("a folder");
         let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
-        file::create_folders(&deep, true).expect("made");
+        file::create_dirs(&deep, true).expect("made");
         assert!(connect(&deep, "s").is_err(), "nobody listens yet");
         drop(listen(&deep, "s").expect("a socket"));
         assert!(connect(&deep, "s").is_err(), "nobody listens any more");

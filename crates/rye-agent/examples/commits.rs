@@ -9,22 +9,26 @@ use std::time::Instant;
 
 use lillux::Digest;
 use rye_agent::cost::Cost;
-use rye_agent::limits::Limits;
+use rye_agent::limits::ThreadLimits;
 use rye_agent::money::Nanos;
 use rye_agent::store::{
-    Attribution, Caps, Commit, Created, LedgerSpec, NewThread, Owner, Record, Reserve, Secret, Settle, Store,
+    Attribution, CreateOutcome, JournalRecord, LedgerSpec, NewThread, Owner, ReserveRequest, Settlement,
+    SpawnCaps, ThreadCommit, ThreadSecret, ThreadStore,
 };
 use rye_agent::thread_id::ThreadId;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().ok_or("commits FOLDER [COMMITTERS] [COMMITS]")?);
     let committers: u64 = arguments.next().map_or(Ok(1000), |text| text.parse())?;
     let commits: u64 = arguments.next().map_or(Ok(100), |text| text.parse())?;
-    let store =
-        Store::open(&folder, &Secret::new([7; 32]).kept_in(&folder.join("keys")), &LedgerSpec::default())?;
+    let store = ThreadStore::open(
+        &folder,
+        &ThreadSecret::new([7; 32]).with_keys_dir(&folder.join("keys")),
+        &LedgerSpec::default(),
+    )?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
         let root = random_id()?;
@@ -44,27 +48,27 @@ fn main() -> Result<(), Failure> {
             took.as_secs_f64(),
             f64::from(u32::try_from(count)?) / took.as_secs_f64()
         );
-        Ok::<(), Failure>(())
+        Ok::<(), BoxError>(())
     })?;
     let problems = store.audit()?;
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ").into()) }
 }
 
-async fn work(store: Store, new: NewThread, commits: u64) -> Result<(), Failure> {
+async fn work(store: ThreadStore, new: NewThread, commits: u64) -> Result<(), BoxError> {
     let id = new.id.clone();
-    let Created::Done { claim, .. } = store.create(new).await? else {
+    let CreateOutcome::Created { claim, .. } = store.create(new).await? else {
         return Err("refused".into());
     };
     for number in 0..commits {
-        let mut commit = Commit::new(id.clone(), claim, number);
-        commit.records = vec![Record { at_ms: number, sequence: number, body: vec![b'x'; 300] }];
+        let mut commit = ThreadCommit::new(id.clone(), claim, number);
+        commit.records = vec![JournalRecord { at_ms: number, sequence: number, body: vec![b'x'; 300] }];
         let call = number / 2;
         if number % 2 == 0 {
-            commit.reserve = Some(Reserve { call, spend: Nanos(100), tokens: 100 });
+            commit.reservation = Some(ReserveRequest { call, spend: Nanos(100), tokens: 100 });
         } else {
             let attribution =
                 Attribution { item: "demo".to_owned(), model: "model".to_owned(), tool: None, hook: None };
-            commit.settle = vec![Settle {
+            commit.settlements = vec![Settlement {
                 call,
                 spend: Nanos(50),
                 input_tokens: 40,
@@ -86,22 +90,22 @@ fn thread(id: ThreadId, parent: Option<ThreadId>) -> NewThread {
         title: "demo".to_owned(),
         parent,
         continuation_of: None,
-        limits: Limits::default(),
-        max_spend: Some(Nanos::MOST),
+        limits: ThreadLimits::default(),
+        max_spend: Some(Nanos::MAX),
         max_tokens: None,
         capabilities: Digest::of(b""),
         model: "model".to_owned(),
         provider: "offline".to_owned(),
-        caps: Caps::default(),
+        caps: SpawnCaps::default(),
         owner: Some(Owner::current()),
         is_detached: false,
         blobs: Vec::new(),
-        records: vec![Record { at_ms: 0, sequence: 0, body: vec![b'x'; 300] }],
+        records: vec![JournalRecord { at_ms: 0, sequence: 0, body: vec![b'x'; 300] }],
         at_ms: 0,
     }
 }
 
-fn random_id() -> Result<ThreadId, Failure> {
+fn random_id() -> Result<ThreadId, BoxError> {
     let mut bytes = [0; 6];
     getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
     Ok(ThreadId::from_random(bytes))

@@ -6,7 +6,7 @@
 mod check;
 mod hook_origins;
 #[cfg(test)]
-mod keys_test;
+mod key_coverage;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, Space};
 use rye_space::Workspace;
-use rye_space::config::{Ignored, Layer, Standing};
-use rye_space::stamp::Watched;
+use rye_space::config::{ConfigLayer, IgnoredSetting, LayerTrust};
+use rye_space::file_stamp::WatchSet;
 use rye_trust::Subject;
 use serde_json::{Map, Value};
 
@@ -35,7 +35,7 @@ pub fn load(workspace: &Workspace) -> Result<Config> {
 ///
 /// # Errors
 /// The other mistakes.
-pub fn load_readable(workspace: &Workspace) -> Result<Config> {
+pub fn load_lenient(workspace: &Workspace) -> Result<Config> {
     read(workspace, false)
 }
 
@@ -48,38 +48,44 @@ fn read(workspace: &Workspace, is_strict: bool) -> Result<Config> {
         let (merged, layers) = workspace.config_with_layers(&id);
         // A file that cannot be read may have said less, or guarded something: nothing is run as if it were not there.
         // A bundle that nobody approved says nothing either way.
-        let is_unread =
-            |told: &&Ignored| is_strict && told.key == "*" && !matches!(told.space, Space::System(_));
+        let is_unread = |ignored_key: &&IgnoredSetting| {
+            is_strict && ignored_key.key == "*" && !matches!(ignored_key.space, Space::System(_))
+        };
         let (unread, ignored): (Vec<_>, Vec<_>) = merged.ignored.iter().partition(is_unread);
-        mistakes.extend(unread.into_iter().map(|told| Mistake {
-            file: told.path.display().to_string(),
-            position: told.position,
+        mistakes.extend(unread.into_iter().map(|ignored_key| Mistake {
+            file: ignored_key.path.display().to_string(),
+            position: ignored_key.position,
             key: String::new(),
-            message: told.reason.clone(),
+            message: ignored_key.reason.clone(),
         }));
-        for told in ignored.into_iter().chain(&merged.unsigned).chain(&merged.flat) {
-            let place = told.position.map(|position| format!(":{position}")).unwrap_or_default();
-            notices.push(format!("{}{place}: {}: {}", told.path.display(), told.key, told.reason));
+        for ignored_key in ignored.into_iter().chain(&merged.unsigned).chain(&merged.flat_files) {
+            let place = ignored_key.position.map(|position| format!(":{position}")).unwrap_or_default();
+            notices.push(format!(
+                "{}{place}: {}: {}",
+                ignored_key.path.display(),
+                ignored_key.key,
+                ignored_key.reason
+            ));
         }
-        let counting: Vec<&Layer> = layers.iter().filter(|layer| counts(layer)).collect();
+        let effective: Vec<&ConfigLayer> = layers.iter().filter(|layer| is_effective(layer)).collect();
         if let Some(schema) = workspace.schema_for(&id) {
             // The binary's own files are held by tests.
-            let own = |layer: &&&Layer| !matches!(layer.located.space(), Space::System(_));
-            for layer in counting.iter().filter(own) {
+            let is_user_file = |layer: &&&ConfigLayer| !matches!(layer.located.space(), Space::System(_));
+            for layer in effective.iter().filter(is_user_file) {
                 let text = String::from_utf8_lossy(layer.located.bytes()).into_owned();
                 let fields = &layer.located.parsed().fields;
                 mistakes.extend(check::check_file(name, fields, schema, &layer.located.path, &text));
             }
         }
         let value = match name {
-            "hooks" => hook_origins::concatenated(&counting, &mut notices),
-            "hook_conditions" => hook_origins::with_origins(merged.value, &counting, &mut notices),
+            "hooks" => hook_origins::concatenated(&effective, &mut notices),
+            "hook_conditions" => hook_origins::with_origins(merged.value, &effective, &mut notices),
             _ => merged.value,
         };
         values.insert(name.to_owned(), value);
     }
     if !mistakes.is_empty() {
-        return Err(check::refusal(&mistakes));
+        return Err(check::diagnostics_error(&mistakes));
     }
     let mut config = from_values(&values)?;
     config.notices = notices;
@@ -87,20 +93,20 @@ fn read(workspace: &Workspace, is_strict: bool) -> Result<Config> {
 }
 
 fn from_values(values: &Map<String, Value>) -> Result<Config> {
-    Config::from_values(values).map_err(|wrong| check::refusal(&wrong.0))
+    Config::from_values(values).map_err(|errors| check::diagnostics_error(&errors.0))
 }
 
 /// Whether a file counts as a whole. (Of others only keys marked safe do, and those are checked when they are merged.)
-fn counts(layer: &Layer) -> bool {
-    match (layer.standing, layer.located.space()) {
-        (Standing::Vouched, _) | (Standing::Unsigned, Space::User) => true,
+fn is_effective(layer: &ConfigLayer) -> bool {
+    match (layer.trust, layer.located.space()) {
+        (LayerTrust::Trusted, _) | (LayerTrust::Unsigned, Space::User) => true,
         // Nothing that decides about threads is taken from a bundle that is installed among other items.
         (
-            Standing::Unsigned
-            | Standing::Doubtful(_)
-            | Standing::NotApproved
-            | Standing::Installed
-            | Standing::OutOfScope(_),
+            LayerTrust::Unsigned
+            | LayerTrust::Invalid(_)
+            | LayerTrust::NotApproved
+            | LayerTrust::FromBundle
+            | LayerTrust::OutOfScope(_),
             _,
         ) => false,
     }
@@ -109,40 +115,40 @@ fn counts(layer: &Layer) -> bool {
 /// The configuration of a warm process: read again when a file that could say something has changed, come or gone, or
 /// the workspace was opened anew.
 #[derive(Debug, Default)]
-pub struct Cache {
-    last: Mutex<Option<Kept>>,
+pub struct ConfigCache {
+    last: Mutex<Option<CachedConfig>>,
 }
 
 #[derive(Debug)]
-struct Kept {
-    files: Watched,
-    opened_from: Watched,
+struct CachedConfig {
+    files: WatchSet,
+    opened_from: WatchSet,
     config: Arc<Config>,
 }
 
-impl Cache {
+impl ConfigCache {
     /// The configuration of this workspace.
     ///
     /// # Errors
     /// As [`load`].
     pub fn load(&self, workspace: &Workspace) -> Result<Arc<Config>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = last.as_ref()
-            && kept.opened_from == *workspace.opened_from()
-            && kept.files.is_unchanged()
+        if let Some(cached) = last.as_ref()
+            && cached.opened_from == *workspace.watch_set_at_open()
+            && cached.files.is_unchanged()
         {
-            return Ok(Arc::clone(&kept.config));
+            return Ok(Arc::clone(&cached.config));
         }
         // Watched before it is read: a change in between is noticed next time.
         let ids = NAMES.map(|name| format!("agent/{name}"));
-        let files = workspace.watched_configs(&ids.each_ref().map(String::as_str));
+        let files = workspace.watch_configs(&ids.each_ref().map(String::as_str));
         let config = Arc::new(load(workspace)?);
-        let opened_from = workspace.opened_from().clone();
-        *last = Some(Kept { files, opened_from, config: Arc::clone(&config) });
+        let opened_from = workspace.watch_set_at_open().clone();
+        *last = Some(CachedConfig { files, opened_from, config: Arc::clone(&config) });
         Ok(config)
     }
 }
 
-fn refused(message: String) -> Error {
+fn config_error(message: String) -> Error {
     Error::new(Code::ThreadConfig, message).hint("rye config show")
 }

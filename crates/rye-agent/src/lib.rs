@@ -5,22 +5,22 @@
 //! directive → ThreadSpec → State ⇄ step(state, event) → effects → driver → event → journal → step …
 //! ```
 
+pub mod callback;
 pub mod config;
 pub mod definitions;
 pub mod dispatch;
-pub mod door;
 pub mod driver;
-pub mod facts;
-pub mod internal;
+pub mod hook_tools;
 pub mod models;
 pub mod preflight;
 pub mod prepare;
 pub mod redact;
-pub mod shape;
+pub mod result_format;
 pub mod store;
 #[cfg(test)]
-mod test_world;
+mod test_support;
 pub mod threads;
+pub mod tool_context;
 pub mod transcript;
 
 pub use rye_thread::{

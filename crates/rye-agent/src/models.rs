@@ -9,22 +9,22 @@ use rye_engine::{Code, Error, Result};
 use rye_item::text::one_line;
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_model::provider_file::Pricing;
-use rye_model::{Price, ProviderFile};
-use rye_space::{Located, Workspace};
+use rye_model::{ProviderFile, TokenPrice};
+use rye_space::{ItemFile, Workspace};
 use rye_trust::{Subject, verify};
 
-use crate::config::Agent;
+use crate::config::AgentConfig;
 
 /// Where provider items live.
-pub const FOLDER: &str = "rye/agent/providers";
+pub const PROVIDERS_PREFIX: &str = "rye/agent/providers";
 /// The provider that asks nobody.
-pub const OFFLINE: &str = "offline";
+pub const OFFLINE_PROVIDER: &str = "offline";
 /// The tier of who says nothing.
-const GENERAL: &str = "general";
+const DEFAULT_TIER: &str = "general";
 
 /// What is asked for.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct ModelQuery<'a> {
     /// A model or tier, as the caller says it.
     pub model: Option<&'a str>,
     /// A provider, as the caller says it.
@@ -41,7 +41,7 @@ pub struct Wanted<'a> {
 
 /// The model that will be asked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chosen {
+pub struct ModelChoice {
     /// The provider's name: the last part of its id.
     pub provider_id: String,
     /// The model.
@@ -49,7 +49,7 @@ pub struct Chosen {
     /// The provider's file.
     pub file: ProviderFile,
     /// What it costs; `None` where nobody is charged, or nobody knows and money is not limited.
-    pub price: Option<Price>,
+    pub price: Option<TokenPrice>,
     /// How many tokens it can look at.
     pub context_window: u64,
     /// How many tokens one answer may have.
@@ -58,23 +58,23 @@ pub struct Chosen {
 
 /// A provider, by the item that wins.
 #[derive(Clone, Debug)]
-pub struct Provider {
+pub struct ProviderItem {
     /// The item.
     pub id: ItemId,
     /// Its file, or why it does not count.
     pub file: std::result::Result<ProviderFile, Error>,
     /// The file of a farther space that this one hides though it does not count.
-    hidden: Option<ProviderFile>,
+    shadowed: Option<ProviderFile>,
 }
 
-impl Provider {
+impl ProviderItem {
     /// Its name: the last part of its id.
     #[must_use]
     pub fn name(&self) -> &str {
         self.id.name()
     }
 
-    fn is_called(&self, name: &str) -> bool {
+    fn is_named(&self, name: &str) -> bool {
         let id = self.id.as_str();
         name == self.name() || id == name || id.strip_suffix(name).is_some_and(|front| front.ends_with('/'))
     }
@@ -92,32 +92,32 @@ fn is_configured(file: &ProviderFile, model: Option<&str>, environment: &BTreeMa
 
 /// All providers, by id; of several files of one id, the one of the nearest space.
 #[derive(Clone, Debug)]
-pub struct Providers(Vec<Provider>);
+pub struct Providers(Vec<ProviderItem>);
 
 impl Providers {
     /// Finds and verifies the provider items of a workspace. What is wrong with a file is kept with its provider: it matters
     /// when that one is asked for.
     #[must_use]
-    pub fn find(workspace: &Workspace) -> Self {
+    pub fn discover(workspace: &Workspace) -> Self {
         let mut ids: Vec<ItemId> = Vec::new();
         for space in workspace.spaces.order() {
             let folder = workspace.spaces.folder(&space);
-            if folder.is_some_and(|folder| !folder.join("tools").join(FOLDER).is_dir()) {
+            if folder.is_some_and(|folder| !folder.join("tools").join(PROVIDERS_PREFIX).is_dir()) {
                 continue;
             }
-            for entry in workspace.spaces.walk(&space, &[ItemType::Tool]).entries {
+            for entry in workspace.spaces.scan(&space, &[ItemType::Tool]).entries {
                 let is_data = [".yaml", ".yml"].contains(&entry.extension.as_str());
-                if is_data && entry.item.id.is_within(FOLDER) && !ids.contains(&entry.item.id) {
+                if is_data && entry.item.id.is_within(PROVIDERS_PREFIX) && !ids.contains(&entry.item.id) {
                     ids.push(entry.item.id);
                 }
             }
         }
         ids.sort_by(|left, right| left.as_str().cmp(right.as_str()));
-        Self(ids.into_iter().map(|id| provider(workspace, id)).collect())
+        Self(ids.into_iter().map(|id| load_provider(workspace, id)).collect())
     }
 
     /// The providers.
-    pub fn iter(&self) -> impl Iterator<Item = &Provider> {
+    pub fn iter(&self) -> impl Iterator<Item = &ProviderItem> {
         self.0.iter()
     }
 
@@ -128,55 +128,63 @@ impl Providers {
     /// price is not known.
     pub fn choose(
         &self,
-        wanted: &Wanted<'_>,
-        agent: &Agent,
+        query: &ModelQuery<'_>,
+        agent: &AgentConfig,
         environment: &BTreeMap<String, String>,
-    ) -> Result<Chosen> {
-        let asked = wanted.model.or(wanted.directive_model).or(wanted.directive_tier).unwrap_or(GENERAL);
-        let mapped = agent.tier_mapping.get(asked).map(String::as_str);
-        let (model, is_model) = (mapped.unwrap_or(asked), mapped.is_some() || self.is_model(asked));
-        let named = wanted.provider.or(wanted.directive_provider);
-        if let Some(name) = named {
-            return self.of_provider(self.named(name)?, model, is_model, wanted, agent, environment);
+    ) -> Result<ModelChoice> {
+        let requested =
+            query.model.or(query.directive_model).or(query.directive_tier).unwrap_or(DEFAULT_TIER);
+        let mapped = agent.tier_mapping.get(requested).map(String::as_str);
+        let (model, is_model) = (mapped.unwrap_or(requested), mapped.is_some() || self.is_model(requested));
+        let provider_name = query.provider.or(query.directive_provider);
+        if let Some(name) = provider_name {
+            return self.choose_from(self.by_name(name)?, model, is_model, query, agent, environment);
         }
-        let owners: Vec<&Provider> = self.0.iter().filter(|provider| provider.serves(model)).collect();
-        let preferred = agent.default_provider.as_deref().map(|name| self.named(name)).transpose()?;
+        let owners: Vec<&ProviderItem> = self.0.iter().filter(|provider| provider.can_serve(model)).collect();
+        let preferred = agent.default_provider.as_deref().map(|name| self.by_name(name)).transpose()?;
         if let Some(preferred) = preferred {
             // A model that only others serve is theirs; anything else is the preferred one's.
-            let is_theirs = is_model && !preferred.serves(model) && !owners.is_empty();
+            let is_theirs = is_model && !preferred.can_serve(model) && !owners.is_empty();
             if !is_theirs {
-                return self.of_provider(preferred, model, is_model, wanted, agent, environment);
+                return self.choose_from(preferred, model, is_model, query, agent, environment);
             }
         }
-        self.refuse_shadowing(environment)?;
-        let ready: Vec<&Provider> = owners
+        self.check_shadowing(environment)?;
+        let ready: Vec<&ProviderItem> = owners
             .iter()
             .copied()
             .filter(|provider| provider.is_configured(Some(provider.model_for(model)), environment))
             .collect();
         match ready.as_slice() {
-            [one] => self.of_provider(one, model, is_model, wanted, agent, environment),
+            [one] => self.choose_from(one, model, is_model, query, agent, environment),
             [] => {
-                let is_nobody_configured =
+                let is_unconfigured =
                     !self.0.iter().any(|provider| provider.is_configured(None, environment));
                 // The caller's own word for a model is a wish that offline cannot fill.
-                let asks_for_model = wanted.model.is_some() && is_model;
-                let is_known = is_model || self.is_tier(asked) || wanted.model.is_none();
-                if is_nobody_configured && is_known && !asks_for_model && preferred.is_none() {
-                    return self.of_provider(self.named(OFFLINE)?, OFFLINE, true, wanted, agent, environment);
+                let asks_for_model = query.model.is_some() && is_model;
+                let is_known = is_model || self.is_tier(requested) || query.model.is_none();
+                if is_unconfigured && is_known && !asks_for_model && preferred.is_none() {
+                    return self.choose_from(
+                        self.by_name(OFFLINE_PROVIDER)?,
+                        OFFLINE_PROVIDER,
+                        true,
+                        query,
+                        agent,
+                        environment,
+                    );
                 }
-                Err(self.unserved(model, &owners, environment))
+                Err(self.unserved_error(model, &owners, environment))
             }
-            several => Err(ambiguous(model, several)),
+            several => Err(ambiguous_error(model, several)),
         }
     }
 
-    fn named(&self, name: &str) -> Result<&Provider> {
-        let found: Vec<&Provider> = self.0.iter().filter(|provider| provider.is_called(name)).collect();
+    fn by_name(&self, name: &str) -> Result<&ProviderItem> {
+        let found: Vec<&ProviderItem> = self.0.iter().filter(|provider| provider.is_named(name)).collect();
         match found.as_slice() {
             [one] => Ok(one),
             [] => {
-                let known: Vec<&str> = self.0.iter().map(Provider::name).collect();
+                let known: Vec<&str> = self.0.iter().map(ProviderItem::name).collect();
                 Err(Error::new(Code::ModelNotFound, format!("there is no provider `{}`", one_line(name)))
                     .hint(format!("there are {}", known.join(", ")))
                     .hint("rye search providers --type tool"))
@@ -193,15 +201,15 @@ impl Providers {
     }
 
     /// Of one provider that was named or is the only one.
-    fn of_provider(
+    fn choose_from(
         &self,
-        provider: &Provider,
+        provider: &ProviderItem,
         model: &str,
         is_model: bool,
-        wanted: &Wanted<'_>,
-        agent: &Agent,
+        query: &ModelQuery<'_>,
+        agent: &AgentConfig,
         environment: &BTreeMap<String, String>,
-    ) -> Result<Chosen> {
+    ) -> Result<ModelChoice> {
         let file = provider.file.as_ref().map_err(Clone::clone)?;
         let name = provider.name();
         let model = match file.tiers().get(model) {
@@ -219,12 +227,12 @@ impl Providers {
             }
         };
         if let Some(variable) = file.missing_variable(model, environment) {
-            return Err(key_missing(name, &variable));
+            return Err(key_missing_error(name, &variable));
         }
         let price = match file.pricing(model) {
             Pricing::Known(price) => Some(price),
             Pricing::Unpriced => None,
-            Pricing::Unknown if wanted.is_spend_limited => {
+            Pricing::Unknown if query.is_spend_limited => {
                 let model = one_line(model);
                 return Err(Error::new(
                     Code::PriceUnknown,
@@ -235,7 +243,7 @@ impl Providers {
             }
             Pricing::Unknown => None,
         };
-        Ok(Chosen {
+        Ok(ModelChoice {
             provider_id: name.to_owned(),
             model: model.to_owned(),
             price,
@@ -250,7 +258,7 @@ impl Providers {
     }
 
     fn is_model(&self, word: &str) -> bool {
-        !self.is_tier(word) && self.0.iter().any(|provider| provider.serves(word))
+        !self.is_tier(word) && self.0.iter().any(|provider| provider.can_serve(word))
     }
 
     fn files(&self) -> impl Iterator<Item = &ProviderFile> {
@@ -258,21 +266,26 @@ impl Providers {
     }
 
     /// A file that does not count must not quietly take away the provider that it hides.
-    fn refuse_shadowing(&self, environment: &BTreeMap<String, String>) -> Result<()> {
-        let is_hiding = |provider: &&Provider| {
-            provider.hidden.as_ref().is_some_and(|hidden| is_configured(hidden, None, environment))
+    fn check_shadowing(&self, environment: &BTreeMap<String, String>) -> Result<()> {
+        let is_shadowing = |provider: &&ProviderItem| {
+            provider.shadowed.as_ref().is_some_and(|hidden| is_configured(hidden, None, environment))
         };
-        match self.0.iter().find(is_hiding).map(|provider| &provider.file) {
+        match self.0.iter().find(is_shadowing).map(|provider| &provider.file) {
             Some(Err(error)) => Err(error.clone()),
             Some(Ok(_)) | None => Ok(()),
         }
     }
 
-    fn unserved(&self, model: &str, owners: &[&Provider], environment: &BTreeMap<String, String>) -> Error {
+    fn unserved_error(
+        &self,
+        model: &str,
+        owners: &[&ProviderItem],
+        environment: &BTreeMap<String, String>,
+    ) -> Error {
         for owner in owners {
             let Ok(file) = &owner.file else { continue };
             if let Some(variable) = file.missing_variable(owner.model_for(model), environment) {
-                return key_missing(owner.name(), &variable);
+                return key_missing_error(owner.name(), &variable);
             }
         }
         if let [owner, ..] = owners {
@@ -289,13 +302,13 @@ impl Providers {
     }
 }
 
-impl Provider {
+impl ProviderItem {
     /// Whether its file lists the model, or has one for the tier.
-    fn serves(&self, model: &str) -> bool {
+    fn can_serve(&self, model: &str) -> bool {
         self.file.as_ref().is_ok_and(|file| {
             file.tiers().iter().any(|(tier, own)| tier == model || own == model)
                 || file.priced_models().any(|own| own == model)
-        }) && self.name() != OFFLINE
+        }) && self.name() != OFFLINE_PROVIDER
     }
 
     /// The model that a tier means here; a model means itself.
@@ -305,26 +318,31 @@ impl Provider {
     }
 }
 
-fn provider(workspace: &Workspace, id: ItemId) -> Provider {
+fn load_provider(workspace: &Workspace, id: ItemId) -> ProviderItem {
     let item = ItemRef::new(ItemType::Tool, id.clone());
     let file = workspace
         .spaces
         .locate(&item, None)
         .map_err(Error::from)
-        .and_then(|located| read(workspace, &item, located));
+        .and_then(|located| read_provider_file(workspace, &item, located));
     let hidden = match &file {
         Ok(_) => None,
         Err(_) => {
-            let farther = workspace.spaces.places(&item).into_iter().filter(|place| place.is_found).skip(1);
+            let farther = workspace
+                .spaces
+                .candidate_paths(&item)
+                .into_iter()
+                .filter(|candidate| candidate.is_found)
+                .skip(1);
             farther
-                .filter_map(|place| workspace.spaces.read(&item, &place).ok())
-                .find_map(|located| read(workspace, &item, located).ok())
+                .filter_map(|candidate| workspace.spaces.read(&item, &candidate).ok())
+                .find_map(|located| read_provider_file(workspace, &item, located).ok())
         }
     };
-    Provider { id, file, hidden }
+    ProviderItem { id, file, shadowed: hidden }
 }
 
-fn read(workspace: &Workspace, item: &ItemRef, located: Located) -> Result<ProviderFile> {
+fn read_provider_file(workspace: &Workspace, item: &ItemRef, located: ItemFile) -> Result<ProviderFile> {
     let verified = verify(located, &workspace.keys).map_err(|refusal| {
         Error::refused(workspace, item, refusal.subject.space(), &refusal.subject.path, &refusal.report)
     })?;
@@ -334,7 +352,7 @@ fn read(workspace: &Workspace, item: &ItemRef, located: Located) -> Result<Provi
             Code::ProviderInvalid,
             format!("{item} came with a bundle whose signer {signer} is trusted for that bundle only"),
         )
-        .of(item)
+        .for_item(item)
         .detail("path", verified.path.display().to_string())
         .hint(format!(
             "a provider gets your API keys: read it, then vouch for this one yourself: rye load tool {} --to user",
@@ -344,22 +362,22 @@ fn read(workspace: &Workspace, item: &ItemRef, located: Located) -> Result<Provi
             "or let its signer vouch for everything, in every project: rye keys trust FILE --space user",
         ));
     }
-    ProviderFile::read(&verified.parsed().fields).map_err(|problems| {
+    ProviderFile::from_fields(&verified.parsed().fields).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Error::new(Code::ProviderInvalid, format!("{item} is no provider: {}", lines.join("; ")))
-            .of(item)
+            .for_item(item)
             .detail("path", verified.path.display().to_string())
             .hint(format!("correct {} and sign it again", verified.path.display()))
     })
 }
 
-fn key_missing(provider: &str, variable: &str) -> Error {
+fn key_missing_error(provider: &str, variable: &str) -> Error {
     Error::new(Code::ProviderKeyMissing, format!("`{provider}` needs the environment variable `{variable}`"))
         .hint(format!("export {variable}=…"))
         .hint("or run without a model: --provider offline")
 }
 
-fn ambiguous(model: &str, providers: &[&Provider]) -> Error {
+fn ambiguous_error(model: &str, providers: &[&ProviderItem]) -> Error {
     let names: Vec<&str> = providers.iter().map(|provider| provider.name()).collect();
     let message = format!("`{}` is served by {}", one_line(model), names.join(" and "));
     Error::new(Code::ModelAmbiguous, message)

@@ -4,30 +4,30 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rye_engine::verbs::execute::{self, Directive};
+use rye_engine::verbs::execute::{self, LoadedDirective};
 use rye_engine::{Code, Engine, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
-use rye_model::Message;
+use rye_model::ChatMessage;
 use serde_json::{Map, Value};
 
 use crate::action::Action;
 use crate::capability::Capabilities;
 use crate::config::Config;
-use crate::definitions::{Output, Preload};
+use crate::definitions::{OutputField, PreloadOptions};
 use crate::hooks::Hooks;
-use crate::limits::Limits;
-use crate::models::{self, Chosen, Providers};
-use crate::preflight::{self, Needs};
+use crate::limits::ThreadLimits;
+use crate::models::{self, ModelChoice, Providers};
+use crate::preflight::{self, ThreadNeeds};
 use crate::risk;
-use crate::spec::{Cause, Own, Shared, Spec};
+use crate::spec::{SpawnReason, ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::thread_id::ThreadId;
 
 /// How many directives may extend each other.
-const MOST_PARENTS: usize = 10;
+const MAX_EXTENDS_DEPTH: usize = 10;
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct ThreadRequest {
     /// The directive.
     pub directive: ItemRef,
     /// Its inputs.
@@ -39,22 +39,22 @@ pub struct Order {
     /// Limits on top of the directive's.
     pub limits: Map<String, Value>,
     /// Who starts it.
-    pub parent: Option<Parent>,
+    pub parent: Option<ParentThread>,
     /// The thread it goes on from.
     pub continues: Option<ThreadId>,
     /// What was said there, as far as it goes along.
-    pub history: Vec<Arc<Message>>,
+    pub history: Vec<Arc<ChatMessage>>,
     /// What the model is told after that.
     pub message: Option<String>,
     /// What of its parent starts it.
-    pub cause: Option<Cause>,
+    pub spawn_reason: Option<SpawnReason>,
     /// What it may not exceed besides.
-    pub within: Option<(Capabilities, Limits)>,
+    pub bounds: Option<(Capabilities, ThreadLimits)>,
     /// Its name, if it has one already.
-    pub name: Option<ThreadId>,
+    pub thread_id: Option<ThreadId>,
 }
 
-impl Order {
+impl ThreadRequest {
     /// To run this directive with these inputs, and everything else as configured.
     #[must_use]
     pub fn new(directive: ItemRef, inputs: Map<String, Value>) -> Self {
@@ -68,29 +68,29 @@ impl Order {
             continues: None,
             history: Vec::new(),
             message: None,
-            cause: None,
-            within: None,
-            name: None,
+            spawn_reason: None,
+            bounds: None,
+            thread_id: None,
         }
     }
 }
 
 /// The thread that starts another.
 #[derive(Clone, Debug)]
-pub struct Parent {
+pub struct ParentThread {
     /// What it is.
-    pub spec: Arc<Spec>,
+    pub spec: Arc<ThreadSpec>,
     /// How much it may use by now.
-    pub limits: Limits,
+    pub limits: ThreadLimits,
 }
 
 /// A thread, ready to be registered.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedThread {
     /// What it is.
-    pub spec: Arc<Spec>,
+    pub spec: Arc<ThreadSpec>,
     /// Who answers it.
-    pub chosen: Chosen,
+    pub model_choice: ModelChoice,
     /// What its user should know.
     pub notices: Vec<String>,
 }
@@ -99,16 +99,20 @@ pub struct Prepared {
 ///
 /// # Errors
 /// When anything is missing, refused or does not fit; nothing was begun.
-pub fn prepare(engine: &Engine, environment: &BTreeMap<String, String>, order: &Order) -> Result<Prepared> {
-    Kinds::default().prepare(engine, environment, order)
+pub fn prepare(
+    engine: &Engine,
+    environment: &BTreeMap<String, String>,
+    request: &ThreadRequest,
+) -> Result<PreparedThread> {
+    PreparedCache::default().prepare(engine, environment, request)
 }
 
 /// What threads of one directive, ordered alike, have in common: worked out once for those that start together.
 #[derive(Debug)]
-struct Kind {
-    shared: Arc<Shared>,
-    chosen: Chosen,
-    limits: Limits,
+struct PreparedTemplate {
+    shared: Arc<ThreadTemplate>,
+    model_choice: ModelChoice,
+    limits: ThreadLimits,
     capabilities: Capabilities,
     notices: Vec<String>,
 }
@@ -116,32 +120,32 @@ struct Kind {
 /// Kinds that were worked out just now. What they rest on may have changed since, so none is used for long: a thread that
 /// starts a moment later is as if it had started then. The directive itself is read and verified for each thread.
 #[derive(Debug, Default)]
-pub struct Kinds {
-    places: Mutex<HashMap<String, Arc<Place>>>,
+pub struct PreparedCache {
+    slots: Mutex<HashMap<String, Arc<CacheSlot>>>,
     /// The configuration as whoever made this read it, for the first that needs it.
     config: Mutex<Option<(Instant, Config)>>,
 }
 
 /// Where a kind is kept; whoever works it out holds it, so that those who want the same wait instead of doing the same.
-type Place = Mutex<Option<(Instant, Arc<Kind>)>>;
+type CacheSlot = Mutex<Option<(Instant, Arc<PreparedTemplate>)>>;
 
 /// How long a kind is used.
-const USED_FOR: Duration = Duration::from_secs(1);
+const TEMPLATE_TTL: Duration = Duration::from_secs(1);
 
 /// How many are kept before those nobody works with go.
-const MOST_KINDS: usize = 256;
+const MAX_TEMPLATES: usize = 256;
 
-impl Kinds {
+impl PreparedCache {
     /// With a configuration that was read just now.
     #[must_use]
-    pub fn with(config: Config) -> Self {
+    pub fn with_config(config: Config) -> Self {
         Self { config: Mutex::new(Some((Instant::now(), config))), ..Self::default() }
     }
 
     fn config(&self, engine: &Engine) -> Result<Config> {
         let read = self.config.lock().unwrap_or_else(PoisonError::into_inner).take();
         match read {
-            Some((at, config)) if at.elapsed() < USED_FOR => Ok(config),
+            Some((at, config)) if at.elapsed() < TEMPLATE_TTL => Ok(config),
             _ => crate::config::load(&engine.workspace),
         }
     }
@@ -154,123 +158,128 @@ impl Kinds {
         &self,
         engine: &Engine,
         environment: &BTreeMap<String, String>,
-        order: &Order,
-    ) -> Result<Prepared> {
-        let directive = execute::directive_of(engine, &order.directive, &order.inputs)?;
-        let kind = self.kind(engine, environment, order, &directive)?;
+        request: &ThreadRequest,
+    ) -> Result<PreparedThread> {
+        let directive = execute::load_directive(engine, &request.directive, &request.inputs)?;
+        let template = self.template(engine, environment, request, &directive)?;
         let text = |key: &str| directive.data.get(key).and_then(Value::as_str).unwrap_or_default();
         let prompt = match text("body").trim() {
             "" => "Execute the directive.",
             body => body,
         };
-        let own = Own {
-            thread_id: match &order.name {
+        let own = ThreadInstance {
+            thread_id: match &request.thread_id {
                 Some(name) => name.clone(),
                 None => crate::random_thread_id()
                     .map_err(|error| Error::new(Code::Io, format!("no randomness: {error}")))?,
             },
-            parent: order.parent.as_ref().map(|parent| parent.spec.own.thread_id.clone()),
+            parent: request.parent.as_ref().map(|parent| parent.spec.instance.thread_id.clone()),
             prompt: prompt.to_owned(),
             inputs: match directive.data.get("given_inputs") {
                 Some(Value::Object(inputs)) => inputs.clone(),
                 _ => Map::new(),
             },
-            actions: list(directive.data.as_object().unwrap_or(&Map::new()), "actions"),
-            limits: kind.limits,
-            capabilities: kind.capabilities.clone(),
-            continues: order.continues.clone(),
-            history: order.history.clone(),
-            message: order.message.clone(),
-            cause: order.cause.clone(),
+            actions: list_field(directive.data.as_object().unwrap_or(&Map::new()), "actions"),
+            limits: template.limits,
+            capabilities: template.capabilities.clone(),
+            continuation_of: request.continues.clone(),
+            history: request.history.clone(),
+            message: request.message.clone(),
+            spawn_reason: request.spawn_reason.clone(),
         };
-        let spec = Arc::new(Spec { own, shared: Arc::clone(&kind.shared) });
-        Ok(Prepared { spec, chosen: kind.chosen.clone(), notices: kind.notices.clone() })
+        let spec = Arc::new(ThreadSpec { instance: own, template: Arc::clone(&template.shared) });
+        Ok(PreparedThread {
+            spec,
+            model_choice: template.model_choice.clone(),
+            notices: template.notices.clone(),
+        })
     }
 
-    fn kind(
+    fn template(
         &self,
         engine: &Engine,
         environment: &BTreeMap<String, String>,
-        order: &Order,
-        directive: &Directive,
-    ) -> Result<Arc<Kind>> {
-        let parent = order.parent.as_ref().map(|parent| (&parent.spec.own.capabilities, &parent.limits));
+        request: &ThreadRequest,
+        directive: &LoadedDirective,
+    ) -> Result<Arc<PreparedTemplate>> {
+        let parent =
+            request.parent.as_ref().map(|parent| (&parent.spec.instance.capabilities, &parent.limits));
         let key = format!(
             "{:p} {} {} {:?} {:?} {:?} {parent:?} {:?}",
             std::ptr::from_ref(engine),
-            order.directive.id,
+            request.directive.id,
             directive.hash,
-            order.model,
-            order.provider,
-            order.limits,
-            order.within
+            request.model,
+            request.provider,
+            request.limits,
+            request.bounds
         );
-        let place = {
-            let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-            if places.len() > MOST_KINDS {
-                places.retain(|_, place| Arc::strong_count(place) > 1);
+        let slot = {
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            if slots.len() > MAX_TEMPLATES {
+                slots.retain(|_, slot| Arc::strong_count(slot) > 1);
             }
-            Arc::clone(places.entry(key).or_default())
+            Arc::clone(slots.entry(key).or_default())
         };
-        let mut kept = place.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((made, kind)) = kept.as_ref()
-            && made.elapsed() < USED_FOR
+        let mut cached = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((built_at, kind)) = cached.as_ref()
+            && built_at.elapsed() < TEMPLATE_TTL
         {
             return Ok(Arc::clone(kind));
         }
-        let made = Instant::now();
-        let kind = Arc::new(kind(engine, self.config(engine)?, environment, order, directive)?);
-        *kept = Some((made, Arc::clone(&kind)));
+        let built_at = Instant::now();
+        let kind = Arc::new(build_template(engine, self.config(engine)?, environment, request, directive)?);
+        *cached = Some((built_at, Arc::clone(&kind)));
         Ok(kind)
     }
 }
 
-fn kind(
+fn build_template(
     engine: &Engine,
     config: Config,
     environment: &BTreeMap<String, String>,
-    order: &Order,
-    directive: &Directive,
-) -> Result<Kind> {
-    let limits = limits(&config, directive, order)?;
-    let family = family(engine, &order.directive, directive)?;
-    let mut capabilities = capabilities(&family, order)?;
+    request: &ThreadRequest,
+    directive: &LoadedDirective,
+) -> Result<PreparedTemplate> {
+    let limits = resolve_limits(&config, directive, request)?;
+    let inherited = inherit_context(engine, &request.directive, directive)?;
+    let mut capabilities = resolve_capabilities(&inherited, request)?;
     let mut limits = limits;
-    if let Some((most, bounds)) = &order.within {
-        capabilities = capabilities.attenuate(most);
-        limits = limits.within(bounds);
+    if let Some((max_capabilities, bounds)) = &request.bounds {
+        capabilities = capabilities.attenuate(max_capabilities);
+        limits = limits.clamp_to(bounds);
     }
     let mut notices = config.notices.clone();
-    notices.extend(risks(&config, &capabilities, &family, order)?);
+    notices.extend(risk_notices(&config, &capabilities, &inherited, request)?);
     let model =
         |key: &str| directive.fields.get("model").and_then(|model| model.get(key)).and_then(Value::as_str);
-    let wanted = models::Wanted {
-        model: order.model.as_deref(),
-        provider: order.provider.as_deref(),
+    let query = models::ModelQuery {
+        model: request.model.as_deref(),
+        provider: request.provider.as_deref(),
         directive_model: model("id"),
         directive_tier: model("tier"),
         directive_provider: model("provider"),
         is_spend_limited: limits.spend.is_some(),
     };
-    let chosen = Providers::find(&engine.workspace).choose(&wanted, &config.agent, environment)?;
-    let outputs = list(&directive.fields, "outputs");
-    let preload = Preload {
+    let model_choice = Providers::discover(&engine.workspace).choose(&query, &config.agent, environment)?;
+    let outputs = list_field(&directive.fields, "outputs");
+    let preload = PreloadOptions {
         enabled: config.resilience.tool_preload.enabled,
         max_tokens: usize::try_from(config.resilience.tool_preload.max_tokens).unwrap_or(usize::MAX),
     };
-    let declared = Output::of_directive(directive.fields.get("outputs"));
+    let declared = OutputField::from_directive(directive.fields.get("outputs"));
     let definitions = crate::definitions::build(engine, &capabilities, &declared, preload);
-    let hooks = Hooks::merged(&config.hooks, directive.fields.get("hooks"))
-        .map_err(|message| Error::new(Code::Invalid, message).of(&order.directive))?
-        .without(&family.suppress);
+    let hooks = Hooks::merge(&config.hooks, directive.fields.get("hooks"))
+        .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?
+        .without(&inherited.suppress);
     let skipped = definitions.skipped.iter();
     notices
         .extend(skipped.map(|tool| format!("not offered to the model: {} ({})", tool.item_id, tool.reason)));
-    let knowledge: Vec<ItemRef> = family
+    let knowledge: Vec<ItemRef> = inherited
         .system
         .iter()
-        .chain(&family.before)
-        .chain(&family.after)
+        .chain(&inherited.before)
+        .chain(&inherited.after)
         .filter_map(|name| Some(ItemRef::new(ItemType::Knowledge, ItemId::new(name).ok()?)))
         .collect();
     let starting: Vec<Action> = hooks
@@ -279,51 +288,61 @@ fn kind(
         .filter(|hook| hook.event == "thread_started")
         .flat_map(|hook| hook.actions.iter().filter_map(|action| Action::from_value(action).ok()))
         .collect();
-    let needs =
-        Needs { capabilities: &capabilities, context: &knowledge, starting: &starting, provider: None };
+    let needs = ThreadNeeds {
+        capabilities: &capabilities,
+        context: &knowledge,
+        start_actions: &starting,
+        provider: None,
+    };
     let findings = preflight::check(engine, &needs);
-    preflight::judge(&findings).map_err(|error| error.of(&order.directive))?;
+    preflight::findings_to_result(&findings).map_err(|error| error.for_item(&request.directive))?;
     notices.extend(
-        findings.iter().map(|found| format!("{} ({}): {}", found.item, found.needed_by, found.message)),
+        findings
+            .iter()
+            .map(|finding| format!("{} ({}): {}", finding.item, finding.needed_by, finding.message)),
     );
-    let shared = Shared {
-        directive: order.directive.id.to_string(),
+    let shared = ThreadTemplate {
+        directive: request.directive.id.to_string(),
         directive_hash: directive.hash.to_string(),
-        system: joined(engine, &family.system)?,
-        before: texts(engine, &family.before)?,
-        after: texts(engine, &family.after)?,
+        system: joined_texts(engine, &inherited.system)?,
+        before: knowledge_texts(engine, &inherited.before)?,
+        after: knowledge_texts(engine, &inherited.after)?,
         outputs,
         hooks,
         definitions,
-        provider: chosen.provider_id.clone(),
-        model: chosen.model.clone(),
-        price: chosen.price,
-        context_window: chosen.context_window,
-        max_output_tokens: chosen.max_output_tokens,
+        provider: model_choice.provider_id.clone(),
+        model: model_choice.model.clone(),
+        price: model_choice.price,
+        context_window: model_choice.context_window,
+        max_output_tokens: model_choice.max_output_tokens,
         wants_stream: true,
         config,
     };
-    Ok(Kind { shared: Arc::new(shared), chosen, limits, capabilities, notices })
+    Ok(PreparedTemplate { shared: Arc::new(shared), model_choice, limits, capabilities, notices })
 }
 
 /// Defaults, then the directive's, then the caller's, then no more than the parent's.
-fn limits(config: &Config, directive: &Directive, order: &Order) -> Result<Limits> {
-    let wrong = |error: crate::limits::LimitError| {
-        Error::new(Code::InvalidArgument, error.to_string()).of(&order.directive)
+fn resolve_limits(
+    config: &Config,
+    directive: &LoadedDirective,
+    request: &ThreadRequest,
+) -> Result<ThreadLimits> {
+    let invalid = |error: crate::limits::LimitError| {
+        Error::new(Code::InvalidArgument, error.to_string()).for_item(&request.directive)
     };
     let mut limits = config.resilience.default_limits;
     if let Some(Value::Object(own)) = directive.fields.get("limits") {
-        limits = limits.with(own).map_err(wrong)?;
+        limits = limits.with_overrides(own).map_err(invalid)?;
     }
-    limits = limits.with(&order.limits).map_err(wrong)?;
-    Ok(match &order.parent {
-        Some(parent) => limits.capped_by(&parent.limits),
+    limits = limits.with_overrides(&request.limits).map_err(invalid)?;
+    Ok(match &request.parent {
+        Some(parent) => limits.clamp_to_parent(&parent.limits),
         None => limits,
     })
 }
 
 /// What a directive and those it extends say together.
-struct Family {
+struct InheritedContext {
     /// Of the nearest that says anything.
     permissions: Option<Value>,
     acknowledged: Vec<Value>,
@@ -334,30 +353,29 @@ struct Family {
 }
 
 /// Follows `extends` to its root; context comes root first, permissions from the nearest that has any.
-fn family(engine: &Engine, item: &ItemRef, directive: &Directive) -> Result<Family> {
-    let mut line: Vec<Map<String, Value>> = vec![directive.fields.clone()];
+fn inherit_context(engine: &Engine, item: &ItemRef, directive: &LoadedDirective) -> Result<InheritedContext> {
+    let mut chain: Vec<Map<String, Value>> = vec![directive.fields.clone()];
     let mut seen = vec![item.id.to_string()];
-    while let Some(parent) = line.last().and_then(|fields| fields.get("extends")).and_then(Value::as_str) {
+    while let Some(parent) = chain.last().and_then(|fields| fields.get("extends")).and_then(Value::as_str) {
         let parent = parent.to_owned();
-        if seen.contains(&parent) || seen.len() > MOST_PARENTS {
+        if seen.contains(&parent) || seen.len() > MAX_EXTENDS_DEPTH {
             let path = format!("{} → {parent}", seen.join(" → "));
-            return Err(
-                Error::new(Code::Invalid, format!("`extends` goes in circles or too far: {path}")).of(item)
-            );
+            return Err(Error::new(Code::Invalid, format!("`extends` goes in circles or too far: {path}"))
+                .for_item(item));
         }
-        let id =
-            ItemId::new(&parent).map_err(|error| Error::new(Code::InvalidId, error.to_string()).of(item))?;
+        let id = ItemId::new(&parent)
+            .map_err(|error| Error::new(Code::InvalidId, error.to_string()).for_item(item))?;
         let reference = ItemRef::new(ItemType::Directive, id);
         // A parent's inputs are not asked for: only its context and permissions are taken.
-        line.push(execute::directive_fields(engine, &reference)?);
+        chain.push(execute::directive_fields(engine, &reference)?);
         seen.push(parent);
     }
-    let nearest = line.iter().find(|fields| {
+    let nearest = chain.iter().find(|fields| {
         fields.get("permissions").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
     });
     let permissions = nearest.and_then(|fields| fields.get("permissions").cloned());
-    let acknowledged = nearest.map(|fields| list(fields, "acknowledged_risks")).unwrap_or_default();
-    let mut family = Family {
+    let acknowledged = nearest.map(|fields| list_field(fields, "acknowledged_risks")).unwrap_or_default();
+    let mut family = InheritedContext {
         permissions,
         acknowledged,
         system: Vec::new(),
@@ -365,59 +383,59 @@ fn family(engine: &Engine, item: &ItemRef, directive: &Directive) -> Result<Fami
         after: Vec::new(),
         suppress: Vec::new(),
     };
-    for fields in line.iter().rev() {
+    for fields in chain.iter().rev() {
         let Some(Value::Object(context)) = fields.get("context") else { continue };
-        for (part, place) in [
+        for (part, names) in [
             ("system", &mut family.system),
             ("before", &mut family.before),
             ("after", &mut family.after),
             ("suppress", &mut family.suppress),
         ] {
-            for name in list(context, part).iter().filter_map(Value::as_str) {
-                if !place.iter().any(|known| known == name) {
-                    place.push(name.to_owned());
+            for name in list_field(context, part).iter().filter_map(Value::as_str) {
+                if !names.iter().any(|known| known == name) {
+                    names.push(name.to_owned());
                 }
             }
         }
     }
     let suppress = family.suppress.clone();
-    for place in [&mut family.system, &mut family.before, &mut family.after] {
-        place.retain(|name| !suppress.contains(name));
+    for names in [&mut family.system, &mut family.before, &mut family.after] {
+        names.retain(|name| !suppress.contains(name));
     }
     Ok(family)
 }
 
 /// What the directive asks for, narrowed by its parent; a child that asks for nothing has what its parent has.
-fn capabilities(family: &Family, order: &Order) -> Result<Capabilities> {
-    let own = Capabilities::of_directive(family.permissions.as_ref())
-        .map_err(|error| Error::new(Code::Invalid, error.to_string()).of(&order.directive))?;
-    Ok(match &order.parent {
-        Some(parent) if own.is_empty() => parent.spec.own.capabilities.clone(),
-        Some(parent) => own.attenuate(&parent.spec.own.capabilities),
+fn resolve_capabilities(family: &InheritedContext, request: &ThreadRequest) -> Result<Capabilities> {
+    let own = Capabilities::from_directive(family.permissions.as_ref())
+        .map_err(|error| Error::new(Code::Invalid, error.to_string()).for_item(&request.directive))?;
+    Ok(match &request.parent {
+        Some(parent) if own.is_empty() => parent.spec.instance.capabilities.clone(),
+        Some(parent) => own.attenuate(&parent.spec.instance.capabilities),
         None => own,
     })
 }
 
 /// What is risky in these grants, if it was acknowledged.
-fn risks(
+fn risk_notices(
     config: &Config,
     capabilities: &Capabilities,
-    family: &Family,
-    order: &Order,
+    family: &InheritedContext,
+    request: &ThreadRequest,
 ) -> Result<Vec<String>> {
-    let refused = |message: String| Error::new(Code::RiskRefused, message).of(&order.directive);
-    let acknowledged = risk::acknowledged(Some(&Value::Array(family.acknowledged.clone())))
+    let refused = |message: String| Error::new(Code::RiskRefused, message).for_item(&request.directive);
+    let acknowledged = risk::acknowledged_risks(Some(&Value::Array(family.acknowledged.clone())))
         .map_err(|error| refused(error.to_string()))?;
     let allowed =
-        config.risk.gate(capabilities, &acknowledged).map_err(|error| refused(error.to_string()))?;
-    let told = allowed
+        config.risk.authorize(capabilities, &acknowledged).map_err(|error| refused(error.to_string()))?;
+    let lines = allowed
         .iter()
         .map(|grant| format!("{} is {}: {}", grant.grant, grant.risk.as_str(), grant.description));
-    Ok(told.collect())
+    Ok(lines.collect())
 }
 
 /// The texts of knowledge entries; one that is not vouched for ends the attempt.
-fn texts(engine: &Engine, names: &[String]) -> Result<Vec<String>> {
+fn knowledge_texts(engine: &Engine, names: &[String]) -> Result<Vec<String>> {
     names
         .iter()
         .map(|name| {
@@ -427,11 +445,11 @@ fn texts(engine: &Engine, names: &[String]) -> Result<Vec<String>> {
         .collect()
 }
 
-fn joined(engine: &Engine, names: &[String]) -> Result<Option<String>> {
-    let texts = texts(engine, names)?;
+fn joined_texts(engine: &Engine, names: &[String]) -> Result<Option<String>> {
+    let texts = knowledge_texts(engine, names)?;
     Ok((!texts.is_empty()).then(|| texts.join("\n\n")))
 }
 
-fn list(fields: &Map<String, Value>, key: &str) -> Vec<Value> {
+fn list_field(fields: &Map<String, Value>, key: &str) -> Vec<Value> {
     fields.get(key).and_then(Value::as_array).cloned().unwrap_or_default()
 }

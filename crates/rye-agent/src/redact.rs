@@ -10,32 +10,32 @@ use regex::Regex;
 use rye_engine::Engine;
 use serde_json::{Map, Value};
 
-pub use flow::Flow;
+pub use stream::RedactStream;
 
-mod flow;
+mod stream;
 
 /// A value shorter than this is no secret worth hiding: it would turn up everywhere.
-const SHORTEST_VALUE: usize = 8;
+const MIN_VALUE_LEN: usize = 8;
 /// Values beyond this many, or longer, are left to the patterns: the expression must stay small.
-const MOST_VALUES: usize = 500;
-const LONGEST_VALUE: usize = 4096;
+const MAX_VALUES: usize = 500;
+const MAX_VALUE_LEN: usize = 4096;
 /// How deep JSON is looked into; below it, everything is taken out.
-const DEEPEST: usize = 128;
+const MAX_DEPTH: usize = 128;
 /// How far from its beginning the end of a private key is looked for.
-const LONGEST_KEY: usize = 32 << 10;
+const MAX_KEY_BYTES: usize = 32 << 10;
 /// A line with so many letters of base64 in a row belongs to a key whose end is missing.
-const KEY_LINE: usize = 24;
+const MIN_KEY_LINE_LEN: usize = 24;
 /// How many lines of another kind may stand between those: its headers, and an empty one.
-const MOST_OTHER_LINES: usize = 6;
+const MAX_OTHER_LINES: usize = 6;
 
-const KEY_BEGINS: &str = "-----BEGIN ";
+const KEY_BEGIN: &str = "-----BEGIN ";
 
 /// The end of a private key. What is in between may have numbers or marks before each line.
-static KEY_ENDS: LazyLock<Option<Regex>> =
-    LazyLock::new(|| compiled(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"));
+static KEY_END: LazyLock<Option<Regex>> =
+    LazyLock::new(|| compile_regex(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"));
 
 /// Shapes of secrets, by name. `\b` keeps `task-…` from being read as `sk-…`.
-const SHAPES: [(&str, &str); 15] = [
+const SECRET_PATTERNS: [(&str, &str); 15] = [
     // Only how it begins: see `KeyEnd`.
     ("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
     ("url-password", r"://[A-Za-z0-9._~%!$&'()*+,;=-]*:[A-Za-z0-9._~%!$&'()*+,;=:-]+@"),
@@ -63,14 +63,14 @@ const SHAPES: [(&str, &str); 15] = [
 /// Takes secrets out of texts.
 #[derive(Clone, Debug)]
 pub struct Redactor {
-    everything: Option<Regex>,
+    combined: Option<Regex>,
     /// Compiled when the first shape is found: few texts hold any.
-    shapes: OnceLock<Vec<(&'static str, Regex)>>,
+    patterns: OnceLock<Vec<(&'static str, Regex)>>,
     values: BTreeMap<String, String>,
 }
 
 /// How a value may stand in a file or a listing: as it is, in one line with escapes, and line by line.
-fn written_forms(value: &str) -> Vec<String> {
+fn encodings(value: &str) -> Vec<String> {
     let mut forms = vec![value.to_owned()];
     if value.contains('\n') {
         forms.push(value.replace('\n', "\\n"));
@@ -83,31 +83,32 @@ impl Redactor {
     /// Knows the default shapes, and the values in `environment` whose name `is_secret`.
     #[must_use]
     pub fn new(environment: &BTreeMap<String, String>, is_secret: impl Fn(&str) -> bool) -> Self {
-        Self::of_variables(environment.iter(), is_secret)
+        Self::from_variables(environment.iter(), is_secret)
     }
 
-    fn of_variables<'a>(
+    fn from_variables<'a>(
         variables: impl Iterator<Item = (&'a String, &'a String)>,
         is_secret: impl Fn(&str) -> bool,
     ) -> Self {
         let mut values = BTreeMap::new();
         for (name, value) in variables.filter(|(name, _)| is_secret(name)) {
-            for form in written_forms(value.trim()) {
-                if (SHORTEST_VALUE..=LONGEST_VALUE).contains(&form.len()) && values.len() < MOST_VALUES {
+            for form in encodings(value.trim()) {
+                if (MIN_VALUE_LEN..=MAX_VALUE_LEN).contains(&form.len()) && values.len() < MAX_VALUES {
                     values.insert(form, name.clone());
                 }
             }
         }
-        Self::of_values(values)
+        Self::from_values(values)
     }
 
-    fn of_values(values: BTreeMap<String, String>) -> Self {
+    fn from_values(values: BTreeMap<String, String>) -> Self {
         // The longest first: a value that begins with another is taken out as a whole.
         let mut known: Vec<&String> = values.keys().collect();
         known.sort_by_key(|value| std::cmp::Reverse(value.len()));
         let known = known.into_iter().map(|value| regex::escape(value));
-        let all: Vec<String> = known.chain(SHAPES.iter().map(|(_, shape)| ascii(shape))).collect();
-        Self { everything: compiled(&all.join("|")), shapes: OnceLock::new(), values }
+        let all: Vec<String> =
+            known.chain(SECRET_PATTERNS.iter().map(|(_, shape)| ascii_pattern(shape))).collect();
+        Self { combined: compile_regex(&all.join("|")), patterns: OnceLock::new(), values }
     }
 
     /// Knows what is around this engine's process, and in the `.env` that its tools are given, by the names that the
@@ -115,43 +116,43 @@ impl Redactor {
     ///
     /// # Errors
     /// When the settings cannot be read.
-    pub fn of(engine: &Engine) -> rye_engine::Result<Self> {
+    pub fn from_engine(engine: &Engine) -> rye_engine::Result<Self> {
         let policy = engine.environment_policy()?;
         let workspace = &engine.workspace;
         // Tools of a project that is not approved are not given its `.env`, but one may print it.
         let project = workspace.roots.project.as_ref();
         let dotenv = project.map(|project| rye_exec::environment::dotenv_values(project, &policy));
         // One name may have two values: both are secrets.
-        let known = engine.host.environment.iter().chain(dotenv.iter().flatten());
-        Ok(Self::of_variables(known, |name| policy.is_unspeakable(name)))
+        let known = engine.host.variables.iter().chain(dotenv.iter().flatten());
+        Ok(Self::from_variables(known, |name| policy.is_redacted(name)))
     }
 
     /// The same, and all values that `other` knows.
     #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
+    pub fn merge(&self, other: &Self) -> Self {
         let mut values = self.values.clone();
         for (value, name) in &other.values {
-            if values.len() < MOST_VALUES {
+            if values.len() < MAX_VALUES {
                 values.entry(value.clone()).or_insert_with(|| name.clone());
             }
         }
-        Self::of_values(values)
+        Self::from_values(values)
     }
 
     /// The text without secrets; borrowed if it holds none.
     #[must_use]
     pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.redact_counted(text).0
+        self.redact_and_count(text).0
     }
 
     /// The text without secrets, and how many it held.
-    fn redact_counted<'a>(&self, text: &'a str) -> (Cow<'a, str>, usize) {
+    fn redact_and_count<'a>(&self, text: &'a str) -> (Cow<'a, str>, usize) {
         let mut clean = String::new();
         let mut from = 0;
         let mut count = 0;
-        for (start, end) in self.secrets(text) {
+        for (start, end) in self.find_secrets(text) {
             clean.push_str(&text[from..start]);
-            clean.push_str(&self.mark(&text[start..end]));
+            clean.push_str(&self.replacement(&text[start..end]));
             from = end;
             count += 1;
         }
@@ -163,34 +164,37 @@ impl Redactor {
     }
 
     /// Where secrets begin and end.
-    fn secrets<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
+    fn find_secrets<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
         let mut from = 0;
-        let mut key_end = KeyEnd::default();
+        let mut key_end = KeyEndFinder::default();
         std::iter::from_fn(move || {
             // The expression is ours, and its size is bounded; were there none, nothing is better than a secret.
-            let Some(everything) = &self.everything else {
+            let Some(everything) = &self.combined else {
                 return (from < text.len()).then(|| (std::mem::replace(&mut from, text.len()), text.len()));
             };
             let found = everything.find_at(text, from)?;
-            let is_key = found.as_str().starts_with(KEY_BEGINS) && !self.values.contains_key(found.as_str());
-            from = if is_key { key_end.of(text, &found) } else { found.end() };
+            let is_key = found.as_str().starts_with(KEY_BEGIN) && !self.values.contains_key(found.as_str());
+            from = if is_key { key_end.find(text, &found) } else { found.end() };
             Some((found.start(), from))
         })
     }
 
-    fn mark(&self, found: &str) -> String {
+    fn replacement(&self, found: &str) -> String {
         let name = self.values.get(found).map(String::as_str).or_else(|| {
-            let shapes = self.shapes.get_or_init(|| {
-                SHAPES.iter().filter_map(|(name, shape)| Some((*name, compiled(&ascii(shape))?))).collect()
+            let shapes = self.patterns.get_or_init(|| {
+                SECRET_PATTERNS
+                    .iter()
+                    .filter_map(|(name, shape)| Some((*name, compile_regex(&ascii_pattern(shape))?)))
+                    .collect()
             });
             shapes.iter().find(|(_, shape)| shape.is_match(found)).map(|(name, _)| *name)
         });
-        format!("{}{}]", rye_item::text::REDACTION_MARK, name.unwrap_or("secret"))
+        format!("{}{}]", rye_item::text::REDACTION_PREFIX, name.unwrap_or("secret"))
     }
 
     /// The text without secrets, itself if it holds none.
     #[must_use]
-    pub fn cleaned(&self, text: String) -> String {
+    pub fn redact(&self, text: String) -> String {
         match self.redact_text(&text) {
             Cow::Borrowed(_) => text,
             Cow::Owned(clean) => clean,
@@ -198,44 +202,44 @@ impl Redactor {
     }
 
     /// Takes the secrets out of a value's texts and of the names in it. Whether there were any.
-    pub fn clean_value(&self, value: &mut Value) -> bool {
-        self.count_cleaned(value) > 0
+    pub fn redact_value(&self, value: &mut Value) -> bool {
+        self.count_redacted(value) > 0
     }
 
     /// Takes the secrets out of a value's texts and of the names in it. How many there were.
-    pub fn count_cleaned(&self, value: &mut Value) -> usize {
-        self.clean(value, 0)
+    pub fn count_redacted(&self, value: &mut Value) -> usize {
+        self.redact_nested(value, 0)
     }
 
     /// Takes the secrets out of a map's texts and of the names in it. Whether there were any.
-    pub fn clean_map(&self, map: &mut Map<String, Value>) -> bool {
-        self.clean_entries(map, 0) > 0
+    pub fn redact_map(&self, map: &mut Map<String, Value>) -> bool {
+        self.redact_entries(map, 0) > 0
     }
 
-    fn clean_entries(&self, map: &mut Map<String, Value>, depth: usize) -> usize {
-        let found = map.values_mut().map(|value| self.clean(value, depth)).sum::<usize>();
-        let in_names = map.keys().map(|name| self.redact_counted(name).1).sum::<usize>();
+    fn redact_entries(&self, map: &mut Map<String, Value>, depth: usize) -> usize {
+        let found = map.values_mut().map(|value| self.redact_nested(value, depth)).sum::<usize>();
+        let in_names = map.keys().map(|name| self.redact_and_count(name).1).sum::<usize>();
         if in_names > 0 {
-            *map = std::mem::take(map).into_iter().map(|(name, value)| (self.cleaned(name), value)).collect();
+            *map = std::mem::take(map).into_iter().map(|(name, value)| (self.redact(name), value)).collect();
         }
         found + in_names
     }
 
-    fn clean(&self, value: &mut Value, depth: usize) -> usize {
+    fn redact_nested(&self, value: &mut Value, depth: usize) -> usize {
         match value {
-            Value::String(text) => match self.redact_counted(text) {
+            Value::String(text) => match self.redact_and_count(text) {
                 (Cow::Borrowed(_), _) => 0,
                 (Cow::Owned(clean), count) => {
                     *text = clean;
                     count
                 }
             },
-            Value::Array(_) | Value::Object(_) if depth > DEEPEST => {
+            Value::Array(_) | Value::Object(_) if depth > MAX_DEPTH => {
                 *value = Value::String("[too deep]".to_owned());
                 1
             }
-            Value::Array(list) => list.iter_mut().map(|value| self.clean(value, depth + 1)).sum(),
-            Value::Object(map) => self.clean_entries(map, depth + 1),
+            Value::Array(list) => list.iter_mut().map(|value| self.redact_nested(value, depth + 1)).sum(),
+            Value::Object(map) => self.redact_entries(map, depth + 1),
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         }
     }
@@ -243,41 +247,41 @@ impl Redactor {
 
 /// Where private keys end. The next end is looked for once, however many begin before it.
 #[derive(Default)]
-struct KeyEnd {
+struct KeyEndFinder {
     /// Where the next end lies, and from where on that is known.
     next: Option<(usize, usize)>,
 }
 
-impl KeyEnd {
-    fn of(&mut self, text: &str, found: &regex::Match<'_>) -> usize {
-        let from = found.start() + KEY_BEGINS.len();
+impl KeyEndFinder {
+    fn find(&mut self, text: &str, found: &regex::Match<'_>) -> usize {
+        let from = found.start() + KEY_BEGIN.len();
         if self.next.is_none_or(|(_, end)| end < from) {
-            let end = KEY_ENDS.as_ref().and_then(|ends| ends.find_at(text, from));
+            let end = KEY_END.as_ref().and_then(|ends| ends.find_at(text, from));
             self.next = Some((from, end.map_or(usize::MAX, |end| end.end())));
         }
         match self.next {
-            Some((_, end)) if end.saturating_sub(from) <= LONGEST_KEY => end.max(found.end()),
-            _ => unended(text, found.end()),
+            Some((_, end)) if end.saturating_sub(from) <= MAX_KEY_BYTES => end.max(found.end()),
+            _ => unterminated_key_end(text, found.end()),
         }
     }
 }
 
 /// As far as lines look like those of a key; a few others may stand between them: headers, and nothing at all.
-fn unended(text: &str, from: usize) -> usize {
-    let rest = &text[from..text.floor_char_boundary(from + LONGEST_KEY)];
+fn unterminated_key_end(text: &str, from: usize) -> usize {
+    let rest = &text[from..text.floor_char_boundary(from + MAX_KEY_BYTES)];
     // The next one is looked at for itself.
-    let rest = rest.find(KEY_BEGINS).map_or(rest, |next| &rest[..next]);
+    let rest = rest.find(KEY_BEGIN).map_or(rest, |next| &rest[..next]);
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     let (mut end, mut at, mut others) = (from, from, 0);
     for line in rest.split_inclusive('\n') {
         at += line.len();
         let longest = line.as_bytes().split(|byte| !is_letter(*byte)).map(<[u8]>::len).max();
-        if longest.is_some_and(|longest| longest >= KEY_LINE) {
+        if longest.is_some_and(|longest| longest >= MIN_KEY_LINE_LEN) {
             (end, others) = (at, 0);
         } else {
             others += 1;
         }
-        if others > MOST_OTHER_LINES {
+        if others > MAX_OTHER_LINES {
             break;
         }
     }
@@ -285,11 +289,11 @@ fn unended(text: &str, from: usize) -> usize {
 }
 
 /// No shape has letters beyond ASCII, and without them it is made in half the time.
-fn ascii(shape: &str) -> String {
+fn ascii_pattern(shape: &str) -> String {
     format!("(?-u:{shape})")
 }
 
-fn compiled(expression: &str) -> Option<Regex> {
+fn compile_regex(expression: &str) -> Option<Regex> {
     regex::RegexBuilder::new(expression).size_limit(64 << 20).dfa_size_limit(8 << 20).build().ok()
 }
 
@@ -303,11 +307,11 @@ mod tests {
     use super::*;
 
     fn redactor() -> &'static Redactor {
-        static KNOWN: LazyLock<Redactor> = LazyLock::new(make);
+        static KNOWN: LazyLock<Redactor> = LazyLock::new(new_redactor);
         &KNOWN
     }
 
-    fn make() -> Redactor {
+    fn new_redactor() -> Redactor {
         let environment = [
             ("OPENAI_API_KEY", "sk-abcdefghijklmnopqrstuvwxyz"),
             ("DB_PASSWORD", "correct horse"),
@@ -323,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_secret_variables_leave_their_name() {
+    fn secret_values_are_replaced_by_name() {
         let redactor = redactor();
         let text = "key=sk-abcdefghijklmnopqrstuvwxyz; correct horse battery; correct horse, abc, a.b*c(d[e /home/someone";
         assert_eq!(
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_known_by_their_shape() {
+    fn secrets_are_found_by_pattern() {
         let redactor = Redactor::new(&BTreeMap::new(), |_| true);
         let pem =
             "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nMIIE+/=\n-----END RSA PRIVATE KEY-----";
@@ -363,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_out_whatever_stands_before_its_lines() {
+    fn prefixed_private_key_lines_are_redacted() {
         let redactor = Redactor::new(&BTreeMap::new(), |_| true);
         let body = "MC4CAQAwBQYDK2VwBCIEIHcFQX1vIx0nDq9+5aXtV2cBa1b2c3d4";
         for mark in ["", "> ", "12 Ltwm6ysd|", "\t", "# "] {
@@ -381,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_that_begin_take_no_longer_than_the_text_is_long() {
+    fn many_key_headers_are_linear() {
         let redactor = Redactor::new(&BTreeMap::new(), |_| true);
         for between in ["\n", " ", ""] {
             let text = format!("-----BEGIN PRIVATE KEY-----{between}").repeat(100_000);
@@ -390,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_an_end_is_out_after_headers_and_empty_lines() {
+    fn unterminated_private_key_is_redacted() {
         let redactor = Redactor::new(&BTreeMap::new(), |_| true);
         let body = "MIIEpAIBAAKCAQEAw7Zb0q3mYkqk3cJr5v0e8Xl1o2p3q4r5s6t7u8v9w0x1y2z3";
         for between in [
@@ -416,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_text_stays() {
+    fn ordinary_text_is_unchanged() {
         let redactor = redactor();
         for text in [
             "a task-with-a-name-that-is-rather-long-indeed",
@@ -439,21 +443,21 @@ mod tests {
             "[redacted:DB_PASSWORD]": ["[redacted:DB_PASSWORD]", {"n": 1, "deep": "x [redacted:DB_PASSWORD] y"}], "b": true
         });
         let mut cleaned = value.clone();
-        assert!(redactor().clean_value(&mut cleaned));
+        assert!(redactor().redact_value(&mut cleaned));
         assert_eq!(cleaned, expected);
-        assert!(!redactor().clean_value(&mut cleaned), "what is clean stays");
+        assert!(!redactor().redact_value(&mut cleaned), "what is clean stays");
         assert_eq!(cleaned, expected);
         let mut deep = json!("correct horse");
         for _ in 0..1000 {
             deep = json!([deep]);
         }
-        assert!(redactor().clean_value(&mut deep));
+        assert!(redactor().redact_value(&mut deep));
         assert!(!deep.to_string().contains("correct horse"));
     }
 
     proptest! {
         #[test]
-        fn a_secret_is_out_wherever_it_stands(before in ".{0,20}", after in ".{0,20}") {
+        fn secret_is_redacted_anywhere(before in ".{0,20}", after in ".{0,20}") {
             let redactor = redactor();
             let redacted = redactor.redact_text(&format!("{before}a.b*c(d[e{after}")).into_owned();
             prop_assert!(!redacted.contains("a.b*c(d[e"), "{redacted}");

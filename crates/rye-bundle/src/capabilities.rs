@@ -11,12 +11,12 @@ use rye_item::text::one_line;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::contents::File;
+use crate::contents::BundleFile;
 
 /// The longest text of one request that is shown.
-const MAX_TEXT: usize = 1000;
+const MAX_REQUEST_LENGTH: usize = 1000;
 /// Texts for people: what looks like a variable or an address there is not read by rye.
-const PROSE: [&str; 9] = [
+const PROSE_FIELDS: [&str; 9] = [
     "description",
     "__tool_description__",
     "docstring",
@@ -31,39 +31,39 @@ const PROSE: [&str; 9] = [
 pub(crate) const HOOK_LISTS: [&str; 4] = ["hooks", "builtin_hooks", "context_hooks", "infra_hooks"];
 
 /// Something that is asked for, and the items that ask for it.
-pub type Asked = BTreeMap<String, BTreeSet<String>>;
+pub type CapabilityRequests = BTreeMap<String, BTreeSet<String>>;
 
 /// What a bundle asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Capabilities {
+pub struct BundleCapabilities {
     /// Capability strings of directives: `rye.execute.tool.team.*`.
-    pub permissions: Asked,
+    pub permissions: CapabilityRequests,
     /// What hooks do, of directives and of config.
-    pub hooks: Asked,
+    pub hooks: CapabilityRequests,
     /// What tools are run by.
-    pub executors: Asked,
+    pub executors: CapabilityRequests,
     /// Programs that tools start or look for, with their arguments.
-    pub commands: Asked,
+    pub commands: CapabilityRequests,
     /// MCP servers: what is started for them, or where they are.
-    pub servers: Asked,
+    pub servers: CapabilityRequests,
     /// What tools declare for the sandbox: `network: true`, `write: ~/reports`, `allow_sockets: …`.
-    pub sandbox: Asked,
+    pub sandbox: CapabilityRequests,
     /// Hosts that tools name.
-    pub hosts: Asked,
+    pub hosts: CapabilityRequests,
     /// Variables tools set for their programs, or read from the user's own, templates included.
-    pub environment: Asked,
+    pub environment: CapabilityRequests,
     /// Secrets tools read.
-    pub secrets: Asked,
+    pub secrets: CapabilityRequests,
     /// Packages tools need.
-    pub packages: Asked,
+    pub packages: CapabilityRequests,
     /// Every other field that is not known to be harmless: `limits.spend: 5`, `extends: base/agent`.
-    pub fields: Asked,
+    pub fields: CapabilityRequests,
 }
 
-impl Capabilities {
+impl BundleCapabilities {
     /// What these files ask for.
     #[must_use]
-    pub fn of(files: &[File]) -> Self {
+    pub fn from_files(files: &[BundleFile]) -> Self {
         let mut all = Self::default();
         for file in files {
             let Some(item) = &file.item else {
@@ -74,93 +74,95 @@ impl Capabilities {
                 ItemType::Directive => all.add_directive(file, &name),
                 ItemType::Tool => all.add_tool(file, &name),
                 ItemType::Config => {
-                    let hooks = HOOK_LISTS.iter().flat_map(|key| list(file.raw.get(*key)));
-                    hooks.for_each(|hook| add(&mut all.hooks, &hook_text(hook), &name));
+                    let hooks = HOOK_LISTS.iter().flat_map(|key| list_items(file.raw.get(*key)));
+                    hooks.for_each(|hook| add_request(&mut all.hooks, &describe_hook(hook), &name));
                 }
                 ItemType::Knowledge => {}
             }
             fields::remarkable(file, item.item_type)
                 .iter()
-                .for_each(|field| add(&mut all.fields, field, &name));
+                .for_each(|field| add_request(&mut all.fields, field, &name));
         }
         all
     }
 
-    fn add_directive(&mut self, file: &File, item: &str) {
-        for grant in list(file.fields.get("permissions")) {
+    fn add_directive(&mut self, file: &BundleFile, item: &str) {
+        for grant in list_items(file.fields.get("permissions")) {
             if let Some(capability) = grant.get("content").and_then(Value::as_str) {
-                add(&mut self.permissions, capability, item);
+                add_request(&mut self.permissions, capability, item);
             }
         }
-        list(file.fields.get("hooks")).for_each(|hook| add(&mut self.hooks, &hook_text(hook), item));
+        list_items(file.fields.get("hooks"))
+            .for_each(|hook| add_request(&mut self.hooks, &describe_hook(hook), item));
     }
 
-    fn add_tool(&mut self, file: &File, item: &str) {
+    fn add_tool(&mut self, file: &BundleFile, item: &str) {
         if let Some(executor) = file.text("executor_id") {
-            add(&mut self.executors, executor, item);
+            add_request(&mut self.executors, executor, item);
         }
         let config = file.fields.get("config");
         let is_server = file.text("tool_type") == Some("mcp-server");
         if let Some(command) = command_line(config) {
-            add(if is_server { &mut self.servers } else { &mut self.commands }, &command, item);
+            add_request(if is_server { &mut self.servers } else { &mut self.commands }, &command, item);
         }
         if is_server && let Some(url) = config.and_then(|config| config.get("url")).and_then(Value::as_str) {
-            add(&mut self.servers, url, item);
+            add_request(&mut self.servers, url, item);
         }
-        let mut asked = Vec::new();
-        leaves(file.fields.get("sandbox"), "", &mut asked);
-        asked.iter().for_each(|rule| add(&mut self.sandbox, rule, item));
+        let mut rules = Vec::new();
+        flatten_rules(file.fields.get("sandbox"), "", &mut rules);
+        rules.iter().for_each(|rule| add_request(&mut self.sandbox, rule, item));
         self.add_environment(file, item);
-        for package in list(file.fields.get("dependencies")).filter_map(Value::as_str) {
-            add(&mut self.packages, package, item);
+        for package in list_items(file.fields.get("dependencies")).filter_map(Value::as_str) {
+            add_request(&mut self.packages, package, item);
         }
-        for text in texts(&file.raw) {
+        for text in machine_texts(&file.raw) {
             template_variables(text)
-                .for_each(|name| add(&mut self.environment, &format!("read {name}"), item));
+                .for_each(|name| add_request(&mut self.environment, &format!("read {name}"), item));
             if let Some(host) = host_of(text) {
-                add(&mut self.hosts, host, item);
+                add_request(&mut self.hosts, host, item);
             }
         }
     }
 
-    fn add_environment(&mut self, file: &File, item: &str) {
+    fn add_environment(&mut self, file: &BundleFile, item: &str) {
         let variables = file.fields.get("env_config");
         let of = |key: &str| variables.and_then(|variables| variables.get(key));
         // A program of its own may be given variables in two places: for every run, and for an MCP server.
         let own = file.fields.get("config").and_then(|config| config.get("env"));
         for (name, value) in [of("env"), own].into_iter().flatten().filter_map(Value::as_object).flatten() {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            add(&mut self.environment, &format!("set {name}: {value}"), item);
+            add_request(&mut self.environment, &format!("set {name}: {value}"), item);
         }
-        for name in list(of("pass")).filter_map(Value::as_str) {
-            add(&mut self.environment, &format!("read {name}"), item);
+        for name in list_items(of("pass")).filter_map(Value::as_str) {
+            add_request(&mut self.environment, &format!("read {name}"), item);
         }
-        for name in list(of("secrets")).filter_map(Value::as_str) {
-            add(&mut self.secrets, name, item);
+        for name in list_items(of("secrets")).filter_map(Value::as_str) {
+            add_request(&mut self.secrets, name, item);
         }
         // Where a key comes from in a provider, or in one of its profiles: a variable by its bare name.
         let mut keys = Vec::new();
-        file.raw.iter().for_each(|(key, value)| key_variables(key, value, &mut keys));
-        keys.iter().for_each(|name| add(&mut self.secrets, name, item));
+        file.raw.iter().for_each(|(key, value)| collect_auth_variables(key, value, &mut keys));
+        keys.iter().for_each(|name| add_request(&mut self.secrets, name, item));
         let Some(interpreter) = of("interpreter") else {
             return;
         };
-        let resolve: Vec<&str> = list(interpreter.get("resolve_cmd")).filter_map(Value::as_str).collect();
+        let resolve: Vec<&str> =
+            list_items(interpreter.get("resolve_cmd")).filter_map(Value::as_str).collect();
         if !resolve.is_empty() {
-            add(&mut self.commands, &resolve.join(" "), item);
+            add_request(&mut self.commands, &resolve.join(" "), item);
         }
         let named = [interpreter.get("binary"), interpreter.get("fallback")].into_iter().flatten();
-        for program in named.chain(list(interpreter.get("candidates"))).filter_map(Value::as_str) {
-            add(&mut self.commands, program, item);
+        for program in named.chain(list_items(interpreter.get("candidates"))).filter_map(Value::as_str) {
+            add_request(&mut self.commands, program, item);
         }
     }
 
     /// What is asked for here and not in `previous`, as lines for people.
     #[must_use]
-    pub fn beyond(&self, previous: &Self) -> Vec<String> {
+    pub fn added_since(&self, previous: &Self) -> Vec<String> {
         let mut lines = Vec::new();
-        for ((word, asked), (_, known)) in self.groups().into_iter().zip(previous.groups()) {
-            for (what, items) in asked {
+        for ((word, requests), (_, known)) in self.groups().into_iter().zip(previous.groups()) {
+            for (what, items) in requests {
                 let new: Vec<&str> = items
                     .iter()
                     .filter(|item| known.get(what).is_none_or(|items| !items.contains(*item)))
@@ -176,7 +178,7 @@ impl Capabilities {
 
     /// Each group with its word, in order.
     #[must_use]
-    pub fn groups(&self) -> [(&'static str, &Asked); 11] {
+    pub fn groups(&self) -> [(&'static str, &CapabilityRequests); 11] {
         [
             ("permission", &self.permissions),
             ("hook", &self.hooks),
@@ -199,23 +201,27 @@ impl Capabilities {
     }
 }
 
-fn add(asked: &mut Asked, what: &str, item: &str) {
-    let mut what = one_line(what);
-    let length = what.chars().count();
-    if length > MAX_TEXT {
+fn add_request(requests: &mut CapabilityRequests, request: &str, item: &str) {
+    let mut request = one_line(request);
+    let length = request.chars().count();
+    if length > MAX_REQUEST_LENGTH {
         // With the digest, a change of what is not shown is still a change.
-        let digest = Digest::of(what.as_bytes()).to_hex();
-        what = what.chars().take(MAX_TEXT).collect();
-        what.push_str(&format!("… ({} more characters, sha256 {})", length - MAX_TEXT, &digest[..16]));
+        let digest = Digest::of(request.as_bytes()).to_hex();
+        request = request.chars().take(MAX_REQUEST_LENGTH).collect();
+        request.push_str(&format!(
+            "… ({} more characters, sha256 {})",
+            length - MAX_REQUEST_LENGTH,
+            &digest[..16]
+        ));
     }
-    asked.entry(what).or_default().insert(item.to_owned());
+    requests.entry(request).or_default().insert(item.to_owned());
 }
 
 /// `command` and `args` of a config, as one line.
 fn command_line(config: Option<&Value>) -> Option<String> {
     let config = config?;
     let command = config.get("command").and_then(Value::as_str)?;
-    let arguments = list(config.get("args")).map(|argument| match argument {
+    let arguments = list_items(config.get("args")).map(|argument| match argument {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     });
@@ -223,9 +229,10 @@ fn command_line(config: Option<&Value>) -> Option<String> {
 }
 
 /// What a hook does, in one line: when, and which items it calls with what.
-fn hook_text(hook: &Value) -> String {
+fn describe_hook(hook: &Value) -> String {
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    let actions: Vec<&Value> = hook.get("action").into_iter().chain(list(hook.get("actions"))).collect();
+    let actions: Vec<&Value> =
+        hook.get("action").into_iter().chain(list_items(hook.get("actions"))).collect();
     let call = |action: &&Value| {
         let id = text(action, "item_id")?;
         let params = action.get("params").and_then(Value::as_object).filter(|params| !params.is_empty());
@@ -242,7 +249,7 @@ fn hook_text(hook: &Value) -> String {
 }
 
 /// Every text of an item but those for people.
-fn texts(fields: &Map<String, Value>) -> Vec<&str> {
+fn machine_texts(fields: &Map<String, Value>) -> Vec<&str> {
     fn collect<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
         match value {
             Value::String(text) => found.push(text),
@@ -252,20 +259,20 @@ fn texts(fields: &Map<String, Value>) -> Vec<&str> {
         }
     }
     let mut found = Vec::new();
-    let read = fields.iter().filter(|(key, _)| !PROSE.contains(&key.as_str()));
+    let read = fields.iter().filter(|(key, _)| !PROSE_FIELDS.contains(&key.as_str()));
     read.for_each(|(_, value)| collect(value, &mut found));
     found
 }
 
 /// The variables that maps called `auth` name.
-fn key_variables<'a>(key: &str, value: &'a Value, found: &mut Vec<&'a str>) {
+fn collect_auth_variables<'a>(key: &str, value: &'a Value, found: &mut Vec<&'a str>) {
     match value {
         Value::Object(map) => {
             let named = map.get("variable").filter(|_| key == "auth").and_then(Value::as_str);
             found.extend(named);
-            map.iter().for_each(|(key, value)| key_variables(key, value, found));
+            map.iter().for_each(|(key, value)| collect_auth_variables(key, value, found));
         }
-        Value::Array(list) => list.iter().for_each(|value| key_variables("", value, found)),
+        Value::Array(list) => list.iter().for_each(|value| collect_auth_variables("", value, found)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
@@ -293,19 +300,19 @@ fn host_of(text: &str) -> Option<&str> {
     (!host.is_empty()).then_some(host)
 }
 
-fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
+fn list_items(value: Option<&Value>) -> impl Iterator<Item = &Value> {
     value.and_then(Value::as_array).into_iter().flatten()
 }
 
 /// `{"network": true, "write": ["a", "b"]}` → `network: true`, `write: a`, `write: b`.
-fn leaves(value: Option<&Value>, path: &str, found: &mut Vec<String>) {
+fn flatten_rules(value: Option<&Value>, path: &str, found: &mut Vec<String>) {
     match value {
         None | Some(Value::Null) => {}
         Some(Value::Object(map)) => map.iter().for_each(|(key, value)| {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            leaves(Some(value), &path, found);
+            flatten_rules(Some(value), &path, found);
         }),
-        Some(Value::Array(list)) => list.iter().for_each(|value| leaves(Some(value), path, found)),
+        Some(Value::Array(list)) => list.iter().for_each(|value| flatten_rules(Some(value), path, found)),
         Some(Value::String(text)) if path.is_empty() => found.push(text.clone()),
         Some(Value::String(text)) => found.push(format!("{path}: {text}")),
         Some(other) => found.push(format!("{path}: {other}")),
@@ -315,15 +322,15 @@ fn leaves(value: Option<&Value>, path: &str, found: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use rye_item::{ItemId, ItemRef, ItemType};
-    use rye_space::FilePath;
+    use rye_space::BundlePath;
     use serde_json::json;
 
     use super::*;
 
-    fn file(item_type: ItemType, id: &str, fields: Value) -> File {
+    fn file(item_type: ItemType, id: &str, fields: Value) -> BundleFile {
         let Value::Object(fields) = fields else { panic!("fields are a map") };
-        File {
-            path: FilePath::new(format!(".ai/{}/{id}.x", item_type.folder())).expect("a path"),
+        BundleFile {
+            path: BundlePath::new(format!(".ai/{}/{id}.x", item_type.folder())).expect("a path"),
             kind: item_type.as_str(),
             item: Some(ItemRef::new(item_type, ItemId::new(id).expect("an id"))),
             size: 0,
@@ -335,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_asked_for_is_named_with_who_asks() {
+    fn requests_are_listed_with_requesting_items() {
         let files = [
             file(
                 ItemType::Directive,
@@ -356,25 +363,25 @@ mod tests {
                 }),
             ),
         ];
-        let asked = Capabilities::of(&files);
-        let keys = |asked: &Asked| asked.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(&asked.permissions), ["rye.execute.tool.a.*"]);
-        assert_eq!(keys(&asked.executors), ["rye/core/runtimes/python/function"]);
-        assert_eq!(keys(&asked.sandbox), ["network: true", "write: ~/x", "write: ~/y"]);
+        let capabilities = BundleCapabilities::from_files(&files);
+        let keys = |capabilities: &CapabilityRequests| capabilities.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&capabilities.permissions), ["rye.execute.tool.a.*"]);
+        assert_eq!(keys(&capabilities.executors), ["rye/core/runtimes/python/function"]);
+        assert_eq!(keys(&capabilities.sandbox), ["network: true", "write: ~/x", "write: ~/y"]);
 
         assert_eq!(
-            keys(&asked.environment),
+            keys(&capabilities.environment),
             ["read CODE", "read SPEED", "read TOKEN", "set MODE: ${SPEED:-fast}"]
         );
-        assert_eq!(keys(&asked.secrets), ["KEY"]);
-        assert_eq!(keys(&asked.commands), ["perl -e ${CODE}", "which perl"]);
-        assert_eq!(keys(&asked.hosts), ["api.example:8"]);
-        assert_eq!(keys(&asked.packages), ["six==1.17.0"]);
+        assert_eq!(keys(&capabilities.secrets), ["KEY"]);
+        assert_eq!(keys(&capabilities.commands), ["perl -e ${CODE}", "which perl"]);
+        assert_eq!(keys(&capabilities.hosts), ["api.example:8"]);
+        assert_eq!(keys(&capabilities.packages), ["six==1.17.0"]);
 
-        let before = Capabilities::of(&files[..1]);
-        assert_eq!(before.beyond(&asked), Vec::<String>::new());
-        assert_eq!(asked.beyond(&asked), Vec::<String>::new());
-        let beyond = asked.beyond(&before);
+        let before = BundleCapabilities::from_files(&files[..1]);
+        assert_eq!(before.added_since(&capabilities), Vec::<String>::new());
+        assert_eq!(capabilities.added_since(&capabilities), Vec::<String>::new());
+        let beyond = capabilities.added_since(&before);
         assert!(beyond.contains(&"sandbox network: true (tool:a/t)".to_owned()), "{beyond:?}");
         assert!(
             beyond.contains(&"field config.url: https://u@api.example:8/x (tool:a/t)".to_owned()),
@@ -385,7 +392,8 @@ mod tests {
 
     #[test]
     fn every_field_not_known_as_harmless_is_shown() {
-        let keys = |file: File| Capabilities::of(&[file]).fields.into_keys().collect::<Vec<_>>();
+        let keys =
+            |file: BundleFile| BundleCapabilities::from_files(&[file]).fields.into_keys().collect::<Vec<_>>();
         let directive = json!({
             "name": "d", "version": "1.0.0", "description": "D", "category": "a", "author": "me", "body": "Do it",
             "extends": "base/agent", "limits": {"spend": 1000.0, "turns": 9}, "model": {"tier": "high", "provider": "p"},
@@ -443,27 +451,34 @@ mod tests {
     fn constants_of_programs_are_no_fields() {
         let mut tool = file(ItemType::Tool, "a/t", json!({"version": "1.0.0", "tool_type": "x"}));
         tool.raw = serde_json::from_value(json!({"LIMIT": 5, "__version__": "1.0.0"})).expect("a map");
-        assert_eq!(Capabilities::of(&[tool.clone()]).fields.len(), 1);
-        tool.path = FilePath::new(".ai/tools/a/t.py").expect("a path");
-        assert_eq!(Capabilities::of(&[tool]).fields, Asked::new());
+        assert_eq!(BundleCapabilities::from_files(&[tool.clone()]).fields.len(), 1);
+        tool.path = BundlePath::new(".ai/tools/a/t.py").expect("a path");
+        assert_eq!(BundleCapabilities::from_files(&[tool]).fields, CapabilityRequests::new());
         let mut data = file(ItemType::Tool, "a/data", json!({"name": "data", "anchor": {"mode": "always"}}));
         data.raw.insert("rows".to_owned(), json!([1, 2]));
-        assert_eq!(Capabilities::of(&[data]).fields.into_keys().collect::<Vec<_>>(), ["anchor.mode: always"]);
+        assert_eq!(
+            BundleCapabilities::from_files(&[data]).fields.into_keys().collect::<Vec<_>>(),
+            ["anchor.mode: always"]
+        );
     }
 
     #[test]
     fn change_beyond_what_is_shown_is_a_change() {
         let of = |end: &str| {
-            let code = format!("{}{end}", "x".repeat(MAX_TEXT));
-            Capabilities::of(&[file(ItemType::Tool, "a/t", json!({"config": {"command": code}}))])
+            let code = format!("{}{end}", "x".repeat(MAX_REQUEST_LENGTH));
+            BundleCapabilities::from_files(&[file(
+                ItemType::Tool,
+                "a/t",
+                json!({"config": {"command": code}}),
+            )])
         };
         let (before, after) = (of("one"), of("two"));
         assert!(after.commands.keys().all(|line| line.contains("… (3 more characters, sha256 ")));
-        assert_eq!((after.beyond(&before).len(), after.beyond(&after).len()), (1, 0));
+        assert_eq!((after.added_since(&before).len(), after.added_since(&after).len()), (1, 0));
     }
 
     #[test]
-    fn servers_and_hooks_are_named() {
+    fn servers_and_hooks_are_listed() {
         let files = [
             file(
                 ItemType::Tool,
@@ -481,13 +496,16 @@ mod tests {
                 json!({"infra_hooks": [{"id": "spy", "event": "after_step", "actions": [{"item_id": "a/s"}]}]}),
             ),
         ];
-        let asked = Capabilities::of(&files);
-        let keys = |asked: &Asked| asked.keys().cloned().collect::<Vec<_>>();
+        let capabilities = BundleCapabilities::from_files(&files);
+        let keys = |capabilities: &CapabilityRequests| capabilities.keys().cloned().collect::<Vec<_>>();
         let provider = json!({"auth": {"variable": "ONE"}, "profiles": [{"auth": {"variable": "TWO"}}]});
-        let secrets = Capabilities::of(&[file(ItemType::Tool, "a/p", provider)]).secrets;
+        let secrets = BundleCapabilities::from_files(&[file(ItemType::Tool, "a/p", provider)]).secrets;
         assert_eq!(keys(&secrets), ["ONE", "TWO"]);
-        assert_eq!(keys(&asked.servers), ["npx -y x"]);
-        assert_eq!(keys(&asked.environment), ["read T", "set T: ${T}"]);
-        assert_eq!(keys(&asked.hooks), ["after_step: a/s", r#"after_step: rye/bash {"command":"ls"}"#]);
+        assert_eq!(keys(&capabilities.servers), ["npx -y x"]);
+        assert_eq!(keys(&capabilities.environment), ["read T", "set T: ${T}"]);
+        assert_eq!(
+            keys(&capabilities.hooks),
+            ["after_step: a/s", r#"after_step: rye/bash {"command":"ls"}"#]
+        );
     }
 }

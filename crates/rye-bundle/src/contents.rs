@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use lillux::{Digest, Fingerprint};
 use rye_item::{ItemId, ItemRef, ItemType, Space};
-use rye_space::{FilePath, Located};
+use rye_space::{BundlePath, ItemFile};
 use serde_json::{Map, Value};
 
 use crate::object;
-use crate::verify::{Judge, Target, read};
+use crate::verify::{VerifyContext, VerifyTarget, read_file};
 
 /// One file of a bundle.
 #[derive(Clone, Debug)]
-pub struct File {
+pub struct BundleFile {
     /// Its path.
-    pub path: FilePath,
+    pub path: BundlePath,
     /// `directive`, `tool`, `knowledge`, `config`, or `asset`.
     pub kind: &'static str,
     /// The item it is, if it is one.
@@ -33,7 +33,7 @@ pub struct File {
     pub raw: Map<String, Value>,
 }
 
-impl File {
+impl BundleFile {
     /// A field that is a text.
     #[must_use]
     pub fn text(&self, field: &str) -> Option<&str> {
@@ -43,44 +43,44 @@ impl File {
 
 /// The listed files that are there and are what the manifest says; others are passed over, `verify` names them.
 #[must_use]
-pub fn read_all(target: Target<'_>, judge: Judge<'_>) -> Vec<File> {
+pub fn read_all(target: VerifyTarget<'_>, context: VerifyContext<'_>) -> Vec<BundleFile> {
     let Ok(manifest) = &target.manifest.parsed else {
         return Vec::new();
     };
     let files = manifest.files.iter().filter_map(|(path, entry)| {
-        let bytes = read(target.origin, path, judge.limit).ok()?;
-        object::compare(path, entry, &bytes, judge.extractors).ok()?;
-        Some(of_bytes(path, bytes, judge))
+        let bytes = read_file(target.origin, path, context.limit).ok()?;
+        object::compare_entry(path, entry, &bytes, context.extractors).ok()?;
+        Some(parse_file(path, bytes, context))
     });
     files.collect()
 }
 
-fn of_bytes(path: &FilePath, bytes: Vec<u8>, judge: Judge<'_>) -> File {
+fn parse_file(path: &BundlePath, bytes: Vec<u8>, context: VerifyContext<'_>) -> BundleFile {
     let size = bytes.len() as u64;
     let sha256 = Digest::of(&bytes);
-    let signer = object::signature(path, &bytes, judge.extractors).map(|line| line.fingerprint);
-    let item = object::item_type(path, judge.extractors)
-        .and_then(|item_type| Some(ItemRef::new(item_type, ItemId::new(object::name(path).1).ok()?)));
+    let signer = object::signature(path, &bytes, context.extractors).map(|line| line.fingerprint);
+    let item = object::item_type(path, context.extractors)
+        .and_then(|item_type| Some(ItemRef::new(item_type, ItemId::new(object::object_name(path).1).ok()?)));
     let (fields, raw) = match (&item, object::extension(path)) {
         (Some(item), Some(extension)) => {
-            let located = Located::new(
+            let located = ItemFile::new(
                 item.clone(),
                 Space::Project,
                 PathBuf::from(path.as_str()),
                 extension.to_owned(),
                 Cow::Owned(bytes),
-                Arc::clone(judge.extractors),
+                Arc::clone(context.extractors),
             );
             (located.fields().clone(), located.parsed().fields.clone())
         }
         _ => (Map::new(), Map::new()),
     };
     let kind = item.as_ref().map_or("asset", |item| item.item_type.as_str());
-    File { path: path.clone(), kind, item, size, sha256, signer, fields, raw }
+    BundleFile { path: path.clone(), kind, item, size, sha256, signer, fields, raw }
 }
 
 /// Whether a file is a tool.
 #[must_use]
-pub fn is_tool(file: &File) -> bool {
+pub fn is_tool(file: &BundleFile) -> bool {
     file.item.as_ref().is_some_and(|item| item.item_type == ItemType::Tool)
 }

@@ -11,10 +11,10 @@ pub mod create;
 pub mod install;
 pub mod object;
 pub mod registry;
-pub mod remembered;
 pub mod sbom;
+pub mod signer_history;
 pub mod verify;
 
-pub use rye_space::installed::BundleLock;
+pub use rye_space::installed::BundleLockfile;
 pub use rye_space::manifest::{self, Manifest, ManifestFile};
-pub use rye_space::path::{self, FilePath, InvalidPath};
+pub use rye_space::path::{self, BundlePath, InvalidBundlePath};

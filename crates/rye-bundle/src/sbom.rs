@@ -7,36 +7,36 @@ use rye_item::text::one_line;
 use rye_space::Manifest;
 use serde_json::{Value, json};
 
-use crate::contents::{File, is_tool};
-use crate::verify::Signer;
+use crate::contents::{BundleFile, is_tool};
+use crate::verify::ManifestSigner;
 
 /// What the bill is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Bill<'a> {
+pub struct SbomInputs<'a> {
     /// The bundle's manifest.
     pub manifest: &'a Manifest,
     /// The digest of the manifest's bytes.
     pub manifest_hash: &'a Digest,
     /// Who signed the manifest, if the signature holds.
-    pub signer: Option<&'a Signer>,
+    pub signer: Option<&'a ManifestSigner>,
     /// Its files.
-    pub files: &'a [File],
+    pub files: &'a [BundleFile],
     /// The version of the program that writes it.
-    pub maker_version: &'a str,
+    pub tool_version: &'a str,
 }
 
 /// The bill.
 #[must_use]
-pub fn bill(bill: Bill<'_>) -> Value {
-    let manifest = bill.manifest;
+pub fn build_sbom(inputs: SbomInputs<'_>) -> Value {
+    let manifest = inputs.manifest;
     let reference = format!("bundle:{}@{}", manifest.id, manifest.version);
     let mut libraries: BTreeMap<String, Value> = BTreeMap::new();
     let mut dependencies = Vec::new();
     let mut components = Vec::new();
-    for file in bill.files {
+    for file in inputs.files {
         components.push(file_component(file));
-        let needed = if is_tool(file) { packages(file) } else { Vec::new() };
-        let references: BTreeSet<String> = needed.iter().map(Package::reference).collect();
+        let needed = if is_tool(file) { required_packages(file) } else { Vec::new() };
+        let references: BTreeSet<String> = needed.iter().map(RequiredPackage::reference).collect();
         needed.iter().for_each(|package| {
             libraries.insert(package.reference(), package.component());
         });
@@ -44,12 +44,12 @@ pub fn bill(bill: Bill<'_>) -> Value {
             dependencies.push(json!({ "ref": file_reference(file), "dependsOn": references }));
         }
     }
-    let files: Vec<String> = bill.files.iter().map(file_reference).collect();
+    let files: Vec<String> = inputs.files.iter().map(file_reference).collect();
     dependencies.insert(0, json!({ "ref": reference, "dependsOn": files }));
     components.extend(libraries.into_values());
 
-    let mut properties = vec![property("rye:manifest_hash", &bill.manifest_hash.to_hex())];
-    if let Some(signer) = bill.signer {
+    let mut properties = vec![property("rye:manifest_hash", &inputs.manifest_hash.to_hex())];
+    if let Some(signer) = inputs.signer {
         properties.push(property("rye:signer", signer.fingerprint.as_str()));
         properties.push(property("rye:signer_owner", &signer.owner));
     }
@@ -57,7 +57,7 @@ pub fn bill(bill: Bill<'_>) -> Value {
         properties.push(property("rye:entrypoint", &entrypoint.to_string()));
     }
     let mut metadata = json!({
-        "tools": { "components": [{ "type": "application", "name": "rye", "version": bill.maker_version }] },
+        "tools": { "components": [{ "type": "application", "name": "rye", "version": inputs.tool_version }] },
         "component": {
             "type": "application",
             "bom-ref": reference,
@@ -67,14 +67,14 @@ pub fn bill(bill: Bill<'_>) -> Value {
             "properties": properties,
         },
     });
-    if let Some(moment) = &manifest.created_at {
-        metadata["timestamp"] = moment.as_str().into();
+    if let Some(created_at) = &manifest.created_at {
+        metadata["timestamp"] = created_at.as_str().into();
     }
     json!({
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": serial_number(bill.manifest_hash),
+        "serialNumber": serial_number(inputs.manifest_hash),
         "version": 1,
         "metadata": metadata,
         "components": components,
@@ -96,11 +96,11 @@ fn property(name: &str, value: &str) -> Value {
     json!({ "name": name, "value": value })
 }
 
-fn file_reference(file: &File) -> String {
+fn file_reference(file: &BundleFile) -> String {
     format!("file:{}", file.path)
 }
 
-fn file_component(file: &File) -> Value {
+fn file_component(file: &BundleFile) -> Value {
     let mut properties =
         vec![property("rye:item_type", file.kind), property("rye:size", &file.size.to_string())];
     if let Some(item) = &file.item {
@@ -124,7 +124,7 @@ fn file_component(file: &File) -> Value {
 
 /// A package a tool needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Package {
+struct RequiredPackage {
     /// `pypi` or `npm`; `None` when the tool's language does not tell.
     ecosystem: Option<&'static str>,
     name: String,
@@ -134,7 +134,7 @@ struct Package {
     requirement: String,
 }
 
-impl Package {
+impl RequiredPackage {
     fn purl(&self) -> Option<String> {
         let version = self.version.as_ref()?.replace('+', "%2B");
         let name = self.name.replace('@', "%40");
@@ -163,26 +163,26 @@ impl Package {
     }
 }
 
-fn packages(file: &File) -> Vec<Package> {
+fn required_packages(file: &BundleFile) -> Vec<RequiredPackage> {
     let ecosystem = match crate::object::extension(&file.path) {
         Some(".py") => Some("pypi"),
         Some(".js" | ".ts" | ".mjs" | ".cjs") => Some("npm"),
         _ => None,
     };
     let list = file.fields.get("dependencies").and_then(Value::as_array).into_iter().flatten();
-    list.filter_map(Value::as_str).map(|text| package(ecosystem, &one_line(text))).collect()
+    list.filter_map(Value::as_str).map(|text| parse_package(ecosystem, &one_line(text))).collect()
 }
 
-fn package(ecosystem: Option<&'static str>, requirement: &str) -> Package {
+fn parse_package(ecosystem: Option<&'static str>, requirement: &str) -> RequiredPackage {
     let (name, version) = match ecosystem {
-        Some("npm") => node(requirement),
-        _ => python(requirement),
+        Some("npm") => parse_npm(requirement),
+        _ => parse_python(requirement),
     };
-    Package { ecosystem, name, version, requirement: requirement.to_owned() }
+    RequiredPackage { ecosystem, name, version, requirement: requirement.to_owned() }
 }
 
 /// `name[extra]==1.2`: the name as the index spells it, and the version if it is the only one that will do.
-fn python(text: &str) -> (String, Option<String>) {
+fn parse_python(text: &str) -> (String, Option<String>) {
     let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c))).unwrap_or(text.len());
     let name = text[..end].to_lowercase().replace(['_', '.'], "-");
     let rest = text[end..].trim_start();
@@ -196,7 +196,7 @@ fn python(text: &str) -> (String, Option<String>) {
 }
 
 /// `@scope/name@1.2.3`.
-fn node(text: &str) -> (String, Option<String>) {
+fn parse_npm(text: &str) -> (String, Option<String>) {
     match text.char_indices().skip(1).find(|(_, c)| *c == '@') {
         Some((at, _)) => {
             let version = &text[at + 1..];
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pinned_packages_have_an_address_and_others_do_not() {
+    fn only_pinned_packages_have_a_purl() {
         for (ecosystem, requirement, purl) in [
             (Some("pypi"), "six==1.17.0", Some("pkg:pypi/six@1.17.0")),
             (Some("pypi"), "Some_Pkg[extra] == 1.0+local", Some("pkg:pypi/some-pkg@1.0%2Blocal")),
@@ -224,12 +224,12 @@ mod tests {
             (Some("npm"), "@scope/x@^1.0.0", None),
             (None, "six==1.17.0", None),
         ] {
-            assert_eq!(package(ecosystem, requirement).purl().as_deref(), purl, "{requirement}");
+            assert_eq!(parse_package(ecosystem, requirement).purl().as_deref(), purl, "{requirement}");
         }
     }
 
     #[test]
-    fn a_serial_number_is_a_uuid_of_the_manifest() {
+    fn serial_number_is_derived_from_manifest() {
         let number = serial_number(&Digest::of(b"a"));
         assert_eq!(number, serial_number(&Digest::of(b"a")));
         assert_ne!(number, serial_number(&Digest::of(b"b")));

@@ -11,25 +11,25 @@ use lillux::file::ReadError;
 use lillux::{Fingerprint, PublicKey};
 use rye_item::text::one_line;
 use rye_item::{BundleId, ExtractorSet, ItemId, ItemRef, Space};
-use rye_space::bundle::Origin;
-use rye_space::installed::{LOCKFILE, SIGNER_FILE};
-use rye_space::manifest::{Entry, Manifest, ManifestFile, is_left_behind};
-use rye_space::{AI_FOLDER, FilePath, Located, keys};
-use rye_trust::{Identity, KeyRing, Verdict, verify::report};
+use rye_space::bundle::BundleOrigin;
+use rye_space::installed::{LOCKFILE_NAME, SIGNER_FILE};
+use rye_space::manifest::{Manifest, ManifestFile, ManifestFileEntry, is_never_installed};
+use rye_space::{AI_FOLDER, BundlePath, ItemFile, keys};
+use rye_trust::{Identity, KeyRing, TrustVerdict, verify::evaluate};
 use serde::Serialize;
 
 use crate::object;
 
 /// More files than this below one `.ai/` are not looked at.
-const MAX_WALKED: usize = 200_000;
+const MAX_SCANNED_FILES: usize = 200_000;
 const MAX_WORKERS: usize = 8;
 /// What may lie in a bundle's folder and is no part of it: stores of objects, which nothing reads, and lockfiles, which
 /// can only forbid.
-const NOT_PARTS: [&str; 3] = [".ai/objects/", ".ai/state/", ".ai/lockfiles/"];
+const IGNORED_FOLDERS: [&str; 3] = [".ai/objects/", ".ai/state/", ".ai/lockfiles/"];
 
 /// How a bundle lies on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum BundleScope {
     /// The folder holds this bundle and nothing else: every file must be listed.
     Standalone,
     /// Its files lie among those of a project or user space; only its own folder belongs to it alone.
@@ -38,20 +38,20 @@ pub enum Scope {
 
 /// A bundle to judge.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct VerifyTarget<'a> {
     /// Where its files are.
-    pub origin: &'a Origin,
+    pub origin: &'a BundleOrigin,
     /// Its manifest.
     pub manifest: &'a ManifestFile,
     /// Whose keys vouch for it, beside those the user trusts: what it ships, or what is pinned for it.
-    pub vouchers: &'a [Identity],
+    pub identities: &'a [Identity],
     /// How it lies there.
-    pub scope: Scope,
+    pub scope: BundleScope,
 }
 
 /// By what to judge.
 #[derive(Clone, Copy, Debug)]
-pub struct Judge<'a> {
+pub struct VerifyContext<'a> {
     /// The keys the user trusts; the bundle's own are added for the bundle alone.
     pub keys: &'a KeyRing,
     /// How items are read and signed.
@@ -61,11 +61,11 @@ pub struct Judge<'a> {
 }
 
 /// Called with how many of how many files are done, from any thread.
-pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
+pub type VerifyFileProgress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// Whose signature the manifest carries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Signer {
+pub struct ManifestSigner {
     /// The key.
     pub fingerprint: Fingerprint,
     /// Its owner, as its document says.
@@ -79,7 +79,7 @@ pub struct Signer {
 
 /// The report on a bundle.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BundleReport {
     /// `verified` or `failed`.
     pub status: &'static str,
     /// Whether the manifest can be read and its signature holds.
@@ -89,9 +89,9 @@ pub struct Report {
     /// How many of them are as they should be.
     pub files_ok: usize,
     /// Listed, but not there.
-    pub files_missing: Vec<FilePath>,
+    pub files_missing: Vec<BundlePath>,
     /// Changed, or their own signature does not hold.
-    pub files_tampered: Vec<FilePath>,
+    pub files_tampered: Vec<BundlePath>,
     /// There, but not listed.
     pub files_unlisted: Vec<String>,
     /// Why the manifest is not valid.
@@ -106,10 +106,10 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Who signed the manifest, if the signature holds.
-    pub signer: Option<Signer>,
+    pub signer: Option<ManifestSigner>,
 }
 
-impl Report {
+impl BundleReport {
     /// Whether every layer holds.
     #[must_use]
     pub fn is_verified(&self) -> bool {
@@ -118,21 +118,26 @@ impl Report {
 }
 
 /// What is wrong with one file.
-enum Fault {
+enum FileFault {
     Missing,
     Tampered(String),
 }
 
 /// Judges a bundle.
 #[must_use]
-pub fn verify(target: Target<'_>, judge: Judge<'_>, progress: Progress<'_>) -> Report {
+pub fn verify(
+    target: VerifyTarget<'_>,
+    context: VerifyContext<'_>,
+    progress: VerifyFileProgress<'_>,
+) -> BundleReport {
     let id = target.manifest.id().clone();
-    let mut ring = judge.keys.clone();
-    ring.replace_bundle(&id, target.vouchers.iter().cloned());
+    let mut ring = context.keys.clone();
+    ring.replace_bundle(&id, target.identities.iter().cloned());
 
     let manifest_error = manifest_error(target.manifest, &ring);
-    let signer = signer(target.manifest, target.vouchers, &ring).filter(|_| manifest_error.is_none());
-    let mut all = Report {
+    let signer =
+        manifest_signer(target.manifest, target.identities, &ring).filter(|_| manifest_error.is_none());
+    let mut bundle_report = BundleReport {
         status: "failed",
         manifest_valid: manifest_error.is_none(),
         files_checked: 0,
@@ -147,34 +152,35 @@ pub fn verify(target: Target<'_>, judge: Judge<'_>, progress: Progress<'_>) -> R
         signer,
     };
     let Ok(manifest) = &target.manifest.parsed else {
-        return all;
+        return bundle_report;
     };
-    all.version = Some(manifest.version.to_string());
-    let listed: Vec<(&FilePath, &Entry)> = manifest
+    bundle_report.version = Some(manifest.version.to_string());
+    let listed: Vec<(&BundlePath, &ManifestFileEntry)> = manifest
         .files
         .iter()
-        .filter(|(path, _)| target.scope == Scope::Standalone || !is_left_behind(path))
+        .filter(|(path, _)| target.scope == BundleScope::Standalone || !is_never_installed(path))
         .collect();
-    let checker = Checker { target, ring: &ring, judge };
+    let checker = FileChecker { target, ring: &ring, context };
     let (faults, signers) = checker.check_all(&listed, progress);
-    all.files_checked = listed.len();
-    all.files_ok = listed.len() - faults.len();
+    bundle_report.files_checked = listed.len();
+    bundle_report.files_ok = listed.len() - faults.len();
     for (index, fault) in faults {
         let path = listed[index].0;
         match fault {
-            Fault::Missing => all.files_missing.push(path.clone()),
-            Fault::Tampered(reason) => {
-                all.reasons.insert(path.to_string(), one_line(&reason));
-                all.files_tampered.push(path.clone());
+            FileFault::Missing => bundle_report.files_missing.push(path.clone()),
+            FileFault::Tampered(reason) => {
+                bundle_report.reasons.insert(path.to_string(), one_line(&reason));
+                bundle_report.files_tampered.push(path.clone());
             }
         }
     }
-    all.files_unlisted = unlisted(target, manifest, &signers, all.signer.as_ref());
-    let is_whole = all.files_ok == all.files_checked && all.files_unlisted.is_empty();
-    if all.manifest_valid && is_whole {
-        all.status = "verified";
+    bundle_report.files_unlisted = find_unlisted(target, manifest, &signers, bundle_report.signer.as_ref());
+    let is_whole =
+        bundle_report.files_ok == bundle_report.files_checked && bundle_report.files_unlisted.is_empty();
+    if bundle_report.manifest_valid && is_whole {
+        bundle_report.status = "verified";
     }
-    all
+    bundle_report
 }
 
 fn manifest_error(manifest: &ManifestFile, ring: &KeyRing) -> Option<String> {
@@ -182,9 +188,9 @@ fn manifest_error(manifest: &ManifestFile, ring: &KeyRing) -> Option<String> {
         let list = problems.iter().map(ToString::to_string).collect::<Vec<_>>();
         return Some(one_line(&list.join("; ")));
     }
-    let report = report(manifest, ring);
+    let report = evaluate(manifest, ring);
     match report.verdict {
-        Verdict::Full => None,
+        TrustVerdict::Full => None,
         verdict => Some(match report.reason {
             Some(reason) => format!("{}: {}", verdict.as_str(), one_line(&reason)),
             None => verdict.as_str().to_owned(),
@@ -192,32 +198,38 @@ fn manifest_error(manifest: &ManifestFile, ring: &KeyRing) -> Option<String> {
     }
 }
 
-fn signer(manifest: &ManifestFile, vouchers: &[Identity], ring: &KeyRing) -> Option<Signer> {
+fn manifest_signer(
+    manifest: &ManifestFile,
+    identities: &[Identity],
+    ring: &KeyRing,
+) -> Option<ManifestSigner> {
     let line = manifest.signature()?;
     let known = ring.find(&line.fingerprint, &Space::System(manifest.id().clone()))?;
-    let document = vouchers.iter().find(|identity| identity.key == known.key);
-    Some(Signer {
+    let document = identities.iter().find(|identity| identity.key == known.key);
+    Some(ManifestSigner {
         fingerprint: line.fingerprint,
         owner: one_line(document.map_or(known.owner.as_str(), |document| document.owner.as_str())),
-        trusted: ring.is_general(&known.key),
+        trusted: ring.is_trusted_everywhere(&known.key),
         key: known.key.clone(),
     })
 }
 
 /// The self-signed identity documents a bundle ships.
 #[must_use]
-pub fn identities(origin: &Origin) -> Vec<Identity> {
+pub fn shipped_identities(origin: &BundleOrigin) -> Vec<Identity> {
     let found: Vec<Identity> = match origin {
-        Origin::Embedded(embedded) => embedded
+        BundleOrigin::Embedded(embedded) => embedded
             .files
             .iter()
             .filter(|(path, _)| path.starts_with(".ai/config/keys/trusted/"))
             .filter_map(|(_, bytes)| Identity::parse(bytes).ok())
             .collect(),
-        Origin::Folder(folder) => keys::identities_in(&folder.join(AI_FOLDER).join(keys::TRUSTED_FOLDER))
-            .into_iter()
-            .filter_map(|found| found.identity.ok())
-            .collect(),
+        BundleOrigin::Folder(folder) => {
+            keys::identities_in(&folder.join(AI_FOLDER).join(keys::TRUSTED_FOLDER))
+                .into_iter()
+                .filter_map(|found| found.identity.ok())
+                .collect()
+        }
     };
     found.into_iter().filter(Identity::is_self_signed).collect()
 }
@@ -226,37 +238,41 @@ pub fn identities(origin: &Origin) -> Vec<Identity> {
 ///
 /// # Errors
 /// When it is not there, too large, or reached through a link.
-pub fn read(origin: &Origin, path: &FilePath, limit: u64) -> Result<Vec<u8>, ReadError> {
+pub fn read_file(origin: &BundleOrigin, path: &BundlePath, limit: u64) -> Result<Vec<u8>, ReadError> {
     match origin {
-        Origin::Embedded(embedded) => embedded
+        BundleOrigin::Embedded(embedded) => embedded
             .file(path.as_str())
             .map(<[u8]>::to_vec)
             .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound).into()),
-        Origin::Folder(folder) => {
+        BundleOrigin::Folder(folder) => {
             let relative = path.as_str().strip_prefix(".ai/").unwrap_or(path.as_str());
             let (bytes, _) =
-                lillux::file::read_beneath_plainly(&folder.join(AI_FOLDER), Path::new(relative), limit)?;
+                lillux::file::read_beneath_no_symlinks(&folder.join(AI_FOLDER), Path::new(relative), limit)?;
             Ok(bytes)
         }
     }
 }
 
-struct Checker<'a> {
-    target: Target<'a>,
+struct FileChecker<'a> {
+    target: VerifyTarget<'a>,
     ring: &'a KeyRing,
-    judge: Judge<'a>,
+    context: VerifyContext<'a>,
 }
 
 /// What one worker found: faults by index, and the keys that signed items.
-type Found = (Vec<(usize, Fault)>, BTreeSet<Fingerprint>);
+type CheckResults = (Vec<(usize, FileFault)>, BTreeSet<Fingerprint>);
 
-impl Checker<'_> {
+impl FileChecker<'_> {
     /// Checks every file, on as many threads as there are cores.
-    fn check_all(&self, listed: &[(&FilePath, &Entry)], progress: Progress<'_>) -> Found {
+    fn check_all(
+        &self,
+        listed: &[(&BundlePath, &ManifestFileEntry)],
+        progress: VerifyFileProgress<'_>,
+    ) -> CheckResults {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || {
-            let mut found = Found::default();
+            let mut found = CheckResults::default();
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some((path, entry)) = listed.get(index) else {
@@ -272,8 +288,8 @@ impl Checker<'_> {
                 }
             }
         };
-        let mut found = Found::default();
-        let mut add = |part: Found| {
+        let mut found = CheckResults::default();
+        let mut add = |part: CheckResults| {
             found.0.extend(part.0);
             found.1.extend(part.1);
         };
@@ -293,27 +309,27 @@ impl Checker<'_> {
     }
 
     /// Checks one file; gives the key that signed it, if it carries a signature that has to hold.
-    fn check(&self, path: &FilePath, entry: &Entry) -> Result<Option<Fingerprint>, Fault> {
-        let bytes = read(self.target.origin, path, self.judge.limit).map_err(|error| {
-            if error.is_absent() { Fault::Missing } else { Fault::Tampered(error.to_string()) }
+    fn check(&self, path: &BundlePath, entry: &ManifestFileEntry) -> Result<Option<Fingerprint>, FileFault> {
+        let bytes = read_file(self.target.origin, path, self.context.limit).map_err(|error| {
+            if error.is_absent() { FileFault::Missing } else { FileFault::Tampered(error.to_string()) }
         })?;
-        object::compare(path, entry, &bytes, self.judge.extractors).map_err(Fault::Tampered)?;
+        object::compare_entry(path, entry, &bytes, self.context.extractors).map_err(FileFault::Tampered)?;
         if !entry.inline_signed {
             return Ok(None);
         }
-        self.check_signature(path, bytes).map(Some).map_err(Fault::Tampered)
+        self.check_signature(path, bytes).map(Some).map_err(FileFault::Tampered)
     }
 
-    fn check_signature(&self, path: &FilePath, bytes: Vec<u8>) -> Result<Fingerprint, String> {
-        let extractors = self.judge.extractors;
+    fn check_signature(&self, path: &BundlePath, bytes: Vec<u8>) -> Result<Fingerprint, String> {
+        let extractors = self.context.extractors;
         let (Some(item_type), Some(extension)) =
             (object::item_type(path, extractors), object::extension(path))
         else {
             return Err("the manifest says it is signed, but such a file cannot be".to_owned());
         };
-        let (_, id) = object::name(path);
+        let (_, id) = object::object_name(path);
         let item = ItemRef::new(item_type, ItemId::new(id).map_err(|error| error.to_string())?);
-        let located = Located::new(
+        let located = ItemFile::new(
             item,
             Space::System(self.target.manifest.id().clone()),
             PathBuf::from(path.as_str()),
@@ -321,10 +337,10 @@ impl Checker<'_> {
             Cow::Owned(bytes),
             Arc::clone(extractors),
         );
-        let report = report(&located, self.ring);
+        let report = evaluate(&located, self.ring);
         match (report.verdict, report.fingerprint()) {
             // What its own signature leaves uncovered, the manifest covers.
-            (Verdict::Full | Verdict::Partial, Some(signer)) => Ok(signer),
+            (TrustVerdict::Full | TrustVerdict::Partial, Some(signer)) => Ok(signer),
             (verdict, _) => Err(match report.reason {
                 Some(reason) => format!("{}: {reason}", verdict.as_str()),
                 None => verdict.as_str().to_owned(),
@@ -334,11 +350,11 @@ impl Checker<'_> {
 }
 
 /// The files that are there and not listed.
-fn unlisted(
-    target: Target<'_>,
+fn find_unlisted(
+    target: VerifyTarget<'_>,
     manifest: &Manifest,
     signers: &BTreeSet<Fingerprint>,
-    signer: Option<&Signer>,
+    signer: Option<&ManifestSigner>,
 ) -> Vec<String> {
     let own = format!(".ai/bundles/{}/", target.manifest.id());
     let is_expected = |path: &str| {
@@ -357,16 +373,18 @@ fn unlisted(
         });
         is_manifest
             || is_signer
-            || NOT_PARTS.iter().any(|folder| path.starts_with(folder))
-            || path.strip_prefix(&own).is_some_and(|name| [LOCKFILE, SIGNER_FILE].contains(&name))
+            || IGNORED_FOLDERS.iter().any(|folder| path.starts_with(folder))
+            || path.strip_prefix(&own).is_some_and(|name| [LOCKFILE_NAME, SIGNER_FILE].contains(&name))
     };
-    let is_listed = |path: &str| FilePath::new(path).is_ok_and(|path| manifest.files.contains_key(&path));
+    let is_listed = |path: &str| BundlePath::new(path).is_ok_and(|path| manifest.files.contains_key(&path));
     let present = match (target.origin, target.scope) {
-        (Origin::Embedded(embedded), _) => {
+        (BundleOrigin::Embedded(embedded), _) => {
             embedded.files.iter().map(|(path, _)| (*path).to_owned()).collect()
         }
-        (Origin::Folder(folder), Scope::Standalone) => files_below(folder, AI_FOLDER),
-        (Origin::Folder(folder), Scope::Installed) => files_below(folder, own.trim_end_matches('/')),
+        (BundleOrigin::Folder(folder), BundleScope::Standalone) => list_files(folder, AI_FOLDER),
+        (BundleOrigin::Folder(folder), BundleScope::Installed) => {
+            list_files(folder, own.trim_end_matches('/'))
+        }
     };
     let mut unlisted: Vec<String> =
         present.into_iter().filter(|path| !is_listed(path) && !is_expected(path)).collect();
@@ -375,7 +393,7 @@ fn unlisted(
 }
 
 /// Every path below `start`, links and odd files included, folders not. Links are not entered.
-fn files_below(folder: &Path, start: &str) -> Vec<String> {
+fn list_files(folder: &Path, start: &str) -> Vec<String> {
     let mut files = Vec::new();
     let mut pending = vec![start.to_owned()];
     while let Some(relative) = pending.pop() {
@@ -389,7 +407,7 @@ fn files_below(folder: &Path, start: &str) -> Vec<String> {
             } else {
                 files.push(path);
             }
-            if files.len() + pending.len() > MAX_WALKED {
+            if files.len() + pending.len() > MAX_SCANNED_FILES {
                 return files;
             }
         }

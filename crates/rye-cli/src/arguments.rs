@@ -11,12 +11,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::engine::ArgValueCompleter;
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 
 use crate::completion;
-use crate::global::Global;
+use crate::global::GlobalArguments;
 
-pub use install::{InstallArguments, RollbackArguments, Sides, UninstallArguments};
+pub use install::{ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments};
 pub use lock::LockCommand;
 pub use threads::{
     AnswerArguments, CostBy, ListArguments, PruneArguments, ResumeArguments, RunArguments, ThreadCommand,
@@ -36,10 +36,10 @@ pub use threads::{
 pub struct Arguments {
     /// Options of every command.
     #[command(flatten)]
-    pub global: Global,
+    pub global: GlobalArguments,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 /// A space to look in.
@@ -58,11 +58,11 @@ pub enum SpaceName {
 
 impl SpaceName {
     /// The tier, unless it is all of them.
-    pub fn tier(self) -> Option<Tier> {
+    pub fn tier(self) -> Option<SpaceTier> {
         match self {
-            Self::Project => Some(Tier::Project),
-            Self::User => Some(Tier::User),
-            Self::System => Some(Tier::System),
+            Self::Project => Some(SpaceTier::Project),
+            Self::User => Some(SpaceTier::User),
+            Self::System => Some(SpaceTier::System),
             Self::All => None,
         }
     }
@@ -79,10 +79,10 @@ pub enum WritableSpace {
 
 impl WritableSpace {
     /// The tier.
-    pub fn tier(self) -> Tier {
+    pub fn tier(self) -> SpaceTier {
         match self {
-            Self::Project => Tier::Project,
-            Self::User => Tier::User,
+            Self::Project => SpaceTier::Project,
+            Self::User => SpaceTier::User,
         }
     }
 }
@@ -90,7 +90,7 @@ impl WritableSpace {
 /// What to do.
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
-pub enum Command {
+pub enum CliCommand {
     /// Make a key, a place for items and three signed examples in this folder
     Init,
     /// Approve a project folder, or take that back

@@ -4,53 +4,53 @@ use std::ffi::OsStr;
 
 use clap::Parser as _;
 use clap_complete::engine::CompletionCandidate;
-use rye_agent::limits::NAMES;
-use rye_agent::status::Status;
-use rye_agent::store::Filter;
+use rye_agent::limits::LIMIT_NAMES;
+use rye_agent::status::ThreadStatus;
+use rye_agent::store::ThreadFilter;
 use rye_engine::verbs::search;
 use rye_item::ItemType;
 
-use crate::commands::Shelf;
-use crate::global::Global;
+use crate::commands::ThreadIndex;
+use crate::global::GlobalArguments;
 use crate::settings::Settings;
 
 /// Threads that are offered.
-const MOST_THREADS: u64 = 50;
+const MAX_THREADS: u64 = 50;
 
 #[derive(clap::Parser)]
-struct Nothing {
+struct GlobalOnly {
     #[command(flatten)]
-    global: Global,
+    global: GlobalArguments,
 }
 
 /// Item types.
 pub fn types(current: &OsStr) -> Vec<CompletionCandidate> {
-    words_of(ItemType::ALL.into_iter().map(ItemType::as_str), current)
+    complete_words(ItemType::ALL.into_iter().map(ItemType::as_str), current)
 }
 
 /// Ids of every type, with the type as help.
 pub fn ids(current: &OsStr) -> Vec<CompletionCandidate> {
-    ids_of(None, current)
+    complete_ids(None, current)
 }
 
 /// Ids of tools.
 pub fn tools(current: &OsStr) -> Vec<CompletionCandidate> {
-    ids_of(Some(ItemType::Tool), current)
+    complete_ids(Some(ItemType::Tool), current)
 }
 
 /// Ids of directives.
 pub fn directives(current: &OsStr) -> Vec<CompletionCandidate> {
-    ids_of(Some(ItemType::Directive), current)
+    complete_ids(Some(ItemType::Directive), current)
 }
 
-fn ids_of(item_type: Option<ItemType>, current: &OsStr) -> Vec<CompletionCandidate> {
+fn complete_ids(item_type: Option<ItemType>, current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(start) = current.to_str() else {
         return Vec::new();
     };
-    let Some(engine) = settings().and_then(|settings| settings.engine().ok()) else {
+    let Some(engine) = read_settings().and_then(|settings| settings.engine().ok()) else {
         return Vec::new();
     };
-    search::ids(&engine, item_type, start)
+    search::complete_ids(&engine, item_type, start)
         .into_iter()
         .map(|item| {
             CompletionCandidate::new(item.id.to_string()).help(Some(item.item_type.to_string().into()))
@@ -58,9 +58,9 @@ fn ids_of(item_type: Option<ItemType>, current: &OsStr) -> Vec<CompletionCandida
         .collect()
 }
 
-fn settings() -> Option<Settings> {
-    let nothing = Nothing::try_parse_from(["rye"]).ok()?;
-    Settings::read(&nothing.global).ok()
+fn read_settings() -> Option<Settings> {
+    let arguments = GlobalOnly::try_parse_from(["rye"]).ok()?;
+    Settings::read(&arguments.global).ok()
 }
 
 /// Names of threads, the newest first, with directive and status as help.
@@ -68,17 +68,17 @@ pub fn threads(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(start) = current.to_str() else {
         return Vec::new();
     };
-    let Some(shelf) = settings().and_then(|settings| Shelf::open(&settings).ok().flatten()) else {
+    let Some(index) = read_settings().and_then(|settings| ThreadIndex::open(&settings).ok().flatten()) else {
         return Vec::new();
     };
-    let rows = shelf.store.threads(&Filter { limit: Some(MOST_THREADS), ..Filter::default() });
+    let rows = index.store.threads(&ThreadFilter { limit: Some(MAX_THREADS), ..ThreadFilter::default() });
     rows.unwrap_or_default()
         .iter()
         .filter_map(|row| {
             let name = row.id.as_str();
             // Whoever begins with the digits goes on with them.
             let name = if start.starts_with('t') || start.is_empty() { name } else { name.get(7..)? };
-            let help = format!("{} · {}", row.directive, shelf.standing(row));
+            let help = format!("{} · {}", row.directive, index.effective_status(row));
             let help = rye_item::text::one_line(&help);
             name.starts_with(start).then(|| CompletionCandidate::new(name.to_owned()).help(Some(help.into())))
         })
@@ -87,17 +87,17 @@ pub fn threads(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Where threads may stand.
 pub fn statuses(current: &OsStr) -> Vec<CompletionCandidate> {
-    let words = Status::ALL.iter().map(|status| status.as_str()).chain(["interrupted"]);
-    words_of(words, current)
+    let words = ThreadStatus::ALL.iter().map(|status| status.as_str()).chain(["interrupted"]);
+    complete_words(words, current)
 }
 
 /// Names of limits.
 pub fn limits(current: &OsStr) -> Vec<CompletionCandidate> {
-    let names: Vec<String> = NAMES.iter().map(|name| format!("{name}=")).collect();
-    words_of(names.iter().map(String::as_str), current)
+    let names: Vec<String> = LIMIT_NAMES.iter().map(|name| format!("{name}=")).collect();
+    complete_words(names.iter().map(String::as_str), current)
 }
 
-fn words_of<'a>(words: impl Iterator<Item = &'a str>, current: &OsStr) -> Vec<CompletionCandidate> {
+fn complete_words<'a>(words: impl Iterator<Item = &'a str>, current: &OsStr) -> Vec<CompletionCandidate> {
     let start = current.to_str().unwrap_or_default();
     words.filter(|word| word.starts_with(start)).map(CompletionCandidate::new).collect()
 }

@@ -32,7 +32,7 @@ pages! {
 }
 
 /// The page of a code, however it is written: `RYE0402`, `rye0402`, `402`.
-pub fn page(code: &str) -> Option<(&'static str, &'static str)> {
+pub fn find_page(code: &str) -> Option<(&'static str, &'static str)> {
     let digits = code.trim_start_matches(['r', 'R', 'y', 'Y', 'e', 'E']);
     let wanted = format!("RYE{digits:0>4}");
     PAGES.iter().find(|(known, _)| *known == wanted).copied()
@@ -44,7 +44,7 @@ mod tests {
     use rye_engine::Code;
 
     #[test]
-    fn every_code_has_a_page_and_every_page_a_code() {
+    fn every_code_has_exactly_one_page() {
         let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
         let pages: Vec<_> = PAGES.iter().map(|(code, _)| *code).collect();
         assert_eq!(codes, pages);
@@ -58,10 +58,10 @@ mod tests {
     }
 
     #[test]
-    fn a_code_may_be_written_short() {
+    fn short_codes_are_accepted() {
         for code in ["RYE0402", "rye0402", "402", "0402"] {
-            assert_eq!(page(code).map(|(code, _)| code), Some("RYE0402"), "{code}");
+            assert_eq!(find_page(code).map(|(code, _)| code), Some("RYE0402"), "{code}");
         }
-        assert_eq!(page("nonsense"), None);
+        assert_eq!(find_page("nonsense"), None);
     }
 }

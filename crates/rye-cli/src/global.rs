@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum, ValueHint};
 
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
-pub struct Global {
+pub struct GlobalArguments {
     /// The project's folder [default: the nearest one upwards with `.ai/`]
     #[arg(short, long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub project: Option<PathBuf>,
@@ -24,12 +24,12 @@ pub struct Global {
     pub quiet: bool,
     /// When to use colour [default: auto]
     #[arg(long, global = true, value_name = "WHEN")]
-    pub color: Option<Colour>,
+    pub color: Option<ColorMode>,
 }
 
 /// When to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Colour {
+pub enum ColorMode {
     /// On a terminal.
     Auto,
     /// Always.

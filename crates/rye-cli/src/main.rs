@@ -16,7 +16,7 @@ use clap::{CommandFactory, FromArgMatches};
 use rye_engine::{Code, Error};
 
 use crate::arguments::Arguments;
-use crate::commands::Failure;
+use crate::commands::CommandError;
 use crate::output::Output;
 
 /// A thread makes and drops thousands of small things a second; the system's allocator takes a fifth of its time for that.
@@ -25,21 +25,21 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     // A run's supervisor is this binary too; it must begin before anything else has.
-    lillux::process::supervise_if_asked();
+    lillux::process::supervise_if_requested();
     if std::env::args_os().any(|word| word == "execute") {
         lillux::process::fork_launcher();
     }
-    lillux::process::allow_open_files();
+    lillux::process::raise_open_file_limit();
     clap_complete::CompleteEnv::with_factory(Arguments::command).complete();
     survive_file_size_limit();
-    let code = command();
+    let code = run();
     // Whoever read has seen enough if this fails; what was to be kept has been written long ago.
     let _ = io::stdout().flush();
-    lillux::process::end_at_once(code.into())
+    lillux::process::exit_immediately(code.into())
 }
 
 /// Does what was asked; gives the exit code.
-fn command() -> u8 {
+fn run() -> u8 {
     let arguments = match parse() {
         Ok(arguments) => arguments,
         Err(code) => return code,
@@ -47,17 +47,17 @@ fn command() -> u8 {
     match commands::run(&arguments) {
         Ok(()) => 0,
         // Whoever reads has seen enough.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-        Err(Failure::Output(error)) => {
+        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(CommandError::Output(error)) => {
             Output::new(&arguments.global, None, false)
                 .warn(format_args!("cannot write the result: {error}"));
             1
         }
-        Err(Failure::Ended(code)) => code,
-        Err(Failure::Verb(error, data)) => {
+        Err(CommandError::Exit(code)) => code,
+        Err(CommandError::Engine(error, data)) => {
             let output = Output::new(&arguments.global, None, false);
-            match output.failure(&error, data.map(|data| *data)) {
-                Err(broken) if broken.kind() != io::ErrorKind::BrokenPipe => 1,
+            match output.print_error(&error, data.map(|data| *data)) {
+                Err(write_error) if write_error.kind() != io::ErrorKind::BrokenPipe => 1,
                 _ => error.code.kind().exit_code(),
             }
         }
@@ -74,27 +74,27 @@ fn survive_file_size_limit() {
 fn parse() -> Result<Arguments, u8> {
     let matches = match Arguments::command().try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return Err(usage(&error)),
+        Err(error) => return Err(print_usage_error(&error)),
     };
-    Arguments::from_arg_matches(&matches).map_err(|error| usage(&error))
+    Arguments::from_arg_matches(&matches).map_err(|error| print_usage_error(&error))
 }
 
 /// Help and versions are results; anything else is wrong usage, told in JSON if JSON was asked for.
-fn usage(error: &clap::Error) -> u8 {
+fn print_usage_error(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
-    let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let wants_json = std::env::args_os().any(|argument| argument == "--json");
-    if is_answer || !wants_json {
+    if is_help || !wants_json {
         // A broken pipe while printing help is nobody's problem.
         let _ = error.print();
-        return if is_answer { 0 } else { 2 };
+        return if is_help { 0 } else { 2 };
     }
     let text = error.to_string();
     // The first paragraph says what is wrong, the rest how it is used.
-    let what = text.lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ");
-    let what = rye_item::text::one_line(what.trim_start_matches("error: "));
-    let failure = Error::new(Code::InvalidArgument, what).hint("rye --help");
-    let global = global::Global {
+    let message = text.lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ");
+    let message = rye_item::text::one_line(message.trim_start_matches("error: "));
+    let failure = Error::new(Code::InvalidArgument, message).hint("rye --help");
+    let global = global::GlobalArguments {
         project: None,
         user_space: None,
         json: true,
@@ -102,7 +102,7 @@ fn usage(error: &clap::Error) -> u8 {
         quiet: false,
         color: None,
     };
-    let _ = Output::new(&global, None, false).failure(&failure, None);
+    let _ = Output::new(&global, None, false).print_error(&failure, None);
     2
 }
 
@@ -112,14 +112,14 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_is_well_formed() {
         Arguments::command().debug_assert();
         assert!(Arguments::try_parse_from(["rye", "search", "hello", "--json"]).is_ok());
     }
 
     /// What a command says of itself must not change when its arguments are looked at: a description of their own would win.
     #[test]
-    fn a_command_is_described_where_it_is_named() {
+    fn building_keeps_command_descriptions() {
         fn descriptions(command: &clap::Command, above: &str) -> Vec<String> {
             let path = format!("{above} {}", command.get_name());
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();

@@ -12,19 +12,19 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rye_engine::Error;
 use serde_json::Value;
 
-use crate::global::{Colour, Global};
+use crate::global::{ColorMode, GlobalArguments};
 use crate::settings;
 
 /// Good news.
-pub const GOOD: Style = AnsiColor::Green.on_default();
+pub const SUCCESS: Style = AnsiColor::Green.on_default();
 /// Something to look at.
-pub const CAUTION: Style = AnsiColor::Yellow.on_default();
+pub const WARNING: Style = AnsiColor::Yellow.on_default();
 /// Bad news.
-pub const BAD: Style = AnsiColor::Red.on_default().bold();
+pub const ERROR: Style = AnsiColor::Red.on_default().bold();
 /// Less important.
 pub const DIM: Style = Style::new().dimmed();
 /// A heading.
-pub const STRONG: Style = Style::new().bold();
+pub const HEADING: Style = Style::new().bold();
 /// A name.
 pub const NAME: Style = AnsiColor::Cyan.on_default();
 
@@ -35,8 +35,8 @@ pub struct Output {
     pub is_json: bool,
     is_quiet: bool,
     is_verbose: bool,
-    colour: ColorChoice,
-    shows_progress: bool,
+    color: ColorChoice,
+    show_progress: bool,
 }
 
 /// Styled text.
@@ -46,12 +46,12 @@ pub fn paint(style: Style, text: impl Display) -> String {
 
 impl Output {
     /// How these options want it; `configured` is the setting `display.color`, used if no option was given.
-    pub fn new(global: &Global, configured: Option<&str>, shows_progress: bool) -> Self {
-        let colour = match (global.color, configured) {
-            (Some(Colour::Always), _) => ColorChoice::Always,
-            (Some(Colour::Never), _) => ColorChoice::Never,
-            (_, _) if settings::refuses_colour() => ColorChoice::Never,
-            (Some(Colour::Auto), _) => ColorChoice::Auto,
+    pub fn new(global: &GlobalArguments, configured: Option<&str>, show_progress: bool) -> Self {
+        let color = match (global.color, configured) {
+            (Some(ColorMode::Always), _) => ColorChoice::Always,
+            (Some(ColorMode::Never), _) => ColorChoice::Never,
+            (_, _) if settings::is_no_color() => ColorChoice::Never,
+            (Some(ColorMode::Auto), _) => ColorChoice::Auto,
             (None, Some("always")) => ColorChoice::Always,
             (None, Some("never")) => ColorChoice::Never,
             (None, _) => ColorChoice::Auto,
@@ -60,19 +60,19 @@ impl Output {
             is_json: global.json,
             is_quiet: global.quiet,
             is_verbose: global.verbose,
-            colour,
-            shows_progress,
+            color,
+            show_progress,
         }
     }
 
     /// Prints lines of a result.
-    pub fn result(&self, text: impl Display) -> io::Result<()> {
-        let mut stdout = AutoStream::new(io::stdout().lock(), self.colour);
+    pub fn print(&self, text: impl Display) -> io::Result<()> {
+        let mut stdout = AutoStream::new(io::stdout().lock(), self.color);
         writeln!(stdout, "{text}")
     }
 
     /// Prints text of a result as it is, without styles or a final line break of our own.
-    pub fn raw(&self, text: &str) -> io::Result<()> {
+    pub fn print_raw(&self, text: &str) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes())?;
         if !text.ends_with('\n') {
@@ -82,22 +82,22 @@ impl Output {
     }
 
     /// Prints a JSON answer: one object, on several lines for a person, on one for a program.
-    pub fn json(&self, value: &Value) -> io::Result<()> {
+    pub fn print_json(&self, value: &Value) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         let text = if stdout.is_terminal() {
             serde_json::to_string_pretty(value)?
         } else {
             serde_json::to_string(value)?
         };
-        stdout.write_all(escaped(&text).as_bytes())?;
+        stdout.write_all(escape_controls(&text).as_bytes())?;
         stdout.write_all(b"\n")
     }
 
     /// Prints a JSON object on one line, for streams of them.
-    pub fn json_line(&self, value: &Value) -> io::Result<()> {
+    pub fn print_json_line(&self, value: &Value) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         let text = serde_json::to_string(value)?;
-        stdout.write_all(escaped(&text).as_bytes())?;
+        stdout.write_all(escape_controls(&text).as_bytes())?;
         stdout.write_all(b"\n")?;
         stdout.flush()
     }
@@ -105,60 +105,64 @@ impl Output {
     /// Tells something beside the result.
     pub fn note(&self, text: impl Display) {
         if !self.is_quiet {
-            self.tell(text);
+            self.print_stderr(text);
         }
     }
 
     /// Tells something only who asked for more wants to know.
     pub fn detail(&self, text: impl Display) {
         if self.is_verbose {
-            self.tell(text);
+            self.print_stderr(text);
         }
     }
 
     /// Shows what a person must see before they answer, whether asked to be quiet or not.
     pub fn ask(&self, text: impl Display) {
-        self.tell(text);
+        self.print_stderr(text);
     }
 
     /// Warns, whether asked to be quiet or not.
     pub fn warn(&self, text: impl Display) {
-        self.tell(format_args!("{} {text}", paint(CAUTION, "warning:")));
+        self.print_stderr(format_args!("{} {text}", paint(WARNING, "warning:")));
     }
 
-    fn tell(&self, text: impl Display) {
-        let mut stderr = AutoStream::new(io::stderr().lock(), self.colour);
+    fn print_stderr(&self, text: impl Display) {
+        let mut stderr = AutoStream::new(io::stderr().lock(), self.color);
         // Nobody listens on stderr: there is nobody to tell.
         let _ = writeln!(stderr, "{text}");
     }
 
     /// Shows a failure: as the answer in JSON, else on stderr.
-    pub fn failure(&self, error: &Error, data: Option<Value>) -> io::Result<()> {
+    pub fn print_error(&self, error: &Error, data: Option<Value>) -> io::Result<()> {
         let page = format!("rye explain {}", error.code);
         let error = &if error.hints.is_empty() { error.clone().hint(page) } else { error.clone() };
         if self.is_json {
-            return self.json(&error.to_value(data));
+            return self.print_json(&error.to_value(data));
         }
-        self.tell(format_args!(
+        self.print_stderr(format_args!(
             "{} {}",
-            paint(BAD, format_args!("error[{}]:", error.code)),
-            rye_item::text::without_controls(&error.message)
+            paint(ERROR, format_args!("error[{}]:", error.code)),
+            rye_item::text::strip_controls(&error.message)
         ));
         let detail = |key: &str| error.details.get(key);
         if let Some(path) = detail("path").and_then(Value::as_str) {
             let path = rye_item::text::one_line(path);
             match (detail("line"), detail("column")) {
                 (Some(line), Some(column)) => {
-                    self.tell(format_args!("  {} {path}:{line}:{column}", paint(DIM, "-->")))
+                    self.print_stderr(format_args!("  {} {path}:{line}:{column}", paint(DIM, "-->")))
                 }
-                _ => self.tell(format_args!("  {} {path}", paint(DIM, "-->"))),
+                _ => self.print_stderr(format_args!("  {} {path}", paint(DIM, "-->"))),
             }
         }
         for problem in detail("problems").and_then(Value::as_array).into_iter().flatten() {
-            self.tell(format_args!("  {} {}", paint(BAD, "•"), shown_problem(problem)));
+            self.print_stderr(format_args!("  {} {}", paint(ERROR, "•"), format_diagnostic(problem)));
         }
         for hint in &error.hints {
-            self.tell(format_args!("  {} {}", paint(GOOD, "hint:"), rye_item::text::without_controls(hint)));
+            self.print_stderr(format_args!(
+                "  {} {}",
+                paint(SUCCESS, "hint:"),
+                rye_item::text::strip_controls(hint)
+            ));
         }
         Ok(())
     }
@@ -169,13 +173,13 @@ impl Output {
     }
 
     /// Whether results go to a person's terminal.
-    pub fn is_result_seen(&self) -> bool {
+    pub fn is_terminal(&self) -> bool {
         !self.is_json && io::stdout().is_terminal()
     }
 
     /// Whether a person looks on, so that lines may be drawn anew.
     pub fn is_live(&self) -> bool {
-        self.shows_progress && !self.is_json && !self.is_quiet && io::stderr().is_terminal()
+        self.show_progress && !self.is_json && !self.is_quiet && io::stderr().is_terminal()
     }
 
     /// Columns of the terminal.
@@ -189,19 +193,19 @@ impl Output {
         if let Ok(style) = ProgressStyle::with_template("{msg}") {
             bar.set_style(style);
         }
-        let has_colour = self.colour != ColorChoice::Never;
-        StatusLine { bar, has_colour, ticks: std::cell::Cell::new(0) }
+        let has_colour = self.color != ColorChoice::Never;
+        StatusLine { bar, has_color: has_colour, ticks: std::cell::Cell::new(0) }
     }
 
     /// A progress bar on stderr, for a person who has to wait.
-    pub fn progress(&self, what: &'static str) -> Progress {
-        Progress { what, bar: None, is_shown: self.is_live(), counts_bytes: false }
+    pub fn progress(&self, label: &'static str) -> ProgressReporter {
+        ProgressReporter { label, bar: None, is_enabled: self.is_live(), in_bytes: false }
     }
 
     /// The same, for bytes.
-    pub fn progress_of_bytes(&self, what: &'static str) -> Progress {
-        let mut progress = self.progress(what);
-        progress.counts_bytes = true;
+    pub fn byte_progress(&self, label: &'static str) -> ProgressReporter {
+        let mut progress = self.progress(label);
+        progress.in_bytes = true;
         progress
     }
 
@@ -219,14 +223,14 @@ impl Output {
 /// A line at the bottom that is drawn anew, with lines above it that stay.
 pub struct StatusLine {
     bar: ProgressBar,
-    has_colour: bool,
+    has_color: bool,
     ticks: std::cell::Cell<usize>,
 }
 
 impl StatusLine {
     /// A line that stays.
-    pub fn above(&self, line: &str) {
-        if self.has_colour {
+    pub fn print_above(&self, line: &str) {
+        if self.has_color {
             self.bar.println(line);
         } else {
             self.bar.println(anstream::adapter::strip_str(line).to_string());
@@ -234,22 +238,22 @@ impl StatusLine {
     }
 
     /// What the bottom shows from now on, as it is.
-    pub fn show(&self, text: &str) {
+    pub fn set_text(&self, text: &str) {
         let text =
-            if self.has_colour { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+            if self.has_color { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
         self.bar.set_message(text);
         self.bar.tick();
     }
 
     /// What the bottom shows from now on: a line that is still growing, and where things stand.
-    pub fn set(&self, growing: &str, status: &str) {
-        const TURNING: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+    pub fn set_with_spinner(&self, partial_line: &str, status: &str) {
+        const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
         self.ticks.set(self.ticks.get().wrapping_add(1));
-        let mark = TURNING[self.ticks.get() % TURNING.len()];
+        let mark = SPINNER[self.ticks.get() % SPINNER.len()];
         let status = format!("{mark} {status}");
-        let status = if self.has_colour { paint(DIM, status) } else { status };
-        let between = if growing.is_empty() { "" } else { "\n" };
-        self.bar.set_message(format!("{growing}{between}{status}"));
+        let status = if self.has_color { paint(DIM, status) } else { status };
+        let separator = if partial_line.is_empty() { "" } else { "\n" };
+        self.bar.set_message(format!("{partial_line}{separator}{status}"));
         self.bar.tick();
     }
 }
@@ -261,7 +265,7 @@ impl Drop for StatusLine {
 }
 
 /// JSON escapes the control characters of ASCII itself; the others, which stand in strings only, are escaped here.
-fn escaped(json: &str) -> Cow<'_, str> {
+fn escape_controls(json: &str) -> Cow<'_, str> {
     if !json.chars().any(rye_item::text::is_unsafe) {
         return Cow::Borrowed(json);
     }
@@ -277,8 +281,8 @@ fn escaped(json: &str) -> Cow<'_, str> {
 }
 
 /// A path, without what a terminal could obey.
-pub fn shown_path(path: &Path) -> String {
-    rye_item::text::without_controls(&path.display().to_string()).replace(['\n', '\t'], " ")
+pub fn display_path(path: &Path) -> String {
+    rye_item::text::strip_controls(&path.display().to_string()).replace(['\n', '\t'], " ")
 }
 
 /// A path as a word of a command that is printed to be copied.
@@ -286,24 +290,24 @@ pub fn shell_path(path: &Path) -> String {
     rye_item::text::shell_word(&path.display().to_string())
 }
 
-fn shown_problem(problem: &Value) -> String {
-    let message = problem.get("message").and_then(Value::as_str).unwrap_or_default();
+fn format_diagnostic(diagnostic: &Value) -> String {
+    let message = diagnostic.get("message").and_then(Value::as_str).unwrap_or_default();
     let message = rye_item::text::one_line(message);
-    match (problem.get("line"), problem.get("column")) {
+    match (diagnostic.get("line"), diagnostic.get("column")) {
         (Some(line), Some(column)) => format!("{line}:{column} {message}"),
         _ => message,
     }
 }
 
 /// A bar that appears once there is something to wait for.
-pub struct Progress {
-    what: &'static str,
+pub struct ProgressReporter {
+    label: &'static str,
     bar: Option<ProgressBar>,
-    is_shown: bool,
-    counts_bytes: bool,
+    is_enabled: bool,
+    in_bytes: bool,
 }
 
-impl Progress {
+impl ProgressReporter {
     /// `done` of `total` are done.
     pub fn update(&mut self, done: usize, total: usize) {
         if total >= 50 {
@@ -317,19 +321,19 @@ impl Progress {
     }
 
     fn draw(&mut self, done: u64, total: u64) {
-        if !self.is_shown {
+        if !self.is_enabled {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let template = match self.counts_bytes {
+            let template = match self.in_bytes {
                 false => "{msg} {wide_bar:.cyan/dim} {pos}/{len} {eta}",
                 true => "{msg} {wide_bar:.cyan/dim} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
             };
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }
-            bar.set_message(self.what);
+            bar.set_message(self.label);
             bar
         });
         bar.set_length(total);
@@ -340,7 +344,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressReporter {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

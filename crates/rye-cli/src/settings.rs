@@ -6,14 +6,14 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use lillux::file::TemporaryFolders;
+use lillux::file::TempDirPool;
 use lillux::process::Launcher;
-use rye_agent::door::{DOOR_VARIABLE, TOKEN_VARIABLE};
+use rye_agent::callback::{CALLBACK_FD_VAR, TOKEN_FD_VAR};
 use rye_engine::verbs::execute::SANDBOX_VARIABLE;
-use rye_engine::{Clock, Code, Engine, Error, Host, Natives, Options, Result};
+use rye_engine::{Code, Engine, EngineOptions, Error, HostEnvironment, NativeTools, Result, WallClock};
 use rye_space::{AI_FOLDER, Roots, keys, roots, write_root};
 
-use crate::global::Global;
+use crate::global::GlobalArguments;
 
 /// Everything a command needs to know about its surroundings.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Settings {
     /// The user's home.
     pub home: PathBuf,
     /// The folder the command runs in.
-    pub folder: PathBuf,
+    pub working_dir: PathBuf,
     /// `RYE_DEV_MODE=1` is set.
     pub wants_dev_mode: bool,
     /// What to call the owner of a new key.
@@ -39,33 +39,33 @@ impl Settings {
     ///
     /// # Errors
     /// When the current folder is gone, or the environment points user space or keys into a checkout.
-    pub fn read(global: &Global) -> Result<Self> {
-        let folder = env::current_dir().map_err(|error| {
+    pub fn read(global: &GlobalArguments) -> Result<Self> {
+        let working_dir = env::current_dir().map_err(|error| {
             Error::new(Code::PathNotFound, format!("the current folder cannot be read: {error}"))
                 .hint("it may have been removed: change into one that exists")
         })?;
         let home =
-            variable("HOME").map(PathBuf::from).or_else(env::home_dir).unwrap_or_else(|| folder.clone());
+            env_var("HOME").map(PathBuf::from).or_else(env::home_dir).unwrap_or_else(|| working_dir.clone());
         let user = global
             .user_space
             .clone()
-            .or_else(|| variable("USER_SPACE").map(|path| expand(&path, &home)))
-            .map_or_else(|| home.clone(), |path| folder.join(path));
-        let signing_keys = variable("RYE_SIGNING_KEY_DIR").map_or_else(
+            .or_else(|| env_var("USER_SPACE").map(|path| expand_home(&path, &home)))
+            .map_or_else(|| home.clone(), |path| working_dir.join(path));
+        let signing_keys = env_var("RYE_SIGNING_KEY_DIR").map_or_else(
             || user.join(AI_FOLDER).join(keys::SIGNING_FOLDER),
-            |path| folder.join(expand(&path, &home)),
+            |path| working_dir.join(expand_home(&path, &home)),
         );
-        let cache = variable("XDG_CACHE_HOME")
+        let cache = env_var("XDG_CACHE_HOME")
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
             .unwrap_or_else(|| home.join(".cache"))
             .join("rye");
-        let bundle_paths = variable("RYE_BUNDLE_PATH")
+        let bundle_paths = env_var("RYE_BUNDLE_PATH")
             .map(|paths| env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect())
             .unwrap_or_default();
         let project = match &global.project {
-            Some(path) => Some(folder.join(path)),
-            None => find_project(&folder, &user),
+            Some(path) => Some(working_dir.join(path)),
+            None => find_project(&working_dir, &user),
         };
         // Only what the environment says explicitly: a home above or below the current folder is nobody's trick.
         let own_keys = user.join(AI_FOLDER).join(keys::SIGNING_FOLDER);
@@ -73,18 +73,18 @@ impl Settings {
             [("USER_SPACE", &user, &home), ("RYE_SIGNING_KEY_DIR", &signing_keys, &own_keys)]
         {
             let is_overruled = name == "USER_SPACE" && global.user_space.is_some();
-            if let Some(given) = variable(name).filter(|_| !is_overruled && !is_same(path, usual)) {
-                let starts = [Some(folder.as_path()), project.as_deref()];
-                refuse_brought(name, &given, path, starts.into_iter().flatten(), &home)?;
+            if let Some(given) = env_var(name).filter(|_| !is_overruled && !is_same_path(path, usual)) {
+                let starts = [Some(working_dir.as_path()), project.as_deref()];
+                reject_project_path(name, &given, path, starts.into_iter().flatten(), &home)?;
             }
         }
-        if is_same(&user, &home) && !write_root::is_account_home(&home, lillux::owner::effective_user()) {
-            let starts = [Some(folder.as_path()), project.as_deref()];
+        if is_same_path(&user, &home) && !write_root::is_account_home(&home, lillux::owner::effective_uid()) {
+            let starts = [Some(working_dir.as_path()), project.as_deref()];
             refuse_home(&home, starts.into_iter().flatten())?;
         }
         Ok(Self {
             roots: Roots {
-                project: project.filter(|path| !is_same(path, &user)),
+                project: project.filter(|path| !is_same_path(path, &user)),
                 user,
                 home: home.clone(),
                 cache,
@@ -92,10 +92,10 @@ impl Settings {
                 bundle_paths,
             },
             home,
-            folder,
-            wants_dev_mode: variable("RYE_DEV_MODE").is_some_and(|value| value == "1"),
-            owner: variable("USER")
-                .or_else(|| variable("LOGNAME"))
+            working_dir,
+            wants_dev_mode: env_var("RYE_DEV_MODE").is_some_and(|value| value == "1"),
+            owner: env_var("USER")
+                .or_else(|| env_var("LOGNAME"))
                 .map_or_else(|| "local".to_owned(), |name| rye_item::text::one_line(&name.to_string_lossy())),
             is_interactive: std::io::stdin().is_terminal() && std::io::stderr().is_terminal(),
             launcher: Launcher::new("/proc/self/exe"),
@@ -103,25 +103,25 @@ impl Settings {
     }
 
     /// What is around this process.
-    pub fn host(&self) -> Host {
-        Host {
-            environment: env::vars_os()
+    pub fn host(&self) -> HostEnvironment {
+        HostEnvironment {
+            variables: env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                 .collect(),
             home: self.home.clone(),
-            folder: self.folder.clone(),
+            current_dir: self.working_dir.clone(),
             launcher: self.launcher.clone(),
-            temporaries: TemporaryFolders::default(),
+            temporary_folders: TempDirPool::default(),
         }
     }
 
     /// Opens the engine on these settings.
     pub fn engine(&self) -> Result<Engine> {
-        let options = Options {
+        let options = EngineOptions {
             wants_dev_mode: self.wants_dev_mode,
             is_warm: false,
             host: self.host(),
-            natives: Natives(rye_agent::internal::all()),
+            natives: NativeTools(rye_agent::hook_tools::native_tools()),
         };
         Engine::open(self.roots.clone(), options, system_clock())
     }
@@ -129,45 +129,45 @@ impl Settings {
 
 /// Where this process stands, if a tool started it.
 #[derive(Clone, Debug)]
-pub enum Inside {
+pub enum SandboxContext {
     /// A thread gave it a token, and a door to knock at: the numbers of two descriptors.
-    Door {
+    Callback {
         /// The token's.
         token: String,
         /// The door's.
-        door: String,
+        channel: String,
     },
     /// It has nothing.
-    Closed,
+    Isolated,
 }
 
 /// Whether this is the inside of a tool's sandbox. A tool could hide that from `rye`, and would gain nothing: the sandbox
 /// holds whoever is in it.
-pub fn inside() -> Option<Inside> {
-    let text = |name: &str| variable(name).map(|value| value.to_string_lossy().into_owned());
-    match (text(TOKEN_VARIABLE), text(DOOR_VARIABLE)) {
-        (Some(token), Some(door)) => Some(Inside::Door { token, door }),
-        (None, None) => variable(SANDBOX_VARIABLE).map(|_| Inside::Closed),
-        (Some(_), None) | (None, Some(_)) => Some(Inside::Closed),
+pub fn sandbox_context() -> Option<SandboxContext> {
+    let text = |name: &str| env_var(name).map(|value| value.to_string_lossy().into_owned());
+    match (text(TOKEN_FD_VAR), text(CALLBACK_FD_VAR)) {
+        (Some(token), Some(channel)) => Some(SandboxContext::Callback { token, channel }),
+        (None, None) => env_var(SANDBOX_VARIABLE).map(|_| SandboxContext::Isolated),
+        (Some(_), None) | (None, Some(_)) => Some(SandboxContext::Isolated),
     }
 }
 
 /// Refuses a folder from the environment that a project could have brought along: a relative one, or one at, inside or
 /// above the working folder, the project, or a checkout around them.
-fn refuse_brought<'a>(
+fn reject_project_path<'a>(
     name: &str,
-    given: &OsString,
+    value: &OsString,
     path: &Path,
     starts: impl Iterator<Item = &'a Path>,
     home: &Path,
 ) -> Result<()> {
-    let is_relative = !Path::new(given).is_absolute() && !given.to_string_lossy().starts_with('~');
+    let is_relative = !Path::new(value).is_absolute() && !value.to_string_lossy().starts_with('~');
     let folder = |start: &Path| {
         // What lies behind a link counts too: the `.ai` alone may lead into the project.
-        let found = [path.to_owned(), path.join(AI_FOLDER)];
-        found.iter().find_map(|path| roots::bringing_folder(path, start, home))
+        let candidates = [path.to_owned(), path.join(AI_FOLDER)];
+        candidates.iter().find_map(|path| roots::find_source_folder(path, start, home))
     };
-    let why = match starts.filter_map(folder).next() {
+    let reason = match starts.filter_map(folder).next() {
         _ if is_relative => "is a relative path".to_owned(),
         Some(folder) if roots::is_same_folder(path, &folder) => {
             "is the project's own folder or one above it".to_owned()
@@ -175,7 +175,7 @@ fn refuse_brought<'a>(
         Some(folder) => format!("lies inside the project `{}`", folder.display()),
         None => return Ok(()),
     };
-    Err(Error::new(Code::UnsafeRoots, format!("{name} `{}` {why}", path.display())).hint(format!(
+    Err(Error::new(Code::UnsafeRoots, format!("{name} `{}` {reason}", path.display())).hint(format!(
         "a project must not bring its own user space or keys: unset {name}, or point it elsewhere"
     )))
 }
@@ -196,11 +196,11 @@ fn refuse_home<'a>(home: &Path, mut starts: impl Iterator<Item = &'a Path>) -> R
         .hint("or name your user space: --user-space DIR"))
 }
 
-fn variable(name: &str) -> Option<OsString> {
+fn env_var(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-fn expand(path: &OsString, home: &Path) -> PathBuf {
+fn expand_home(path: &OsString, home: &Path) -> PathBuf {
     match path.to_str() {
         Some("~") => home.to_owned(),
         Some(text) => text.strip_prefix("~/").map_or_else(|| PathBuf::from(text), |rest| home.join(rest)),
@@ -210,12 +210,13 @@ fn expand(path: &OsString, home: &Path) -> PathBuf {
 
 /// The nearest folder upwards that holds an `.ai` which is not the user's; else the folder itself.
 fn find_project(folder: &Path, user: &Path) -> Option<PathBuf> {
-    let holder =
-        folder.ancestors().find(|ancestor| ancestor.join(AI_FOLDER).is_dir() && !is_same(ancestor, user));
-    Some(holder.unwrap_or(folder).to_owned())
+    let root = folder
+        .ancestors()
+        .find(|ancestor| ancestor.join(AI_FOLDER).is_dir() && !is_same_path(ancestor, user));
+    Some(root.unwrap_or(folder).to_owned())
 }
 
-fn is_same(left: &Path, right: &Path) -> bool {
+fn is_same_path(left: &Path, right: &Path) -> bool {
     match (fs::canonicalize(left), fs::canonicalize(right)) {
         (Ok(left), Ok(right)) => left == right,
         _ => left == right,
@@ -223,13 +224,13 @@ fn is_same(left: &Path, right: &Path) -> bool {
 }
 
 /// `NO_COLOR` is set.
-pub fn refuses_colour() -> bool {
-    variable("NO_COLOR").is_some()
+pub fn is_no_color() -> bool {
+    env_var("NO_COLOR").is_some()
 }
 
 struct SystemClock;
 
-impl Clock for SystemClock {
+impl WallClock for SystemClock {
     fn unix_seconds(&self) -> u64 {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map(|since| since.as_secs()).unwrap_or_default()
@@ -242,7 +243,7 @@ impl Clock for SystemClock {
 }
 
 /// The computer's clock.
-pub fn system_clock() -> Box<dyn Clock> {
+pub fn system_clock() -> Box<dyn WallClock> {
     Box::new(SystemClock)
 }
 
@@ -255,21 +256,21 @@ pub fn now_ms() -> u64 {
 /// The computer's clock, for threads.
 pub struct ThreadClock;
 
-impl rye_agent::driver::Clock for ThreadClock {
+impl rye_agent::driver::MillisClock for ThreadClock {
     fn now_ms(&self) -> u64 {
         now_ms()
     }
 }
 
 /// Where this binary lies.
-pub fn own_program() -> PathBuf {
+pub fn current_exe() -> PathBuf {
     env::current_exe().unwrap_or_else(|_| PathBuf::from("rye"))
 }
 
 /// Lets the terminal's interrupt and a polite end stop the run instead of the process.
-pub fn cancel_on_signals(cancel: &lillux::Cancel) {
+pub fn cancel_on_signals(cancel: &lillux::CancelToken) {
     let cancel = cancel.clone();
-    on_end_signals(move || cancel.cancel());
+    on_termination_signals(move || cancel.cancel());
 }
 
 /// The signals this process ignores, a bit each; none where the system does not say.
@@ -280,18 +281,18 @@ fn ignored_signals() -> u64 {
 }
 
 /// Calls `end` when the terminal interrupts, or the process is asked to end.
-pub fn on_end_signals(end: impl Fn() + Send + 'static) {
+pub fn on_termination_signals(on_signal: impl Fn() + Send + 'static) {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     // `nohup` has it ignored: then the terminal may close.
-    let is_hangup_heard = ignored_signals() >> (SIGHUP - 1) & 1 == 0;
-    let heard = [SIGINT, SIGTERM].into_iter().chain(is_hangup_heard.then_some(SIGHUP));
+    let handles_hangup = ignored_signals() >> (SIGHUP - 1) & 1 == 0;
+    let signal_numbers = [SIGINT, SIGTERM].into_iter().chain(handles_hangup.then_some(SIGHUP));
     // Without the handler a signal ends the process, and the supervisor ends the run.
-    let Ok(mut signals) = signal_hook::iterator::Signals::new(heard) else {
+    let Ok(mut signals) = signal_hook::iterator::Signals::new(signal_numbers) else {
         return;
     };
     std::thread::spawn(move || {
         for _ in signals.forever() {
-            end();
+            on_signal();
         }
     });
 }

@@ -14,18 +14,18 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use lillux::Cancel;
+use lillux::CancelToken;
 use lillux::process::Launcher;
-use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Request};
+use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, LockMode};
 use rye_engine::verbs::init;
-use rye_engine::{Clock, Engine, Host, Options, chains};
+use rye_engine::{Engine, EngineOptions, HostEnvironment, WallClock, chain_cache};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::Roots;
-use rye_test::World;
+use rye_test::TestContext;
 
-struct Noon;
+struct FixedClock;
 
-impl Clock for Noon {
+impl WallClock for FixedClock {
     fn unix_seconds(&self) -> u64 {
         1_767_323_045
     }
@@ -33,10 +33,10 @@ impl Clock for Noon {
 
 fn launcher() -> Launcher {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/rye");
-    Launcher::new(std::env::var_os("RYE_LAUNCHER").map_or(built, PathBuf::from)).keeping_some()
+    Launcher::new(std::env::var_os("RYE_LAUNCHER").map_or(built, PathBuf::from)).with_pool()
 }
 
-fn open(world: &World) -> Engine {
+fn open_engine(world: &TestContext) -> Engine {
     let roots = Roots {
         project: Some(world.project()),
         user: world.home(),
@@ -45,42 +45,42 @@ fn open(world: &World) -> Engine {
         signing_keys: world.home().join(".ai/config/keys/signing"),
         bundle_paths: Vec::new(),
     };
-    init::init(&roots, &world.project(), "bench", || Box::new(Noon)).expect("init");
-    let host = Host {
-        environment: std::env::vars().filter(|(name, _)| name == "PATH").collect(),
+    init::init(&roots, &world.project(), "bench", || Box::new(FixedClock)).expect("init");
+    let host = HostEnvironment {
+        variables: std::env::vars().filter(|(name, _)| name == "PATH").collect(),
         home: world.home(),
-        folder: world.project(),
+        current_dir: world.project(),
         launcher: launcher(),
-        ..Host::default()
+        ..HostEnvironment::default()
     };
-    let options = Options { is_warm: true, host, ..Options::default() };
-    Engine::open(roots, options, Box::new(Noon)).expect("engine")
+    let options = EngineOptions { is_warm: true, host, ..EngineOptions::default() };
+    Engine::open(roots, options, Box::new(FixedClock)).expect("engine")
 }
 
 fn tool(id: &str) -> ItemRef {
     ItemRef::new(ItemType::Tool, ItemId::new(id).expect("an id"))
 }
 
-fn run(engine: &Engine, item: &ItemRef, words: &[(&str, &str)]) {
-    let request = Request {
+fn execute_tool(engine: &Engine, item: &ItemRef, words: &[(&str, &str)]) {
+    let request = ExecuteRequest {
         item: item.clone(),
         parameters: serde_json::Map::new(),
         words: words.iter().map(|(name, word)| ((*name).to_owned(), (*word).to_owned())).collect(),
-        mode: Mode::Run,
+        mode: ExecuteMode::Run,
         wants_trace: false,
-        demand: Demand::Hold,
-        cancel: Cancel::new().expect("an event"),
+        lock_mode: LockMode::Enforce,
+        cancel: CancelToken::new().expect("an event"),
         progress: None,
-        waits: None,
+        on_blocking: None,
         caller: Caller::Person,
         thread: None,
-        door: None,
+        callbacks: None,
         grants: None,
     };
     black_box(execute::execute(engine, &request).expect("it runs"));
 }
 
-fn bare(program: &str, arguments: &[&str]) -> Duration {
+fn time_bare_process(program: &str, arguments: &[&str]) -> Duration {
     let start = Instant::now();
     let status = std::process::Command::new(program)
         .args(arguments)
@@ -93,7 +93,7 @@ fn bare(program: &str, arguments: &[&str]) -> Duration {
 }
 
 /// Medians of both, taken in turns so that the machine's mood is the same for both.
-fn beside(name: &str, mut ours: impl FnMut(), mut theirs: impl FnMut()) {
+fn compare_medians(name: &str, mut ours: impl FnMut(), mut theirs: impl FnMut()) {
     let (mut own, mut other) = (Vec::new(), Vec::new());
     for _ in 0..60 {
         let start = Instant::now();
@@ -110,11 +110,11 @@ fn beside(name: &str, mut ours: impl FnMut(), mut theirs: impl FnMut()) {
 }
 
 fn benchmarks(criterion: &mut Criterion) {
-    let world = World::new();
-    let engine = open(&world);
+    let world = TestContext::new();
+    let engine = open_engine(&world);
     let hello = tool("examples/hello");
     criterion.bench_function("resolve, verify and validate a chain of three, warm", |bencher| {
-        bencher.iter(|| black_box(chains::build_valid(&engine, &hello, None).expect("valid")));
+        bencher.iter(|| black_box(chain_cache::build_valid_chain(&engine, &hello, None).expect("valid")));
     });
     world.write("project/notes.txt", "one\ntwo\nthree\n");
     for (id, words) in [
@@ -125,7 +125,7 @@ fn benchmarks(criterion: &mut Criterion) {
     ] {
         let item = tool(id);
         criterion.bench_function(&format!("{id}, warm"), |bencher| {
-            bencher.iter(|| run(&engine, &item, &words));
+            bencher.iter(|| execute_tool(&engine, &item, &words));
         });
     }
     let python = std::process::Command::new("python3")
@@ -133,19 +133,19 @@ fn benchmarks(criterion: &mut Criterion) {
         .output()
         .expect("python3");
     let python = String::from_utf8(python.stdout).expect("text").trim().to_owned();
-    run(&engine, &hello, &[]);
-    beside(
+    execute_tool(&engine, &hello, &[]);
+    compare_medians(
         "python tool, warm",
-        || run(&engine, &hello, &[]),
+        || execute_tool(&engine, &hello, &[]),
         || {
-            bare(&python, &["-c", "pass"]);
+            time_bare_process(&python, &["-c", "pass"]);
         },
     );
-    beside(
+    compare_medians(
         "rye/bash true, warm",
-        || run(&engine, &tool("rye/bash"), &[("command", "true")]),
+        || execute_tool(&engine, &tool("rye/bash"), &[("command", "true")]),
         || {
-            bare("/bin/bash", &["-c", "true"]);
+            time_bare_process("/bin/bash", &["-c", "true"]);
         },
     );
 }

@@ -5,26 +5,26 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use rye_engine::verbs::{bundles, init, search, sign, verify};
-use rye_engine::{Clock, Engine, Options};
+use rye_engine::{Engine, EngineOptions, WallClock};
 use rye_item::ItemType;
 use rye_space::Roots;
-use rye_test::World;
+use rye_test::TestContext;
 
-struct Noon;
+struct FixedClock;
 
-impl Clock for Noon {
+impl WallClock for FixedClock {
     fn unix_seconds(&self) -> u64 {
         1_767_323_045
     }
 }
 
-fn clock() -> Box<dyn Clock> {
-    Box::new(Noon)
+fn clock() -> Box<dyn WallClock> {
+    Box::new(FixedClock)
 }
 
 /// A project with `count` signed items of the three types.
-fn project(count: usize) -> (World, Engine) {
-    let world = World::new();
+fn project_with_items(count: usize) -> (TestContext, Engine) {
+    let world = TestContext::new();
     let roots = Roots {
         project: Some(world.project()),
         user: world.home(),
@@ -57,22 +57,23 @@ fn project(count: usize) -> (World, Engine) {
             ),
         };
     }
-    let engine =
-        Engine::open(roots, Options { is_warm: true, ..Options::default() }, clock()).expect("engine");
-    for item_type in ItemType::FINDABLE {
-        let answer = sign::sign_glob(&engine, item_type, "**", None, &mut |_, _| {}).expect("signed");
-        assert!(answer.failed.is_empty(), "{:?}", answer.failed.first());
+    let engine = Engine::open(roots, EngineOptions { is_warm: true, ..EngineOptions::default() }, clock())
+        .expect("engine");
+    for item_type in ItemType::SEARCHABLE {
+        let response = sign::sign_glob(&engine, item_type, "**", None, &mut |_, _| {}).expect("signed");
+        assert!(response.failed.is_empty(), "{:?}", response.failed.first());
     }
     (world, engine)
 }
 
 fn benchmarks(criterion: &mut Criterion) {
-    let (world, engine) = project(1_000);
+    let (world, engine) = project_with_items(1_000);
     criterion.bench_function("parse and verify 1,000 items", |bencher| {
         bencher.iter(|| {
-            let answer = verify::verify_all(&engine, verify::Options { metadata: true }, &mut |_, _| {});
-            assert!(answer.is_all_full());
-            black_box(answer.checked)
+            let report =
+                verify::verify_all(&engine, verify::VerifyOptions { metadata: true }, &mut |_, _| {});
+            assert!(report.is_fully_verified());
+            black_box(report.checked)
         });
     });
 
@@ -90,20 +91,22 @@ fn benchmarks(criterion: &mut Criterion) {
     criterion.bench_function("verify a bundle of 1,000 files", |bencher| {
         bencher.iter(|| {
             let found = bundles::find(&engine, "./bulk", &world.path()).expect("found");
-            let judged = bundles::verify(&engine, &found, &|_, _| {});
-            assert!(judged.report.is_verified());
-            black_box(judged.report.files_ok)
+            let verification = bundles::verify(&engine, &found, &|_, _| {});
+            assert!(verification.report.is_verified());
+            black_box(verification.report.files_ok)
         });
     });
 
-    let (_world, engine) = project(10_000);
+    let (_world, engine) = project_with_items(10_000);
     let mut number = 0;
     criterion.bench_function("search 10,000 items, warm: every item, for the first time", |bencher| {
         bencher.iter(|| {
             // Another word each time, which no item has: the ranking is never remembered.
             number += 1;
-            let options =
-                search::Options { query: format!("signal OR zz{number}"), ..search::Options::default() };
+            let options = search::SearchOptions {
+                query: format!("signal OR zz{number}"),
+                ..search::SearchOptions::default()
+            };
             black_box(search::search(&engine, &options, &mut |_, _| {}).expect("found").total)
         });
     });
@@ -113,7 +116,7 @@ fn benchmarks(criterion: &mut Criterion) {
         ("two words", "signal budget"),
         ("a prefix", "need*"),
     ] {
-        let options = search::Options { query: query.to_owned(), ..search::Options::default() };
+        let options = search::SearchOptions { query: query.to_owned(), ..search::SearchOptions::default() };
         criterion.bench_function(&format!("search 10,000 items, warm: {name}"), |bencher| {
             bencher
                 .iter(|| black_box(search::search(&engine, &options, &mut |_, _| {}).expect("found").total));

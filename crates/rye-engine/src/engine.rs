@@ -6,24 +6,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use lillux::SecretKey;
-use lillux::file::TemporaryFolders;
+use lillux::file::TempDirPool;
 use lillux::process::Launcher;
 use rye_exec::NativeTool;
 use rye_item::{BundleId, ItemRef, Space};
-use rye_space::installed::{self, Installed};
-use rye_space::search::{Index, Watcher, index_path};
-use rye_space::{Located, ProtectedFolders, Roots, Workspace, keys};
+use rye_space::installed::{self, BundleInstallation};
+use rye_space::search::{SearchIndex, SpaceWatcher, index_path};
+use rye_space::{ItemFile, ProtectedFolders, Roots, Workspace, keys};
 use rye_trust::signature::Timestamp;
-use rye_trust::{Admitted, Forgiveness, Subject, Verdict, admit};
+use rye_trust::{Admitted, DevModePolicy, Subject, TrustVerdict, admit};
 
-use crate::chains::Kept;
+use crate::chain_cache::ChainCache;
 use crate::error::{Code, Error, Result};
-use crate::lockfiles::tiers;
+use crate::lockfiles::locations;
 use crate::policies;
-use crate::verbs::execute::Used;
+use crate::verbs::execute::UsedItems;
 
 /// Where the time comes from.
-pub trait Clock: Send + Sync {
+pub trait WallClock: Send + Sync {
     /// Seconds since 1970.
     fn unix_seconds(&self) -> u64;
 
@@ -46,37 +46,37 @@ pub enum DevMode {
 
 /// What the engine must know of the process it lives in, to run others.
 #[derive(Clone, Debug, Default)]
-pub struct Host {
+pub struct HostEnvironment {
     /// The process environment.
-    pub environment: BTreeMap<String, String>,
+    pub variables: BTreeMap<String, String>,
     /// The user's home.
     pub home: PathBuf,
     /// The folder the process works in, for tools outside any project.
-    pub folder: PathBuf,
+    pub current_dir: PathBuf,
     /// Starts and supervises others: the own binary.
     pub launcher: Launcher,
     /// Folders for the temporary files of what it runs.
-    pub temporaries: TemporaryFolders,
+    pub temporary_folders: TempDirPool,
 }
 
 /// How the engine behaves.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct EngineOptions {
     /// `RYE_DEV_MODE=1` was set.
     pub wants_dev_mode: bool,
     /// The process stays: watch the spaces instead of comparing them at each search.
     pub is_warm: bool,
     /// What is around the process.
-    pub host: Host,
+    pub host: HostEnvironment,
     /// Further functions that descriptors may name.
-    pub natives: Natives,
+    pub natives: NativeTools,
 }
 
 /// Functions that descriptors may name, from whoever opens the engine.
 #[derive(Clone, Default)]
-pub struct Natives(pub Vec<Arc<dyn NativeTool>>);
+pub struct NativeTools(pub Vec<Arc<dyn NativeTool>>);
 
-impl fmt::Debug for Natives {
+impl fmt::Debug for NativeTools {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_list().entries(self.0.iter().map(|native| native.name())).finish()
     }
@@ -89,13 +89,13 @@ pub struct Engine {
     /// Whether development mode applies.
     pub dev_mode: DevMode,
     /// What is around the process.
-    pub host: Host,
-    clock: Box<dyn Clock>,
+    pub host: HostEnvironment,
+    clock: Box<dyn WallClock>,
     is_warm: bool,
-    pub(crate) kept: Kept,
-    pub(crate) kept_locks: tiers::Kept,
-    pub(crate) used: Used,
-    pub(crate) read_policies: policies::Read,
+    pub(crate) chain_cache: ChainCache,
+    pub(crate) lockfile_cache: locations::LockfileCache,
+    pub(crate) used_items: UsedItems,
+    pub(crate) policy_cache: policies::PolicyCache,
     pub(crate) natives: Vec<Arc<dyn NativeTool>>,
     protected: OnceLock<ProtectedFolders>,
     search: Mutex<SearchState>,
@@ -104,8 +104,8 @@ pub struct Engine {
 /// The index and its watcher, opened at the first search.
 #[derive(Default)]
 pub(crate) struct SearchState {
-    pub(crate) index: Option<Index>,
-    pub(crate) watcher: Option<Watcher>,
+    pub(crate) index: Option<SearchIndex>,
+    pub(crate) watcher: Option<SpaceWatcher>,
 }
 
 impl Engine {
@@ -113,11 +113,11 @@ impl Engine {
     ///
     /// # Errors
     /// When the roots are refused or the binary is damaged.
-    pub fn open(roots: Roots, options: Options, clock: Box<dyn Clock>) -> Result<Self> {
+    pub fn open(roots: Roots, options: EngineOptions, clock: Box<dyn WallClock>) -> Result<Self> {
         let interrupted = crate::verbs::install::recover(&roots);
         let mut workspace = Workspace::open(roots)?;
         workspace.notices.extend(interrupted);
-        let dev_mode = match (options.wants_dev_mode, workspace.allows_dev_mode()) {
+        let dev_mode = match (options.wants_dev_mode, workspace.can_use_dev_mode()) {
             (false, _) => DevMode::Off,
             (true, false) => DevMode::Refused,
             (true, true) => DevMode::On,
@@ -128,10 +128,10 @@ impl Engine {
             host: options.host,
             clock,
             is_warm: options.is_warm,
-            kept: Kept::default(),
-            kept_locks: tiers::Kept::default(),
-            used: Used::default(),
-            read_policies: policies::Read::default(),
+            chain_cache: ChainCache::default(),
+            lockfile_cache: locations::LockfileCache::default(),
+            used_items: UsedItems::default(),
+            policy_cache: policies::PolicyCache::default(),
             natives: rye_tools::all().into_iter().map(Arc::from).chain(options.natives.0).collect(),
             protected: OnceLock::new(),
             search: Mutex::default(),
@@ -151,12 +151,13 @@ impl Engine {
         if !self.workspace.is_current() {
             self.workspace = Workspace::open(self.workspace.roots.clone())?;
             if self.dev_mode != DevMode::Off {
-                self.dev_mode = if self.workspace.allows_dev_mode() { DevMode::On } else { DevMode::Refused };
+                self.dev_mode =
+                    if self.workspace.can_use_dev_mode() { DevMode::On } else { DevMode::Refused };
             }
             *self.search_state() = SearchState::default();
-            self.kept.clear();
-            self.kept_locks.clear();
-            self.read_policies.clear();
+            self.chain_cache.clear();
+            self.lockfile_cache.clear();
+            self.policy_cache.clear();
         }
         Ok(())
     }
@@ -165,7 +166,7 @@ impl Engine {
     #[must_use]
     pub fn is_idempotent(&self, item: &ItemRef) -> bool {
         let Ok(located) = self.workspace.spaces.locate(item, None) else { return false };
-        let Ok(admitted) = self.admit_kept(located) else { return false };
+        let Ok(admitted) = self.admit_cached(located) else { return false };
         let fields = &admitted.parsed().fields;
         ["idempotent", "__idempotent__", "IDEMPOTENT"]
             .iter()
@@ -198,10 +199,10 @@ impl Engine {
     /// When it is missing, loose, no key or revoked: what it signs would count nowhere.
     pub fn signing_key(&self) -> Result<SecretKey> {
         let folder = &self.workspace.roots.signing_keys;
-        let key = keys::own_secret(folder)?;
-        let fingerprint = key.public().fingerprint();
+        let key = keys::own_secret_key(folder)?;
+        let fingerprint = key.public_key().fingerprint();
         match self.workspace.keys.revocation(&fingerprint) {
-            None if self.workspace.keys.is_general(&key.public()) => Ok(key),
+            None if self.workspace.keys.is_trusted_everywhere(&key.public_key()) => Ok(key),
             None => Err(Error::new(
                 Code::Untrusted,
                 format!("your signing key {fingerprint} has no valid identity document: what it signs would not count"),
@@ -216,12 +217,12 @@ impl Engine {
     }
 
     /// Lets a located item pass if a key that counts vouches for it, or development mode forgives it.
-    pub(crate) fn admit(&self, located: Located) -> Result<Admitted<Located>> {
+    pub(crate) fn admit(&self, located: ItemFile) -> Result<Admitted<ItemFile>> {
         let item: ItemRef = located.item().clone();
-        admit(located, &self.workspace.keys, self.forgiveness()).map_err(|refusal| {
+        admit(located, &self.workspace.keys, self.dev_mode_policy()).map_err(|refusal| {
             let subject = &refusal.subject;
             let error = Error::refused(&self.workspace, &item, subject.space(), &subject.path, &refusal.report);
-            match self.bringer(subject).filter(|_| refusal.report.verdict == Verdict::Untrusted) {
+            match self.providing_bundle(subject).filter(|_| refusal.report.verdict == TrustVerdict::Untrusted) {
                 Some(id) if self.workspace.approvals.pins_of(&id).next().is_some() => {
                     error.hint(format!("or take back what the bundle `{id}` installed: rye install SOURCE"))
                 }
@@ -235,25 +236,25 @@ impl Engine {
     }
 
     /// The bundle whose lockfile says that it brought this file, true or not.
-    fn bringer(&self, located: &Located) -> Option<BundleId> {
+    fn providing_bundle(&self, located: &ItemFile) -> Option<BundleId> {
         let ai = match located.space() {
             Space::Project => self.workspace.roots.project_ai()?,
             Space::User => self.workspace.roots.user_ai(),
             Space::System(_) => return None,
         };
-        let file = located.file()?;
-        let is_bringer = |id: &BundleId| {
-            let lock = Installed::read(&ai, located.space(), id).lock;
+        let file = located.manifest_path()?;
+        let is_provider = |id: &BundleId| {
+            let lock = BundleInstallation::read(&ai, located.space(), id).lock;
             lock.is_ok_and(|lock| lock.files.iter().any(|path| path.as_str() == file))
         };
-        installed::ids_in(&ai).into_iter().find(is_bringer)
+        installed::installed_ids(&ai).into_iter().find(is_provider)
     }
 
     /// What development mode forgives here.
-    pub(crate) fn forgiveness(&self) -> Forgiveness {
+    pub(crate) fn dev_mode_policy(&self) -> DevModePolicy {
         match self.dev_mode {
-            DevMode::On => Forgiveness::OwnDoing,
-            DevMode::Off | DevMode::Refused => Forgiveness::Nothing,
+            DevMode::On => DevModePolicy::AllowOwnUnsigned,
+            DevMode::Off | DevMode::Refused => DevModePolicy::Enforce,
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use lillux::file::ReadError;
 use rye_item::text::shell_word;
-use rye_item::{ItemRef, Problem};
+use rye_item::{Diagnostic, ItemRef};
 use rye_space::LocateError;
 use rye_space::keys::OwnKeyError;
 use rye_trust::IdentityError;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 /// What kind of failure it is; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// Something failed.
     Failed,
     /// Wrong usage or invalid parameters.
@@ -34,7 +34,7 @@ pub enum Kind {
     Validation,
 }
 
-impl Kind {
+impl ErrorKind {
     /// The documented exit code.
     #[must_use]
     pub fn exit_code(self) -> u8 {
@@ -74,9 +74,9 @@ macro_rules! codes {
 
             /// What kind of failure it is.
             #[must_use]
-            pub fn kind(self) -> Kind {
+            pub fn kind(self) -> ErrorKind {
                 match self {
-                    $(Self::$name => Kind::$kind,)*
+                    $(Self::$name => ErrorKind::$kind,)*
                 }
             }
         }
@@ -352,7 +352,7 @@ impl Error {
 
     /// The same failure, of an item.
     #[must_use]
-    pub fn of(mut self, item: &ItemRef) -> Self {
+    pub fn for_item(mut self, item: &ItemRef) -> Self {
         self.item = Some(item.id.to_string());
         self
     }
@@ -387,10 +387,10 @@ impl Error {
 
     /// The refusal to sign an item that is not valid: every problem at once.
     #[must_use]
-    pub fn invalid(item: &ItemRef, path: &Path, problems: &[Problem]) -> Self {
+    pub fn invalid(item: &ItemRef, path: &Path, problems: &[Diagnostic]) -> Self {
         let count = rye_item::text::counted(problems.len(), "problem");
         let error = Self::new(Code::Invalid, format!("{item} is not valid: {count}"))
-            .of(item)
+            .for_item(item)
             .detail("path", path.display().to_string())
             .detail("problems", serde_json::to_value(problems).unwrap_or_default())
             .hint("fix every problem, then sign it again; nothing was changed");
@@ -459,9 +459,9 @@ impl From<LocateError> for Error {
     fn from(error: LocateError) -> Self {
         match &error {
             LocateError::NotFound(item) => Self::new(Code::NotFound, error.to_string())
-                .of(item)
+                .for_item(item)
                 .hint(format!("look for it: rye search {}", item.id.name())),
-            LocateError::Unreadable { item, source, .. } => Self::read(source).of(item),
+            LocateError::Unreadable { item, source, .. } => Self::read(source).for_item(item),
         }
     }
 }
@@ -497,8 +497,8 @@ impl From<rye_item::InvalidId> for Error {
     }
 }
 
-impl From<rye_item::id::UnknownType> for Error {
-    fn from(error: rye_item::id::UnknownType) -> Self {
+impl From<rye_item::id::UnknownItemType> for Error {
+    fn from(error: rye_item::id::UnknownItemType) -> Self {
         Self::new(Code::UnknownType, error.to_string()).hint("types are: directive, tool, knowledge, config")
     }
 }
@@ -510,7 +510,7 @@ impl From<OwnKeyError> for Error {
             OwnKeyError::Missing { .. } => {
                 Self::new(Code::NoKey, message).hint("make one: rye init, or rye keys generate")
             }
-            OwnKeyError::Loose { path, wanted, .. } => Self::new(Code::LooseKey, message)
+            OwnKeyError::TooPermissive { path, wanted, .. } => Self::new(Code::LooseKey, message)
                 .detail("path", path.display().to_string())
                 .hint(format!(
                     "if nobody else has read it: chmod {wanted:o} {}",

@@ -6,7 +6,7 @@ use lillux::Fingerprint;
 use rye_item::text::{one_line, shell_word};
 use rye_item::{BundleId, ItemRef, Space};
 use rye_space::Workspace;
-use rye_trust::{Report, Verdict};
+use rye_trust::{TrustReport, TrustVerdict};
 
 use crate::error::{Code, Error};
 
@@ -18,18 +18,18 @@ impl Error {
         item: &ItemRef,
         space: &Space,
         path: &Path,
-        report: &Report,
+        report: &TrustReport,
     ) -> Self {
         let reason = report.reason.clone().unwrap_or_default();
         let code = match report.verdict {
-            Verdict::Full | Verdict::Partial | Verdict::Unsigned => Code::Unsigned,
-            Verdict::Tampered => Code::Tampered,
-            Verdict::Misplaced => Code::Misplaced,
-            Verdict::Untrusted => Code::Untrusted,
-            Verdict::Revoked => Code::Revoked,
+            TrustVerdict::Full | TrustVerdict::Partial | TrustVerdict::Unsigned => Code::Unsigned,
+            TrustVerdict::Tampered => Code::Tampered,
+            TrustVerdict::Misplaced => Code::Misplaced,
+            TrustVerdict::Untrusted => Code::Untrusted,
+            TrustVerdict::Revoked => Code::Revoked,
         };
         let message = format!("{item} is {}: {reason}", report.verdict.as_str());
-        let mut error = Self::new(code, message).of(item).detail("path", path.display().to_string());
+        let mut error = Self::new(code, message).for_item(item).detail("path", path.display().to_string());
         error = error.detail("verdict", report.verdict.as_str());
         if let Some(fingerprint) = report.fingerprint() {
             error = error.detail("fingerprint", fingerprint.as_str());
@@ -44,7 +44,7 @@ pub(crate) fn hints(
     item: &ItemRef,
     space: &Space,
     path: &Path,
-    report: &Report,
+    report: &TrustReport,
 ) -> Vec<String> {
     let reason = report.reason.as_deref().unwrap_or_default();
     let is_system = matches!(space, Space::System(_));
@@ -57,30 +57,30 @@ pub(crate) fn hints(
         }
     };
     match (report.verdict, space) {
-        (Verdict::Full | Verdict::Partial | Verdict::Unsigned, _) => vec![signing],
-        (Verdict::Tampered, _) if reason.starts_with("only line endings") => vec![
+        (TrustVerdict::Full | TrustVerdict::Partial | TrustVerdict::Unsigned, _) => vec![signing],
+        (TrustVerdict::Tampered, _) if reason.starts_with("only line endings") => vec![
             "keep line endings as they are: a `.gitattributes` in `.ai/` with `* -text`, then check it out again"
                 .to_owned(),
         ],
-        (Verdict::Tampered, _) if reason.contains("`#!` line") => {
+        (TrustVerdict::Tampered, _) if reason.contains("`#!` line") => {
             vec!["remove its first line, or write a plain one such as `#!/usr/bin/env python3`".to_owned()]
         }
-        (Verdict::Tampered, _) => vec![
+        (TrustVerdict::Tampered, _) => vec![
             "see what changed (git diff); if it was not you, take the signed one back".to_owned(),
             signing,
         ],
-        (Verdict::Misplaced, _) => {
+        (TrustVerdict::Misplaced, _) => {
             vec![format!("move it back; or make its name and category match its path, {signing}")]
         }
-        (Verdict::Untrusted, Space::System(bundle)) => vec![format!(
+        (TrustVerdict::Untrusted, Space::System(bundle)) => vec![format!(
             "look at who signed it: rye bundle list; to let that key vouch for this bundle alone: rye bundle trust {bundle}"
         )],
-        (Verdict::Untrusted, Space::Project | Space::User) => {
+        (TrustVerdict::Untrusted, Space::Project | Space::User) => {
             let mut hints = vec![signing];
             hints.extend(report.fingerprint().map(|key| trust_hint(workspace, space, &key)));
             hints
         }
-        (Verdict::Revoked, _) => vec![signing],
+        (TrustVerdict::Revoked, _) => vec![signing],
     }
 }
 

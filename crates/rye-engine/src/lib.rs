@@ -2,20 +2,20 @@
 //!
 //! Nothing here prints or reads the environment: `rye-cli` passes settings in and shows what comes out.
 
-mod answer;
-pub mod chains;
+pub mod agent_actions;
+pub mod chain_cache;
 pub mod engine;
 pub mod error;
-mod error_open;
 mod error_refused;
 pub mod lockfiles;
 mod natives;
+mod open_error;
 mod policies;
-pub mod primaries;
 pub mod programs;
-pub mod resolved;
+pub mod resolve;
+mod response;
 pub mod verbs;
 
-pub use answer::success;
-pub use engine::{Clock, DevMode, Engine, Host, Natives, Options};
-pub use error::{Code, Error, Kind, Result};
+pub use engine::{DevMode, Engine, EngineOptions, HostEnvironment, NativeTools, WallClock};
+pub use error::{Code, Error, ErrorKind, Result};
+pub use response::success_response;

@@ -4,27 +4,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rye_exec::{environment, sandbox};
 use rye_item::ItemId;
-use rye_space::stamp::Watched;
+use rye_space::file_stamp::WatchSet;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// What of the surroundings reaches a process, and what a process may touch.
 #[derive(Clone, Debug)]
-pub(crate) struct Policies {
+pub(crate) struct RunPolicies {
     /// `execution/environment`.
-    pub(crate) environment: Arc<environment::Policy>,
+    pub(crate) environment: Arc<environment::EnvironmentPolicy>,
     /// `execution/sandbox`.
-    pub(crate) sandbox: Arc<sandbox::Policy>,
+    pub(crate) sandbox: Arc<sandbox::SandboxPolicy>,
 }
 
 /// The policies as they were read last, and what they were read from.
 #[derive(Default)]
-pub(crate) struct Read {
-    last: Mutex<Option<(Watched, Policies)>>,
+pub(crate) struct PolicyCache {
+    last: Mutex<Option<(WatchSet, RunPolicies)>>,
 }
 
-impl Read {
+impl PolicyCache {
     /// Forgets everything: keys or settings have changed.
     pub(crate) fn clear(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -36,24 +36,25 @@ impl Engine {
     ///
     /// # Errors
     /// When a setting is not what it must be.
-    pub(crate) fn policies(&self) -> Result<Policies> {
-        let mut last = self.read_policies.last.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn policies(&self) -> Result<RunPolicies> {
+        let mut last = self.policy_cache.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((watched, policies)) = last.as_ref()
             && watched.is_unchanged()
         {
             return Ok(policies.clone());
         }
         // Watched before it is read: a change in between is noticed next time.
-        let watched = self.workspace.watched_configs(&["execution/environment", "execution/sandbox"]);
+        let watched = self.workspace.watch_configs(&["execution/environment", "execution/sandbox"]);
         let settings = self.workspace.config(&ItemId::new("execution/environment")?);
-        let environment = environment::Policy::from_settings(&settings.value).map_err(|error| {
-            Error::new(Code::Invalid, error.to_string()).hint("rye config show execution/environment")
-        })?;
+        let environment =
+            environment::EnvironmentPolicy::from_settings(&settings.value).map_err(|error| {
+                Error::new(Code::Invalid, error.to_string()).hint("rye config show execution/environment")
+            })?;
         let settings = self.workspace.config(&ItemId::new("execution/sandbox")?);
-        let sandbox = sandbox::Policy::from_settings(&settings.value).map_err(|error| {
+        let sandbox = sandbox::SandboxPolicy::from_settings(&settings.value).map_err(|error| {
             Error::new(Code::Invalid, error.to_string()).hint("settings: rye config show execution/sandbox")
         })?;
-        let policies = Policies { environment: Arc::new(environment), sandbox: Arc::new(sandbox) };
+        let policies = RunPolicies { environment: Arc::new(environment), sandbox: Arc::new(sandbox) };
         *last = Some((watched, policies.clone()));
         Ok(policies)
     }
@@ -62,7 +63,7 @@ impl Engine {
     ///
     /// # Errors
     /// When a setting is not what it must be.
-    pub fn environment_policy(&self) -> Result<Arc<environment::Policy>> {
+    pub fn environment_policy(&self) -> Result<Arc<environment::EnvironmentPolicy>> {
         Ok(self.policies()?.environment)
     }
 }

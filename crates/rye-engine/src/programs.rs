@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rye_exec::environment::{
-    self, CommandOutput, Context, Contribution, ProgramError, ProgramParts, Surroundings, Which,
+    self, CommandOutput, Contribution, EnvironmentInputs, ProgramError, ProgramFinder, ProgramParts,
+    TemplateContext,
 };
 use rye_item::text::{one_line, shell_word};
 use rye_item::{ItemRef, ItemType};
@@ -15,7 +16,7 @@ use rye_space::roots;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::chains;
+use crate::chain_cache;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::verbs::execute::project_programs;
@@ -31,7 +32,7 @@ const PACKAGE_FOLDERS: [&str; 3] = [".venv", "venv", "node_modules"];
 
 /// What came of recording programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Recorded {
+pub struct ProgramRecordReport {
     /// The programs, below the project.
     pub programs: Vec<String>,
     /// Programs that are not used, and why.
@@ -39,13 +40,13 @@ pub struct Recorded {
 }
 
 /// The recorded programs of the engine's project, read when one is asked for.
-pub(crate) struct RecordedPrograms<'a> {
+pub(crate) struct ProgramChecker<'a> {
     engine: &'a Engine,
     records: OnceCell<ProgramRecords>,
     checked: RefCell<BTreeMap<PathBuf, std::result::Result<(), String>>>,
 }
 
-impl<'a> RecordedPrograms<'a> {
+impl<'a> ProgramChecker<'a> {
     pub(crate) fn new(engine: &'a Engine) -> Self {
         Self { engine, records: OnceCell::new(), checked: RefCell::default() }
     }
@@ -65,39 +66,39 @@ impl<'a> RecordedPrograms<'a> {
 
     fn compare(&self, program: &Path) -> std::result::Result<(), String> {
         let workspace = &self.engine.workspace;
-        let shown = one_line(&program.display().to_string());
+        let path_text = one_line(&program.display().to_string());
         let Some(project) = workspace.roots.project.as_deref() else {
-            return Err(format!("`{shown}` is not used: there is no project"));
+            return Err(format!("`{path_text}` is not used: there is no project"));
         };
         let records =
             self.records.get_or_init(|| ProgramRecords::read(&workspace.roots.user_ai(), &workspace.keys));
-        if let Some(complaint) = &records.complaint {
-            return Err(format!("`{shown}` is not used: {}", one_line(complaint)));
+        if let Some(problem) = &records.problem {
+            return Err(format!("`{path_text}` is not used: {}", one_line(problem)));
         }
-        let real = roots::real(project);
+        let real = roots::canonicalize_existing(project);
         let command = format!("rye trust {}", shell_word(&real.display().to_string()));
-        let key = real.to_str().zip(key(project, program));
+        let key = real.to_str().zip(record_key(project, program));
         let Some(record) = key.and_then(|(project, path)| records.find(project, &path)) else {
             return Err(format!(
-                "`{shown}` is not used: tools can write there, and it is not recorded; look at it, and if it is yours, record it: {command}"
+                "`{path_text}` is not used: tools can write there, and it is not recorded; look at it, and if it is yours, record it: {command}"
             ));
         };
-        let parts = collect(self.engine, program, project);
-        let parts = parts.map_err(|error| format!("`{shown}` is not used: {error}"))?;
+        let parts = collect_parts(self.engine, program, project);
+        let parts = parts.map_err(|error| format!("`{path_text}` is not used: {error}"))?;
         let is_same =
             parts.stamp() == record.stamp || parts.digest().is_ok_and(|digest| digest == record.digest);
         if is_same {
             return Ok(());
         }
         Err(format!(
-            "`{shown}` is not used: it, or a file it loads when it starts, changed since it was recorded; \
+            "`{path_text}` is not used: it, or a file it loads when it starts, changed since it was recorded; \
              look at it, and if you changed it, record it again: {command}"
         ))
     }
 }
 
 /// In a project that holds the user's home, what lies outside package folders is the user's own.
-fn collect(
+fn collect_parts(
     engine: &Engine,
     program: &Path,
     project: &Path,
@@ -112,7 +113,7 @@ fn collect(
 }
 
 /// How a record names a program.
-fn key(project: &Path, program: &Path) -> Option<String> {
+fn record_key(project: &Path, program: &Path) -> Option<String> {
     program.strip_prefix(project).unwrap_or(program).to_str().map(str::to_owned)
 }
 
@@ -125,31 +126,31 @@ pub(crate) fn search_path(engine: &Engine, path: &str) -> String {
     if engine.host.home.starts_with(project) {
         return path;
     }
-    let real = roots::real(project);
+    let real = roots::canonicalize_existing(project);
     let is_outside = |entry: &&str| {
         let entry = Path::new(entry);
-        !entry.starts_with(project) && !roots::real(entry).starts_with(&real)
+        !entry.starts_with(project) && !roots::canonicalize_existing(entry).starts_with(&real)
     };
     path.split(':').filter(is_outside).collect::<Vec<_>>().join(":")
 }
 
 /// Notes every program of the project that is looked at, and uses none.
 #[derive(Default)]
-pub(crate) struct Collector {
-    pub(crate) found: RefCell<BTreeSet<PathBuf>>,
+pub(crate) struct ProgramCollector {
+    pub(crate) programs: RefCell<BTreeSet<PathBuf>>,
 }
 
-impl Which for Collector {
+impl ProgramFinder for ProgramCollector {
     fn find(&self, name: &str, path: &str) -> Option<PathBuf> {
         environment::find_on_path(name, path)
     }
 
-    fn output(&self, _: &[String], _: &BTreeMap<String, String>) -> CommandOutput {
+    fn run_command(&self, _: &[String], _: &BTreeMap<String, String>) -> CommandOutput {
         CommandOutput::DryRun
     }
 
     fn check_recorded(&self, program: &Path) -> std::result::Result<(), String> {
-        self.found.borrow_mut().insert(program.to_owned());
+        self.programs.borrow_mut().insert(program.to_owned());
         Err(String::new())
     }
 }
@@ -159,26 +160,26 @@ impl Which for Collector {
 /// # Errors
 /// When the record is damaged.
 pub fn review_project(engine: &Engine, folder: &Path) -> Result<ProgramReview> {
-    let collector = Collector::default();
+    let collector = ProgramCollector::default();
     let policies = engine.policies()?;
-    let surroundings = Surroundings {
-        process: &engine.host.environment,
+    let surroundings = EnvironmentInputs {
+        host_variables: &engine.host.variables,
         project: Some(folder),
         is_project_approved: true,
         policy: &policies.environment,
-        uses_project_programs: true,
+        allows_project_programs: true,
     };
     let mut roots = vec![folder.to_owned()];
-    tool_roots(&folder.join(AI_FOLDER).join(ItemType::Tool.folder()), 0, &mut roots);
-    for interpreter in interpreters(engine) {
+    collect_tool_roots(&folder.join(AI_FOLDER).join(ItemType::Tool.folder()), 0, &mut roots);
+    for interpreter in declared_interpreters(engine) {
         let env_config = json!({"interpreter": interpreter});
         for root in &roots {
             let place = root.display().to_string();
-            let context = Context {
+            let context = TemplateContext {
                 anchor_path: place.clone(),
                 tool_dir: place,
                 project_path: folder.display().to_string(),
-                ..Context::default()
+                ..TemplateContext::default()
             };
             let contribution =
                 Contribution { item_id: "runtime", is_project: true, env_config: Some(&env_config) };
@@ -186,7 +187,7 @@ pub fn review_project(engine: &Engine, folder: &Path) -> Result<ProgramReview> {
             let _ = environment::resolve(&[contribution], &context, &surroundings, &collector);
         }
     }
-    review::review(engine, folder, &collector.found.take())
+    review::review(engine, folder, &collector.programs.take())
 }
 
 /// The programs of the project that these tools may run on, as they are now.
@@ -201,7 +202,7 @@ pub fn review_tools<'a>(
     let mut programs = BTreeSet::new();
     for item in tools {
         // A chain that cannot be built runs on no program of the project.
-        if let Ok((chain, _)) = chains::build_valid(engine, item, None) {
+        if let Ok((chain, _)) = chain_cache::build_valid_chain(engine, item, None) {
             // What cannot be staged is reported when the tool is pinned or run.
             programs.extend(project_programs(engine, &chain).unwrap_or_default());
         }
@@ -210,14 +211,16 @@ pub fn review_tools<'a>(
 }
 
 /// What all tools of all spaces say of their interpreters.
-fn interpreters(engine: &Engine) -> Vec<Value> {
+fn declared_interpreters(engine: &Engine) -> Vec<Value> {
     let spaces = &engine.workspace.spaces;
     let mut found: Vec<Value> = Vec::new();
     for space in spaces.order() {
-        for entry in spaces.walk(&space, &[ItemType::Tool]).entries {
-            let places = spaces.places(&entry.item).into_iter();
-            let place = places.filter(|place| place.is_found).find(|place| place.space == space);
-            let Some(located) = place.and_then(|place| spaces.read(&entry.item, &place).ok()) else {
+        for entry in spaces.scan(&space, &[ItemType::Tool]).entries {
+            let candidates = spaces.candidate_paths(&entry.item).into_iter();
+            let candidate =
+                candidates.filter(|candidate| candidate.is_found).find(|candidate| candidate.space == space);
+            let Some(located) = candidate.and_then(|candidate| spaces.read(&entry.item, &candidate).ok())
+            else {
                 continue;
             };
             let interpreter = located.fields().get("env_config").and_then(|config| config.get("interpreter"));
@@ -230,7 +233,7 @@ fn interpreters(engine: &Engine) -> Vec<Value> {
 }
 
 /// Folders of tools that have packages of their own.
-fn tool_roots(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+fn collect_tool_roots(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     let Ok(entries) = fs_err::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -239,7 +242,7 @@ fn tool_roots(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
                 found.push(folder.to_owned());
             }
         } else if is_folder && depth < MAX_DEPTH {
-            tool_roots(&entry.path(), depth + 1, found);
+            collect_tool_roots(&entry.path(), depth + 1, found);
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct Anchor {
 pub type IsImportable<'a> = &'a dyn Fn(&Path) -> bool;
 
 /// What makes a folder a package of Python, which may import from the packages around it.
-const PACKAGE: &str = "__init__.py";
+const PACKAGE_MARKER: &str = "__init__.py";
 
 impl Anchor {
     /// The outermost package around the root, if the root is a package inside another. `tools` itself is none. Files that
@@ -33,15 +33,15 @@ impl Anchor {
     #[must_use]
     pub fn package(&self, tools: &Path, is_importable: IsImportable<'_>) -> Option<PathBuf> {
         let is_package = |folder: &Path| {
-            let file = folder.join(PACKAGE);
+            let file = folder.join(PACKAGE_MARKER);
             file.is_file() && is_importable(&file)
         };
         if !self.is_active || !is_package(&self.root) {
             return None;
         }
         let is_inside = |folder: &Path| folder.starts_with(tools) && folder != tools;
-        let around = self.root.ancestors().skip(1);
-        around.take_while(|folder| is_inside(folder) && is_package(folder)).last().map(Path::to_owned)
+        let ancestors = self.root.ancestors().skip(1);
+        ancestors.take_while(|folder| is_inside(folder) && is_package(folder)).last().map(Path::to_owned)
     }
 }
 
@@ -61,7 +61,7 @@ pub struct SearchPath {
 pub enum AnchorError {
     /// A key has the wrong type or value.
     #[error("`{key}` must be {expected}")]
-    Shape {
+    InvalidValue {
         /// The key, with dots.
         key: String,
         /// What it must be.
@@ -69,7 +69,7 @@ pub enum AnchorError {
     },
     /// The tool's path has no folder.
     #[error("`{path}` lies in no folder")]
-    NoFolder {
+    NoParentFolder {
         /// The path.
         path: String,
     },
@@ -92,33 +92,33 @@ pub fn resolve(
     let folder = tool
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
-        .ok_or_else(|| AnchorError::NoFolder { path: one_line(&tool.display().to_string()) })?;
+        .ok_or_else(|| AnchorError::NoParentFolder { path: one_line(&tool.display().to_string()) })?;
     let inactive =
         Anchor { is_active: false, root: folder.to_owned(), lib: None, cwd: None, env_paths: Vec::new() };
     let Some(config) = config.filter(|config| !config.is_null()) else {
         return Ok(inactive);
     };
-    let config = config.as_object().ok_or_else(|| shape("anchor", "a map"))?;
-    if !flag(config, "anchor", "enabled", false)? {
+    let config = config.as_object().ok_or_else(|| invalid_value("anchor", "a map"))?;
+    if !bool_field(config, "anchor", "enabled", false)? {
         return Ok(inactive);
     }
-    let lib = library(config, declared_in)?;
-    let is_active = match word(config, "mode")?.unwrap_or("auto") {
+    let lib = library_folder(config, declared_in)?;
+    let is_active = match string_field(config, "mode")?.unwrap_or("auto") {
         "auto" => {
-            let markers = texts(config, "anchor", "markers_any")?;
+            let markers = string_list(config, "anchor", "markers_any")?;
             markers.iter().any(|marker| is_marked(folder, marker) && is_importable(&folder.join(marker)))
         }
         "always" => true,
         "never" => false,
-        _ => return Err(shape("anchor.mode", "auto, always or never")),
+        _ => return Err(invalid_value("anchor.mode", "auto, always or never")),
     };
-    let root = match word(config, "root")?.unwrap_or("tool_dir") {
+    let root = match string_field(config, "root")?.unwrap_or("tool_dir") {
         "tool_dir" => folder,
         "tool_parent" => folder.parent().unwrap_or(folder),
         "project_path" => project.filter(|project| tool.starts_with(project)).unwrap_or(folder),
-        _ => return Err(shape("anchor.root", "tool_dir, tool_parent or project_path")),
+        _ => return Err(invalid_value("anchor.root", "tool_dir, tool_parent or project_path")),
     };
-    let (cwd, env_paths) = (word(config, "cwd")?.map(str::to_owned), search_paths(config)?);
+    let (cwd, env_paths) = (string_field(config, "cwd")?.map(str::to_owned), search_paths(config)?);
     if !is_active {
         return Ok(Anchor { lib, ..inactive });
     }
@@ -132,13 +132,13 @@ fn is_marked(folder: &Path, marker: &str) -> bool {
     is_name && folder.join(marker).exists()
 }
 
-fn library(config: &Map<String, Value>, declared_in: &Path) -> Result<Option<PathBuf>, AnchorError> {
-    let Some(lib) = word(config, "lib")?.filter(|lib| !lib.is_empty()) else {
+fn library_folder(config: &Map<String, Value>, declared_in: &Path) -> Result<Option<PathBuf>, AnchorError> {
+    let Some(lib) = string_field(config, "lib")?.filter(|lib| !lib.is_empty()) else {
         return Ok(None);
     };
     let parts = Path::new(lib).components();
     if !parts.clone().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-        return Err(shape("anchor.lib", "a folder below the one of the item that declares it"));
+        return Err(invalid_value("anchor.lib", "a folder below the one of the item that declares it"));
     }
     let names = parts.filter(|part| matches!(part, Component::Normal(_)));
     let folder = names.fold(declared_in.to_owned(), |folder, name| folder.join(name));
@@ -148,33 +148,36 @@ fn library(config: &Map<String, Value>, declared_in: &Path) -> Result<Option<Pat
 fn search_paths(config: &Map<String, Value>) -> Result<Vec<SearchPath>, AnchorError> {
     let paths = match config.get("env_paths") {
         None | Some(Value::Null) => return Ok(Vec::new()),
-        Some(paths) => paths.as_object().ok_or_else(|| shape("anchor.env_paths", "a map of variables"))?,
+        Some(paths) => {
+            paths.as_object().ok_or_else(|| invalid_value("anchor.env_paths", "a map of variables"))?
+        }
     };
     let path = |(variable, ends): (&String, &Value)| {
         let key = format!("anchor.env_paths.{variable}");
         if !crate::environment::is_variable_name(variable) {
-            return Err(shape(key, "named like a variable: letters, digits and `_`"));
+            return Err(invalid_value(key, "named like a variable: letters, digits and `_`"));
         }
-        let ends = ends.as_object().ok_or_else(|| shape(&key, "a map with `prepend` and `append`"))?;
-        let (prepend, append) = (texts(ends, &key, "prepend")?, texts(ends, &key, "append")?);
+        let ends =
+            ends.as_object().ok_or_else(|| invalid_value(&key, "a map with `prepend` and `append`"))?;
+        let (prepend, append) = (string_list(ends, &key, "prepend")?, string_list(ends, &key, "append")?);
         Ok(SearchPath { variable: variable.clone(), prepend, append })
     };
     paths.iter().map(path).collect()
 }
 
-fn shape(key: impl Into<String>, expected: &'static str) -> AnchorError {
-    AnchorError::Shape { key: key.into(), expected }
+fn invalid_value(key: impl Into<String>, expected: &'static str) -> AnchorError {
+    AnchorError::InvalidValue { key: key.into(), expected }
 }
 
-fn word<'a>(config: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>, AnchorError> {
+fn string_field<'a>(config: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>, AnchorError> {
     match config.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(shape(format!("anchor.{key}"), "a text")),
+        Some(_) => Err(invalid_value(format!("anchor.{key}"), "a text")),
     }
 }
 
-pub(crate) fn flag(
+pub(crate) fn bool_field(
     config: &Map<String, Value>,
     above: &str,
     key: &str,
@@ -183,12 +186,16 @@ pub(crate) fn flag(
     match config.get(key) {
         None | Some(Value::Null) => Ok(default),
         Some(Value::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(shape(format!("{above}.{key}"), "true or false")),
+        Some(_) => Err(invalid_value(format!("{above}.{key}"), "true or false")),
     }
 }
 
-pub(crate) fn texts(config: &Map<String, Value>, above: &str, key: &str) -> Result<Vec<String>, AnchorError> {
-    let wrong = || shape(format!("{above}.{key}"), "a list of texts");
+pub(crate) fn string_list(
+    config: &Map<String, Value>,
+    above: &str,
+    key: &str,
+) -> Result<Vec<String>, AnchorError> {
+    let wrong = || invalid_value(format!("{above}.{key}"), "a list of texts");
     match config.get(key) {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(value) => {
@@ -200,28 +207,28 @@ pub(crate) fn texts(config: &Map<String, Value>, above: &str, key: &str) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use rye_test::World;
+    use rye_test::TestContext;
     use serde_json::json;
 
     use super::*;
 
-    fn tool(world: &World) -> PathBuf {
+    fn tool(world: &TestContext) -> PathBuf {
         world.write("project/.ai/tools/demo/pack/tool.py", "")
     }
 
-    fn anchor(world: &World, config: &Value) -> Result<Anchor, AnchorError> {
+    fn anchor(world: &TestContext, config: &Value) -> Result<Anchor, AnchorError> {
         let project = world.project();
         resolve(Some(config), &world.path().join("runtime"), &tool(world), Some(&project), &|_| true)
     }
 
-    fn inactive(world: &World) -> Anchor {
+    fn inactive(world: &TestContext) -> Anchor {
         let root = world.project().join(".ai/tools/demo/pack");
         Anchor { is_active: false, root, lib: None, cwd: None, env_paths: Vec::new() }
     }
 
     #[test]
-    fn an_anchor_is_off_unless_it_is_enabled_and_marked() {
-        let world = World::new();
+    fn anchor_is_off_unless_enabled_and_marked() {
+        let world = TestContext::new();
         let off = [
             json!(null),
             json!({}),
@@ -248,7 +255,7 @@ mod tests {
 
     #[test]
     fn marker_of_another_bundle_marks_nothing() {
-        let world = World::new();
+        let world = TestContext::new();
         world.write("project/.ai/tools/demo/pack/__init__.py", "");
         let config = json!({"enabled": true, "markers_any": ["__init__.py"]});
         let at = |is_importable: IsImportable<'_>| {
@@ -260,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_root_is_one_of_three_folders() {
-        let world = World::new();
+        let world = TestContext::new();
         let root = |root: &str| {
             let anchor =
                 anchor(&world, &json!({"enabled": true, "mode": "always", "root": root})).expect("an anchor");
@@ -277,8 +284,8 @@ mod tests {
     }
 
     #[test]
-    fn a_package_reaches_up_to_the_outermost_one_around_it() {
-        let world = World::new();
+    fn package_is_the_outermost_enclosing_one() {
+        let world = TestContext::new();
         let tools = world.project().join(".ai/tools");
         let anchor = |is_active| Anchor { is_active, root: tools.join("a/b/c"), ..inactive(&world) };
         for folder in ["", "a/b/", "a/b/c/"] {
@@ -297,8 +304,8 @@ mod tests {
     }
 
     #[test]
-    fn a_library_lies_below_the_element_that_declares_it() {
-        let world = World::new();
+    fn library_is_below_its_declaring_element() {
+        let world = TestContext::new();
         world.write("runtime/lib/a.py", "");
         world.write("other/a.py", "");
         let lib = |lib: &str| anchor(&world, &json!({"enabled": true, "lib": lib})).map(|anchor| anchor.lib);
@@ -307,15 +314,15 @@ mod tests {
         assert_eq!((lib("none"), lib("")), (Ok(None), Ok(None)));
         for outside in ["../other", "/etc", "lib/../../other"] {
             assert!(
-                matches!(lib(outside), Err(AnchorError::Shape { key, .. }) if key == "anchor.lib"),
+                matches!(lib(outside), Err(AnchorError::InvalidValue { key, .. }) if key == "anchor.lib"),
                 "{outside}"
             );
         }
     }
 
     #[test]
-    fn a_malformed_anchor_is_refused_even_where_it_would_not_be_active() {
-        let world = World::new();
+    fn malformed_anchor_is_refused_even_when_inactive() {
+        let world = TestContext::new();
         let cases = [
             (json!([]), "anchor"),
             (json!({"enabled": "yes"}), "anchor.enabled"),
@@ -330,7 +337,7 @@ mod tests {
         ];
         for (config, expected) in cases {
             assert!(
-                matches!(anchor(&world, &config), Err(AnchorError::Shape { key, .. }) if key == expected),
+                matches!(anchor(&world, &config), Err(AnchorError::InvalidValue { key, .. }) if key == expected),
                 "{config}"
             );
         }

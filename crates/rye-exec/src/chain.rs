@@ -6,12 +6,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use rye_item::{ItemId, ItemRef, ItemType, Space, text};
-use rye_space::stamp::Watched;
-use rye_space::{LocateError, Located, Spaces};
+use rye_space::file_stamp::WatchSet;
+use rye_space::{ItemFile, LocateError, Spaces};
 use rye_trust::{Admitted, Subject};
 use serde_json::{Map, Value};
 
-use crate::validate::{Link, names, space_issue};
+use crate::validate::{ChainLink, field_names, space_issue};
 
 /// The longest chain.
 pub const MAX_DEPTH: usize = 10;
@@ -28,7 +28,7 @@ pub enum Primitive {
 }
 
 impl Primitive {
-    fn of(id: &str) -> Option<Self> {
+    fn from_id(id: &str) -> Option<Self> {
         match id {
             "rye/core/primitives/subprocess" => Some(Self::Subprocess),
             "rye/core/primitives/http_client" => Some(Self::HttpClient),
@@ -78,7 +78,7 @@ impl Aliases {
     }
 
     /// The ids that an executor is looked for by, in order: as it is written, then what that is an alias of for `child`.
-    fn ids<'a>(&'a self, executor: &'a str, child: &Located) -> impl Iterator<Item = &'a str> {
+    fn candidate_ids<'a>(&'a self, executor: &'a str, child: &ItemFile) -> impl Iterator<Item = &'a str> {
         let function = self.functions.get(executor).filter(|_| child.defines_execute());
         let alias = function.map(String::as_str).or_else(|| self.get(executor));
         [Some(executor), alias].into_iter().flatten()
@@ -88,13 +88,13 @@ impl Aliases {
 /// One element of a chain, admitted.
 #[derive(Clone, Debug)]
 pub struct Element {
-    item: Arc<Admitted<Located>>,
+    item: Arc<Admitted<ItemFile>>,
 }
 
 impl Element {
     /// The item itself.
     #[must_use]
-    pub fn item(&self) -> &Admitted<Located> {
+    pub fn item(&self) -> &Admitted<ItemFile> {
         &self.item
     }
 
@@ -146,13 +146,13 @@ impl Element {
         self.text("version").unwrap_or("0.0.0")
     }
 
-    fn link(&self) -> Link {
-        Link {
+    fn link(&self) -> ChainLink {
+        ChainLink {
             item_id: self.id().to_string(),
             tier: self.space().tier(),
             version: self.text("version").map(str::to_owned),
-            inputs: names(self.field("inputs")),
-            outputs: names(self.field("outputs")),
+            inputs: field_names(self.field("inputs")),
+            outputs: field_names(self.field("outputs")),
             child_constraints: self.object("child_constraints").cloned().unwrap_or_default(),
         }
     }
@@ -186,40 +186,43 @@ impl Chain {
 
     /// What the validator looks at.
     #[must_use]
-    pub fn links(&self) -> Vec<Link> {
+    pub fn links(&self) -> Vec<ChainLink> {
         self.elements.iter().map(Element::link).collect()
     }
 
     /// The first element, from the tool on, that states a field, with what it states.
     #[must_use]
-    pub fn first_with(&self, field: &str) -> Option<(&Element, &Value)> {
+    pub fn first_field(&self, field: &str) -> Option<(&Element, &Value)> {
         self.elements.iter().find_map(|element| Some((element, element.field(field)?)))
     }
 
     /// Everything that decided which elements these are; `None` when an element's file is gone already.
     #[must_use]
-    pub fn watched(&self, spaces: &Spaces, aliases: &Aliases) -> Option<Watched> {
-        let mut watched = Watched::default();
+    pub fn watch_set(&self, spaces: &Spaces, aliases: &Aliases) -> Option<WatchSet> {
+        let mut watch_set = WatchSet::default();
         for element in &self.elements {
             let item = element.item();
-            spaces.watch(item.item_ref(), &mut watched);
+            spaces.watch_item(item.item_ref(), &mut watch_set);
             if spaces.folder(element.space()).is_some() {
-                watched.add(item.path.clone());
-                if !watched.was_there(&item.path) {
+                watch_set.add(item.path.clone());
+                if !watch_set.existed(&item.path) {
                     return None;
                 }
             }
-            for id in element.text("executor_id").into_iter().flat_map(|executor| aliases.ids(executor, item))
+            for id in element
+                .text("executor_id")
+                .into_iter()
+                .flat_map(|executor| aliases.candidate_ids(executor, item))
             {
-                spaces.watch(&ItemRef::new(ItemType::Tool, ItemId::new(id).ok()?), &mut watched);
+                spaces.watch_item(&ItemRef::new(ItemType::Tool, ItemId::new(id).ok()?), &mut watch_set);
             }
         }
-        Some(watched)
+        Some(watch_set)
     }
 
     /// Whether development mode let any element pass.
     #[must_use]
-    pub fn is_forgiven(&self) -> bool {
+    pub fn uses_dev_mode(&self) -> bool {
         self.elements.iter().any(|element| element.item.is_forgiven())
     }
 }
@@ -245,7 +248,7 @@ pub enum ChainError<E> {
     Refused(E),
     /// An executor is nowhere.
     #[error("Executor not found: {executor} (chain: {trail} → {executor})")]
-    Missing {
+    ExecutorNotFound {
         /// The executor.
         executor: String,
         /// The chain so far.
@@ -253,7 +256,7 @@ pub enum ChainError<E> {
     },
     /// An executor lies only where the element may not look.
     #[error("{message} (chain: {trail})")]
-    Space {
+    SpaceViolation {
         /// What the validator says.
         message: String,
         /// The chain so far, the executor included.
@@ -292,7 +295,7 @@ pub enum ChainError<E> {
 }
 
 /// Lets located items pass, or not.
-pub type Admit<'a, E> = dyn Fn(Located) -> Result<Arc<Admitted<Located>>, E> + 'a;
+pub type Admit<'a, E> = dyn Fn(ItemFile) -> Result<Arc<Admitted<ItemFile>>, E> + 'a;
 
 /// Builds the chain of a tool that was located.
 ///
@@ -300,7 +303,7 @@ pub type Admit<'a, E> = dyn Fn(Located) -> Result<Arc<Admitted<Located>>, E> + '
 /// When an element is missing, refused, out of reach, seen twice, one too many, or no primitive ends it. Each names the
 /// chain so far.
 pub fn build<E>(
-    tool: Located,
+    tool: ItemFile,
     spaces: &Spaces,
     aliases: &Aliases,
     admit: &Admit<'_, E>,
@@ -331,7 +334,7 @@ pub fn build<E>(
         elements.push(element);
         let Some(executor) = executor else {
             let canonical = aliases.get(&id).unwrap_or(&id);
-            let Some(primitive) = Primitive::of(canonical) else {
+            let Some(primitive) = Primitive::from_id(canonical) else {
                 return Err(ChainError::UnknownPrimitive { id, trail });
             };
             return Ok(Chain { elements, primitive });
@@ -358,24 +361,25 @@ fn rank(spaces: &Spaces, space: &Space) -> usize {
 /// When it is nowhere, out of reach, unreadable, or its id is none.
 pub fn find_executor<E>(
     executor: &str,
-    child: &Located,
+    child: &ItemFile,
     spaces: &Spaces,
     aliases: &Aliases,
     trail: &Trail,
-) -> Result<Located, ChainError<E>> {
+) -> Result<ItemFile, ChainError<E>> {
     let space = child.space();
     let id = &child.item().id;
     let invalid =
         |reason: String| ChainError::InvalidExecutor { id: id.to_string(), reason, trail: trail.clone() };
-    let mut seen_above = None;
-    let mut found: Option<Located> = None;
+    let mut hidden_match = None;
+    let mut found: Option<ItemFile> = None;
     // Both names mean the same: the space decides, and within one space the id as it is written comes first.
-    for id in aliases.ids(executor, child) {
+    for id in aliases.candidate_ids(executor, child) {
         let item = ItemId::new(id).map_err(|error| invalid(text::one_line(&error.to_string())))?;
         let item = ItemRef::new(ItemType::Tool, item);
-        match spaces.locate_below(&item, space) {
+        match spaces.locate_visible_from(&item, space) {
             Ok(located) => {
-                let is_before = |known: &Located| rank(spaces, located.space()) < rank(spaces, known.space());
+                let is_before =
+                    |known: &ItemFile| rank(spaces, located.space()) < rank(spaces, known.space());
                 if found.as_ref().is_none_or(is_before) {
                     found = Some(located);
                 }
@@ -384,22 +388,27 @@ pub fn find_executor<E>(
             Err(LocateError::NotFound(_)) => {}
             Err(error @ LocateError::Unreadable { .. }) => return Err(ChainError::Locate(error)),
         }
-        if seen_above.is_none() {
-            seen_above =
-                spaces.places(&item).into_iter().find(|place| place.is_found).map(|place| (item, place));
+        if hidden_match.is_none() {
+            hidden_match = spaces
+                .candidate_paths(&item)
+                .into_iter()
+                .find(|candidate| candidate.is_found)
+                .map(|candidate| (item, candidate));
         }
     }
     if let Some(found) = found {
         return Ok(found);
     }
-    match seen_above {
-        Some((item, place)) => {
+    match hidden_match {
+        Some((item, candidate)) => {
             let parent = item.id.to_string();
-            let message = space_issue((id.as_str(), space.tier()), (&parent, place.space.tier()));
+            let message = space_issue((id.as_str(), space.tier()), (&parent, candidate.space.tier()));
             let mut trail = trail.clone();
             trail.0.push(parent);
-            Err(ChainError::Space { message: message.unwrap_or_default(), trail })
+            Err(ChainError::SpaceViolation { message: message.unwrap_or_default(), trail })
         }
-        None => Err(ChainError::Missing { executor: text::one_line(executor), trail: trail.clone() }),
+        None => {
+            Err(ChainError::ExecutorNotFound { executor: text::one_line(executor), trail: trail.clone() })
+        }
     }
 }

@@ -9,30 +9,30 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::chain::{Chain, Primitive};
-use crate::environment::Context;
+use crate::environment::TemplateContext;
 use crate::http::fill_url;
-use crate::template::{self, Names};
+use crate::template::{self, TemplateValues};
 
 /// What is run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Invocation {
     /// A process.
-    Process(Process),
+    Process(ProcessInvocation),
     /// An HTTP request.
-    Http(Http),
+    Http(HttpInvocation),
     /// A function of the binary.
-    Native(Native),
+    Native(NativeInvocation),
 }
 
 /// A process to run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Process {
+pub struct ProcessInvocation {
     /// The program.
     pub command: String,
     /// Its arguments.
     pub arguments: Vec<String>,
     /// Its folder; the project's if the chain says nothing.
-    pub folder: Option<String>,
+    pub cwd: Option<String>,
     /// What it reads.
     pub stdin: String,
     /// How long it may take.
@@ -61,7 +61,7 @@ pub enum ResultMode {
 
 /// A request to send.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Http {
+pub struct HttpInvocation {
     /// The filled-in config.
     pub config: Map<String, Value>,
     /// The URL as it is written in the signed item.
@@ -70,7 +70,7 @@ pub struct Http {
 
 /// A function to call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Native {
+pub struct NativeInvocation {
     /// Its name.
     pub function: String,
     /// The filled-in config.
@@ -85,10 +85,10 @@ pub enum InvocationError {
     NoCommand,
     /// The tool's own file would be run through its first line, which no signature covers.
     #[error("the command is the tool's own file: its first line is not signed; use a runtime")]
-    OwnFile,
+    CommandIsToolFile,
     /// A key of the config cannot be used.
     #[error("`config.{key}` {problem}")]
-    Config {
+    InvalidConfig {
         /// The key.
         key: &'static str,
         /// What is wrong.
@@ -96,16 +96,16 @@ pub enum InvocationError {
     },
     /// The parameters do not make a URL of the template.
     #[error("{0}")]
-    Url(String),
+    InvalidUrl(String),
 }
 
 /// What the placeholders of a chain stand for, and how long anything may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct InvocationInputs<'a> {
     /// The environment of the child.
     pub environment: &'a BTreeMap<String, String>,
     /// The engine's own names.
-    pub context: &'a Context,
+    pub context: &'a TemplateContext,
     /// The checked parameters.
     pub parameters: &'a Map<String, Value>,
     /// The config the tool asked for.
@@ -114,11 +114,11 @@ pub struct Given<'a> {
     pub max_timeout: Duration,
 }
 
-const DEFAULT_TIMEOUT: f64 = 300.0;
+const DEFAULT_TIMEOUT_SECONDS: f64 = 300.0;
 
 /// The config of a chain: the tool's over the runtime's over the primitive's, key by key.
 #[must_use]
-pub fn merged_config(chain: &Chain) -> Map<String, Value> {
+pub fn merge_config(chain: &Chain) -> Map<String, Value> {
     let mut merged = Map::new();
     for element in chain.elements().iter().rev() {
         for (key, value) in element.object("config").into_iter().flatten() {
@@ -129,10 +129,10 @@ pub fn merged_config(chain: &Chain) -> Map<String, Value> {
 }
 
 /// The JSON a tool reads: its parameters, what its config fixes, and the config it asked for.
-fn parameters_json(config: &Map<String, Value>, given: &Given<'_>) -> String {
-    let mut parameters = given.parameters.clone();
+fn parameters_json(config: &Map<String, Value>, inputs: &InvocationInputs<'_>) -> String {
+    let mut parameters = inputs.parameters.clone();
     parameters.retain(|name, _| !name.starts_with("__"));
-    if let Some(resolved) = given.resolved_config {
+    if let Some(resolved) = inputs.resolved_config {
         parameters.insert("resolved_config".to_owned(), resolved.clone());
     }
     let fixed = config.get("fixed_params").and_then(Value::as_object);
@@ -154,7 +154,7 @@ fn parameters_json(config: &Map<String, Value>, given: &Given<'_>) -> String {
 /// The function that a chain ends in, and what its items say to it; `None` if it ends in anything else.
 #[must_use]
 pub fn native_config(chain: &Chain) -> Option<(String, Map<String, Value>)> {
-    let config = (chain.primitive() == Primitive::Native).then(|| merged_config(chain))?;
+    let config = (chain.primitive() == Primitive::Native).then(|| merge_config(chain))?;
     let function = config.get("function").and_then(Value::as_str)?.to_owned();
     Some((function, config))
 }
@@ -163,62 +163,65 @@ pub fn native_config(chain: &Chain) -> Option<(String, Map<String, Value>)> {
 ///
 /// # Errors
 /// When what the signed items say cannot be run.
-pub fn invocation(chain: &Chain, given: &Given<'_>) -> Result<Invocation, InvocationError> {
-    let config = merged_config(chain);
+pub fn build_invocation(chain: &Chain, inputs: &InvocationInputs<'_>) -> Result<Invocation, InvocationError> {
+    let config = merge_config(chain);
     let schema = chain.tool().schema();
     let declared = schema.map(|schema| schema.get("properties").and_then(Value::as_object));
     let none = Map::new();
     let declared = declared.map(|properties| properties.unwrap_or(&none));
-    let params_json = parameters_json(&config, given);
-    let names = Names {
-        environment: given.environment,
-        context: given.context,
-        parameters: given.parameters,
+    let params_json = parameters_json(&config, inputs);
+    let names = TemplateValues {
+        environment: inputs.environment,
+        context: inputs.context,
+        parameters: inputs.parameters,
         declared,
         config: &config,
         params_json: &params_json,
-        is_variables_only: false,
+        fills_variables_only: false,
     };
     match chain.primitive() {
-        Primitive::Subprocess => process(&config, &names, given).map(Invocation::Process),
-        Primitive::HttpClient => http(&config, &names).map(Invocation::Http),
-        Primitive::Native => native(&config, &names).map(Invocation::Native),
+        Primitive::Subprocess => build_process(&config, &names, inputs).map(Invocation::Process),
+        Primitive::HttpClient => build_http(&config, &names).map(Invocation::Http),
+        Primitive::Native => build_native(&config, &names).map(Invocation::Native),
     }
 }
 
-fn process(
+fn build_process(
     config: &Map<String, Value>,
-    names: &Names<'_>,
-    given: &Given<'_>,
-) -> Result<Process, InvocationError> {
+    names: &TemplateValues<'_>,
+    inputs: &InvocationInputs<'_>,
+) -> Result<ProcessInvocation, InvocationError> {
     let text = |key: &'static str| -> Result<Option<String>, InvocationError> {
         match config.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(template)) => Ok(Some(template::fill_text(template, names))),
-            Some(_) => Err(InvocationError::Config { key, problem: "is not a text".to_owned() }),
+            Some(_) => Err(InvocationError::InvalidConfig { key, problem: "is not a text".to_owned() }),
         }
     };
     let command = text("command")?.filter(|command| !command.trim().is_empty());
     let command = command.ok_or(InvocationError::NoCommand)?;
-    if given.context.tool_path == command {
-        return Err(InvocationError::OwnFile);
+    if inputs.context.tool_path == command {
+        return Err(InvocationError::CommandIsToolFile);
     }
     let arguments = match config.get("args") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(list)) => {
-            list.iter().map(|argument| template::as_text(&template::fill(argument, names))).collect()
+            list.iter().map(|argument| template::to_text(&template::fill(argument, names))).collect()
         }
         Some(_) => {
-            return Err(InvocationError::Config { key: "args", problem: "is not a list".to_owned() });
+            return Err(InvocationError::InvalidConfig { key: "args", problem: "is not a list".to_owned() });
         }
     };
     if [&command].into_iter().chain(&arguments).any(|word| word.contains('\0')) {
-        return Err(InvocationError::Config { key: "args", problem: "would hold a NUL".to_owned() });
+        return Err(InvocationError::InvalidConfig { key: "args", problem: "would hold a NUL".to_owned() });
     }
     let seconds = match config.get("timeout") {
-        None | Some(Value::Null) => DEFAULT_TIMEOUT,
+        None | Some(Value::Null) => DEFAULT_TIMEOUT_SECONDS,
         Some(timeout) => timeout.as_f64().filter(|seconds| *seconds > 0.0 && seconds.is_finite()).ok_or(
-            InvocationError::Config { key: "timeout", problem: "is not a number of seconds".to_owned() },
+            InvocationError::InvalidConfig {
+                key: "timeout",
+                problem: "is not a number of seconds".to_owned(),
+            },
         )?,
     };
     let result = match config.get("result").and_then(Value::as_str) {
@@ -227,22 +230,22 @@ fn process(
         Some("streams") => ResultMode::Streams,
         Some("text") => ResultMode::Text,
         Some(other) => {
-            return Err(InvocationError::Config {
+            return Err(InvocationError::InvalidConfig {
                 key: "result",
                 problem: format!("is `{other}`: it may be channel, last_json_line, streams or text"),
             });
         }
     };
     let parameter_variables = match config.get("params_env").and_then(Value::as_str) {
-        Some(prefix) => parameter_variables(prefix, given.parameters),
+        Some(prefix) => parameter_variables(prefix, inputs.parameters),
         None => BTreeMap::new(),
     };
-    Ok(Process {
+    Ok(ProcessInvocation {
         command,
         arguments,
-        folder: text("cwd")?.filter(|folder| !folder.is_empty()),
+        cwd: text("cwd")?.filter(|folder| !folder.is_empty()),
         stdin: text("input_data")?.unwrap_or_default(),
-        timeout: Duration::from_secs_f64(seconds).min(given.max_timeout),
+        timeout: Duration::from_secs_f64(seconds).min(inputs.max_timeout),
         result,
         is_detached: config.get("detached").and_then(Value::as_bool).unwrap_or(false),
         parameter_variables,
@@ -250,7 +253,7 @@ fn process(
 }
 
 /// The kernel takes no longer text as one variable; what is longer is on standard input only.
-const MOST_VARIABLE_BYTES: usize = 100_000;
+const MAX_VARIABLE_BYTES: usize = 100_000;
 
 /// `RYE_PARAM_CITY` for `city`: letters, digits and `_`, in capitals.
 fn parameter_variables(prefix: &str, parameters: &Map<String, Value>) -> BTreeMap<String, String> {
@@ -261,37 +264,45 @@ fn parameter_variables(prefix: &str, parameters: &Map<String, Value>) -> BTreeMa
                 .chars()
                 .map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' })
                 .collect();
-            (format!("{prefix}{name}"), template::as_text(value).replace('\0', ""))
+            (format!("{prefix}{name}"), template::to_text(value).replace('\0', ""))
         })
-        .filter(|(_, value)| value.len() <= MOST_VARIABLE_BYTES)
+        .filter(|(_, value)| value.len() <= MAX_VARIABLE_BYTES)
         .collect()
 }
 
-fn http(config: &Map<String, Value>, names: &Names<'_>) -> Result<Http, InvocationError> {
+fn build_http(
+    config: &Map<String, Value>,
+    names: &TemplateValues<'_>,
+) -> Result<HttpInvocation, InvocationError> {
     let Some(url) = config.get("url").and_then(Value::as_str) else {
-        return Err(InvocationError::Config { key: "url", problem: "is missing".to_owned() });
+        return Err(InvocationError::InvalidConfig { key: "url", problem: "is missing".to_owned() });
     };
-    let is_free = config.get("url_from_parameter").and_then(Value::as_bool).unwrap_or(false);
+    let allows_any_host = config.get("url_from_parameter").and_then(Value::as_bool).unwrap_or(false);
     let template = template::fill_variables(url, names);
-    let value = |name: &str| names.get(name).map(|value| template::as_text(&value));
-    let filled_url = fill_url(&template, value, is_free).map_err(InvocationError::Url)?;
+    let value = |name: &str| names.get(name).map(|value| template::to_text(&value));
+    let filled_url = fill_url(&template, value, allows_any_host).map_err(InvocationError::InvalidUrl)?;
     let mut filled: Map<String, Value> =
         config.iter().map(|(key, value)| (key.clone(), template::fill(value, names))).collect();
     filled.insert("url".to_owned(), Value::String(filled_url));
     for key in ["body", "query"] {
         if let Some(Value::Object(map)) = filled.get_mut(key) {
             // What was not given is not sent.
-            map.retain(|_, value| value.as_str().is_none_or(|text| template::placeholder(text).is_none()));
+            map.retain(|_, value| {
+                value.as_str().is_none_or(|text| template::placeholder_name(text).is_none())
+            });
         }
     }
-    Ok(Http { config: filled, url_template: url.to_owned() })
+    Ok(HttpInvocation { config: filled, url_template: url.to_owned() })
 }
 
-fn native(config: &Map<String, Value>, names: &Names<'_>) -> Result<Native, InvocationError> {
+fn build_native(
+    config: &Map<String, Value>,
+    names: &TemplateValues<'_>,
+) -> Result<NativeInvocation, InvocationError> {
     let function = config.get("function").and_then(Value::as_str);
     let function = function
-        .ok_or(InvocationError::Config { key: "function", problem: "is missing".to_owned() })?
+        .ok_or(InvocationError::InvalidConfig { key: "function", problem: "is missing".to_owned() })?
         .to_owned();
     let filled = config.iter().map(|(key, value)| (key.clone(), template::fill(value, names)));
-    Ok(Native { function, config: filled.collect() })
+    Ok(NativeInvocation { function, config: filled.collect() })
 }

@@ -6,12 +6,12 @@
 use std::any::Any;
 use std::path::{Path, PathBuf};
 
-use lillux::Cancel;
+use lillux::CancelToken;
 use serde_json::{Map, Value};
 
 /// What a native tool may touch.
 #[derive(Clone, Debug, Default)]
-pub struct Access {
+pub struct ToolAccess {
     /// Folders below which it may write.
     pub write: Vec<PathBuf>,
     /// Files and folders it may not read, whatever lies above them.
@@ -38,9 +38,9 @@ pub struct NativeCall<'a> {
     /// The cache folder, for state that may be lost.
     pub cache: &'a Path,
     /// What it may touch.
-    pub access: &'a Access,
+    pub access: &'a ToolAccess,
     /// Ends the call early.
-    pub cancel: &'a Cancel,
+    pub cancel: &'a CancelToken,
     /// Seconds since 1970.
     pub now: u64,
     /// What the thread that calls tells its own tools; only they know what it is.
@@ -56,12 +56,12 @@ pub struct NativeError {
     /// Further facts, kept as the answer's `data`.
     pub data: Option<Value>,
     /// Who or what is to blame.
-    pub cause: Cause,
+    pub kind: NativeErrorKind,
 }
 
 /// Who or what is to blame for a native tool's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum NativeErrorKind {
     /// The world, or the parameters.
     Failed,
     /// Policy.
@@ -74,30 +74,30 @@ impl NativeError {
     /// It failed.
     #[must_use]
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { message: message.into(), data: None, cause: Cause::Failed }
+        Self { message: message.into(), data: None, kind: NativeErrorKind::Failed }
     }
 
     /// It took too long.
     #[must_use]
     pub fn timed_out(message: impl Into<String>) -> Self {
-        Self { message: message.into(), data: None, cause: Cause::TimedOut }
+        Self { message: message.into(), data: None, kind: NativeErrorKind::TimedOut }
     }
 
     /// Policy refused it.
     #[must_use]
     pub fn denied(message: impl Into<String>) -> Self {
-        Self { message: message.into(), data: None, cause: Cause::Denied }
+        Self { message: message.into(), data: None, kind: NativeErrorKind::Denied }
     }
 
     /// Whether policy refused it, rather than the world.
     #[must_use]
     pub fn is_denied(&self) -> bool {
-        self.cause == Cause::Denied
+        self.kind == NativeErrorKind::Denied
     }
 
     /// The same failure, with facts.
     #[must_use]
-    pub fn with(mut self, data: Value) -> Self {
+    pub fn with_data(mut self, data: Value) -> Self {
         self.data = Some(data);
         self
     }
@@ -110,12 +110,12 @@ pub trait NativeTool: Send + Sync {
 
     /// Whether, as a descriptor with this config uses it, it touches no file, no network and no variable: it is then
     /// called with no access at all, what others would be given need not be worked out, and it answers at once.
-    fn touches_nothing(&self, _config: &Map<String, Value>) -> bool {
+    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
         false
     }
 
     /// Whether it may take long: it waits for a server, or looks through a whole project.
-    fn may_take_long(&self) -> bool {
+    fn may_block(&self) -> bool {
         false
     }
 

@@ -4,38 +4,40 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use lillux::confine::placeholders::{Content, HeldPlaceholders, ReservedName};
-use lillux::confine::{Confinement, Namespaces, Network, OnMissing, Reading, Replacement, SocketAccess};
-use lillux::process::Limits;
-use lillux::{RealPaths, real};
+use lillux::process::ProcessLimits;
+use lillux::sandbox::placeholders::{PlaceholderContent, PlaceholderGuard, ReservedName};
+use lillux::sandbox::{
+    Confinement, MissingRulePolicy, NamespaceMode, NetworkAccess, ReadAccess, Replacement, SocketAccess,
+};
+use lillux::{CanonicalPathCache, canonicalize_existing};
 use rye_item::text::one_line;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::native::Access;
+use crate::native::ToolAccess;
 
 mod explain;
 mod git;
-mod homes;
+mod home_dirs;
 mod protected;
 mod replaced;
 mod visible;
 
 use git::Repository;
-pub use homes::Homes;
+pub use home_dirs::HomeDirs;
 pub use replaced::ProtectedFiles;
 
 /// Parts of a project's `.ai` that tools read but do not change.
-const KEPT_IN_PROJECT: [&str; 4] = ["threads", "config", "lockfiles", "bundles"];
+const READ_ONLY_IN_PROJECT: [&str; 4] = ["threads", "config", "lockfiles", "bundles"];
 
 /// Parts of the user's `.ai` that tools may read.
-const SEEN_IN_USER_SPACE: [&str; 3] = ["tools", "directives", "knowledge"];
+const VISIBLE_IN_USER_SPACE: [&str; 3] = ["tools", "directives", "knowledge"];
 
 /// How much a process is held to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum SandboxLevel {
     /// Nothing: only the user's own settings can say so.
     Off,
     /// Writes stay in the project, secrets stay hidden.
@@ -48,11 +50,11 @@ pub enum Level {
 /// The `sandbox` settings.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Policy {
+pub struct SandboxPolicy {
     #[serde(default)]
-    level: Level,
+    level: SandboxLevel,
     #[serde(default = "refuse")]
-    on_missing: OnMissing,
+    on_missing: MissingRulePolicy,
     #[serde(default)]
     network: bool,
     #[serde(default)]
@@ -72,38 +74,39 @@ pub struct Policy {
     #[serde(default)]
     allowed_hosts: Vec<String>,
     #[serde(default)]
-    limits: Bounds,
+    limits: LimitSettings,
 }
 
-impl Policy {
+impl SandboxPolicy {
     /// The policy that the settings say.
     ///
     /// # Errors
     /// When they are not understood.
     pub fn from_settings(settings: &Value) -> Result<Self, SandboxError> {
-        let policy: Self = parse(settings).map_err(|reason| SandboxError::Policy { reason })?;
+        let policy: Self = parse_object(settings).map_err(|reason| SandboxError::InvalidPolicy { reason })?;
         if policy.sockets.is_some() {
             let reason = "`sockets` listed sockets to close, and all are closed now: remove it, and list those that \
                 tools may connect to in `allow_sockets`";
-            return Err(SandboxError::Policy { reason: reason.to_owned() });
+            return Err(SandboxError::InvalidPolicy { reason: reason.to_owned() });
         }
-        if let Some(name) = policy.protected.iter().find(|name| !is_plain(&Path::new("/").join(name))) {
+        if let Some(name) = policy.protected.iter().find(|name| !is_absolute_path(&Path::new("/").join(name)))
+        {
             let reason = format!("`{}` in `protected` is not a path inside the project", one_line(name));
-            return Err(SandboxError::Policy { reason });
+            return Err(SandboxError::InvalidPolicy { reason });
         }
         Ok(policy)
     }
 }
 
-fn refuse() -> OnMissing {
-    OnMissing::Refuse
+fn refuse() -> MissingRulePolicy {
+    MissingRulePolicy::Refuse
 }
 
 /// What a signed tool declares.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Declared {
-    level: Option<Level>,
+struct SandboxDeclaration {
+    level: Option<SandboxLevel>,
     network: Option<bool>,
     #[serde(default)]
     read: Vec<String>,
@@ -116,12 +119,12 @@ struct Declared {
     /// What it may ask of `rye` while a thread runs it, of what the thread may do.
     grants: Option<Vec<String>>,
     #[serde(default)]
-    limits: Bounds,
+    limits: LimitSettings,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Bounds {
+struct LimitSettings {
     processes: Option<u32>,
     file_megabytes: Option<u64>,
     open_files: Option<u64>,
@@ -132,7 +135,7 @@ struct Bounds {
 
 /// Where things are on this machine. All absolute.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct SandboxPaths {
     /// The project's folder.
     pub project: PathBuf,
     /// Its `.ai`.
@@ -142,7 +145,7 @@ pub struct Places {
     /// The user's home.
     pub home: PathBuf,
     /// All homes on this machine.
-    pub homes: Homes,
+    pub homes: HomeDirs,
     /// The folders programs are looked for in.
     pub program_folders: Vec<PathBuf>,
     /// The cache folder.
@@ -152,21 +155,21 @@ pub struct Places {
     /// The run's own temporary folder, which exists; what is no process has none.
     pub temporary: Option<PathBuf>,
     /// What the run itself must be able to read: the tool's folder, its interpreter, its dependencies.
-    pub needed: Vec<PathBuf>,
+    pub required: Vec<PathBuf>,
 }
 
 /// What a run may do.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SandboxPlan {
     /// How much it is held to.
-    pub level: Level,
+    pub level: SandboxLevel,
     /// Its bounds.
-    pub limits: Limits,
+    pub limits: ProcessLimits,
     /// What it may touch.
-    pub access: Access,
+    pub access: ToolAccess,
     /// What it may ask of `rye` while a thread runs it; all the thread may do, if it declares nothing.
     pub grants: Option<Vec<String>>,
-    read: Reading,
+    read: ReadAccess,
     homes: Vec<PathBuf>,
     visible: Vec<PathBuf>,
     visible_links: Vec<Replacement>,
@@ -175,49 +178,49 @@ pub struct Plan {
     repository: Repository,
     cache: PathBuf,
     sockets: SocketAccess,
-    on_missing: OnMissing,
+    on_missing: MissingRulePolicy,
 }
 
 /// What a process may touch, with what exists for as long as it runs.
 #[derive(Debug)]
-pub struct Confined {
+pub struct ActiveConfinement {
     /// What it may touch.
     pub confinement: Confinement,
     /// Names that are reserved meanwhile.
-    pub placeholders: HeldPlaceholders,
+    pub placeholders: PlaceholderGuard,
     /// What is protected, as it was before.
     pub protected: ProtectedFiles,
 }
 
-impl Plan {
+impl SandboxPlan {
     /// For a process. `None` when the policy is off.
     ///
     /// # Errors
     /// When a reserved name cannot be protected.
-    pub fn confine(&self) -> std::io::Result<Option<Confined>> {
+    pub fn confine(&self) -> std::io::Result<Option<ActiveConfinement>> {
         let Some(mut confinement) = self.confine_new_folder() else { return Ok(None) };
         let is_writable = |path: &Path| self.access.write.iter().any(|root| path.starts_with(root));
         let mut reserved = self.reserved.clone();
         reserved.retain(|name| is_writable(&name.path));
         let records = self.cache.join("placeholders");
-        let placeholders = HeldPlaceholders::acquire(&records, &self.project, &reserved)?;
+        let placeholders = PlaceholderGuard::acquire(&records, &self.project, &reserved)?;
         confinement.read_only.extend(placeholders.existing.iter().cloned());
         confinement.placeholders.clone_from(&placeholders.placeholders);
         let exclude =
-            protected::exclude(&placeholders.placeholders, &self.project, &self.repository, &self.cache);
-        confinement.replaced.extend(exclude);
-        confinement.replaced.extend(protected::link_file(&self.project, &self.repository, &self.cache));
+            protected::git_exclude(&placeholders.placeholders, &self.project, &self.repository, &self.cache);
+        confinement.replacements.extend(exclude);
+        confinement.replacements.extend(protected::link_file(&self.project, &self.repository, &self.cache));
         let protected = ProtectedFiles::before_run(&confinement);
-        Ok(Some(Confined { confinement, placeholders, protected }))
+        Ok(Some(ActiveConfinement { confinement, placeholders, protected }))
     }
 
     /// For a process that works in a folder that was just made: no name in it is reserved.
     #[must_use]
     pub fn confine_new_folder(&self) -> Option<Confinement> {
-        if self.level == Level::Off {
+        if self.level == SandboxLevel::Off {
             return None;
         }
-        let Access { write, hidden, read_only, network, allowed_hosts: _ } = &self.access;
+        let ToolAccess { write, hidden, read_only, network, allowed_hosts: _ } = &self.access;
         let is_writable = |path: &Path| write.iter().any(|root| path.starts_with(root));
         // What is not there need not be hidden, unless the run could make it.
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
@@ -230,21 +233,21 @@ impl Plan {
             write: write.clone(),
             read_only: read_only.cloned().collect(),
             placeholders: Vec::new(),
-            replaced: Vec::new(),
+            replacements: Vec::new(),
             hidden: hidden.cloned().collect(),
             homes: self.homes.clone(),
             visible: self.visible.clone(),
             visible_links: self.visible_links.clone(),
             sockets: self.sockets.clone(),
-            network: if *network { Network::Open } else { Network::Closed },
+            network: if *network { NetworkAccess::Open } else { NetworkAccess::Closed },
             on_missing: self.on_missing,
-            namespaces: Namespaces::Auto,
+            namespaces: NamespaceMode::Auto,
         })
     }
 
     /// Lets a process see more of the homes: paths that are the user's own to name.
-    pub fn show(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        let mut known = RealPaths::default();
+    pub fn add_visible(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        let mut known = CanonicalPathCache::default();
         for path in paths {
             visible::see(&path, &mut known, &mut self.visible, &mut self.visible_links);
         }
@@ -252,13 +255,13 @@ impl Plan {
 
     /// For what touches nothing: it may not.
     #[must_use]
-    pub fn nothing() -> Self {
+    pub fn deny_all() -> Self {
         Self {
-            level: Level::Strict,
-            limits: Limits::default(),
-            access: Access::default(),
+            level: SandboxLevel::Strict,
+            limits: ProcessLimits::default(),
+            access: ToolAccess::default(),
             grants: Some(Vec::new()),
-            read: Reading::Only(Vec::new()),
+            read: ReadAccess::Only(Vec::new()),
             homes: Vec::new(),
             visible: Vec::new(),
             visible_links: Vec::new(),
@@ -267,7 +270,7 @@ impl Plan {
             repository: Repository::None,
             cache: PathBuf::new(),
             sockets: SocketAccess::default(),
-            on_missing: OnMissing::Refuse,
+            on_missing: MissingRulePolicy::Refuse,
         }
     }
 }
@@ -277,13 +280,13 @@ impl Plan {
 pub enum SandboxError {
     /// The settings are not understood.
     #[error("the `sandbox` settings are not understood: {reason}; correct execution/sandbox.yaml")]
-    Policy {
+    InvalidPolicy {
         /// What is wrong.
         reason: String,
     },
     /// The tool's declaration is not understood.
     #[error("the tool's `sandbox` is not understood: {reason}; correct the tool and sign it again")]
-    Declared {
+    InvalidDeclaration {
         /// What is wrong.
         reason: String,
     },
@@ -302,168 +305,189 @@ pub enum SandboxError {
 /// # Errors
 /// When the settings' paths or the declaration are not understood, or the tool asks for what it may not have.
 pub fn plan(
-    policy: &Policy,
+    policy: &SandboxPolicy,
     declared: Option<&Value>,
-    places: &Places,
+    paths: &SandboxPaths,
     variables: &BTreeMap<String, String>,
-) -> Result<Plan, SandboxError> {
-    let declared: Declared = declared
-        .map_or_else(|| Ok(Declared::default()), parse)
-        .map_err(|reason| SandboxError::Declared { reason })?;
-    let places = &Places { home: real(&places.home), ..places.clone() };
+) -> Result<SandboxPlan, SandboxError> {
+    let declared: SandboxDeclaration = declared
+        .map_or_else(|| Ok(SandboxDeclaration::default()), parse_object)
+        .map_err(|reason| SandboxError::InvalidDeclaration { reason })?;
+    let paths = &SandboxPaths { home: canonicalize_existing(&paths.home), ..paths.clone() };
     let level = declared.level.map_or(policy.level, |level| level.max(policy.level));
-    let limits =
-        policy.limits.within(&Bounds::default()).and_then(|_| policy.limits.within(&declared.limits))?;
+    let limits = policy
+        .limits
+        .tightened_by(&LimitSettings::default())
+        .and_then(|_| policy.limits.tightened_by(&declared.limits))?;
     let allowed_hosts = [policy.allowed_hosts.clone(), declared.allowed_hosts.clone()].concat();
     // A tool that asks for the strict level is not run with less.
-    let on_missing = if level == Level::Strict { OnMissing::Refuse } else { policy.on_missing };
-    if level == Level::Off {
-        let access = Access {
+    let on_missing =
+        if level == SandboxLevel::Strict { MissingRulePolicy::Refuse } else { policy.on_missing };
+    if level == SandboxLevel::Off {
+        let access = ToolAccess {
             write: vec![PathBuf::from("/")],
-            hidden: vec![places.signing_keys.clone()],
+            hidden: vec![paths.signing_keys.clone()],
             read_only: Vec::new(),
             network: true,
             allowed_hosts,
         };
-        return Ok(Plan { level, limits, access, grants: declared.grants, on_missing, ..Plan::nothing() });
+        return Ok(SandboxPlan {
+            level,
+            limits,
+            access,
+            grants: declared.grants,
+            on_missing,
+            ..SandboxPlan::deny_all()
+        });
     }
-    let mut hidden = configured(&policy.hidden, places, variables)?;
-    hidden.push(places.signing_keys.clone());
-    let kept = kept(policy, places, variables)?;
-    let repository = Repository::of(&places.project);
-    let reserved = protected::reserved(&policy.protected, &places.project, &repository);
-    let mut write: Vec<PathBuf> = places.temporary.iter().map(|path| real(path)).collect();
+    let mut hidden = resolve_setting_paths(&policy.hidden, paths, variables)?;
+    hidden.push(paths.signing_keys.clone());
+    let always_read_only = always_read_only(policy, paths, variables)?;
+    let repository = Repository::detect(&paths.project);
+    let reserved = protected::reserved_names(&policy.protected, &paths.project, &repository);
+    let mut write: Vec<PathBuf> = paths.temporary.iter().map(|path| canonicalize_existing(path)).collect();
     // A home is never open as a whole, and neither is what holds one.
-    let is_project_open = level == Level::Standard && !places.homes.holds(&real(&places.project));
+    let is_project_open = level == SandboxLevel::Standard
+        && !paths.homes.is_or_contains_home(&canonicalize_existing(&paths.project));
     if is_project_open {
-        write.push(real(&places.project));
+        write.push(canonicalize_existing(&paths.project));
         if let Repository::Worktree { own, common } = &repository {
             write.extend([common.clone(), own.clone()]);
         }
     }
     // A signed tool may ask for a protected path by its name, and not through a link to it.
-    let named: Vec<PathBuf> = declared
+    let declared_names: Vec<PathBuf> = declared
         .write
         .iter()
         .filter_map(|text| {
-            Some(places.project.join(text.strip_prefix("{project_path}/")?.trim_end_matches('/')))
+            Some(paths.project.join(text.strip_prefix("{project_path}/")?.trim_end_matches('/')))
         })
         .collect();
     let reserved: Vec<ReservedName> =
-        reserved.into_iter().filter(|name| !named.contains(&name.path)).collect();
-    let mut read_only = kept;
+        reserved.into_iter().filter(|name| !declared_names.contains(&name.path)).collect();
+    let mut read_only = always_read_only;
     read_only.extend(reserved.iter().map(|name| name.path.clone()));
-    let mut asked_for = Vec::new();
+    let mut declared_write = Vec::new();
     for text in &declared.write {
-        asked_for.push(asked(text, places, &hidden, &read_only)?);
+        declared_write.push(resolve_declared_path(text, paths, &hidden, &read_only)?);
     }
-    write.extend(asked_for.iter().cloned());
+    write.extend(declared_write.iter().cloned());
     let mut declared_read = Vec::new();
     for text in &declared.read {
-        declared_read.push(asked(text, places, &hidden, &[])?);
+        declared_read.push(resolve_declared_path(text, paths, &hidden, &[])?);
     }
     let read = match level {
-        Level::Off | Level::Standard => Reading::Everything,
-        Level::Strict => {
-            let mut read = configured(&policy.system_read, places, variables)?;
-            read.extend(places.needed.iter().cloned());
+        SandboxLevel::Off | SandboxLevel::Standard => ReadAccess::Everything,
+        SandboxLevel::Strict => {
+            let mut read = resolve_setting_paths(&policy.system_read, paths, variables)?;
+            read.extend(paths.required.iter().cloned());
             read.extend(declared_read.iter().cloned());
-            Reading::Only(read)
+            ReadAccess::Only(read)
         }
     };
-    let mut visible = [asked_for, declared_read].concat();
+    let mut visible = [declared_write, declared_read].concat();
     let mut visible_links = Vec::new();
-    let mut known = RealPaths::default();
-    for path in visible::in_homes(policy, places, variables, is_project_open)? {
-        visible::see(&path, &mut known, &mut visible, &mut visible_links);
+    // What is no process has no temporary folder, and sees no folder by itself.
+    if paths.temporary.is_some() {
+        let mut known = CanonicalPathCache::default();
+        for path in visible::in_homes(policy, paths, variables, is_project_open)? {
+            visible::see(&path, &mut known, &mut visible, &mut visible_links);
+        }
     }
-    let mut allowed = configured(&policy.allow_sockets, places, variables)?;
+    let mut allowed = resolve_setting_paths(&policy.allow_sockets, paths, variables)?;
     for text in &declared.allow_sockets {
-        allowed.push(asked(text, places, &hidden, &[])?);
+        allowed.push(resolve_declared_path(text, paths, &hidden, &[])?);
     }
-    let sockets = SocketAccess { own: places.temporary.iter().cloned().collect(), allowed };
-    let network = policy.network && declared.network.unwrap_or(level != Level::Strict);
-    let access = Access { write, hidden, read_only, network, allowed_hosts };
-    Ok(Plan {
+    let sockets = SocketAccess { own: paths.temporary.iter().cloned().collect(), allowed };
+    let network = policy.network && declared.network.unwrap_or(level != SandboxLevel::Strict);
+    let access = ToolAccess { write, hidden, read_only, network, allowed_hosts };
+    Ok(SandboxPlan {
         level,
         limits,
         access,
         grants: declared.grants,
         read,
-        homes: places.homes.all.clone(),
+        homes: paths.homes.all.clone(),
         visible,
         visible_links,
         // Without a project, a run works in its temporary folder, which is its own.
-        reserved: match is_project_open && places.temporary.as_ref() != Some(&places.project) {
-            true => with_own_names(reserved, places),
+        reserved: match is_project_open && paths.temporary.as_ref() != Some(&paths.project) {
+            true => with_lockfiles_folder(reserved, paths),
             false => Vec::new(),
         },
-        project: places.project.clone(),
+        project: paths.project.clone(),
         repository,
-        cache: places.cache.clone(),
+        cache: paths.cache.clone(),
         sockets,
         on_missing,
     })
 }
 
 /// What no tool changes, whatever it asks for.
-fn kept(
-    policy: &Policy,
-    places: &Places,
+fn always_read_only(
+    policy: &SandboxPolicy,
+    paths: &SandboxPaths,
     variables: &BTreeMap<String, String>,
 ) -> Result<Vec<PathBuf>, SandboxError> {
-    let mut kept: Vec<PathBuf> = KEPT_IN_PROJECT.iter().map(|name| places.project_ai.join(name)).collect();
-    kept.extend([places.project.join("lockfiles"), places.user_ai.clone(), places.cache.clone()]);
+    let mut read_only: Vec<PathBuf> =
+        READ_ONLY_IN_PROJECT.iter().map(|name| paths.project_ai.join(name)).collect();
+    read_only.extend([paths.project.join("lockfiles"), paths.user_ai.clone(), paths.cache.clone()]);
     for text in &policy.read_only {
-        kept.push(match text.strip_prefix("{project_path}/") {
-            Some(rest) if is_plain(&Path::new("/").join(rest)) => places.project.join(rest),
+        read_only.push(match text.strip_prefix("{project_path}/") {
+            Some(rest) if is_absolute_path(&Path::new("/").join(rest)) => paths.project.join(rest),
             Some(_) | None => {
-                configured(std::slice::from_ref(text), places, variables)?.pop().unwrap_or_default()
+                resolve_setting_paths(std::slice::from_ref(text), paths, variables)?.pop().unwrap_or_default()
             }
         });
     }
-    kept.retain(|path| path.is_absolute());
-    Ok(kept)
+    read_only.retain(|path| path.is_absolute());
+    Ok(read_only)
 }
 
 /// The project's folder of lockfiles is reserved as well: one that a tool makes would be read.
-fn with_own_names(mut reserved: Vec<ReservedName>, places: &Places) -> Vec<ReservedName> {
-    reserved.push(ReservedName { path: places.project.join("lockfiles"), content: Content::Folder });
+fn with_lockfiles_folder(mut reserved: Vec<ReservedName>, paths: &SandboxPaths) -> Vec<ReservedName> {
+    reserved
+        .push(ReservedName { path: paths.project.join("lockfiles"), content: PlaceholderContent::Folder });
     reserved
 }
 
 /// A list would pass for a record of that many fields.
-fn parse<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+fn parse_object<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     if !value.is_object() {
         return Err("it has no keys".to_owned());
     }
     T::deserialize(value).map_err(|error| one_line(&error.to_string()))
 }
 
-impl Bounds {
+impl LimitSettings {
     /// These bounds, tightened by the tool's. A tool cannot loosen them.
-    fn within(&self, tool: &Self) -> Result<Limits, SandboxError> {
-        let ordinary = Limits::default();
-        let bytes = |own: Option<u64>, tool: Option<u64>, scale: u64, ordinary: u64| {
-            let own = own.map_or(ordinary, |own| own.saturating_mul(scale));
+    fn tightened_by(&self, tool: &Self) -> Result<ProcessLimits, SandboxError> {
+        let defaults = ProcessLimits::default();
+        let bytes = |own: Option<u64>, tool: Option<u64>, scale: u64, defaults: u64| {
+            let own = own.map_or(defaults, |own| own.saturating_mul(scale));
             tool.map_or(own, |tool| own.min(tool.saturating_mul(scale)))
         };
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let own = self.processes.unwrap_or(ordinary.processes);
-        let limits = Limits {
+        let own = self.processes.unwrap_or(defaults.processes);
+        let limits = ProcessLimits {
             processes: tool.processes.map_or(own, |tool| own.min(tool)),
-            file_bytes: bytes(self.file_megabytes, tool.file_megabytes, 1 << 20, ordinary.file_bytes),
-            open_files: bytes(self.open_files, tool.open_files, 1, ordinary.open_files),
+            file_bytes: bytes(self.file_megabytes, tool.file_megabytes, 1 << 20, defaults.file_bytes),
+            open_files: bytes(self.open_files, tool.open_files, 1, defaults.open_files),
             memory_bytes: match (self.memory_megabytes, tool.memory_megabytes) {
                 (None, None) => None,
                 (own, tool) => Some(bytes(own, tool, 1 << 20, u64::MAX)),
             },
-            kept_bytes: size(bytes(self.output_kib, tool.output_kib, 1 << 10, ordinary.kept_bytes as u64)),
+            output_bytes: size(bytes(
+                self.output_kib,
+                tool.output_kib,
+                1 << 10,
+                defaults.output_bytes as u64,
+            )),
             result_bytes: size(bytes(
                 self.result_megabytes,
                 tool.result_megabytes,
                 1 << 20,
-                ordinary.result_bytes as u64,
+                defaults.result_bytes as u64,
             )),
         };
         if limits.processes == 0 || limits.open_files < 4 || limits.memory_bytes == Some(0) {
@@ -472,9 +496,9 @@ impl Bounds {
                 || self.open_files.is_some_and(|count| count < 4)
                 || self.memory_megabytes == Some(0);
             return Err(if is_own {
-                SandboxError::Policy { reason }
+                SandboxError::InvalidPolicy { reason }
             } else {
-                SandboxError::Declared { reason }
+                SandboxError::InvalidDeclaration { reason }
             });
         }
         Ok(limits)
@@ -483,30 +507,33 @@ impl Bounds {
 
 /// Paths of the settings: absolute, below home (`~/x`), or in a variable (`$X`). A variable that is not set, or holds no
 /// absolute path, names nothing.
-fn configured(
+fn resolve_setting_paths(
     texts: &[String],
-    places: &Places,
+    sandbox_paths: &SandboxPaths,
     variables: &BTreeMap<String, String>,
 ) -> Result<Vec<PathBuf>, SandboxError> {
     let mut paths = Vec::new();
     for text in texts {
-        let own = std::iter::once(&places.home).chain(&places.homes.own);
+        let own = std::iter::once(&sandbox_paths.home).chain(&sandbox_paths.homes.own);
         let below: Vec<PathBuf> = match text.strip_prefix('$') {
-            Some(name) => {
-                variables.get(name).map(PathBuf::from).filter(|path| is_plain(path)).into_iter().collect()
-            }
+            Some(name) => variables
+                .get(name)
+                .map(PathBuf::from)
+                .filter(|path| is_absolute_path(path))
+                .into_iter()
+                .collect(),
             None if text == "~" => own.cloned().collect(),
             None => match text.strip_prefix("~/") {
                 Some(rest) => own.map(|home| home.join(rest)).collect(),
                 None => vec![PathBuf::from(text)],
             },
         };
-        if below.iter().any(|path| !is_plain(path)) {
+        if below.iter().any(|path| !is_absolute_path(path)) {
             let reason = format!("`{}` is not an absolute path without `..`", one_line(text));
-            return Err(SandboxError::Policy { reason });
+            return Err(SandboxError::InvalidPolicy { reason });
         }
         for path in below {
-            if !paths.contains(&path) {
+            if !paths.iter().any(|known: &PathBuf| known.as_os_str() == path.as_os_str()) {
                 paths.push(path);
             }
         }
@@ -516,43 +543,44 @@ fn configured(
 
 /// A path a tool asks for: below the project (`{project_path}/x`), below home (`~/x`), or absolute. A link in the
 /// project or the home folder cannot lead it elsewhere.
-fn asked(
+fn resolve_declared_path(
     text: &str,
-    places: &Places,
+    paths: &SandboxPaths,
     hidden: &[PathBuf],
-    closed: &[PathBuf],
+    read_only: &[PathBuf],
 ) -> Result<PathBuf, SandboxError> {
     let denied = |reason| SandboxError::Denied { path: one_line(text), reason };
     let below = |base: &Path, rest: &str| {
         let rest = rest.trim_start_matches('/');
-        if !is_plain(&Path::new("/").join(rest)) {
+        if !is_absolute_path(&Path::new("/").join(rest)) {
             return Err(denied("which leads upwards"));
         }
-        let (base, path) = (real(base), real(&base.join(rest)));
+        let (base, path) = (canonicalize_existing(base), canonicalize_existing(&base.join(rest)));
         if path.starts_with(&base) { Ok(path) } else { Err(denied("which a link leads elsewhere")) }
     };
     let starts =
         |prefix: &str| text.strip_prefix(prefix).filter(|rest| rest.is_empty() || rest.starts_with('/'));
     let path = if let Some(rest) = starts("{project_path}") {
-        below(&places.project, rest)?
+        below(&paths.project, rest)?
     } else if let Some(rest) = starts("~") {
-        below(&places.home, rest)?
-    } else if is_plain(Path::new(text)) {
-        real(Path::new(text))
+        below(&paths.home, rest)?
+    } else if is_absolute_path(Path::new(text)) {
+        canonicalize_existing(Path::new(text))
     } else {
         return Err(denied("which is neither absolute nor below `{project_path}` or `~`"));
     };
-    let lies_in = |others: &[PathBuf]| others.iter().any(|other| path.starts_with(real(other)));
+    let lies_in =
+        |others: &[PathBuf]| others.iter().any(|other| path.starts_with(canonicalize_existing(other)));
     if lies_in(hidden) {
         return Err(denied("which is hidden from tools"));
     }
-    if lies_in(closed) {
+    if lies_in(read_only) {
         return Err(denied("which tools do not change"));
     }
     Ok(path)
 }
 
-fn is_plain(path: &Path) -> bool {
+fn is_absolute_path(path: &Path) -> bool {
     path.is_absolute() && !path.components().any(|part| part == Component::ParentDir)
 }
 

@@ -16,10 +16,10 @@ impl World {
         for path in
             ["home/.ai/config/keys/signing", "home/.ssh", "home/data", "project/.ai/config", "project/out"]
         {
-            lillux::file::create_folders(&root.join(path), false).expect("folders");
+            lillux::file::create_dirs(&root.join(path), false).expect("folders");
         }
         for path in ["cache/run", "outside"] {
-            lillux::file::create_folders(&root.join(path), false).expect("folders");
+            lillux::file::create_dirs(&root.join(path), false).expect("folders");
         }
         Self { _folder: folder, root }
     }
@@ -28,13 +28,13 @@ impl World {
         self.root.join(path)
     }
 
-    fn places(&self) -> Places {
-        Places {
+    fn paths(&self) -> SandboxPaths {
+        SandboxPaths {
             project: self.at("project"),
             project_ai: self.at("project/.ai"),
             user_ai: self.at("home/.ai"),
             home: self.at("home"),
-            homes: Homes { own: vec![self.at("home")], all: vec![self.at("home")] },
+            homes: HomeDirs { own: vec![self.at("home")], all: vec![self.at("home")] },
             program_folders: vec![
                 self.at("home/.nvm/v20/bin"),
                 self.at("project/.venv/bin"),
@@ -43,16 +43,16 @@ impl World {
             cache: self.at("cache"),
             signing_keys: self.at("home/.ai/config/keys/signing"),
             temporary: Some(self.at("cache/run")),
-            needed: vec![self.at("home/.ai/tools")],
+            required: vec![self.at("home/.ai/tools")],
         }
     }
 
-    fn plan(&self, settings: &Value, declared: Option<&Value>) -> Result<Plan, SandboxError> {
+    fn plan(&self, settings: &Value, declared: Option<&Value>) -> Result<SandboxPlan, SandboxError> {
         let variables = BTreeMap::from([
             ("SSH_AUTH_SOCK".to_owned(), "/run/agent".to_owned()),
             ("ODD".to_owned(), "relative".to_owned()),
         ]);
-        plan(&Policy::from_settings(settings)?, declared, &self.places(), &variables)
+        plan(&SandboxPolicy::from_settings(settings)?, declared, &self.paths(), &variables)
     }
 
     fn confinement(&self, settings: &Value, declared: &Value) -> Confinement {
@@ -60,7 +60,7 @@ impl World {
     }
 }
 
-fn confinement_of(plan: &Plan) -> Option<Confinement> {
+fn confinement_of(plan: &SandboxPlan) -> Option<Confinement> {
     plan.confine().expect("confined").map(|confined| confined.confinement)
 }
 
@@ -71,16 +71,16 @@ fn settings() -> Value {
 }
 
 #[test]
-fn the_standard_opens_the_project_and_hides_the_keys() {
+fn standard_level_opens_project_hides_keys() {
     let world = World::new();
     for path in ["home/.gitconfig", "home/.ai/tools", "home/.ai/directives", "home/.nvm/v20/bin"] {
-        lillux::file::create_folders(&world.at(path), false).expect("folders");
+        lillux::file::create_dirs(&world.at(path), false).expect("folders");
     }
     let plan = world.plan(&settings(), None).expect("a plan");
-    assert_eq!(plan.level, Level::Standard);
+    assert_eq!(plan.level, SandboxLevel::Standard);
     let confinement = confinement_of(&plan).expect("confined");
     let expected = Confinement {
-        read: Reading::Everything,
+        read: ReadAccess::Everything,
         write: vec![world.at("cache/run"), world.at("project")],
         read_only: vec![
             world.at("project/.ai/threads"),
@@ -113,34 +113,34 @@ fn the_standard_opens_the_project_and_hides_the_keys() {
             own: vec![world.at("cache/run")],
             allowed: vec![PathBuf::from("/run/agent")],
         },
-        network: Network::Open,
-        on_missing: OnMissing::Warn,
+        network: NetworkAccess::Open,
+        on_missing: MissingRulePolicy::Warn,
         ..Confinement::new()
     };
     assert_eq!(plan.access.write, expected.write);
     assert_eq!((&plan.access.hidden, plan.access.network), (&expected.hidden, true));
     assert_eq!(confinement, expected);
     assert!(!world.at("project/.envrc").exists(), "placeholders are gone with the run");
-    assert_eq!(plan.limits, Limits::default());
+    assert_eq!(plan.limits, ProcessLimits::default());
 }
 
 #[test]
-fn strict_opens_only_what_is_declared() {
+fn strict_level_opens_only_declared_paths() {
     let world = World::new();
     let declared = json!({"level": "strict", "read": ["~/data"], "write": ["{project_path}/out"]});
     let confinement = world.confinement(&settings(), &declared);
     assert_eq!(
         confinement.read,
-        Reading::Only(vec![PathBuf::from("/usr"), world.at("home/.ai/tools"), world.at("home/data")])
+        ReadAccess::Only(vec![PathBuf::from("/usr"), world.at("home/.ai/tools"), world.at("home/data")])
     );
     assert_eq!(confinement.write, [world.at("cache/run"), world.at("project/out")]);
-    assert_eq!(confinement.network, Network::Closed);
+    assert_eq!(confinement.network, NetworkAccess::Closed);
     let declared = json!({"level": "strict", "network": true});
-    assert_eq!(world.confinement(&settings(), &declared).network, Network::Open);
+    assert_eq!(world.confinement(&settings(), &declared).network, NetworkAccess::Open);
 }
 
 #[test]
-fn a_tool_tightens_and_never_loosens() {
+fn tool_can_only_tighten_the_policy() {
     let world = World::new();
     let closed =
         json!({"level": "strict", "network": false, "limits": {"processes": 10, "memory_megabytes": 5}});
@@ -148,7 +148,7 @@ fn a_tool_tightens_and_never_loosens() {
         json!({"level": "off", "network": true, "limits": {"processes": 99, "memory_megabytes": 9}});
     let plan = world.plan(&closed, Some(&declared)).expect("a plan");
     let confinement = confinement_of(&plan).expect("confined");
-    assert_eq!((plan.level, confinement.network), (Level::Strict, Network::Closed));
+    assert_eq!((plan.level, confinement.network), (SandboxLevel::Strict, NetworkAccess::Closed));
     assert_eq!((plan.limits.processes, plan.limits.memory_bytes), (10, Some(5 << 20)));
     let tight = world.plan(&settings(), Some(&json!({"limits": {"processes": 3, "file_megabytes": 1}})));
     let tight = tight.expect("a plan").limits;
@@ -156,7 +156,7 @@ fn a_tool_tightens_and_never_loosens() {
 }
 
 #[test]
-fn off_is_for_the_settings_to_say_and_a_tool_may_still_ask_for_more() {
+fn only_settings_turn_the_sandbox_off() {
     let world = World::new();
     let off = json!({"level": "off"});
     assert!(confinement_of(&world.plan(&off, None).expect("a plan")).is_none());
@@ -165,7 +165,7 @@ fn off_is_for_the_settings_to_say_and_a_tool_may_still_ask_for_more() {
 }
 
 #[test]
-fn what_is_hidden_or_kept_is_not_to_be_had() {
+fn hidden_and_read_only_paths_are_denied() {
     let world = World::new();
     for (field, path) in [
         ("write", "~/.ssh"),
@@ -193,7 +193,7 @@ fn what_is_hidden_or_kept_is_not_to_be_had() {
 }
 
 #[test]
-fn a_link_in_the_project_does_not_lead_a_declaration_elsewhere() {
+fn declared_paths_cannot_escape_through_links() {
     let world = World::new();
     std::os::unix::fs::symlink(world.at("outside"), world.at("project/link")).expect("a link");
     std::os::unix::fs::symlink(world.at("home/.ssh"), world.at("home/alias")).expect("a link");
@@ -207,34 +207,34 @@ fn a_link_in_the_project_does_not_lead_a_declaration_elsewhere() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn invalid_settings_and_declarations_are_refused() {
     let world = World::new();
     for settings in
         [json!({"levle": "off"}), json!({"level": "loose"}), json!({"hidden": ["a/b"]}), json!([])]
     {
-        assert!(matches!(world.plan(&settings, None), Err(SandboxError::Policy { .. })), "{settings}");
+        assert!(matches!(world.plan(&settings, None), Err(SandboxError::InvalidPolicy { .. })), "{settings}");
     }
     for declared in
         [json!({"hidden": []}), json!({"level": 1}), json!({"limits": {"processes": 0}}), json!("off")]
     {
         let refused = world.plan(&settings(), Some(&declared));
-        assert!(matches!(refused, Err(SandboxError::Declared { .. })), "{declared}");
+        assert!(matches!(refused, Err(SandboxError::InvalidDeclaration { .. })), "{declared}");
     }
     assert!(matches!(
         world.plan(&json!({"limits": {"open_files": 1}}), None),
-        Err(SandboxError::Policy { .. })
+        Err(SandboxError::InvalidPolicy { .. })
     ));
 }
 
 #[test]
-fn settings_that_say_nothing_refuse_what_is_missing() {
+fn empty_settings_refuse_missing_mechanisms() {
     let world = World::new();
     let plan = confinement_of(&world.plan(&json!({}), None).expect("a plan")).expect("confined");
-    assert_eq!((plan.on_missing, plan.network), (OnMissing::Refuse, Network::Closed));
+    assert_eq!((plan.on_missing, plan.network), (MissingRulePolicy::Refuse, NetworkAccess::Closed));
 }
 
 #[test]
-fn protected_names_are_opened_by_name_only() {
+fn protected_names_need_an_explicit_declaration() {
     let world = World::new();
     let protected = |declared: &Value| {
         let confinement = world.confinement(&settings(), declared);
@@ -243,17 +243,18 @@ fn protected_names_are_opened_by_name_only() {
     assert!(protected(&json!({})));
     assert!(protected(&json!({"write": ["{project_path}"]})));
     assert!(!protected(&json!({"write": ["{project_path}/.vscode"]})));
-    let kept = world.plan(&settings(), Some(&json!({"write": ["{project_path}/.ai/config"]})));
-    assert!(matches!(kept, Err(SandboxError::Denied { .. })));
+    let denied = world.plan(&settings(), Some(&json!({"write": ["{project_path}/.ai/config"]})));
+    assert!(matches!(denied, Err(SandboxError::Denied { .. })));
 }
 
 #[test]
 fn a_home_as_project_is_not_writable() {
     let world = World::new();
     for folder in ["home", "", "home/.."] {
-        let places = Places { project: world.at(folder), project_ai: world.at("home/.ai"), ..world.places() };
-        let policy = Policy::from_settings(&settings()).expect("a policy");
-        let plan = plan(&policy, None, &places, &BTreeMap::new()).expect("a plan");
+        let paths =
+            SandboxPaths { project: world.at(folder), project_ai: world.at("home/.ai"), ..world.paths() };
+        let policy = SandboxPolicy::from_settings(&settings()).expect("a policy");
+        let plan = plan(&policy, None, &paths, &BTreeMap::new()).expect("a plan");
         assert_eq!(plan.access.write, [world.at("cache/run")], "{folder}");
         assert!(!plan.visible.contains(&world.at("home")), "{folder}");
     }
@@ -261,38 +262,43 @@ fn a_home_as_project_is_not_writable() {
 
 #[test]
 fn old_socket_settings_are_refused_by_name() {
-    let refused = Policy::from_settings(&json!({"sockets": ["/run/docker.sock"]}));
-    assert!(matches!(refused, Err(SandboxError::Policy { reason }) if reason.contains("allow_sockets")));
+    let refused = SandboxPolicy::from_settings(&json!({"sockets": ["/run/docker.sock"]}));
+    assert!(
+        matches!(refused, Err(SandboxError::InvalidPolicy { reason }) if reason.contains("allow_sockets"))
+    );
 }
 
 #[test]
-fn the_strict_level_never_runs_with_less() {
+fn strict_level_refuses_missing_mechanisms() {
     let confinement = World::new().confinement(&settings(), &json!({"level": "strict"}));
-    assert_eq!(confinement.on_missing, OnMissing::Refuse);
+    assert_eq!(confinement.on_missing, MissingRulePolicy::Refuse);
 }
 
 #[test]
-fn a_refused_path_is_named_with_its_remedy() {
+fn denied_path_is_explained_with_a_fix() {
     let world = World::new();
-    lillux::file::write_atomic(&world.at("home/data/token"), b"x", lillux::file::Mode::Private)
+    lillux::file::write_atomic(&world.at("home/data/token"), b"x", lillux::file::FileMode::Private)
         .expect("a file");
     let plan = world.plan(&settings(), None).expect("a plan");
     let home = world.at("home/data/token").display().to_string();
-    let told = plan.explain(&format!(
+    let lines = plan.explain(&format!(
         "error: could not lock config file .git/config: busy\ncat: {home}: No such file or directory\n\
          cat: {home}: again\ncat: /etc/nothing: no; ~/.gitconfig src/a.rs",
     ));
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("`.git/config` is protected") && told[0].contains("{project_path}/.git/config"));
-    assert!(told[1].contains(&home) && told[1].contains("home_read"));
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].contains("`.git/config` is protected") && lines[0].contains("{project_path}/.git/config")
+    );
+    assert!(lines[1].contains(&home) && lines[1].contains("home_read"));
 }
 
 #[test]
-fn a_link_to_a_protected_name_opens_nothing() {
+fn link_to_protected_name_is_denied() {
     let world = World::new();
-    lillux::file::create_folders(&world.at("project/.git/hooks"), false).expect("folders");
-    lillux::file::link(&world.at("project/.vscode"), &world.at("project/build")).expect("a link");
-    lillux::file::create_folders(&world.at("project/.vscode"), false).expect("a folder");
+    lillux::file::create_dirs(&world.at("project/.git/hooks"), false).expect("folders");
+    lillux::file::symlink_if_absent(&world.at("project/.vscode"), &world.at("project/build"))
+        .expect("a link");
+    lillux::file::create_dirs(&world.at("project/.vscode"), false).expect("a folder");
     let denied = world.plan(&settings(), Some(&json!({"write": ["{project_path}/build"]})));
     assert!(matches!(denied, Err(SandboxError::Denied { .. })), "{denied:?}");
 }

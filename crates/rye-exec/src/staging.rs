@@ -4,10 +4,10 @@
 //! Who vouches for a file is not decided here: a callback reads and verifies it, and its bytes are what is copied.
 
 mod collect;
-mod dependencies;
-mod shelf;
+mod import_rules;
 #[cfg(test)]
 mod tests;
+mod tree_cache;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,24 @@ use lillux::Digest;
 use lillux::file::{self, ReadError};
 use rye_item::text::one_line;
 
-pub use dependencies::{Dependencies, Scope};
+pub use import_rules::{ImportRules, ImportScope};
 
 use crate::anchor::{Anchor, IsImportable};
-use collect::{Collected, collect};
-use shelf::{Piece, keep};
+use collect::{CollectedFiles, collect};
+use tree_cache::{TreeEntry, store_tree};
 
 /// All files of a staged tree together.
-const MAX_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_TREE_BYTES: u64 = 64 * 1024 * 1024;
 /// How many failures are told one by one.
-const MAX_TOLD: usize = 20;
+const MAX_LISTED_FAILURES: usize = 20;
 /// What Node needs of a package beside its modules, and nobody can sign.
 const PACKAGE_FILES: [&str; 2] = ["package.json", "tsconfig.json"];
-const MODULES: &str = "node_modules";
-const MAX_PACKAGE_FILE: u64 = 1024 * 1024;
+const NODE_MODULES: &str = "node_modules";
+const MAX_PACKAGE_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Reads and verifies a file, given its path and its path below the folder that is staged: its bytes, or why not. It
 /// has to read beneath that folder, and to return what it verified.
-pub type Verify<'a> = dyn Fn(&Path, &str) -> Result<VerifiedFile, String> + 'a;
+pub type VerifyFile<'a> = dyn Fn(&Path, &str) -> Result<VerifiedFile, String> + 'a;
 
 /// A file that was read and verified.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct VerifiedFile {
 }
 
 /// What is to be staged.
-pub struct Order<'a> {
+pub struct StagingRequest<'a> {
     /// The cache folder.
     pub cache: &'a Path,
     /// Seconds since 1970.
@@ -57,25 +57,25 @@ pub struct Order<'a> {
     /// Where the tool is anchored. Its `lib` is staged too, if there is one.
     pub anchor: &'a Anchor,
     /// What may be imported.
-    pub dependencies: &'a Dependencies,
+    pub dependencies: &'a ImportRules,
     /// The package around the anchor's root, if there is one: what verifies there comes along, the rest is left out.
     pub package: Option<PathBuf>,
     /// Which files may be imported; the others are left out, even if they are signed.
     pub is_importable: IsImportable<'a>,
     /// How a file is verified.
-    pub verify: &'a Verify<'a>,
+    pub verify: &'a VerifyFile<'a>,
     /// The `node_modules` to link beside the tool, or at its anchor: installed for it, or of an approved project.
-    pub with_modules: Option<PathBuf>,
+    pub node_modules: Option<PathBuf>,
     /// Whether what Node reads of a package comes along into an anchored tree, though nobody can sign it: for project
     /// tools of approved projects only.
-    pub with_package_files: bool,
+    pub copies_package_files: bool,
     /// Whether what Node reads of a package is pinned: wherever it may come along, today or in the next run.
     pub pins_package_files: bool,
 }
 
 /// Where the staged files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Staged {
+pub struct StagedTool {
     /// The tool's file.
     pub tool_path: PathBuf,
     /// Its folder.
@@ -104,7 +104,7 @@ pub struct VerifiedDependency {
 
 /// A file that could not be staged, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct StagingFailure {
     /// The file.
     pub path: PathBuf,
     /// Why.
@@ -115,14 +115,14 @@ pub struct Failure {
 #[derive(Debug, thiserror::Error)]
 pub enum StagingError {
     /// Files beside the tool do not verify.
-    #[error("{}", told(failures))]
+    #[error("{}", render_failures(failures))]
     Unverified {
         /// All of them.
-        failures: Vec<Failure>,
+        failures: Vec<StagingFailure>,
     },
     /// There is more than may be staged.
     #[error("`{}` holds more than {limit}: narrow `verify_deps`", folder.display())]
-    TooMuch {
+    TooLarge {
         /// The folder.
         folder: PathBuf,
         /// The bound.
@@ -130,7 +130,7 @@ pub enum StagingError {
     },
     /// The tool is not below its anchor, or its name cannot be used.
     #[error("`{}` cannot be staged: {reason}", path.display())]
-    Place {
+    InvalidPath {
         /// The path.
         path: PathBuf,
         /// Why.
@@ -141,12 +141,12 @@ pub enum StagingError {
     Cache(#[from] std::io::Error),
 }
 
-fn told(failures: &[Failure]) -> String {
-    let lines = failures.iter().take(MAX_TOLD).map(|failure| {
+fn render_failures(failures: &[StagingFailure]) -> String {
+    let lines = failures.iter().take(MAX_LISTED_FAILURES).map(|failure| {
         let path = one_line(&failure.path.display().to_string());
         format!("\n  {path}: {}", one_line(&failure.reason))
     });
-    let more = match failures.len().saturating_sub(MAX_TOLD) {
+    let more = match failures.len().saturating_sub(MAX_LISTED_FAILURES) {
         0 => String::new(),
         more => format!("\n  and {more} more"),
     };
@@ -158,112 +158,116 @@ fn told(failures: &[Failure]) -> String {
 ///
 /// # Errors
 /// When a file does not verify (all of them are told), when there is too much, or when the cache cannot be written.
-pub fn stage(order: &Order<'_>) -> Result<Staged, StagingError> {
-    let anchor = order.anchor;
+pub fn stage(request: &StagingRequest<'_>) -> Result<StagedTool, StagingError> {
+    let anchor = request.anchor;
     let mut failures = Vec::new();
     let mut notices = Vec::new();
-    let tree = if anchor.is_active { Some(anchored(order, &mut failures, &mut notices)?) } else { None };
+    let tree =
+        if anchor.is_active { Some(collect_anchored(request, &mut failures, &mut notices)?) } else { None };
     let lib = match &anchor.lib {
-        Some(lib) => Some(library(order, lib, &mut failures, &mut notices)?),
+        Some(lib) => Some(collect_library(request, lib, &mut failures, &mut notices)?),
         None => None,
     };
     if !failures.is_empty() {
         failures.sort_by(|one, other| one.path.cmp(&other.path));
         return Err(StagingError::Unverified { failures });
     }
-    let name = file_name(order.tool)?;
+    let name = tool_file_name(request.tool)?;
     let (anchor_path, relative, mut verified_deps) = match tree {
         Some(tree) => {
             let relative = tree.tool.clone();
-            let verified = tree.verified(Some(&relative), "");
-            (tree.keep(order)?, relative, verified)
+            let verified = tree.verified_dependencies(Some(&relative), "");
+            (tree.store(request)?, relative, verified)
         }
         None => {
             let mut pieces =
-                vec![Piece::File { relative: name.to_owned(), bytes: Cow::Borrowed(order.bytes) }];
-            pieces.extend(order.with_modules.as_deref().map(modules_link));
-            (keep(order.cache, order.now, &pieces)?, name.to_owned(), Vec::new())
+                vec![TreeEntry::File { relative: name.to_owned(), bytes: Cow::Borrowed(request.bytes) }];
+            pieces.extend(request.node_modules.as_deref().map(modules_link));
+            (store_tree(request.cache, request.now, &pieces)?, name.to_owned(), Vec::new())
         }
     };
     let runtime_lib = match lib {
         Some(lib) => {
-            verified_deps.extend(lib.verified(None, "{runtime_lib}/"));
-            Some(lib.keep(order)?)
+            verified_deps.extend(lib.verified_dependencies(None, "{runtime_lib}/"));
+            Some(lib.store(request)?)
         }
         None => None,
     };
     let tool_path = anchor_path.join(relative);
     let above = |path: &Path| path.parent().unwrap_or(path).to_owned();
     let (tool_dir, tool_parent) = (above(&tool_path), above(&above(&tool_path)));
-    Ok(Staged { tool_path, tool_dir, tool_parent, anchor_path, runtime_lib, verified_deps, notices })
+    Ok(StagedTool { tool_path, tool_dir, tool_parent, anchor_path, runtime_lib, verified_deps, notices })
 }
 
 /// A file's path in its tree, its bytes, and the digest that a lockfile pins of it.
-type Copied<'a> = (String, Cow<'a, [u8]>, Digest);
+type CopiedFile<'a> = (String, Cow<'a, [u8]>, Digest);
 
 /// Verified files that are staged together, below a folder of a given name.
-struct Tree<'a> {
+struct StagedTree<'a> {
     name: String,
     /// Where in the tree the folder is that it is staged for; empty where that is the tree itself.
-    inside: String,
+    anchor_folder: String,
     /// The tool's path in that folder.
     tool: String,
-    files: Vec<Copied<'a>>,
+    files: Vec<CopiedFile<'a>>,
     /// What was not verified and comes along for Node.
-    companions: Vec<Piece<'a>>,
+    unverified_entries: Vec<TreeEntry<'a>>,
     /// What cannot be verified and is pinned all the same.
-    unsigned: Vec<VerifiedDependency>,
+    unsigned_pins: Vec<VerifiedDependency>,
 }
 
-impl<'a> Tree<'a> {
-    fn verified(&self, except: Option<&str>, above: &str) -> Vec<VerifiedDependency> {
-        let named = self.files.iter().map(|(relative, _, integrity)| match below(&self.inside, relative) {
-            Some(own) => (format!("{above}{own}"), integrity),
-            None => (format!("{{package}}/{relative}"), integrity),
+impl<'a> StagedTree<'a> {
+    fn verified_dependencies(&self, except: Option<&str>, above: &str) -> Vec<VerifiedDependency> {
+        let named = self.files.iter().map(|(relative, _, integrity)| {
+            match strip_folder(&self.anchor_folder, relative) {
+                Some(own) => (format!("{above}{own}"), integrity),
+                None => (format!("{{package}}/{relative}"), integrity),
+            }
         });
         let others = named.filter(|(path, _)| Some(path.as_str()) != except);
         let verified =
             others.map(|(path, integrity)| VerifiedDependency { path, integrity: integrity.to_hex() });
-        verified.chain(self.unsigned.iter().cloned()).collect()
+        verified.chain(self.unsigned_pins.iter().cloned()).collect()
     }
 
     /// Puts the tree on the shelf; the answer is the folder it is staged for.
-    fn keep(self, order: &Order<'_>) -> Result<PathBuf, StagingError> {
-        let Self { name, inside, files, companions, .. } = self;
+    fn store(self, request: &StagingRequest<'_>) -> Result<PathBuf, StagingError> {
+        let Self { name, anchor_folder: inside, files, unverified_entries: companions, .. } = self;
         let files = files
             .into_iter()
-            .map(|(relative, bytes, _)| Piece::File { relative: format!("{name}/{relative}"), bytes });
-        let folder = joined(&name, &inside);
-        let companions = companions.into_iter().map(|piece| piece.below(&folder));
-        let pieces: Vec<Piece<'a>> = files.chain(companions).collect();
-        Ok(keep(order.cache, order.now, &pieces)?.join(folder))
+            .map(|(relative, bytes, _)| TreeEntry::File { relative: format!("{name}/{relative}"), bytes });
+        let folder = join_path(&name, &inside);
+        let companions = companions.into_iter().map(|piece| piece.inside_folder(&folder));
+        let pieces: Vec<TreeEntry<'a>> = files.chain(companions).collect();
+        Ok(store_tree(request.cache, request.now, &pieces)?.join(folder))
     }
 }
 
 /// The path below a folder of a tree, if it lies there.
-fn below<'a>(folder: &str, path: &'a str) -> Option<&'a str> {
+fn strip_folder<'a>(folder: &str, path: &'a str) -> Option<&'a str> {
     if folder.is_empty() { Some(path) } else { path.strip_prefix(folder)?.strip_prefix('/') }
 }
 
-fn joined(folder: &str, path: &str) -> String {
+fn join_path(folder: &str, path: &str) -> String {
     [folder, path].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
 }
 
-fn anchored<'a>(
-    order: &Order<'a>,
-    failures: &mut Vec<Failure>,
+fn collect_anchored<'a>(
+    request: &StagingRequest<'a>,
+    failures: &mut Vec<StagingFailure>,
     notices: &mut Vec<String>,
-) -> Result<Tree<'a>, StagingError> {
-    let (root, dependencies) = (&order.anchor.root, order.dependencies);
-    let outside = StagingError::Place { path: order.tool.to_owned(), reason: "it is not below its anchor" };
-    let tool = order.tool.strip_prefix(root).ok().and_then(Path::to_str).ok_or(outside)?.to_owned();
-    file_name(order.tool)?;
-    let folder = order.tool.parent().unwrap_or(root);
+) -> Result<StagedTree<'a>, StagingError> {
+    let (root, dependencies) = (&request.anchor.root, request.dependencies);
+    let outside =
+        StagingError::InvalidPath { path: request.tool.to_owned(), reason: "it is not below its anchor" };
+    let tool = request.tool.strip_prefix(root).ok().and_then(Path::to_str).ok_or(outside)?.to_owned();
+    tool_file_name(request.tool)?;
+    let folder = request.tool.parent().unwrap_or(root);
     let (base, is_recursive) = match (dependencies.is_enabled, dependencies.scope) {
-        (true, Scope::Anchor) => (Some(root.as_path()), dependencies.is_recursive),
-        (true, Scope::ToolDir) => (Some(folder), dependencies.is_recursive),
-        (true, Scope::ToolSiblings) => (Some(folder), false),
-        (true, Scope::ToolFile) => (None, false),
+        (true, ImportScope::Anchor) => (Some(root.as_path()), dependencies.is_recursive),
+        (true, ImportScope::ToolDir) => (Some(folder), dependencies.is_recursive),
+        (true, ImportScope::ToolSiblings) => (Some(folder), false),
+        (true, ImportScope::ToolFile) => (None, false),
         (false, _) => {
             let notice = "`verify_deps` is off: the tool can import nothing from its own folder";
             notices.push(notice.to_owned());
@@ -271,91 +275,99 @@ fn anchored<'a>(
         }
     };
     let mut dependencies = dependencies.clone();
-    if order.with_modules.is_some() {
+    if request.node_modules.is_some() {
         // They are linked as a whole, so they cannot be files of the tree as well.
-        dependencies.exclude_dirs.push(MODULES.to_owned());
+        dependencies.exclude_dirs.push(NODE_MODULES.to_owned());
     }
     let mut files = match base {
         Some(base) => {
             let found = collect(root, base, is_recursive, &dependencies)?;
-            read(root, found, Some(&tool), order, failures, notices)?
+            verify_files(root, found, Some(&tool), request, failures, notices)?
         }
         None => Vec::new(),
     };
-    files.push((tool.clone(), Cow::Borrowed(order.bytes), Digest::of(order.bytes)));
-    let package_files = if order.with_package_files || order.pins_package_files {
-        package_files(root, &files, order.is_importable)
+    files.push((tool.clone(), Cow::Borrowed(request.bytes), Digest::of(request.bytes)));
+    let package_files = if request.copies_package_files || request.pins_package_files {
+        read_package_files(root, &files, request.is_importable)
     } else {
         Vec::new()
     };
-    let unsigned = if order.pins_package_files { pins(root, &package_files) } else { Vec::new() };
-    let mut companions = if order.with_package_files { package_files } else { Vec::new() };
-    companions.extend(order.with_modules.as_deref().map(modules_link));
-    let (top, inside) = match &order.package {
+    let unsigned =
+        if request.pins_package_files { pin_package_files(root, &package_files) } else { Vec::new() };
+    let mut companions = if request.copies_package_files { package_files } else { Vec::new() };
+    companions.extend(request.node_modules.as_deref().map(modules_link));
+    let (top, inside) = match &request.package {
         Some(package) if base == Some(root.as_path()) => {
             let inside =
                 root.strip_prefix(package).ok().and_then(Path::to_str).unwrap_or_default().to_owned();
             for (relative, ..) in &mut files {
-                *relative = joined(&inside, relative);
+                *relative = join_path(&inside, relative);
             }
-            files.extend(around(package, &inside, &dependencies, order, notices)?);
+            files.extend(collect_package(package, &inside, &dependencies, request, notices)?);
             (package.as_path(), inside)
         }
         Some(_) | None => (root.as_path(), String::new()),
     };
     files.sort_by(|one, other| one.0.cmp(&other.0));
-    Ok(Tree { name: folder_name(top), inside, tool, files, companions, unsigned })
+    Ok(StagedTree {
+        name: folder_name(top),
+        anchor_folder: inside,
+        tool,
+        files,
+        unverified_entries: companions,
+        unsigned_pins: unsigned,
+    })
 }
 
 /// What verifies of the package around the anchor. Nobody promised that all of it does: the rest cannot be imported.
-fn around<'a>(
+fn collect_package<'a>(
     package: &Path,
     inside: &str,
-    dependencies: &Dependencies,
-    order: &Order<'_>,
+    dependencies: &ImportRules,
+    request: &StagingRequest<'_>,
     notices: &mut Vec<String>,
-) -> Result<Vec<Copied<'a>>, StagingError> {
+) -> Result<Vec<CopiedFile<'a>>, StagingError> {
     if inside.is_empty() {
         return Ok(Vec::new());
     }
     let mut found = collect(package, package, true, dependencies)?;
-    found.files.retain(|relative| below(inside, relative).is_none());
+    found.files.retain(|relative| strip_folder(inside, relative).is_none());
     found.failures.retain(|failure| !failure.path.starts_with(package.join(inside)));
     let mut unverified = Vec::new();
-    let files = read(package, found, None, order, &mut unverified, notices)?;
+    let files = verify_files(package, found, None, request, &mut unverified, notices)?;
     notices.extend(left_out(unverified.iter().map(|failure| failure.path.as_path()), "not verified"));
     Ok(files)
 }
 
-fn library<'a>(
-    order: &Order<'a>,
+fn collect_library<'a>(
+    request: &StagingRequest<'a>,
     lib: &Path,
-    failures: &mut Vec<Failure>,
+    failures: &mut Vec<StagingFailure>,
     notices: &mut Vec<String>,
-) -> Result<Tree<'a>, StagingError> {
-    let extension = order.tool.extension().and_then(|extension| extension.to_str());
-    let dependencies = order.dependencies.for_library(extension);
+) -> Result<StagedTree<'a>, StagingError> {
+    let extension = request.tool.extension().and_then(|extension| extension.to_str());
+    let dependencies = request.dependencies.for_library(extension);
     let found = collect(lib, lib, true, &dependencies)?;
-    let mut files = read(lib, found, None, order, failures, notices)?;
+    let mut files = verify_files(lib, found, None, request, failures, notices)?;
     files.sort_by(|one, other| one.0.cmp(&other.0));
-    Ok(Tree {
+    Ok(StagedTree {
         name: folder_name(lib),
-        inside: String::new(),
+        anchor_folder: String::new(),
         tool: String::new(),
         files,
-        companions: Vec::new(),
-        unsigned: Vec::new(),
+        unverified_entries: Vec::new(),
+        unsigned_pins: Vec::new(),
     })
 }
 
-fn read<'a>(
+fn verify_files<'a>(
     root: &Path,
-    found: Collected,
+    found: CollectedFiles,
     except: Option<&str>,
-    order: &Order<'_>,
-    failures: &mut Vec<Failure>,
+    request: &StagingRequest<'_>,
+    failures: &mut Vec<StagingFailure>,
     notices: &mut Vec<String>,
-) -> Result<Vec<Copied<'a>>, StagingError> {
+) -> Result<Vec<CopiedFile<'a>>, StagingError> {
     failures.extend(found.failures);
     notices.extend(found.notices);
     let mut files = Vec::with_capacity(found.files.len() + 1);
@@ -366,19 +378,19 @@ fn read<'a>(
             continue;
         }
         let path = root.join(&relative);
-        if !(order.is_importable)(&path) {
+        if !(request.is_importable)(&path) {
             others.push(path);
             continue;
         }
-        match (order.verify)(&path, &relative) {
+        match (request.verify)(&path, &relative) {
             Ok(file) => {
                 total = total.saturating_add(file.covered.len() as u64);
-                if total > MAX_BYTES {
-                    return Err(StagingError::TooMuch { folder: root.to_owned(), limit: "64 MiB" });
+                if total > MAX_TREE_BYTES {
+                    return Err(StagingError::TooLarge { folder: root.to_owned(), limit: "64 MiB" });
                 }
                 files.push((relative, Cow::Owned(file.covered), file.integrity));
             }
-            Err(reason) => failures.push(Failure { path, reason }),
+            Err(reason) => failures.push(StagingFailure { path, reason }),
         }
     }
     let reason = "the tool and the file do not belong to the same bundle";
@@ -396,38 +408,44 @@ fn left_out<'p>(mut files: impl ExactSizeIterator<Item = &'p Path>, reason: &str
     Some(format!("`{shown}`{more} cannot be imported: {reason}"))
 }
 
-fn modules_link<'a>(modules: &Path) -> Piece<'a> {
-    Piece::Link { relative: MODULES.to_owned(), target: modules.to_owned() }
+fn modules_link<'a>(modules: &Path) -> TreeEntry<'a> {
+    TreeEntry::Link { relative: NODE_MODULES.to_owned(), target: modules.to_owned() }
 }
 
-fn package_files<'a>(root: &Path, files: &[Copied<'_>], is_importable: IsImportable<'_>) -> Vec<Piece<'a>> {
+fn read_package_files<'a>(
+    root: &Path,
+    files: &[CopiedFile<'_>],
+    is_importable: IsImportable<'_>,
+) -> Vec<TreeEntry<'a>> {
     let is_free =
         |name: &str| is_importable(&root.join(name)) && !files.iter().any(|(relative, ..)| relative == name);
     let package = PACKAGE_FILES.iter().filter(|name| is_free(name)).filter_map(|name| {
-        let read: Result<_, ReadError> = file::read_beneath(root, Path::new(name), MAX_PACKAGE_FILE);
+        let read: Result<_, ReadError> = file::read_beneath(root, Path::new(name), MAX_PACKAGE_FILE_BYTES);
         // Without it Node falls back to its defaults, as it does for a package that has none.
         let (bytes, _) = read.ok()?;
-        Some(Piece::File { relative: (*name).to_owned(), bytes: Cow::Owned(bytes) })
+        Some(TreeEntry::File { relative: (*name).to_owned(), bytes: Cow::Owned(bytes) })
     });
     package.collect()
 }
 
 /// The pins of package files, and of `node_modules` being there. What lies in that folder is not pinned: it is installed
 /// and changed by others.
-fn pins(root: &Path, package_files: &[Piece<'_>]) -> Vec<VerifiedDependency> {
+fn pin_package_files(root: &Path, package_files: &[TreeEntry<'_>]) -> Vec<VerifiedDependency> {
     let pin = |path: String, bytes: &[u8]| VerifiedDependency { path, integrity: Digest::of(bytes).to_hex() };
     let files = package_files.iter().filter_map(|piece| match piece {
-        Piece::File { relative, bytes } => Some(pin(relative.clone(), bytes)),
-        Piece::Link { .. } => None,
+        TreeEntry::File { relative, bytes } => Some(pin(relative.clone(), bytes)),
+        TreeEntry::Link { .. } => None,
     });
-    let has_modules = !package_files.is_empty() && root.join(MODULES).is_dir();
-    files.chain(has_modules.then(|| pin(format!("{MODULES}/"), b""))).collect()
+    let has_modules = !package_files.is_empty() && root.join(NODE_MODULES).is_dir();
+    files.chain(has_modules.then(|| pin(format!("{NODE_MODULES}/"), b""))).collect()
 }
 
-fn file_name(tool: &Path) -> Result<&str, StagingError> {
+fn tool_file_name(tool: &Path) -> Result<&str, StagingError> {
     let name = tool.file_name().and_then(|name| name.to_str());
-    name.filter(|name| !name.chars().any(char::is_control))
-        .ok_or_else(|| StagingError::Place { path: tool.to_owned(), reason: "its name is not plain text" })
+    name.filter(|name| !name.chars().any(char::is_control)).ok_or_else(|| StagingError::InvalidPath {
+        path: tool.to_owned(),
+        reason: "its name is not plain text",
+    })
 }
 
 /// The name of a staged folder: the real one, without what could split a search path.

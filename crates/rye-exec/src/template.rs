@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::environment::Context;
+use crate::environment::TemplateContext;
 
 /// Where names come from.
 #[derive(Clone, Copy, Debug)]
-pub struct Names<'a> {
+pub struct TemplateValues<'a> {
     /// `${VAR}`.
     pub environment: &'a BTreeMap<String, String>,
     /// `{tool_path}` and the like: what the engine says, which nobody overrides.
-    pub context: &'a Context,
+    pub context: &'a TemplateContext,
     /// The caller's parameters.
     pub parameters: &'a Map<String, Value>,
     /// The names of parameters the tool declares; `None` if it declares no schema.
@@ -23,13 +23,13 @@ pub struct Names<'a> {
     /// The text of `{params_json}`.
     pub params_json: &'a str,
     /// Whether only variables are filled in.
-    pub is_variables_only: bool,
+    pub fills_variables_only: bool,
 }
 
-impl Names<'_> {
+impl TemplateValues<'_> {
     /// What a name stands for: the engine's word first, then the caller's, then the config's.
     pub(crate) fn get(&self, name: &str) -> Option<Value> {
-        if self.is_variables_only {
+        if self.fills_variables_only {
             return None;
         }
         if name == "params_json" {
@@ -70,7 +70,7 @@ impl Names<'_> {
 
 /// Fills in every text of a value. A text that is exactly `{name}` becomes the value itself, typed.
 #[must_use]
-pub fn fill(value: &Value, names: &Names<'_>) -> Value {
+pub fn fill(value: &Value, names: &TemplateValues<'_>) -> Value {
     match value {
         Value::String(text) => fill_typed(text, names),
         Value::Array(list) => Value::Array(list.iter().map(|value| fill(value, names)).collect()),
@@ -81,8 +81,8 @@ pub fn fill(value: &Value, names: &Names<'_>) -> Value {
     }
 }
 
-fn fill_typed(text: &str, names: &Names<'_>) -> Value {
-    if let Some(name) = placeholder(text)
+fn fill_typed(text: &str, names: &TemplateValues<'_>) -> Value {
+    if let Some(name) = placeholder_name(text)
         && let Some(value) = names.get(name)
     {
         return value;
@@ -92,18 +92,18 @@ fn fill_typed(text: &str, names: &Names<'_>) -> Value {
 
 /// The name in a text that is exactly `{name}`.
 #[must_use]
-pub fn placeholder(text: &str) -> Option<&str> {
+pub fn placeholder_name(text: &str) -> Option<&str> {
     let name = text.trim().strip_prefix('{')?.strip_suffix('}')?;
-    is_word(name).then_some(name)
+    is_placeholder_name(name).then_some(name)
 }
 
-fn is_word(name: &str) -> bool {
+fn is_placeholder_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
 }
 
 /// Fills in a text. What stands for nothing stays as it is.
 #[must_use]
-pub fn fill_text(text: &str, names: &Names<'_>) -> String {
+pub fn fill_text(text: &str, names: &TemplateValues<'_>) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(['$', '{']) {
@@ -117,7 +117,7 @@ pub fn fill_text(text: &str, names: &Names<'_>) -> String {
         };
         let value = match inner {
             Some(inner) if is_variable => names.variable(inner),
-            Some(inner) if is_word(inner) => names.get(inner).map(|value| as_text(&value)),
+            Some(inner) if is_placeholder_name(inner) => names.get(inner).map(|value| to_text(&value)),
             Some(_) | None => None,
         };
         match (value, inner) {
@@ -137,7 +137,7 @@ pub fn fill_text(text: &str, names: &Names<'_>) -> String {
 
 /// A value as text: texts as they are, everything else as JSON.
 #[must_use]
-pub fn as_text(value: &Value) -> String {
+pub fn to_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -146,14 +146,14 @@ pub fn as_text(value: &Value) -> String {
 
 /// Fills in variables only: what is in braces alone stays.
 #[must_use]
-pub fn fill_variables(text: &str, names: &Names<'_>) -> String {
+pub fn fill_variables(text: &str, names: &TemplateValues<'_>) -> String {
     let nothing = Map::new();
-    let context = Context::default();
-    let names = Names {
+    let context = TemplateContext::default();
+    let names = TemplateValues {
         parameters: &nothing,
         config: &nothing,
         declared: None,
-        is_variables_only: true,
+        fills_variables_only: true,
         context: &context,
         ..*names
     };
@@ -168,7 +168,7 @@ mod tests {
 
     struct World {
         environment: BTreeMap<String, String>,
-        context: Context,
+        context: TemplateContext,
         parameters: Map<String, Value>,
         declared: Option<Map<String, Value>>,
         config: Map<String, Value>,
@@ -179,10 +179,10 @@ mod tests {
             let text = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
             Self {
                 environment: [("HOME", "/home/u"), ("EMPTY", "")].map(text).into(),
-                context: Context {
+                context: TemplateContext {
                     project_path: "/p".to_owned(),
                     tool_path: "/t.py".to_owned(),
-                    ..Context::default()
+                    ..TemplateContext::default()
                 },
                 parameters: parameters.as_object().expect("an object").clone(),
                 declared: None,
@@ -194,21 +194,21 @@ mod tests {
             fill(&template, &self.names())
         }
 
-        fn names(&self) -> Names<'_> {
-            Names {
+        fn names(&self) -> TemplateValues<'_> {
+            TemplateValues {
                 environment: &self.environment,
                 context: &self.context,
                 parameters: &self.parameters,
                 declared: self.declared.as_ref(),
                 config: &self.config,
                 params_json: r#"{"x":"${HOME} {tool_path}"}"#,
-                is_variables_only: false,
+                fills_variables_only: false,
             }
         }
     }
 
     #[test]
-    fn variables_and_names_are_filled_in_once() {
+    fn variables_and_placeholders_are_filled_once() {
         let world = World::new(json!({"text": "${HOME} {project_path}", "count": 3, "list": [1]}));
         assert_eq!(
             world.fill(json!([
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_nothing_stays() {
+    fn unknown_placeholders_stay_unchanged() {
         let world = World::new(json!({}));
         for text in ["{unknown}", "{a b}", "$", "${", "{", "}{", "${1X}", "${a-b}", "{}", "é{x}", "$$"] {
             assert_eq!(world.fill(json!(text)), json!(text));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overrides_the_engines_names_and_a_declared_command_is_the_callers() {
+    fn engine_names_cannot_be_overridden() {
         let mut world = World::new(json!({"project_path": "/evil", "command": "ls", "__hidden": "x"}));
         assert_eq!(world.fill(json!("{project_path} {__hidden}")), json!("/p {__hidden}"));
         world.declared = Some(Map::new());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_alone_are_filled_in_where_a_url_is_made() {
+    fn fill_variables_leaves_placeholders() {
         let world = World::new(json!({"city": "x"}));
         let filled = fill_variables("${HOME}/{city}/{tool_path}", &world.names());
         assert_eq!(filled, "/home/u/{city}/{tool_path}");

@@ -2,16 +2,16 @@
 
 use std::cmp::Ordering;
 
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use serde_json::{Map, Value};
 
 /// What the rules look at in one element.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Link {
+pub struct ChainLink {
     /// Its id.
     pub item_id: String,
     /// Its space.
-    pub tier: Tier,
+    pub tier: SpaceTier,
     /// Its version.
     pub version: Option<String>,
     /// The names it needs from whoever delegates to it.
@@ -24,7 +24,7 @@ pub struct Link {
 
 /// What the rules found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Validation {
+pub struct ChainValidation {
     /// What makes the chain invalid.
     pub issues: Vec<String>,
     /// What is worth knowing.
@@ -33,7 +33,7 @@ pub struct Validation {
     pub validated_pairs: usize,
 }
 
-impl Validation {
+impl ChainValidation {
     /// Whether the chain may run.
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -43,13 +43,13 @@ impl Validation {
 
 /// Looks at each element and the one it delegates to. Every rule fires; every message is collected.
 #[must_use]
-pub fn validate(links: &[Link]) -> Validation {
+pub fn validate(links: &[ChainLink]) -> ChainValidation {
     let mut validation =
-        Validation { validated_pairs: links.len().saturating_sub(1), ..Validation::default() };
+        ChainValidation { validated_pairs: links.len().saturating_sub(1), ..ChainValidation::default() };
     for pair in links.windows(2) {
         let (child, parent) = (&pair[0], &pair[1]);
         validation.issues.extend(space_issue((&child.item_id, child.tier), (&parent.item_id, parent.tier)));
-        validation.issues.extend(flow_issue(child, parent));
+        validation.issues.extend(io_issue(child, parent));
         check_version(child, parent, &mut validation);
     }
     validation
@@ -57,7 +57,7 @@ pub fn validate(links: &[Link]) -> Validation {
 
 /// An element may depend on equal or lower precedence only.
 #[must_use]
-pub fn space_issue(child: (&str, Tier), parent: (&str, Tier)) -> Option<String> {
+pub fn space_issue(child: (&str, SpaceTier), parent: (&str, SpaceTier)) -> Option<String> {
     let ((child, child_tier), (parent, parent_tier)) = (child, parent);
     (child_tier.precedence() < parent_tier.precedence()).then(|| {
         format!(
@@ -67,7 +67,7 @@ pub fn space_issue(child: (&str, Tier), parent: (&str, Tier)) -> Option<String> 
     })
 }
 
-fn flow_issue(child: &Link, parent: &Link) -> Option<String> {
+fn io_issue(child: &ChainLink, parent: &ChainLink) -> Option<String> {
     if child.outputs.is_empty() || parent.inputs.is_empty() {
         return None;
     }
@@ -80,19 +80,19 @@ fn flow_issue(child: &Link, parent: &Link) -> Option<String> {
         format!(
             "I/O mismatch: '{}' requires inputs {} not provided by '{}' (outputs: {})",
             parent.item_id,
-            listed(&missing),
+            quote_list(&missing),
             child.item_id,
-            listed(&outputs)
+            quote_list(&outputs)
         )
     })
 }
 
-fn listed(names: &[&String]) -> String {
+fn quote_list(names: &[&String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     format!("[{}]", names.join(", "))
 }
 
-fn check_version(child: &Link, parent: &Link, validation: &mut Validation) {
+fn check_version(child: &ChainLink, parent: &ChainLink, validation: &mut ChainValidation) {
     let Some(constraint) = parent.child_constraints.get(&child.item_id) else {
         return;
     };
@@ -103,7 +103,7 @@ fn check_version(child: &Link, parent: &Link, validation: &mut Validation) {
     for (key, forbidden, words) in bounds {
         let Some(bound) = constraint.get(key) else { continue };
         let name = &child.item_id;
-        let Some(bound) = bound.as_str().filter(|bound| parts(bound).is_some()) else {
+        let Some(bound) = bound.as_str().filter(|bound| parse_version(bound).is_some()) else {
             validation.issues.push(format!(
                 "Version constraint failed: {key} of '{}' for '{name}' is no version",
                 parent.item_id
@@ -133,10 +133,10 @@ fn check_version(child: &Link, parent: &Link, validation: &mut Validation) {
 /// Compares two versions; missing parts count as zero, a pre-release comes before its release.
 #[must_use]
 pub fn compare_versions(left: &str, right: &str) -> Option<Ordering> {
-    Some(parts(left)?.cmp(&parts(right)?))
+    Some(parse_version(left)?.cmp(&parse_version(right)?))
 }
 
-fn parts(version: &str) -> Option<semver::Version> {
+fn parse_version(version: &str) -> Option<semver::Version> {
     let version = version.trim().trim_start_matches('v');
     let (numbers, rest) = match version.find(['-', '+']) {
         Some(at) => version.split_at(at),
@@ -151,7 +151,7 @@ fn parts(version: &str) -> Option<semver::Version> {
 
 /// The names in an `inputs` or `outputs` field: a list of names, a list of `{name}`, or a map by name.
 #[must_use]
-pub fn names(field: Option<&Value>) -> Vec<String> {
+pub fn field_names(field: Option<&Value>) -> Vec<String> {
     match field {
         Some(Value::Array(list)) => list
             .iter()
@@ -168,8 +168,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn link(item_id: &str, tier: Tier) -> Link {
-        Link {
+    fn link(item_id: &str, tier: SpaceTier) -> ChainLink {
+        ChainLink {
             item_id: item_id.to_owned(),
             tier,
             version: Some("1.0.0".to_owned()),
@@ -179,13 +179,13 @@ mod tests {
         }
     }
 
-    fn issues(links: &[Link]) -> Vec<String> {
+    fn issues(links: &[ChainLink]) -> Vec<String> {
         validate(links).issues
     }
 
     #[test]
-    fn the_space_table_of_the_specification_holds_row_by_row() {
-        use Tier::{Project, System, User};
+    fn space_rules_match_the_specification() {
+        use SpaceTier::{Project, System, User};
         let rows = [
             (Project, User, true),
             (Project, System, true),
@@ -211,25 +211,25 @@ mod tests {
     }
 
     #[test]
-    fn chains_of_three_are_judged_pair_by_pair() {
-        use Tier::{Project, System, User};
+    fn chains_are_validated_pair_by_pair() {
+        use SpaceTier::{Project, System, User};
         let chain = [link("t", Project), link("r", User), link("p", System)];
-        assert_eq!(validate(&chain), Validation { validated_pairs: 2, ..Validation::default() });
+        assert_eq!(validate(&chain), ChainValidation { validated_pairs: 2, ..ChainValidation::default() });
         let chain = [link("t", Project), link("r", System), link("p", User)];
         assert_eq!(issues(&chain).len(), 1);
         assert!(issues(&[link("alone", User)]).is_empty() && issues(&[]).is_empty());
     }
 
     #[test]
-    fn what_a_parent_needs_must_be_given() {
-        let mut child = link("child", Tier::Project);
-        let mut parent = link("parent", Tier::System);
-        parent.inputs = names(Some(&json!(["source", {"name": "argv"}, "env"])));
+    fn missing_inputs_are_reported() {
+        let mut child = link("child", SpaceTier::Project);
+        let mut parent = link("parent", SpaceTier::System);
+        parent.inputs = field_names(Some(&json!(["source", {"name": "argv"}, "env"])));
         assert!(
             issues(&[child.clone(), parent.clone()]).is_empty(),
             "a child that declares nothing is not judged"
         );
-        child.outputs = names(Some(&json!({"env": {}, "code": {}})));
+        child.outputs = field_names(Some(&json!({"env": {}, "code": {}})));
         assert_eq!(
             issues(&[child, parent]),
             [
@@ -241,9 +241,9 @@ mod tests {
     #[test]
     fn versions_stay_within_their_bounds() {
         let check = |version: Option<&str>, constraint: Value| {
-            let mut child = link("child", Tier::Project);
+            let mut child = link("child", SpaceTier::Project);
             child.version = version.map(str::to_owned);
-            let mut parent = link("parent", Tier::System);
+            let mut parent = link("parent", SpaceTier::System);
             parent.child_constraints.insert("child".to_owned(), constraint);
             let found = validate(&[child, parent]);
             (found.issues, found.warnings)

@@ -10,10 +10,10 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 /// Combinators may stand this deep inside each other.
-const MOST_DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// A compiled pattern may take this much memory.
-const MOST_PATTERN_BYTES: usize = 1 << 20;
+const MAX_PATTERN_BYTES: usize = 1 << 20;
 
 const OPERATORS: &str = "eq, ne, gt, gte, lt, lte, in, contains, regex, exists";
 
@@ -33,13 +33,13 @@ pub enum Condition {
         /// The dotted path.
         path: String,
         /// The test.
-        test: Test,
+        test: ConditionTest,
     },
 }
 
 /// One operator with the value it compares to.
 #[derive(Clone, Debug)]
-pub enum Test {
+pub enum ConditionTest {
     /// Deeply equal; numbers by what they are worth.
     Equal(Value),
     /// Not equal.
@@ -94,18 +94,18 @@ impl Condition {
             Self::Any(conditions) => conditions.iter().any(|condition| condition.matches(document)),
             Self::All(conditions) => conditions.iter().all(|condition| condition.matches(document)),
             Self::Not(condition) => !condition.matches(document),
-            Self::Test { path, test } => test.passes(resolve_path(document, path).unwrap_or(&Value::Null)),
+            Self::Test { path, test } => test.matches(resolve_path(document, path).unwrap_or(&Value::Null)),
         }
     }
 }
 
-impl Test {
-    fn passes(&self, actual: &Value) -> bool {
+impl ConditionTest {
+    fn matches(&self, actual: &Value) -> bool {
         match self {
             Self::Equal(expected) => is_equal(actual, expected),
             Self::NotEqual(expected) => !is_equal(actual, expected),
             Self::Order { order, or_equal, value } => compare(actual, value)
-                .is_some_and(|found| found == *order || (*or_equal && found == Ordering::Equal)),
+                .is_some_and(|ordering| ordering == *order || (*or_equal && ordering == Ordering::Equal)),
             Self::In(list) => list.iter().any(|expected| is_equal(actual, expected)),
             Self::Contains(text) => !actual.is_null() && text_of(actual).contains(text.as_str()),
             Self::Matches(pattern) => !actual.is_null() && pattern.is_match(&text_of(actual)),
@@ -141,8 +141,8 @@ pub fn text_of(value: &Value) -> String {
 
 fn compile(condition: &Value, path: &str, depth: usize) -> Result<Condition, ConditionError> {
     let fail = |message: String| Err(ConditionError { path: path.to_owned(), message });
-    if depth > MOST_DEPTH {
-        return fail(format!("nested deeper than {MOST_DEPTH}"));
+    if depth > MAX_DEPTH {
+        return fail(format!("nested deeper than {MAX_DEPTH}"));
     }
     let map = match condition {
         Value::Null => return Ok(Condition::Always),
@@ -152,20 +152,20 @@ fn compile(condition: &Value, path: &str, depth: usize) -> Result<Condition, Con
     };
     let combinators: Vec<_> =
         ["any", "all", "not"].into_iter().filter_map(|key| map.get(key).map(|inner| (key, inner))).collect();
-    let below = |key: &str| {
+    let join = |key: &str| {
         if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
     };
     match combinators.as_slice() {
         [] => compile_test(map).or_else(fail),
         [(key, inner)] if map.len() == 1 => {
-            let place = below(key);
+            let inner_path = join(key);
             match (*key, inner) {
-                ("not", inner) => Ok(Condition::Not(Box::new(compile(inner, &place, depth + 1)?))),
+                ("not", inner) => Ok(Condition::Not(Box::new(compile(inner, &inner_path, depth + 1)?))),
                 (key, Value::Array(list)) => {
                     let conditions = list
                         .iter()
                         .enumerate()
-                        .map(|(index, inner)| compile(inner, &format!("{place}[{index}]"), depth + 1))
+                        .map(|(index, inner)| compile(inner, &format!("{inner_path}[{index}]"), depth + 1))
                         .collect::<Result<_, _>>()?;
                     Ok(if key == "any" { Condition::Any(conditions) } else { Condition::All(conditions) })
                 }
@@ -192,40 +192,45 @@ fn compile_test(map: &Map<String, Value>) -> Result<Condition, String> {
     };
     let value = map.get("value").unwrap_or(&Value::Null);
     let test = match operator {
-        "eq" => Test::Equal(value.clone()),
-        "ne" => Test::NotEqual(value.clone()),
-        "gt" => ordered(operator, value, Ordering::Greater, false)?,
-        "gte" => ordered(operator, value, Ordering::Greater, true)?,
-        "lt" => ordered(operator, value, Ordering::Less, false)?,
-        "lte" => ordered(operator, value, Ordering::Less, true)?,
-        "in" => Test::In(value.as_array().ok_or("`in` takes a list")?.clone()),
+        "eq" => ConditionTest::Equal(value.clone()),
+        "ne" => ConditionTest::NotEqual(value.clone()),
+        "gt" => order_test(operator, value, Ordering::Greater, false)?,
+        "gte" => order_test(operator, value, Ordering::Greater, true)?,
+        "lt" => order_test(operator, value, Ordering::Less, false)?,
+        "lte" => order_test(operator, value, Ordering::Less, true)?,
+        "in" => ConditionTest::In(value.as_array().ok_or("`in` takes a list")?.clone()),
         "contains" => match value {
-            Value::String(_) | Value::Number(_) | Value::Bool(_) => Test::Contains(text_of(value)),
+            Value::String(_) | Value::Number(_) | Value::Bool(_) => ConditionTest::Contains(text_of(value)),
             Value::Null | Value::Array(_) | Value::Object(_) => {
                 return Err("`contains` takes a string".to_owned());
             }
         },
-        "regex" => Test::Matches(pattern(value.as_str().ok_or("`regex` takes a string")?)?),
+        "regex" => ConditionTest::Matches(compile_pattern(value.as_str().ok_or("`regex` takes a string")?)?),
         "exists" if value == &Value::Bool(false) => {
             return Err("`exists` takes no value: put it under `not`".to_owned());
         }
-        "exists" => Test::Exists,
+        "exists" => ConditionTest::Exists,
         other => return Err(format!("unknown operator `{other}`: expected one of {OPERATORS}")),
     };
     Ok(Condition::Test { path, test })
 }
 
-fn ordered(operator: &str, value: &Value, order: Ordering, or_equal: bool) -> Result<Test, String> {
+fn order_test(
+    operator: &str,
+    value: &Value,
+    order: Ordering,
+    or_equal: bool,
+) -> Result<ConditionTest, String> {
     if !value.is_number() && !value.is_string() {
         return Err(format!("`{operator}` takes a number or a string"));
     }
-    Ok(Test::Order { order, or_equal, value: value.clone() })
+    Ok(ConditionTest::Order { order, or_equal, value: value.clone() })
 }
 
-fn pattern(text: &str) -> Result<Regex, String> {
+fn compile_pattern(text: &str) -> Result<Regex, String> {
     RegexBuilder::new(text)
-        .size_limit(MOST_PATTERN_BYTES)
-        .dfa_size_limit(MOST_PATTERN_BYTES)
+        .size_limit(MAX_PATTERN_BYTES)
+        .dfa_size_limit(MAX_PATTERN_BYTES)
         .build()
         .map_err(|error| format!("bad pattern `{text}`: {}", error.to_string().replace('\n', " ")))
 }
@@ -272,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_operators_answer() {
+    fn all_ten_operators_work() {
         let document = json!({ "n": 5, "s": "hello", "b": true, "l": [1, "x"], "z": null, "zero": 0 });
         let table = [
             ("n", "eq", json!(5.0), true),
@@ -324,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn combinators_combine_and_the_empty_condition_is_true() {
+    fn combinators_and_empty_condition_work() {
         let yes = json!({ "path": "a", "value": 1 });
         let no = json!({ "path": "a", "value": 2 });
         let document = json!({ "a": 1 });
@@ -374,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_go_through_maps_and_lists() {
+    fn paths_traverse_maps_and_lists() {
         let document = json!({ "a": { "b": [{ "c": 1 }, { "c": 2 }] }, "0": "zero" });
         assert_eq!(resolve_path(&document, "a.b.0.c"), Some(&json!(1)));
         assert_eq!(resolve_path(&document, "a.b.-1.c"), Some(&json!(2)));

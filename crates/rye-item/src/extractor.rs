@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::diagnostic::Diagnostic;
 use crate::id::ItemType;
-use crate::problem::Problem;
 use crate::validate::FieldRule;
 
 /// Which parser reads a text.
@@ -45,7 +45,7 @@ impl Parser {
         ("json/json", Self::Json),
     ];
 
-    fn named(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, parser)| *parser)
     }
 }
@@ -63,7 +63,7 @@ pub struct SignatureFormat {
 
 /// Where a field's value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum ExtractionRule {
     /// The file's name without its extension.
     Filename,
     /// A parsed field.
@@ -82,7 +82,7 @@ pub struct Extractor {
     signature_format: Option<SignatureFormat>,
     signature_formats: BTreeMap<String, Option<SignatureFormat>>,
     /// Where each field comes from.
-    pub rules: Vec<(String, Rule)>,
+    pub rules: Vec<(String, ExtractionRule)>,
     /// What each field weighs in a search.
     pub search_weights: Vec<(String, f64)>,
     /// What a valid item looks like.
@@ -99,33 +99,34 @@ impl Extractor {
     ///
     /// # Errors
     /// Every problem of the document.
-    pub fn from_value(item_type: ItemType, value: &Value) -> Result<Self, Vec<Problem>> {
+    pub fn from_value(item_type: ItemType, value: &Value) -> Result<Self, Vec<Diagnostic>> {
         let mut problems = Vec::new();
-        let extensions = read_extensions(value, &mut problems);
-        let parser = value.get("parser").and_then(|name| read_parser(name, "parser", &mut problems));
-        let parsers = object(value, "parsers")
+        let extensions = parse_extensions(value, &mut problems);
+        let parser = value.get("parser").and_then(|name| parse_parser(name, "parser", &mut problems));
+        let parsers = object_entries(value, "parsers")
             .filter_map(|(extension, name)| {
-                Some((extension.clone(), read_parser(name, &format!("parsers.{extension}"), &mut problems)?))
+                Some((extension.clone(), parse_parser(name, &format!("parsers.{extension}"), &mut problems)?))
             })
             .collect();
         let signature_format = value
             .get("signature_format")
-            .and_then(|format| read_format(format, "signature_format", &mut problems));
+            .and_then(|format| parse_format(format, "signature_format", &mut problems));
         let mut signature_formats = BTreeMap::new();
-        for (extension, format) in object(value, "signature_formats") {
+        for (extension, format) in object_entries(value, "signature_formats") {
             let format = match format {
                 Value::Null => None,
-                other => read_format(other, &format!("signature_formats.{extension}"), &mut problems),
+                other => parse_format(other, &format!("signature_formats.{extension}"), &mut problems),
             };
             signature_formats.insert(extension.clone(), format);
         }
-        let rules =
-            object(value, "extraction_rules").filter_map(|(field, rule)| read_rule(field, rule)).collect();
-        let search_weights = object(value, "search_fields")
+        let rules = object_entries(value, "extraction_rules")
+            .filter_map(|(field, rule)| parse_rule(field, rule))
+            .collect();
+        let search_weights = object_entries(value, "search_fields")
             .filter_map(|(field, weight)| Some((field.clone(), weight.as_f64()?)))
             .collect();
         let schema = value.get("validation_schema").map_or_else(Vec::new, |schema| {
-            FieldRule::read_fields(schema.get("fields"), "validation_schema.fields", &mut problems)
+            FieldRule::parse_fields(schema.get("fields"), "validation_schema.fields", &mut problems)
         });
         if problems.is_empty() {
             Ok(Self {
@@ -183,13 +184,13 @@ impl Extractor {
     }
 }
 
-fn object<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+fn object_entries<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
     value.get(key).and_then(Value::as_object).into_iter().flat_map(Map::iter)
 }
 
-fn read_extensions(value: &Value, problems: &mut Vec<Problem>) -> Vec<String> {
+fn parse_extensions(value: &Value, problems: &mut Vec<Diagnostic>) -> Vec<String> {
     let Some(list) = value.get("extensions").and_then(Value::as_array) else {
-        problems.push(Problem::new("an extractor needs a list of `extensions`").of("extensions"));
+        problems.push(Diagnostic::new("an extractor needs a list of `extensions`").with_field("extensions"));
         return Vec::new();
     };
     let mut extensions = Vec::new();
@@ -203,29 +204,32 @@ fn read_extensions(value: &Value, problems: &mut Vec<Problem>) -> Vec<String> {
                 extensions.push(text.to_owned());
             }
             _ => problems.push(
-                Problem::new(format!("`{extension}` is not an extension such as `.py`")).of("extensions"),
+                Diagnostic::new(format!("`{extension}` is not an extension such as `.py`"))
+                    .with_field("extensions"),
             ),
         }
     }
     extensions
 }
 
-fn read_parser(name: &Value, field: &str, problems: &mut Vec<Problem>) -> Option<Parser> {
-    let parser = name.as_str().and_then(Parser::named);
+fn parse_parser(name: &Value, field: &str, problems: &mut Vec<Diagnostic>) -> Option<Parser> {
+    let parser = name.as_str().and_then(Parser::from_name);
     if parser.is_none() {
-        problems.push(Problem::new(format!("Parser not found: {name}")).of(field));
+        problems.push(Diagnostic::new(format!("Parser not found: {name}")).with_field(field));
     }
     parser
 }
 
-fn read_format(format: &Value, field: &str, problems: &mut Vec<Problem>) -> Option<SignatureFormat> {
+fn parse_format(format: &Value, field: &str, problems: &mut Vec<Diagnostic>) -> Option<SignatureFormat> {
     let prefix = format.get("prefix").and_then(Value::as_str).unwrap_or("");
     let suffix = match format.get("suffix").and_then(Value::as_str) {
         None if prefix == "<!--" => Some("-->"),
         other => other,
     };
     if !is_comment_opener(prefix) || !suffix.is_none_or(is_comment_opener) {
-        problems.push(Problem::new("a signature format needs a `prefix` that opens a comment").of(field));
+        problems.push(
+            Diagnostic::new("a signature format needs a `prefix` that opens a comment").with_field(field),
+        );
         return None;
     }
     Some(SignatureFormat {
@@ -236,10 +240,10 @@ fn read_format(format: &Value, field: &str, problems: &mut Vec<Problem>) -> Opti
 }
 
 /// Rules of type `constant` name internals of the original; they describe no field of an item.
-fn read_rule(field: &str, rule: &Value) -> Option<(String, Rule)> {
+fn parse_rule(field: &str, rule: &Value) -> Option<(String, ExtractionRule)> {
     let rule = match rule.get("type").and_then(Value::as_str)? {
-        "filename" => Rule::Filename,
-        "path" => Rule::Path(rule.get("key").and_then(Value::as_str).unwrap_or(field).to_owned()),
+        "filename" => ExtractionRule::Filename,
+        "path" => ExtractionRule::Path(rule.get("key").and_then(Value::as_str).unwrap_or(field).to_owned()),
         _ => return None,
     };
     Some((field.to_owned(), rule))
@@ -275,7 +279,7 @@ impl ExtractorSet {
 
     /// The extractor of `item_type`.
     #[must_use]
-    pub fn of(&self, item_type: ItemType) -> &Extractor {
+    pub fn for_type(&self, item_type: ItemType) -> &Extractor {
         match item_type {
             ItemType::Directive => &self.directive,
             ItemType::Tool => &self.tool,
@@ -286,7 +290,7 @@ impl ExtractorSet {
 
     /// Adds the extensions of an extractor from another space. What the set says already stands, so a later space
     /// can teach a new extension but cannot change how known files are read, signed or validated.
-    pub fn teach(&mut self, extractor: &Extractor) {
+    pub fn add_extensions(&mut self, extractor: &Extractor) {
         let known = match extractor.item_type {
             ItemType::Directive => &mut self.directive,
             ItemType::Tool => &mut self.tool,

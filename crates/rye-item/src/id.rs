@@ -33,7 +33,7 @@ impl InvalidId {
 }
 
 fn shorten(id: &str) -> String {
-    let clean = crate::text::without_controls(id);
+    let clean = crate::text::strip_controls(id);
     match clean.char_indices().nth(80) {
         Some((cut, _)) => format!("{}…", &clean[..cut]),
         None => clean.into_owned(),
@@ -52,7 +52,7 @@ impl ItemId {
     /// When a segment is empty, too long or has a character that is not allowed.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
         let text = text.into();
-        match broken_rule(&text) {
+        match violated_rule(&text) {
             None => Ok(Self(text)),
             Some(reason) => Err(InvalidId { is_bundle: false, id: text, reason }),
         }
@@ -86,7 +86,7 @@ impl ItemId {
     }
 }
 
-fn broken_rule(text: &str) -> Option<&'static str> {
+fn violated_rule(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");
     }
@@ -140,7 +140,7 @@ impl ItemType {
     /// All types, in the order they are shown.
     pub const ALL: [Self; 4] = [Self::Directive, Self::Tool, Self::Knowledge, Self::Config];
     /// The types that can be searched and loaded.
-    pub const FINDABLE: [Self; 3] = [Self::Directive, Self::Tool, Self::Knowledge];
+    pub const SEARCHABLE: [Self; 3] = [Self::Directive, Self::Tool, Self::Knowledge];
 
     /// The type's word.
     #[must_use]
@@ -166,7 +166,7 @@ impl ItemType {
 
     /// The type whose items live in `folder`.
     #[must_use]
-    pub fn of_folder(folder: &str) -> Option<Self> {
+    pub fn from_folder(folder: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|item_type| item_type.folder() == folder)
     }
 }
@@ -180,16 +180,16 @@ impl fmt::Display for ItemType {
 /// The text is no item type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown item type `{}`", shorten(.0))]
-pub struct UnknownType(pub String);
+pub struct UnknownItemType(pub String);
 
 impl FromStr for ItemType {
-    type Err = UnknownType;
+    type Err = UnknownItemType;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .into_iter()
             .find(|item_type| item_type.as_str() == text || item_type.folder() == text)
-            .ok_or_else(|| UnknownType(text.to_owned()))
+            .ok_or_else(|| UnknownItemType(text.to_owned()))
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_admits_whole_segments_only() {
+    fn prefix_matches_whole_segments() {
         let id = |text: &str| ItemId::new(text).expect("valid id");
         assert!(id("rye/core/x").is_within("rye/core"));
         assert!(id("rye/core").is_within("rye/core/"));
@@ -289,7 +289,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_accepted_id_is_harmless_as_a_path(text in any_text()) {
+        fn accepted_ids_are_safe_paths(text in any_text()) {
             if let Ok(id) = ItemId::new(text.clone()) {
                 prop_assert_eq!(id.as_str(), &text);
                 prop_assert!(!text.starts_with('/') && !text.ends_with('/'));
@@ -306,7 +306,7 @@ mod tests {
         }
 
         #[test]
-        fn what_the_definition_allows_is_accepted_and_reads_back(text in any_id(), item_type in any_type()) {
+        fn valid_ids_round_trip(text in any_id(), item_type in any_type()) {
             let id: ItemId = text.parse().expect("valid by definition");
             prop_assert_eq!(id.to_string().parse(), Ok(id.clone()));
             let item = ItemRef::new(item_type, id.clone());
@@ -330,7 +330,7 @@ mod tests {
         }
 
         #[test]
-        fn a_bundle_id_is_one_segment_of_an_item_id(text in any_text()) {
+        fn bundle_id_is_one_item_id_segment(text in any_text()) {
             let bundle = crate::space::BundleId::new(text.clone());
             prop_assert_eq!(bundle.is_ok(), ItemId::new(text.clone()).is_ok() && !text.contains('/'));
             if let Ok(bundle) = bundle {
@@ -339,7 +339,7 @@ mod tests {
         }
 
         #[test]
-        fn a_refusal_shows_no_control_characters(text in any_text()) {
+        fn errors_show_no_control_characters(text in any_text()) {
             if let Err(refusal) = ItemId::new(text) {
                 let shown = refusal.to_string();
                 prop_assert!(!shown.chars().any(|character| character.is_control() && !matches!(character, '\n' | '\t')));

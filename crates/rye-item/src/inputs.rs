@@ -7,20 +7,20 @@ use serde_json::{Map, Number, Value};
 
 /// Everything wrong with the inputs given to a directive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct InputProblems {
+pub struct InputErrors {
     /// Given but not declared, in the order given.
     pub unknown: Vec<String>,
     /// Required, without a default, and not given.
     pub missing: Vec<String>,
     /// Given with a value of another type.
-    pub mistyped: Vec<Mistyped>,
+    pub mistyped: Vec<TypeMismatch>,
     /// The names that are declared.
     pub declared: Vec<String>,
 }
 
 /// An input whose value is not of its declared type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Mistyped {
+pub struct TypeMismatch {
     /// The input's name.
     pub name: String,
     /// The type it declares.
@@ -29,9 +29,9 @@ pub struct Mistyped {
     pub found: String,
 }
 
-impl std::error::Error for InputProblems {}
+impl std::error::Error for InputErrors {}
 
-impl fmt::Display for InputProblems {
+impl fmt::Display for InputErrors {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if !self.unknown.is_empty() {
@@ -64,30 +64,33 @@ impl fmt::Display for InputProblems {
 ///
 /// # Errors
 /// When inputs are unknown, missing or wrongly typed: all of them together.
-pub fn check(declared: &[Value], given: &Map<String, Value>) -> Result<Map<String, Value>, InputProblems> {
+pub fn check_inputs(
+    declared: &[Value],
+    values: &Map<String, Value>,
+) -> Result<Map<String, Value>, InputErrors> {
     if declared.is_empty() {
-        return Ok(given.clone());
+        return Ok(values.clone());
     }
     let name_of = |input: &Value| input.get("name").and_then(Value::as_str).unwrap_or("").to_owned();
     let names: Vec<_> = declared.iter().map(name_of).collect();
-    let mut problems = InputProblems {
-        unknown: given.keys().filter(|name| !names.contains(name)).cloned().collect(),
+    let mut problems = InputErrors {
+        unknown: values.keys().filter(|name| !names.contains(name)).cloned().collect(),
         declared: names.clone(),
-        ..InputProblems::default()
+        ..InputErrors::default()
     };
     let mut checked = Map::new();
     for (input, name) in declared.iter().zip(names) {
         let kind = input.get("type").and_then(Value::as_str).unwrap_or("string");
         let is_required = input.get("required").and_then(Value::as_bool).unwrap_or(false);
-        match given.get(&name).filter(|value| !value.is_null()) {
-            Some(value) => match fitted(kind, value) {
+        match values.get(&name).filter(|value| !value.is_null()) {
+            Some(value) => match coerce(kind, value) {
                 Some(value) => {
                     checked.insert(name, value);
                 }
-                None => problems.mistyped.push(Mistyped {
+                None => problems.mistyped.push(TypeMismatch {
                     name,
                     expected: kind.to_owned(),
-                    found: type_of(value).to_owned(),
+                    found: type_name(value).to_owned(),
                 }),
             },
             None => match input.get("default") {
@@ -99,8 +102,8 @@ pub fn check(declared: &[Value], given: &Map<String, Value>) -> Result<Map<Strin
             },
         }
     }
-    let is_fine = problems.unknown.is_empty() && problems.missing.is_empty() && problems.mistyped.is_empty();
-    if is_fine { Ok(checked) } else { Err(problems) }
+    let is_valid = problems.unknown.is_empty() && problems.missing.is_empty() && problems.mistyped.is_empty();
+    if is_valid { Ok(checked) } else { Err(problems) }
 }
 
 /// Whether `kind` is a type whose values are checked; of any other, every value is right.
@@ -111,10 +114,10 @@ pub fn is_known_type(kind: &str) -> bool {
 
 /// A text read as the declared type, or nothing where it does not fit; a string is taken as it is.
 #[must_use]
-pub fn typed(kind: &str, text: &str) -> Option<Value> {
+pub fn parse_typed(kind: &str, text: &str) -> Option<Value> {
     match kind {
         "integer" => match serde_json::from_str(text).ok()? {
-            Value::Number(number) => whole(&number),
+            Value::Number(number) => to_integer(&number),
             _ => None,
         },
         "number" => serde_json::from_str(text).ok().filter(Value::is_number),
@@ -128,12 +131,12 @@ pub fn typed(kind: &str, text: &str) -> Option<Value> {
 }
 
 /// The value as the declared type has it, or nothing where it does not fit.
-fn fitted(kind: &str, value: &Value) -> Option<Value> {
+fn coerce(kind: &str, value: &Value) -> Option<Value> {
     match (kind, value) {
         ("string", Value::String(_)) => Some(value.clone()),
         ("string", _) => None,
-        (_, Value::String(text)) => typed(kind, text),
-        ("integer", Value::Number(number)) => whole(number),
+        (_, Value::String(text)) => parse_typed(kind, text),
+        ("integer", Value::Number(number)) => to_integer(number),
         ("integer", _) => None,
         ("number", _) => value.is_number().then(|| value.clone()),
         ("boolean", _) => value.is_boolean().then(|| value.clone()),
@@ -144,7 +147,7 @@ fn fitted(kind: &str, value: &Value) -> Option<Value> {
 }
 
 /// A number without a fraction, as an integer.
-fn whole(number: &Number) -> Option<Value> {
+fn to_integer(number: &Number) -> Option<Value> {
     if !number.is_f64() {
         return Some(Value::Number(number.clone()));
     }
@@ -152,7 +155,7 @@ fn whole(number: &Number) -> Option<Value> {
     format!("{value:.0}").parse::<i64>().ok().map(Value::from)
 }
 
-fn type_of(value: &Value) -> &'static str {
+fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -170,8 +173,8 @@ mod tests {
 
     use super::*;
 
-    fn checked(declared: &Value, given: &Value) -> Result<Value, String> {
-        check(declared.as_array().unwrap(), given.as_object().unwrap())
+    fn check_json(declared: &Value, values: &Value) -> Result<Value, String> {
+        check_inputs(declared.as_array().unwrap(), values.as_object().unwrap())
             .map(Value::Object)
             .map_err(|problems| problems.to_string())
     }
@@ -184,7 +187,7 @@ mod tests {
             { "name": "n", "type": "integer", "required": false },
         ]);
         assert_eq!(
-            checked(&declared, &json!({ "x": 1, "n": "many", "a": 3, "y": 2 })),
+            check_json(&declared, &json!({ "x": 1, "n": "many", "a": 3, "y": 2 })),
             Err("Unknown parameters: x, y. Valid inputs: a, b, n; Missing required inputs: b; Wrongly typed inputs: \
                  a (expected string, found number), n (expected integer, found string)"
                 .to_owned())
@@ -192,19 +195,19 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fill_what_is_not_given() {
+    fn defaults_fill_missing_inputs() {
         let declared = json!([
             { "name": "a", "type": "integer", "required": true, "default": 3 },
             { "name": "b", "type": "string", "required": false },
             { "name": "c" },
         ]);
-        assert_eq!(checked(&declared, &json!({})), Ok(json!({ "a": 3 })));
-        assert_eq!(checked(&declared, &json!({ "a": null, "c": "x" })), Ok(json!({ "a": 3, "c": "x" })));
+        assert_eq!(check_json(&declared, &json!({})), Ok(json!({ "a": 3 })));
+        assert_eq!(check_json(&declared, &json!({ "a": null, "c": "x" })), Ok(json!({ "a": 3, "c": "x" })));
     }
 
     #[test]
-    fn no_declaration_takes_anything() {
-        assert_eq!(checked(&json!([]), &json!({ "x": [1] })), Ok(json!({ "x": [1] })));
+    fn undeclared_inputs_accept_anything() {
+        assert_eq!(check_json(&json!([]), &json!({ "x": [1] })), Ok(json!({ "x": [1] })));
     }
 
     #[test]
@@ -237,13 +240,13 @@ mod tests {
             ("path", json!([1]), Some(json!([1]))),
         ];
         for (kind, value, expected) in table {
-            assert_eq!(fitted(kind, &value), expected, "{kind} {value}");
+            assert_eq!(coerce(kind, &value), expected, "{kind} {value}");
         }
     }
 
     #[test]
-    fn deeply_nested_text_is_wrongly_typed() {
-        assert_eq!(typed("array", &"[".repeat(100_000)), None);
+    fn deeply_nested_text_is_rejected() {
+        assert_eq!(parse_typed("array", &"[".repeat(100_000)), None);
     }
 
     proptest! {
@@ -251,9 +254,9 @@ mod tests {
         fn checking_again_changes_nothing(number in any::<i64>(), flag in any::<bool>()) {
             let declared = json!([{ "name": "n", "type": "integer" }, { "name": "f", "type": "boolean" }]);
             let given = json!({ "n": number.to_string(), "f": flag.to_string() });
-            let once = checked(&declared, &given).unwrap();
+            let once = check_json(&declared, &given).unwrap();
             prop_assert_eq!(&once, &json!({ "n": number, "f": flag }));
-            prop_assert_eq!(checked(&declared, &once), Ok(once));
+            prop_assert_eq!(check_json(&declared, &once), Ok(once));
         }
     }
 }

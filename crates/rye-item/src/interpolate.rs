@@ -39,7 +39,7 @@ pub fn interpolate_text(text: &str, context: &Value) -> String {
         if let Some(after) = rest.strip_prefix("$$") {
             filled.push('$');
             rest = after;
-        } else if let Some((expression, after)) = reference(rest) {
+        } else if let Some((expression, after)) = parse_reference(rest) {
             if let Some(value) = resolve(expression, context) {
                 filled.push_str(&text_of(value));
             }
@@ -54,7 +54,7 @@ pub fn interpolate_text(text: &str, context: &Value) -> String {
 }
 
 /// The expression of the `${…}` that opens `text`, and what follows. It stays on the brace's side of the next `${`.
-fn reference(text: &str) -> Option<(&str, &str)> {
+fn parse_reference(text: &str) -> Option<(&str, &str)> {
     let inside = text.strip_prefix("${")?;
     let end = inside.find(['}', '$'])?;
     let is_reference = inside[end..].starts_with('}') && !inside[..end].trim().is_empty();
@@ -62,7 +62,7 @@ fn reference(text: &str) -> Option<(&str, &str)> {
 }
 
 fn sole_reference(text: &str) -> Option<&str> {
-    reference(text).filter(|(_, after)| after.is_empty()).map(|(expression, _)| expression)
+    parse_reference(text).filter(|(_, after)| after.is_empty()).map(|(expression, _)| expression)
 }
 
 fn resolve<'a>(expression: &str, context: &'a Value) -> Option<&'a Value> {
@@ -89,14 +89,14 @@ pub fn interpolate_inputs(text: &str, inputs: &Map<String, Value>) -> String {
     while let Some(start) = rest.find(['{', '$']) {
         filled.push_str(&rest[..start]);
         rest = &rest[start..];
-        match input_reference(rest) {
-            Some(found) => {
-                match (inputs.get(found.name), found.default) {
+        match parse_input_reference(rest) {
+            Some(reference) => {
+                match (inputs.get(reference.name), reference.default) {
                     (Some(value), _) => filled.push_str(&text_of(value)),
                     (None, Some(default)) => filled.push_str(default),
-                    (None, None) => filled.push_str(found.whole),
+                    (None, None) => filled.push_str(reference.whole),
                 }
-                rest = &rest[found.whole.len()..];
+                rest = &rest[reference.whole.len()..];
             }
             None => {
                 filled.push_str(&rest[..1]);
@@ -116,7 +116,7 @@ struct InputReference<'a> {
 }
 
 /// The input reference that opens `text`; a default ends at the first closing brace.
-fn input_reference(text: &str) -> Option<InputReference<'_>> {
+fn parse_input_reference(text: &str) -> Option<InputReference<'_>> {
     let (inside, takes_default) = match text.strip_prefix("{input:") {
         Some(inside) => (inside, true),
         None => (text.strip_prefix("${inputs.")?, false),
@@ -144,45 +144,45 @@ mod tests {
 
     use super::*;
 
-    fn filled(text: &str, context: &Value) -> Value {
+    fn fill(text: &str, context: &Value) -> Value {
         interpolate(&json!(text), context)
     }
 
     #[test]
     fn paths_are_filled_in_as_text() {
         let context = json!({ "a": { "b": ["x", 2] }, "n": 1.5, "t": true, "z": null, "o": { "k": [1] } });
-        assert_eq!(filled("<${a.b.0}> ${n} ${t} ${o}", &context), "<x> 1.5 true {\"k\":[1]}");
-        assert_eq!(filled("[${missing}${z}${a.b.9}]", &context), "[]");
-        assert_eq!(filled("${z || missing || a.b.1}!", &context), "2!");
-        assert_eq!(filled("${missing||z}", &context), "");
+        assert_eq!(fill("<${a.b.0}> ${n} ${t} ${o}", &context), "<x> 1.5 true {\"k\":[1]}");
+        assert_eq!(fill("[${missing}${z}${a.b.9}]", &context), "[]");
+        assert_eq!(fill("${z || missing || a.b.1}!", &context), "2!");
+        assert_eq!(fill("${missing||z}", &context), "");
     }
 
     #[test]
     fn a_sole_reference_keeps_its_type() {
         let context = json!({ "o": { "k": [1] }, "n": 3, "z": null });
-        assert_eq!(filled("${o}", &context), json!({ "k": [1] }));
-        assert_eq!(filled("${ n }", &context), json!(3));
-        assert_eq!(filled("${z}", &context), json!(""));
-        assert_eq!(filled(" ${n}", &context), json!(" 3"));
+        assert_eq!(fill("${o}", &context), json!({ "k": [1] }));
+        assert_eq!(fill("${ n }", &context), json!(3));
+        assert_eq!(fill("${z}", &context), json!(""));
+        assert_eq!(fill(" ${n}", &context), json!(" 3"));
     }
 
     #[test]
     fn dollars_are_escaped_by_doubling() {
         let context = json!({ "a": "1" });
-        assert_eq!(filled("$$ $${a} $$$${a} $$${a} $ $a", &context), "$ ${a} $${a} $1 $ $a");
+        assert_eq!(fill("$$ $${a} $$$${a} $$${a} $ $a", &context), "$ ${a} $${a} $1 $ $a");
     }
 
     #[test]
-    fn what_is_no_reference_stays() {
+    fn non_references_stay_unchanged() {
         let context = json!({ "b": "v" });
         for text in ["${", "${}", "${  }", "$", "a${b", "{b}"] {
-            assert_eq!(filled(text, &context), text);
+            assert_eq!(fill(text, &context), text);
         }
-        assert_eq!(filled("${a${b}}", &context), "${av}");
+        assert_eq!(fill("${a${b}}", &context), "${av}");
     }
 
     #[test]
-    fn maps_and_lists_are_walked_and_other_leaves_stay() {
+    fn interpolation_recurses_into_maps_and_lists() {
         let template = json!({ "${a}": ["${a}", 1, null, { "k": "-${a}-" }] });
         let expected = json!({ "${a}": ["v", 1, null, { "k": "-v-" }] });
         assert_eq!(interpolate(&template, &json!({ "a": "v" })), expected);
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn values_are_never_expanded_again() {
         let context = json!({ "a": "${b} $$ {input:x}", "b": "secret" });
-        assert_eq!(filled("-${a}-", &context), "-${b} $$ {input:x}-");
+        assert_eq!(fill("-${a}-", &context), "-${b} $$ {input:x}-");
         let inputs = json!({ "x": "{input:y} ${inputs.y}", "y": "secret" });
         let inputs = inputs.as_object().unwrap();
         assert_eq!(interpolate_inputs("{input:x}", inputs), "{input:y} ${inputs.y}");

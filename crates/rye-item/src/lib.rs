@@ -7,6 +7,7 @@
 
 #[cfg(feature = "parsers")]
 pub mod condition;
+pub mod diagnostic;
 pub mod extractor;
 pub mod id;
 #[cfg(feature = "parsers")]
@@ -19,7 +20,6 @@ pub mod metadata;
 pub mod parameters;
 #[cfg(feature = "parsers")]
 pub mod parse;
-pub mod problem;
 pub mod scope;
 pub mod space;
 pub mod text;
@@ -29,7 +29,7 @@ pub mod yaml;
 /// The value every parser makes.
 pub use serde_json::Value;
 
+pub use diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 pub use extractor::{Extractor, ExtractorSet, SignatureFormat};
 pub use id::{InvalidId, ItemId, ItemRef, ItemType};
-pub use problem::{Parsed, Position, Problem};
-pub use space::{Action, BundleId, Space};
+pub use space::{BundleId, PrimaryAction, Space};

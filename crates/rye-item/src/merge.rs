@@ -14,39 +14,39 @@ const EXTENDS: &str = "extends";
 /// `extends` in a map of `over` is left out. A layer that is `null` as a whole, an empty file, changes nothing.
 #[must_use]
 pub fn merge(base: &Value, over: &Value) -> Value {
-    if over.is_null() { base.clone() } else { lay(base, over) }
+    if over.is_null() { base.clone() } else { merge_value(base, over) }
 }
 
-fn lay(base: &Value, over: &Value) -> Value {
+fn merge_value(base: &Value, over: &Value) -> Value {
     match (base, over) {
-        (Value::Object(base), Value::Object(over)) => Value::Object(lay_map(base, over)),
-        (_, Value::Object(over)) => Value::Object(lay_map(&Map::new(), over)),
+        (Value::Object(base), Value::Object(over)) => Value::Object(merge_map(base, over)),
+        (_, Value::Object(over)) => Value::Object(merge_map(&Map::new(), over)),
         (Value::Array(base), Value::Array(over)) if !base.is_empty() => {
-            by_id(base, over).map_or_else(|| Value::Array(over.clone()), Value::Array)
+            merge_by_id(base, over).map_or_else(|| Value::Array(over.clone()), Value::Array)
         }
         _ => over.clone(),
     }
 }
 
-fn lay_map(base: &Map<String, Value>, over: &Map<String, Value>) -> Map<String, Value> {
+fn merge_map(base: &Map<String, Value>, over: &Map<String, Value>) -> Map<String, Value> {
     let mut merged = base.clone();
     for (key, value) in over.iter().filter(|(key, _)| *key != EXTENDS) {
-        let value = lay(base.get(key).unwrap_or(&Value::Null), value);
+        let value = merge_value(base.get(key).unwrap_or(&Value::Null), value);
         merged.insert(key.clone(), value);
     }
     merged
 }
 
 /// Both lists as one, if every element of both carries an id.
-fn by_id(base: &[Value], over: &[Value]) -> Option<Vec<Value>> {
+fn merge_by_id(base: &[Value], over: &[Value]) -> Option<Vec<Value>> {
     let mut merged: Vec<Value> = Vec::with_capacity(base.len() + over.len());
-    let mut places = BTreeMap::new();
+    let mut indexes = BTreeMap::new();
     for element in base.iter().chain(over) {
         let id = element.get("id").filter(|id| !id.is_null())?.to_string();
-        match places.get(&id).and_then(|place: &usize| merged.get_mut(*place)) {
+        match indexes.get(&id).and_then(|index: &usize| merged.get_mut(*index)) {
             Some(known) => *known = element.clone(),
             None => {
-                places.insert(id, merged.len());
+                indexes.insert(id, merged.len());
                 merged.push(element.clone());
             }
         }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_which_one_element_has_no_id_replace() {
+    fn lists_without_ids_replace() {
         let base = json!([{ "id": "a" }, { "v": 1 }]);
         let over = json!([{ "id": "b" }]);
         assert_eq!(merge(&base, &over), over);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn extends_is_never_taken_over() {
+    fn extends_is_never_inherited() {
         let over = json!({ "extends": "b", "n": { "extends": "b", "x": { "extends": "b", "y": 1 } } });
         assert_eq!(
             merge(&json!({ "extends": "a" }), &over),
@@ -155,14 +155,14 @@ mod tests {
         }
 
         #[test]
-        fn laying_the_same_layer_again_changes_nothing(base in map(), over in map()) {
+        fn merging_twice_changes_nothing(base in map(), over in map()) {
             let once = merge(&base, &over);
             prop_assert_eq!(merge(&once, &over), once.clone());
             prop_assert_eq!(merge(&base, &once), once);
         }
 
         #[test]
-        fn layers_of_scalars_may_be_grouped_freely(
+        fn scalar_layers_are_associative(
             first in map_of_scalars(), second in map_of_scalars(), third in map_of_scalars(),
         ) {
             let left = merge(&merge(&first, &second), &third);

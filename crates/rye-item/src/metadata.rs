@@ -3,19 +3,19 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::extractor::{Extractor, Rule};
+use crate::diagnostic::ParsedItem;
+use crate::extractor::{ExtractionRule, Extractor};
 use crate::id::{ItemId, ItemType};
-use crate::problem::Parsed;
 
 /// Applies the extractor's rules: field name → value. A tool's field may be written as a dunder (`__version__`), as
 /// a constant (`CONFIG_SCHEMA`) or plainly (`version`).
 #[must_use]
-pub fn extract(extractor: &Extractor, parsed: &Parsed, stem: &str) -> Map<String, Value> {
+pub fn extract(extractor: &Extractor, parsed: &ParsedItem, stem: &str) -> Map<String, Value> {
     let mut fields = Map::new();
     for (field, rule) in &extractor.rules {
         let value = match rule {
-            Rule::Filename => Some(Value::from(stem)),
-            Rule::Path(key) => parsed.fields.get(key).or_else(|| parsed.fields.get(field)).cloned(),
+            ExtractionRule::Filename => Some(Value::from(stem)),
+            ExtractionRule::Path(key) => parsed.fields.get(key).or_else(|| parsed.fields.get(field)).cloned(),
         };
         if let Some(value) = value {
             fields.insert(field.clone(), value);
@@ -25,9 +25,9 @@ pub fn extract(extractor: &Extractor, parsed: &Parsed, stem: &str) -> Map<String
 }
 
 /// Lets each extracted field be found where its key stands: `version` where `__version__` is written.
-pub fn name_positions(extractor: &Extractor, parsed: &mut Parsed) {
+pub fn add_field_positions(extractor: &Extractor, parsed: &mut ParsedItem) {
     for (field, rule) in &extractor.rules {
-        if let Rule::Path(key) = rule
+        if let ExtractionRule::Path(key) = rule
             && let Some(position) = parsed.positions.get(key).copied()
         {
             parsed.positions.entry(field.clone()).or_insert(position);
@@ -37,7 +37,7 @@ pub fn name_positions(extractor: &Extractor, parsed: &mut Parsed) {
 
 /// The metadata of an item as users see it; what is absent is null.
 #[must_use]
-pub fn shown(item_type: ItemType, fields: &Map<String, Value>) -> Value {
+pub fn display_metadata(item_type: ItemType, fields: &Map<String, Value>) -> Value {
     let get = |key: &str| fields.get(key).cloned().unwrap_or(Value::Null);
     let list = |key: &str| match fields.get(key) {
         Some(Value::Array(list)) => list.clone(),
@@ -62,7 +62,7 @@ pub fn shown(item_type: ItemType, fields: &Map<String, Value>) -> Value {
             "model": get("model"),
             "limits": get("limits"),
             "permissions": list("permissions").iter().filter_map(|grant| grant.get("content").cloned()).collect::<Vec<_>>(),
-            "inputs": list("inputs").iter().map(shown_input).collect::<Vec<_>>(),
+            "inputs": list("inputs").iter().map(display_input).collect::<Vec<_>>(),
             "outputs": list("outputs").iter().filter_map(|output| output.get("name").cloned()).collect::<Vec<_>>(),
             "actions": list("actions"),
         }),
@@ -83,7 +83,7 @@ pub fn shown(item_type: ItemType, fields: &Map<String, Value>) -> Value {
     }
 }
 
-fn shown_input(input: &Value) -> Value {
+fn display_input(input: &Value) -> Value {
     let get = |key: &str| input.get(key).cloned().unwrap_or(Value::Null);
     json!({
         "name": get("name"),
@@ -116,7 +116,7 @@ pub fn search_text(
     item_type: ItemType,
     id: &ItemId,
     fields: &Map<String, Value>,
-    parsed: &Parsed,
+    parsed: &ParsedItem,
 ) -> SearchText {
     let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::trim).unwrap_or_default();
     let parsed_text = |key: &str| parsed.text(key).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The parameters of a call against the tool's `CONFIG_SCHEMA`: words typed, defaults filled in, every violation listed.
 
-mod plain;
+mod schema_fast_path;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -18,14 +18,14 @@ pub struct Violation {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParameterError {
     /// The parameters do not fit.
-    #[error("{}", listed(.0))]
+    #[error("{}", render_violations(.0))]
     Invalid(Vec<Violation>),
     /// The tool's own schema cannot be used.
     #[error("the tool's schema is not valid: {0}")]
     Schema(String),
 }
 
-fn listed(violations: &[Violation]) -> String {
+fn render_violations(violations: &[Violation]) -> String {
     let lines: Vec<_> = violations.iter().map(|one| format!("{}: {}", one.path, one.message)).collect();
     lines.join("; ")
 }
@@ -33,7 +33,7 @@ fn listed(violations: &[Violation]) -> String {
 /// Types the words of a command line (`count=3`) by the schema: text stays text where text is declared, anything else
 /// is read as JSON; what is not declared is JSON if it reads as such, and text if not.
 #[must_use]
-pub fn typed(words: &[(String, String)], schema: Option<&Value>) -> Map<String, Value> {
+pub fn parse_words(words: &[(String, String)], schema: Option<&Value>) -> Map<String, Value> {
     let declared = |name: &str| schema?.get("properties")?.get(name)?.get("type");
     words
         .iter()
@@ -65,8 +65,8 @@ pub fn check(
         return Err(ParameterError::Schema("it is not an object".to_owned()));
     }
     let mut parameters = Value::Object(parameters);
-    fill(&mut parameters, schema, 0);
-    if plain::is_plain(schema) && plain::accepts(schema, &parameters) {
+    fill_defaults(&mut parameters, schema, 0);
+    if schema_fast_path::is_simple(schema) && schema_fast_path::accepts(schema, &parameters) {
         return match parameters {
             Value::Object(parameters) => Ok(parameters),
             _ => Err(ParameterError::Invalid(Vec::new())),
@@ -128,7 +128,7 @@ pub fn violations(document: &Value, schema: &Value) -> Result<Vec<Violation>, Pa
 /// Deeper than any tool's parameters; a schema is data and may be as deep as it likes.
 const MAX_DEPTH: usize = 32;
 
-fn fill(value: &mut Value, schema: &Value, depth: usize) {
+fn fill_defaults(value: &mut Value, schema: &Value, depth: usize) {
     if depth > MAX_DEPTH {
         return;
     }
@@ -140,13 +140,13 @@ fn fill(value: &mut Value, schema: &Value, depth: usize) {
                     map.insert(name.clone(), default.clone());
                 }
                 if let Some(inner) = map.get_mut(name) {
-                    fill(inner, property, depth + 1);
+                    fill_defaults(inner, property, depth + 1);
                 }
             }
         }
         Value::Array(list) => {
             if let Some(items) = schema.get("items") {
-                list.iter_mut().for_each(|inner| fill(inner, items, depth + 1));
+                list.iter_mut().for_each(|inner| fill_defaults(inner, items, depth + 1));
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -179,18 +179,18 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_held_against_its_schema_key_by_key() {
+    fn document_violations_are_listed_per_key() {
         let schema = json!({"type": "object", "additionalProperties": false, "properties": {
             "a": {"type": "array", "items": {"type": "object", "additionalProperties": false,
                 "properties": {"b": {"enum": ["x", "y", "z", "u", "v"]}}}},
         }});
         let document = json!({"a": [{"b": "q"}, {"c": 1, "d": 2}], "e": 3});
         let found = violations(&document, &schema).expect("a schema");
-        let mut shown: Vec<String> =
+        let mut lines: Vec<String> =
             found.iter().map(|one| format!("{}: {}", one.path, one.message)).collect();
-        shown.sort();
+        lines.sort();
         assert_eq!(
-            shown,
+            lines,
             [
                 "$.a[0].b: `q` is not one of `x`, `y`, `z`, `u`, `v`",
                 "$.a[1].c: there is no such key",
@@ -202,20 +202,20 @@ mod tests {
     }
 
     #[test]
-    fn words_are_typed_by_the_schema() {
+    fn words_are_parsed_by_schema_type() {
         let schema = json!({"properties": {
             "text": {"type": "string"}, "count": {"type": "integer"}, "either": {"type": ["string", "null"]}
         }});
         let words = [("text", "12"), ("count", "12"), ("either", "null"), ("free", "[1]"), ("odd", "a b")];
         let words = words.map(|(name, word)| (name.to_owned(), word.to_owned()));
         assert_eq!(
-            typed(&words, Some(&schema)),
+            parse_words(&words, Some(&schema)),
             map(json!({"text": "12", "count": 12, "either": "null", "free": [1], "odd": "a b"}))
         );
     }
 
     #[test]
-    fn defaults_are_filled_in_and_every_violation_is_listed() {
+    fn defaults_are_filled_and_violations_listed() {
         let schema = json!({
             "type": "object",
             "properties": {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_is_none_is_said_so() {
+    fn invalid_schema_is_reported() {
         let refused = check(Map::new(), Some(&json!({"type": 7})));
         assert!(matches!(refused, Err(ParameterError::Schema(_))), "{refused:?}");
         assert!(matches!(check(Map::new(), Some(&json!([]))), Err(ParameterError::Schema(_))));

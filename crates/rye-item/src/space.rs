@@ -65,11 +65,11 @@ impl Space {
 
     /// The space without its bundle: `project`, `user`, `system`.
     #[must_use]
-    pub fn tier(&self) -> Tier {
+    pub fn tier(&self) -> SpaceTier {
         match self {
-            Self::Project => Tier::Project,
-            Self::User => Tier::User,
-            Self::System(_) => Tier::System,
+            Self::Project => SpaceTier::Project,
+            Self::User => SpaceTier::User,
+            Self::System(_) => SpaceTier::System,
         }
     }
 }
@@ -93,7 +93,7 @@ impl Serialize for Space {
 /// One of the three spaces, without a bundle's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tier {
+pub enum SpaceTier {
     /// The project's space.
     Project,
     /// The user's space.
@@ -102,7 +102,7 @@ pub enum Tier {
     System,
 }
 
-impl Tier {
+impl SpaceTier {
     /// Project 3, user 2, system 1.
     #[must_use]
     pub fn precedence(self) -> u8 {
@@ -124,7 +124,7 @@ impl Tier {
     }
 }
 
-impl fmt::Display for Tier {
+impl fmt::Display for SpaceTier {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.as_str())
     }
@@ -133,7 +133,7 @@ impl fmt::Display for Tier {
 /// What can be done with items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
+pub enum PrimaryAction {
     /// Find items by words.
     Search,
     /// Read one item.
@@ -146,7 +146,7 @@ pub enum Action {
     Sign,
 }
 
-impl Action {
+impl PrimaryAction {
     /// All actions.
     pub const ALL: [Self; 5] = [Self::Search, Self::Load, Self::Fetch, Self::Execute, Self::Sign];
 
@@ -166,15 +166,15 @@ impl Action {
 /// The text is no action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown action `{0}`")]
-pub struct UnknownAction(pub String);
+pub struct UnknownPrimaryAction(pub String);
 
-impl FromStr for Action {
-    type Err = UnknownAction;
+impl FromStr for PrimaryAction {
+    type Err = UnknownPrimaryAction;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .into_iter()
             .find(|action| action.as_str() == text)
-            .ok_or_else(|| UnknownAction(text.to_owned()))
+            .ok_or_else(|| UnknownPrimaryAction(text.to_owned()))
     }
 }

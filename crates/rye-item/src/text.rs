@@ -5,7 +5,7 @@ use std::fmt;
 
 /// `text` without control characters and escape sequences; line breaks and tabs stay.
 #[must_use]
-pub fn without_controls(text: &str) -> Cow<'_, str> {
+pub fn strip_controls(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }
@@ -26,7 +26,7 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
 /// As [`without_controls`], on one line: line breaks and tabs become single spaces.
 #[must_use]
 pub fn one_line(text: &str) -> String {
-    without_controls(text).split_whitespace().collect::<Vec<_>>().join(" ")
+    strip_controls(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A number with its noun: `1 item`, `2 items`.
@@ -39,17 +39,17 @@ pub fn counted(count: impl Copy + fmt::Display + PartialEq + From<u8>, noun: &st
 /// Whether a terminal could obey the character, or be misled by it, instead of showing it.
 #[must_use]
 pub fn is_unsafe(character: char) -> bool {
-    let is_kept = matches!(character, '\n' | '\t');
+    let is_allowed = matches!(character, '\n' | '\t');
     let is_bidirectional_override =
         matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-    (character.is_control() && !is_kept) || is_bidirectional_override
+    (character.is_control() && !is_allowed) || is_bidirectional_override
 }
 
 type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
 /// `text` in double quotes, readable as YAML, TOML and by people: everything unusual is escaped.
 #[must_use]
-pub fn quoted(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {
         match character {
@@ -100,13 +100,13 @@ pub fn shell_word(text: &str) -> String {
 }
 
 /// What begins the marker that stands where a secret was taken out: `[redacted:NAME]`.
-pub const REDACTION_MARK: &str = "[redacted:";
+pub const REDACTION_PREFIX: &str = "[redacted:";
 
 /// Whether `text` holds a marker that stands for a secret.
 #[must_use]
 pub fn has_redaction(text: &str) -> bool {
-    text.match_indices(REDACTION_MARK).any(|(start, _)| {
-        let rest = &text[start + REDACTION_MARK.len()..];
+    text.match_indices(REDACTION_PREFIX).any(|(start, _)| {
+        let rest = &text[start + REDACTION_PREFIX.len()..];
         rest.find(']').is_some_and(|end| end > 0 && !rest[..end].contains(['\n', '[']))
     })
 }
@@ -166,22 +166,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escape_sequences_disappear_whole() {
-        assert_eq!(without_controls("a\u{1b}[31mred\u{1b}[0m b"), "ared b");
-        assert_eq!(without_controls("x\u{1b}]0;title\u{7}y"), "xy");
-        assert_eq!(without_controls("x\u{1b}]8;;http://a\u{1b}\\link"), "xlink");
-        assert_eq!(without_controls("\u{9b}2Jq\u{7f}\r\u{8}"), "q");
-        assert_eq!(without_controls("\u{202e}abc"), "abc");
-        assert_eq!(without_controls("a\tb\nc é😀"), "a\tb\nc é😀");
-        assert_eq!(without_controls("end\u{1b}"), "end");
+    fn escape_sequences_are_removed_completely() {
+        assert_eq!(strip_controls("a\u{1b}[31mred\u{1b}[0m b"), "ared b");
+        assert_eq!(strip_controls("x\u{1b}]0;title\u{7}y"), "xy");
+        assert_eq!(strip_controls("x\u{1b}]8;;http://a\u{1b}\\link"), "xlink");
+        assert_eq!(strip_controls("\u{9b}2Jq\u{7f}\r\u{8}"), "q");
+        assert_eq!(strip_controls("\u{202e}abc"), "abc");
+        assert_eq!(strip_controls("a\tb\nc é😀"), "a\tb\nc é😀");
+        assert_eq!(strip_controls("end\u{1b}"), "end");
     }
 
     #[test]
-    fn quoted_text_reads_back_from_yaml_and_toml() {
+    fn quoted_text_round_trips_yaml_and_toml() {
         let odd = "a\"b\\c\n\t\u{7f}\u{85}\u{fffe}\u{feff}\u{2028}é😀";
-        let document = format!("k: {}\n", quoted(odd));
+        let document = format!("k: {}\n", quote(odd));
         assert_eq!(crate::yaml::parse(&document).expect("YAML").value["k"], odd);
-        let document: toml::Table = toml::from_str(&format!("k = {}\n", quoted(odd))).expect("TOML");
+        let document: toml::Table = toml::from_str(&format!("k = {}\n", quote(odd))).expect("TOML");
         assert_eq!(document["k"].as_str(), Some(odd));
     }
 

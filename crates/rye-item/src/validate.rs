@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::problem::{Parsed, Problem};
+use crate::diagnostic::{Diagnostic, ParsedItem};
 
 /// What a field may hold.
 #[derive(Clone, Debug)]
-enum Kind {
+enum FieldKind {
     Text { is_snake_case: bool },
     Integer,
     Number,
@@ -22,7 +22,7 @@ enum Kind {
 pub struct FieldRule {
     is_required: bool,
     is_nullable: bool,
-    kind: Kind,
+    kind: FieldKind,
     minimum: Option<f64>,
     maximum: Option<f64>,
     matches_filename: bool,
@@ -31,7 +31,7 @@ pub struct FieldRule {
 
 /// Where the item is supposed to live: its file's stem and the folder below its type's folder.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct ExpectedPath<'a> {
     /// The file's name without extension.
     pub name: &'a str,
     /// The category its path gives it.
@@ -40,10 +40,10 @@ pub struct Place<'a> {
 
 impl FieldRule {
     /// Reads a map of field rules; unknown types are problems.
-    pub(crate) fn read_fields(
+    pub(crate) fn parse_fields(
         fields: Option<&Value>,
         path: &str,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<Diagnostic>,
     ) -> Vec<(String, Self)> {
         let Some(fields) = fields.and_then(Value::as_object) else {
             return Vec::new();
@@ -51,12 +51,12 @@ impl FieldRule {
         fields
             .iter()
             .filter_map(|(field, rule)| {
-                Some((field.clone(), Self::read(rule, &format!("{path}.{field}"), problems)?))
+                Some((field.clone(), Self::parse(rule, &format!("{path}.{field}"), problems)?))
             })
             .collect()
     }
 
-    fn read(rule: &Value, path: &str, problems: &mut Vec<Problem>) -> Option<Self> {
+    fn parse(rule: &Value, path: &str, problems: &mut Vec<Diagnostic>) -> Option<Self> {
         let flag = |key: &str| rule.get(key).and_then(Value::as_bool).unwrap_or(false);
         let text = |key: &str| rule.get(key).and_then(Value::as_str);
         let texts = |key: &str| -> Vec<String> {
@@ -64,19 +64,19 @@ impl FieldRule {
             list.filter_map(|entry| entry.as_str().map(str::to_owned)).collect()
         };
         let kind = match text("type").unwrap_or("string") {
-            "string" => Kind::Text { is_snake_case: text("format") == Some("snake_case") },
-            "integer" => Kind::Integer,
-            "number" => Kind::Number,
-            "boolean" => Kind::Boolean,
-            "semver" => Kind::Semver,
-            "enum" => Kind::Enum(texts("values")),
-            "object" => Kind::Object(Self::read_fields(rule.get("nested"), path, problems)),
-            "array" => Kind::Array {
+            "string" => FieldKind::Text { is_snake_case: text("format") == Some("snake_case") },
+            "integer" => FieldKind::Integer,
+            "number" => FieldKind::Number,
+            "boolean" => FieldKind::Boolean,
+            "semver" => FieldKind::Semver,
+            "enum" => FieldKind::Enum(texts("values")),
+            "object" => FieldKind::Object(Self::parse_fields(rule.get("nested"), path, problems)),
+            "array" => FieldKind::Array {
                 of_objects: text("item_type") == Some("object"),
                 required_keys: texts("item_required"),
             },
             other => {
-                problems.push(Problem::new(format!("unknown field type `{other}`")).of(path));
+                problems.push(Diagnostic::new(format!("unknown field type `{other}`")).with_field(path));
                 return None;
             }
         };
@@ -95,8 +95,8 @@ impl FieldRule {
         &self,
         field: &str,
         value: Option<&Value>,
-        place: Option<Place<'_>>,
-        messages: &mut Messages<'_>,
+        expected: Option<ExpectedPath<'_>>,
+        messages: &mut ProblemCollector<'_>,
     ) {
         let is_absent = matches!(value, None | Some(Value::Null));
         let is_empty_text = value.and_then(Value::as_str) == Some("");
@@ -113,18 +113,18 @@ impl FieldRule {
         if !self.check_kind(field, value, messages) {
             return;
         }
-        if let Some(place) = place {
-            self.check_place(field, value, place, messages);
+        if let Some(expected) = expected {
+            self.check_path(field, value, expected, messages);
         }
     }
 
     /// Whether the value has the kind at all; details are reported without stopping.
-    fn check_kind(&self, field: &str, value: &Value, messages: &mut Messages<'_>) -> bool {
+    fn check_kind(&self, field: &str, value: &Value, messages: &mut ProblemCollector<'_>) -> bool {
         let found = type_name(value);
-        let must = |what: &str| format!("Field '{field}' must be {what}, got {found}");
+        let must_be = |what: &str| format!("Field '{field}' must be {what}, got {found}");
         match &self.kind {
-            Kind::Text { is_snake_case } => match value.as_str() {
-                None => messages.refuse(field, must("a string")),
+            FieldKind::Text { is_snake_case } => match value.as_str() {
+                None => messages.reject(field, must_be("a string")),
                 Some(text) if *is_snake_case && !is_snake_case_word(text) => {
                     messages.add(
                         field,
@@ -136,11 +136,11 @@ impl FieldRule {
                 }
                 Some(_) => true,
             },
-            Kind::Integer if !(value.is_i64() || value.is_u64()) => {
-                messages.refuse(field, must("an integer"))
+            FieldKind::Integer if !(value.is_i64() || value.is_u64()) => {
+                messages.reject(field, must_be("an integer"))
             }
-            Kind::Number if !value.is_number() => messages.refuse(field, must("a number")),
-            Kind::Integer | Kind::Number => {
+            FieldKind::Number if !value.is_number() => messages.reject(field, must_be("a number")),
+            FieldKind::Integer | FieldKind::Number => {
                 let number = value.as_f64().unwrap_or(0.0);
                 if let Some(minimum) = self.minimum.filter(|minimum| number < *minimum) {
                     messages.add(field, format!("Field '{field}' must be >= {minimum}, got {value}"));
@@ -150,22 +150,22 @@ impl FieldRule {
                 }
                 true
             }
-            Kind::Boolean => value.is_boolean() || messages.refuse(field, must("a boolean")),
-            Kind::Semver => match value.as_str() {
-                None => messages.refuse(field, must("a string (semver)")),
+            FieldKind::Boolean => value.is_boolean() || messages.reject(field, must_be("a boolean")),
+            FieldKind::Semver => match value.as_str() {
+                None => messages.reject(field, must_be("a string (semver)")),
                 Some(text) if !is_semver(text) => messages
-                    .refuse(field, format!("Field '{field}' must be semver format (X.Y.Z), got '{text}'")),
+                    .reject(field, format!("Field '{field}' must be semver format (X.Y.Z), got '{text}'")),
                 Some(_) => true,
             },
-            Kind::Enum(allowed) => {
-                let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                allowed.contains(&shown) || {
+            FieldKind::Enum(allowed) => {
+                let actual = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                allowed.contains(&actual) || {
                     let list = allowed.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(", ");
-                    messages.refuse(field, format!("Field '{field}' must be one of [{list}], got '{shown}'"))
+                    messages.reject(field, format!("Field '{field}' must be one of [{list}], got '{actual}'"))
                 }
             }
-            Kind::Object(nested) => match value.as_object() {
-                None => messages.refuse(field, must("an object")),
+            FieldKind::Object(nested) => match value.as_object() {
+                None => messages.reject(field, must_be("an object")),
                 Some(map) => {
                     for (name, rule) in nested {
                         rule.check(&format!("{field}.{name}"), map.get(name), None, messages);
@@ -173,8 +173,8 @@ impl FieldRule {
                     true
                 }
             },
-            Kind::Array { of_objects, required_keys } => match value.as_array() {
-                None => messages.refuse(field, must("an array")),
+            FieldKind::Array { of_objects, required_keys } => match value.as_array() {
+                None => messages.reject(field, must_be("an array")),
                 Some(list) => {
                     check_elements(field, list, *of_objects, required_keys, messages);
                     true
@@ -183,16 +183,24 @@ impl FieldRule {
         }
     }
 
-    fn check_place(&self, field: &str, value: &Value, place: Place<'_>, messages: &mut Messages<'_>) {
+    fn check_path(
+        &self,
+        field: &str,
+        value: &Value,
+        expected: ExpectedPath<'_>,
+        messages: &mut ProblemCollector<'_>,
+    ) {
         let text = value.as_str().unwrap_or_default();
-        if self.matches_filename && text != place.name {
-            messages
-                .add(field, format!("Field '{field}' value '{text}' must match filename '{}'", place.name));
-        }
-        if self.matches_path && text.trim_matches('/') != place.category {
+        if self.matches_filename && text != expected.name {
             messages.add(
                 field,
-                format!("Field '{field}' value '{text}' must match path category '{}'", place.category),
+                format!("Field '{field}' value '{text}' must match filename '{}'", expected.name),
+            );
+        }
+        if self.matches_path && text.trim_matches('/') != expected.category {
+            messages.add(
+                field,
+                format!("Field '{field}' value '{text}' must match path category '{}'", expected.category),
             );
         }
     }
@@ -203,7 +211,7 @@ fn check_elements(
     list: &[Value],
     of_objects: bool,
     required: &[String],
-    messages: &mut Messages<'_>,
+    messages: &mut ProblemCollector<'_>,
 ) {
     for (index, element) in list.iter().enumerate() {
         let Some(map) = element.as_object() else {
@@ -255,20 +263,20 @@ fn is_semver(text: &str) -> bool {
         && parts.iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-struct Messages<'a> {
-    parsed: &'a Parsed,
-    problems: Vec<Problem>,
+struct ProblemCollector<'a> {
+    parsed: &'a ParsedItem,
+    problems: Vec<Diagnostic>,
 }
 
-impl Messages<'_> {
+impl ProblemCollector<'_> {
     fn add(&mut self, field: &str, message: String) {
         let parent = field.split(['.', '[']).next().unwrap_or(field);
         let position = [field, parent].iter().find_map(|name| self.parsed.positions.get(*name)).copied();
-        self.problems.push(Problem { position, ..Problem::new(message).of(field) });
+        self.problems.push(Diagnostic { position, ..Diagnostic::new(message).with_field(field) });
     }
 
     /// Adds a message and says that the value is not of its kind.
-    fn refuse(&mut self, field: &str, message: String) -> bool {
+    fn reject(&mut self, field: &str, message: String) -> bool {
         self.add(field, message);
         false
     }
@@ -279,12 +287,12 @@ impl Messages<'_> {
 pub fn validate(
     schema: &[(String, FieldRule)],
     fields: &Map<String, Value>,
-    parsed: &Parsed,
-    place: Place<'_>,
-) -> Vec<Problem> {
-    let mut messages = Messages { parsed, problems: Vec::new() };
+    parsed: &ParsedItem,
+    expected: ExpectedPath<'_>,
+) -> Vec<Diagnostic> {
+    let mut messages = ProblemCollector { parsed, problems: Vec::new() };
     for (field, rule) in schema {
-        rule.check(field, fields.get(field), Some(place), &mut messages);
+        rule.check(field, fields.get(field), Some(expected), &mut messages);
     }
     messages.problems
 }
@@ -296,17 +304,17 @@ mod tests {
 
     fn messages(schema: &Value, fields: &Value) -> Vec<String> {
         let mut problems = Vec::new();
-        let schema = FieldRule::read_fields(Some(schema), "fields", &mut problems);
+        let schema = FieldRule::parse_fields(Some(schema), "fields", &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
-        let place = Place { name: "hello", category: "demo" };
-        validate(&schema, fields.as_object().expect("map"), &Parsed::default(), place)
+        let expected = ExpectedPath { name: "hello", category: "demo" };
+        validate(&schema, fields.as_object().expect("map"), &ParsedItem::default(), expected)
             .into_iter()
             .map(|problem| problem.message)
             .collect()
     }
 
     #[test]
-    fn every_problem_is_reported_in_the_original_words() {
+    fn every_problem_uses_the_original_message() {
         let schema = json!({
             "name": {"required": true, "type": "string", "format": "snake_case", "match_filename": true},
             "version": {"required": true, "type": "semver"},

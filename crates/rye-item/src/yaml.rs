@@ -8,28 +8,28 @@ use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{Location, Options, Spanned};
 
-use crate::problem::{Position, Problem};
+use crate::diagnostic::{Diagnostic, SourcePosition};
 
 /// How many levels of keys have their position remembered.
 const POSITION_DEPTH: usize = 3;
 
 /// A YAML document: its value, and where its keys stand (by dotted path).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Document {
+pub struct YamlDocument {
     /// The value.
     pub value: Value,
     /// Where the value of each key stands.
-    pub positions: BTreeMap<String, Position>,
+    pub positions: BTreeMap<String, SourcePosition>,
     /// Scalars that a YAML 1.1 reader would see differently.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// Reads one YAML document. An empty text is `null`.
 ///
 /// # Errors
 /// One problem, with its position, for the first thing that is wrong.
-pub fn parse(text: &str) -> Result<Document, Problem> {
-    read(text, POSITION_DEPTH, false)
+pub fn parse(text: &str) -> Result<YamlDocument, Diagnostic> {
+    parse_document(text, POSITION_DEPTH, false)
 }
 
 /// As [`parse`], with the position of every key (the key itself, not its value) and element however deep: for somebody
@@ -37,19 +37,19 @@ pub fn parse(text: &str) -> Result<Document, Problem> {
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_for_mistakes(text: &str) -> Result<Document, Problem> {
-    read(text, usize::MAX, true)
+pub fn parse_with_key_positions(text: &str) -> Result<YamlDocument, Diagnostic> {
+    parse_document(text, usize::MAX, true)
 }
 
-fn read(text: &str, position_depth: usize, notes_keys: bool) -> Result<Document, Problem> {
+fn parse_document(text: &str, position_depth: usize, records_keys: bool) -> Result<YamlDocument, Diagnostic> {
     let node: Option<Spanned<Node>> =
-        serde_saphyr::from_str_with_options(text, options()).map_err(|error| problem_of(&error))?;
+        serde_saphyr::from_str_with_options(text, options()).map_err(|error| to_diagnostic(&error))?;
     let Some(node) = node else {
-        return Ok(Document::default());
+        return Ok(YamlDocument::default());
     };
-    let mut reader = Reader { text, position_depth, notes_keys, document: Document::default() };
+    let mut reader = YamlReader { text, position_depth, records_keys, document: YamlDocument::default() };
     let value = reader.value(node, "", 0)?;
-    Ok(Document { value, ..reader.document })
+    Ok(YamlDocument { value, ..reader.document })
 }
 
 fn options() -> Options {
@@ -73,21 +73,22 @@ fn options() -> Options {
     }
 }
 
-fn problem_of(error: &serde_saphyr::Error) -> Problem {
+fn to_diagnostic(error: &serde_saphyr::Error) -> Diagnostic {
     let rendered = error.render_with_options(serde_saphyr::render_options! {
         snippets: serde_saphyr::SnippetMode::Off,
     });
     let first = rendered.lines().next().unwrap_or("it cannot be read");
     let message = first.rfind(" at line ").map_or(first, |cut| &first[..cut]);
-    let problem = Problem::new(format!("Invalid YAML: {}", crate::text::one_line(&in_our_words(message))));
+    let problem =
+        Diagnostic::new(format!("Invalid YAML: {}", crate::text::one_line(&plain_message(message))));
     match error.location().and_then(|location| position_of(&location)) {
-        Some(position) => problem.at(position),
+        Some(position) => problem.with_position(position),
         None => problem,
     }
 }
 
 /// What the library says to programmers, said to people.
-fn in_our_words(message: &str) -> String {
+fn plain_message(message: &str) -> String {
     if let Some(rest) = message.strip_prefix("duplicate mapping key: ") {
         return format!(
             "duplicate key `{}`: it stands here twice",
@@ -105,10 +106,10 @@ fn in_our_words(message: &str) -> String {
     }
 }
 
-fn position_of(location: &Location) -> Option<Position> {
+fn position_of(location: &Location) -> Option<SourcePosition> {
     let line = u32::try_from(location.line()).ok()?;
     let column = u32::try_from(location.column()).ok()?;
-    (line > 0).then_some(Position { line, column: column.max(1) })
+    (line > 0).then_some(SourcePosition { line, column: column.max(1) })
 }
 
 /// Any YAML value, with the places of its parts.
@@ -181,7 +182,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = access.next_key::<Spanned<Node>>()? {
-            let place = key.referenced;
+            let location = key.referenced;
             let key = match key.value {
                 Node::Scalar(Value::String(key)) => key,
                 Node::Scalar(other @ (Value::Bool(_) | Value::Number(_) | Value::Null)) => other.to_string(),
@@ -189,26 +190,26 @@ impl<'de> Visitor<'de> for NodeVisitor {
                     return Err(A::Error::custom("keys must be scalars"));
                 }
             };
-            entries.push((key, place, access.next_value()?));
+            entries.push((key, location, access.next_value()?));
         }
         Ok(Node::Map(entries))
     }
 }
 
 /// Turns nodes into values, noting positions and looking at how scalars were written.
-struct Reader<'a> {
+struct YamlReader<'a> {
     text: &'a str,
     position_depth: usize,
-    notes_keys: bool,
-    document: Document,
+    records_keys: bool,
+    document: YamlDocument,
 }
 
-impl Reader<'_> {
-    fn value(&mut self, node: Spanned<Node>, path: &str, depth: usize) -> Result<Value, Problem> {
+impl YamlReader<'_> {
+    fn value(&mut self, node: Spanned<Node>, path: &str, depth: usize) -> Result<Value, Diagnostic> {
         let location = node.referenced;
         match node.value {
             Node::Scalar(value) => {
-                self.look_at_scalar(&value, &location)?;
+                self.check_scalar(&value, &location)?;
                 Ok(value)
             }
             Node::List(list) => {
@@ -216,26 +217,28 @@ impl Reader<'_> {
                 for (index, element) in list.into_iter().enumerate() {
                     let element_path =
                         if depth < self.position_depth { format!("{path}[{index}]") } else { String::new() };
-                    self.note(&element_path, &element.referenced, depth);
+                    self.record_position(&element_path, &element.referenced, depth);
                     values.push(self.value(element, &element_path, depth + 1)?);
                 }
                 Ok(Value::Array(values))
             }
             Node::Map(entries) => {
                 let mut map = Map::with_capacity(entries.len());
-                for (key, place, entry) in entries {
+                for (key, key_location, entry) in entries {
                     let entry_path = match (depth < self.position_depth, path) {
                         (false, _) => String::new(),
                         (true, "") => key.clone(),
                         (true, _) => format!("{path}.{key}"),
                     };
-                    let noted = if self.notes_keys { &place } else { &entry.referenced };
-                    self.note(&entry_path, noted, depth);
+                    let recorded = if self.records_keys { &key_location } else { &entry.referenced };
+                    self.record_position(&entry_path, recorded, depth);
                     let position = position_of(&entry.referenced);
                     let value = self.value(entry, &entry_path, depth + 1)?;
                     if map.insert(key.clone(), value).is_some() {
-                        let problem = Problem::new(format!("Invalid YAML: duplicate key `{key}`"));
-                        return Err(position.map_or(problem.clone(), |position| problem.at(position)));
+                        let problem = Diagnostic::new(format!("Invalid YAML: duplicate key `{key}`"));
+                        return Err(
+                            position.map_or(problem.clone(), |position| problem.with_position(position))
+                        );
                     }
                 }
                 Ok(Value::Object(map))
@@ -243,7 +246,7 @@ impl Reader<'_> {
         }
     }
 
-    fn note(&mut self, path: &str, location: &Location, depth: usize) {
+    fn record_position(&mut self, path: &str, location: &Location, depth: usize) {
         if depth < self.position_depth
             && let Some(position) = position_of(location)
         {
@@ -251,21 +254,21 @@ impl Reader<'_> {
         }
     }
 
-    fn look_at_scalar(&mut self, value: &Value, location: &Location) -> Result<(), Problem> {
+    fn check_scalar(&mut self, value: &Value, location: &Location) -> Result<(), Diagnostic> {
         let Some(written) = self.plain_scalar(location) else {
             return Ok(());
         };
-        let at = |problem: Problem| match position_of(location) {
-            Some(position) => problem.at(position),
+        let at = |problem: Diagnostic| match position_of(location) {
+            Some(position) => problem.with_position(position),
             None => problem,
         };
         if value.is_number() && has_leading_zero(written) {
-            return Err(at(Problem::new(format!(
+            return Err(at(Diagnostic::new(format!(
                 "Invalid YAML: `{written}` is read as an octal by some and as a decimal by others: quote it, or write `0o…`"
             ))));
         }
         if value.is_string() && reads_differently_in_yaml_1_1(written) {
-            self.document.warnings.push(at(Problem::new(format!(
+            self.document.warnings.push(at(Diagnostic::new(format!(
                 "`{written}` is a string here, but not to a YAML 1.1 reader: quote it"
             ))));
         }
@@ -309,12 +312,12 @@ mod tests {
         parse(text).expect("valid YAML").value
     }
 
-    fn problem(text: &str) -> Problem {
+    fn problem(text: &str) -> Diagnostic {
         parse(text).expect_err("invalid YAML")
     }
 
     #[test]
-    fn the_schema_is_yaml_1_2_core() {
+    fn schema_is_yaml_1_2_core() {
         assert_eq!(
             value(
                 "a: yes\nb: on\nc: true\nd: 0o17\ne: ~\nf: 1.5\ng: 2026-01-01T00:00:00Z\nh: 1.0.0\ni: 12\n"
@@ -327,26 +330,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_to_people() {
-        let said = |text: &str| problem(text).message;
-        assert_eq!(said("a: 1\na: 2\n"), "Invalid YAML: duplicate key `a`: it stands here twice");
-        assert_eq!(said("a: 1\n---\nb: 2\n"), "Invalid YAML: there is more than one document in it");
-        assert_eq!(said("a: &x [*x]\n"), "Invalid YAML: an alias refers to what it stands in");
+    fn errors_use_plain_messages() {
+        let message = |text: &str| problem(text).message;
+        assert_eq!(message("a: 1\na: 2\n"), "Invalid YAML: duplicate key `a`: it stands here twice");
+        assert_eq!(message("a: 1\n---\nb: 2\n"), "Invalid YAML: there is more than one document in it");
+        assert_eq!(message("a: &x [*x]\n"), "Invalid YAML: an alias refers to what it stands in");
         let bomb: String = (1..9)
             .map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(", ")))
             .collect();
         let bomb = format!("a0: &a0 [1]\n{bomb}");
-        assert_eq!(said(&bomb), "Invalid YAML: it is too large when its aliases are filled in");
+        assert_eq!(message(&bomb), "Invalid YAML: it is too large when its aliases are filled in");
     }
 
     #[test]
-    fn for_mistakes_every_key_has_its_own_place() {
+    fn every_key_has_its_own_position() {
         let document =
-            parse_for_mistakes("a:\n  b:\n    - c:\n        d:\n          e: 1\n").expect("valid YAML");
-        let place = |path: &str| document.positions.get(path).map(ToString::to_string);
-        assert_eq!(place("a").as_deref(), Some("1:1"));
-        assert_eq!(place("a.b[0].c").as_deref(), Some("3:7"));
-        assert_eq!(place("a.b[0].c.d.e").as_deref(), Some("5:11"));
+            parse_with_key_positions("a:\n  b:\n    - c:\n        d:\n          e: 1\n").expect("valid YAML");
+        let position = |path: &str| document.positions.get(path).map(ToString::to_string);
+        assert_eq!(position("a").as_deref(), Some("1:1"));
+        assert_eq!(position("a.b[0].c").as_deref(), Some("3:7"));
+        assert_eq!(position("a.b[0].c.d.e").as_deref(), Some("5:11"));
     }
 
     #[test]
@@ -394,7 +397,7 @@ mod tests {
     #[test]
     fn keys_have_positions() {
         let document = parse("a: 1\nb:\n  c: x\n").expect("valid YAML");
-        assert_eq!(document.positions.get("b.c"), Some(&Position { line: 3, column: 6 }));
+        assert_eq!(document.positions.get("b.c"), Some(&SourcePosition { line: 3, column: 6 }));
     }
 
     #[test]

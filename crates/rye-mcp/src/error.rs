@@ -22,7 +22,7 @@ pub enum McpError {
         reason: String,
     },
     /// It could not be started or reached.
-    #[error("failed to reach MCP server `{server}`: {reason}{}", told(stderr))]
+    #[error("failed to reach MCP server `{server}`: {reason}{}", stderr_suffix(stderr))]
     Unreachable {
         /// The server item.
         server: String,
@@ -32,7 +32,7 @@ pub enum McpError {
         stderr: String,
     },
     /// It closed the connection before it answered.
-    #[error("MCP server `{server}` ended before it answered{}", told(stderr))]
+    #[error("MCP server `{server}` ended before it answered{}", stderr_suffix(stderr))]
     Closed {
         /// The server item.
         server: String,
@@ -40,7 +40,7 @@ pub enum McpError {
         stderr: String,
     },
     /// It does not speak the protocol.
-    #[error("MCP server `{server}` broke the protocol: {reason}{}", told(stderr))]
+    #[error("MCP server `{server}` broke the protocol: {reason}{}", stderr_suffix(stderr))]
     Protocol {
         /// The server item.
         server: String,
@@ -50,7 +50,7 @@ pub enum McpError {
         stderr: String,
     },
     /// It did not answer in time.
-    #[error("MCP server `{server}` did not answer within {seconds} s{}", told(stderr))]
+    #[error("MCP server `{server}` did not answer within {seconds} s{}", stderr_suffix(stderr))]
     TimedOut {
         /// The server item.
         server: String,
@@ -77,15 +77,15 @@ pub enum McpError {
     },
     /// It wants a model's answer or a person's before it goes on.
     #[error("MCP server `{server}` asks for {what} before it answers, which is not given to foreign servers")]
-    AsksForInput {
+    InputRequired {
         /// The server item.
         server: String,
         /// What it asked for.
         what: String,
     },
     /// It has no such tool.
-    #[error("MCP server `{server}` has no tool `{tool}`{}", offered(known))]
-    NoSuchTool {
+    #[error("MCP server `{server}` has no tool `{tool}`{}", known_tools_suffix(known))]
+    ToolNotFound {
         /// The server item.
         server: String,
         /// The tool asked for.
@@ -114,17 +114,17 @@ pub enum McpError {
     },
 }
 
-fn told(stderr: &str) -> String {
+fn stderr_suffix(stderr: &str) -> String {
     if stderr.is_empty() { String::new() } else { format!("; its stderr ends with: {stderr}") }
 }
 
-fn offered(known: &[String]) -> String {
+fn known_tools_suffix(known: &[String]) -> String {
     if known.is_empty() { String::new() } else { format!("; it has {}", known.join(", ")) }
 }
 
 /// `text` on one line, without controls, at most `limit` characters.
 #[must_use]
-pub(crate) fn shown(text: &str, limit: usize) -> String {
+pub(crate) fn truncate_line(text: &str, limit: usize) -> String {
     let line = one_line(text);
     match line.char_indices().nth(limit) {
         Some((cut, _)) => format!("{}…", &line[..cut]),

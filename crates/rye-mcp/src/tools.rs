@@ -3,13 +3,13 @@
 
 use lillux::Digest;
 use lillux::canonical;
-use rye_item::text::{is_unsafe, without_controls};
+use rye_item::text::{is_unsafe, strip_controls};
 use serde_json::{Map, Value, json};
 
-use crate::error::shown;
+use crate::error::truncate_line;
 
 const MAX_TOOLS: usize = 1000;
-const MAX_NAME_CHARACTERS: usize = 128;
+const MAX_NAME_CHARS: usize = 128;
 const MAX_TITLE_BYTES: usize = 1024;
 const MAX_DESCRIPTION_BYTES: usize = 64 * 1024;
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
@@ -34,7 +34,7 @@ pub struct RemoteTool {
 
 /// A tool as the server sent it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sent {
+pub struct RawTool {
     /// The name.
     pub name: String,
     /// The title.
@@ -84,7 +84,7 @@ impl ToolList {
     ///
     /// # Errors
     /// The first thing that is out of bounds, in words.
-    pub fn new(sent: Vec<Sent>) -> Result<Self, String> {
+    pub fn new(sent: Vec<RawTool>) -> Result<Self, String> {
         if sent.len() > MAX_TOOLS {
             return Err(format!("it offers more than {MAX_TOOLS} tools"));
         }
@@ -105,28 +105,28 @@ impl ToolList {
 }
 
 impl RemoteTool {
-    fn new(sent: Sent) -> Result<Self, String> {
-        let Sent { name, title, description, input_schema, annotations } = sent;
-        let shown_name = shown(&name, 60);
+    fn new(sent: RawTool) -> Result<Self, String> {
+        let RawTool { name, title, description, input_schema, annotations } = sent;
+        let display_name = truncate_line(&name, 60);
         // A name ends up in an item's config, where braces and dollars would be filled in.
         let is_plain = |character: char| {
             !is_unsafe(character) && !character.is_whitespace() && !matches!(character, '{' | '}' | '$')
         };
-        if name.is_empty() || name.chars().count() > MAX_NAME_CHARACTERS || !name.chars().all(is_plain) {
-            return Err(format!("it offers a tool with the impossible name `{shown_name}`"));
+        if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || !name.chars().all(is_plain) {
+            return Err(format!("it offers a tool with the impossible name `{display_name}`"));
         }
         if title.as_ref().is_some_and(|title| title.len() > MAX_TITLE_BYTES) {
-            return Err(format!("the title of tool `{shown_name}` is longer than {MAX_TITLE_BYTES} bytes"));
+            return Err(format!("the title of tool `{display_name}` is longer than {MAX_TITLE_BYTES} bytes"));
         }
         if description.as_ref().is_some_and(|text| text.len() > MAX_DESCRIPTION_BYTES) {
             return Err(format!(
-                "the description of tool `{shown_name}` is longer than {MAX_DESCRIPTION_BYTES} bytes"
+                "the description of tool `{display_name}` is longer than {MAX_DESCRIPTION_BYTES} bytes"
             ));
         }
         let input_schema = Value::Object(input_schema);
         if depth(&input_schema) > MAX_SCHEMA_DEPTH {
             return Err(format!(
-                "the schema of tool `{shown_name}` is nested deeper than {MAX_SCHEMA_DEPTH}"
+                "the schema of tool `{display_name}` is nested deeper than {MAX_SCHEMA_DEPTH}"
             ));
         }
         let descriptor = json!({
@@ -135,9 +135,11 @@ impl RemoteTool {
         });
         let text = canonical::to_string(&descriptor);
         if text.len() > MAX_SCHEMA_BYTES + MAX_DESCRIPTION_BYTES {
-            return Err(format!("the schema of tool `{shown_name}` is larger than {MAX_SCHEMA_BYTES} bytes"));
+            return Err(format!(
+                "the schema of tool `{display_name}` is larger than {MAX_SCHEMA_BYTES} bytes"
+            ));
         }
-        let clean = |text: String| without_controls(&text).into_owned();
+        let clean = |text: String| strip_controls(&text).into_owned();
         Ok(Self {
             name,
             title: title.map(clean),
@@ -180,43 +182,52 @@ fn depth(value: &Value) -> usize {
 mod tests {
     use super::*;
 
-    fn sent(name: &str, description: &str) -> Sent {
-        Sent { name: name.into(), description: Some(description.into()), ..Sent::default() }
+    fn raw_tool(name: &str, description: &str) -> RawTool {
+        RawTool { name: name.into(), description: Some(description.into()), ..RawTool::default() }
     }
 
     #[test]
-    fn the_order_of_the_answer_does_not_matter() {
-        let one = ToolList::new(vec![sent("a", "1"), sent("b", "2")]).expect("list");
-        let other = ToolList::new(vec![sent("b", "2"), sent("a", "1")]).expect("list");
+    fn tool_order_does_not_matter() {
+        let one = ToolList::new(vec![raw_tool("a", "1"), raw_tool("b", "2")]).expect("list");
+        let other = ToolList::new(vec![raw_tool("b", "2"), raw_tool("a", "1")]).expect("list");
         assert_eq!(one, other);
-        assert_ne!(one.digest, ToolList::new(vec![sent("a", "1"), sent("b", "3")]).expect("list").digest);
+        assert_ne!(
+            one.digest,
+            ToolList::new(vec![raw_tool("a", "1"), raw_tool("b", "3")]).expect("list").digest
+        );
     }
 
     #[test]
-    fn hidden_characters_are_not_shown_but_change_the_digest() {
-        let plain = ToolList::new(vec![sent("a", "text")]).expect("list");
-        let odd = ToolList::new(vec![sent("a", "te\u{1b}[8mxt\u{202e}")]).expect("list");
+    fn hidden_characters_change_the_digest() {
+        let plain = ToolList::new(vec![raw_tool("a", "text")]).expect("list");
+        let odd = ToolList::new(vec![raw_tool("a", "te\u{1b}[8mxt\u{202e}")]).expect("list");
         assert_eq!(odd.tools[0].description.as_deref(), Some("text"));
         assert_ne!(plain.digest, odd.digest);
     }
 
     #[test]
-    fn lists_out_of_bounds_are_refused() {
-        let refused = |list: Vec<Sent>| ToolList::new(list).expect_err("refused");
-        assert_eq!(refused(vec![sent("a", ""), sent("a", "")]), "it offers two tools named `a`");
-        assert_eq!(refused(vec![sent("a\u{1b}[0mb", "")]), "it offers a tool with the impossible name `ab`");
-        assert_eq!(refused(vec![sent("${KEY}", "")]), "it offers a tool with the impossible name `${KEY}`");
-        assert_eq!(refused(vec![sent("", "")]), "it offers a tool with the impossible name ``");
+    fn oversized_tool_lists_are_refused() {
+        let refused = |list: Vec<RawTool>| ToolList::new(list).expect_err("refused");
+        assert_eq!(refused(vec![raw_tool("a", ""), raw_tool("a", "")]), "it offers two tools named `a`");
         assert_eq!(
-            refused(vec![sent("a", &"x".repeat(65 * 1024))]),
+            refused(vec![raw_tool("a\u{1b}[0mb", "")]),
+            "it offers a tool with the impossible name `ab`"
+        );
+        assert_eq!(
+            refused(vec![raw_tool("${KEY}", "")]),
+            "it offers a tool with the impossible name `${KEY}`"
+        );
+        assert_eq!(refused(vec![raw_tool("", "")]), "it offers a tool with the impossible name ``");
+        assert_eq!(
+            refused(vec![raw_tool("a", &"x".repeat(65 * 1024))]),
             "the description of tool `a` is longer than 65536 bytes"
         );
-        assert_eq!(refused(vec![Sent::default(); 1001]), "it offers more than 1000 tools");
+        assert_eq!(refused(vec![RawTool::default(); 1001]), "it offers more than 1000 tools");
         let mut deep = json!({});
         for _ in 0..40 {
             deep = json!({"items": deep});
         }
-        let tool = Sent { input_schema: deep.as_object().expect("map").clone(), ..sent("a", "") };
+        let tool = RawTool { input_schema: deep.as_object().expect("map").clone(), ..raw_tool("a", "") };
         assert_eq!(refused(vec![tool]), "the schema of tool `a` is nested deeper than 30");
     }
 }

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::draft::{ApiError, Draft, Fault, Reader, api_error, parse};
-use crate::said::Said;
-use crate::wire::{Options, replayed};
-use crate::{Finish, Message, Request, ToolCall, Usage};
+use crate::json_ref::JsonRef;
+use crate::protocol::{BodyOptions, replay_entries};
+use crate::response_builder::{
+    ApiError, ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json,
+};
+use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "anthropic";
 
@@ -42,9 +44,9 @@ enum Content<'a> {
 #[serde(untagged)]
 enum Block<'a> {
     Raw(&'a Value),
-    Own {
+    Typed {
         #[serde(flatten)]
-        block: Own<'a>,
+        block: TypedBlock<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
         cache_control: Option<Value>,
     },
@@ -52,7 +54,7 @@ enum Block<'a> {
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Own<'a> {
+enum TypedBlock<'a> {
     Text {
         text: &'a str,
     },
@@ -81,20 +83,24 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-impl<'a> From<Own<'a>> for Block<'a> {
-    fn from(block: Own<'a>) -> Self {
-        Self::Own { block, cache_control: None }
+impl<'a> From<TypedBlock<'a>> for Block<'a> {
+    fn from(block: TypedBlock<'a>) -> Self {
+        Self::Typed { block, cache_control: None }
     }
 }
 
 /// The body of a request.
-pub(crate) fn body(request: &Request, options: &Options, is_stream: bool) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn body(
+    request: &ModelRequest,
+    options: &BodyOptions,
+    is_stream: bool,
+) -> serde_json::Result<Vec<u8>> {
     let mut system = request.system.as_deref().map(Content::Text);
-    let mut messages = turns(request);
+    let mut messages = build_turns(request);
     if options.prompt_cache {
-        system = system.map(with_breakpoint);
+        system = system.map(with_cache_breakpoint);
         if let Some(last) = messages.pop() {
-            messages.push(Turn { content: with_breakpoint(last.content), ..last });
+            messages.push(Turn { content: with_cache_breakpoint(last.content), ..last });
         }
     }
     serde_json::to_vec(&Body {
@@ -112,39 +118,44 @@ pub(crate) fn body(request: &Request, options: &Options, is_stream: bool) -> ser
 }
 
 /// Asks the provider to cache everything up to and with this content.
-fn with_breakpoint(content: Content<'_>) -> Content<'_> {
+fn with_cache_breakpoint(content: Content<'_>) -> Content<'_> {
     let mut blocks = match content {
-        Content::Text(text) => vec![Own::Text { text }.into()],
+        Content::Text(text) => vec![TypedBlock::Text { text }.into()],
         Content::Blocks(blocks) => blocks,
     };
-    if let Some(Block::Own { cache_control, .. }) = blocks.last_mut() {
+    if let Some(Block::Typed { cache_control, .. }) = blocks.last_mut() {
         *cache_control = Some(json!({"type": "ephemeral"}));
     }
     Content::Blocks(blocks)
 }
 
-fn turns(request: &Request) -> Vec<Turn<'_>> {
+fn build_turns(request: &ModelRequest) -> Vec<Turn<'_>> {
     let mut turns: Vec<Turn<'_>> = Vec::with_capacity(request.messages.len());
     let mut is_after_result = false;
     for message in &request.messages {
         let was_after_result = std::mem::take(&mut is_after_result);
         match message.as_ref() {
-            Message::User { text } => turns.push(Turn { role: "user", content: Content::Text(text) }),
-            Message::Assistant { text, calls, replay } => {
-                let mut blocks: Vec<Block<'_>> = replayed(replay, PROTOCOL).map(Block::Raw).collect();
+            ChatMessage::User { text } => turns.push(Turn { role: "user", content: Content::Text(text) }),
+            ChatMessage::Assistant { text, calls, replay } => {
+                let mut blocks: Vec<Block<'_>> = replay_entries(replay, PROTOCOL).map(Block::Raw).collect();
                 if blocks.is_empty() {
                     // Blank text is refused, and means nothing.
-                    blocks.extend((!text.trim().is_empty()).then(|| Own::Text { text }.into()));
+                    blocks.extend((!text.trim().is_empty()).then(|| TypedBlock::Text { text }.into()));
                     blocks.extend(calls.iter().map(|call| {
-                        Block::from(Own::ToolUse { id: &call.id, name: &call.name, input: &call.input })
+                        Block::from(TypedBlock::ToolUse {
+                            id: &call.id,
+                            name: &call.name,
+                            input: &call.input,
+                        })
                     }));
                 }
                 if !blocks.is_empty() {
                     turns.push(Turn { role: "assistant", content: Content::Blocks(blocks) });
                 }
             }
-            Message::Tool { call_id, content, is_error, .. } => {
-                let block = Own::ToolResult { tool_use_id: call_id, content, is_error: *is_error }.into();
+            ChatMessage::Tool { call_id, content, is_error, .. } => {
+                let block =
+                    TypedBlock::ToolResult { tool_use_id: call_id, content, is_error: *is_error }.into();
                 is_after_result = true;
                 // Results in a row share one message: the API wants them all in the next one.
                 match turns.last_mut() {
@@ -160,8 +171,8 @@ fn turns(request: &Request) -> Vec<Turn<'_>> {
 }
 
 /// A block of the answer, as it was given and as it grew.
-struct Grown {
-    given: Value,
+struct BlockBuilder {
+    initial: Value,
     text: String,
     signature: String,
     /// Which call of the answer it is.
@@ -170,129 +181,162 @@ struct Grown {
 
 /// Reads answers.
 #[derive(Default)]
-pub(crate) struct Messages {
-    blocks: BTreeMap<u64, Grown>,
+pub(crate) struct AnthropicParser {
+    blocks: BTreeMap<u64, BlockBuilder>,
     calls: usize,
 }
 
-impl Messages {
-    fn begin(&mut self, index: u64, block: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        let mut grown =
-            Grown { given: block.to_value(), text: String::new(), signature: String::new(), call: None };
-        match block.text("type") {
+impl AnthropicParser {
+    fn start_block(
+        &mut self,
+        index: u64,
+        block: &JsonRef<'_>,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        let mut builder = BlockBuilder {
+            initial: block.to_value(),
+            text: String::new(),
+            signature: String::new(),
+            call: None,
+        };
+        match block.text_at("type") {
             Some("text") => {
-                block.text("text").unwrap_or_default().clone_into(&mut grown.text);
-                draft.say(&grown.text);
+                block.text_at("text").unwrap_or_default().clone_into(&mut builder.text);
+                response.push_text(&builder.text);
             }
             Some("thinking") => {
-                block.text("thinking").unwrap_or_default().clone_into(&mut grown.text);
-                block.text("signature").unwrap_or_default().clone_into(&mut grown.signature);
-                draft.reason(&grown.text);
+                block.text_at("thinking").unwrap_or_default().clone_into(&mut builder.text);
+                block.text_at("signature").unwrap_or_default().clone_into(&mut builder.signature);
+                response.push_reasoning(&builder.text);
             }
             Some("tool_use") => {
-                draft.call(index, block.text("id"), block.text("name"))?;
-                match block.part("input") {
-                    Said::Null => {}
-                    Said::Fields(fields) if fields.is_empty() => {}
-                    input => draft.argue_whole(index, input.to_value()),
+                response.start_call(index, block.text_at("id"), block.text_at("name"))?;
+                match block.get_or_null("input") {
+                    JsonRef::Null => {}
+                    JsonRef::Object(fields) if fields.is_empty() => {}
+                    input => response.set_arguments(index, input.to_value()),
                 }
-                grown.call = Some(self.calls);
+                builder.call = Some(self.calls);
                 self.calls += 1;
             }
             // What is not known is sent back as it came.
             Some(_) => {}
-            None => return Err(Fault::protocol("a block has no `type`")),
+            None => return Err(ResponseParseError::protocol("a block has no `type`")),
         }
-        match self.blocks.insert(index, grown) {
+        match self.blocks.insert(index, builder) {
             None => Ok(()),
-            Some(_) => Err(Fault::protocol("two blocks have the same `index`")),
+            Some(_) => Err(ResponseParseError::protocol("two blocks have the same `index`")),
         }
     }
 
-    fn grow(&mut self, index: u64, delta: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        let stray = || Fault::protocol("a piece came for a block that never began");
-        let block = self.blocks.get_mut(&index).ok_or_else(stray)?;
-        match delta.text("type") {
+    fn extend_block(
+        &mut self,
+        index: u64,
+        delta: &JsonRef<'_>,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        let unknown_block = || ResponseParseError::protocol("a piece came for a block that never began");
+        let block = self.blocks.get_mut(&index).ok_or_else(unknown_block)?;
+        match delta.text_at("type") {
             Some("text_delta") => {
-                let words = delta.text("text").unwrap_or_default();
+                let words = delta.text_at("text").unwrap_or_default();
                 block.text.push_str(words);
-                draft.say(words);
+                response.push_text(words);
             }
             Some("thinking_delta") => {
-                let words = delta.text("thinking").unwrap_or_default();
+                let words = delta.text_at("thinking").unwrap_or_default();
                 block.text.push_str(words);
-                draft.reason(words);
+                response.push_reasoning(words);
             }
             Some("signature_delta") => {
-                block.signature.push_str(delta.text("signature").unwrap_or_default());
+                block.signature.push_str(delta.text_at("signature").unwrap_or_default());
             }
             Some("input_json_delta") if block.call.is_some() => {
-                draft.argue(index, delta.text("partial_json").unwrap_or_default())?;
+                response.push_arguments(index, delta.text_at("partial_json").unwrap_or_default())?;
             }
             Some(_) => {}
-            None => return Err(Fault::protocol("a piece of a block has no `type`")),
+            None => return Err(ResponseParseError::protocol("a piece of a block has no `type`")),
         }
         Ok(())
     }
 }
 
-impl Reader for Messages {
-    fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        let event = parse(data)?;
-        let index = || event.number("index").ok_or_else(|| Fault::protocol("an event has no `index`"));
-        match event.text("type") {
+impl ResponseParser for AnthropicParser {
+    fn parse_event(
+        &mut self,
+        data: &str,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        let event = parse_json(data)?;
+        let index = || {
+            event.number_at("index").ok_or_else(|| ResponseParseError::protocol("an event has no `index`"))
+        };
+        match event.text_at("type") {
             Some("message_start") => {
-                event.text("message/model").unwrap_or_default().clone_into(&mut draft.model);
-                count(event.part("message").part("usage"), &mut draft.usage);
+                event.text_at("message/model").unwrap_or_default().clone_into(&mut response.model);
+                update_usage(event.get_or_null("message").get_or_null("usage"), &mut response.usage);
             }
-            Some("content_block_start") => self.begin(index()?, event.part("content_block"), draft)?,
-            Some("content_block_delta") => self.grow(index()?, event.part("delta"), draft)?,
+            Some("content_block_start") => {
+                self.start_block(index()?, event.get_or_null("content_block"), response)?
+            }
+            Some("content_block_delta") => {
+                self.extend_block(index()?, event.get_or_null("delta"), response)?
+            }
             Some("message_delta") => {
-                draft.finish = event.text("delta/stop_reason").map(finish).or(draft.finish.take());
-                count(event.part("usage"), &mut draft.usage);
+                response.finish_reason = event
+                    .text_at("delta/stop_reason")
+                    .map(parse_finish_reason)
+                    .or(response.finish_reason.take());
+                update_usage(event.get_or_null("usage"), &mut response.usage);
             }
-            Some("message_stop") => draft.is_done = true,
+            Some("message_stop") => response.is_done = true,
             Some("error") => {
                 let unknown = || ApiError { kind: "api_error".to_owned(), ..ApiError::default() };
-                return Err(Fault::Api(api_error(&event).unwrap_or_else(unknown)));
+                return Err(ResponseParseError::Api(api_error(&event).unwrap_or_else(unknown)));
             }
             Some(_) => {}
-            None => return Err(Fault::protocol("an event has no `type`")),
+            None => return Err(ResponseParseError::protocol("an event has no `type`")),
         }
         Ok(())
     }
 
-    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if let Some(error) = api_error(answer) {
-            return Err(Fault::Api(error));
+    fn parse_response(
+        &mut self,
+        body: &JsonRef<'_>,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        if let Some(error) = api_error(body) {
+            return Err(ResponseParseError::Api(error));
         }
-        let Some(blocks) = answer.get("content").and_then(Said::as_list) else {
-            return Err(Fault::protocol("the answer has no list `content`"));
+        let Some(blocks) = body.get("content").and_then(JsonRef::as_list) else {
+            return Err(ResponseParseError::protocol("the answer has no list `content`"));
         };
         for (index, block) in (0..).zip(blocks) {
-            self.begin(index, block, draft)?;
+            self.start_block(index, block, response)?;
         }
-        answer.text("model").unwrap_or_default().clone_into(&mut draft.model);
-        let finish = answer.text("stop_reason").map_or(Finish::Stop, finish);
-        if finish == Finish::Length && blocks.last().is_some_and(|last| last.text("type") == Some("tool_use"))
+        body.text_at("model").unwrap_or_default().clone_into(&mut response.model);
+        let finish = body.text_at("stop_reason").map_or(FinishReason::Stop, parse_finish_reason);
+        if finish == FinishReason::Length
+            && blocks.last().is_some_and(|last| last.text_at("type") == Some("tool_use"))
         {
-            draft.cut_last_call();
+            response.truncate_last_call();
         }
-        draft.finish = Some(finish);
-        count(answer.part("usage"), &mut draft.usage);
+        response.finish_reason = Some(finish);
+        update_usage(body.get_or_null("usage"), &mut response.usage);
         Ok(())
     }
 
-    fn replay(&mut self, calls: &[ToolCall]) -> Vec<Value> {
-        let kind =
-            |block: &Grown| block.given.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    fn replay_blocks(&mut self, calls: &[ToolCall]) -> Vec<Value> {
+        let kind = |block: &BlockBuilder| {
+            block.initial.get("type").and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
         if self.blocks.values().all(|block| matches!(kind(block).as_str(), "text" | "tool_use")) {
             return Vec::new();
         }
         let blocks = std::mem::take(&mut self.blocks);
         let whole = blocks.into_values().filter_map(|block| {
             let kind = kind(&block);
-            let mut whole = block.given;
+            let mut whole = block.initial;
             match kind.as_str() {
                 "text" if block.text.trim().is_empty() => return None,
                 "text" => whole["text"] = block.text.into(),
@@ -301,7 +345,7 @@ impl Reader for Messages {
                     whole["signature"] = block.signature.into();
                 }
                 "tool_use" => {
-                    let call = block.call.and_then(|place| calls.get(place))?;
+                    let call = block.call.and_then(|index| calls.get(index))?;
                     whole["id"] = call.id.clone().into();
                     whole["input"] = Value::Object(call.input.clone());
                 }
@@ -313,27 +357,27 @@ impl Reader for Messages {
     }
 }
 
-fn finish(reason: &str) -> Finish {
+fn parse_finish_reason(reason: &str) -> FinishReason {
     match reason {
-        "end_turn" | "stop_sequence" => Finish::Stop,
-        "tool_use" => Finish::ToolCalls,
-        "max_tokens" | "model_context_window_exceeded" => Finish::Length,
-        "pause_turn" => Finish::Paused,
-        "refusal" => Finish::Refused(reason.to_owned()),
-        other => Finish::Other(other.to_owned()),
+        "end_turn" | "stop_sequence" => FinishReason::Stop,
+        "tool_use" => FinishReason::ToolCalls,
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        "pause_turn" => FinishReason::Paused,
+        "refusal" => FinishReason::Refused(reason.to_owned()),
+        other => FinishReason::Other(other.to_owned()),
     }
 }
 
 /// Takes over what `usage` says. It is cumulative wherever it stands, and not everything stands everywhere: the
 /// largest count is the newest. What was read from or written to the cache is counted apart from the rest.
-fn count(usage: &Said<'_>, so_far: &mut Usage) {
-    let read = usage.number("cache_read_input_tokens").unwrap_or(0).max(so_far.cached_input_tokens);
-    let written = usage.number("cache_creation_input_tokens").unwrap_or(0).max(so_far.cache_write_tokens);
-    let plain_so_far = so_far.input_tokens - so_far.cached_input_tokens - so_far.cache_write_tokens;
-    let plain = usage.number("input_tokens").unwrap_or(0).max(plain_so_far);
-    let most = u64::MAX / 4;
-    so_far.cached_input_tokens = read.min(most);
-    so_far.cache_write_tokens = written.min(most);
-    so_far.input_tokens = plain.min(most) + so_far.cached_input_tokens + so_far.cache_write_tokens;
-    so_far.output_tokens = usage.number("output_tokens").unwrap_or(0).max(so_far.output_tokens);
+fn update_usage(usage: &JsonRef<'_>, total: &mut Usage) {
+    let read = usage.number_at("cache_read_input_tokens").unwrap_or(0).max(total.cached_input_tokens);
+    let written = usage.number_at("cache_creation_input_tokens").unwrap_or(0).max(total.cache_write_tokens);
+    let plain_so_far = total.input_tokens - total.cached_input_tokens - total.cache_write_tokens;
+    let plain = usage.number_at("input_tokens").unwrap_or(0).max(plain_so_far);
+    let max = u64::MAX / 4;
+    total.cached_input_tokens = read.min(max);
+    total.cache_write_tokens = written.min(max);
+    total.input_tokens = plain.min(max) + total.cached_input_tokens + total.cache_write_tokens;
+    total.output_tokens = usage.number_at("output_tokens").unwrap_or(0).max(total.output_tokens);
 }

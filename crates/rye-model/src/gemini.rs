@@ -2,20 +2,20 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, parse};
-use crate::said::Said;
-use crate::wire::replayed;
-use crate::{Finish, Message, Request, ToolCall, Usage};
+use crate::json_ref::JsonRef;
+use crate::protocol::replay_entries;
+use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
+use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "gemini";
 
 /// The body of a request. The model stands in the URL.
-pub(crate) fn body(request: &Request) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn body(request: &ModelRequest) -> serde_json::Result<Vec<u8>> {
     let mut body = Map::new();
     if let Some(system) = &request.system {
         body.insert("systemInstruction".to_owned(), json!({"parts": [{"text": system}]}));
     }
-    body.insert("contents".to_owned(), contents(request).into());
+    body.insert("contents".to_owned(), build_contents(request).into());
     if !request.tools.is_empty() {
         let declarations: Vec<Value> = request
             .tools
@@ -35,15 +35,15 @@ pub(crate) fn body(request: &Request) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&body)
 }
 
-fn contents(request: &Request) -> Vec<Value> {
+fn build_contents(request: &ModelRequest) -> Vec<Value> {
     let mut contents: Vec<Value> = Vec::with_capacity(request.messages.len());
     let mut is_after_result = false;
     for message in &request.messages {
         let was_after_result = std::mem::take(&mut is_after_result);
         match message.as_ref() {
-            Message::User { text } => contents.push(json!({"role": "user", "parts": [{"text": text}]})),
-            Message::Assistant { text, calls, replay } => {
-                let mut parts: Vec<Value> = replayed(replay, PROTOCOL).cloned().collect();
+            ChatMessage::User { text } => contents.push(json!({"role": "user", "parts": [{"text": text}]})),
+            ChatMessage::Assistant { text, calls, replay } => {
+                let mut parts: Vec<Value> = replay_entries(replay, PROTOCOL).cloned().collect();
                 if parts.is_empty() {
                     parts.extend((!text.is_empty()).then(|| json!({ "text": text })));
                     let call =
@@ -54,7 +54,7 @@ fn contents(request: &Request) -> Vec<Value> {
                     contents.push(json!({"role": "model", "parts": parts}));
                 }
             }
-            Message::Tool { name, content, is_error, .. } => {
+            ChatMessage::Tool { name, content, is_error, .. } => {
                 let key = if *is_error { "error" } else { "content" };
                 let part = json!({"functionResponse": {"name": name, "response": { key: content }}});
                 is_after_result = true;
@@ -71,52 +71,65 @@ fn contents(request: &Request) -> Vec<Value> {
 
 /// Reads answers.
 #[derive(Default)]
-pub(crate) struct Content {
+pub(crate) struct GeminiParser {
     parts: Vec<Value>,
 }
 
-impl Reader for Content {
-    fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        self.take_whole(&parse(data)?, draft)
+impl ResponseParser for GeminiParser {
+    fn parse_event(
+        &mut self,
+        data: &str,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        self.parse_response(&parse_json(data)?, response)
     }
 
-    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if let Some(error) = api_error(answer) {
-            return Err(Fault::Api(error));
+    fn parse_response(
+        &mut self,
+        body: &JsonRef<'_>,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        if let Some(error) = api_error(body) {
+            return Err(ResponseParseError::Api(error));
         }
-        if let Some(model) = answer.text("modelVersion") {
-            model.clone_into(&mut draft.model);
+        if let Some(model) = body.text_at("modelVersion") {
+            model.clone_into(&mut response.model);
         }
-        if let Some(usage) = answer.get("usageMetadata") {
-            count(usage, &mut draft.usage);
+        if let Some(usage) = body.get("usageMetadata") {
+            update_usage(usage, &mut response.usage);
         }
-        if let Some(reason) = answer.text("promptFeedback/blockReason") {
-            draft.finish = Some(Finish::Refused(reason.to_owned()));
+        if let Some(reason) = body.text_at("promptFeedback/blockReason") {
+            response.finish_reason = Some(FinishReason::Refused(reason.to_owned()));
         }
-        let Some(candidate) = answer.at("candidates/0") else {
+        let Some(candidate) = body.at_path("candidates/0") else {
             let is_known =
-                ["usageMetadata", "promptFeedback", "candidates"].iter().any(|key| answer.get(key).is_some());
-            return if is_known { Ok(()) } else { Err(Fault::protocol("the answer has no `candidates`")) };
+                ["usageMetadata", "promptFeedback", "candidates"].iter().any(|key| body.get(key).is_some());
+            return if is_known {
+                Ok(())
+            } else {
+                Err(ResponseParseError::protocol("the answer has no `candidates`"))
+            };
         };
-        for part in candidate.at("content/parts").and_then(Said::as_list).into_iter().flatten() {
+        for part in candidate.at_path("content/parts").and_then(JsonRef::as_list).into_iter().flatten() {
             if let Some(call) = part.get("functionCall") {
-                let slot = draft.next_slot();
-                let id = call.text("id").map_or_else(|| draft.own_id(slot), str::to_owned);
-                draft.call(slot, Some(&id), call.text("name"))?;
-                draft.argue_whole(slot, call.part("args").to_value());
-            } else if let Some(words) = part.text("text") {
-                match part.holds("thought") {
-                    true => draft.reason(words),
-                    false => draft.say(words),
+                let slot = response.next_slot();
+                let id = call.text_at("id").map_or_else(|| response.generate_call_id(slot), str::to_owned);
+                response.start_call(slot, Some(&id), call.text_at("name"))?;
+                response.set_arguments(slot, call.get_or_null("args").to_value());
+            } else if let Some(words) = part.text_at("text") {
+                match part.is_true_at("thought") {
+                    true => response.push_reasoning(words),
+                    false => response.push_text(words),
                 }
             }
             self.parts.push(part.to_value());
         }
-        draft.finish = candidate.text("finishReason").map(finish).or(draft.finish.take());
+        response.finish_reason =
+            candidate.text_at("finishReason").map(parse_finish_reason).or(response.finish_reason.take());
         Ok(())
     }
 
-    fn replay(&mut self, _: &[ToolCall]) -> Vec<Value> {
+    fn replay_blocks(&mut self, _: &[ToolCall]) -> Vec<Value> {
         let parts = std::mem::take(&mut self.parts);
         match parts.iter().any(|part| part.get("thoughtSignature").is_some()) {
             true => parts.into_iter().map(|part| json!({ PROTOCOL: part })).collect(),
@@ -125,24 +138,24 @@ impl Reader for Content {
     }
 }
 
-fn finish(reason: &str) -> Finish {
+fn parse_finish_reason(reason: &str) -> FinishReason {
     match reason {
-        "STOP" => Finish::Stop,
-        "MAX_TOKENS" => Finish::Length,
+        "STOP" => FinishReason::Stop,
+        "MAX_TOKENS" => FinishReason::Length,
         "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "LANGUAGE"
-        | "IMAGE_SAFETY" => Finish::Refused(reason.to_owned()),
-        other => Finish::Other(other.to_owned()),
+        | "IMAGE_SAFETY" => FinishReason::Refused(reason.to_owned()),
+        other => FinishReason::Other(other.to_owned()),
     }
 }
 
 /// Takes over what `usage` says. It is cumulative: the largest count is the newest. Thoughts are counted apart from
 /// what is said, cached tokens among the others.
-fn count(usage: &Said<'_>, so_far: &mut Usage) {
-    let at = |name: &str| usage.number(name).unwrap_or(0);
-    let input = at("promptTokenCount").saturating_add(at("toolUsePromptTokenCount"));
-    let output = at("candidatesTokenCount").saturating_add(at("thoughtsTokenCount"));
-    so_far.input_tokens = so_far.input_tokens.max(input);
-    so_far.cached_input_tokens = so_far.cached_input_tokens.max(at("cachedContentTokenCount"));
-    so_far.output_tokens = so_far.output_tokens.max(output);
-    so_far.reasoning_tokens = so_far.reasoning_tokens.max(at("thoughtsTokenCount"));
+fn update_usage(usage: &JsonRef<'_>, total: &mut Usage) {
+    let field = |name: &str| usage.number_at(name).unwrap_or(0);
+    let input = field("promptTokenCount").saturating_add(field("toolUsePromptTokenCount"));
+    let output = field("candidatesTokenCount").saturating_add(field("thoughtsTokenCount"));
+    total.input_tokens = total.input_tokens.max(input);
+    total.cached_input_tokens = total.cached_input_tokens.max(field("cachedContentTokenCount"));
+    total.output_tokens = total.output_tokens.max(output);
+    total.reasoning_tokens = total.reasoning_tokens.max(field("thoughtsTokenCount"));
 }

@@ -4,39 +4,40 @@
 //! written down is left to the thread that asks.
 
 mod anthropic;
-mod draft;
+mod endpoint;
+mod endpoint_pool;
 mod gemini;
+mod json_ref;
 pub mod offline;
 mod ollama;
 mod openai;
-mod pool;
+mod protocol;
 pub mod provider_file;
 pub mod replay;
-mod said;
+mod response_builder;
 mod sse;
-mod transport;
-mod wire;
 
 use std::future::Future;
 use std::pin::Pin;
 
-pub use pool::{Pool, Script};
+pub use endpoint::ModelEndpoint;
+pub use endpoint_pool::{EndpointPool, Script};
+pub use protocol::ProviderProtocol;
 pub use provider_file::{ConnectError, Pricing, ProviderFile};
 pub use rye_thread::model::{
-    Answer, Delta, Failure, Finish, Message, Price, Request, ToolCall, ToolDefinition, Usage, estimate,
+    ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, ResponseDelta, TokenPrice, ToolCall,
+    ToolDefinition, Usage, estimate,
 };
-pub use transport::Endpoint;
-pub use wire::Protocol;
 
 /// An answer on its way. Dropping it ends the exchange at once.
-pub type Completion<'a> = Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send + 'a>>;
+pub type Completion<'a> = Pin<Box<dyn Future<Output = Result<ModelResponse, ModelError>> + Send + 'a>>;
 
 /// Somebody who answers requests.
-pub trait Provider: Send + Sync {
+pub trait ModelProvider: Send + Sync {
     /// Answers one request; what arrives on the way is handed to `deltas`, in order.
     fn complete<'a>(
         &'a self,
-        request: &'a Request,
-        deltas: &'a (dyn Fn(Delta) + Send + Sync),
+        request: &'a ModelRequest,
+        deltas: &'a (dyn Fn(ResponseDelta) + Send + Sync),
     ) -> Completion<'a>;
 }

@@ -15,31 +15,34 @@
 use rye_item::{interpolate, text};
 use serde_json::{Map, Value, json};
 
-use crate::{Answer, Completion, Delta, Finish, Message, Provider, Request, ToolCall, ToolDefinition, Usage};
+use crate::{
+    ChatMessage, Completion, FinishReason, ModelProvider, ModelRequest, ModelResponse, ResponseDelta,
+    ToolCall, ToolDefinition, Usage,
+};
 
 /// The tool that ends a directive.
-const RETURN: &str = "directive_return";
+const RETURN_TOOL: &str = "directive_return";
 
 /// How much of a result the final text shows.
-const MAX_SHOWN_CHARACTERS: usize = 200;
+const MAX_SUMMARY_CHARS: usize = 200;
 
 /// A script that answers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offline {
+pub struct OfflineProvider {
     script: Vec<Value>,
     outputs: Vec<Value>,
     inputs: Map<String, Value>,
 }
 
 /// One result of a tool in the conversation.
-struct Outcome<'a> {
+struct ToolOutcome<'a> {
     content: &'a str,
     is_error: bool,
     /// The content as JSON, if it is JSON, without the frame of an answer.
     value: Value,
 }
 
-impl Offline {
+impl OfflineProvider {
     /// A script of a directive's actions (`{primary, item_type, item_id, params, …}`), its declared outputs
     /// (`{name, type, …}`) and its inputs.
     #[must_use]
@@ -47,10 +50,12 @@ impl Offline {
         Self { script, outputs, inputs }
     }
 
-    fn answer(&self, request: &Request) -> Answer {
-        let outcomes = outcomes(request);
-        let turns =
-            request.messages.iter().filter(|message| matches!(message.as_ref(), Message::Assistant { .. }));
+    fn respond(&self, request: &ModelRequest) -> ModelResponse {
+        let outcomes = tool_outcomes(request);
+        let turns = request
+            .messages
+            .iter()
+            .filter(|message| matches!(message.as_ref(), ChatMessage::Assistant { .. }));
         let turn = turns.count();
         let call = |name: String, input: Map<String, Value>| ToolCall {
             id: format!("offline-{turn}"),
@@ -59,25 +64,25 @@ impl Offline {
             malformed: None,
         };
         if let Some(action) = self.script.get(outcomes.len()) {
-            let (name, input) = self.call(action, request, &outcomes);
-            return answer(request, String::new(), vec![call(name, input)]);
+            let (name, input) = self.action_call(action, request, &outcomes);
+            return make_response(request, String::new(), vec![call(name, input)]);
         }
         let is_returned = outcomes.len() > self.script.len();
-        match request.tools.iter().find(|tool| tool.name == RETURN) {
+        match request.tools.iter().find(|tool| tool.name == RETURN_TOOL) {
             Some(tool) if !is_returned => {
                 let input = self.outputs(tool, &outcomes);
-                answer(request, String::new(), vec![call(tool.name.clone(), input)])
+                make_response(request, String::new(), vec![call(tool.name.clone(), input)])
             }
-            _ => answer(request, self.summary(&outcomes), Vec::new()),
+            _ => make_response(request, self.summary(&outcomes), Vec::new()),
         }
     }
 
     /// The call of an action: the tool's name and its arguments.
-    fn call(
+    fn action_call(
         &self,
         action: &Value,
-        request: &Request,
-        outcomes: &[Outcome<'_>],
+        request: &ModelRequest,
+        outcomes: &[ToolOutcome<'_>],
     ) -> (String, Map<String, Value>) {
         let results: Vec<&Value> = outcomes.iter().map(|outcome| &outcome.value).collect();
         let context = json!({
@@ -94,12 +99,14 @@ impl Offline {
             Value::Object(map) => map,
             _ => Map::new(),
         };
-        let is_meant = |tool: &&ToolDefinition| {
-            let is = |key: &str, value: &Value| !value.is_null() && tool.target.get(key) == Some(value);
-            is("item_id", &item_id) && is("item_type", &item_type) && is("primary", &primary)
+        let is_target = |tool: &&ToolDefinition| {
+            let is_equal = |key: &str, value: &Value| !value.is_null() && tool.target.get(key) == Some(value);
+            is_equal("item_id", &item_id)
+                && is_equal("item_type", &item_type)
+                && is_equal("primary", &primary)
         };
-        if let Some(tool) = request.tools.iter().find(is_meant) {
-            let input = params.into_iter().map(|(key, value)| coerced(tool, key, value)).collect();
+        if let Some(tool) = request.tools.iter().find(is_target) {
+            let input = params.into_iter().map(|(key, value)| coerce(tool, key, value)).collect();
             return (tool.name.clone(), input);
         }
         let name = format!("rye_{}", primary.as_str().unwrap_or("execute"));
@@ -113,67 +120,67 @@ impl Offline {
             }
         }
         // Further attributes of an action are arguments of the verb: `query`, `scope`, `async`.
-        let further = action
+        let extra = action
             .as_object()
             .into_iter()
             .flatten()
             .filter(|(key, _)| !matches!(key.as_str(), "primary" | "item_type" | "item_id" | "params"));
-        for (key, value) in further {
+        for (key, value) in extra {
             input.entry(key.clone()).or_insert_with(|| interpolate::interpolate(value, &context));
         }
         if let Some(tool) = request.tools.iter().find(|tool| tool.name == name) {
-            input = input.into_iter().map(|(key, value)| coerced(tool, key, value)).collect();
+            input = input.into_iter().map(|(key, value)| coerce(tool, key, value)).collect();
         }
         (name, input)
     }
 
-    fn outputs(&self, tool: &ToolDefinition, outcomes: &[Outcome<'_>]) -> Map<String, Value> {
+    fn outputs(&self, tool: &ToolDefinition, outcomes: &[ToolOutcome<'_>]) -> Map<String, Value> {
         let declared = self.outputs.iter().filter_map(|output| {
             let name = output.get("name").and_then(Value::as_str)?;
             let kind = output.get("type").and_then(Value::as_str).unwrap_or("string");
-            let held = outcomes.iter().rev().find_map(|outcome| outcome.value.get(name));
-            let found = held.or_else(|| self.inputs.get(name)).cloned();
-            Some(coerced(tool, name.to_owned(), found.unwrap_or_else(|| empty(kind))))
+            let in_results = outcomes.iter().rev().find_map(|outcome| outcome.value.get(name));
+            let found = in_results.or_else(|| self.inputs.get(name)).cloned();
+            Some(coerce(tool, name.to_owned(), found.unwrap_or_else(|| empty_value(kind))))
         });
         declared.collect()
     }
 
-    fn summary(&self, outcomes: &[Outcome<'_>]) -> String {
+    fn summary(&self, outcomes: &[ToolOutcome<'_>]) -> String {
         let lines = self.script.iter().zip(outcomes).map(|(action, outcome)| {
-            let what = |key: &str| action.get(key).and_then(Value::as_str).unwrap_or_default();
-            let came = if outcome.is_error { "failed" } else { "done" };
-            let mut shown = text::one_line(outcome.content);
-            if let Some((end, _)) = shown.char_indices().nth(MAX_SHOWN_CHARACTERS) {
-                shown.truncate(end);
-                shown.push('…');
+            let field = |key: &str| action.get(key).and_then(Value::as_str).unwrap_or_default();
+            let result = if outcome.is_error { "failed" } else { "done" };
+            let mut content = text::one_line(outcome.content);
+            if let Some((end, _)) = content.char_indices().nth(MAX_SUMMARY_CHARS) {
+                content.truncate(end);
+                content.push('…');
             }
-            let subject = text::one_line(&format!("{} {}", what("primary"), what("item_id")));
-            format!("{subject}: {came}: {shown}")
+            let subject = text::one_line(&format!("{} {}", field("primary"), field("item_id")));
+            format!("{subject}: {result}: {content}")
         });
         let lines: Vec<String> = lines.collect();
         if lines.is_empty() { "There was nothing to do.".to_owned() } else { lines.join("\n") }
     }
 }
 
-impl Provider for Offline {
+impl ModelProvider for OfflineProvider {
     fn complete<'a>(
         &'a self,
-        request: &'a Request,
-        deltas: &'a (dyn Fn(Delta) + Send + Sync),
+        request: &'a ModelRequest,
+        deltas: &'a (dyn Fn(ResponseDelta) + Send + Sync),
     ) -> Completion<'a> {
         Box::pin(async move {
-            let answer = self.answer(request);
-            answer.tell(deltas);
-            Ok(answer)
+            let response = self.respond(request);
+            response.emit_deltas(deltas);
+            Ok(response)
         })
     }
 }
 
-fn answer(request: &Request, text: String, calls: Vec<ToolCall>) -> Answer {
-    Answer {
+fn make_response(request: &ModelRequest, text: String, calls: Vec<ToolCall>) -> ModelResponse {
+    ModelResponse {
         text,
         reasoning: String::new(),
-        finish: if calls.is_empty() { Finish::Stop } else { Finish::ToolCalls },
+        finish_reason: if calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls },
         calls,
         replay: Vec::new(),
         usage: Usage::default(),
@@ -181,20 +188,20 @@ fn answer(request: &Request, text: String, calls: Vec<ToolCall>) -> Answer {
     }
 }
 
-fn outcomes(request: &Request) -> Vec<Outcome<'_>> {
+fn tool_outcomes(request: &ModelRequest) -> Vec<ToolOutcome<'_>> {
     let results = request.messages.iter().filter_map(|message| match message.as_ref() {
-        Message::Tool { content, is_error, .. } => {
+        ChatMessage::Tool { content, is_error, .. } => {
             let value: Value =
                 serde_json::from_str(content).unwrap_or_else(|_| Value::from(content.as_str()));
-            Some(Outcome { content, is_error: *is_error, value: unframed(value) })
+            Some(ToolOutcome { content, is_error: *is_error, value: unwrap_data(value) })
         }
-        Message::User { .. } | Message::Assistant { .. } => None,
+        ChatMessage::User { .. } | ChatMessage::Assistant { .. } => None,
     });
     results.collect()
 }
 
 /// What an answer `{"status": …, "data": …}` holds, and anything else as it is.
-fn unframed(value: Value) -> Value {
+fn unwrap_data(value: Value) -> Value {
     match value {
         Value::Object(mut map) if map.contains_key("data") => {
             let data = map.remove("data").unwrap_or_default();
@@ -215,30 +222,30 @@ fn unframed(value: Value) -> Value {
 }
 
 /// A value as the tool's schema wants it, where it is a text that says so.
-fn coerced(tool: &ToolDefinition, key: String, value: Value) -> (String, Value) {
-    let wanted = tool.schema.get("properties").and_then(|properties| properties.get(&key));
-    let wanted = wanted.and_then(|property| property.get("type"));
-    let is_wanted = |name: &str| match wanted {
+fn coerce(tool: &ToolDefinition, key: String, value: Value) -> (String, Value) {
+    let expected = tool.schema.get("properties").and_then(|properties| properties.get(&key));
+    let expected = expected.and_then(|property| property.get("type"));
+    let is_expected = |name: &str| match expected {
         Some(Value::String(own)) => own == name,
         Some(Value::Array(list)) => list.iter().any(|own| own == name),
         _ => false,
     };
     let coerced = match &value {
-        Value::String(text) if !is_wanted("string") => serde_json::from_str::<Value>(text.trim()).ok(),
+        Value::String(text) if !is_expected("string") => serde_json::from_str::<Value>(text.trim()).ok(),
         _ => None,
     };
-    let fits = |value: &Value| match value {
-        Value::Bool(_) => is_wanted("boolean"),
-        Value::Number(number) => is_wanted("number") || (is_wanted("integer") && !number.is_f64()),
-        Value::Object(_) => is_wanted("object"),
-        Value::Array(_) => is_wanted("array"),
-        Value::Null => is_wanted("null"),
+    let is_expected_type = |value: &Value| match value {
+        Value::Bool(_) => is_expected("boolean"),
+        Value::Number(number) => is_expected("number") || (is_expected("integer") && !number.is_f64()),
+        Value::Object(_) => is_expected("object"),
+        Value::Array(_) => is_expected("array"),
+        Value::Null => is_expected("null"),
         Value::String(_) => false,
     };
-    (key, coerced.filter(fits).unwrap_or(value))
+    (key, coerced.filter(is_expected_type).unwrap_or(value))
 }
 
-fn empty(kind: &str) -> Value {
+fn empty_value(kind: &str) -> Value {
     match kind {
         "integer" | "number" => json!(0),
         "boolean" => json!(false),

@@ -2,15 +2,20 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, parse};
-use crate::said::Said;
-use crate::wire::Options;
-use crate::{Finish, Message, Request, ToolCall};
+use crate::json_ref::JsonRef;
+use crate::protocol::BodyOptions;
+use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
+use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall};
 
 /// The body of a request.
-pub(crate) fn body(request: &Request, options: &Options, is_stream: bool) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn body(
+    request: &ModelRequest,
+    options: &BodyOptions,
+    is_stream: bool,
+) -> serde_json::Result<Vec<u8>> {
     let system = request.system.iter().map(|system| json!({"role": "system", "content": system}));
-    let messages: Vec<Value> = system.chain(request.messages.iter().map(|message| turn(message))).collect();
+    let messages: Vec<Value> =
+        system.chain(request.messages.iter().map(|message| message_body(message))).collect();
     let mut bounds = Map::new();
     bounds.insert("num_predict".to_owned(), request.max_output_tokens.into());
     // Left to itself, it takes a small context and forgets the start of what it is told.
@@ -30,10 +35,10 @@ pub(crate) fn body(request: &Request, options: &Options, is_stream: bool) -> ser
     serde_json::to_vec(&body)
 }
 
-fn turn(message: &Message) -> Value {
+fn message_body(message: &ChatMessage) -> Value {
     match message {
-        Message::User { text } => json!({"role": "user", "content": text}),
-        Message::Assistant { text, calls, .. } => {
+        ChatMessage::User { text } => json!({"role": "user", "content": text}),
+        ChatMessage::Assistant { text, calls, .. } => {
             let mut turn = json!({"role": "assistant", "content": text});
             if !calls.is_empty() {
                 let call =
@@ -42,53 +47,66 @@ fn turn(message: &Message) -> Value {
             }
             turn
         }
-        Message::Tool { name, content, .. } => json!({"role": "tool", "tool_name": name, "content": content}),
+        ChatMessage::Tool { name, content, .. } => {
+            json!({"role": "tool", "tool_name": name, "content": content})
+        }
     }
 }
 
 /// Reads answers.
-pub(crate) struct Chat;
+pub(crate) struct OllamaParser;
 
-impl Reader for Chat {
-    fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        self.take_whole(&parse(data)?, draft)
+impl ResponseParser for OllamaParser {
+    fn parse_event(
+        &mut self,
+        data: &str,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        self.parse_response(&parse_json(data)?, response)
     }
 
-    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if let Some(error) = api_error(answer) {
-            return Err(Fault::Api(error));
+    fn parse_response(
+        &mut self,
+        body: &JsonRef<'_>,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        if let Some(error) = api_error(body) {
+            return Err(ResponseParseError::Api(error));
         }
-        let message = answer.get("message").filter(|message| message.is_object());
-        let message = message.ok_or_else(|| Fault::protocol("the answer has no `message`"))?;
-        if let Some(model) = answer.text("model") {
-            model.clone_into(&mut draft.model);
+        let message = body.get("message").filter(|message| message.is_object());
+        let message = message.ok_or_else(|| ResponseParseError::protocol("the answer has no `message`"))?;
+        if let Some(model) = body.text_at("model") {
+            model.clone_into(&mut response.model);
         }
-        draft.reason(message.text("thinking").unwrap_or_default());
-        draft.say(message.text("content").unwrap_or_default());
-        for call in message.get("tool_calls").and_then(Said::as_list).into_iter().flatten() {
-            let slot = draft.next_slot();
-            let id = call.text("id").map_or_else(|| draft.own_id(slot), str::to_owned);
-            draft.call(slot, Some(&id), call.text("function/name"))?;
-            draft.argue_whole(slot, call.at("function/arguments").map(Said::to_value).unwrap_or_default());
+        response.push_reasoning(message.text_at("thinking").unwrap_or_default());
+        response.push_text(message.text_at("content").unwrap_or_default());
+        for call in message.get("tool_calls").and_then(JsonRef::as_list).into_iter().flatten() {
+            let slot = response.next_slot();
+            let id = call.text_at("id").map_or_else(|| response.generate_call_id(slot), str::to_owned);
+            response.start_call(slot, Some(&id), call.text_at("function/name"))?;
+            response.set_arguments(
+                slot,
+                call.at_path("function/arguments").map(JsonRef::to_value).unwrap_or_default(),
+            );
         }
-        if answer.holds("done") {
-            draft.finish = Some(match answer.text("done_reason") {
-                None | Some("stop") => Finish::Stop,
-                Some("length") => Finish::Length,
-                Some(other) => Finish::Other(other.to_owned()),
+        if body.is_true_at("done") {
+            response.finish_reason = Some(match body.text_at("done_reason") {
+                None | Some("stop") => FinishReason::Stop,
+                Some("length") => FinishReason::Length,
+                Some(other) => FinishReason::Other(other.to_owned()),
             });
-            draft.is_done = true;
+            response.is_done = true;
         }
         for (name, count) in [
-            ("prompt_eval_count", &mut draft.usage.input_tokens),
-            ("eval_count", &mut draft.usage.output_tokens),
+            ("prompt_eval_count", &mut response.usage.input_tokens),
+            ("eval_count", &mut response.usage.output_tokens),
         ] {
-            *count = (*count).max(answer.number(name).unwrap_or(0));
+            *count = (*count).max(body.number_at(name).unwrap_or(0));
         }
         Ok(())
     }
 
-    fn replay(&mut self, _: &[ToolCall]) -> Vec<Value> {
+    fn replay_blocks(&mut self, _: &[ToolCall]) -> Vec<Value> {
         Vec::new()
     }
 }

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::draft::{Draft, Fault, Reader, api_error, parse};
-use crate::said::Said;
-use crate::wire::{Options, replayed};
-use crate::{Finish, Message, Request, ToolCall, Usage};
+use crate::json_ref::JsonRef;
+use crate::protocol::{BodyOptions, replay_entries};
+use crate::response_builder::{ResponseBuilder, ResponseParseError, ResponseParser, api_error, parse_json};
+use crate::{ChatMessage, FinishReason, ModelRequest, ToolCall, Usage};
 
 const PROTOCOL: &str = "openai";
 
@@ -80,14 +80,18 @@ struct Definition<'a> {
 }
 
 /// The body of a request.
-pub(crate) fn body(request: &Request, options: &Options, is_stream: bool) -> serde_json::Result<Vec<u8>> {
-    let most = Some(request.max_output_tokens);
+pub(crate) fn body(
+    request: &ModelRequest,
+    options: &BodyOptions,
+    is_stream: bool,
+) -> serde_json::Result<Vec<u8>> {
+    let max_tokens = Some(request.max_output_tokens);
     let system = request.system.as_deref().map(|content| Turn::System { content });
-    let messages = request.messages.iter().map(|message| turn(message));
+    let messages = request.messages.iter().map(|message| build_turn(message));
     serde_json::to_vec(&Body {
         model: &request.model,
-        max_completion_tokens: most.filter(|_| !options.uses_max_tokens),
-        max_tokens: most.filter(|_| options.uses_max_tokens),
+        max_completion_tokens: max_tokens.filter(|_| !options.uses_max_tokens),
+        max_tokens: max_tokens.filter(|_| options.uses_max_tokens),
         messages: system.into_iter().chain(messages).collect(),
         tools: request
             .tools
@@ -106,19 +110,20 @@ pub(crate) fn body(request: &Request, options: &Options, is_stream: bool) -> ser
     })
 }
 
-fn turn(message: &Message) -> Turn<'_> {
+fn build_turn(message: &ChatMessage) -> Turn<'_> {
     match message {
-        Message::User { text } => Turn::User { content: text },
-        Message::Assistant { text, calls, replay } => Turn::Assistant {
+        ChatMessage::User { text } => Turn::User { content: text },
+        ChatMessage::Assistant { text, calls, replay } => Turn::Assistant {
             content: (!text.is_empty() || calls.is_empty()).then_some(text),
-            tool_calls: calls.iter().map(call).collect(),
-            reasoning_content: replayed(replay, PROTOCOL).find_map(|block| block.get("reasoning_content")),
+            tool_calls: calls.iter().map(build_call).collect(),
+            reasoning_content: replay_entries(replay, PROTOCOL)
+                .find_map(|block| block.get("reasoning_content")),
         },
-        Message::Tool { call_id, content, .. } => Turn::Tool { tool_call_id: call_id, content },
+        ChatMessage::Tool { call_id, content, .. } => Turn::Tool { tool_call_id: call_id, content },
     }
 }
 
-fn call(call: &ToolCall) -> Call<'_> {
+fn build_call(call: &ToolCall) -> Call<'_> {
     // A map of JSON is always JSON.
     let arguments = serde_json::to_string(&call.input).unwrap_or_default();
     Call { id: &call.id, r#type: "function", function: Function { name: &call.name, arguments } }
@@ -126,110 +131,128 @@ fn call(call: &ToolCall) -> Call<'_> {
 
 /// Reads answers.
 #[derive(Default)]
-pub(crate) struct Chat {
+pub(crate) struct OpenAiParser {
     /// What a server of thinking models wants back when it called tools.
     reasoning_content: String,
 }
 
-impl Chat {
-    fn take_message(&mut self, message: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if let Some(words) = message.text("reasoning_content") {
+impl OpenAiParser {
+    fn parse_message(
+        &mut self,
+        message: &JsonRef<'_>,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        if let Some(words) = message.text_at("reasoning_content") {
             self.reasoning_content.push_str(words);
-            draft.reason(words);
-        } else if let Some(words) = message.text("reasoning") {
-            draft.reason(words);
+            response.push_reasoning(words);
+        } else if let Some(words) = message.text_at("reasoning") {
+            response.push_reasoning(words);
         }
         match message.get("content") {
-            Some(Said::Text(words)) => draft.say(words),
-            Some(Said::List(parts)) => {
+            Some(JsonRef::Text(words)) => response.push_text(words),
+            Some(JsonRef::List(parts)) => {
                 for part in parts {
-                    draft.say(part.text("text").unwrap_or_default());
+                    response.push_text(part.text_at("text").unwrap_or_default());
                 }
             }
             _ => {}
         }
-        if let Some(refusal) = message.text("refusal").filter(|refusal| !refusal.is_empty()) {
-            draft.say(refusal);
-            draft.is_refused = true;
+        if let Some(refusal) = message.text_at("refusal").filter(|refusal| !refusal.is_empty()) {
+            response.push_text(refusal);
+            response.is_refused = true;
         }
         let Some(calls) = message.get("tool_calls").filter(|calls| !calls.is_null()) else {
             return Ok(());
         };
-        let calls = calls.as_list().ok_or_else(|| Fault::protocol("`tool_calls` is no list"))?;
+        let calls = calls.as_list().ok_or_else(|| ResponseParseError::protocol("`tool_calls` is no list"))?;
         for call in calls {
-            let id = call.text("id").filter(|id| !id.is_empty());
-            let name = call.text("function/name").filter(|name| !name.is_empty());
+            let id = call.text_at("id").filter(|id| !id.is_empty());
+            let name = call.text_at("function/name").filter(|name| !name.is_empty());
             // Some servers number nothing: then a name or an id begins a call, and what follows belongs to it.
-            let slot = call.number("index").unwrap_or_else(|| match id.is_some() || name.is_some() {
-                true => draft.next_slot(),
-                false => draft.next_slot().saturating_sub(1),
+            let slot = call.number_at("index").unwrap_or_else(|| match id.is_some() || name.is_some() {
+                true => response.next_slot(),
+                false => response.next_slot().saturating_sub(1),
             });
-            draft.call(slot, id, name)?;
-            match call.at("function/arguments") {
-                Some(Said::Text(piece)) => draft.argue(slot, piece)?,
-                None | Some(Said::Null) => {}
-                Some(whole) => draft.argue_whole(slot, whole.to_value()),
+            response.start_call(slot, id, name)?;
+            match call.at_path("function/arguments") {
+                Some(JsonRef::Text(piece)) => response.push_arguments(slot, piece)?,
+                None | Some(JsonRef::Null) => {}
+                Some(whole) => response.set_arguments(slot, whole.to_value()),
             }
         }
         Ok(())
     }
 
-    fn take_answer(&mut self, answer: &Said<'_>, message: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if let Some(error) = api_error(answer) {
-            return Err(Fault::Api(error));
+    fn parse_chunk(
+        &mut self,
+        body: &JsonRef<'_>,
+        message_key: &str,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        if let Some(error) = api_error(body) {
+            return Err(ResponseParseError::Api(error));
         }
-        if let Some(model) = answer.text("model") {
-            model.clone_into(&mut draft.model);
+        if let Some(model) = body.text_at("model") {
+            model.clone_into(&mut response.model);
         }
-        if let Some(choice) = answer.at("choices/0") {
-            self.take_message(choice.part(message), draft)?;
-            draft.finish = choice.text("finish_reason").map(finish).or(draft.finish.take());
+        if let Some(choice) = body.at_path("choices/0") {
+            self.parse_message(choice.get_or_null(message_key), response)?;
+            response.finish_reason =
+                choice.text_at("finish_reason").map(parse_finish_reason).or(response.finish_reason.take());
         }
-        if let Some(usage) = answer.get("usage").filter(|usage| usage.is_object()) {
-            draft.usage = count(usage);
+        if let Some(usage) = body.get("usage").filter(|usage| usage.is_object()) {
+            response.usage = parse_usage(usage);
         }
         Ok(())
     }
 }
 
-impl Reader for Chat {
-    fn take(&mut self, data: &str, draft: &mut Draft<'_>) -> Result<(), Fault> {
+impl ResponseParser for OpenAiParser {
+    fn parse_event(
+        &mut self,
+        data: &str,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
         if data.trim() == "[DONE]" {
-            draft.is_done = true;
+            response.is_done = true;
             return Ok(());
         }
-        self.take_answer(&parse(data)?, "delta", draft)
+        self.parse_chunk(&parse_json(data)?, "delta", response)
     }
 
-    fn take_whole(&mut self, answer: &Said<'_>, draft: &mut Draft<'_>) -> Result<(), Fault> {
-        if answer.at("choices/0/message").is_none() && api_error(answer).is_none() {
-            return Err(Fault::protocol("the answer has no `choices[0].message`"));
+    fn parse_response(
+        &mut self,
+        body: &JsonRef<'_>,
+        response: &mut ResponseBuilder<'_>,
+    ) -> Result<(), ResponseParseError> {
+        if body.at_path("choices/0/message").is_none() && api_error(body).is_none() {
+            return Err(ResponseParseError::protocol("the answer has no `choices[0].message`"));
         }
-        self.take_answer(answer, "message", draft)?;
-        draft.finish.get_or_insert(Finish::Stop);
+        self.parse_chunk(body, "message", response)?;
+        response.finish_reason.get_or_insert(FinishReason::Stop);
         Ok(())
     }
 
-    fn replay(&mut self, calls: &[ToolCall]) -> Vec<Value> {
+    fn replay_blocks(&mut self, calls: &[ToolCall]) -> Vec<Value> {
         let reasoning = std::mem::take(&mut self.reasoning_content);
-        let is_wanted = !calls.is_empty() && !reasoning.is_empty();
-        is_wanted.then(|| json!({ PROTOCOL: { "reasoning_content": reasoning } })).into_iter().collect()
+        let is_needed = !calls.is_empty() && !reasoning.is_empty();
+        is_needed.then(|| json!({ PROTOCOL: { "reasoning_content": reasoning } })).into_iter().collect()
     }
 }
 
-fn finish(reason: &str) -> Finish {
+fn parse_finish_reason(reason: &str) -> FinishReason {
     match reason {
-        "stop" => Finish::Stop,
-        "tool_calls" | "function_call" => Finish::ToolCalls,
-        "length" | "model_length" => Finish::Length,
-        "content_filter" | "refusal" => Finish::Refused(reason.to_owned()),
-        other => Finish::Other(other.to_owned()),
+        "stop" => FinishReason::Stop,
+        "tool_calls" | "function_call" => FinishReason::ToolCalls,
+        "length" | "model_length" => FinishReason::Length,
+        "content_filter" | "refusal" => FinishReason::Refused(reason.to_owned()),
+        other => FinishReason::Other(other.to_owned()),
     }
 }
 
 /// What `usage` says. Cached tokens and reasoning are counted among the others.
-fn count(usage: &Said<'_>) -> Usage {
-    let first = |paths: &[&str]| paths.iter().find_map(|path| usage.number(path)).unwrap_or(0);
+fn parse_usage(usage: &JsonRef<'_>) -> Usage {
+    let first = |paths: &[&str]| paths.iter().find_map(|path| usage.number_at(path)).unwrap_or(0);
     Usage {
         input_tokens: first(&["prompt_tokens"]),
         cached_input_tokens: first(&["prompt_tokens_details/cached_tokens", "prompt_cache_hit_tokens"]),

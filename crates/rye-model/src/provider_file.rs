@@ -24,42 +24,42 @@
 //! `env_config.env`. Its templates of bodies and answers are not needed: the protocol says it all. Where `protocol` is
 //! missing, `tool_use.stream_schema.stream_mode` names it.
 
-mod configured;
-mod read;
+mod credentials;
+mod parse;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lillux::http::{Client, HttpError};
-use rye_item::Problem;
+use lillux::http::{HttpClient, HttpError};
+use rye_item::Diagnostic;
 use serde_json::{Map, Value};
 
-use crate::Price;
-use crate::transport::{Endpoint, Parts};
-use crate::wire::{Options, Protocol, Wire};
+use crate::TokenPrice;
+use crate::endpoint::{EndpointParts, ModelEndpoint};
+use crate::protocol::{BodyOptions, EndpointProtocol, ProviderProtocol};
 
-const CONTEXT_WINDOW: u64 = 200_000;
-const MAX_OUTPUT_TOKENS: u64 = 16_384;
+const DEFAULT_CONTEXT_WINDOW: u64 = 200_000;
+const DEFAULT_MAX_OUTPUT_TOKENS: u64 = 16_384;
 
 /// One provider.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProviderFile {
-    base: Settings,
+    base: ProviderSettings,
     profiles: Vec<Profile>,
     /// What works but is not used.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Profile {
     name: String,
     patterns: Vec<String>,
-    settings: Settings,
+    settings: ProviderSettings,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Settings {
-    protocol: Protocol,
+struct ProviderSettings {
+    protocol: ProviderProtocol,
     url: String,
     auth: Auth,
     headers: BTreeMap<String, String>,
@@ -67,12 +67,12 @@ struct Settings {
     variables: BTreeMap<String, String>,
     timeout: Duration,
     tiers: BTreeMap<String, String>,
-    prices: BTreeMap<String, Price>,
+    prices: BTreeMap<String, TokenPrice>,
     is_priced: bool,
     context_window: PerModel,
     max_output_tokens: PerModel,
-    streams: bool,
-    options: Options,
+    can_stream: bool,
+    options: BodyOptions,
 }
 
 /// Where the key comes from, with its variables, and where it goes.
@@ -91,7 +91,7 @@ struct PerModel {
 }
 
 impl PerModel {
-    fn of(&self, model: &str) -> Option<u64> {
+    fn get(&self, model: &str) -> Option<u64> {
         self.models.get(model).copied().or(self.default)
     }
 }
@@ -100,7 +100,7 @@ impl PerModel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pricing {
     /// This.
-    Known(Price),
+    Known(TokenPrice),
     /// Nobody is charged.
     Unpriced,
     /// The file does not say.
@@ -126,11 +126,11 @@ impl ProviderFile {
     ///
     /// # Errors
     /// Everything that is wrong, each with its key.
-    pub fn read(fields: &Map<String, Value>) -> Result<Self, Vec<Problem>> {
-        read::provider(fields)
+    pub fn from_fields(fields: &Map<String, Value>) -> Result<Self, Vec<Diagnostic>> {
+        parse::parse_provider(fields)
     }
 
-    fn settings(&self, model: &str) -> &Settings {
+    fn settings(&self, model: &str) -> &ProviderSettings {
         let found = self.profiles.iter().find(|profile| profile.is_for(model));
         found.map_or(&self.base, |profile| &profile.settings)
     }
@@ -143,7 +143,7 @@ impl ProviderFile {
 
     /// How the endpoint for a model is talked to.
     #[must_use]
-    pub fn protocol(&self, model: &str) -> Protocol {
+    pub fn protocol(&self, model: &str) -> ProviderProtocol {
         self.settings(model).protocol
     }
 
@@ -168,7 +168,7 @@ impl ProviderFile {
     pub fn pricing(&self, model: &str) -> Pricing {
         let settings = self.settings(model);
         match settings.prices.get(model) {
-            _ if settings.protocol == Protocol::Offline => Pricing::Known(Price::default()),
+            _ if settings.protocol == ProviderProtocol::Offline => Pricing::Known(TokenPrice::default()),
             _ if !settings.is_priced => Pricing::Unpriced,
             Some(price) => Pricing::Known(*price),
             None => Pricing::Unknown,
@@ -178,13 +178,13 @@ impl ProviderFile {
     /// How many tokens a model can look at.
     #[must_use]
     pub fn context_window(&self, model: &str) -> u64 {
-        self.settings(model).context_window.of(model).unwrap_or(CONTEXT_WINDOW)
+        self.settings(model).context_window.get(model).unwrap_or(DEFAULT_CONTEXT_WINDOW)
     }
 
     /// How many tokens a model may answer.
     #[must_use]
     pub fn max_output_tokens(&self, model: &str) -> u64 {
-        self.settings(model).max_output_tokens.of(model).unwrap_or(MAX_OUTPUT_TOKENS)
+        self.settings(model).max_output_tokens.get(model).unwrap_or(DEFAULT_MAX_OUTPUT_TOKENS)
     }
 
     /// Makes the endpoint for a model. Proxies and certificates are those of `door`; its policy is not used: the file
@@ -196,15 +196,15 @@ impl ProviderFile {
         &self,
         model: &str,
         environment: &BTreeMap<String, String>,
-        door: &Client,
-    ) -> Result<Endpoint, ConnectError> {
+        client: &HttpClient,
+    ) -> Result<ModelEndpoint, ConnectError> {
         let settings = self.settings(model);
-        let wire = Wire::of(settings.protocol).ok_or(ConnectError::Offline)?;
+        let wire = EndpointProtocol::from_protocol(settings.protocol).ok_or(ConnectError::Offline)?;
         let variables = Variables { own: &settings.variables, environment };
         let mut secrets = Vec::new();
         let mut headers = Vec::new();
         for (name, template) in &settings.headers {
-            let value = variables.fill(template)?;
+            let value = variables.interpolate(template)?;
             if value != *template {
                 secrets.push(value.clone());
             }
@@ -213,32 +213,32 @@ impl ProviderFile {
         match &settings.auth {
             Auth::None => {}
             Auth::Bearer(template) => {
-                let key = variables.fill(template)?;
+                let key = variables.interpolate(template)?;
                 headers.push(("authorization".to_owned(), format!("Bearer {key}")));
                 secrets.push(key);
             }
             Auth::Header { name, value } => {
-                let key = variables.fill(value)?;
+                let key = variables.interpolate(value)?;
                 headers.push((name.clone(), key.clone()));
                 secrets.push(key);
             }
         }
-        if wire == Wire::Anthropic
+        if wire == EndpointProtocol::Anthropic
             && !settings.headers.keys().any(|name| name.eq_ignore_ascii_case("anthropic-version"))
         {
             headers.push(("anthropic-version".to_owned(), "2023-06-01".to_owned()));
         }
-        let context_window = settings.context_window.of(model);
-        let parts = Parts {
-            wire,
-            url: variables.fill(&settings.url)?,
+        let context_window = settings.context_window.get(model);
+        let parts = EndpointParts {
+            protocol: wire,
+            url: variables.interpolate(&settings.url)?,
             headers,
             secrets,
             timeout: settings.timeout,
-            streams: settings.streams,
-            options: Options { context_window, ..settings.options.clone() },
+            can_stream: settings.can_stream,
+            options: BodyOptions { context_window, ..settings.options.clone() },
         };
-        Ok(Endpoint::new(parts, door)?)
+        Ok(ModelEndpoint::new(parts, client)?)
     }
 }
 
@@ -260,7 +260,7 @@ fn is_match(pattern: &str, text: &str) -> bool {
     let end = parts.pop().unwrap_or_default();
     for part in parts {
         match text.find(part) {
-            Some(place) => text = &text[place + part.len()..],
+            Some(index) => text = &text[index + part.len()..],
             None => return false,
         }
     }
@@ -274,9 +274,11 @@ struct Variables<'a> {
 
 impl Variables<'_> {
     /// Fills `${VAR}` and `${VAR:-default}` in. What is filled in is not looked at again.
-    fn fill(&self, template: &str) -> Result<String, ConnectError> {
-        fill(template, &|name| match self.own.get(name) {
-            Some(template) => fill(template, &|name| Ok(self.environment.get(name).cloned())).map(Some),
+    fn interpolate(&self, template: &str) -> Result<String, ConnectError> {
+        interpolate(template, &|name| match self.own.get(name) {
+            Some(template) => {
+                interpolate(template, &|name| Ok(self.environment.get(name).cloned())).map(Some)
+            }
             None => Ok(self.environment.get(name).cloned()),
         })
     }
@@ -284,13 +286,13 @@ impl Variables<'_> {
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Result<Option<String>, ConnectError>;
 
-fn fill(template: &str, variable: Lookup<'_>) -> Result<String, ConnectError> {
-    let mut filled = String::new();
+fn interpolate(template: &str, variable: Lookup<'_>) -> Result<String, ConnectError> {
+    let mut output = String::new();
     let mut rest = template;
     while let Some((before, inside)) = rest.split_once("${") {
-        filled.push_str(before);
+        output.push_str(before);
         let Some((expression, after)) = inside.split_once('}') else {
-            filled.push_str("${");
+            output.push_str("${");
             rest = inside;
             continue;
         };
@@ -304,14 +306,14 @@ fn fill(template: &str, variable: Lookup<'_>) -> Result<String, ConnectError> {
             (Err(error), None) => return Err(error),
         };
         match (found.filter(|value| !value.is_empty()), default) {
-            (Some(value), _) => filled.push_str(&value),
-            (None, Some(default)) => filled.push_str(default),
+            (Some(value), _) => output.push_str(&value),
+            (None, Some(default)) => output.push_str(default),
             (None, None) => return Err(ConnectError::Variable(name.to_owned())),
         }
         rest = after;
     }
-    filled.push_str(rest);
-    Ok(filled)
+    output.push_str(rest);
+    Ok(output)
 }
 
 #[cfg(test)]

@@ -7,21 +7,22 @@ use lillux::{Digest, canonical};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Answer, Completion, Delta, Failure, Provider, Request};
+use crate::{Completion, ModelError, ModelProvider, ModelRequest, ModelResponse, ResponseDelta};
 
 /// One answer of a record, and what it answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Recorded {
+pub struct RecordedResponse {
     /// The [`digest`] of the request.
     pub request_digest: String,
     /// The answer.
-    pub answer: Answer,
+    #[serde(rename = "answer")]
+    pub response: ModelResponse,
 }
 
 /// What a model sees of a request, as a digest of each part: `model:…,system:…,tools:…,limit:…,messages:<count>:…`. The
 /// same request has the same digest everywhere; how the answer travels and what stands behind a tool do not count.
 #[must_use]
-pub fn digest(request: &Request) -> String {
+pub fn request_digest(request: &ModelRequest) -> String {
     let tools: Vec<Value> = request
         .tools
         .iter()
@@ -37,25 +38,25 @@ pub fn digest(request: &Request) -> String {
         .collect();
     // Line breaks are escaped inside the texts: they part one message from the next.
     let messages = Digest::of_pieces(messages.iter().flat_map(|message| [message.as_bytes(), b"\n"]));
-    let of = |value: Value| short(&canonical::digest(&value));
+    let part_digest = |value: Value| short_hex(&canonical::digest(&value));
     format!(
         "model:{},system:{},tools:{},limit:{},messages:{}:{}",
-        of(json!(request.model)),
-        of(json!(request.system)),
-        of(tools.into()),
+        part_digest(json!(request.model)),
+        part_digest(json!(request.system)),
+        part_digest(tools.into()),
         request.max_output_tokens,
         request.messages.len(),
-        short(&messages),
+        short_hex(&messages),
     )
 }
 
 /// Half a digest: against accident, not against malice.
-fn short(digest: &Digest) -> String {
+fn short_hex(digest: &Digest) -> String {
     digest.to_hex()[..32].to_owned()
 }
 
 /// The parts in which two digests differ, in words.
-fn difference(recorded: &str, now: &str) -> String {
+fn describe_difference(recorded: &str, now: &str) -> String {
     let parts = |digest: &str| -> BTreeMap<String, String> {
         let pairs = digest.split(',').filter_map(|part| part.split_once(':'));
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -89,45 +90,47 @@ fn difference(recorded: &str, now: &str) -> String {
 
 /// Answers from a record, in order.
 #[derive(Debug)]
-pub struct Replay {
-    recorded: Vec<Recorded>,
+pub struct ReplayProvider {
+    recorded: Vec<RecordedResponse>,
     next: AtomicUsize,
 }
 
-impl Replay {
+impl ReplayProvider {
     /// A provider that gives these answers.
     #[must_use]
-    pub fn new(recorded: Vec<Recorded>) -> Self {
+    pub fn new(recorded: Vec<RecordedResponse>) -> Self {
         Self { recorded, next: AtomicUsize::new(0) }
     }
 
-    fn answer(&self, request: &Request) -> Result<&Answer, String> {
-        let place = self.next.load(Ordering::SeqCst);
-        let turn = place + 1;
-        let recorded = self.recorded.get(place);
+    fn next_response(&self, request: &ModelRequest) -> Result<&ModelResponse, String> {
+        let index = self.next.load(Ordering::SeqCst);
+        let turn = index + 1;
+        let recorded = self.recorded.get(index);
         let recorded = recorded
             .ok_or_else(|| format!("turn {turn}: the record ends after turn {}", self.recorded.len()))?;
-        let now = digest(request);
-        if recorded.request_digest != now {
-            let difference = difference(&recorded.request_digest, &now);
+        let actual = request_digest(request);
+        if recorded.request_digest != actual {
+            let difference = describe_difference(&recorded.request_digest, &actual);
             return Err(format!("turn {turn}: {difference} differ from what was recorded"));
         }
         // Only one thread asks; another that does finds its own question answered or differing.
         self.next.store(turn, Ordering::SeqCst);
-        Ok(&recorded.answer)
+        Ok(&recorded.response)
     }
 }
 
-impl Provider for Replay {
+impl ModelProvider for ReplayProvider {
     fn complete<'a>(
         &'a self,
-        request: &'a Request,
-        deltas: &'a (dyn Fn(Delta) + Send + Sync),
+        request: &'a ModelRequest,
+        deltas: &'a (dyn Fn(ResponseDelta) + Send + Sync),
     ) -> Completion<'a> {
         Box::pin(async move {
-            let answer = self.answer(request).map_err(|message| Failure::here("Diverged", message))?;
-            answer.tell(deltas);
-            Ok(answer.clone())
+            let response = self
+                .next_response(request)
+                .map_err(|message| ModelError::before_send("Diverged", message))?;
+            response.emit_deltas(deltas);
+            Ok(response.clone())
         })
     }
 }
@@ -137,86 +140,96 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Finish, Message, ToolDefinition, Usage};
+    use crate::{ChatMessage, FinishReason, ToolDefinition, Usage};
 
-    fn request(text: &str) -> Request {
+    fn request(text: &str) -> ModelRequest {
         let tool = ToolDefinition {
             name: "t".to_owned(),
             description: "d".to_owned(),
             schema: json!({"type": "object"}),
             target: json!({"item_id": "a"}),
         };
-        Request {
+        ModelRequest {
             model: "m".to_owned(),
             system: None,
-            messages: vec![Arc::new(Message::User { text: text.to_owned() })],
+            messages: vec![Arc::new(ChatMessage::User { text: text.to_owned() })],
             tools: Arc::from([tool]),
             max_output_tokens: 100,
             wants_stream: false,
         }
     }
 
-    fn answer(text: &str) -> Answer {
-        Answer {
+    fn test_response(text: &str) -> ModelResponse {
+        ModelResponse {
             text: text.to_owned(),
             reasoning: String::new(),
             calls: vec![],
             replay: vec![],
-            finish: Finish::Stop,
+            finish_reason: FinishReason::Stop,
             usage: Usage::default(),
             model: "m".to_owned(),
         }
     }
 
-    fn ask(replay: &Replay, request: &Request) -> Result<String, String> {
+    fn run(replay: &ReplayProvider, request: &ModelRequest) -> Result<String, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let answered = runtime.block_on(replay.complete(request, &|_| {}));
-        answered.map(|answer| answer.text).map_err(|failure| {
+        answered.map(|response| response.text).map_err(|failure| {
             assert_eq!((failure.kind.as_str(), failure.reached_server), ("Diverged", false));
             failure.message
         })
     }
 
     #[test]
-    fn the_same_questions_get_the_same_answers_in_order() {
-        let record = |text: &str| Recorded { request_digest: digest(&request(text)), answer: answer(text) };
-        let replay = Replay::new(vec![record("one"), record("two")]);
-        assert_eq!(ask(&replay, &request("one")), Ok("one".to_owned()));
-        let early = ask(&replay, &request("one"));
+    fn same_requests_get_same_responses() {
+        let record = |text: &str| RecordedResponse {
+            request_digest: request_digest(&request(text)),
+            response: test_response(text),
+        };
+        let replay = ReplayProvider::new(vec![record("one"), record("two")]);
+        assert_eq!(run(&replay, &request("one")), Ok("one".to_owned()));
+        let early = run(&replay, &request("one"));
         assert_eq!(early, Err("turn 2: the messages differ from what was recorded".to_owned()));
-        assert_eq!(ask(&replay, &request("two")), Ok("two".to_owned()));
-        let late = ask(&replay, &request("three"));
+        assert_eq!(run(&replay, &request("two")), Ok("two".to_owned()));
+        let late = run(&replay, &request("three"));
         assert_eq!(late, Err("turn 3: the record ends after turn 2".to_owned()));
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn differences_are_named() {
         let base = request("one");
-        let replay = || Replay::new(vec![Recorded { request_digest: digest(&base), answer: answer("one") }]);
-        let differ = |request: Request| ask(&replay(), &request).expect_err("another question");
+        let replay = || {
+            ReplayProvider::new(vec![RecordedResponse {
+                request_digest: request_digest(&base),
+                response: test_response("one"),
+            }])
+        };
+        let differ = |request: ModelRequest| run(&replay(), &request).expect_err("another question");
         let tail = "differ from what was recorded";
         assert_eq!(
-            differ(Request { model: "n".to_owned(), ..base.clone() }),
+            differ(ModelRequest { model: "n".to_owned(), ..base.clone() }),
             format!("turn 1: the model {tail}")
         );
-        let several = Request { system: Some("s".to_owned()), max_output_tokens: 7, ..base.clone() };
+        let several = ModelRequest { system: Some("s".to_owned()), max_output_tokens: 7, ..base.clone() };
         assert_eq!(differ(several), format!("turn 1: the system prompt and the output limit {tail}"));
         assert_eq!(
-            differ(Request { tools: Arc::from([]), ..base.clone() }),
+            differ(ModelRequest { tools: Arc::from([]), ..base.clone() }),
             format!("turn 1: the tools {tail}")
         );
-        let longer =
-            Request { messages: [base.messages.clone(), base.messages.clone()].concat(), ..base.clone() };
+        let longer = ModelRequest {
+            messages: [base.messages.clone(), base.messages.clone()].concat(),
+            ..base.clone()
+        };
         assert_eq!(differ(longer), format!("turn 1: the messages (2 instead of 1) {tail}"));
     }
 
     #[test]
-    fn how_an_answer_travels_and_what_stands_behind_a_tool_do_not_count() {
+    fn digest_ignores_streaming_and_targets() {
         let base = request("one");
-        let mut other = Request { wants_stream: true, ..base.clone() };
+        let mut other = ModelRequest { wants_stream: true, ..base.clone() };
         let mut tool = base.tools[0].clone();
         tool.target = json!({"item_id": "b"});
         other.tools = Arc::from([tool]);
-        assert_eq!(digest(&base), digest(&other));
+        assert_eq!(request_digest(&base), request_digest(&other));
     }
 }

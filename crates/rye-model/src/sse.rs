@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use lillux::http::{Event, EventParser};
+use lillux::http::{SseEvent, SseParser};
 
 /// How large one event may be.
 pub(crate) const MAX_EVENT_BYTES: usize = 8 << 20;
@@ -10,18 +10,18 @@ pub(crate) const MAX_EVENT_BYTES: usize = 8 << 20;
 /// How a body is cut.
 pub(crate) enum Framing {
     /// Server-sent events.
-    Events(EventParser),
+    Events(SseParser),
     /// One text a line.
     Lines(Vec<u8>),
 }
 
 /// An event is larger than its bound.
 #[derive(Debug, PartialEq)]
-pub(crate) struct TooLarge;
+pub(crate) struct EventTooLarge;
 
 impl Framing {
     pub(crate) fn events() -> Self {
-        Self::Events(EventParser::default())
+        Self::Events(SseParser::default())
     }
 
     pub(crate) fn lines() -> Self {
@@ -29,27 +29,27 @@ impl Framing {
     }
 
     /// Takes bytes as they come and hands out the data of each event that is complete.
-    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<String>) -> Result<(), TooLarge> {
+    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<String>) -> Result<(), EventTooLarge> {
         let pending = match self {
             Self::Events(parser) => {
                 let mut events = Vec::new();
                 parser.feed(bytes, &mut events);
-                out.extend(events.into_iter().map(|event: Event| event.data));
-                parser.pending()
+                out.extend(events.into_iter().map(|event: SseEvent| event.data));
+                parser.pending_bytes()
             }
-            Self::Lines(held) => {
+            Self::Lines(pending_line) => {
                 let mut rest = bytes;
                 while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                    held.extend_from_slice(&rest[..end]);
-                    take_line(held, out);
+                    pending_line.extend_from_slice(&rest[..end]);
+                    flush_line(pending_line, out);
                     rest = &rest[end + 1..];
                 }
-                held.extend_from_slice(rest);
-                held.len()
+                pending_line.extend_from_slice(rest);
+                pending_line.len()
             }
         };
         let is_too_large = pending > MAX_EVENT_BYTES || out.iter().any(|data| data.len() > MAX_EVENT_BYTES);
-        if is_too_large { Err(TooLarge) } else { Ok(()) }
+        if is_too_large { Err(EventTooLarge) } else { Ok(()) }
     }
 
     /// Ends the stream: servers often leave out the last line break.
@@ -60,13 +60,13 @@ impl Framing {
                 parser.finish(&mut events);
                 out.extend(events.into_iter().map(|event| event.data));
             }
-            Self::Lines(held) => take_line(held, out),
+            Self::Lines(pending_line) => flush_line(pending_line, out),
         }
     }
 }
 
-fn take_line(held: &mut Vec<u8>, out: &mut Vec<String>) {
-    let line = mem::take(held);
+fn flush_line(pending_line: &mut Vec<u8>, out: &mut Vec<String>) {
+    let line = mem::take(pending_line);
     let line = String::from_utf8_lossy(&line);
     if !line.trim().is_empty() {
         out.push(line.trim().to_owned());
@@ -80,9 +80,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::draft::Draft;
-    use crate::wire::Wire;
-    use crate::{Answer, Finish, Request};
+    use crate::protocol::EndpointProtocol;
+    use crate::response_builder::ResponseBuilder;
+    use crate::{FinishReason, ModelRequest, ModelResponse};
 
     /// A stream of each protocol: words, reasoning, two calls, comments, line ends of every kind.
     const ANTHROPIC: &str = concat!(
@@ -119,8 +119,8 @@ mod tests {
         "{\"message\":{\"content\":\"\"},\"done\":true,\"prompt_eval_count\":9,\"eval_count\":5}",
     );
 
-    fn answer(wire: Wire, chunks: &[&[u8]]) -> Answer {
-        let request = Request {
+    fn parse_stream(wire: EndpointProtocol, chunks: &[&[u8]]) -> ModelResponse {
+        let request = ModelRequest {
             model: "asked".to_owned(),
             system: None,
             messages: vec![],
@@ -128,42 +128,42 @@ mod tests {
             max_output_tokens: 1,
             wants_stream: true,
         };
-        let (mut framing, mut reader) = (wire.framing(), wire.reader());
-        let mut draft = Draft::new(&request, &|_| {});
+        let (mut framing, mut parser) = (wire.framing(), wire.parser());
+        let mut builder = ResponseBuilder::new(&request, &|_| {});
         let mut ready = Vec::new();
         for chunk in chunks {
             framing.feed(chunk, &mut ready).expect("small events");
         }
         framing.finish(&mut ready);
         for data in ready {
-            reader.take(&data, &mut draft).expect("a valid event");
+            parser.parse_event(&data, &mut builder).expect("a valid event");
         }
-        assert!(draft.finish.is_some());
-        draft.answer(reader.as_mut())
+        assert!(builder.finish_reason.is_some());
+        builder.build(parser.as_mut())
     }
 
     proptest! {
         #[test]
-        fn however_a_stream_is_cut_the_answer_is_the_same(cuts in prop::collection::vec(0.0..1.0_f64, 0..40)) {
+        fn chunk_boundaries_do_not_matter(cuts in prop::collection::vec(0.0..1.0_f64, 0..40)) {
             let streams =
-                [(Wire::Anthropic, ANTHROPIC), (Wire::Openai, OPENAI), (Wire::Gemini, GEMINI), (Wire::Ollama, OLLAMA)];
+                [(EndpointProtocol::Anthropic, ANTHROPIC), (EndpointProtocol::Openai, OPENAI), (EndpointProtocol::Gemini, GEMINI), (EndpointProtocol::Ollama, OLLAMA)];
             for (wire, stream) in streams {
                 let bytes = stream.as_bytes();
                 let mut places: Vec<usize> = cuts.iter().map(|cut| (cut * bytes.len() as f64) as usize).collect();
                 places.extend([0, bytes.len()]);
                 places.sort_unstable();
                 let chunks: Vec<&[u8]> = places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
-                let answer = answer(wire, &chunks);
+                let answer = parse_stream(wire, &chunks);
                 prop_assert_eq!((answer.text.as_str(), answer.reasoning.as_str()), ("ß → 𝄞", "hm é"));
                 prop_assert_eq!((answer.calls.len(), &answer.calls[0].input["k"]), (1, &serde_json::json!(1)));
                 prop_assert_eq!((answer.calls[0].id.as_str(), answer.model.as_str()), ("a", "m"));
-                prop_assert_eq!((answer.finish, answer.usage.input_tokens, answer.usage.output_tokens), (Finish::ToolCalls, 9, 5));
+                prop_assert_eq!((answer.finish_reason, answer.usage.input_tokens, answer.usage.output_tokens), (FinishReason::ToolCalls, 9, 5));
             }
         }
 
         #[test]
-        fn nothing_a_server_sends_is_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 0..400_usize) {
-            for wire in [Wire::Anthropic, Wire::Ollama] {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 0..400_usize) {
+            for wire in [EndpointProtocol::Anthropic, EndpointProtocol::Ollama] {
                 let (mut framing, mut ready) = (wire.framing(), Vec::new());
                 let (first, rest) = bytes.split_at(cut.min(bytes.len()));
                 for chunk in [first, rest] {
@@ -175,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_bounded_as_it_grows() {
+    fn event_size_is_bounded() {
         let piece = vec![b'x'; 1 << 20];
         for mut framing in [Framing::events(), Framing::lines()] {
             let mut ready = Vec::new();
             let fed = (0..9).try_for_each(|_| framing.feed(&piece, &mut ready));
-            assert_eq!((fed, ready.len()), (Err(TooLarge), 0));
+            assert_eq!((fed, ready.len()), (Err(EventTooLarge), 0));
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 ///
 /// # Errors
 /// When one is missing, unknown or of another type.
-pub(crate) fn read<T: DeserializeOwned>(given: Map<String, Value>) -> Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(given: Map<String, Value>) -> Result<T> {
     let given = given.into_iter().filter(|(_, value)| !value.is_null()).collect();
     serde_json::from_value(Value::Object(given)).map_err(|error| {
         Error::new(Code::InvalidArgument, rye_item::text::one_line(&error.to_string()))
@@ -19,7 +19,7 @@ pub(crate) fn read<T: DeserializeOwned>(given: Map<String, Value>) -> Result<T> 
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Execute {
+pub(crate) struct ExecuteParams {
     pub(crate) item_type: Option<String>,
     pub(crate) item_id: String,
     #[serde(default)]
@@ -27,7 +27,7 @@ pub(crate) struct Execute {
     #[serde(default)]
     pub(crate) dry_run: bool,
     #[serde(default)]
-    pub(crate) thread: Thread,
+    pub(crate) thread: ThreadMode,
     #[serde(default, rename = "async")]
     pub(crate) is_async: bool,
     #[serde(default)]
@@ -40,7 +40,7 @@ pub(crate) struct Execute {
 /// Who follows a directive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Thread {
+pub(crate) enum ThreadMode {
     /// The agent that asks.
     #[default]
     Inline,

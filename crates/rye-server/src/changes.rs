@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use rye_engine::Engine;
 use rye_item::{ItemId, ItemType, Space};
-use rye_space::search::Watcher;
-use rye_space::stamp::Stamp;
+use rye_space::file_stamp::FileStamp;
+use rye_space::search::SpaceWatcher;
 use tokio::sync::{Notify, broadcast};
 
-use crate::offers;
-use crate::pool::Pace;
-use crate::session::Shared;
+use crate::catalog;
+use crate::session::ServerState;
+use crate::worker_pool::Lane;
 
 /// What happens close together is told once.
-const QUIET: Duration = Duration::from_millis(100);
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Changes a slow client may lag behind before it is told to list anew.
-const BACKLOG: usize = 256;
+const MAX_BACKLOG: usize = 256;
 
 /// Something a client may want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum CatalogChange {
     /// The list of prompts may be another.
     Prompts,
     /// The list of resources may be another.
@@ -33,91 +33,95 @@ pub(crate) enum Change {
 }
 
 /// Who is told.
-pub(crate) struct Changes {
-    sender: broadcast::Sender<Change>,
+pub(crate) struct ChangeNotifier {
+    sender: broadcast::Sender<CatalogChange>,
     is_watching: AtomicBool,
 }
 
 /// How directives and knowledge look on disk.
-type Look = BTreeMap<(ItemType, ItemId), Vec<(Space, Stamp)>>;
+type CatalogSnapshot = BTreeMap<(ItemType, ItemId), Vec<(Space, FileStamp)>>;
 
-impl Changes {
+impl ChangeNotifier {
     pub(crate) fn new() -> Self {
-        Self { sender: broadcast::channel(BACKLOG).0, is_watching: AtomicBool::new(false) }
+        Self { sender: broadcast::channel(MAX_BACKLOG).0, is_watching: AtomicBool::new(false) }
     }
 
-    pub(crate) fn listen(&self) -> broadcast::Receiver<Change> {
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<CatalogChange> {
         self.sender.subscribe()
     }
 }
 
 /// Begins to watch, if nothing does yet.
-pub(crate) fn watch(shared: &Arc<Shared>) {
-    if shared.projects.setup().door.is_none() && !shared.changes.is_watching.swap(true, Ordering::SeqCst) {
-        tokio::spawn(follow(Arc::clone(shared)));
+pub(crate) fn start_watching(shared: &Arc<ServerState>) {
+    if shared.engines.setup().callback.is_none() && !shared.changes.is_watching.swap(true, Ordering::SeqCst) {
+        tokio::spawn(watch_loop(Arc::clone(shared)));
     }
 }
 
 /// Looks, waits until something stirs, looks again, tells the difference. Ends with the runtime.
-async fn follow(shared: Arc<Shared>) {
-    let stirred = Arc::new(Notify::new());
-    let mut last: Option<Look> = None;
+async fn watch_loop(shared: Arc<ServerState>) {
+    let changed = Arc::new(Notify::new());
+    let mut last: Option<CatalogSnapshot> = None;
     let mut _watcher = None;
     // Nobody listens: nobody needs to know.
-    let tell = |change: Change| drop(shared.changes.sender.send(change));
+    let send = |change: CatalogChange| drop(shared.changes.sender.send(change));
     loop {
-        let (look, watcher) = look_again(&shared, Arc::clone(&stirred)).await;
+        let (snapshot, watcher) = refresh(&shared, Arc::clone(&changed)).await;
         // The new watcher was there before the look: nothing falls between.
         _watcher = watcher;
-        if let Some(look) = look {
-            last.iter().flat_map(|last| differences(last, &look)).for_each(tell);
-            last = Some(look);
+        if let Some(snapshot) = snapshot {
+            last.iter().flat_map(|last| diff(last, &snapshot)).for_each(send);
+            last = Some(snapshot);
         }
         tokio::select! {
-            () = stirred.notified() => {}
-            () = shared.projects.reopened.notified() => {
+            () = changed.notified() => {}
+            () = shared.engines.on_reopen.notified() => {
                 // Keys or settings changed: what may be used may be another, though no item changed.
-                [Change::Prompts, Change::Resources].into_iter().for_each(tell);
+                [CatalogChange::Prompts, CatalogChange::Resources].into_iter().for_each(send);
             }
         }
-        tokio::time::sleep(QUIET).await;
+        tokio::time::sleep(DEBOUNCE_INTERVAL).await;
     }
 }
 
-async fn look_again(shared: &Arc<Shared>, stirred: Arc<Notify>) -> (Option<Look>, Option<Watcher>) {
+async fn refresh(
+    shared: &Arc<ServerState>,
+    changed: Arc<Notify>,
+) -> (Option<CatalogSnapshot>, Option<SpaceWatcher>) {
     let inner = Arc::clone(shared);
-    let looked = shared.pool.run(Pace::Quick, move || {
-        let engine = inner.projects.engine(None)?.engine;
+    let result = shared.pool.run(Lane::Quick, move || {
+        let engine = inner.engines.engine(None)?.engine;
         // Watched anew each time: folders may have come and gone.
-        let watcher = Watcher::telling(&engine.workspace.spaces, move || stirred.notify_one());
-        Ok((look(&engine), watcher))
+        let watcher =
+            SpaceWatcher::start_with_callback(&engine.workspace.spaces, move || changed.notify_one());
+        Ok((take_snapshot(&engine), watcher))
     });
     // A project that cannot be opened offers nothing; the next request says why.
-    looked.await.map_or((None, None), |(look, watcher)| (Some(look), watcher))
+    result.await.map_or((None, None), |(snapshot, watcher)| (Some(snapshot), watcher))
 }
 
-fn look(engine: &Engine) -> Look {
+fn take_snapshot(engine: &Engine) -> CatalogSnapshot {
     let spaces = &engine.workspace.spaces;
-    let mut look = Look::new();
+    let mut snapshot = CatalogSnapshot::new();
     for space in spaces.order() {
-        for entry in spaces.walk(&space, &[ItemType::Directive, ItemType::Knowledge]).entries {
+        for entry in spaces.scan(&space, &[ItemType::Directive, ItemType::Knowledge]).entries {
             let key = (entry.item.item_type, entry.item.id);
-            look.entry(key).or_default().push((space.clone(), entry.stamp));
+            snapshot.entry(key).or_default().push((space.clone(), entry.stamp));
         }
     }
-    look
+    snapshot
 }
 
-fn differences(before: &Look, after: &Look) -> Vec<Change> {
+fn diff(before: &CatalogSnapshot, after: &CatalogSnapshot) -> Vec<CatalogChange> {
     let mut changes = Vec::new();
     let keys = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
     for key in keys.filter(|key| before.get(*key) != after.get(*key)) {
         let list = match key.0 {
-            ItemType::Directive => Change::Prompts,
-            ItemType::Knowledge | ItemType::Tool | ItemType::Config => Change::Resources,
+            ItemType::Directive => CatalogChange::Prompts,
+            ItemType::Knowledge | ItemType::Tool | ItemType::Config => CatalogChange::Resources,
         };
         if key.0 == ItemType::Knowledge {
-            changes.push(Change::Resource(offers::uri(&key.1)));
+            changes.push(CatalogChange::Resource(catalog::resource_uri(&key.1)));
         }
         if !changes.contains(&list) {
             changes.push(list);

@@ -2,40 +2,41 @@
 
 use std::sync::Arc;
 
-use lillux::Cancel;
+use lillux::CancelToken;
 use rye_agent::redact::Redactor;
-use rye_engine::verbs::execute::{self, Caller, Demand, Mode, Progress, Request};
-use rye_engine::{Code, Engine, Error, Result, primaries};
+use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, LockMode, ProgressListener};
+use rye_engine::{Code, Engine, Error, Result, agent_actions};
 use rye_item::{ItemRef, ItemType};
 use tokio_util::sync::CancellationToken;
 
-use crate::arguments::{Execute, Thread};
+use crate::arguments::{ExecuteParams, ThreadMode};
 use crate::consent::Consents;
+use crate::consent_gate::CallResult;
 use crate::redaction::LineRedactor;
-use crate::verbs::Outcome;
 
 /// What is executed, once it is known to make sense.
 ///
 /// # Errors
 /// When the arguments do not go together.
-pub(crate) fn item(given: &Execute) -> Result<ItemRef> {
-    let item = primaries::item(given.item_type.as_deref(), &given.item_id)?;
-    let wrong =
-        |message: &str, hint: &str| Err(Error::new(Code::InvalidArgument, message).of(&item).hint(hint));
-    if given.thread == Thread::Fork && item.item_type != ItemType::Directive {
-        return wrong(
+pub(crate) fn parse_item(params: &ExecuteParams) -> Result<ItemRef> {
+    let item = agent_actions::named_item(params.item_type.as_deref(), &params.item_id)?;
+    let invalid = |message: &str, hint: &str| {
+        Err(Error::new(Code::InvalidArgument, message).for_item(&item).hint(hint))
+    };
+    if params.thread == ThreadMode::Fork && item.item_type != ItemType::Directive {
+        return invalid(
             "thread `fork` runs a directive in a thread of its own; this is no directive",
             "leave thread out, or say `inline`",
         );
     }
-    if given.thread == Thread::Fork {
+    if params.thread == ThreadMode::Fork {
         return Ok(item);
     }
-    if given.is_async {
-        return wrong("only a forked directive runs asynchronously", "leave async out");
+    if params.is_async {
+        return invalid("only a forked directive runs asynchronously", "leave async out");
     }
-    if !given.model.is_empty() || !given.limit_overrides.is_empty() {
-        return wrong(
+    if !params.model.is_empty() || !params.limit_overrides.is_empty() {
+        return invalid(
             "model and limit_overrides are for thread `fork`: nothing else asks a model",
             "leave them out",
         );
@@ -47,57 +48,61 @@ pub(crate) fn item(given: &Execute) -> Result<ItemRef> {
 pub(crate) fn run(
     engine: &Engine,
     item: ItemRef,
-    given: &Execute,
-    progress: Option<Progress>,
-    ending: &CancellationToken,
+    params: &ExecuteParams,
+    progress: Option<ProgressListener>,
+    cancel_token: &CancellationToken,
     consents: &Consents,
-) -> Outcome {
+) -> CallResult {
     // Made now and not earlier: it takes a descriptor, and many calls may be waiting.
-    let cancel = Cancel::new().map_err(Error::from)?;
-    let _link = Link::between(ending, &cancel);
-    let request = Request {
+    let cancel = CancelToken::new().map_err(Error::from)?;
+    let _link = CancelLink::new(cancel_token, &cancel);
+    let request = ExecuteRequest {
         item,
-        parameters: given.parameters.clone(),
+        parameters: params.parameters.clone(),
         words: Vec::new(),
-        mode: if given.dry_run { Mode::DryRun } else { Mode::Run },
+        mode: if params.dry_run { ExecuteMode::DryRun } else { ExecuteMode::Run },
         wants_trace: false,
-        demand: Demand::Hold,
+        lock_mode: LockMode::Enforce,
         cancel,
         progress,
-        waits: None,
+        on_blocking: None,
         caller: Caller::Agent,
         thread: None,
-        door: None,
+        callbacks: None,
         grants: None,
     };
-    let answer = execute::execute(engine, &request).map_err(|error| consents.or_trust(engine, error))?;
-    Ok(answer.into_value())
+    let response =
+        execute::execute(engine, &request).map_err(|error| consents.or_trust_request(engine, error))?;
+    Ok(response.into_value())
 }
 
 /// Passes the end of a request on to the run, as long as the run lasts.
-struct Link(tokio::task::AbortHandle);
+struct CancelLink(tokio::task::AbortHandle);
 
-impl Link {
-    fn between(ending: &CancellationToken, cancel: &Cancel) -> Self {
-        let (ending, cancel) = (ending.clone(), cancel.clone());
+impl CancelLink {
+    fn new(cancel_token: &CancellationToken, cancel: &CancelToken) -> Self {
+        let (cancel_token, cancel) = (cancel_token.clone(), cancel.clone());
         let task = tokio::spawn(async move {
-            ending.cancelled().await;
+            cancel_token.cancelled().await;
             cancel.cancel();
         });
         Self(task.abort_handle())
     }
 }
 
-impl Drop for Link {
+impl Drop for CancelLink {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// Lines of progress into a channel that is read elsewhere; when nobody keeps up, lines are lost, not time.
-pub(crate) fn progress_into(lines: tokio::sync::mpsc::Sender<String>, redactor: Arc<Redactor>) -> Progress {
+pub(crate) fn progress_sink(
+    lines: tokio::sync::mpsc::Sender<String>,
+    redactor: Arc<Redactor>,
+) -> ProgressListener {
     let (lines, redactor) = (Arc::new(lines), LineRedactor::new(redactor));
-    Progress::new(move |line| {
+    ProgressListener::new(move |line| {
         if let Some(line) = redactor.redact(line) {
             // A full channel means older lines are still waiting to be told.
             let _ = lines.try_send(rye_item::text::one_line(&line));

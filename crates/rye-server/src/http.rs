@@ -18,22 +18,22 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use rye_engine::{Code, Error, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::session::{Session, Shared};
+use crate::session::{ServerState, Session};
 use crate::token::{self, Token};
 use listener::{BoundedListener, ConnectionHandle};
 
 /// The path clients are given.
-const PATH: &str = "/mcp";
+const MCP_PATH: &str = "/mcp";
 /// The largest request that is read.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_BODY_BYTES: usize = 16 << 20;
 /// Clients with a session at once.
-const MOST_SESSIONS: usize = 256;
+const MAX_SESSIONS: usize = 256;
 /// A session that is silent for so long is over.
-const MOST_SILENCE: Duration = Duration::from_secs(3600);
+const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How long an answer can be picked up again after its connection broke.
-const KEPT_ANSWERS: Duration = Duration::from_secs(5);
+const RESPONSE_CACHE_TTL: Duration = Duration::from_secs(5);
 /// How long connections may take to end when the server does.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How to listen.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub struct HttpOptions {
 
 /// What a server that listens says about itself.
 #[derive(Clone, Debug)]
-pub struct Listening {
+pub struct HttpEndpoint {
     /// What clients connect to.
     pub url: String,
     /// The file that holds the token.
@@ -57,37 +57,40 @@ pub struct Listening {
 
 /// Serves until `stop` is cancelled.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     options: &HttpOptions,
     stop: CancellationToken,
-    listening: impl FnOnce(&Listening),
+    on_listen: impl FnOnce(&HttpEndpoint),
 ) -> Result<()> {
-    let address = address(options)?;
-    let keys = shared.projects.setup().roots.signing_keys.clone();
-    let token = Token::of(&keys)?;
-    let cannot = |error: std::io::Error| {
+    let address = parse_address(options)?;
+    let keys = shared.engines.setup().roots.signing_keys.clone();
+    let token = Token::load_or_create(&keys)?;
+    let listen_error = |error: std::io::Error| {
         Error::new(Code::Serving, format!("cannot listen on {address}: {error}"))
             .hint("choose another port; 0 takes any free one")
     };
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(cannot)?;
-    let bound = listener.local_addr().map_err(cannot)?;
-    listening(&Listening { url: format!("http://{bound}{PATH}"), token_file: token::path(&keys) });
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(listen_error)?;
+    let bound = listener.local_addr().map_err(listen_error)?;
+    on_listen(&HttpEndpoint {
+        url: format!("http://{bound}{MCP_PATH}"),
+        token_file: token::token_path(&keys),
+    });
     let router = router(shared, options, bound, token, stop.clone());
     let service = router.into_make_service_with_connect_info::<ConnectionHandle>();
     let served = axum::serve(BoundedListener::new(listener), service)
         .with_graceful_shutdown(stop.clone().cancelled_owned());
-    let last = async {
+    let shutdown = async {
         stop.cancelled().await;
-        tokio::time::sleep(FAREWELL).await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     };
     tokio::select! {
-        served = served.into_future() => served.map_err(cannot),
-        () = last => Ok(()),
+        served = served.into_future() => served.map_err(listen_error),
+        () = shutdown => Ok(()),
     }
 }
 
 /// The address to listen on, if it may be.
-fn address(options: &HttpOptions) -> Result<SocketAddr> {
+fn parse_address(options: &HttpOptions) -> Result<SocketAddr> {
     let text = options.address.trim();
     let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
     let named = text.strip_prefix("localhost:").and_then(|port| port.parse::<u16>().ok());
@@ -112,21 +115,21 @@ fn is_loopback(address: IpAddr) -> bool {
 }
 
 /// What every request passes before the protocol sees it.
-struct Gate {
+struct AuthLayer {
     token: Token,
     sessions: Arc<LocalSessionManager>,
 }
 
 fn router(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     options: &HttpOptions,
     bound: SocketAddr,
     token: Token,
     stop: CancellationToken,
 ) -> Router {
     let mut sessions = LocalSessionManager::default();
-    sessions.session_config.keep_alive = Some(MOST_SILENCE);
-    sessions.session_config.completed_cache_ttl = KEPT_ANSWERS;
+    sessions.session_config.keep_alive = Some(SESSION_IDLE_TIMEOUT);
+    sessions.session_config.completed_cache_ttl = RESPONSE_CACHE_TTL;
     let sessions = Arc::new(sessions);
     let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     if !bound.ip().is_unspecified() {
@@ -140,60 +143,61 @@ fn router(
         .with_allowed_hosts(hosts)
         .with_allowed_origins(origins)
         .enforce_origin_validation()
-        .with_max_request_body_bytes(MOST_BYTES)
+        .with_max_request_body_bytes(MAX_BODY_BYTES)
         .with_cancellation_token(stop.clone());
     let service = StreamableHttpService::new(
         move || Ok(Session::new(Arc::clone(&shared), stop.child_token())),
         Arc::clone(&sessions),
         config,
     );
-    let gate = Arc::new(Gate { token, sessions });
-    Router::new().route_service(PATH, service).layer(middleware::from_fn_with_state(gate, enter))
+    let auth = Arc::new(AuthLayer { token, sessions });
+    Router::new().route_service(MCP_PATH, service).layer(middleware::from_fn_with_state(auth, authorize))
 }
 
-async fn enter(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+async fn authorize(State(auth): State<Arc<AuthLayer>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let mut given = headers.get_all(header::AUTHORIZATION).iter();
-    let (first, second) = (given.next(), given.next());
-    if second.is_some() || !gate.token.is_in(first.map(header::HeaderValue::as_bytes)) {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (first, second) = (values.next(), values.next());
+    if second.is_some() || !auth.token.is_valid_header(first.map(header::HeaderValue::as_bytes)) {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer realm=\"rye\"")];
         return (StatusCode::UNAUTHORIZED, challenge, "a valid bearer token is needed\n").into_response();
     }
     if let Some(ConnectInfo(connection)) = request.extensions().get::<ConnectInfo<ConnectionHandle>>() {
         connection.authenticate();
     }
-    if begins_session(request.method(), headers) && gate.sessions.sessions.read().await.len() >= MOST_SESSIONS
+    if is_session_start(request.method(), headers)
+        && auth.sessions.sessions.read().await.len() >= MAX_SESSIONS
     {
-        let later = [(header::RETRY_AFTER, "60")];
-        return (StatusCode::SERVICE_UNAVAILABLE, later, "too many sessions\n").into_response();
+        let retry_after = [(header::RETRY_AFTER, "60")];
+        return (StatusCode::SERVICE_UNAVAILABLE, retry_after, "too many sessions\n").into_response();
     }
-    let is_farewell = request.method() == Method::DELETE;
-    let mut answer = next.run(request).await;
-    if is_farewell && answer.status() == StatusCode::ACCEPTED {
+    let is_delete = request.method() == Method::DELETE;
+    let mut response = next.run(request).await;
+    if is_delete && response.status() == StatusCode::ACCEPTED {
         // The session is over, not about to be: some clients take anything else for a failure.
-        *answer.status_mut() = StatusCode::NO_CONTENT;
+        *response.status_mut() = StatusCode::NO_CONTENT;
     }
-    answer
+    response
 }
 
 /// Whether a request may make a session: it has none, and speaks a protocol that has some.
-fn begins_session(method: &Method, headers: &HeaderMap) -> bool {
+fn is_session_start(method: &Method, headers: &HeaderMap) -> bool {
     let version = headers.get("mcp-protocol-version").and_then(|version| version.to_str().ok());
-    let is_without = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28.as_str());
-    *method == Method::POST && !headers.contains_key("mcp-session-id") && !is_without
+    let is_sessionless = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28.as_str());
+    *method == Method::POST && !headers.contains_key("mcp-session-id") && !is_sessionless
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(address: &str, behind_tls: bool) -> Result<SocketAddr> {
-        super::address(&HttpOptions { address: address.to_owned(), behind_tls, hosts: Vec::new() })
+    fn parse(address: &str, behind_tls: bool) -> Result<SocketAddr> {
+        parse_address(&HttpOptions { address: address.to_owned(), behind_tls, hosts: Vec::new() })
     }
 
     #[test]
-    fn only_this_computer_is_listened_to_unless_told() {
-        for (text, wanted) in [
+    fn only_loopback_is_allowed_by_default() {
+        for (text, expected) in [
             ("7433", "127.0.0.1:7433"),
             (":0", "127.0.0.1:0"),
             ("localhost:1", "127.0.0.1:1"),
@@ -201,16 +205,16 @@ mod tests {
             ("127.9.9.9:1", "127.9.9.9:1"),
             ("[::1]:7433", "[::1]:7433"),
         ] {
-            assert_eq!(at(text, false).expect(text).to_string(), wanted);
+            assert_eq!(parse(text, false).expect(text).to_string(), expected);
         }
         for public in
             ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "192.168.1.2:80", "[2001:db8::1]:1", "[::ffff:8.8.8.8]:1"]
         {
-            assert_eq!(at(public, false).expect_err(public).code, Code::PublicAddress);
-            assert!(at(public, true).is_ok(), "{public}");
+            assert_eq!(parse(public, false).expect_err(public).code, Code::PublicAddress);
+            assert!(parse(public, true).is_ok(), "{public}");
         }
         for wrong in ["", "example.com:80", "127.0.0.1", "70000", "1.2.3.4:x"] {
-            assert_eq!(at(wrong, true).expect_err(wrong).code, Code::InvalidArgument);
+            assert_eq!(parse(wrong, true).expect_err(wrong).code, Code::InvalidArgument);
         }
     }
 }

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 pub use edit::diff;
 
 /// The name of the entry.
-const NAME: &str = "rye";
+const ENTRY_NAME: &str = "rye";
 
 /// A client that can be told of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Client {
+pub enum ClientApp {
     /// Claude Code.
     ClaudeCode,
     /// Codex.
@@ -36,13 +36,13 @@ pub enum Client {
 
 /// How a configuration is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum ConfigFormat {
     Json,
     Toml,
     Yaml,
 }
 
-impl Client {
+impl ClientApp {
     /// Every client.
     pub const ALL: [Self; 8] = [
         Self::ClaudeCode,
@@ -72,7 +72,7 @@ impl Client {
 
     /// Its configuration: the project's where that is the custom and the file is shared, else the user's.
     #[must_use]
-    pub fn path(self, home: &Path, project: &Path) -> PathBuf {
+    pub fn config_path(self, home: &Path, project: &Path) -> PathBuf {
         match self {
             Self::ClaudeCode => project.join(".mcp.json"),
             Self::Codex => home.join(".codex/config.toml"),
@@ -90,23 +90,23 @@ impl Client {
         matches!(self, Self::ClaudeCode | Self::VsCode)
     }
 
-    fn format(self) -> Format {
+    fn format(self) -> ConfigFormat {
         match self {
-            Self::Codex => Format::Toml,
-            Self::Goose => Format::Yaml,
+            Self::Codex => ConfigFormat::Toml,
+            Self::Goose => ConfigFormat::Yaml,
             Self::ClaudeCode | Self::Cursor | Self::VsCode | Self::OpenCode | Self::Gemini | Self::Zed => {
-                Format::Json
+                ConfigFormat::Json
             }
         }
     }
 
     /// The keys its servers are listed under. A newer opencode lists them one level deeper.
-    fn keys(self, present: &Value) -> &'static [&'static str] {
+    fn server_keys(self, existing: &Value) -> &'static [&'static str] {
         match self {
             Self::ClaudeCode | Self::Cursor | Self::Gemini => &["mcpServers"],
             Self::Codex => &["mcp_servers"],
             Self::VsCode => &["servers"],
-            Self::OpenCode if present["mcp"]["servers"].is_object() => &["mcp", "servers"],
+            Self::OpenCode if existing["mcp"]["servers"].is_object() => &["mcp", "servers"],
             Self::OpenCode => &["mcp"],
             Self::Goose => &["extensions"],
             Self::Zed => &["context_servers"],
@@ -120,14 +120,14 @@ impl Client {
             Self::Zed => json!({"command": program, "args": ["mcp"], "env": {}}),
             Self::OpenCode => json!({"type": "local", "command": [program, "mcp"], "enabled": true}),
             Self::Goose => json!({
-                "name": NAME, "type": "stdio", "cmd": program, "args": ["mcp"], "enabled": true, "timeout": 300,
+                "name": ENTRY_NAME, "type": "stdio", "cmd": program, "args": ["mcp"], "enabled": true, "timeout": 300,
                 "description": "Signed directives, tools and knowledge of this project",
             }),
         }
     }
 }
 
-impl std::str::FromStr for Client {
+impl std::str::FromStr for ClientApp {
     type Err = Error;
 
     fn from_str(word: &str) -> Result<Self> {
@@ -144,26 +144,28 @@ impl std::str::FromStr for Client {
 ///
 /// # Errors
 /// When it is not understood, or has another entry of this name.
-pub fn changed(client: Client, program: &Path, present: Option<&str>) -> Result<String> {
-    let program = if client.is_shared() { NAME.to_owned() } else { program.display().to_string() };
-    let text = present.unwrap_or_default();
-    let document = edit::parse(client.format(), text).map_err(|reason| left(client, &reason))?;
-    let keys = client.keys(&document);
+pub fn update_config(client: ClientApp, program: &Path, existing: Option<&str>) -> Result<String> {
+    let program = if client.is_shared() { ENTRY_NAME.to_owned() } else { program.display().to_string() };
+    let text = existing.unwrap_or_default();
+    let document = edit::parse(client.format(), text).map_err(|reason| unchanged_error(client, &reason))?;
+    let keys = client.server_keys(&document);
     let entry = client.entry(&program);
     let servers = keys.iter().fold(&document, |value, key| &value[*key]);
-    match &servers[NAME] {
+    match &servers[ENTRY_NAME] {
         Value::Null => {}
-        known if says(known, &entry) => return Ok(text.to_owned()),
-        _ => return Err(left(client, "it already has an entry `rye` that says something else")),
+        present_entry if is_superset(present_entry, &entry) => return Ok(text.to_owned()),
+        _ => return Err(unchanged_error(client, "it already has an entry `rye` that says something else")),
     }
-    let wanted = edit::with(&document, keys, NAME, &entry).ok_or_else(|| {
-        left(client, &format!("`{}` in it is not a list of servers by name", keys.join(".")))
+    let updated = edit::insert_entry(&document, keys, ENTRY_NAME, &entry).ok_or_else(|| {
+        unchanged_error(client, &format!("`{}` in it is not a list of servers by name", keys.join(".")))
     })?;
-    let after = edit::render(client.format(), text, &wanted, keys, NAME, &entry);
+    let after = edit::render(client.format(), text, &updated, keys, ENTRY_NAME, &entry);
     // Whatever was done to the text: it must now say exactly what it said, and the entry.
     match edit::parse(client.format(), &after) {
-        Ok(found) if found == wanted => Ok(after),
-        Ok(_) | Err(_) => Err(left(client, "it is written in a way that cannot be added to safely")),
+        Ok(parsed) if parsed == updated => Ok(after),
+        Ok(_) | Err(_) => {
+            Err(unchanged_error(client, "it is written in a way that cannot be added to safely"))
+        }
     }
 }
 
@@ -171,16 +173,18 @@ pub fn changed(client: Client, program: &Path, present: Option<&str>) -> Result<
 ///
 /// # Errors
 /// Never for the clients there are; their own entries are understood.
-pub fn alone(client: Client, program: &Path) -> Result<String> {
-    changed(client, program, None)
+pub fn new_config(client: ClientApp, program: &Path) -> Result<String> {
+    update_config(client, program, None)
 }
 
 /// Whether an entry says all that ours does; it may say more.
-fn says(known: &Value, entry: &Value) -> bool {
-    entry.as_object().is_some_and(|entry| entry.iter().all(|(key, value)| known.get(key) == Some(value)))
+fn is_superset(present_entry: &Value, entry: &Value) -> bool {
+    entry
+        .as_object()
+        .is_some_and(|entry| entry.iter().all(|(key, value)| present_entry.get(key) == Some(value)))
 }
 
-fn left(client: Client, reason: &str) -> Error {
+fn unchanged_error(client: ClientApp, reason: &str) -> Error {
     Error::new(
         Code::ClientConfig,
         format!("the configuration of {} was left as it is: {reason}", client.as_str()),
@@ -194,26 +198,26 @@ mod tests {
 
     const PROGRAM: &str = "/opt/rye/bin/rye";
 
-    fn add(client: Client, present: &str) -> Result<String> {
-        changed(client, Path::new(PROGRAM), Some(present))
+    fn add(client: ClientApp, present: &str) -> Result<String> {
+        update_config(client, Path::new(PROGRAM), Some(present))
     }
 
     #[test]
-    fn each_client_gets_an_entry_of_its_own_kind_and_only_once() {
-        for client in Client::ALL {
-            let first = alone(client, Path::new(PROGRAM)).expect("an entry");
+    fn each_client_gets_one_entry() {
+        for client in ClientApp::ALL {
+            let first = new_config(client, Path::new(PROGRAM)).expect("an entry");
             assert!(first.contains("rye") && first.contains("mcp") && first.ends_with('\n'), "{first}");
             assert_eq!(add(client, &first).expect("again"), first, "{}", client.as_str());
-            assert_eq!(client.as_str().parse::<Client>().expect("a client"), client);
+            assert_eq!(client.as_str().parse::<ClientApp>().expect("a client"), client);
             assert_eq!(first.contains(PROGRAM), !client.is_shared(), "{first}");
         }
-        assert!("emacs".parse::<Client>().is_err());
+        assert!("emacs".parse::<ClientApp>().is_err());
     }
 
     #[test]
-    fn everything_else_in_a_json_file_stays() {
+    fn other_json_settings_are_kept() {
         let present = "{\n    \"theme\": \"dark\",\n    \"mcpServers\": {\n        \"other\": {\n            \"command\": \"x\"\n        }\n    },\n    \"z\": [1, 2.50]\n}";
-        let after = add(Client::Cursor, present).expect("changed");
+        let after = add(ClientApp::Cursor, present).expect("changed");
         let value: Value = serde_json::from_str(&after).expect("JSON");
         assert_eq!(value["mcpServers"]["other"]["command"], "x");
         assert_eq!(value["mcpServers"]["rye"]["command"], PROGRAM);
@@ -224,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_kept_or_the_file_is_left_alone() {
+    fn comments_are_never_lost() {
         let commented = "{\n  // mine\n  \"context_servers\": {},\n}\n";
-        assert_eq!(add(Client::Zed, commented).expect_err("comments").code, Code::ClientConfig);
+        assert_eq!(add(ClientApp::Zed, commented).expect_err("comments").code, Code::ClientConfig);
         let toml = "# my models\nmodel = \"o9\" # the best\n\n[mcp_servers.other]\ncommand = \"x\"\n";
-        let after = add(Client::Codex, toml).expect("changed");
+        let after = add(ClientApp::Codex, toml).expect("changed");
         assert!(after.starts_with(toml) && after.contains("[mcp_servers.rye]"), "{after}");
         let yaml = "# goose\nextensions:\n    # builtin\n    developer:\n        enabled: true\nGOOSE_MODEL: x # y\n";
-        let after = add(Client::Goose, yaml).expect("changed");
+        let after = add(ClientApp::Goose, yaml).expect("changed");
         for line in yaml.lines() {
             assert!(after.lines().any(|other| other == line), "{line} is gone: {after}");
         }
@@ -239,19 +243,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_left_alone() {
+    fn unparsable_config_is_left_alone() {
         for (client, present) in [
-            (Client::Cursor, "{\"mcpServers\": []}"),
-            (Client::Cursor, "{\"mcpServers\": {\"rye\": {\"command\": \"other\"}}}"),
-            (Client::Cursor, "[]"),
-            (Client::Cursor, "not json"),
-            (Client::Codex, "mcp_servers = {other = {command = \"x\"}}\n"),
-            (Client::Codex, "mcp_servers = 3\n"),
-            (Client::Codex, "= broken"),
-            (Client::Goose, "extensions: [a, b]\n"),
-            (Client::Goose, "extensions: {developer: {enabled: true}}\n"),
-            (Client::Goose, "- a\n"),
-            (Client::Goose, "a: [\n"),
+            (ClientApp::Cursor, "{\"mcpServers\": []}"),
+            (ClientApp::Cursor, "{\"mcpServers\": {\"rye\": {\"command\": \"other\"}}}"),
+            (ClientApp::Cursor, "[]"),
+            (ClientApp::Cursor, "not json"),
+            (ClientApp::Codex, "mcp_servers = {other = {command = \"x\"}}\n"),
+            (ClientApp::Codex, "mcp_servers = 3\n"),
+            (ClientApp::Codex, "= broken"),
+            (ClientApp::Goose, "extensions: [a, b]\n"),
+            (ClientApp::Goose, "extensions: {developer: {enabled: true}}\n"),
+            (ClientApp::Goose, "- a\n"),
+            (ClientApp::Goose, "a: [\n"),
         ] {
             let refused = add(client, present).expect_err(present);
             assert_eq!(refused.code, Code::ClientConfig, "{present}");
@@ -260,23 +264,23 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_says_more_is_kept() {
+    fn extended_entry_is_kept() {
         let present = format!(
             "{{\"mcpServers\": {{\"rye\": {{\"command\": \"{PROGRAM}\", \"args\": [\"mcp\"], \"env\": {{\"A\": \"b\"}}}}}}}}"
         );
-        assert_eq!(add(Client::Gemini, &present).expect("the same"), present);
+        assert_eq!(add(ClientApp::Gemini, &present).expect("the same"), present);
     }
 
     #[test]
-    fn a_newer_opencode_is_added_to_where_it_lists_servers() {
-        let after = add(Client::OpenCode, "{\"mcp\": {\"servers\": {}}}").expect("changed");
+    fn newer_opencode_layout_is_supported() {
+        let after = add(ClientApp::OpenCode, "{\"mcp\": {\"servers\": {}}}").expect("changed");
         let value: Value = serde_json::from_str(&after).expect("JSON");
         assert_eq!(value["mcp"]["servers"]["rye"]["command"][1], "mcp");
     }
 
     #[test]
-    fn a_difference_is_shown_line_by_line() {
-        let shown = diff("a\nb\n", "a\nb\nc\n");
-        assert!(shown.contains("+c") && !shown.contains("-b"), "{shown}");
+    fn diff_is_line_by_line() {
+        let text = diff("a\nb\n", "a\nb\nc\n");
+        assert!(text.contains("+c") && !text.contains("-b"), "{text}");
     }
 }

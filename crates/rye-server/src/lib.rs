@@ -4,56 +4,56 @@
 //! request goes through the same verbs as the command line.
 
 mod arguments;
-mod calls;
+mod catalog;
 mod changes;
 mod consent;
+mod consent_gate;
+mod engine_pool;
 mod execution;
 mod http;
 pub mod install;
-mod offers;
-mod pool;
-mod projects;
+mod notifications;
 mod redaction;
 mod session;
 mod stdio;
-mod telling;
 mod threads;
 mod token;
+mod tool_calls;
 mod tools;
-mod verbs;
+mod worker_pool;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rye_agent::door::client::Visitor;
-use rye_engine::{Clock, Code, Error, Host, Result};
+use rye_agent::callback::client::CallbackClient;
+use rye_engine::{Code, Error, HostEnvironment, Result, WallClock};
 use rye_space::Roots;
 use tokio_util::sync::CancellationToken;
 
-pub use http::{HttpOptions, Listening};
+pub use http::{HttpEndpoint, HttpOptions};
 
 /// What the server must know of the process it lives in.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct ServerSetup {
     /// Where the spaces begin; its project is the one that is meant when a client names none.
     pub roots: Roots,
     /// What is around the process.
-    pub host: Host,
+    pub host: HostEnvironment,
     /// Where the time comes from.
-    pub clock: fn() -> Box<dyn Clock>,
+    pub clock: fn() -> Box<dyn WallClock>,
     /// The version that clients are told.
     pub version: &'static str,
     /// Inside a tool: every call goes through this door, and nothing is done here.
-    pub door: Option<Arc<Visitor>>,
+    pub callback: Option<Arc<CallbackClient>>,
     /// The program and the words that make it the process which runs threads in the background.
-    pub background: Option<(PathBuf, Vec<String>)>,
+    pub daemon_command: Option<(PathBuf, Vec<String>)>,
 }
 
 /// A request to end, from another thread.
 #[derive(Clone, Debug, Default)]
-pub struct Stop(pub(crate) CancellationToken);
+pub struct ShutdownHandle(pub(crate) CancellationToken);
 
-impl Stop {
+impl ShutdownHandle {
     /// Nobody has asked yet.
     #[must_use]
     pub fn new() -> Self {
@@ -61,7 +61,7 @@ impl Stop {
     }
 
     /// Asks the server to end: runs are cancelled, answers that are ready still go out.
-    pub fn stop(&self) {
+    pub fn shutdown(&self) {
         self.0.cancel();
     }
 }
@@ -70,12 +70,12 @@ impl Stop {
 ///
 /// # Errors
 /// When the system gives no thread or descriptor.
-pub fn serve_stdio(setup: Setup, stop: &Stop) -> Result<()> {
-    let runtime = runtime()?;
-    threads::revive(&setup);
-    let shared = session::Shared::new(setup);
+pub fn serve_stdio(setup: ServerSetup, stop: &ShutdownHandle) -> Result<()> {
+    let runtime = build_runtime()?;
+    threads::resume_abandoned(&setup);
+    let shared = session::ServerState::new(setup);
     runtime.block_on(stdio::serve(Arc::clone(&shared), stop.0.clone()));
-    end(runtime);
+    shutdown_runtime(runtime);
     Ok(())
 }
 
@@ -84,29 +84,29 @@ pub fn serve_stdio(setup: Setup, stop: &Stop) -> Result<()> {
 /// # Errors
 /// When the address is refused or taken, or the token cannot be used.
 pub fn serve_http(
-    setup: Setup,
+    setup: ServerSetup,
     options: &HttpOptions,
-    stop: &Stop,
-    listening: impl FnOnce(&Listening),
+    stop: &ShutdownHandle,
+    on_listen: impl FnOnce(&HttpEndpoint),
 ) -> Result<()> {
-    let runtime = runtime()?;
-    threads::revive(&setup);
-    let shared = session::Shared::new(setup);
-    let served = runtime.block_on(http::serve(shared, options, stop.0.clone(), listening));
-    end(runtime);
-    served
+    let runtime = build_runtime()?;
+    threads::resume_abandoned(&setup);
+    let shared = session::ServerState::new(setup);
+    let result = runtime.block_on(http::serve(shared, options, stop.0.clone(), on_listen));
+    shutdown_runtime(runtime);
+    result
 }
 
 /// One thread talks, others work: requests are small, verbs may take long.
-fn runtime() -> Result<tokio::runtime::Runtime> {
+fn build_runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(pool::MOST_THREADS)
+        .max_blocking_threads(worker_pool::MAX_THREADS)
         .build()
         .map_err(|error| Error::new(Code::Serving, format!("the server cannot start: {error}")))
 }
 
 /// Waits for what was cancelled to end its processes, but not forever.
-fn end(runtime: tokio::runtime::Runtime) {
+fn shutdown_runtime(runtime: tokio::runtime::Runtime) {
     runtime.shutdown_timeout(std::time::Duration::from_secs(10));
 }

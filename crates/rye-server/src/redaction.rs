@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rmcp::ErrorData;
 use rye_agent::redact::Redactor;
 use rye_engine::{Code, Engine, Error, Result};
-use rye_space::stamp::Watched;
+use rye_space::file_stamp::WatchSet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -19,71 +19,72 @@ const MAX_PROJECTS: usize = 1024;
 
 /// One redactor per engine, worked out again when the engine or its `.env` has changed.
 #[derive(Default)]
-pub(crate) struct Redactors {
-    known: Mutex<Vec<KnownRedactor>>,
+pub(crate) struct RedactorCache {
+    cached: Mutex<Vec<CachedRedactor>>,
     /// Values that were secret before in a project: a file that was emptied or moved may still be shown.
-    seen: Mutex<HashMap<Option<PathBuf>, Arc<Redactor>>>,
+    past: Mutex<HashMap<Option<PathBuf>, Arc<Redactor>>>,
 }
 
-struct KnownRedactor {
+struct CachedRedactor {
     engine: Weak<Engine>,
     redactor: Arc<Redactor>,
-    dotenv: Watched,
+    dotenv: WatchSet,
 }
 
-impl Redactors {
+impl RedactorCache {
     /// The redactor for what this engine answers.
     ///
     /// # Errors
     /// When its settings cannot be read.
-    pub(crate) fn of(&self, engine: &Arc<Engine>) -> Result<Arc<Redactor>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|known| known.engine.strong_count() > 0 && known.dotenv.is_unchanged());
-        let place = known.iter().position(|known| std::ptr::eq(known.engine.as_ptr(), Arc::as_ptr(engine)));
-        let found = match place {
-            Some(place) => known.remove(place),
+    pub(crate) fn for_engine(&self, engine: &Arc<Engine>) -> Result<Arc<Redactor>> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.retain(|cached| cached.engine.strong_count() > 0 && cached.dotenv.is_unchanged());
+        let index =
+            cached.iter().position(|cached| std::ptr::eq(cached.engine.as_ptr(), Arc::as_ptr(engine)));
+        let entry = match index {
+            Some(index) => cached.remove(index),
             None => {
-                let mut dotenv = Watched::default();
+                let mut dotenv = WatchSet::default();
                 if let Some(project) = &engine.workspace.roots.project {
                     // Looked at before it is read: a change in between is noticed the next time.
                     dotenv.add(project.join(".env"));
                 }
-                let redactor = self.remember(engine, Redactor::of(engine)?);
-                KnownRedactor { engine: Arc::downgrade(engine), redactor, dotenv }
+                let redactor = self.merge_past(engine, Redactor::from_engine(engine)?);
+                CachedRedactor { engine: Arc::downgrade(engine), redactor, dotenv }
             }
         };
-        let redactor = Arc::clone(&found.redactor);
-        if known.len() >= MAX_REDACTORS {
-            known.remove(0);
+        let redactor = Arc::clone(&entry.redactor);
+        if cached.len() >= MAX_REDACTORS {
+            cached.remove(0);
         }
-        known.push(found);
+        cached.push(entry);
         Ok(redactor)
     }
 }
 
-impl Redactors {
+impl RedactorCache {
     /// What this redactor knows, and what was known of the project before.
-    fn remember(&self, engine: &Engine, redactor: Redactor) -> Arc<Redactor> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    fn merge_past(&self, engine: &Engine, redactor: Redactor) -> Arc<Redactor> {
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let project = engine.workspace.roots.project.clone();
-        let all = Arc::new(match seen.get(&project) {
-            Some(before) => redactor.and(before),
+        let all = Arc::new(match past.get(&project) {
+            Some(previous) => redactor.merge(previous),
             None => redactor,
         });
-        if seen.len() < MAX_PROJECTS || seen.contains_key(&project) {
-            seen.insert(project, Arc::clone(&all));
+        if past.len() < MAX_PROJECTS || past.contains_key(&project) {
+            past.insert(project, Arc::clone(&all));
         }
         all
     }
 }
 
 /// Takes the secrets out of an answer, and says how many there were.
-pub(crate) fn redact_answer(redactor: &Redactor, mut answer: Value) -> Value {
-    let count = redactor.count_cleaned(&mut answer);
-    if let (true, Some(answer)) = (count > 0, answer.as_object_mut()) {
-        answer.insert("redacted".to_owned(), json!(count));
+pub(crate) fn redact_response(redactor: &Redactor, mut response: Value) -> Value {
+    let count = redactor.count_redacted(&mut response);
+    if let (true, Some(response)) = (count > 0, response.as_object_mut()) {
+        response.insert("redacted".to_owned(), json!(count));
     }
-    answer
+    response
 }
 
 /// Something that goes back to a client, with every text in it redacted.
@@ -93,7 +94,7 @@ pub(crate) fn redact_answer(redactor: &Redactor, mut answer: Value) -> Value {
 pub(crate) fn redact_any<T: Serialize + DeserializeOwned>(redactor: &Redactor, value: T) -> Result<T> {
     let failed = |error: serde_json::Error| Error::new(Code::Serving, error.to_string());
     let mut plain = serde_json::to_value(&value).map_err(failed)?;
-    if !redactor.clean_value(&mut plain) {
+    if !redactor.redact_value(&mut plain) {
         return Ok(value);
     }
     serde_json::from_value(plain).map_err(failed)
@@ -103,7 +104,7 @@ pub(crate) fn redact_any<T: Serialize + DeserializeOwned>(redactor: &Redactor, v
 pub(crate) fn redact_error(redactor: &Redactor, mut error: ErrorData) -> ErrorData {
     error.message = redactor.redact_text(&error.message).into_owned().into();
     if let Some(data) = &mut error.data {
-        redactor.clean_value(data);
+        redactor.redact_value(data);
     }
     error
 }
@@ -153,20 +154,20 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_what_was_redacted() {
-        let answer =
+    fn response_counts_redactions() {
+        let response =
             json!({"status": "success", "data": ["correct horse, correct horse", {"correct horse": 1}]});
-        let redacted = redact_answer(&redactor(), answer);
+        let redacted = redact_response(&redactor(), response);
         assert_eq!(redacted["redacted"], 3);
         assert!(!redacted.to_string().contains("correct horse"), "{redacted}");
         let plain = json!({"status": "success"});
-        assert_eq!(redact_answer(&redactor(), plain.clone()), plain);
+        assert_eq!(redact_response(&redactor(), plain.clone()), plain);
     }
 
     #[test]
-    fn lines_of_a_private_key_are_not_shown() {
+    fn private_key_lines_are_dropped() {
         let lines = LineRedactor::new(Arc::new(redactor()));
-        let shown: Vec<String> = [
+        let printed: Vec<String> = [
             "one correct horse",
             "-----BEGIN PRIVATE KEY-----",
             "MC4CAQAwBQYDK2VwBCIEIHcFQX1v",
@@ -176,6 +177,6 @@ mod tests {
         .iter()
         .filter_map(|line| lines.redact(line))
         .collect();
-        assert_eq!(shown, ["one [redacted:DB_PASSWORD]", "[redacted:private-key]", "two"]);
+        assert_eq!(printed, ["one [redacted:DB_PASSWORD]", "[redacted:private-key]", "two"]);
     }
 }

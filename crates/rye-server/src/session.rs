@@ -17,41 +17,41 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ErrorData, ServerHandler};
 use rye_agent::redact::Redactor;
-use rye_engine::{Code, Engine, Error, Result, primaries};
+use rye_engine::{Code, Engine, Error, Result, agent_actions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::changes::{self, Changes};
-use crate::consent::{self, Question, Refusal, Way};
-use crate::pool::{Pace, Pool};
-use crate::projects::Projects;
-use crate::telling::{self, Voice};
-use crate::threads::Runs;
-use crate::{Setup, calls, offers, redaction, tools};
+use crate::changes::{self, ChangeNotifier};
+use crate::consent::{self, CallError, ConsentRequest, ElicitationMode};
+use crate::engine_pool::EnginePool;
+use crate::notifications::{self, ClientNotifier};
+use crate::threads::ThreadService;
+use crate::worker_pool::{Lane, WorkerPool};
+use crate::{ServerSetup, catalog, redaction, tool_calls, tools};
 
 /// Resources one client may subscribe to.
-const MOST_SUBSCRIPTIONS: usize = 1024;
+const MAX_SUBSCRIPTIONS: usize = 1024;
 /// How often a call may ask its user something.
-const MOST_QUESTIONS: usize = 3;
+const MAX_CONSENT_REQUESTS: usize = 3;
 
 /// What all clients of this process share.
-pub(crate) struct Shared {
-    pub(crate) projects: Arc<Projects>,
-    pub(crate) runs: Arc<Runs>,
-    pub(crate) pool: Pool,
-    pub(crate) changes: Changes,
+pub(crate) struct ServerState {
+    pub(crate) engines: Arc<EnginePool>,
+    pub(crate) threads: Arc<ThreadService>,
+    pub(crate) pool: WorkerPool,
+    pub(crate) changes: ChangeNotifier,
     tools: Vec<Tool>,
 }
 
-impl Shared {
-    pub(crate) fn new(setup: Setup) -> Arc<Self> {
+impl ServerState {
+    pub(crate) fn new(setup: ServerSetup) -> Arc<Self> {
         Arc::new(Self {
-            projects: Arc::new(Projects::new(setup)),
-            runs: Arc::default(),
-            pool: Pool::new(),
-            changes: Changes::new(),
+            engines: Arc::new(EnginePool::new(setup)),
+            threads: Arc::default(),
+            pool: WorkerPool::new(),
+            changes: ChangeNotifier::new(),
             tools: tools::all(),
         })
     }
@@ -60,51 +60,51 @@ impl Shared {
 /// One client. Clones are the same client.
 #[derive(Clone)]
 pub(crate) struct Session {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) state: Arc<State>,
+    pub(crate) shared: Arc<ServerState>,
+    pub(crate) state: Arc<ClientState>,
 }
 
 /// What is remembered of a client.
-pub(crate) struct State {
+pub(crate) struct ClientState {
     /// Resources it subscribed to.
     pub(crate) subscriptions: Mutex<BTreeSet<String>>,
     /// What it wants to hear.
     pub(crate) level: Mutex<LoggingLevel>,
-    is_told: AtomicBool,
+    is_forwarding: AtomicBool,
     /// Cancelled when the client is gone.
-    pub(crate) gone: CancellationToken,
-    _end: DropGuard,
+    pub(crate) disconnected: CancellationToken,
+    _disconnect_guard: DropGuard,
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>, gone: CancellationToken) -> Self {
-        let state = State {
+    pub(crate) fn new(shared: Arc<ServerState>, disconnected: CancellationToken) -> Self {
+        let state = ClientState {
             subscriptions: Mutex::default(),
             level: Mutex::new(LoggingLevel::Warning),
-            is_told: AtomicBool::new(false),
-            _end: gone.clone().drop_guard(),
-            gone,
+            is_forwarding: AtomicBool::new(false),
+            _disconnect_guard: disconnected.clone().drop_guard(),
+            disconnected,
         };
         Self { shared, state: Arc::new(state) }
     }
 
     /// Runs something quick on the engine of the server's own project. What comes of it, a failure too, is redacted.
-    async fn quick<T: Serialize + DeserializeOwned + Send + 'static>(
+    async fn run_quick<T: Serialize + DeserializeOwned + Send + 'static>(
         &self,
         work: impl FnOnce(&Arc<Engine>) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, ErrorData> {
-        if self.shared.projects.setup().door.is_some() {
+        if self.shared.engines.setup().callback.is_some() {
             let error = Error::new(Code::NoToken, "inside a tool there are the tools alone");
-            return Err(offers::protocol_error(&error));
+            return Err(catalog::protocol_error(&error));
         }
         let shared = Arc::clone(&self.shared);
-        let done = self.shared.pool.run(Pace::Quick, move || {
-            let redactor = shared.projects.redactor_for(None);
-            let worked = shared.projects.engine(None).and_then(|opened| work(&opened.engine));
+        let done = self.shared.pool.run(Lane::Quick, move || {
+            let redactor = shared.engines.redactor_for(None);
+            let worked = shared.engines.engine(None).and_then(|opened| work(&opened.engine));
             let answer = worked.and_then(|value| redaction::redact_any(&redactor, value));
-            Ok(answer.map_err(|error| redaction::redact_error(&redactor, offers::protocol_error(&error))))
+            Ok(answer.map_err(|error| redaction::redact_error(&redactor, catalog::protocol_error(&error))))
         });
-        done.await.map_err(|error| offers::protocol_error(&error))?
+        done.await.map_err(|error| catalog::protocol_error(&error))?
     }
 
     /// Calls a tool; asks the user where only they can say yes, and then calls it again.
@@ -113,68 +113,82 @@ impl Session {
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse> {
-        let mut consents =
-            consent::brought(request.input_responses.as_ref(), request.request_state.as_deref())?;
+        let mut consents = consent::consents_from_responses(
+            request.input_responses.as_ref(),
+            request.request_state.as_deref(),
+        )?;
         let arguments = request.arguments.clone().unwrap_or_default();
         let mut last = Error::new(Code::ConsentNeeded, "this would need to be asked again and again");
-        for _ in 0..=MOST_QUESTIONS {
-            let voice = Voice::of(context, &self.state);
+        for _ in 0..=MAX_CONSENT_REQUESTS {
+            let notifier = ClientNotifier::new(context, &self.state);
             let outcome =
-                calls::call(self, &request.name, arguments.clone(), &consents, context, &voice).await;
-            let question = match outcome {
+                tool_calls::call(self, &request.name, arguments.clone(), &consents, context, &notifier).await;
+            let request_for_consent = match outcome {
                 Ok(value) => {
-                    let value = self.redacted(&arguments, value).await?;
+                    let value = self.redact(&arguments, value).await?;
                     return Ok(CallToolResult::structured(value).into());
                 }
-                Err(Refusal::Failed(error)) => return Ok(self.failed(&arguments, &error).await),
-                Err(Refusal::Told(answer)) => return Ok(CallToolResult::structured_error(answer).into()),
-                Err(Refusal::Ask(question)) => self.shown(&arguments, *question).await?,
+                Err(CallError::Failed(error)) => return Ok(self.error_response(&arguments, &error).await),
+                Err(CallError::Forwarded(response)) => {
+                    return Ok(CallToolResult::structured_error(response).into());
+                }
+                Err(CallError::NeedsConsent(request_for_consent)) => {
+                    self.shown(&arguments, *request_for_consent).await?
+                }
             };
             // Whoever was asked often enough is told what to do instead.
-            last.clone_from(&question.otherwise);
-            if !consents.has(&question.about) {
-                let said = match self.way(context).await? {
-                    Way::None => return Ok(self.failed(&arguments, &question.otherwise).await),
-                    Way::Again => return Ok(consent::ask_again(&question)?.into()),
-                    Way::Request => consent::ask(context, &question).await?,
+            last.clone_from(&request_for_consent.fallback);
+            if !consents.contains(&request_for_consent.subject) {
+                let subject = match self.elicitation_mode(context).await? {
+                    ElicitationMode::None => {
+                        return Ok(self.error_response(&arguments, &request_for_consent.fallback).await);
+                    }
+                    ElicitationMode::Retry => {
+                        return Ok(consent::input_required(&request_for_consent)?.into());
+                    }
+                    ElicitationMode::Request => consent::elicit(context, &request_for_consent).await?,
                 };
-                consents = consents.and(said);
+                consents = consents.with(subject);
             }
-            if let Some(document) = question.trusts.clone() {
+            if let Some(document) = request_for_consent.trust_document.clone() {
                 let project = arguments.get("project_path").and_then(Value::as_str).map(str::to_owned);
                 let shared = Arc::clone(&self.shared);
-                let trusting = self.shared.pool.run(Pace::Quick, move || {
-                    consent::trust(&shared.projects.engine(project.as_deref())?.engine, &document)
+                let trusting = self.shared.pool.run(Lane::Quick, move || {
+                    consent::trust_document_key(&shared.engines.engine(project.as_deref())?.engine, &document)
                 });
                 trusting.await?;
             }
         }
-        Ok(self.failed(&arguments, &last).await)
+        Ok(self.error_response(&arguments, &last).await)
     }
 
     /// A question without secrets. One that shows a text to be agreed to must show all of it.
-    async fn shown(&self, arguments: &Map<String, Value>, question: Question) -> Result<Question> {
+    async fn shown(
+        &self,
+        arguments: &Map<String, Value>,
+        question: ConsentRequest,
+    ) -> Result<ConsentRequest> {
         let redactor = self.redactor(arguments).await?;
         let message = redactor.redact_text(&question.message).into_owned();
         if question.shows_text && message != question.message {
             let why = "its text holds what looks like a secret, and is not shown over MCP";
             return Err(question.refused(why));
         }
-        Ok(Question { message, ..question })
+        Ok(ConsentRequest { message, ..question })
     }
 
     /// The redactor for what is said of the project that a call names.
     async fn redactor(&self, arguments: &Map<String, Value>) -> Result<Arc<Redactor>> {
         let project = arguments.get("project_path").and_then(Value::as_str).map(str::to_owned);
         let shared = Arc::clone(&self.shared);
-        let work = move || Ok(shared.projects.redactor_for(project.as_deref()));
-        self.shared.pool.run(Pace::Quick, work).await
+        let work = move || Ok(shared.engines.redactor_for(project.as_deref()));
+        self.shared.pool.run(Lane::Quick, work).await
     }
 
     /// A failure as an agent reads it, without secrets.
-    async fn failed(&self, arguments: &Map<String, Value>, error: &Error) -> CallToolResponse {
-        let value = primaries::for_agent(error.clone()).to_value(None);
-        let value = match self.redacted(arguments, value).await {
+    async fn error_response(&self, arguments: &Map<String, Value>, error: &Error) -> CallToolResponse {
+        let value = agent_actions::with_agent_hints(error.clone()).to_value(None);
+        let value = match self.redact(arguments, value).await {
             Ok(value) => value,
             // The server is ending, or broke: that is said, and nothing else.
             Err(error) => error.to_value(None),
@@ -183,23 +197,30 @@ impl Session {
     }
 
     /// How the user of this request's client can be asked.
-    pub(crate) async fn way(&self, context: &RequestContext<RoleServer>) -> Result<Way> {
+    pub(crate) async fn elicitation_mode(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<ElicitationMode> {
         let shared = Arc::clone(&self.shared);
-        let known = self.shared.pool.run(Pace::Quick, move || shared.projects.accepting_clients()).await?;
-        Ok(consent::way(context, &known))
+        let clients = self.shared.pool.run(Lane::Quick, move || shared.engines.accepting_clients()).await?;
+        Ok(consent::elicitation_mode(context, &clients))
     }
 
     /// An answer without secrets. Inside a tool the door has taken them out.
-    async fn redacted(&self, arguments: &Map<String, Value>, answer: Value) -> Result<Value> {
-        if self.shared.projects.setup().door.is_some() {
-            return Ok(answer);
+    async fn redact(&self, arguments: &Map<String, Value>, response: Value) -> Result<Value> {
+        if self.shared.engines.setup().callback.is_some() {
+            return Ok(response);
         }
-        Ok(redaction::redact_answer(&*self.redactor(arguments).await?, answer))
+        Ok(redaction::redact_response(&*self.redactor(arguments).await?, response))
     }
 
-    fn tell_changes(&self, peer: rmcp::Peer<RoleServer>) {
-        if !self.state.is_told.swap(true, Ordering::SeqCst) {
-            tokio::spawn(telling::forward(self.shared.changes.listen(), peer, Arc::downgrade(&self.state)));
+    fn forward_changes(&self, peer: rmcp::Peer<RoleServer>) {
+        if !self.state.is_forwarding.swap(true, Ordering::SeqCst) {
+            tokio::spawn(notifications::forward(
+                self.shared.changes.subscribe(),
+                peer,
+                Arc::downgrade(&self.state),
+            ));
         }
     }
 }
@@ -221,8 +242,8 @@ impl ServerHandler for Session {
             .enable_completions()
             .enable_logging()
             .build();
-        let setup = self.shared.projects.setup();
-        let capabilities = match setup.door {
+        let setup = self.shared.engines.setup();
+        let capabilities = match setup.callback {
             Some(_) => ServerCapabilities::builder().enable_tools().build(),
             None => capabilities,
         };
@@ -232,7 +253,7 @@ impl ServerHandler for Session {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.tell_changes(context.peer);
+        self.forward_changes(context.peer);
     }
 
     async fn list_tools(
@@ -262,7 +283,7 @@ impl ServerHandler for Session {
         let arguments = request.arguments.clone().unwrap_or_default();
         match self.call(request, &context).await {
             Ok(answer) => Ok(answer),
-            Err(error) => Ok(self.failed(&arguments, &error).await),
+            Err(error) => Ok(self.error_response(&arguments, &error).await),
         }
     }
 
@@ -271,9 +292,9 @@ impl ServerHandler for Session {
         request: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ListPromptsResult, ErrorData> {
-        changes::watch(&self.shared);
+        changes::start_watching(&self.shared);
         let cursor = cursor(request);
-        let page = self.quick(move |engine| Ok(offers::prompts(engine, cursor.as_deref()))).await?;
+        let page = self.run_quick(move |engine| Ok(catalog::prompts(engine, cursor.as_deref()))).await?;
         Ok(ListPromptsResult { next_cursor: page.next, ..ListPromptsResult::with_all_items(page.items) })
     }
 
@@ -282,9 +303,9 @@ impl ServerHandler for Session {
         request: GetPromptRequestParams,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<GetPromptResponse, ErrorData> {
-        let given = request.arguments.unwrap_or_default();
-        let prompt = move |engine: &Arc<Engine>| offers::prompt(engine, &request.name, given);
-        Ok(self.quick(prompt).await?.into())
+        let inputs = request.arguments.unwrap_or_default();
+        let prompt = move |engine: &Arc<Engine>| catalog::render_prompt(engine, &request.name, inputs);
+        Ok(self.run_quick(prompt).await?.into())
     }
 
     async fn list_resources(
@@ -292,9 +313,9 @@ impl ServerHandler for Session {
         request: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ListResourcesResult, ErrorData> {
-        changes::watch(&self.shared);
+        changes::start_watching(&self.shared);
         let cursor = cursor(request);
-        let page = self.quick(move |engine| Ok(offers::resources(engine, cursor.as_deref()))).await?;
+        let page = self.run_quick(move |engine| Ok(catalog::resources(engine, cursor.as_deref()))).await?;
         Ok(ListResourcesResult { next_cursor: page.next, ..ListResourcesResult::with_all_items(page.items) })
     }
 
@@ -303,7 +324,7 @@ impl ServerHandler for Session {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(offers::templates()))
+        Ok(ListResourceTemplatesResult::with_all_items(catalog::templates()))
     }
 
     async fn read_resource(
@@ -311,8 +332,8 @@ impl ServerHandler for Session {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ReadResourceResponse, ErrorData> {
-        let resource = move |engine: &Arc<Engine>| offers::resource(engine, &request.uri);
-        Ok(self.quick(resource).await?.into())
+        let resource = move |engine: &Arc<Engine>| catalog::read_resource(engine, &request.uri);
+        Ok(self.run_quick(resource).await?.into())
     }
 
     async fn subscribe(
@@ -320,15 +341,15 @@ impl ServerHandler for Session {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> std::result::Result<(), ErrorData> {
-        offers::item_of(&request.uri).map_err(|error| offers::protocol_error(&error))?;
+        catalog::parse_resource_uri(&request.uri).map_err(|error| catalog::protocol_error(&error))?;
         let mut subscriptions = self.state.subscriptions.lock().unwrap_or_else(PoisonError::into_inner);
-        if subscriptions.len() >= MOST_SUBSCRIPTIONS && !subscriptions.contains(&request.uri) {
+        if subscriptions.len() >= MAX_SUBSCRIPTIONS && !subscriptions.contains(&request.uri) {
             return Err(ErrorData::invalid_request("too many subscriptions", None));
         }
         subscriptions.insert(request.uri);
         drop(subscriptions);
-        changes::watch(&self.shared);
-        self.tell_changes(context.peer);
+        changes::start_watching(&self.shared);
+        self.forward_changes(context.peer);
         Ok(())
     }
 
@@ -344,15 +365,15 @@ impl ServerHandler for Session {
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
         let mut accepted = requested.clone();
         if let Some(uris) = &mut accepted.resource_subscriptions {
-            uris.retain(|uri| offers::item_of(uri).is_ok());
-            uris.truncate(MOST_SUBSCRIPTIONS);
+            uris.retain(|uri| catalog::parse_resource_uri(uri).is_ok());
+            uris.truncate(MAX_SUBSCRIPTIONS);
         }
         Some(accepted)
     }
 
     async fn listen(&self, context: SubscriptionContext) -> std::result::Result<(), ErrorData> {
-        changes::watch(&self.shared);
-        telling::stream(self.shared.changes.listen(), &context).await;
+        changes::start_watching(&self.shared);
+        notifications::stream(self.shared.changes.subscribe(), &context).await;
         Ok(())
     }
 
@@ -361,8 +382,8 @@ impl ServerHandler for Session {
         request: CompleteRequestParams,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<CompleteResult, ErrorData> {
-        let found = self.quick(move |engine| Ok(offers::completions(engine, &request))).await?;
-        Ok(CompleteResult::new(found))
+        let completion = self.run_quick(move |engine| Ok(catalog::completions(engine, &request))).await?;
+        Ok(CompleteResult::new(completion))
     }
 
     async fn set_level(

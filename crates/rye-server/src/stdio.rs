@@ -15,24 +15,24 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::session::{Session, Shared};
+use crate::session::{ServerState, Session};
 
 /// The largest message that is read.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// A buffer that grew beyond this is not kept.
-const USUAL_BYTES: usize = 64 << 10;
+const MAX_IDLE_BUFFER_BYTES: usize = 64 << 10;
 
 /// Serves until the client leaves or `stop` is cancelled.
-pub(crate) async fn serve(shared: Arc<Shared>, stop: CancellationToken) {
+pub(crate) async fn serve(shared: Arc<ServerState>, stop: CancellationToken) {
     let (reader, writer) = stdio_pipes();
-    let gone = stop.child_token();
-    let session = Session::new(shared, gone.clone());
-    let transport = Lines {
+    let disconnected = stop.child_token();
+    let session = Session::new(shared, disconnected.clone());
+    let transport = LineTransport {
         reader: BufReader::new(reader),
         line: Vec::new(),
         is_skipping: false,
         writer: Arc::new(Mutex::new(Some(writer))),
-        gone,
+        disconnected,
     };
     // A client that leaves before it has said hello is no failure.
     if let Ok(running) = session.serve_with_ct(transport, stop).await {
@@ -41,88 +41,88 @@ pub(crate) async fn serve(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-struct Lines {
+struct LineTransport {
     reader: BufReader<StdioReader>,
     line: Vec<u8>,
     is_skipping: bool,
     writer: Arc<Mutex<Option<StdioWriter>>>,
-    gone: CancellationToken,
+    disconnected: CancellationToken,
 }
 
 /// What came in.
-enum Line {
-    Whole,
+enum LineRead {
+    Complete,
     TooLong,
     End,
 }
 
-impl Lines {
+impl LineTransport {
     /// Reads up to the next line break. Dropped in between, it goes on where it was.
-    async fn read(&mut self) -> Line {
+    async fn read_line(&mut self) -> LineRead {
         loop {
             let Ok(available) = self.reader.fill_buf().await else {
-                return Line::End;
+                return LineRead::End;
             };
             if available.is_empty() {
-                return Line::End;
+                return LineRead::End;
             }
             let end = available.iter().position(|byte| *byte == b'\n');
-            let taken = end.map_or(available.len(), |end| end + 1);
+            let consumed = end.map_or(available.len(), |end| end + 1);
             if !self.is_skipping {
-                self.line.extend_from_slice(&available[..taken]);
+                self.line.extend_from_slice(&available[..consumed]);
             }
-            self.reader.consume(taken);
+            self.reader.consume(consumed);
             let was_skipping = self.is_skipping;
-            if self.line.len() > MOST_BYTES {
+            if self.line.len() > MAX_MESSAGE_BYTES {
                 self.is_skipping = true;
                 self.line = Vec::new();
             }
             match (end, self.is_skipping, was_skipping) {
-                (Some(_), false, _) => return Line::Whole,
+                (Some(_), false, _) => return LineRead::Complete,
                 (Some(_), true, _) => {
                     self.is_skipping = false;
-                    return Line::TooLong;
+                    return LineRead::TooLong;
                 }
                 (None, _, _) => {}
             }
         }
     }
 
-    fn forget_line(&mut self) {
-        if self.line.capacity() > USUAL_BYTES {
+    fn clear_line(&mut self) {
+        if self.line.capacity() > MAX_IDLE_BUFFER_BYTES {
             self.line = Vec::new();
         } else {
             self.line.clear();
         }
     }
 
-    async fn refuse(&mut self, refusal: Refused) {
-        let error = ServerJsonRpcMessage::error(refusal.error, refusal.id);
+    async fn send_error(&mut self, parse_error: ParseError) {
+        let error = ServerJsonRpcMessage::error(parse_error.error, parse_error.id);
         // Without anybody to read it, the next read ends.
         let _ = self.send(error).await;
     }
 }
 
 /// A line that is no message, and what to say about it.
-struct Refused {
+struct ParseError {
     id: Option<RequestId>,
     error: ErrorData,
 }
 
-fn parse(line: &[u8]) -> Result<ClientJsonRpcMessage, Box<Refused>> {
+fn parse(line: &[u8]) -> Result<ClientJsonRpcMessage, Box<ParseError>> {
     if let Ok(message) = serde_json::from_slice(line) {
         return Ok(message);
     }
     let value: Value = serde_json::from_slice(line).map_err(|error| {
         let error = ErrorData::new(ErrorCode::PARSE_ERROR, format!("this is not JSON: {error}"), None);
-        Box::new(Refused { id: None, error })
+        Box::new(ParseError { id: None, error })
     })?;
     let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
     let error = ErrorData::invalid_request("this is no message of the protocol", None);
-    Err(Box::new(Refused { id, error }))
+    Err(Box::new(ParseError { id, error }))
 }
 
-impl Transport<RoleServer> for Lines {
+impl Transport<RoleServer> for LineTransport {
     type Error = io::Error;
 
     fn send(
@@ -142,43 +142,44 @@ impl Transport<RoleServer> for Lines {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            match self.read().await {
-                Line::Whole => {}
-                Line::TooLong => {
-                    let error = format!("a message has at most {MOST_BYTES} bytes");
-                    self.refuse(Refused { id: None, error: ErrorData::invalid_request(error, None) }).await;
+            match self.read_line().await {
+                LineRead::Complete => {}
+                LineRead::TooLong => {
+                    let error = format!("a message has at most {MAX_MESSAGE_BYTES} bytes");
+                    self.send_error(ParseError { id: None, error: ErrorData::invalid_request(error, None) })
+                        .await;
                     continue;
                 }
-                Line::End => {
-                    if has_no_reader() {
-                        self.gone.cancel();
+                LineRead::End => {
+                    if is_stdout_closed() {
+                        self.disconnected.cancel();
                     }
                     return None;
                 }
             }
             let line = self.line.trim_ascii();
             if line.is_empty() {
-                self.forget_line();
+                self.clear_line();
                 continue;
             }
             let parsed = parse(line);
-            self.forget_line();
+            self.clear_line();
             match parsed {
                 Ok(message) => return Some(message),
-                Err(refused) => self.refuse(*refused).await,
+                Err(parse_error) => self.send_error(*parse_error).await,
             }
         }
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
-        self.gone.cancel();
+        self.disconnected.cancel();
         self.writer.lock().await.take();
         Ok(())
     }
 }
 
 /// Whether nobody is left to read answers: the client is gone, and has not merely said all it had to say.
-fn has_no_reader() -> bool {
+fn is_stdout_closed() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let stdout = io::stdout();
     let mut polled = [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty())];
@@ -192,15 +193,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_message_is_answered_with_what_is_wrong() {
-        let refused =
-            |line: &str| parse(line.as_bytes()).err().map(|refused| (refused.error.code, refused.id));
-        assert_eq!(refused("{"), Some((ErrorCode::PARSE_ERROR, None)));
-        assert_eq!(refused("\u{0}"), Some((ErrorCode::PARSE_ERROR, None)));
-        assert_eq!(refused("[]"), Some((ErrorCode::INVALID_REQUEST, None)));
-        assert_eq!(refused("7"), Some((ErrorCode::INVALID_REQUEST, None)));
-        assert_eq!(refused(r#"{"id": 7}"#), Some((ErrorCode::INVALID_REQUEST, Some(RequestId::Number(7)))));
-        assert_eq!(refused(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#), None);
-        assert_eq!(refused(r#"{"jsonrpc":"2.0","id":1,"method":"nonsense","params":{}}"#), None);
+    fn invalid_message_gets_a_specific_error() {
+        let parse_error = |line: &str| {
+            parse(line.as_bytes()).err().map(|parse_error| (parse_error.error.code, parse_error.id))
+        };
+        assert_eq!(parse_error("{"), Some((ErrorCode::PARSE_ERROR, None)));
+        assert_eq!(parse_error("\u{0}"), Some((ErrorCode::PARSE_ERROR, None)));
+        assert_eq!(parse_error("[]"), Some((ErrorCode::INVALID_REQUEST, None)));
+        assert_eq!(parse_error("7"), Some((ErrorCode::INVALID_REQUEST, None)));
+        assert_eq!(
+            parse_error(r#"{"id": 7}"#),
+            Some((ErrorCode::INVALID_REQUEST, Some(RequestId::Number(7))))
+        );
+        assert_eq!(parse_error(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#), None);
+        assert_eq!(parse_error(r#"{"jsonrpc":"2.0","id":1,"method":"nonsense","params":{}}"#), None);
     }
 }

@@ -7,60 +7,62 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use rye_agent::driver::{Clock, Signal};
-use rye_agent::prepare::{Order, prepare};
-use rye_agent::status::{Status, SuspendReason};
+use rye_agent::driver::{CancelSignal, MillisClock};
+use rye_agent::prepare::{ThreadRequest, prepare};
+use rye_agent::status::{SuspendReason, ThreadStatus};
 use rye_agent::store::DATABASE;
 use rye_agent::thread_id::ThreadId;
-use rye_agent::threads::{Background, Finished, Setup, Threads, Watching, async_answer, sync_answer};
-use rye_background::{Client, Place};
+use rye_agent::threads::{
+    BackgroundHost, FinishedThread, Threads, ThreadsSetup, WatchGuard, finished_response, started_response,
+};
+use rye_daemon::{DaemonClient, ThreadsLocation};
 use rye_engine::{Code, Error, Result};
 use rye_item::ItemRef;
 use rye_space::Roots;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::arguments::Execute;
-use crate::consent::{Answered, Consents, Refusal, of_threads};
-use crate::projects::Projects;
-use crate::verbs::Outcome;
+use crate::arguments::ExecuteParams;
+use crate::consent::{CallError, Consents, ThreadAnswer, thread_consent_request};
+use crate::consent_gate::CallResult;
+use crate::engine_pool::EnginePool;
 
 /// The threads of this process, by project.
 #[derive(Default)]
-pub(crate) struct Runs {
+pub(crate) struct ThreadService {
     workers: OnceLock<tokio::runtime::Runtime>,
-    spaces: Mutex<HashMap<Option<PathBuf>, Arc<Space>>>,
+    by_project: Mutex<HashMap<Option<PathBuf>, Arc<ProjectThreads>>>,
     /// Under the names clients used a moment ago.
-    recent: Mutex<HashMap<Option<String>, Arc<Recent>>>,
+    recent: Mutex<HashMap<Option<String>, Arc<RecentThreads>>>,
 }
 
 /// A project's threads, and when they were found; whoever finds out keeps others of the same name waiting.
-type Recent = tokio::sync::Mutex<Option<(Instant, Arc<Space>)>>;
+type RecentThreads = tokio::sync::Mutex<Option<(Instant, Arc<ProjectThreads>)>>;
 
 /// How many names are remembered.
-const MOST_RECENT: usize = 64;
+const MAX_RECENT: usize = 64;
 
 /// How long a project's name is taken to mean what it meant.
-const FRESH_FOR: Duration = Duration::from_millis(100);
+const RECENT_TTL: Duration = Duration::from_millis(100);
 
-struct Space {
+struct ProjectThreads {
     threads: Threads,
-    _watching: Watching,
+    _watching: WatchGuard,
 }
 
 /// Milliseconds since 1970: where the engine's clock stood once, and what has passed since.
-struct Since {
-    began: Instant,
-    at_ms: u64,
+struct MonotonicClock {
+    started: Instant,
+    base_ms: u64,
 }
 
-impl Clock for Since {
+impl MillisClock for MonotonicClock {
     fn now_ms(&self) -> u64 {
-        self.at_ms.saturating_add(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX))
+        self.base_ms.saturating_add(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 }
 
-impl Runs {
+impl ThreadService {
     fn workers(&self) -> Result<&tokio::runtime::Runtime> {
         if let Some(workers) = self.workers.get() {
             return Ok(workers);
@@ -75,67 +77,72 @@ impl Runs {
     }
 
     /// The threads of a project, opened when the first one is wanted. Of many who want them at once, one looks.
-    async fn space(
+    async fn project_threads(
         self: &Arc<Self>,
-        projects: Arc<Projects>,
-        named: Option<String>,
-        order: Order,
-    ) -> Result<Arc<Space>> {
-        let recent = self.recent_of(named.clone());
+        projects: Arc<EnginePool>,
+        project_path: Option<String>,
+        request: ThreadRequest,
+    ) -> Result<Arc<ProjectThreads>> {
+        let recent = self.recent_slot(project_path.clone());
         let mut recent = recent.lock().await;
-        if let Some((found, space)) = &*recent
-            && found.elapsed() < FRESH_FOR
+        if let Some((opened_at, space)) = &*recent
+            && opened_at.elapsed() < RECENT_TTL
         {
             return Ok(Arc::clone(space));
         }
-        let runs = Arc::clone(self);
-        let opening = move || runs.opened(&projects, named.as_deref(), &order);
-        let space = tokio::task::spawn_blocking(opening).await.map_err(|error| broken(&error))??;
+        let service = Arc::clone(self);
+        let open = move || service.open_threads(&projects, project_path.as_deref(), &request);
+        let space = tokio::task::spawn_blocking(open).await.map_err(|error| join_error(&error))??;
         *recent = Some((Instant::now(), Arc::clone(&space)));
         Ok(space)
     }
 
-    fn recent_of(&self, named: Option<String>) -> Arc<Recent> {
+    fn recent_slot(&self, project_path: Option<String>) -> Arc<RecentThreads> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         // What nobody asks for now may be forgotten.
-        if recent.len() >= MOST_RECENT {
-            recent.retain(|_, kept| Arc::strong_count(kept) > 1);
+        if recent.len() >= MAX_RECENT {
+            recent.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
-        Arc::clone(recent.entry(named).or_default())
+        Arc::clone(recent.entry(project_path).or_default())
     }
 
-    fn opened(&self, projects: &Arc<Projects>, named: Option<&str>, order: &Order) -> Result<Arc<Space>> {
-        let engine = projects.engine(named)?.engine;
+    fn open_threads(
+        &self,
+        projects: &Arc<EnginePool>,
+        project_path: Option<&str>,
+        request: &ThreadRequest,
+    ) -> Result<Arc<ProjectThreads>> {
+        let engine = projects.engine(project_path)?.engine;
         // Where there has never been a thread, nothing is made for one that could not start.
-        if !engine.workspace.roots.threads().join(DATABASE).exists() {
-            prepare(&engine, &engine.host.environment, order)?;
+        if !engine.workspace.roots.threads_dir().join(DATABASE).exists() {
+            prepare(&engine, &engine.host.variables, request)?;
         }
         let key = engine.workspace.roots.project.clone();
-        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(space) = spaces.get(&key) {
+        let mut by_project = self.by_project.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(space) = by_project.get(&key) {
             return Ok(Arc::clone(space));
         }
-        let background = client(projects.setup(), &engine.workspace.roots);
+        let background = daemon_client(projects.setup(), &engine.workspace.roots);
         let projects = Arc::clone(projects);
-        let named = named.map(str::to_owned);
-        let setup = Setup {
-            engine: Arc::new(move || Ok(projects.engine(named.as_deref())?.engine)),
-            environment: engine.host.environment.clone(),
+        let project_path = project_path.map(str::to_owned);
+        let setup = ThreadsSetup {
+            engine: Arc::new(move || Ok(projects.engine(project_path.as_deref())?.engine)),
+            environment: engine.host.variables.clone(),
             listener: None,
-            clock: Arc::new(Since {
-                began: Instant::now(),
-                at_ms: engine.unix_seconds().saturating_mul(1000),
+            clock: Arc::new(MonotonicClock {
+                started: Instant::now(),
+                base_ms: engine.unix_seconds().saturating_mul(1000),
             }),
-            folder: engine.workspace.roots.threads(),
-            background: background.map(|client| Arc::new(client) as Arc<dyn Background>),
+            folder: engine.workspace.roots.threads_dir(),
+            background: background.map(|client| Arc::new(client) as Arc<dyn BackgroundHost>),
         };
         let threads = Threads::open(setup)?;
         let watching = {
             let _inside = self.workers()?.enter();
             threads.watch()
         };
-        let space = Arc::new(Space { threads, _watching: watching });
-        spaces.insert(key, Arc::clone(&space));
+        let space = Arc::new(ProjectThreads { threads, _watching: watching });
+        by_project.insert(key, Arc::clone(&space));
         Ok(space)
     }
 
@@ -143,87 +150,88 @@ impl Runs {
     /// question to the client's user; agreed to, the same thread goes on.
     pub(crate) async fn fork(
         self: Arc<Self>,
-        projects: Arc<Projects>,
+        projects: Arc<EnginePool>,
         item: ItemRef,
-        given: Execute,
-        asking: Asking,
-        ending: CancellationToken,
-    ) -> Outcome {
+        params: ExecuteParams,
+        consent: ConsentContext,
+        cancel_token: CancellationToken,
+    ) -> CallResult {
         let workers = self.workers()?.handle().clone();
         let task = workers.spawn(async move {
-            let mut order = Order::new(item.clone(), given.parameters.clone());
-            order.model = Some(given.model.clone()).filter(|model| !model.is_empty());
-            order.limits = given.limit_overrides.clone();
-            let space = self.space(Arc::clone(&projects), given.project_path.clone(), order.clone()).await?;
+            let mut request = ThreadRequest::new(item.clone(), params.parameters.clone());
+            request.model = Some(params.model.clone()).filter(|model| !model.is_empty());
+            request.limits = params.limit_overrides.clone();
+            let space = self.project_threads(Arc::clone(&projects), params.project_path.clone(), request.clone()).await?;
             let threads = &space.threads;
-            if let Some(Answered { root, questions, is_yes }) = &asking.answered {
+            if let Some(ThreadAnswer { root, questions, is_approved }) = &consent.answer {
                 let row = threads.store().thread(root).map_err(Error::from)?;
                 if row.is_none_or(|row| row.directive != item.id.as_str()) {
                     let message = format!("{root} is no thread of this directive");
-                    return Err(Error::new(Code::NoThread, message).of(&item).into());
+                    return Err(Error::new(Code::NoThread, message).for_item(&item).into());
                 }
-                threads.answer(root, questions, *is_yes, BY)?;
+                threads.answer_approvals(root, questions, *is_approved, APPROVER)?;
                 let never = CancellationToken::new();
-                let done = threads.finish(root, &never);
-                return finished(threads, &item, root, &asking, done, &ending).await;
+                let done = threads.resume_and_wait(root, &never);
+                return wait_for_finish(threads, &item, root, &consent, done, &cancel_token).await;
             }
-            if !order.limits.is_empty() {
-                may_raise(threads, &projects, &given, &order, &asking.consents).await?;
+            if !request.limits.is_empty() {
+                check_raised_limits(threads, &projects, &params, &request, &consent.consents).await?;
             }
-            if given.dry_run {
-                let prepared = threads.prepare(order).await?;
+            if params.dry_run {
+                let prepared = threads.prepare(request).await?;
                 return Ok(json!({
                     "status": "validation_passed", "type": "directive", "item_id": item.id.to_string(),
-                    "data": {"model": prepared.chosen.model, "provider": prepared.chosen.provider_id,
-                             "limits": prepared.spec.own.limits.to_value(), "notices": prepared.notices},
+                    "data": {"model": prepared.model_choice.model, "provider": prepared.model_choice.provider_id,
+                             "limits": prepared.spec.instance.limits.to_value(), "notices": prepared.notices},
                 }));
             }
-            if given.is_async {
+            if params.is_async {
                 return Ok(json!({
                     "status": "success", "type": "directive", "item_id": item.id.to_string(),
-                    "data": left(&space.threads, order).await?,
+                    "data": start_background(&space.threads, request).await?,
                 }));
             }
-            let started = threads.start(order, Signal::default()).await?;
+            let started = threads.start(request, CancelSignal::default()).await?;
             let root = started.thread_id.clone();
-            let lost = Error::new(Code::ThreadFailed, "the thread was lost").of(&item);
-            let done = async { started.finished().await.map(|finished| (*finished).clone()).ok_or(lost) };
-            finished(threads, &item, &root, &asking, done, &ending).await
+            let lost_error = Error::new(Code::ThreadFailed, "the thread was lost").for_item(&item);
+            let done = async { started.finished().await.map(|finished| (*finished).clone()).ok_or(lost_error) };
+            wait_for_finish(threads, &item, &root, &consent, done, &cancel_token).await
         });
-        task.await.map_err(|error| broken(&error))?
+        task.await.map_err(|error| join_error(&error))?
     }
 }
 
 /// Over MCP limits are only lowered, unless the client's user agreed to raise them.
-async fn may_raise(
+async fn check_raised_limits(
     threads: &Threads,
-    projects: &Arc<Projects>,
-    given: &Execute,
-    order: &Order,
+    projects: &Arc<EnginePool>,
+    params: &ExecuteParams,
+    request: &ThreadRequest,
     consents: &Consents,
-) -> std::result::Result<(), Refusal> {
-    let usual = threads.prepare(Order { limits: serde_json::Map::new(), ..order.clone() }).await?;
-    let wanted = threads.prepare(order.clone()).await?;
-    let raised = wanted.spec.own.limits.raised_over(&usual.spec.own.limits);
+) -> std::result::Result<(), CallError> {
+    let default =
+        threads.prepare(ThreadRequest { limits: serde_json::Map::new(), ..request.clone() }).await?;
+    let requested = threads.prepare(request.clone()).await?;
+    let raised = requested.spec.instance.limits.raised_limits(&default.spec.instance.limits);
     if raised.is_empty() {
         return Ok(());
     }
-    let (projects, named) = (Arc::clone(projects), given.project_path.clone());
-    let opening = move || projects.engine(named.as_deref());
-    let engine = tokio::task::spawn_blocking(opening).await.map_err(|error| broken(&error))??.engine;
-    consents.to_raise(&engine, &order.directive, &raised)
+    let (projects, project_path) = (Arc::clone(projects), params.project_path.clone());
+    let open = move || projects.engine(project_path.as_deref());
+    let engine = tokio::task::spawn_blocking(open).await.map_err(|error| join_error(&error))??.engine;
+    consents.require_raise(&engine, &request.directive, &raised)
 }
 
 /// Who answers over MCP.
-const BY: &str = "the user of an MCP client";
+const APPROVER: &str = "the user of an MCP client";
 
 /// How often it is looked whether a thread below asks something.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What a call brings of answers, and whether its user can be asked.
-pub(crate) struct Asking {
+pub(crate) struct ConsentContext {
     /// What its user said.
-    pub(crate) answered: Option<Answered>,
+    pub(crate) answer: Option<ThreadAnswer>,
     /// What its user agreed to.
     pub(crate) consents: Consents,
     /// Whether there is somebody to ask.
@@ -231,38 +239,38 @@ pub(crate) struct Asking {
 }
 
 /// Waits until a thread has ended or stopped, or somebody below it asks and can be answered.
-async fn finished(
+async fn wait_for_finish(
     threads: &Threads,
     item: &ItemRef,
     root: &ThreadId,
-    asking: &Asking,
-    done: impl Future<Output = Result<Finished>>,
-    ending: &CancellationToken,
-) -> Outcome {
+    consent: &ConsentContext,
+    done: impl Future<Output = Result<FinishedThread>>,
+    cancel_token: &CancellationToken,
+) -> CallResult {
     tokio::pin!(done);
     let finished = loop {
         tokio::select! {
             finished = &mut done => break finished?,
-            () = ending.cancelled() => {
-                threads.end(root, "the client cancelled the call").await?;
+            () = cancel_token.cancelled() => {
+                threads.cancel(root, "the client cancelled the call").await?;
                 break done.await?;
             }
-            () = tokio::time::sleep(LOOK_EVERY), if asking.can_ask => {
-                let asked = if threads.is_asking() { threads.asked_below(root)? } else { Vec::new() };
-                if !asked.is_empty() {
-                    return Err(Refusal::Ask(Box::new(of_threads(root, &asked))));
+            () = tokio::time::sleep(POLL_INTERVAL), if consent.can_ask => {
+                let approvals = if threads.has_pending_approvals() { threads.open_approvals(root)? } else { Vec::new() };
+                if !approvals.is_empty() {
+                    return Err(CallError::NeedsConsent(Box::new(thread_consent_request(root, &approvals))));
                 }
             }
         }
     };
-    let asked = if finished.outcome.asks() { threads.asked_below(root)? } else { Vec::new() };
-    if !asked.is_empty() && asking.can_ask {
-        return Err(Refusal::Ask(Box::new(of_threads(root, &asked))));
+    let approvals = if finished.outcome.has_questions() { threads.open_approvals(root)? } else { Vec::new() };
+    if !approvals.is_empty() && consent.can_ask {
+        return Err(CallError::NeedsConsent(Box::new(thread_consent_request(root, &approvals))));
     }
-    Ok(answered(item, &finished)?)
+    Ok(into_response(item, &finished)?)
 }
 
-impl Drop for Runs {
+impl Drop for ThreadService {
     /// Threads stay as they stand: what is recorded can be resumed.
     fn drop(&mut self) {
         if let Some(workers) = self.workers.take() {
@@ -272,60 +280,63 @@ impl Drop for Runs {
 }
 
 /// Starts a thread that outlives this server; where nobody else runs it, it runs here as long as the server does.
-async fn left(threads: &Threads, order: Order) -> Result<Value> {
-    match threads.start_in_background(order.clone()).await {
-        Ok(left) => {
-            let mut answer =
-                async_answer(&left.thread_id, &left.directive, *left.with.as_ref().unwrap_or(&0));
-            if let Err(why) = left.with {
-                answer["status"] = json!("created");
-                answer["note"] = json!(why);
+async fn start_background(threads: &Threads, request: ThreadRequest) -> Result<Value> {
+    match threads.start_in_background(request.clone()).await {
+        Ok(background) => {
+            let mut response = started_response(
+                &background.thread_id,
+                &background.directive,
+                *background.runner.as_ref().unwrap_or(&0),
+            );
+            if let Err(reason) = background.runner {
+                response["status"] = json!("created");
+                response["note"] = json!(reason);
             }
-            Ok(answer)
+            Ok(response)
         }
         Err(error) if error.code == Code::NoBackground => {
-            let started = threads.start(order, Signal::default()).await?;
-            Ok(async_answer(&started.thread_id, &started.directive, std::process::id()))
+            let started = threads.start(request, CancelSignal::default()).await?;
+            Ok(started_response(&started.thread_id, &started.directive, std::process::id()))
         }
         Err(error) => Err(error),
     }
 }
 
 /// The way to the process that runs threads in the background.
-fn client(setup: &crate::Setup, roots: &Roots) -> Option<Client> {
-    let (program, words) = setup.background.clone()?;
-    let place = Place {
-        threads: roots.threads(),
+fn daemon_client(setup: &crate::ServerSetup, roots: &Roots) -> Option<DaemonClient> {
+    let (program, arguments) = setup.daemon_command.clone()?;
+    let location = ThreadsLocation {
+        threads: roots.threads_dir(),
         project: roots.project.clone(),
         user: roots.user.clone(),
         cache: roots.cache.clone(),
         signing_keys: roots.signing_keys.clone(),
         bundle_paths: roots.bundle_paths.clone(),
         home: setup.host.home.clone(),
-        folder: roots.project.clone().unwrap_or_else(|| setup.host.folder.clone()),
+        folder: roots.project.clone().unwrap_or_else(|| setup.host.current_dir.clone()),
         wants_dev_mode: false,
     };
-    Some(Client::new(place, setup.host.environment.clone(), program, words))
+    Some(DaemonClient::new(location, setup.host.variables.clone(), program, arguments))
 }
 
 /// Has threads of the server's own project that nobody runs taken up again, beside whatever the server does.
-pub(crate) fn revive(setup: &crate::Setup) {
-    let Some(client) = client(setup, &setup.roots).filter(Client::has_some) else { return };
+pub(crate) fn resume_abandoned(setup: &crate::ServerSetup) {
+    let Some(client) = daemon_client(setup, &setup.roots).filter(DaemonClient::has_threads) else { return };
     // Without a thread, or a process, whoever looks at them next has them taken up.
     let _ = std::thread::Builder::new().name("revive".to_owned()).spawn(move || {
-        let _ = client.reach().and_then(|reached| reached.take(&[]));
+        let _ = client.connect().and_then(|connection| connection.take_over(&[]));
     });
 }
 
-fn broken(error: &tokio::task::JoinError) -> Error {
+fn join_error(error: &tokio::task::JoinError) -> Error {
     Error::new(Code::Io, format!("the call broke off: {error}"))
 }
 
 /// The answer of somebody who waited: 003's, in the envelope of every verb.
-fn answered(item: &ItemRef, finished: &Finished) -> Result<Value> {
-    let data = Value::Object(sync_answer(finished));
+fn into_response(item: &ItemRef, finished: &FinishedThread) -> Result<Value> {
+    let data = Value::Object(finished_response(finished));
     let outcome = &finished.outcome;
-    if outcome.status == Status::Completed {
+    if outcome.status == ThreadStatus::Completed {
         return Ok(json!({
             "status": "success", "type": "directive", "item_id": item.id.to_string(), "data": data,
         }));
@@ -333,16 +344,17 @@ fn answered(item: &ItemRef, finished: &Finished) -> Result<Value> {
     let id = &finished.thread_id;
     let message = outcome.error.clone().unwrap_or_else(|| format!("{id} is {}", outcome.status));
     let code = match outcome.status {
-        Status::Suspended => Code::ThreadSuspended,
-        Status::Cancelled | Status::Killed => Code::ThreadCancelled,
+        ThreadStatus::Suspended => Code::ThreadSuspended,
+        ThreadStatus::Cancelled | ThreadStatus::Killed => Code::ThreadCancelled,
         _ => Code::ThreadFailed,
     };
-    let error = Error::new(code, message).of(item).detail("thread_id", id.as_str()).detail("data", data);
+    let error =
+        Error::new(code, message).for_item(item).detail("thread_id", id.as_str()).detail("data", data);
     Err(match outcome.status {
-        Status::Suspended if outcome.reason == Some(SuspendReason::Approval) => error
+        ThreadStatus::Suspended if outcome.reason == Some(SuspendReason::Approval) => error
             .hint(format!("allow it: rye thread approve {id}"))
             .hint(format!("refuse it: rye thread deny {id}")),
-        Status::Suspended => error.hint(format!("let it go on: rye thread resume {id}")),
+        ThreadStatus::Suspended => error.hint(format!("let it go on: rye thread resume {id}")),
         _ => error.hint(format!("see what it did: rye thread show {id}")),
     })
 }

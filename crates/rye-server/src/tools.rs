@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use rmcp::model::{Tool, ToolAnnotations};
-use rye_engine::primaries::schemas::{self, Described};
+use rye_engine::agent_actions::schemas::{self, AgentToolSchema};
 use serde_json::{Map, Value, json};
 
 /// The tools, as they are listed.
 pub(crate) fn all() -> Vec<Tool> {
-    schemas::all().into_iter().map(tool).collect()
+    schemas::agent_tool_schemas().into_iter().map(build_tool).collect()
 }
 
 /// What an agent should know before its first call.
@@ -22,8 +22,8 @@ first. If an item is refused because it is unsigned, changed or not trusted, tel
 An answer is one JSON object. If status is error, do what hints say; do not work around a refusal. `[redacted:NAME]` \
 stands for a secret that was taken out; never write it into a file.";
 
-fn tool(described: Described) -> Tool {
-    let hints = match described.name {
+fn build_tool(definition: AgentToolSchema) -> Tool {
+    let hints = match definition.name {
         "rye_search" | "rye_load" | "rye_fetch" => {
             ToolAnnotations::new().read_only(true).destructive(false).idempotent(true)
         }
@@ -31,13 +31,13 @@ fn tool(described: Described) -> Tool {
         // A signature lets what it covers run with the user's rights.
         _ => ToolAnnotations::new().read_only(false).destructive(true).idempotent(true),
     };
-    Tool::new(described.name, described.description, Arc::new(described.schema))
-        .with_title(described.title)
-        .with_raw_output_schema(Arc::new(object(output())))
-        .with_annotations(hints.open_world(described.name == "rye_execute"))
+    Tool::new(definition.name, definition.description, Arc::new(definition.schema))
+        .with_title(definition.title)
+        .with_raw_output_schema(Arc::new(into_object(output_schema())))
+        .with_annotations(hints.open_world(definition.name == "rye_execute"))
 }
 
-fn object(value: Value) -> Map<String, Value> {
+fn into_object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,
         _ => Map::new(),
@@ -45,7 +45,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 /// Every answer is one object with a status; what stands beside it depends on the tool.
-fn output() -> Value {
+fn output_schema() -> Value {
     json!({
         "type": "object",
         "properties": {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_tell_readers_from_writers() {
+    fn annotations_mark_read_only_tools() {
         for tool in all() {
             let hints = tool.annotations.expect("annotations");
             let reads = !["rye_execute", "rye_sign"].contains(&tool.name.as_ref());
@@ -74,8 +74,8 @@ mod tests {
     }
 
     #[test]
-    fn the_tools_have_the_arguments_of_the_contract() {
-        let wanted = [
+    fn tools_have_the_documented_arguments() {
+        let expected = [
             ("rye_search", "query item_type scope source limit project_path"),
             ("rye_load", "item_type item_id source project_path"),
             ("rye_fetch", "item_type item_id query scope source limit project_path"),
@@ -86,8 +86,8 @@ mod tests {
             ("rye_sign", "item_type item_id source destination project_path"),
         ];
         let tools = all();
-        assert_eq!(tools.len(), wanted.len());
-        for (tool, (name, arguments)) in tools.iter().zip(wanted) {
+        assert_eq!(tools.len(), expected.len());
+        for (tool, (name, arguments)) in tools.iter().zip(expected) {
             let properties = tool.input_schema["properties"].as_object().expect("properties");
             let found = properties.keys().map(String::as_str).collect::<Vec<_>>().join(" ");
             assert_eq!((tool.name.as_ref(), found.as_str()), (name, arguments));

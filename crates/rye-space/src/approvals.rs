@@ -20,18 +20,18 @@ pub const BUNDLES_FILE: &str = "config/trust/bundles.yaml";
 
 /// A signer pinned for a bundle id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pin {
+pub struct SignerPin {
     /// The bundle.
     pub bundle: BundleId,
     /// The signer's whole key.
     pub key: PublicKey,
     /// What was seen of the bundle under this key.
-    pub seen: Option<Seen>,
+    pub seen_version: Option<SeenVersion>,
 }
 
 /// The highest version of a bundle that was installed under a pinned key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenVersion {
     /// The version.
     pub version: Version,
     /// The digest of its manifest's bytes.
@@ -46,11 +46,11 @@ pub struct Approvals {
     /// Of an approved project, the other users it may belong to.
     pub owners: BTreeMap<String, Vec<u32>>,
     /// Pinned signers.
-    pub pins: Vec<Pin>,
+    pub pins: Vec<SignerPin>,
     /// Opt-in bundles inside the binary that the user has enabled.
     pub enabled: Vec<BundleId>,
     /// Records that do not count, and why.
-    pub complaints: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 impl Approvals {
@@ -60,32 +60,33 @@ impl Approvals {
         let mut approvals = Self::default();
         let mut read = |file: &str| match keys::read_record(user_ai, file, ring) {
             Ok(value) => value,
-            Err(complaint) => {
-                approvals.complaints.push(complaint);
+            Err(problem) => {
+                approvals.problems.push(problem);
                 Value::Null
             }
         };
         let (projects, bundles) = (read(PROJECTS_FILE), read(BUNDLES_FILE));
-        approvals.projects = list(&projects, "projects")
+        approvals.projects = list_entries(&projects, "projects")
             .filter_map(|project| Some(project.get("path")?.as_str()?.to_owned()))
             .collect();
-        approvals.owners = list(&projects, "projects")
+        approvals.owners = list_entries(&projects, "projects")
             .filter_map(|project| {
-                let owners = list(project, "owners").filter_map(|owner| u32::try_from(owner.as_u64()?).ok());
+                let owners =
+                    list_entries(project, "owners").filter_map(|owner| u32::try_from(owner.as_u64()?).ok());
                 Some((project.get("path")?.as_str()?.to_owned(), owners.collect::<Vec<u32>>()))
             })
             .filter(|(_, owners): &(String, Vec<u32>)| !owners.is_empty())
             .collect();
-        approvals.pins = list(&bundles, "bundles")
+        approvals.pins = list_entries(&bundles, "bundles")
             .filter_map(|pin| {
-                Some(Pin {
+                Some(SignerPin {
                     bundle: BundleId::new(pin.get("id")?.as_str()?).ok()?,
                     key: PublicKey::from_pem(pin.get("public_key")?.as_str()?).ok()?,
-                    seen: read_seen(pin),
+                    seen_version: parse_seen_version(pin),
                 })
             })
             .collect();
-        approvals.enabled = list(&bundles, "enabled")
+        approvals.enabled = list_entries(&bundles, "enabled")
             .filter_map(|bundle| BundleId::new(bundle.get("id")?.as_str()?).ok())
             .collect();
         approvals
@@ -114,20 +115,22 @@ impl Approvals {
     }
 
     /// The pinned signers of the bundle `id`.
-    pub fn pins_of<'a>(&'a self, id: &'a BundleId) -> impl Iterator<Item = &'a Pin> {
+    pub fn pins_of<'a>(&'a self, id: &'a BundleId) -> impl Iterator<Item = &'a SignerPin> {
         self.pins.iter().filter(move |pin| pin.bundle == *id)
     }
 
     /// Pins `key` for the bundle `id` unless it is pinned, and remembers what was seen under it if that is the highest
     /// version so far.
-    pub fn pin(&mut self, id: &BundleId, key: &PublicKey, seen: Option<Seen>) {
+    pub fn pin_signer(&mut self, id: &BundleId, key: &PublicKey, seen_version: Option<SeenVersion>) {
         let known = self.pins.iter_mut().find(|pin| pin.bundle == *id && pin.key == *key);
         match known {
-            None => self.pins.push(Pin { bundle: id.clone(), key: key.clone(), seen }),
+            None => self.pins.push(SignerPin { bundle: id.clone(), key: key.clone(), seen_version }),
             Some(pin) => {
-                let is_lower = |new: &Seen| pin.seen.as_ref().is_some_and(|old| new.version < old.version);
-                if let Some(seen) = seen.filter(|new| !is_lower(new)) {
-                    pin.seen = Some(seen);
+                let is_lower = |new: &SeenVersion| {
+                    pin.seen_version.as_ref().is_some_and(|old| new.version < old.version)
+                };
+                if let Some(seen_version) = seen_version.filter(|new| !is_lower(new)) {
+                    pin.seen_version = Some(seen_version);
                 }
             }
         }
@@ -154,7 +157,7 @@ impl Approvals {
             text = text.replace("projects:\n", "projects: []\n");
         }
         for project in &self.projects {
-            text.push_str(&format!("  - path: {}\n", rye_item::text::quoted(project)));
+            text.push_str(&format!("  - path: {}\n", rye_item::text::quote(project)));
             let owners: Vec<String> = self.owners_of(Some(project)).iter().map(u32::to_string).collect();
             if !owners.is_empty() {
                 text.push_str(&format!("    owners: [{}]\n", owners.join(", ")));
@@ -182,15 +185,15 @@ impl Approvals {
         for pin in &self.pins {
             text.push_str(&format!(
                 "  - id: {}\n    fingerprint: {}\n    public_key: {}\n",
-                rye_item::text::quoted(pin.bundle.as_str()),
-                rye_item::text::quoted(pin.key.fingerprint().as_str()),
-                rye_item::text::quoted(&pin.key.to_pem())
+                rye_item::text::quote(pin.bundle.as_str()),
+                rye_item::text::quote(pin.key.fingerprint().as_str()),
+                rye_item::text::quote(&pin.key.to_pem())
             ));
-            if let Some(seen) = &pin.seen {
+            if let Some(seen_version) = &pin.seen_version {
                 text.push_str(&format!(
                     "    version: {}\n    manifest_hash: {}\n",
-                    rye_item::text::quoted(&seen.version.to_string()),
-                    rye_item::text::quoted(&seen.manifest_hash.to_hex())
+                    rye_item::text::quote(&seen_version.version.to_string()),
+                    rye_item::text::quote(&seen_version.manifest_hash.to_hex())
                 ));
             }
         }
@@ -198,7 +201,7 @@ impl Approvals {
             text.push_str("enabled:\n");
         }
         for bundle in &self.enabled {
-            text.push_str(&format!("  - id: {}\n", rye_item::text::quoted(bundle.as_str())));
+            text.push_str(&format!("  - id: {}\n", rye_item::text::quote(bundle.as_str())));
         }
         let path = user_ai.join(BUNDLES_FILE);
         keys::write_signed_document(&path, &text, key, now)?;
@@ -206,13 +209,13 @@ impl Approvals {
     }
 }
 
-fn read_seen(pin: &Value) -> Option<Seen> {
-    Some(Seen {
+fn parse_seen_version(pin: &Value) -> Option<SeenVersion> {
+    Some(SeenVersion {
         version: Version::parse(pin.get("version")?.as_str()?).ok()?,
         manifest_hash: pin.get("manifest_hash")?.as_str()?.parse().ok()?,
     })
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+fn list_entries<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     value.get(key).and_then(Value::as_array).into_iter().flatten()
 }

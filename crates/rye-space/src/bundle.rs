@@ -15,7 +15,7 @@ use crate::scope;
 
 /// Where a bundle's files are.
 #[derive(Clone, Debug)]
-pub enum Origin {
+pub enum BundleOrigin {
     /// Inside the binary.
     Embedded(&'static Embedded),
     /// A folder that holds `.ai/`.
@@ -24,7 +24,7 @@ pub enum Origin {
 
 /// Why a bundle's items may count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum BundleTrust {
     /// The binary vouches for it.
     Embedded,
     /// The user approved its signer.
@@ -43,9 +43,9 @@ pub struct Bundle {
     /// The id prefixes its items must have; none means all.
     pub categories: Vec<String>,
     /// Where its files are.
-    pub origin: Origin,
+    pub origin: BundleOrigin,
     /// Why its items may count.
-    pub standing: Standing,
+    pub trust: BundleTrust,
     /// The identities it ships.
     pub signers: Vec<Identity>,
     /// The Python package it comes in, with its version, if it comes in one.
@@ -53,12 +53,12 @@ pub struct Bundle {
     /// The manifest that names it, if it is a folder that has one.
     pub manifest: Option<ManifestFile>,
     /// The files its manifest lists, from `.ai/` on: no others exist. `None` without a manifest.
-    pub listed: Option<Arc<HashSet<String>>>,
+    pub listed_files: Option<Arc<HashSet<String>>>,
 }
 
 /// A folder named in config or environment, with what the user says about it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Configured {
+pub struct ConfiguredBundle {
     /// The folder that holds `.ai/`.
     pub path: PathBuf,
     /// The bundle's id, if the folder does not say.
@@ -74,32 +74,32 @@ pub struct Configured {
 impl Bundle {
     /// Whether the bundle may hold this item. Which config is read, [`Bundle::config_refusal`] says.
     #[must_use]
-    pub fn admits(&self, item_type: ItemType, id: &ItemId) -> bool {
-        item_type == ItemType::Config || scope::admits(item_type, id, &self.categories)
+    pub fn allows(&self, item_type: ItemType, id: &ItemId) -> bool {
+        item_type == ItemType::Config || scope::allows_item(item_type, id, &self.categories)
     }
 
     /// Whether the file at `path` (from `.ai/` on) is one of the bundle's: what a manifest does not list does not exist.
     #[must_use]
     pub fn has_file(&self, path: &str) -> bool {
-        self.listed.as_ref().is_none_or(|listed| listed.contains(path))
+        self.listed_files.as_ref().is_none_or(|listed| listed.contains(path))
     }
 
     /// Why the bundle's config `id` is not read, though its signature is valid; `None` when it is.
     #[must_use]
     pub fn config_refusal(&self, id: &ItemId, is_signer_general: bool) -> Option<&'static str> {
         match self.origin {
-            Origin::Embedded(_) => None,
-            Origin::Folder(_) if self.listed.is_none() => {
+            BundleOrigin::Embedded(_) => None,
+            BundleOrigin::Folder(_) if self.listed_files.is_none() => {
                 Some("config of a bundle is read only if its signed manifest lists it")
             }
-            Origin::Folder(_) => scope::config_refusal(id, &self.categories, is_signer_general),
+            BundleOrigin::Folder(_) => scope::config_refusal(id, &self.categories, is_signer_general),
         }
     }
 
     /// Whether it is inside the binary and counts only once the user has enabled it.
     #[must_use]
     pub fn is_opt_in(&self) -> bool {
-        matches!(&self.origin, Origin::Embedded(embedded) if embedded.is_opt_in)
+        matches!(&self.origin, BundleOrigin::Embedded(embedded) if embedded.is_opt_in)
     }
 
     /// The files its manifest lists as carrying no signature of their own, with their content.
@@ -116,8 +116,8 @@ impl Bundle {
     #[must_use]
     pub fn folder(&self) -> Option<PathBuf> {
         match &self.origin {
-            Origin::Embedded(_) => None,
-            Origin::Folder(path) => Some(path.join(AI_FOLDER)),
+            BundleOrigin::Embedded(_) => None,
+            BundleOrigin::Folder(path) => Some(path.join(AI_FOLDER)),
         }
     }
 
@@ -125,8 +125,8 @@ impl Bundle {
     #[must_use]
     pub fn embedded_fields(&self, path: &str) -> Option<&'static str> {
         match &self.origin {
-            Origin::Embedded(embedded) => embedded.fields(path),
-            Origin::Folder(_) => None,
+            BundleOrigin::Embedded(embedded) => embedded.fields(path),
+            BundleOrigin::Folder(_) => None,
         }
     }
 
@@ -136,10 +136,10 @@ impl Bundle {
     /// When it cannot be read; a missing file is `None`.
     pub fn read(&self, relative: &str, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
         match &self.origin {
-            Origin::Embedded(embedded) => {
+            BundleOrigin::Embedded(embedded) => {
                 Ok(embedded.file(&format!("{AI_FOLDER}/{relative}")).map(<[u8]>::to_vec))
             }
-            Origin::Folder(path) => {
+            BundleOrigin::Folder(path) => {
                 match lillux::file::read_beneath(&path.join(AI_FOLDER), Path::new(relative), limit) {
                     Ok((bytes, _)) => Ok(Some(bytes)),
                     Err(error) if error.is_absent() => Ok(None),
@@ -152,7 +152,7 @@ impl Bundle {
 
 /// The bundles inside the binary.
 #[must_use]
-pub fn embedded() -> Vec<Bundle> {
+pub fn embedded_bundles() -> Vec<Bundle> {
     BUNDLES
         .iter()
         .filter_map(|embedded| {
@@ -160,12 +160,12 @@ pub fn embedded() -> Vec<Bundle> {
                 id: BundleId::new(embedded.id).ok()?,
                 version: embedded.version.to_owned(),
                 categories: embedded.categories.iter().map(|category| (*category).to_owned()).collect(),
-                origin: Origin::Embedded(embedded),
-                standing: Standing::Embedded,
+                origin: BundleOrigin::Embedded(embedded),
+                trust: BundleTrust::Embedded,
                 signers: embedded.identities(),
                 package: None,
                 manifest: None,
-                listed: None,
+                listed_files: None,
             })
         })
         .collect()
@@ -175,14 +175,14 @@ pub fn embedded() -> Vec<Bundle> {
 ///
 /// # Errors
 /// Why the folder holds no bundle, in words.
-pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
+pub fn open_folder(configured: &ConfiguredBundle) -> Result<Bundle, String> {
     let path = &configured.path;
-    let shown = path.display();
+    let display_path = path.display();
     if !path.is_absolute() {
-        return Err(format!("`{shown}` is not an absolute path"));
+        return Err(format!("`{display_path}` is not an absolute path"));
     }
     if !path.join(AI_FOLDER).is_dir() {
-        return Err(format!("`{shown}` holds no `.ai` folder"));
+        return Err(format!("`{display_path}` holds no `.ai` folder"));
     }
     let signers = crate::keys::identities_in(&path.join(AI_FOLDER).join("config/keys/trusted"))
         .into_iter()
@@ -190,8 +190,8 @@ pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
         .filter(Identity::is_self_signed)
         .collect::<Vec<_>>();
     let manifest = choose_manifest(path, configured.id.as_deref(), &signers);
-    let said = manifest.as_ref().and_then(|file| file.parsed.as_ref().ok());
-    let id = match (&configured.id, said) {
+    let parsed_manifest = manifest.as_ref().and_then(|file| file.parsed.as_ref().ok());
+    let id = match (&configured.id, parsed_manifest) {
         (Some(id), _) => id.clone(),
         (None, Some(manifest)) => manifest.id.to_string(),
         (None, None) => {
@@ -200,22 +200,22 @@ pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
         }
     };
     Ok(Bundle {
-        id: BundleId::new(id).map_err(|error| format!("`{shown}`: {error}"))?,
+        id: BundleId::new(id).map_err(|error| format!("`{display_path}`: {error}"))?,
         version: configured
             .version
             .clone()
-            .or_else(|| said.map(|manifest| manifest.version.to_string()))
+            .or_else(|| parsed_manifest.map(|manifest| manifest.version.to_string()))
             .unwrap_or_else(|| "0.0.0".to_owned()),
         categories: configured
             .categories
             .clone()
-            .or_else(|| said.map(|manifest| manifest.categories.clone()))
+            .or_else(|| parsed_manifest.map(|manifest| manifest.categories.clone()))
             .unwrap_or_default(),
-        origin: Origin::Folder(path.clone()),
-        standing: Standing::NotApproved,
+        origin: BundleOrigin::Folder(path.clone()),
+        trust: BundleTrust::NotApproved,
         signers,
         package: configured.package.clone(),
-        listed: manifest.as_ref().map(|file| Arc::new(file.listed())),
+        listed_files: manifest.as_ref().map(|file| Arc::new(file.listed_files())),
         manifest,
     })
 }
@@ -223,11 +223,11 @@ pub fn in_folder(configured: &Configured) -> Result<Bundle, String> {
 /// The manifest that names the bundle in a folder: the wanted one, else one signed by a key the bundle ships, else the
 /// first that can be read, else the first.
 #[must_use]
-pub fn choose_manifest(path: &Path, wanted: Option<&str>, signers: &[Identity]) -> Option<ManifestFile> {
+pub fn choose_manifest(path: &Path, id_filter: Option<&str>, signers: &[Identity]) -> Option<ManifestFile> {
     let ai = path.join(AI_FOLDER);
-    let mut files: Vec<ManifestFile> = manifest::ids_in(&ai)
+    let mut files: Vec<ManifestFile> = manifest::manifest_ids(&ai)
         .iter()
-        .filter(|id| wanted.is_none_or(|wanted| wanted == id.as_str()))
+        .filter(|id| id_filter.is_none_or(|id_filter| id_filter == id.as_str()))
         .filter_map(|id| ManifestFile::read(&ai, id).ok())
         .collect();
     let is_readable = |file: &ManifestFile| file.manifest().is_ok();

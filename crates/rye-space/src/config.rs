@@ -5,49 +5,49 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rye_item::{ItemId, ItemRef, ItemType, Position, Space, merge};
-use rye_trust::verify::{is_listed, report};
-use rye_trust::{KeyRing, Subject, Verdict, Vouch};
+use rye_item::{ItemId, ItemRef, ItemType, SourcePosition, Space, merge};
+use rye_trust::verify::{evaluate, is_listed};
+use rye_trust::{KeyRing, Subject, TrustBasis, TrustVerdict};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::located::Located;
-use crate::schema::{self, Mark, Safety, Schema, flatten};
-use crate::spaces::{Place, Spaces};
+use crate::item_file::ItemFile;
+use crate::schema::{self, ConfigSchema, Safety, SettingAccess, flatten};
+use crate::spaces::{CandidatePath, Spaces};
 
 /// A key that was left out, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Ignored {
+pub struct IgnoredSetting {
     /// The key's dotted path.
     pub key: String,
     /// The space of the file.
     pub space: Space,
     /// The file.
-    #[serde(serialize_with = "crate::shown::path")]
+    #[serde(serialize_with = "crate::serde_path::path")]
     pub path: PathBuf,
     /// Where in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub position: Option<Position>,
+    pub position: Option<SourcePosition>,
     /// Why.
     pub reason: String,
 }
 
 /// A config after all layers.
 #[derive(Clone, Debug, Default)]
-pub struct Merged {
+pub struct MergedConfig {
     /// The settings.
     pub value: Value,
     /// Which space each setting comes from, by its keys from the top.
     pub origins: BTreeMap<Vec<String>, Space>,
     /// What was left out.
-    pub ignored: Vec<Ignored>,
+    pub ignored: Vec<IgnoredSetting>,
     /// What was taken, but should be signed.
-    pub unsigned: Vec<Ignored>,
+    pub unsigned: Vec<IgnoredSetting>,
     /// Files in the old flat place, read or not.
-    pub flat: Vec<Ignored>,
+    pub flat_files: Vec<IgnoredSetting>,
 }
 
-impl Merged {
+impl MergedConfig {
     /// The setting at a dotted path.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
@@ -56,7 +56,7 @@ impl Merged {
 
     /// The setting at these keys, from the top.
     #[must_use]
-    pub fn at(&self, path: &[String]) -> Option<&Value> {
+    pub fn get_path(&self, path: &[String]) -> Option<&Value> {
         path.iter().try_fold(&self.value, |value, key| value.get(key))
     }
 
@@ -70,36 +70,36 @@ impl Merged {
 
 /// One file of a config, and how far it is believed.
 #[derive(Debug)]
-pub struct Layer {
+pub struct ConfigLayer {
     /// The file.
-    pub located: Located,
+    pub located: ItemFile,
     /// How far it is believed.
-    pub standing: Standing,
+    pub trust: LayerTrust,
     /// Whether it lies in the old flat place.
     pub is_flat: bool,
 }
 
 /// How far a file is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum LayerTrust {
     /// A key that counts signed it, and its place may say anything.
-    Vouched,
+    Trusted,
     /// Nobody signed it.
     Unsigned,
     /// It is signed, but not validly, or by a key that does not count.
-    Doubtful(Verdict),
+    Invalid(TrustVerdict),
     /// A trusted key signed it, but the project is not approved.
     NotApproved,
     /// It came with a bundle that is installed in this space, as the bundle's signer made it: it may set what lies
     /// within the bundle's categories, below the user's own files.
-    Installed,
+    FromBundle,
     /// It is a bundle's, and sets what that bundle may not.
     OutOfScope(&'static str),
 }
 
 /// Who may say what in this context.
 #[derive(Clone, Copy, Debug)]
-pub struct Judge<'a> {
+pub struct TrustContext<'a> {
     /// The keys that count.
     pub keys: &'a KeyRing,
     /// Whether the user approved the project.
@@ -112,33 +112,35 @@ pub struct Judge<'a> {
 pub fn load(
     spaces: &Spaces,
     item: &ItemRef,
-    bootstrap: &[Located],
-    schema: Option<&Schema>,
-    judge: Judge<'_>,
-) -> (Merged, Vec<Layer>) {
-    let mut merged = Merged { value: Value::Object(Map::new()), ..Merged::default() };
+    bootstrap: &[ItemFile],
+    schema: Option<&ConfigSchema>,
+    context: TrustContext<'_>,
+) -> (MergedConfig, Vec<ConfigLayer>) {
+    let mut merged = MergedConfig { value: Value::Object(Map::new()), ..MergedConfig::default() };
     for layer in bootstrap {
-        apply(&mut merged, layer, schema, Standing::Vouched);
+        apply(&mut merged, layer, schema, LayerTrust::Trusted);
     }
-    let (layers, unread) = layers(spaces, item, judge);
-    merged.ignored.extend(unread);
+    let (layers, unreadable) = layers(spaces, item, context);
+    merged.ignored.extend(unreadable);
     for layer in &layers {
-        if let Standing::OutOfScope(reason) = layer.standing {
-            merged.ignored.push(whole(layer.located.space(), &layer.located.path, reason.to_owned()));
+        if let LayerTrust::OutOfScope(reason) = layer.trust {
+            merged.ignored.push(whole_file(layer.located.space(), &layer.located.path, reason.to_owned()));
             continue;
         }
-        apply(&mut merged, &layer.located, schema, layer.standing);
+        apply(&mut merged, &layer.located, schema, layer.trust);
         if layer.is_flat {
             let extension = &layer.located.extension;
             let reason =
                 format!("it is read, but this place is old: move it to `.ai/config/{}{extension}`", item.id);
-            merged.flat.push(whole(layer.located.space(), &layer.located.path, reason));
+            merged.flat_files.push(whole_file(layer.located.space(), &layer.located.path, reason));
         }
     }
-    if let Some((_, place)) = flat_place(spaces, item, &Space::User) {
-        let reason =
-            format!("it is not read in user space: move it to `.ai/config/{}{}`", item.id, place.extension);
-        merged.flat.push(whole(&place.space, &place.path, reason));
+    if let Some((_, candidate)) = flat_candidate(spaces, item, &Space::User) {
+        let reason = format!(
+            "it is not read in user space: move it to `.ai/config/{}{}`",
+            item.id, candidate.extension
+        );
+        merged.flat_files.push(whole_file(&candidate.space, &candidate.path, reason));
     }
     (merged, layers)
 }
@@ -146,72 +148,88 @@ pub fn load(
 /// The files of one config, farthest first, and those that could not be read. Every reader of config asks here: this
 /// decides which files are layers and how far each is trusted.
 #[must_use]
-pub fn layers(spaces: &Spaces, item: &ItemRef, judge: Judge<'_>) -> (Vec<Layer>, Vec<Ignored>) {
-    let mut places: Vec<(ItemRef, Place)> =
-        spaces.places(item).into_iter().map(|place| (item.clone(), place)).collect();
-    places.reverse();
-    if let Some(flat) = flat_place(spaces, item, &Space::Project) {
+pub fn layers(
+    spaces: &Spaces,
+    item: &ItemRef,
+    context: TrustContext<'_>,
+) -> (Vec<ConfigLayer>, Vec<IgnoredSetting>) {
+    let mut candidates: Vec<(ItemRef, CandidatePath)> =
+        spaces.candidate_paths(item).into_iter().map(|candidate| (item.clone(), candidate)).collect();
+    candidates.reverse();
+    if let Some(flat) = flat_candidate(spaces, item, &Space::Project) {
         // Below the project's own file, which stands last.
-        let own = places.iter().position(|(_, place)| place.space == Space::Project).unwrap_or(places.len());
-        places.insert(own, flat);
+        let own = candidates
+            .iter()
+            .position(|(_, candidate)| candidate.space == Space::Project)
+            .unwrap_or(candidates.len());
+        candidates.insert(own, flat);
     }
-    let (mut layers, mut unread) = (Vec::new(), Vec::new());
-    for (found, place) in places.iter().filter(|(_, place)| place.is_found) {
-        match spaces.read(found, place) {
+    let (mut layers, mut unreadable) = (Vec::new(), Vec::new());
+    for (config_item, candidate) in candidates.iter().filter(|(_, candidate)| candidate.is_found) {
+        match spaces.read(config_item, candidate) {
             Ok(located) => {
-                let standing = standing(&located, spaces, judge);
-                layers.push(Layer { located, standing, is_flat: found != item });
+                let trust = layer_trust(&located, spaces, context);
+                layers.push(ConfigLayer { located, trust, is_flat: config_item != item });
             }
-            Err(error) => unread.push(whole(&place.space, &place.path, error.to_string())),
+            Err(error) => unreadable.push(whole_file(&candidate.space, &candidate.path, error.to_string())),
         }
     }
     // What a bundle brought into project or user space never overrides what the user set.
-    layers.sort_by_key(|layer| match (layer.located.space(), layer.standing) {
+    layers.sort_by_key(|layer| match (layer.located.space(), layer.trust) {
         (Space::System(_), _) => 0,
-        (_, Standing::Installed) => 1,
+        (_, LayerTrust::FromBundle) => 1,
         (_, _) => 2,
     });
-    (layers, unread)
+    (layers, unreadable)
 }
 
 /// A word about a file as a whole.
-fn whole(space: &Space, path: &Path, reason: String) -> Ignored {
-    Ignored { key: "*".to_owned(), space: space.clone(), path: path.to_owned(), position: None, reason }
+fn whole_file(space: &Space, path: &Path, reason: String) -> IgnoredSetting {
+    IgnoredSetting {
+        key: "*".to_owned(),
+        space: space.clone(),
+        path: path.to_owned(),
+        position: None,
+        reason,
+    }
 }
 
 /// The old flat place of a config: `.ai/config/<file>.yaml` for `<category>/<file>`.
-fn flat_place(spaces: &Spaces, item: &ItemRef, space: &Space) -> Option<(ItemRef, Place)> {
+fn flat_candidate(spaces: &Spaces, item: &ItemRef, space: &Space) -> Option<(ItemRef, CandidatePath)> {
     if !item.id.as_str().contains('/') || item.id.name() == "config" {
         return None;
     }
     let flat = ItemRef::new(ItemType::Config, ItemId::new(item.id.name()).ok()?);
-    let place = spaces.places(&flat).into_iter().find(|place| place.space == *space && place.is_found)?;
-    Some((flat, place))
+    let candidate = spaces
+        .candidate_paths(&flat)
+        .into_iter()
+        .find(|candidate| candidate.space == *space && candidate.is_found)?;
+    Some((flat, candidate))
 }
 
 /// The configs that the project's flat file `id` is read as: those of its name below a category, in any space. None when it
 /// is a config of its own.
 #[must_use]
-pub fn read_as(spaces: &Spaces, id: &ItemId) -> Vec<ItemId> {
+pub fn configs_for_flat_file(spaces: &Spaces, id: &ItemId) -> Vec<ItemId> {
     if id.as_str().contains('/') || id.as_str() == "config" {
         return Vec::new();
     }
-    let mut named: Vec<ItemId> = spaces
+    let mut ids: Vec<ItemId> = spaces
         .order()
-        .flat_map(|space| spaces.walk(&space, &[ItemType::Config]).entries)
+        .flat_map(|space| spaces.scan(&space, &[ItemType::Config]).entries)
         .map(|entry| entry.item.id)
         .filter(|known| known.as_str().contains('/') && known.name() == id.as_str())
         .filter(|known| !known.is_within("keys") && !known.is_within("trust"))
         .collect();
-    named.sort();
-    named.dedup();
-    named
+    ids.sort();
+    ids.dedup();
+    ids
 }
 
-fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, standing: Standing) {
+fn apply(merged: &mut MergedConfig, layer: &ItemFile, rules: Option<&ConfigSchema>, trust: LayerTrust) {
     let space = layer.space().clone();
     let parsed = layer.parsed();
-    let ignore = |key: String, position: Option<Position>, reason: String| Ignored {
+    let ignore = |key: String, position: Option<SourcePosition>, reason: String| IgnoredSetting {
         key,
         space: space.clone(),
         path: layer.path.clone(),
@@ -222,12 +240,12 @@ fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, standing:
         merged.ignored.push(ignore("*".to_owned(), problem.position, problem.message.clone()));
     }
     let mut settings = parsed.fields.clone();
-    settings.retain(|key, _| !schema::is_description(key));
+    settings.retain(|key, _| !schema::is_description_key(key));
     let mut accepted = Value::Object(Map::new());
     for (path, value) in flatten(&Value::Object(settings), rules) {
         let key = path.join(".");
         let position = parsed.positions.get(&key).copied();
-        match judge_key(&path, &value, &space, standing, rules, merged) {
+        match check_key(&path, &value, &space, trust, rules, merged) {
             Ok(should_be_signed) => {
                 if should_be_signed {
                     let reason = "this should be signed: read it, then `rye sign config ID`".to_owned();
@@ -243,80 +261,82 @@ fn apply(merged: &mut Merged, layer: &Located, rules: Option<&Schema>, standing:
     merged.value = merge::merge(&merged.value, &accepted);
 }
 
-fn standing(layer: &Located, spaces: &Spaces, judge: Judge<'_>) -> Standing {
-    let report = report(layer, judge.keys);
+fn layer_trust(layer: &ItemFile, spaces: &Spaces, context: TrustContext<'_>) -> LayerTrust {
+    let report = evaluate(layer, context.keys);
     match (report.verdict, layer.space()) {
-        (Verdict::Full, space @ Space::System(_)) => {
-            let is_general = report.vouch == Some(Vouch::User);
+        (TrustVerdict::Full, space @ Space::System(_)) => {
+            let is_general = report.basis == Some(TrustBasis::User);
             let bundle = spaces.bundle(space);
-            let refusal = bundle.and_then(|bundle| bundle.config_refusal(&layer.item_ref().id, is_general));
-            refusal.map_or(Standing::Vouched, Standing::OutOfScope)
+            let reason = bundle.and_then(|bundle| bundle.config_refusal(&layer.item_ref().id, is_general));
+            reason.map_or(LayerTrust::Trusted, LayerTrust::OutOfScope)
         }
-        (Verdict::Full, Space::Project) if !judge.is_project_approved => Standing::NotApproved,
-        (Verdict::Full, Space::Project | Space::User) if is_listed(layer, judge.keys) => Standing::Installed,
-        (Verdict::Full, Space::Project | Space::User) => Standing::Vouched,
-        (Verdict::Unsigned, _) => Standing::Unsigned,
-        (other, _) => Standing::Doubtful(other),
+        (TrustVerdict::Full, Space::Project) if !context.is_project_approved => LayerTrust::NotApproved,
+        (TrustVerdict::Full, Space::Project | Space::User) if is_listed(layer, context.keys) => {
+            LayerTrust::FromBundle
+        }
+        (TrustVerdict::Full, Space::Project | Space::User) => LayerTrust::Trusted,
+        (TrustVerdict::Unsigned, _) => LayerTrust::Unsigned,
+        (other, _) => LayerTrust::Invalid(other),
     }
 }
 
 /// Whether a key counts; `Ok(true)` when it counts but should be signed.
-fn judge_key(
+fn check_key(
     path: &[String],
     value: &Value,
     space: &Space,
-    standing: Standing,
-    schema: Option<&Schema>,
-    merged: &Merged,
+    standing: LayerTrust,
+    schema: Option<&ConfigSchema>,
+    merged: &MergedConfig,
 ) -> Result<bool, String> {
-    let mark = match schema {
-        Some(schema) => schema.mark(path).ok_or_else(|| "there is no such setting".to_owned())?,
-        None => Mark::default(),
+    let access = match schema {
+        Some(schema) => schema.access(path).ok_or_else(|| "there is no such setting".to_owned())?,
+        None => SettingAccess::default(),
     };
     if let Some(schema) = schema {
         schema.check(path, value)?;
     }
-    let is_safe = match mark.safety {
+    let is_safe = match access.safety {
         Safety::Safe => true,
-        Safety::Tighter => is_tighter(value, merged.at(path)),
+        Safety::Tighter => is_tighter(value, merged.get_path(path)),
         Safety::Unsafe => false,
     };
     match (space, standing) {
-        (Space::System(_), Standing::Vouched) => Ok(false),
+        (Space::System(_), LayerTrust::Trusted) => Ok(false),
         (Space::System(_), _) => Err("the bundle's signature does not vouch for it".to_owned()),
-        (_, Standing::OutOfScope(reason)) => Err(reason.to_owned()),
-        (Space::Project, _) | (_, Standing::Installed) if mark.is_user_only => {
+        (_, LayerTrust::OutOfScope(reason)) => Err(reason.to_owned()),
+        (Space::Project, _) | (_, LayerTrust::FromBundle) if access.is_user_only => {
             Err("only user space may set this".to_owned())
         }
-        (_, Standing::Vouched | Standing::Installed) => Ok(false),
+        (_, LayerTrust::Trusted | LayerTrust::FromBundle) => Ok(false),
         (_, _) if is_safe => Ok(false),
-        (Space::User, Standing::Unsigned) if mark.must_be_signed => {
+        (Space::User, LayerTrust::Unsigned) if access.must_be_signed => {
             Err("this counts only in a signed file: read it, then `rye sign config ID`".to_owned())
         }
-        (Space::User, Standing::Unsigned) => Ok(true),
-        (_, Standing::NotApproved) => Err("the project is not approved: `rye trust`".to_owned()),
-        (_, Standing::Unsigned) => Err("this counts only in a file signed by a key you trust".to_owned()),
-        (_, Standing::Doubtful(verdict)) => Err(format!("the file is {}", verdict.as_str())),
+        (Space::User, LayerTrust::Unsigned) => Ok(true),
+        (_, LayerTrust::NotApproved) => Err("the project is not approved: `rye trust`".to_owned()),
+        (_, LayerTrust::Unsigned) => Err("this counts only in a file signed by a key you trust".to_owned()),
+        (_, LayerTrust::Invalid(verdict)) => Err(format!("the file is {}", verdict.as_str())),
     }
 }
 
 fn is_tighter(value: &Value, current: Option<&Value>) -> bool {
     match (value.as_f64(), current.and_then(Value::as_f64)) {
-        (Some(wanted), Some(current)) => wanted <= current,
+        (Some(new_value), Some(current)) => new_value <= current,
         _ => false,
     }
 }
 
 fn insert(document: &mut Value, path: &[String], value: Value) {
-    let mut place = document;
+    let mut node = document;
     for key in path {
-        if !place.is_object() {
-            *place = Value::Object(Map::new());
+        if !node.is_object() {
+            *node = Value::Object(Map::new());
         }
-        let Value::Object(map) = place else { return };
-        place = map.entry(key.clone()).or_insert(Value::Null);
+        let Value::Object(map) = node else { return };
+        node = map.entry(key.clone()).or_insert(Value::Null);
     }
-    *place = value;
+    *node = value;
 }
 
 /// The item that `config.yaml` is.

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use lillux::Digest;
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use rye_item::{ExtractorSet, ItemId, ItemRef, ItemType};
 use rye_trust::Identity;
 
-use crate::stamp::Stamp;
-use crate::walk::{Entry, Walk, split_extension};
+use crate::file_stamp::FileStamp;
+use crate::scan::{ItemEntry, ScanResult, split_extension};
 
 /// A bundle inside the binary.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Embedded {
         if self.is_materialised(&folder) {
             return Ok(folder);
         }
-        file::create_folders(&bundles, true)?;
+        file::create_dirs(&bundles, true)?;
         let _lock = file::Lock::acquire(&bundles.join(format!(".{}.lock", self.id)))?;
         if self.is_materialised(&folder) {
             return Ok(folder);
@@ -79,13 +79,13 @@ impl Embedded {
         for (path, bytes) in self.files {
             let path = staging.join(path);
             if let Some(parent) = path.parent() {
-                file::create_folders(parent, false)?;
+                file::create_dirs(parent, false)?;
             }
-            file::write_atomic(&path, bytes, Mode::ReadOnly)?;
+            file::write_atomic(&path, bytes, FileMode::ReadOnly)?;
         }
         file::remove_tree(&folder)?;
-        file::rename_folder(&staging, &folder)?;
-        close_folders(&folder)?;
+        file::rename_dir(&staging, &folder)?;
+        make_folders_read_only(&folder)?;
         Ok(folder)
     }
 
@@ -97,11 +97,11 @@ impl Embedded {
     }
 }
 
-fn close_folders(folder: &Path) -> std::io::Result<()> {
+fn make_folders_read_only(folder: &Path) -> std::io::Result<()> {
     for entry in fs_err::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            close_folders(&entry.path())?;
+            make_folders_read_only(&entry.path())?;
         }
     }
     file::set_mode(folder, 0o555)
@@ -109,25 +109,25 @@ fn close_folders(folder: &Path) -> std::io::Result<()> {
 
 /// The items of an embedded bundle. Their stamp is the seal: it changes with the binary only.
 #[must_use]
-pub fn walk(embedded: &Embedded, types: &[ItemType], extractors: &ExtractorSet) -> Walk {
+pub fn scan(embedded: &Embedded, types: &[ItemType], extractors: &ExtractorSet) -> ScanResult {
     let seal = i64::from_str_radix(&embedded.seal[..15], 16).unwrap_or_default();
     let entries = embedded.files.iter().filter_map(|(path, bytes)| {
         let (folder, rest) = path.strip_prefix(".ai/")?.split_once('/')?;
-        let item_type = ItemType::of_folder(folder).filter(|item_type| types.contains(item_type))?;
+        let item_type = ItemType::from_folder(folder).filter(|item_type| types.contains(item_type))?;
         let (stem, extension) = split_extension(rest)?;
-        extractors.of(item_type).extensions.iter().find(|known| *known == extension)?;
-        Some(Entry {
+        extractors.for_type(item_type).extensions.iter().find(|known| *known == extension)?;
+        Some(ItemEntry {
             item: ItemRef::new(item_type, ItemId::new(stem).ok()?),
             extension: extension.to_owned(),
             relative: format!("{folder}/{rest}"),
-            stamp: Stamp {
+            stamp: FileStamp {
                 size: i64::try_from(bytes.len()).unwrap_or(i64::MAX),
                 modified: seal,
                 changed: seal,
             },
         })
     });
-    Walk { entries: entries.collect(), ..Walk::default() }
+    ScanResult { entries: entries.collect(), ..ScanResult::default() }
 }
 
 #[cfg(test)]
@@ -136,7 +136,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_materialised_bundle_is_read_only_and_put_right_after_a_change() {
+    fn materialised_bundle_is_read_only_and_repaired() {
         let cache = tempfile::tempdir().expect("folder");
         let embedded = &BUNDLES[0];
         let folder = embedded.materialise(cache.path()).expect("materialised");
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((mode(&file), mode(file.parent().expect("folder"))), (0o444, 0o555));
 
         file::set_mode(file.parent().expect("folder"), 0o755).expect("opened");
-        file::write_atomic(&file, b"evil", Mode::Kept).expect("changed");
+        file::write_atomic(&file, b"evil", FileMode::Preserve).expect("changed");
         assert_eq!(embedded.materialise(cache.path()).expect("materialised"), folder);
         assert_eq!(file::read_bounded(&file, 1 << 20).expect("read").0, bytes);
     }

@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 use lillux::{Digest, Fingerprint, PublicKey};
 use rye_item::text::one_line;
 use rye_item::{BundleId, ItemId, ItemType, Space};
+use rye_trust::object::FileHash;
 use rye_trust::signature::Timestamp;
-use rye_trust::source::FileHash;
 use rye_trust::{Identity, KeyRing};
 use semver::Version;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::approvals::Approvals;
-use crate::manifest::{ManifestFile, is_left_behind};
-use crate::path::FilePath;
+use crate::file_stamp::WatchSet;
+use crate::manifest::{ManifestFile, is_never_installed};
+use crate::path::BundlePath;
+use crate::scan::split_extension;
 use crate::scope;
-use crate::stamp::Watched;
-use crate::walk::split_extension;
 
 /// Below a space's `.ai/`: one folder for each installed bundle.
 pub const BUNDLES_FOLDER: &str = "bundles";
 /// The lockfile's name in its bundle's folder.
-pub const LOCKFILE: &str = ".bundle-lock.json";
+pub const LOCKFILE_NAME: &str = ".bundle-lock.json";
 
 /// Beside the lockfile: the identity document of the manifest's signer, so that whoever clones a project can approve
 /// them. It counts for nothing until then.
@@ -32,7 +32,7 @@ pub const SIGNER_FILE: &str = "signer.toml";
 
 /// `.ai/bundles/<id>/.bundle-lock.json`: what an installation wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct BundleLock {
+pub struct BundleLockfile {
     /// The bundle.
     pub bundle_id: BundleId,
     /// Its version.
@@ -41,10 +41,10 @@ pub struct BundleLock {
     /// The digest of the manifest's bytes.
     pub manifest_hash: Digest,
     /// When it was installed.
-    #[serde(serialize_with = "serialize_moment")]
+    #[serde(serialize_with = "serialize_timestamp")]
     pub installed_at: Timestamp,
     /// The files it brought, manifest and lockfile aside.
-    pub files: Vec<FilePath>,
+    pub files: Vec<BundlePath>,
     /// Where it came from, as the user named it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -60,11 +60,14 @@ fn serialize_version<S: serde::Serializer>(version: &Version, serializer: S) -> 
     serializer.collect_str(version)
 }
 
-fn serialize_moment<S: serde::Serializer>(moment: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(moment)
+fn serialize_timestamp<S: serde::Serializer>(
+    timestamp: &Timestamp,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(timestamp)
 }
 
-impl BundleLock {
+impl BundleLockfile {
     /// Reads a lockfile. Fields nobody knows are left aside.
     ///
     /// # Errors
@@ -73,7 +76,7 @@ impl BundleLock {
         let value: Value =
             serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
         let mut problems = Vec::new();
-        let lock = read(&value, &mut problems);
+        let lock = parse_lock(&value, &mut problems);
         match lock {
             Some(lock) if problems.is_empty() => Ok(lock),
             Some(_) | None => Err(problems.join("; ")),
@@ -90,7 +93,7 @@ impl BundleLock {
     }
 }
 
-fn read(value: &Value, problems: &mut Vec<String>) -> Option<BundleLock> {
+fn parse_lock(value: &Value, problems: &mut Vec<String>) -> Option<BundleLockfile> {
     let mut field = |key: &str| {
         let text = value.get(key).and_then(Value::as_str);
         if text.is_none() {
@@ -99,28 +102,28 @@ fn read(value: &Value, problems: &mut Vec<String>) -> Option<BundleLock> {
         text
     };
     let (id, version) = (field("bundle_id"), field("version"));
-    let (hash, moment) = (field("manifest_hash"), field("installed_at"));
-    let mut wrong = |key: &str, why: &dyn std::fmt::Display| {
+    let (hash, timestamp) = (field("manifest_hash"), field("installed_at"));
+    let mut push_problem = |key: &str, why: &dyn std::fmt::Display| {
         problems.push(format!("`{key}`: {}", one_line(&why.to_string())));
     };
-    let id = id.and_then(|id| BundleId::new(id).map_err(|error| wrong("bundle_id", &error)).ok());
+    let id = id.and_then(|id| BundleId::new(id).map_err(|error| push_problem("bundle_id", &error)).ok());
     let version =
-        version.and_then(|text| Version::parse(text).map_err(|error| wrong("version", &error)).ok());
+        version.and_then(|text| Version::parse(text).map_err(|error| push_problem("version", &error)).ok());
     let hash: Option<Digest> =
-        hash.and_then(|text| text.parse().map_err(|error| wrong("manifest_hash", &error)).ok());
-    let moment = moment.and_then(|text| {
-        let moment = Timestamp::new(text);
-        if moment.is_none() {
-            wrong("installed_at", &"it is no moment such as 2026-01-02T03:04:05Z");
+        hash.and_then(|text| text.parse().map_err(|error| push_problem("manifest_hash", &error)).ok());
+    let timestamp = timestamp.and_then(|text| {
+        let timestamp = Timestamp::new(text);
+        if timestamp.is_none() {
+            push_problem("installed_at", &"it is no moment such as 2026-01-02T03:04:05Z");
         }
-        moment
+        timestamp
     });
     let mut files = Vec::new();
     match value.get("files").and_then(Value::as_array) {
         None => problems.push("`files` is missing or no list".to_owned()),
         Some(list) => {
             for path in list {
-                match path.as_str().map(FilePath::new) {
+                match path.as_str().map(BundlePath::new) {
                     Some(Ok(path)) => files.push(path),
                     Some(Err(error)) => problems.push(error.to_string()),
                     None => problems.push("`files` holds something that is no text".to_owned()),
@@ -129,11 +132,11 @@ fn read(value: &Value, problems: &mut Vec<String>) -> Option<BundleLock> {
         }
     }
     let optional = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    Some(BundleLock {
+    Some(BundleLockfile {
         bundle_id: id?,
         version: version?,
         manifest_hash: hash?,
-        installed_at: moment?,
+        installed_at: timestamp?,
         files,
         source: optional("source"),
         source_digest: optional("source_digest"),
@@ -143,7 +146,7 @@ fn read(value: &Value, problems: &mut Vec<String>) -> Option<BundleLock> {
 
 /// A bundle in project or user space.
 #[derive(Clone, Debug)]
-pub struct Installed {
+pub struct BundleInstallation {
     /// Its id.
     pub id: BundleId,
     /// The space it is installed in.
@@ -153,32 +156,32 @@ pub struct Installed {
     /// Its manifest, or why it cannot be read.
     pub manifest: Result<ManifestFile, String>,
     /// Its lockfile, or why it cannot be read.
-    pub lock: Result<BundleLock, String>,
+    pub lock: Result<BundleLockfile, String>,
 }
 
 /// The ids of everything that has a lockfile in the space `ai`, sorted.
 #[must_use]
-pub fn ids_in(ai: &Path) -> Vec<BundleId> {
+pub fn installed_ids(ai: &Path) -> Vec<BundleId> {
     let Ok(entries) = fs_err::read_dir(ai.join(BUNDLES_FOLDER)) else {
         return Vec::new();
     };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut ids: Vec<BundleId> = names
         .filter_map(|name| BundleId::new(name).ok())
-        .filter(|id| ai.join(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE).exists())
+        .filter(|id| ai.join(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE_NAME).exists())
         .collect();
     ids.sort();
     ids
 }
 
-impl Installed {
+impl BundleInstallation {
     /// Reads lockfile and manifest of the bundle `id` in the space `ai`. No link is followed.
     #[must_use]
     pub fn read(ai: &Path, space: &Space, id: &BundleId) -> Self {
-        let relative = Path::new(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE);
-        let lock = lillux::file::read_beneath_plainly(ai, &relative, crate::manifest::MAX_BYTES)
+        let relative = Path::new(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE_NAME);
+        let lock = lillux::file::read_beneath_no_symlinks(ai, &relative, crate::manifest::MAX_MANIFEST_BYTES)
             .map_err(|error| error.to_string())
-            .and_then(|(bytes, _)| BundleLock::parse(&bytes));
+            .and_then(|(bytes, _)| BundleLockfile::parse(&bytes));
         Self {
             id: id.clone(),
             space: space.clone(),
@@ -192,7 +195,7 @@ impl Installed {
     #[must_use]
     pub fn signer(&self) -> Option<Identity> {
         let relative = Path::new(BUNDLES_FOLDER).join(self.id.as_str()).join(SIGNER_FILE);
-        let (bytes, _) = lillux::file::read_beneath_plainly(&self.ai, &relative, 64 << 10).ok()?;
+        let (bytes, _) = lillux::file::read_beneath_no_symlinks(&self.ai, &relative, 64 << 10).ok()?;
         let identity = Identity::parse(&bytes).ok()?;
         let is_signer = self.manifest.as_ref().is_ok_and(|manifest| manifest.is_signed_by(&identity.key));
         (identity.is_self_signed() && is_signer).then_some(identity)
@@ -203,7 +206,7 @@ impl Installed {
     ///
     /// # Errors
     /// Why it counts for none.
-    pub fn vouched(&self, key: &PublicKey) -> Result<Vec<(FilePath, FileHash)>, String> {
+    pub fn trusted_files(&self, key: &PublicKey) -> Result<Vec<(BundlePath, FileHash)>, String> {
         let lock = self.lock.as_ref().map_err(|why| format!("its lockfile: {why}"))?;
         let file = self.manifest.as_ref().map_err(|why| format!("its manifest: {why}"))?;
         let manifest = file.manifest().map_err(|problems| {
@@ -219,10 +222,10 @@ impl Installed {
         if lock.manifest_hash != file.hash() {
             return Err("its lockfile was written for another manifest".to_owned());
         }
-        let brought: BTreeSet<&FilePath> = lock.files.iter().collect();
-        let listed = manifest.files.iter().filter(|(path, _)| brought.contains(path));
-        let counted = listed.filter(|(path, entry)| {
-            !is_left_behind(path)
+        let installed: BTreeSet<&BundlePath> = lock.files.iter().collect();
+        let listed = manifest.files.iter().filter(|(path, _)| installed.contains(path));
+        let trusted = listed.filter(|(path, entry)| {
+            !is_never_installed(path)
                 && match entry.item_type {
                     None => false,
                     Some(ItemType::Config) => config_id(path)
@@ -230,7 +233,7 @@ impl Installed {
                     Some(ItemType::Directive | ItemType::Tool | ItemType::Knowledge) => true,
                 }
         });
-        Ok(counted.map(|(path, entry)| (path.clone(), entry.hash)).collect())
+        Ok(trusted.map(|(path, entry)| (path.clone(), entry.hash)).collect())
     }
 }
 
@@ -254,8 +257,8 @@ impl FileOwners {
     /// When a lockfile cannot be read: then it is not known which files are the user's own.
     pub fn read(ai: &Path, space: &Space) -> Result<Self, String> {
         let mut owners = BTreeMap::new();
-        for id in ids_in(ai) {
-            let installed = Installed::read(ai, space, &id);
+        for id in installed_ids(ai) {
+            let installed = BundleInstallation::read(ai, space, &id);
             let lock = installed.lock.map_err(|why| format!("the lockfile of the bundle `{id}`: {why}"))?;
             let manifest = installed.manifest.as_ref().ok().and_then(|file| file.manifest().ok());
             for path in &lock.files {
@@ -291,18 +294,18 @@ impl FileOwners {
 }
 
 /// The id of the config at `path`, if it can be one.
-fn config_id(path: &FilePath) -> Option<ItemId> {
+fn config_id(path: &BundlePath) -> Option<ItemId> {
     let (stem, _) = split_extension(path.as_str().strip_prefix(".ai/config/")?)?;
     ItemId::new(stem).ok()
 }
 
 /// What to say of approved bundles in a project that is not approved: their items are not used there.
 #[must_use]
-pub fn unapproved(ai: &Path, approvals: &Approvals) -> Vec<String> {
+pub fn unapproved_notices(ai: &Path, approvals: &Approvals) -> Vec<String> {
     let ids: BTreeSet<&BundleId> = approvals.pins.iter().map(|pin| &pin.bundle).collect();
-    let found =
-        ids.into_iter().filter(|id| ai.join(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE).exists());
-    found
+    let installed =
+        ids.into_iter().filter(|id| ai.join(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE_NAME).exists());
+    installed
         .map(|id| {
             format!("the bundle `{id}` in this project is not used until you approve the project: rye trust")
         })
@@ -311,30 +314,30 @@ pub fn unapproved(ai: &Path, approvals: &Approvals) -> Vec<String> {
 
 /// Lets the signers the user approved count for what their bundles brought into the space `ai`. A bundle whose id has
 /// no approved signer is not even read. Gives what is worth knowing.
-pub fn vouch(
+pub fn trust_installed(
     ai: &Path,
     space: &Space,
     approvals: &Approvals,
     ring: &mut KeyRing,
-    watched: &mut Watched,
+    watch_set: &mut WatchSet,
 ) -> Vec<String> {
     let mut notices = Vec::new();
     let ids: BTreeSet<&BundleId> = approvals.pins.iter().map(|pin| &pin.bundle).collect();
     for id in ids {
         let folder = ai.join(BUNDLES_FOLDER).join(id.as_str());
         // Absent ones too: a warm process has to notice an installation.
-        watched.add(folder.join(LOCKFILE));
-        watched.add(folder.join("manifest.yaml"));
-        if !folder.join(LOCKFILE).exists() {
+        watch_set.add(folder.join(LOCKFILE_NAME));
+        watch_set.add(folder.join("manifest.yaml"));
+        if !folder.join(LOCKFILE_NAME).exists() {
             continue;
         }
-        let installed = Installed::read(ai, space, id);
+        let installed = BundleInstallation::read(ai, space, id);
         let mut pins = approvals.pins_of(id);
         let mut reason = None;
-        let is_counted = pins.any(|pin| match installed.vouched(&pin.key) {
+        let is_trusted = pins.any(|pin| match installed.trusted_files(&pin.key) {
             Ok(files) => {
                 let signer = Identity::new(pin.key.clone(), id.as_str());
-                ring.add_listed(
+                ring.add_manifest_entries(
                     space,
                     &signer,
                     files.into_iter().map(|(path, hash)| (path.to_string(), hash)),
@@ -346,7 +349,7 @@ pub fn vouch(
                 false
             }
         });
-        if let (false, Some(reason)) = (is_counted, reason) {
+        if let (false, Some(reason)) = (is_trusted, reason) {
             notices.push(format!("the bundle `{id}` in {space} space does not count: {reason}"));
         }
     }
@@ -370,22 +373,22 @@ mod tests {
 "#;
 
     #[test]
-    fn a_lockfile_reads_back_as_written() {
-        let lock = BundleLock::parse(SEED.as_bytes()).expect("a lockfile");
+    fn lockfile_round_trips() {
+        let lock = BundleLockfile::parse(SEED.as_bytes()).expect("a lockfile");
         assert_eq!(String::from_utf8(lock.to_bytes()).expect("text"), SEED);
-        let more = BundleLock {
+        let more = BundleLockfile {
             source: Some("registry.example/a/b:1".to_owned()),
             source_digest: Some("sha256:00".to_owned()),
             signer: "0123456789abcdef".parse().ok(),
             ..lock
         };
-        assert_eq!(BundleLock::parse(&more.to_bytes()), Ok(more));
+        assert_eq!(BundleLockfile::parse(&more.to_bytes()), Ok(more));
     }
 
     #[test]
-    fn fields_of_others_are_left_aside() {
+    fn unknown_fields_are_ignored() {
         let text = SEED.replace("\"version\"", "\"colour\": {\"x\": 1},\n  \"version\"");
-        assert_eq!(BundleLock::parse(text.as_bytes()), BundleLock::parse(SEED.as_bytes()));
+        assert_eq!(BundleLockfile::parse(text.as_bytes()), BundleLockfile::parse(SEED.as_bytes()));
     }
 
     #[test]
@@ -414,19 +417,19 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_said_at_once() {
+    fn all_problems_are_reported_together() {
         let bad = SEED
             .replace("my-bundle", "../up")
             .replace("1.0.0", "one")
             .replace("e3b0", "E3B0")
             .replace("12:00", "99:00")
             .replace(".ai/tools/utilities", ".ai/../..");
-        let problems = BundleLock::parse(bad.as_bytes()).expect_err("refused");
+        let problems = BundleLockfile::parse(bad.as_bytes()).expect_err("refused");
         for part in ["bundle_id", "version", "manifest_hash", "installed_at", "`.` or `..`"] {
             assert!(problems.contains(part), "{part}: {problems}");
         }
         for none in ["", "[]", "{}", "null", "{\"files\": 1}"] {
-            assert!(BundleLock::parse(none.as_bytes()).is_err(), "{none}");
+            assert!(BundleLockfile::parse(none.as_bytes()).is_err(), "{none}");
         }
     }
 }

@@ -4,15 +4,15 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Lock, Mode, ReadError};
+use lillux::file::{self, FileMode, Lock, ReadError};
 use lillux::key::KeyError;
 use lillux::{Fingerprint, PublicKey, SecretKey};
 use rye_item::{ItemType, yaml};
-use rye_trust::coverage::{Content, compare};
-use rye_trust::signature::{Layout, Timestamp};
-use rye_trust::{Identity, IdentityError, KeyRing, Revocation, Signed, sign};
+use rye_trust::coverage::{ContentStatus, compare_content};
+use rye_trust::signature::{FileLayout, Timestamp};
+use rye_trust::{Identity, IdentityError, KeyRing, Revocation, SignOutcome, sign};
 
-const DOCUMENT_LIMIT: u64 = 16 << 10;
+const MAX_DOCUMENT_BYTES: u64 = 16 << 10;
 /// More documents than this in one folder are not keys but an attack on patience.
 const MAX_DOCUMENTS: usize = 512;
 
@@ -27,7 +27,7 @@ const RECORDS_FOLDER: &str = "config/trust";
 
 /// A document found in a folder, readable or not.
 #[derive(Debug)]
-pub struct Found {
+pub struct IdentityFile {
     /// The file.
     pub path: PathBuf,
     /// Who it names, or why it names nobody.
@@ -55,17 +55,17 @@ pub enum DocumentError {
 
 /// The identity documents in a folder, sorted by file name. A folder that is not there has none.
 #[must_use]
-pub fn identities_in(folder: &Path) -> Vec<Found> {
+pub fn identities_in(folder: &Path) -> Vec<IdentityFile> {
     // `.ai` is three levels up: a folder that is linked to elsewhere holds somebody else's documents.
     let ai = folder.ancestors().nth(3).unwrap_or(folder);
-    if !crate::roots::real(folder).starts_with(crate::roots::real(ai)) {
+    if !crate::roots::canonicalize_existing(folder).starts_with(crate::roots::canonicalize_existing(ai)) {
         return Vec::new();
     }
     toml_files(folder)
         .into_iter()
         .map(|name| {
             let identity = read_identity(folder, &name);
-            Found { path: folder.join(&name), identity }
+            IdentityFile { path: folder.join(&name), identity }
         })
         .collect()
 }
@@ -84,7 +84,7 @@ fn toml_files(folder: &Path) -> Vec<String> {
 }
 
 fn read_identity(folder: &Path, name: &str) -> Result<Identity, DocumentError> {
-    let (bytes, _) = file::read_beneath(folder, Path::new(name), DOCUMENT_LIMIT)?;
+    let (bytes, _) = file::read_beneath(folder, Path::new(name), MAX_DOCUMENT_BYTES)?;
     let identity = Identity::parse(&bytes)?;
     let stated = name.trim_end_matches(".toml");
     if stated != identity.fingerprint.as_str() {
@@ -107,7 +107,7 @@ pub struct KeyFile {
 /// # Errors
 /// When it is neither.
 pub fn read_key_file(path: &Path, owner: &str) -> Result<KeyFile, DocumentError> {
-    let (bytes, _) = file::read_bounded(path, DOCUMENT_LIMIT)?;
+    let (bytes, _) = file::read_bounded(path, MAX_DOCUMENT_BYTES)?;
     if let Ok(text) = std::str::from_utf8(&bytes)
         && text.trim_start().starts_with("-----BEGIN")
     {
@@ -132,9 +132,10 @@ pub fn revocations_in(folder: &Path) -> Vec<Revocation> {
 }
 
 fn read_reason(folder: &Path, name: &str) -> Option<String> {
-    let (bytes, _) = file::read_beneath(folder, Path::new(name), DOCUMENT_LIMIT).ok()?;
-    let layout = Layout::of(&bytes, &rye_trust::identity::format());
-    let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
+    let (bytes, _) = file::read_beneath(folder, Path::new(name), MAX_DOCUMENT_BYTES).ok()?;
+    let layout = FileLayout::parse(&bytes, &rye_trust::identity::signature_format());
+    let is_intact =
+        matches!(compare_content(ItemType::Config, &bytes, &layout), ContentStatus::Intact { .. });
     let parsed = rye_item::parse::parse(rye_item::extractor::Parser::Toml, ".toml", &bytes);
     let note = if is_intact { "" } else { " (its revocation is not intact)" };
     Some(format!("{}{note}", rye_item::text::one_line(parsed.text("reason")?)))
@@ -146,7 +147,7 @@ pub fn revocation_document(revocation: &Revocation, at: &Timestamp) -> String {
     format!(
         "version = \"1.0.0\"\ncategory = \"keys/revoked\"\nfingerprint = \"{}\"\nrevoked_at = \"{at}\"\nreason = {}\n",
         revocation.fingerprint,
-        rye_item::text::quoted(&revocation.reason)
+        rye_item::text::quote(&revocation.reason)
     )
 }
 
@@ -161,7 +162,7 @@ pub enum OwnKeyError {
     },
     /// Others can read it.
     #[error("`{}` has mode {mode:04o}: others can reach the key", path.display())]
-    Loose {
+    TooPermissive {
         /// The folder or file.
         path: PathBuf,
         /// Its permission bits.
@@ -196,8 +197,8 @@ impl From<io::Error> for OwnKeyError {
 
 /// The own public key, if there is one.
 #[must_use]
-pub fn own_public(folder: &Path) -> Option<PublicKey> {
-    let (bytes, _) = file::read_bounded(&folder.join("public_key.pem"), DOCUMENT_LIMIT).ok()?;
+pub fn own_public_key(folder: &Path) -> Option<PublicKey> {
+    let (bytes, _) = file::read_bounded(&folder.join("public_key.pem"), MAX_DOCUMENT_BYTES).ok()?;
     PublicKey::from_pem(std::str::from_utf8(&bytes).ok()?).ok()
 }
 
@@ -205,25 +206,25 @@ pub fn own_public(folder: &Path) -> Option<PublicKey> {
 ///
 /// # Errors
 /// When it is missing, readable by others, or no key.
-pub fn own_secret(folder: &Path) -> Result<SecretKey, OwnKeyError> {
+pub fn own_secret_key(folder: &Path) -> Result<SecretKey, OwnKeyError> {
     let path = folder.join("private_key.pem");
     if !path.exists() {
         return Err(OwnKeyError::Missing { folder: folder.to_owned() });
     }
-    refuse_loose(folder, 0o700)?;
-    let (bytes, metadata) = file::read_bounded(&path, DOCUMENT_LIMIT)?;
+    check_permissions(folder, 0o700)?;
+    let (bytes, metadata) = file::read_bounded(&path, MAX_DOCUMENT_BYTES)?;
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(OwnKeyError::Loose { path, mode, wanted: 0o600 });
+        return Err(OwnKeyError::TooPermissive { path, mode, wanted: 0o600 });
     }
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
     SecretKey::from_pem(text).map_err(|source| OwnKeyError::Invalid { path, source })
 }
 
-fn refuse_loose(path: &Path, wanted: u32) -> Result<(), OwnKeyError> {
+fn check_permissions(path: &Path, max_mode: u32) -> Result<(), OwnKeyError> {
     let mode = fs_err::metadata(path)?.permissions().mode() & 0o777;
-    if mode & !wanted & 0o077 != 0 {
-        return Err(OwnKeyError::Loose { path: path.to_owned(), mode, wanted });
+    if mode & !max_mode & 0o077 != 0 {
+        return Err(OwnKeyError::TooPermissive { path: path.to_owned(), mode, wanted: max_mode });
     }
     Ok(())
 }
@@ -232,24 +233,24 @@ fn refuse_loose(path: &Path, wanted: u32) -> Result<(), OwnKeyError> {
 ///
 /// # Errors
 /// When a key is there already or the files cannot be written.
-pub fn store_own(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
+pub fn store_key_pair(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
     if folder.join("private_key.pem").exists() {
         return Err(OwnKeyError::Exists { folder: folder.to_owned() });
     }
-    file::create_folders(folder, true)?;
+    file::create_dirs(folder, true)?;
     // A folder that was there before is somebody's: it is not closed behind their back.
-    refuse_loose(folder, 0o700)?;
+    check_permissions(folder, 0o700)?;
     let pem = key
         .to_pem()
         .map_err(|source| OwnKeyError::Invalid { path: folder.join("private_key.pem"), source })?;
-    match file::write_new(&folder.join("private_key.pem"), pem.as_bytes(), Mode::Private) {
+    match file::write_new(&folder.join("private_key.pem"), pem.as_bytes(), FileMode::Private) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             return Err(OwnKeyError::Exists { folder: folder.to_owned() });
         }
         Err(error) => return Err(error.into()),
     }
-    store_public(folder, &key.public())?;
+    store_public_key(folder, &key.public_key())?;
     Ok(())
 }
 
@@ -257,9 +258,9 @@ pub fn store_own(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError> {
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn store_public(folder: &Path, key: &PublicKey) -> io::Result<PathBuf> {
+pub fn store_public_key(folder: &Path, key: &PublicKey) -> io::Result<PathBuf> {
     let path = folder.join("public_key.pem");
-    file::write_atomic(&path, key.to_pem().as_bytes(), Mode::Kept)?;
+    file::write_atomic(&path, key.to_pem().as_bytes(), FileMode::Preserve)?;
     Ok(path)
 }
 
@@ -269,11 +270,11 @@ pub fn store_public(folder: &Path, key: &PublicKey) -> io::Result<PathBuf> {
 /// When it cannot be written.
 pub fn write_signed_document(path: &Path, text: &str, key: &SecretKey, now: &Timestamp) -> io::Result<()> {
     if let Some(folder) = path.parent() {
-        file::create_folders(folder, false)?;
+        file::create_dirs(folder, false)?;
     }
-    match sign(text.as_bytes(), &rye_trust::identity::format(), key, now) {
-        Signed::Written { bytes, .. } => file::write_atomic(path, &bytes, Mode::Kept),
-        Signed::Unchanged(_) => file::write_atomic(path, text.as_bytes(), Mode::Kept),
+    match sign(text.as_bytes(), &rye_trust::identity::signature_format(), key, now) {
+        SignOutcome::Written { bytes, .. } => file::write_atomic(path, &bytes, FileMode::Preserve),
+        SignOutcome::Unchanged(_) => file::write_atomic(path, text.as_bytes(), FileMode::Preserve),
     }
 }
 
@@ -284,8 +285,8 @@ pub fn write_signed_document(path: &Path, text: &str, key: &SecretKey, now: &Tim
 /// When the folder of the records cannot be made or locked.
 pub fn lock_records(user_ai: &Path) -> io::Result<Lock> {
     let folder = user_ai.join(RECORDS_FOLDER);
-    file::create_folders(&folder, false)?;
-    Lock::acquire_folder(&folder)
+    file::create_dirs(&folder, false)?;
+    Lock::acquire_dir(&folder)
 }
 
 /// Reads a signed record of the user's `.ai/`, which a key the user trusts everywhere must have signed; null when it is
@@ -300,19 +301,21 @@ pub fn read_record(user_ai: &Path, file: &str, keys: &KeyRing) -> Result<serde_j
         Err(error) if error.is_absent() => return Ok(serde_json::Value::Null),
         Err(error) => return Err(error.to_string()),
     };
-    let layout = Layout::of(&bytes, &rye_trust::identity::format());
+    let layout = FileLayout::parse(&bytes, &rye_trust::identity::signature_format());
     let shown = path.display();
     let Some(line) = &layout.signature else {
         return Err(format!("`{shown}` is not signed"));
     };
-    let is_intact = matches!(compare(ItemType::Config, &bytes, &layout), Content::Intact { .. });
+    let is_intact =
+        matches!(compare_content(ItemType::Config, &bytes, &layout), ContentStatus::Intact { .. });
     if is_intact && keys.revocation(&line.fingerprint).is_some() {
         // What a revoked key approved is approved no longer; the record itself is as it was.
         return Ok(serde_json::Value::Null);
     }
     let known = keys.find(&line.fingerprint, &rye_item::Space::User);
-    let is_trusted = known
-        .is_some_and(|known| keys.is_general(&known.key) && known.key.verifies(&line.hash, &line.signature));
+    let is_trusted = known.is_some_and(|known| {
+        keys.is_trusted_everywhere(&known.key) && known.key.verify(&line.hash, &line.signature)
+    });
     if !is_intact || !is_trusted {
         return Err(format!("`{shown}` is not signed by a key you trust, or was changed"));
     }

@@ -7,30 +7,30 @@ use std::path::Path;
 
 use lillux::file::ReadError;
 use lillux::{Digest, PublicKey};
-use rye_item::text::{one_line, quoted};
-use rye_item::{BundleId, InvalidId, ItemId, ItemRef, ItemType, Problem, SignatureFormat, Space, yaml};
-use rye_trust::coverage::{Content, compare};
-use rye_trust::signature::{Layout, SignatureLine, Timestamp};
-pub use rye_trust::source::FileHash;
+use rye_item::text::{one_line, quote};
+use rye_item::{BundleId, Diagnostic, InvalidId, ItemId, ItemRef, ItemType, SignatureFormat, Space, yaml};
+use rye_trust::coverage::{ContentStatus, compare_content};
+pub use rye_trust::object::FileHash;
+use rye_trust::signature::{FileLayout, SignatureLine, Timestamp};
 use rye_trust::{Coverage, Subject};
 use semver::Version;
 use serde_json::{Map, Value};
 
 use crate::installed::BUNDLES_FOLDER;
-use crate::path::FilePath;
+use crate::path::BundlePath;
 use crate::roots::AI_FOLDER;
 
 /// More files than this are not a bundle but an attack on patience.
-pub const MAX_FILES: usize = 20_000;
+pub const MAX_MANIFEST_FILES: usize = 20_000;
 /// The largest manifest that is read.
-pub const MAX_BYTES: u64 = 16 << 20;
+pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 const MAX_PROBLEMS: usize = 100;
 /// The type of a file that is no item.
-pub const ASSET: &str = "asset";
+pub const ASSET_TYPE: &str = "asset";
 
 /// One file of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ManifestFileEntry {
     /// Its content.
     pub hash: FileHash,
     /// Whether the file carries its own signature, which must then hold too.
@@ -87,15 +87,15 @@ pub struct Manifest {
     /// The id prefixes its items have; none means all.
     pub categories: Vec<String>,
     /// `type`, as other implementations write it (`package`).
-    pub kind: Option<String>,
+    pub bundle_type: Option<String>,
     /// Its files.
-    pub files: BTreeMap<FilePath, Entry>,
+    pub files: BTreeMap<BundlePath, ManifestFileEntry>,
 }
 
 impl Manifest {
     /// Where the manifest of the bundle `id` lies, below the folder that holds `.ai/`.
     #[must_use]
-    pub fn location(id: &BundleId) -> String {
+    pub fn path_for(id: &BundleId) -> String {
         format!("{AI_FOLDER}/{BUNDLES_FOLDER}/{id}/manifest.yaml")
     }
 
@@ -103,12 +103,12 @@ impl Manifest {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Vec<Problem>> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, Vec<Diagnostic>> {
         let text =
-            std::str::from_utf8(bytes).map_err(|_| vec![Problem::new("the file is not valid UTF-8")])?;
+            std::str::from_utf8(bytes).map_err(|_| vec![Diagnostic::new("the file is not valid UTF-8")])?;
         let document = yaml::parse(text).map_err(|problem| vec![problem])?;
-        let mut reader = Reader { problems: Vec::new() };
-        match reader.manifest(&document.value) {
+        let mut reader = ManifestReader { problems: Vec::new() };
+        match reader.read_manifest(&document.value) {
             Some(manifest) if reader.problems.is_empty() => Ok(manifest),
             Some(_) | None => Err(reader.problems),
         }
@@ -120,22 +120,22 @@ impl Manifest {
         let entrypoint = self.entrypoint.as_ref().map(ToString::to_string).unwrap_or_default();
         let mut text = format!(
             "bundle:\n  id: {}\n  version: {}\n  entrypoint: {}\n  description: {}\n",
-            quoted(self.id.as_str()),
-            quoted(&self.version.to_string()),
-            quoted(&entrypoint),
-            quoted(&self.description),
+            quote(self.id.as_str()),
+            quote(&self.version.to_string()),
+            quote(&entrypoint),
+            quote(&self.description),
         );
-        if let Some(moment) = &self.created_at {
-            text.push_str(&format!("  created_at: {}\n", quoted(moment.as_str())));
+        if let Some(timestamp) = &self.created_at {
+            text.push_str(&format!("  created_at: {}\n", quote(timestamp.as_str())));
         }
-        if let Some(kind) = &self.kind {
-            text.push_str(&format!("  type: {}\n", quoted(kind)));
+        if let Some(bundle_type) = &self.bundle_type {
+            text.push_str(&format!("  type: {}\n", quote(bundle_type)));
         }
         if !self.categories.is_empty() {
             text.push_str("  categories:\n");
             self.categories
                 .iter()
-                .for_each(|category| text.push_str(&format!("    - {}\n", quoted(category))));
+                .for_each(|category| text.push_str(&format!("    - {}\n", quote(category))));
         }
         text.push_str(if self.files.is_empty() { "files: {}\n" } else { "files:\n" });
         for (path, entry) in &self.files {
@@ -146,11 +146,11 @@ impl Manifest {
             // The digest is quoted: sixty-four digits with one `e` would be a number.
             text.push_str(&format!(
                 "  {}:\n    {key}: {}\n    inline_signed: {}\n",
-                quoted(path.as_str()),
-                quoted(&hash.to_hex()),
+                quote(path.as_str()),
+                quote(&hash.to_hex()),
                 entry.inline_signed
             ));
-            let item_type = entry.item_type.map_or(ASSET, ItemType::as_str);
+            let item_type = entry.item_type.map_or(ASSET_TYPE, ItemType::as_str);
             text.push_str(&format!("    item_type: {item_type}\n"));
         }
         text
@@ -160,56 +160,58 @@ impl Manifest {
 /// Whether a file of a bundle is not installed with it: keys and approvals belong to the user, and lockfiles speak for
 /// the system space only. Such files are judged with the bundle; installing leaves them behind.
 #[must_use]
-pub fn is_left_behind(path: &FilePath) -> bool {
+pub fn is_never_installed(path: &BundlePath) -> bool {
     [".ai/config/keys/", ".ai/config/trust/", ".ai/lockfiles/"]
         .iter()
-        .any(|folder| path.folded().starts_with(folder))
+        .any(|folder| path.case_folded().starts_with(folder))
 }
 
 /// The type the folder of a path makes a file; `None` below no type's folder.
 #[must_use]
-pub fn type_of(path: &FilePath) -> Option<ItemType> {
+pub fn item_type_of(path: &BundlePath) -> Option<ItemType> {
     let (folder, _) = path.as_str().strip_prefix(".ai/")?.split_once('/')?;
-    ItemType::of_folder(folder)
+    ItemType::from_folder(folder)
 }
 
-struct Reader {
-    problems: Vec<Problem>,
+struct ManifestReader {
+    problems: Vec<Diagnostic>,
 }
 
-impl Reader {
-    fn wrong(&mut self, field: &str, why: &dyn std::fmt::Display) {
+impl ManifestReader {
+    fn push_problem(&mut self, field: &str, why: &dyn std::fmt::Display) {
         if self.problems.len() < MAX_PROBLEMS {
-            self.problems.push(Problem::new(format!("{field}: {}", one_line(&why.to_string()))).of(field));
+            self.problems
+                .push(Diagnostic::new(format!("{field}: {}", one_line(&why.to_string()))).with_field(field));
         }
     }
 
-    fn manifest(&mut self, document: &Value) -> Option<Manifest> {
-        let nothing = Map::new();
-        let about = document.get("bundle").and_then(Value::as_object).unwrap_or_else(|| {
-            self.wrong("bundle", &"it is missing, or no map");
-            &nothing
+    fn read_manifest(&mut self, document: &Value) -> Option<Manifest> {
+        let empty = Map::new();
+        let metadata = document.get("bundle").and_then(Value::as_object).unwrap_or_else(|| {
+            self.push_problem("bundle", &"it is missing, or no map");
+            &empty
         });
-        let id = self
-            .text(about, "bundle.id", "id")
-            .and_then(|text| BundleId::new(text).map_err(|error| self.wrong("bundle.id", &error)).ok());
-        let version = self.text(about, "bundle.version", "version").and_then(|text| {
-            Version::parse(&text).map_err(|error| self.wrong("bundle.version", &error)).ok()
+        let id = self.required_text(metadata, "bundle.id", "id").and_then(|text| {
+            BundleId::new(text).map_err(|error| self.push_problem("bundle.id", &error)).ok()
         });
-        let entrypoint = self.optional(about, "bundle.entrypoint", "entrypoint").and_then(|text| {
-            Entrypoint::new(&text).map_err(|error| self.wrong("bundle.entrypoint", &error)).ok()
+        let version = self.required_text(metadata, "bundle.version", "version").and_then(|text| {
+            Version::parse(&text).map_err(|error| self.push_problem("bundle.version", &error)).ok()
         });
-        let description = self.optional(about, "bundle.description", "description").unwrap_or_default();
-        let created_at = self.optional(about, "bundle.created_at", "created_at").and_then(|text| {
-            let moment = Timestamp::new(&text);
-            if moment.is_none() {
-                self.wrong("bundle.created_at", &"it is no moment such as 2026-01-02T03:04:05Z");
+        let entrypoint = self.optional_text(metadata, "bundle.entrypoint", "entrypoint").and_then(|text| {
+            Entrypoint::new(&text).map_err(|error| self.push_problem("bundle.entrypoint", &error)).ok()
+        });
+        let description =
+            self.optional_text(metadata, "bundle.description", "description").unwrap_or_default();
+        let created_at = self.optional_text(metadata, "bundle.created_at", "created_at").and_then(|text| {
+            let timestamp = Timestamp::new(&text);
+            if timestamp.is_none() {
+                self.push_problem("bundle.created_at", &"it is no moment such as 2026-01-02T03:04:05Z");
             }
-            moment
+            timestamp
         });
-        let kind = self.optional(about, "bundle.type", "type");
-        let categories = self.categories(about);
-        let files = self.files(document);
+        let kind = self.optional_text(metadata, "bundle.type", "type");
+        let categories = self.read_categories(metadata);
+        let files = self.read_files(document);
         Some(Manifest {
             id: id?,
             version: version?,
@@ -217,38 +219,38 @@ impl Reader {
             description,
             created_at,
             categories,
-            kind,
+            bundle_type: kind,
             files,
         })
     }
 
-    fn text(&mut self, map: &Map<String, Value>, field: &str, key: &str) -> Option<String> {
+    fn required_text(&mut self, map: &Map<String, Value>, field: &str, key: &str) -> Option<String> {
         let text = map.get(key).and_then(Value::as_str);
         if text.is_none() {
-            self.wrong(field, &"it is missing, or no text");
+            self.push_problem(field, &"it is missing, or no text");
         }
         text.map(str::to_owned)
     }
 
     /// A text that may be missing; an empty one counts as missing.
-    fn optional(&mut self, map: &Map<String, Value>, field: &str, key: &str) -> Option<String> {
+    fn optional_text(&mut self, map: &Map<String, Value>, field: &str, key: &str) -> Option<String> {
         match map.get(key) {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(text.clone()).filter(|text| !text.is_empty()),
             Some(_) => {
-                self.wrong(field, &"it is no text");
+                self.push_problem(field, &"it is no text");
                 None
             }
         }
     }
 
-    fn categories(&mut self, about: &Map<String, Value>) -> Vec<String> {
+    fn read_categories(&mut self, about: &Map<String, Value>) -> Vec<String> {
         let field = "bundle.categories";
         let list = match about.get("categories") {
             None | Some(Value::Null) => return Vec::new(),
             Some(Value::Array(list)) => list,
             Some(_) => {
-                self.wrong(field, &"it is no list");
+                self.push_problem(field, &"it is no list");
                 return Vec::new();
             }
         };
@@ -256,42 +258,48 @@ impl Reader {
         for category in list {
             match category.as_str().map(ItemId::new) {
                 Some(Ok(category)) => categories.push(category.to_string()),
-                Some(Err(error)) => self.wrong(field, &error),
-                None => self.wrong(field, &"it holds something that is no text"),
+                Some(Err(error)) => self.push_problem(field, &error),
+                None => self.push_problem(field, &"it holds something that is no text"),
             }
         }
         categories
     }
 
-    fn files(&mut self, document: &Value) -> BTreeMap<FilePath, Entry> {
+    fn read_files(&mut self, document: &Value) -> BTreeMap<BundlePath, ManifestFileEntry> {
         let mut files = BTreeMap::new();
         let Some(listed) = document.get("files").and_then(Value::as_object) else {
-            self.wrong("files", &"it is missing, or no map");
+            self.push_problem("files", &"it is missing, or no map");
             return files;
         };
-        if listed.len() > MAX_FILES {
-            self.wrong("files", &format!("it lists {} files, more than {MAX_FILES}", listed.len()));
+        if listed.len() > MAX_MANIFEST_FILES {
+            self.push_problem(
+                "files",
+                &format!("it lists {} files, more than {MAX_MANIFEST_FILES}", listed.len()),
+            );
             return files;
         }
         let mut folded: BTreeMap<String, &str> = BTreeMap::new();
         for (path, about) in listed {
-            let checked = match FilePath::new(path.as_str()) {
+            let checked = match BundlePath::new(path.as_str()) {
                 Ok(checked) => checked,
                 Err(error) => {
-                    self.wrong("files", &error);
+                    self.push_problem("files", &error);
                     continue;
                 }
             };
             if checked.as_str().starts_with(".ai/bundles/") {
-                self.wrong("files", &format!("`{path}`: manifests and lockfiles are no files of a bundle"));
+                self.push_problem(
+                    "files",
+                    &format!("`{path}`: manifests and lockfiles are no files of a bundle"),
+                );
             }
-            if let Some(other) = folded.insert(checked.folded(), path) {
-                self.wrong(
+            if let Some(other) = folded.insert(checked.case_folded(), path) {
+                self.push_problem(
                     "files",
                     &format!("`{path}` and `{other}` are one file where case does not count"),
                 );
             }
-            if let Some(entry) = self.entry(path, &checked, about) {
+            if let Some(entry) = self.read_file_entry(path, &checked, about) {
                 files.insert(checked, entry);
             }
         }
@@ -300,7 +308,7 @@ impl Reader {
             let mut above = path.as_str();
             while let Some((parent, _)) = above.rsplit_once('/') {
                 if let Some(file) = folded.get(parent) {
-                    self.wrong("files", &format!("`{file}` is listed as a file and as a folder"));
+                    self.push_problem("files", &format!("`{file}` is listed as a file and as a folder"));
                 }
                 above = parent;
             }
@@ -308,18 +316,24 @@ impl Reader {
         files
     }
 
-    fn entry(&mut self, path: &str, checked: &FilePath, about: &Value) -> Option<Entry> {
-        let mut wrong = |why: &dyn std::fmt::Display| self.wrong("files", &format!("`{path}`: {why}"));
+    fn read_file_entry(
+        &mut self,
+        path: &str,
+        checked: &BundlePath,
+        about: &Value,
+    ) -> Option<ManifestFileEntry> {
+        let mut push_problem =
+            |why: &dyn std::fmt::Display| self.push_problem("files", &format!("`{path}`: {why}"));
         let digest = |key: &str| about.get(key).and_then(Value::as_str).map(str::parse::<Digest>);
         let hash = match (digest("object_hash"), digest("sha256")) {
             (Some(Ok(hash)), _) => Some(FileHash::Object(hash)),
             (None, Some(Ok(hash))) => Some(FileHash::Bytes(hash)),
             (Some(Err(error)), _) | (None, Some(Err(error))) => {
-                wrong(&error);
+                push_problem(&error);
                 None
             }
             (None, None) => {
-                wrong(&"it has neither `object_hash` nor `sha256`");
+                push_problem(&"it has neither `object_hash` nor `sha256`");
                 None
             }
         };
@@ -327,25 +341,25 @@ impl Reader {
             None => false,
             Some(Value::Bool(inline_signed)) => *inline_signed,
             Some(_) => {
-                wrong(&"`inline_signed` is neither true nor false");
+                push_problem(&"`inline_signed` is neither true nor false");
                 false
             }
         };
-        let actual = type_of(checked);
+        let actual = item_type_of(checked);
         let item_type = match about.get("item_type") {
             None | Some(Value::Null) => actual,
             // An asset may lie among tools.
-            Some(Value::String(stated)) if stated == ASSET => None,
+            Some(Value::String(stated)) if stated == ASSET_TYPE => None,
             Some(stated) => {
                 let stated = stated.as_str().unwrap_or_default();
                 if Some(stated) != actual.map(ItemType::as_str) {
                     let folder = actual.map_or("files of no type", ItemType::folder);
-                    wrong(&format!("it says `{}`, but lies among {folder}", one_line(stated)));
+                    push_problem(&format!("it says `{}`, but lies among {folder}", one_line(stated)));
                 }
                 actual
             }
         };
-        Some(Entry { hash: hash?, inline_signed, item_type })
+        Some(ManifestFileEntry { hash: hash?, inline_signed, item_type })
     }
 }
 
@@ -358,7 +372,7 @@ pub struct ManifestFile {
     format: SignatureFormat,
     id: BundleId,
     /// What it says, or everything that is wrong with it.
-    pub parsed: Result<Manifest, Vec<Problem>>,
+    pub parsed: Result<Manifest, Vec<Diagnostic>>,
 }
 
 impl ManifestFile {
@@ -368,7 +382,7 @@ impl ManifestFile {
     /// When it is not there or cannot be read.
     pub fn read(ai: &Path, id: &BundleId) -> Result<Self, ReadError> {
         let relative = Path::new(BUNDLES_FOLDER).join(id.as_str()).join("manifest.yaml");
-        let (bytes, _) = lillux::file::read_beneath_plainly(ai, &relative, MAX_BYTES)?;
+        let (bytes, _) = lillux::file::read_beneath_no_symlinks(ai, &relative, MAX_MANIFEST_BYTES)?;
         Ok(Self::new(id, bytes))
     }
 
@@ -380,14 +394,14 @@ impl ManifestFile {
             space: Space::System(id.clone()),
             parsed: Manifest::parse(&bytes),
             bytes,
-            format: rye_trust::identity::format(),
+            format: rye_trust::identity::signature_format(),
             id: id.clone(),
         }
     }
 
     /// The same file, judged as one of `space`.
     #[must_use]
-    pub fn in_space(self, space: Space) -> Self {
+    pub fn with_space(self, space: Space) -> Self {
         Self { space, ..self }
     }
 
@@ -406,15 +420,15 @@ impl ManifestFile {
     /// Its signature, if the signed hash is that of its content.
     #[must_use]
     pub fn signature(&self) -> Option<SignatureLine> {
-        let layout = Layout::of(&self.bytes, &self.format);
-        let content = compare(ItemType::Config, &self.bytes, &layout);
-        let is_intact = matches!(content, Content::Intact { coverage: Coverage::Full, .. });
+        let layout = FileLayout::parse(&self.bytes, &self.format);
+        let content = compare_content(ItemType::Config, &self.bytes, &layout);
+        let is_intact = matches!(content, ContentStatus::Intact { coverage: Coverage::Full, .. });
         layout.signature.filter(|_| is_intact)
     }
 
     /// The files it lists; none if it cannot be read.
     #[must_use]
-    pub fn listed(&self) -> HashSet<String> {
+    pub fn listed_files(&self) -> HashSet<String> {
         let files = self.manifest().map(|manifest| manifest.files.keys());
         files.into_iter().flatten().map(ToString::to_string).collect()
     }
@@ -422,17 +436,17 @@ impl ManifestFile {
     /// Whether `key` signed it as it is.
     #[must_use]
     pub fn is_signed_by(&self, key: &PublicKey) -> bool {
-        self.signature().is_some_and(|line| key.verifies(&line.hash, &line.signature))
+        self.signature().is_some_and(|line| key.verify(&line.hash, &line.signature))
     }
 
     /// What it says, if that is the manifest of the bundle whose folder it lies in.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn manifest(&self) -> Result<&Manifest, Vec<Problem>> {
+    pub fn manifest(&self) -> Result<&Manifest, Vec<Diagnostic>> {
         match (&self.parsed, self.misplacement()) {
             (Err(problems), _) => Err(problems.clone()),
-            (Ok(_), Some(reason)) => Err(vec![Problem::new(reason)]),
+            (Ok(_), Some(reason)) => Err(vec![Diagnostic::new(reason)]),
             (Ok(manifest), None) => Ok(manifest),
         }
     }
@@ -463,7 +477,7 @@ impl Subject for ManifestFile {
 
 /// The ids of the bundles that have a manifest below the folder `ai`, sorted. Names that are no ids are left out.
 #[must_use]
-pub fn ids_in(ai: &Path) -> Vec<BundleId> {
+pub fn manifest_ids(ai: &Path) -> Vec<BundleId> {
     let Ok(entries) = fs_err::read_dir(ai.join(BUNDLES_FOLDER)) else {
         return Vec::new();
     };

@@ -4,9 +4,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use lillux::owner::{self, ROOT, effective_user, unmapped_user};
+use lillux::owner::{self, ROOT_UID, effective_uid, overflow_uid};
 
-use crate::roots::{AI_FOLDER, Roots, RootsError, real};
+use crate::roots::{AI_FOLDER, Roots, RootsError, canonicalize_existing};
 
 /// A folder of another user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,23 +21,24 @@ pub struct ForeignFolder {
 /// itself, and every folder above. Nearest first.
 #[must_use]
 pub fn foreign_folders(project: &Path) -> Vec<ForeignFolder> {
-    let project = real(project);
-    let own = effective_user();
+    let project = canonicalize_existing(project);
+    let own = effective_uid();
     let ai = project.join(AI_FOLDER);
-    let real_ai = real(&ai);
+    let real_ai = canonicalize_existing(&ai);
     let mut paths = vec![ai];
     // The `.ai` may be a link to another folder of the project: each folder on that way decides too.
     paths.extend(real_ai.ancestors().take_while(|path| **path != project).map(Path::to_owned));
     paths.extend(project.ancestors().map(Path::to_owned));
     paths.dedup();
     let is_above = |path: &Path| project.starts_with(path) && path != project;
-    let owned =
-        paths.into_iter().filter_map(|path| Some(ForeignFolder { owner: owner::owner(&path).ok()?, path }));
+    let owned = paths
+        .into_iter()
+        .filter_map(|path| Some(ForeignFolder { owner: owner::owner_uid(&path).ok()?, path }));
     let mut foreign: Vec<ForeignFolder> =
-        owned.filter(|folder| folder.owner != own && folder.owner != ROOT).collect();
+        owned.filter(|folder| folder.owner != own && folder.owner != ROOT_UID).collect();
     if !foreign.is_empty() {
         // In a user namespace root itself may be unknown: it owns the folders above everything.
-        let unmapped = unmapped_user();
+        let unmapped = overflow_uid();
         foreign.retain(|folder| unmapped != Some(folder.owner) || !is_above(&folder.path));
     }
     foreign
@@ -56,7 +57,7 @@ pub fn owners_to_record(project: &Path) -> Vec<u32> {
 ///
 /// # Errors
 /// The nearest such folder.
-pub fn check(project: &Path, recorded: &[u32]) -> Result<(), RootsError> {
+pub fn check_owner(project: &Path, recorded: &[u32]) -> Result<(), RootsError> {
     // Without an `.ai` nothing of the folder is read.
     if project.join(AI_FOLDER).symlink_metadata().is_err() {
         return Ok(());
@@ -80,10 +81,10 @@ const GROUP_WRITES: u32 = 0o020;
 /// # Errors
 /// The first such folder.
 pub fn check_user_space(roots: &Roots) -> Result<(), RootsError> {
-    let own = effective_user();
+    let own = effective_uid();
     for path in roots.deciding_folders() {
         let Ok(found) = fs_err::metadata(&path) else { continue };
-        if found.uid() != own && found.uid() != ROOT {
+        if found.uid() != own && found.uid() != ROOT_UID {
             return Err(RootsError::ForeignUserSpace { path, owner: found.uid() });
         }
         if found.mode() & OTHERS_WRITE != 0 {
@@ -108,7 +109,7 @@ mod tests {
     fn project() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("a folder");
         let project = folder.path().canonicalize().expect("a folder").join("above/project");
-        lillux::file::create_folders(&project.join(AI_FOLDER), false).expect("folders");
+        lillux::file::create_dirs(&project.join(AI_FOLDER), false).expect("folders");
         (folder, project)
     }
 
@@ -116,49 +117,49 @@ mod tests {
     fn own_projects_are_adopted() {
         let (_folder, project) = project();
         assert_eq!(foreign_folders(&project), []);
-        assert!(check(&project, &[]).is_ok());
+        assert!(check_owner(&project, &[]).is_ok());
     }
 
     #[test]
     fn projects_of_other_users_are_refused() {
-        if effective_user() != ROOT {
+        if effective_uid() != ROOT_UID {
             return;
         }
-        for given_away in ["above/project/.ai", "above/project", "above"] {
+        for foreign_path in ["above/project/.ai", "above/project", "above"] {
             let (folder, project) = project();
-            let path = folder.path().canonicalize().expect("a folder").join(given_away);
+            let path = folder.path().canonicalize().expect("a folder").join(foreign_path);
             std::os::unix::fs::chown(&path, Some(4321), None).expect("given away");
-            let refused = check(&project, &[]).expect_err(given_away);
+            let refused = check_owner(&project, &[]).expect_err(foreign_path);
             let expected = RootsError::ForeignOwner { project: project.clone(), path, owner: 4321 };
             assert_eq!(refused, expected);
-            assert!(check(&project, &[1]).is_err());
-            assert!(check(&project, &[1, 4321]).is_ok(), "{given_away}");
+            assert!(check_owner(&project, &[1]).is_err());
+            assert!(check_owner(&project, &[1, 4321]).is_ok(), "{foreign_path}");
             assert_eq!(owners_to_record(&project), [4321]);
         }
     }
 
     #[test]
     fn links_to_foreign_folders_are_refused() {
-        if effective_user() != ROOT {
+        if effective_uid() != ROOT_UID {
             return;
         }
         let (_folder, project) = project();
         let inner = project.join("inner/ai");
-        lillux::file::create_folders(&inner, false).expect("folders");
+        lillux::file::create_dirs(&inner, false).expect("folders");
         lillux::file::remove_tree(&project.join(AI_FOLDER)).expect("removed");
         std::os::unix::fs::symlink("inner/ai", project.join(AI_FOLDER)).expect("a link");
-        assert!(check(&project, &[]).is_ok());
+        assert!(check_owner(&project, &[]).is_ok());
         std::os::unix::fs::chown(project.join("inner"), Some(4321), None).expect("given away");
-        assert!(check(&project, &[]).is_err());
+        assert!(check_owner(&project, &[]).is_err());
     }
 
     #[test]
     fn without_ai_nothing_is_adopted() {
         let (_folder, project) = project();
         lillux::file::remove_tree(&project.join(AI_FOLDER)).expect("removed");
-        if effective_user() == ROOT {
+        if effective_uid() == ROOT_UID {
             std::os::unix::fs::chown(&project, Some(4321), None).expect("given away");
         }
-        assert!(check(&project, &[]).is_ok());
+        assert!(check_owner(&project, &[]).is_ok());
     }
 }

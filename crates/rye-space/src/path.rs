@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde::Serialize;
 
-const MAX_BYTES: usize = 1024;
+const MAX_PATH_BYTES: usize = 1024;
 const MAX_SEGMENT_BYTES: usize = 255;
 
 /// Why a text is no path inside a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` is no path inside a bundle: {reason}", rye_item::text::one_line(.path))]
-pub struct InvalidPath {
+pub struct InvalidBundlePath {
     /// The text as given.
     pub path: String,
     /// The rule it breaks.
@@ -22,18 +22,18 @@ pub struct InvalidPath {
 /// A relative path that begins with `.ai/`, in plain segments separated by `/`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
-pub struct FilePath(String);
+pub struct BundlePath(String);
 
-impl FilePath {
+impl BundlePath {
     /// Checks `text` and makes it a path.
     ///
     /// # Errors
     /// When it is absolute, leaves its folder, lies outside `.ai/`, or has a segment some file system reads differently.
-    pub fn new(text: impl Into<String>) -> Result<Self, InvalidPath> {
+    pub fn new(text: impl Into<String>) -> Result<Self, InvalidBundlePath> {
         let text = text.into();
-        match broken_rule(&text) {
+        match violated_rule(&text) {
             None => Ok(Self(text)),
-            Some(reason) => Err(InvalidPath { path: text, reason }),
+            Some(reason) => Err(InvalidBundlePath { path: text, reason }),
         }
     }
 
@@ -51,19 +51,19 @@ impl FilePath {
 
     /// What two paths have in common that are one file where case does not count.
     #[must_use]
-    pub fn folded(&self) -> String {
+    pub fn case_folded(&self) -> String {
         self.0.to_lowercase()
     }
 }
 
-impl fmt::Display for FilePath {
+impl fmt::Display for BundlePath {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
 }
 
-fn broken_rule(text: &str) -> Option<&'static str> {
-    if text.len() > MAX_BYTES {
+fn violated_rule(text: &str) -> Option<&'static str> {
+    if text.len() > MAX_PATH_BYTES {
         return Some("it is longer than 1024 bytes");
     }
     if text.starts_with('/') {
@@ -98,7 +98,7 @@ mod tests {
         for good in
             [".ai/tools/a/b.py", ".ai/config/keys/trusted/0123456789abcdef.toml", ".ai/tools/.hidden/[id].js"]
         {
-            assert!(FilePath::new(good).is_ok(), "{good}");
+            assert!(BundlePath::new(good).is_ok(), "{good}");
         }
         for bad in [
             "",
@@ -118,14 +118,14 @@ mod tests {
             ".ai/é",
             ".ai/a\nb",
         ] {
-            assert!(FilePath::new(bad).is_err(), "{bad:?}");
+            assert!(BundlePath::new(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn paths_that_differ_in_case_only_fold_to_one() {
-        let paths =
-            [".ai/tools/A.py", ".ai/tools/a.py"].map(|path| FilePath::new(path).expect("plain").folded());
+    fn paths_differing_in_case_fold_together() {
+        let paths = [".ai/tools/A.py", ".ai/tools/a.py"]
+            .map(|path| BundlePath::new(path).expect("plain").case_folded());
         assert_eq!(paths[0], paths[1]);
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::Lock;
 use lillux::{Digest, SecretKey};
-use rye_item::text::quoted;
+use rye_item::text::quote;
 use rye_trust::KeyRing;
 use rye_trust::signature::Timestamp;
 use serde_json::Value;
@@ -34,7 +34,7 @@ pub struct ProgramRecords {
     /// The records.
     pub records: Vec<ProgramRecord>,
     /// Why the file is not valid, if it is not.
-    pub complaint: Option<String>,
+    pub problem: Option<String>,
 }
 
 impl ProgramRecords {
@@ -42,10 +42,10 @@ impl ProgramRecords {
     #[must_use]
     pub fn read(user_ai: &Path, ring: &KeyRing) -> Self {
         match keys::read_record(user_ai, PROGRAMS_FILE, ring) {
-            Err(complaint) => Self { records: Vec::new(), complaint: Some(complaint) },
+            Err(problem) => Self { records: Vec::new(), problem: Some(problem) },
             Ok(document) => {
                 let list = document.get("programs").and_then(Value::as_array).into_iter().flatten();
-                Self { records: list.filter_map(read_record).collect(), complaint: None }
+                Self { records: list.filter_map(parse_record).collect(), problem: None }
             }
         }
     }
@@ -77,10 +77,10 @@ impl ProgramRecords {
         for record in &self.records {
             text.push_str(&format!(
                 "  - project: {}\n    path: {}\n    digest: {}\n    stamp: {}\n",
-                quoted(&record.project),
-                quoted(&record.path),
-                quoted(&record.digest.to_hex()),
-                quoted(&record.stamp.to_hex()),
+                quote(&record.project),
+                quote(&record.path),
+                quote(&record.digest.to_hex()),
+                quote(&record.stamp.to_hex()),
             ));
         }
         let path = user_ai.join(PROGRAMS_FILE);
@@ -89,7 +89,7 @@ impl ProgramRecords {
     }
 }
 
-fn read_record(value: &Value) -> Option<ProgramRecord> {
+fn parse_record(value: &Value) -> Option<ProgramRecord> {
     let text = |key: &str| value.get(key)?.as_str();
     Some(ProgramRecord {
         project: text("project")?.to_owned(),

@@ -78,7 +78,7 @@ pub enum RootsError {
     },
     /// The project's `.ai` is a link to somewhere else.
     #[error("`{}` leaves the project through a link", path.display())]
-    LinkedOut {
+    EscapesProject {
         /// The project's `.ai`.
         path: PathBuf,
     },
@@ -99,14 +99,14 @@ impl Roots {
 
     /// Where threads are kept: the project's, or the user's where there is none.
     #[must_use]
-    pub fn threads(&self) -> PathBuf {
+    pub fn threads_dir(&self) -> PathBuf {
         self.project_ai().unwrap_or_else(|| self.user_ai()).join("threads")
     }
 
     /// The project's real path as text, by which it is approved.
     #[must_use]
     pub fn project_key(&self) -> Option<String> {
-        let project = real(self.project.as_ref()?);
+        let project = canonicalize_existing(self.project.as_ref()?);
         project.to_str().map(str::to_owned)
     }
 
@@ -132,9 +132,9 @@ impl Roots {
         let Some(project) = &self.project else {
             return Ok(());
         };
-        let real_project = real(project);
+        let real_project = canonicalize_existing(project);
         let is_inside = |path: &Path| {
-            let path = real(path);
+            let path = canonicalize_existing(path);
             is_at_or_below(&path, &real_project) && !is_same_folder(&path, &real_project)
         };
         // The `.ai` may be a link, or the project's own under another path.
@@ -143,9 +143,9 @@ impl Roots {
             return Err(RootsError::UserInsideProject { user: self.user.clone(), project: project.clone() });
         }
         // The default key folder lies in user space, which may be the folder above the project, never below it.
-        let keys = real(&self.signing_keys);
+        let keys = canonicalize_existing(&self.signing_keys);
         if is_at_or_below(&keys, &real_project)
-            && !real(&self.signing_keys).starts_with(real(&self.user_ai()))
+            && !canonicalize_existing(&self.signing_keys).starts_with(canonicalize_existing(&self.user_ai()))
         {
             return Err(RootsError::KeysInsideProject {
                 keys: self.signing_keys.clone(),
@@ -153,8 +153,8 @@ impl Roots {
             });
         }
         let ai = project.join(AI_FOLDER);
-        if ai.exists() && !real(&ai).starts_with(&real_project) {
-            return Err(RootsError::LinkedOut { path: ai });
+        if ai.exists() && !canonicalize_existing(&ai).starts_with(&real_project) {
+            return Err(RootsError::EscapesProject { path: ai });
         }
         Ok(())
     }
@@ -162,28 +162,30 @@ impl Roots {
 
 /// Refuses a folder that is there and cannot be looked into: what it holds would be taken for absent.
 fn refuse_unreadable(folder: &Path) -> Result<(), RootsError> {
-    match crate::walk::unreadable(folder) {
+    match crate::scan::unreadable(folder) {
         None => Ok(()),
         Some(stray) => Err(RootsError::Unreadable { path: stray.path, reason: stray.reason }),
     }
 }
 
 /// What marks a folder as the root of a checkout, besides an `.ai`.
-const CHECKOUT_MARKS: [&str; 5] = [".git", ".hg", ".jj", ".svn", ".bzr"];
+const CHECKOUT_MARKERS: [&str; 5] = [".git", ".hg", ".jj", ".svn", ".bzr"];
 
 /// The folder at `start` or above it that could have brought `path` along: `path` lies in the working folder, in a
 /// project or checkout around it, or is itself one of the folders above. A folder that is or contains `home` brings nothing.
 #[must_use]
-pub fn bringing_folder(path: &Path, start: &Path, home: &Path) -> Option<PathBuf> {
-    let start = real(start);
-    let is_own = |folder: &Path| is_at_or_below(home, folder);
-    let is_marked = |folder: &Path| {
+pub fn find_source_folder(path: &Path, start: &Path, home: &Path) -> Option<PathBuf> {
+    let start = canonicalize_existing(start);
+    let contains_home = |folder: &Path| is_at_or_below(home, folder);
+    let is_project_root = |folder: &Path| {
         let has = |name: &str| folder.join(name).symlink_metadata().is_ok();
-        folder == start || has(AI_FOLDER) || CHECKOUT_MARKS.iter().any(|mark| has(mark))
+        folder == start || has(AI_FOLDER) || CHECKOUT_MARKERS.iter().any(|marker| has(marker))
     };
-    let around = start.ancestors().filter(|folder| !is_own(folder));
-    around
-        .filter(|folder| is_same_folder(path, folder) || (is_marked(folder) && is_at_or_below(path, folder)))
+    let candidates = start.ancestors().filter(|folder| !contains_home(folder));
+    candidates
+        .filter(|folder| {
+            is_same_folder(path, folder) || (is_project_root(folder) && is_at_or_below(path, folder))
+        })
         .map(Path::to_owned)
         .next()
 }
@@ -192,9 +194,9 @@ pub fn bringing_folder(path: &Path, start: &Path, home: &Path) -> Option<PathBuf
 /// projects, is none, unless it is itself a checkout.
 #[must_use]
 pub fn checkout_of_home(home: &Path, start: &Path) -> Option<PathBuf> {
-    let (home, start) = (real(home), real(start));
+    let (home, start) = (canonicalize_existing(home), canonicalize_existing(start));
     let has = |folder: &Path, name: &str| folder.join(name).symlink_metadata().is_ok();
-    let is_checkout = |folder: &Path| CHECKOUT_MARKS.iter().any(|mark| has(folder, mark));
+    let is_checkout = |folder: &Path| CHECKOUT_MARKERS.iter().any(|mark| has(folder, mark));
     let brings = |folder: &&Path| {
         let is_project = has(folder, AI_FOLDER);
         match is_same_folder(&home, folder) {
@@ -208,7 +210,7 @@ pub fn checkout_of_home(home: &Path, start: &Path) -> Option<PathBuf> {
 /// Whether `path` is `folder` or lies in it, by whatever path both are reached.
 #[must_use]
 pub fn is_at_or_below(path: &Path, folder: &Path) -> bool {
-    let (path, folder) = (real(path), real(folder));
+    let (path, folder) = (canonicalize_existing(path), canonicalize_existing(folder));
     path.starts_with(&folder) || path.ancestors().any(|above| is_same_folder(above, &folder))
 }
 
@@ -221,12 +223,14 @@ pub fn is_same_folder(left: &Path, right: &Path) -> bool {
 
 /// The real path, resolving as much as exists.
 #[must_use]
-pub fn real(path: &Path) -> PathBuf {
+pub fn canonicalize_existing(path: &Path) -> PathBuf {
     if let Ok(real) = fs_err::canonicalize(path) {
         return real;
     }
     match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) if !parent.as_os_str().is_empty() => real(parent).join(name),
+        (Some(parent), Some(name)) if !parent.as_os_str().is_empty() => {
+            canonicalize_existing(parent).join(name)
+        }
         _ => path.to_owned(),
     }
 }

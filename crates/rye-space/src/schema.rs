@@ -1,6 +1,6 @@
 //! Schemas of config files: which settings there are, what they may hold, and who may set them.
 
-use rye_item::Problem;
+use rye_item::Diagnostic;
 use serde_json::{Map, Value};
 
 /// Whether an unsigned project file may set a key.
@@ -17,7 +17,7 @@ pub enum Safety {
 
 /// Who may set a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct SettingAccess {
     /// Whether an unsigned project file may.
     pub safety: Safety,
     /// Counts from user space only.
@@ -28,23 +28,25 @@ pub struct Mark {
 
 /// The schema of one config file.
 #[derive(Clone, Debug)]
-pub struct Schema {
+pub struct ConfigSchema {
     /// The file below `.ai/config/`, or a glob.
     pub target: String,
     root: Value,
 }
 
-impl Schema {
+impl ConfigSchema {
     /// Reads a `*.config-schema.yaml` document.
     ///
     /// # Errors
     /// When it names no target or has no schema.
-    pub fn from_value(document: &Value) -> Result<Self, Problem> {
+    pub fn from_value(document: &Value) -> Result<Self, Diagnostic> {
         let target = document.get("target_config").and_then(Value::as_str);
-        let target = target
-            .ok_or_else(|| Problem::new("a config schema needs `target_config`").of("target_config"))?;
+        let target = target.ok_or_else(|| {
+            Diagnostic::new("a config schema needs `target_config`").with_field("target_config")
+        })?;
         let root = document.get("schema").filter(|schema| schema.is_object());
-        let root = root.ok_or_else(|| Problem::new("a config schema needs `schema`").of("schema"))?;
+        let root =
+            root.ok_or_else(|| Diagnostic::new("a config schema needs `schema`").with_field("schema"))?;
         Ok(Self { target: target.to_owned(), root: root.clone() })
     }
 
@@ -56,7 +58,7 @@ impl Schema {
 
     /// Whether this schema is for the config `id`.
     #[must_use]
-    pub fn is_for(&self, id: &str) -> bool {
+    pub fn applies_to(&self, id: &str) -> bool {
         let stem = self.target.rsplit_once('.').map_or(self.target.as_str(), |(stem, _)| stem);
         match stem.split_once('*') {
             None => stem == id,
@@ -86,8 +88,8 @@ impl Schema {
 
     /// Who may set the key; `None` when there is no such key.
     #[must_use]
-    pub fn mark(&self, path: &[String]) -> Option<Mark> {
-        let mut mark = Mark::default();
+    pub fn access(&self, path: &[String]) -> Option<SettingAccess> {
+        let mut access = SettingAccess::default();
         let mut node = &self.root;
         for key in std::iter::once(None).chain(path.iter().map(Some)) {
             if let Some(key) = key {
@@ -95,15 +97,15 @@ impl Schema {
                 node = named.or_else(|| node.get("additionalProperties").filter(|node| node.is_object()))?;
             }
             let flag = |name: &str| node.get(name).and_then(Value::as_bool).unwrap_or(false);
-            mark.is_user_only |= flag("user_only");
-            mark.must_be_signed |= flag("must_be_signed");
+            access.is_user_only |= flag("user_only");
+            access.must_be_signed |= flag("must_be_signed");
             match node.get("safe") {
-                Some(Value::Bool(true)) => mark.safety = Safety::Safe,
-                Some(Value::String(word)) if word == "tighter" => mark.safety = Safety::Tighter,
+                Some(Value::Bool(true)) => access.safety = Safety::Safe,
+                Some(Value::String(word)) if word == "tighter" => access.safety = Safety::Tighter,
                 _ => {}
             }
         }
-        Some(mark)
+        Some(access)
     }
 
     /// Checks a value against the key's type, words and bounds.
@@ -114,14 +116,14 @@ impl Schema {
         let Some(node) = self.node(path) else {
             return Err("there is no such setting".to_owned());
         };
-        let kinds: Vec<&str> = match node.get("type") {
+        let types: Vec<&str> = match node.get("type") {
             Some(Value::String(kind)) => vec![kind],
-            Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
+            Some(Value::Array(types)) => types.iter().filter_map(Value::as_str).collect(),
             _ => vec!["any"],
         };
-        if !kinds.iter().any(|kind| is_kind(value, kind)) {
-            let found = rye_item::text::one_line(&value.to_string());
-            return Err(format!("expected {}, found `{found}`", kinds.join(" or ")));
+        if !types.iter().any(|kind| has_json_type(value, kind)) {
+            let text = rye_item::text::one_line(&value.to_string());
+            return Err(format!("expected {}, found `{text}`", types.join(" or ")));
         }
         if let Some(words) = node.get("enum").and_then(Value::as_array)
             && !words.contains(value)
@@ -145,7 +147,7 @@ impl Schema {
     }
 }
 
-fn is_kind(value: &Value, kind: &str) -> bool {
+fn has_json_type(value: &Value, kind: &str) -> bool {
     match kind {
         "string" => value.is_string(),
         "integer" => value.is_i64() || value.is_u64(),
@@ -159,21 +161,22 @@ fn is_kind(value: &Value, kind: &str) -> bool {
 }
 
 /// Keys that describe a config file and are no settings.
-const DESCRIPTION: [&str; 6] = ["version", "category", "description", "name", "extends", "schema_version"];
+const DESCRIPTION_KEYS: [&str; 6] =
+    ["version", "category", "description", "name", "extends", "schema_version"];
 
 /// Whether a top-level key describes the file instead of setting something.
 #[must_use]
-pub fn is_description(key: &str) -> bool {
-    DESCRIPTION.contains(&key)
+pub fn is_description_key(key: &str) -> bool {
+    DESCRIPTION_KEYS.contains(&key)
 }
 
-impl Schema {
+impl ConfigSchema {
     /// Everything in a document that the schema does not allow: key and reason.
     #[must_use]
     pub fn problems(&self, fields: &Map<String, Value>) -> Vec<(String, String)> {
         let settings: Map<String, Value> = fields
             .iter()
-            .filter(|(key, _)| !is_description(key))
+            .filter(|(key, _)| !is_description_key(key))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let leaves = flatten(&Value::Object(settings), Some(self));
@@ -185,16 +188,21 @@ impl Schema {
 }
 
 /// A setting: its keys from the top, and its value.
-pub(crate) type Leaf = (Vec<String>, Value);
+pub(crate) type SettingEntry = (Vec<String>, Value);
 
 /// The settings of a document, one by one. What the schema calls an object is taken apart, anything else is whole.
-pub(crate) fn flatten(value: &Value, schema: Option<&Schema>) -> Vec<Leaf> {
+pub(crate) fn flatten(value: &Value, schema: Option<&ConfigSchema>) -> Vec<SettingEntry> {
     let mut leaves = Vec::new();
     flatten_into(value, &mut Vec::new(), schema, &mut leaves);
     leaves
 }
 
-fn flatten_into(value: &Value, path: &mut Vec<String>, schema: Option<&Schema>, leaves: &mut Vec<Leaf>) {
+fn flatten_into(
+    value: &Value,
+    path: &mut Vec<String>,
+    schema: Option<&ConfigSchema>,
+    leaves: &mut Vec<SettingEntry>,
+) {
     match value {
         Value::Object(map) if !map.is_empty() && schema.is_none_or(|schema| schema.is_object(path)) => {
             for (key, entry) in map {
@@ -213,8 +221,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn schema() -> Schema {
-        Schema::from_value(&json!({"target_config": "a/b.yaml", "schema": {"type": "object", "properties": {
+    fn schema() -> ConfigSchema {
+        ConfigSchema::from_value(&json!({"target_config": "a/b.yaml", "schema": {"type": "object", "properties": {
             "x": {"type": "object", "user_only": true, "properties": {"y": {"type": "integer", "maximum": 9}}},
             "z": {"type": "string", "enum": ["p", "q"], "safe": true},
         }}}))
@@ -235,16 +243,22 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_inherited_and_unknown_keys_have_none() {
+    fn access_is_inherited_by_nested_keys() {
         let schema = schema();
-        assert_eq!(schema.mark(&path("x.y")), Some(Mark { is_user_only: true, ..Mark::default() }));
-        assert_eq!(schema.mark(&path("z")), Some(Mark { safety: Safety::Safe, ..Mark::default() }));
-        assert_eq!(schema.mark(&path("x.q")), None);
-        assert_eq!(schema.mark(&path("q")), None);
+        assert_eq!(
+            schema.access(&path("x.y")),
+            Some(SettingAccess { is_user_only: true, ..SettingAccess::default() })
+        );
+        assert_eq!(
+            schema.access(&path("z")),
+            Some(SettingAccess { safety: Safety::Safe, ..SettingAccess::default() })
+        );
+        assert_eq!(schema.access(&path("x.q")), None);
+        assert_eq!(schema.access(&path("q")), None);
     }
 
     #[test]
-    fn values_are_checked_against_type_words_and_bounds() {
+    fn values_are_validated() {
         let schema = schema();
         assert_eq!(schema.check(&path("x.y"), &json!(3)), Ok(()));
         assert_eq!(schema.check(&path("x.y"), &json!(10)), Err("expected at most 9, found 10".to_owned()));
@@ -260,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_key_may_have_several_types() {
-        let schema = Schema {
+        let schema = ConfigSchema {
             target: String::new(),
             root: json!({"properties": {"n": {"type": ["integer", "null"]}}}),
         };
@@ -274,9 +288,9 @@ mod tests {
 
     #[test]
     fn a_glob_target_matches_one_segment() {
-        let schema = Schema { target: "keys/trusted/*.toml".to_owned(), root: Value::Null };
-        assert!(schema.is_for("keys/trusted/abc"));
-        assert!(!schema.is_for("keys/trusted/a/b"));
-        assert!(!schema.is_for("keys/other"));
+        let schema = ConfigSchema { target: "keys/trusted/*.toml".to_owned(), root: Value::Null };
+        assert!(schema.applies_to("keys/trusted/abc"));
+        assert!(!schema.applies_to("keys/trusted/a/b"));
+        assert!(!schema.applies_to("keys/other"));
     }
 }

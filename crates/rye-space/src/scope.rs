@@ -11,7 +11,7 @@ const USER_CONFIG: [&str; 2] = ["keys", "trust"];
 /// Whether a bundle with these categories may hold the item `id`. Without categories it may hold items of any id, but no
 /// config: nothing says which settings are its own.
 #[must_use]
-pub fn admits(item_type: ItemType, id: &ItemId, categories: &[String]) -> bool {
+pub fn allows_item(item_type: ItemType, id: &ItemId, categories: &[String]) -> bool {
     let is_within = categories.iter().any(|category| !category.is_empty() && id.is_within(category));
     match item_type {
         ItemType::Config => is_within && id.as_str().contains('/'),
@@ -27,7 +27,7 @@ pub fn config_refusal(id: &ItemId, categories: &[String], is_signer_general: boo
     if !id.as_str().contains('/') || USER_CONFIG.contains(&first.as_str()) {
         return Some("a bundle does not change your settings, keys or approvals");
     }
-    if !admits(ItemType::Config, id, categories) {
+    if !allows_item(ItemType::Config, id, categories) {
         return Some("a bundle's config is read within its own categories only");
     }
     if RYE_CONFIG.contains(&first.as_str()) && !is_signer_general {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn rye_config_needs_a_generally_trusted_signer() {
+    fn rye_config_needs_a_fully_trusted_signer() {
         for (category, config) in
             [("agent", "agent/hook_conditions"), ("execution", "execution/sandbox"), ("Agent", "Agent/hooks")]
         {
@@ -98,8 +98,8 @@ mod tests {
     fn items_need_a_category_by_whole_segments() {
         let team = categories(&["team"]);
         for (name, is_admitted) in [("team/x", true), ("team", true), ("teamx/y", false), ("x", false)] {
-            assert_eq!(admits(ItemType::Tool, &id(name), &team), is_admitted, "{name}");
+            assert_eq!(allows_item(ItemType::Tool, &id(name), &team), is_admitted, "{name}");
         }
-        assert!(admits(ItemType::Tool, &id("any/thing"), &[]));
+        assert!(allows_item(ItemType::Tool, &id("any/thing"), &[]));
     }
 }

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lillux::file::ReadError;
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_item::{ExtractorSet, ItemRef, ItemType, Space};
 
-use crate::bundle::{Bundle, Origin};
+use crate::bundle::{Bundle, BundleOrigin};
 use crate::embedded::Embedded;
-use crate::located::Located;
+use crate::file_stamp::WatchSet;
+use crate::item_file::ItemFile;
 use crate::roots::{AI_FOLDER, Roots};
-use crate::stamp::Watched;
-use crate::walk::{Stray, Walk, hindrance, is_hindrance};
+use crate::scan::{InvalidItemFile, ScanResult, hindrance, is_hindrance};
 
 /// Why an item could not be located.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum LocateError {
 
 /// One place that was looked at.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct CandidatePath {
     /// The space.
     pub space: Space,
     /// The file that is there, or the one that would be looked for first.
@@ -53,14 +53,14 @@ pub struct Spaces {
     user: PathBuf,
     bundles: Vec<Bundle>,
     extractors: Arc<ExtractorSet>,
-    limit: u64,
+    max_bytes: u64,
 }
 
 impl Spaces {
     /// The spaces below `roots`, with these bundles. Nothing larger than `limit` bytes is read.
     #[must_use]
-    pub fn new(roots: &Roots, bundles: Vec<Bundle>, extractors: Arc<ExtractorSet>, limit: u64) -> Self {
-        Self { project: roots.project_ai(), user: roots.user_ai(), bundles, extractors, limit }
+    pub fn new(roots: &Roots, bundles: Vec<Bundle>, extractors: Arc<ExtractorSet>, max_bytes: u64) -> Self {
+        Self { project: roots.project_ai(), user: roots.user_ai(), bundles, extractors, max_bytes }
     }
 
     /// The bundles, in order.
@@ -96,65 +96,71 @@ impl Spaces {
 
     /// Every place an item could be in, highest space first, at most one per space.
     #[must_use]
-    pub fn places(&self, item: &ItemRef) -> Vec<Place> {
-        self.order().filter_map(|space| self.place_in(item, space)).collect()
+    pub fn candidate_paths(&self, item: &ItemRef) -> Vec<CandidatePath> {
+        self.order().filter_map(|space| self.candidate_in(item, space)).collect()
     }
 
-    fn place_in(&self, item: &ItemRef, space: Space) -> Option<Place> {
-        let extensions = &self.extractors.of(item.item_type).extensions;
+    fn candidate_in(&self, item: &ItemRef, space: Space) -> Option<CandidatePath> {
+        let extensions = &self.extractors.for_type(item.item_type).extensions;
         let file = |extension: &str| format!("{}/{}{extension}", item.item_type.folder(), item.id);
         let first = extensions.first()?;
-        let at = |extension: &str| format!("{AI_FOLDER}/{}", file(extension));
+        let path_in_ai = |extension: &str| format!("{AI_FOLDER}/{}", file(extension));
         let mut owner = None;
         if let Space::System(id) = &space {
             let bundle = self.bundles.iter().find(|bundle| bundle.id == *id)?;
             owner = Some(bundle);
-            if !bundle.admits(item.item_type, &item.id) {
+            if !bundle.allows(item.item_type, &item.id) {
                 return None;
             }
-            if let Origin::Embedded(embedded) = bundle.origin {
-                let found = extensions.iter().find(|extension| embedded.file(&at(extension)).is_some());
+            if let BundleOrigin::Embedded(embedded) = bundle.origin {
+                let found =
+                    extensions.iter().find(|extension| embedded.file(&path_in_ai(extension)).is_some());
                 let extension = found.unwrap_or(first).clone();
-                let path = embedded_path(embedded.id, &at(&extension));
-                return Some(Place { space, path, extension, is_found: found.is_some() });
+                let path = embedded_path(embedded.id, &path_in_ai(&extension));
+                return Some(CandidatePath { space, path, extension, is_found: found.is_some() });
             }
         }
         let folder = self.folder(&space)?;
         // One look spares one for each extension.
-        let holder = holder(&folder, item);
+        let holder = category_dir(&folder, item);
         let is_closed = match fs_err::metadata(&holder) {
             Ok(found) if found.is_dir() => false,
             // What cannot be looked at may be there: found, and then refused with its reason.
             Err(error) if is_hindrance(&error) => true,
             Ok(_) | Err(_) => {
                 let (path, extension) = (folder.join(file(first)), first.clone());
-                return Some(Place { space, path, extension, is_found: false });
+                return Some(CandidatePath { space, path, extension, is_found: false });
             }
         };
         if is_closed {
             let (path, extension) = (folder.join(file(first)), first.clone());
-            return Some(Place { space, path, extension, is_found: true });
+            return Some(CandidatePath { space, path, extension, is_found: true });
         }
         // `symlink_metadata`: a link that leads nowhere or outside is found, and then refused with its reason.
-        let is_there = |extension: &str| {
-            owner.is_none_or(|bundle| bundle.has_file(&at(extension)))
+        let exists = |extension: &str| {
+            owner.is_none_or(|bundle| bundle.has_file(&path_in_ai(extension)))
                 && match fs_err::symlink_metadata(folder.join(file(extension))) {
                     Ok(metadata) => !metadata.is_dir(),
                     Err(error) => is_hindrance(&error),
                 }
         };
-        let found = extensions.iter().find(|extension| is_there(extension));
+        let found = extensions.iter().find(|extension| exists(extension));
         let extension = found.unwrap_or(first).clone();
-        Some(Place { space, path: folder.join(file(&extension)), extension, is_found: found.is_some() })
+        Some(CandidatePath {
+            space,
+            path: folder.join(file(&extension)),
+            extension,
+            is_found: found.is_some(),
+        })
     }
 
     /// Watches every folder that decides in which space an item is found.
-    pub fn watch(&self, item: &ItemRef, watched: &mut Watched) {
+    pub fn watch_item(&self, item: &ItemRef, watch_set: &mut WatchSet) {
         for folder in self.order().filter_map(|space| self.folder(&space)) {
-            let holder = holder(&folder, item);
+            let category_dir = category_dir(&folder, item);
             // A folder on the way that becomes a link leads elsewhere, perhaps to the same files.
-            let on_the_way = holder.ancestors().take_while(|path| path.starts_with(&folder));
-            on_the_way.for_each(|path| watched.add(path.to_owned()));
+            let parents = category_dir.ancestors().take_while(|path| path.starts_with(&folder));
+            parents.for_each(|path| watch_set.add(path.to_owned()));
         }
     }
 
@@ -162,12 +168,12 @@ impl Spaces {
     ///
     /// # Errors
     /// When no space has it, or the winner cannot be read.
-    pub fn locate(&self, item: &ItemRef, from: Option<Tier>) -> Result<Located, LocateError> {
+    pub fn locate(&self, item: &ItemRef, from: Option<SpaceTier>) -> Result<ItemFile, LocateError> {
         let winner = self
             .order()
             .filter(|space| from.is_none_or(|tier| space.tier() == tier))
-            .filter_map(|space| self.place_in(item, space))
-            .find(|place| place.is_found)
+            .filter_map(|space| self.candidate_in(item, space))
+            .find(|candidate| candidate.is_found)
             .ok_or_else(|| LocateError::NotFound(item.clone()))?;
         self.read(item, &winner)
     }
@@ -176,12 +182,12 @@ impl Spaces {
     ///
     /// # Errors
     /// As [`Spaces::locate`].
-    pub fn locate_below(&self, item: &ItemRef, space: &Space) -> Result<Located, LocateError> {
+    pub fn locate_visible_from(&self, item: &ItemRef, space: &Space) -> Result<ItemFile, LocateError> {
         let winner = self
             .order()
             .filter(|candidate| candidate.precedence() <= space.precedence())
-            .filter_map(|candidate| self.place_in(item, candidate))
-            .find(|place| place.is_found)
+            .filter_map(|candidate| self.candidate_in(item, candidate))
+            .find(|visible| visible.is_found)
             .ok_or_else(|| LocateError::NotFound(item.clone()))?;
         self.read(item, &winner)
     }
@@ -190,27 +196,28 @@ impl Spaces {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn read(&self, item: &ItemRef, place: &Place) -> Result<Located, LocateError> {
-        let bytes = self.bytes_at(item, place).map_err(|source| match source {
+    pub fn read(&self, item: &ItemRef, candidate: &CandidatePath) -> Result<ItemFile, LocateError> {
+        let bytes = self.read_bytes(item, candidate).map_err(|source| match source {
             source if source.is_absent() => LocateError::NotFound(item.clone()),
-            source => LocateError::Unreadable { item: item.clone(), space: place.space.clone(), source },
+            source => LocateError::Unreadable { item: item.clone(), space: candidate.space.clone(), source },
         })?;
-        Ok(Located::new(
+        Ok(ItemFile::new(
             item.clone(),
-            place.space.clone(),
-            place.path.clone(),
-            place.extension.clone(),
+            candidate.space.clone(),
+            candidate.path.clone(),
+            candidate.extension.clone(),
             bytes,
             Arc::clone(&self.extractors),
         )
         .prepared(
-            self.embedded(&place.space).and_then(|embedded| embedded.fields(&Self::inner(item, place))),
+            self.embedded(&candidate.space)
+                .and_then(|embedded| embedded.fields(&Self::path_in_bundle(item, candidate))),
         ))
     }
 
     /// The path of a place inside its bundle: `.ai/tools/a/b.yaml`.
-    fn inner(item: &ItemRef, place: &Place) -> String {
-        format!("{AI_FOLDER}/{}/{}{}", item.item_type.folder(), item.id, place.extension)
+    fn path_in_bundle(item: &ItemRef, candidate: &CandidatePath) -> String {
+        format!("{AI_FOLDER}/{}/{}{}", item.item_type.folder(), item.id, candidate.extension)
     }
 
     fn embedded(&self, space: &Space) -> Option<&'static Embedded> {
@@ -218,19 +225,21 @@ impl Spaces {
             return None;
         };
         match self.bundles.iter().find(|bundle| bundle.id == *id)?.origin {
-            Origin::Embedded(embedded) => Some(embedded),
-            Origin::Folder(_) => None,
+            BundleOrigin::Embedded(embedded) => Some(embedded),
+            BundleOrigin::Folder(_) => None,
         }
     }
 
-    fn bytes_at(&self, item: &ItemRef, place: &Place) -> Result<Cow<'static, [u8]>, ReadError> {
-        if let Some(embedded) = self.embedded(&place.space) {
+    fn read_bytes(&self, item: &ItemRef, candidate: &CandidatePath) -> Result<Cow<'static, [u8]>, ReadError> {
+        if let Some(embedded) = self.embedded(&candidate.space) {
             let absent = || std::io::Error::from(std::io::ErrorKind::NotFound);
-            return Ok(Cow::Borrowed(embedded.file(&Self::inner(item, place)).ok_or_else(absent)?));
+            return Ok(Cow::Borrowed(
+                embedded.file(&Self::path_in_bundle(item, candidate)).ok_or_else(absent)?,
+            ));
         }
-        let relative = format!("{}/{}{}", item.item_type.folder(), item.id, place.extension);
-        let folder = self.folder(&place.space).unwrap_or_default();
-        let read = lillux::file::read_beneath(&folder, Path::new(&relative), self.limit);
+        let relative = format!("{}/{}{}", item.item_type.folder(), item.id, candidate.extension);
+        let folder = self.folder(&candidate.space).unwrap_or_default();
+        let read = lillux::file::read_beneath(&folder, Path::new(&relative), self.max_bytes);
         let (bytes, _) = read.map_err(|error| match error {
             ReadError::Io(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 ReadError::Io(closed(&folder.join(&relative), &error))
@@ -242,15 +251,15 @@ impl Spaces {
 
     /// Every item file of a space. Items a bundle may not hold are left out.
     #[must_use]
-    pub fn walk(&self, space: &Space, types: &[ItemType]) -> Walk {
+    pub fn scan(&self, space: &Space, types: &[ItemType]) -> ScanResult {
         match space {
             Space::System(id) => match self.bundles.iter().find(|bundle| bundle.id == *id) {
-                Some(bundle) => self.walk_bundle(bundle, types),
-                None => Walk::default(),
+                Some(bundle) => self.scan_bundle(bundle, types),
+                None => ScanResult::default(),
             },
             Space::Project | Space::User => match self.folder(space) {
-                Some(folder) => crate::walk::walk(&folder, types, &self.extractors),
-                None => Walk::default(),
+                Some(folder) => crate::scan::scan(&folder, types, &self.extractors),
+                None => ScanResult::default(),
             },
         }
     }
@@ -259,8 +268,8 @@ impl Spaces {
     ///
     /// # Errors
     /// The first folder that could not be read.
-    pub fn walk_whole(&self, space: &Space, types: &[ItemType]) -> Result<Walk, Stray> {
-        let mut walk = self.walk(space, types);
+    pub fn walk_whole(&self, space: &Space, types: &[ItemType]) -> Result<ScanResult, InvalidItemFile> {
+        let mut walk = self.scan(space, types);
         match walk.unreadable.is_empty() {
             true => Ok(walk),
             false => Err(walk.unreadable.swap_remove(0)),
@@ -269,16 +278,16 @@ impl Spaces {
 
     /// Every item file a bundle may hold.
     #[must_use]
-    pub fn walk_bundle(&self, bundle: &Bundle, types: &[ItemType]) -> Walk {
-        let mut walk = match &bundle.origin {
-            Origin::Embedded(embedded) => crate::embedded::walk(embedded, types, &self.extractors),
-            Origin::Folder(path) => crate::walk::walk(&path.join(AI_FOLDER), types, &self.extractors),
+    pub fn scan_bundle(&self, bundle: &Bundle, types: &[ItemType]) -> ScanResult {
+        let mut scan = match &bundle.origin {
+            BundleOrigin::Embedded(embedded) => crate::embedded::scan(embedded, types, &self.extractors),
+            BundleOrigin::Folder(path) => crate::scan::scan(&path.join(AI_FOLDER), types, &self.extractors),
         };
-        walk.entries.retain(|entry| {
-            bundle.admits(entry.item.item_type, &entry.item.id)
+        scan.entries.retain(|entry| {
+            bundle.allows(entry.item.item_type, &entry.item.id)
                 && bundle.has_file(&format!("{AI_FOLDER}/{}", entry.relative))
         });
-        walk
+        scan
     }
 
     /// Whether the file at `path` (from `.ai/` on) is one of the space's: a bundle has no files but those its manifest
@@ -300,7 +309,7 @@ impl Spaces {
 
 /// Names the folder that keeps a file from being read, if it is one.
 fn closed(path: &Path, error: &std::io::Error) -> std::io::Error {
-    let Stray { path: found, .. } = hindrance(path, error);
+    let InvalidItemFile { path: found, .. } = hindrance(path, error);
     if found == path {
         return std::io::Error::new(error.kind(), error.to_string());
     }
@@ -309,7 +318,7 @@ fn closed(path: &Path, error: &std::io::Error) -> std::io::Error {
 }
 
 /// The folder an item's file lies in, below a space's.
-fn holder(folder: &Path, item: &ItemRef) -> PathBuf {
+fn category_dir(folder: &Path, item: &ItemRef) -> PathBuf {
     folder.join(item.item_type.folder()).join(item.id.category())
 }
 

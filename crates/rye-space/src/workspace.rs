@@ -5,38 +5,38 @@ use std::sync::{Arc, OnceLock};
 
 use lillux::{Fingerprint, PublicKey};
 use rye_item::{Extractor, ExtractorSet, ItemId, ItemRef, ItemType, Space};
-use rye_trust::{Identity, KeyRing, Subject, Verified, Vouch, verify};
+use rye_trust::{Identity, KeyRing, Subject, TrustBasis, Verified, verify};
 use serde_json::Value;
 
 use crate::approvals::{Approvals, BUNDLES_FILE, PROJECTS_FILE};
-use crate::bundle::{self, Bundle, Configured, Standing};
-use crate::config::{self, Ignored, Judge, Layer, Merged};
+use crate::bundle::{self, Bundle, BundleTrust, ConfiguredBundle};
+use crate::config::{self, ConfigLayer, IgnoredSetting, MergedConfig, TrustContext};
+use crate::file_stamp::WatchSet;
 use crate::installed;
-use crate::keys::{self, Found, REVOKED_FOLDER, TRUSTED_FOLDER};
-use crate::located::Located;
+use crate::item_file::ItemFile;
+use crate::keys::{self, IdentityFile, REVOKED_FOLDER, TRUSTED_FOLDER};
 use crate::ownership;
-use crate::python;
+use crate::python_bundles;
 use crate::roots::{AI_FOLDER, Roots, RootsError};
-use crate::schema::Schema;
+use crate::schema::ConfigSchema;
 use crate::signed_ids::{self, SIGNED_IDS_FILE};
 use crate::spaces::Spaces;
-use crate::stamp::Watched;
 
 /// The bundle that holds the extractors and schemas everything rests on.
-const CORE: &str = "ryeos-core";
-const DEFAULT_LIMIT: u64 = 8 << 20;
+const CORE_BUNDLE: &str = "ryeos-core";
+const DEFAULT_MAX_ITEM_BYTES: u64 = 8 << 20;
 /// How the id of a tool that is the schema of a config ends.
-const SCHEMA: &str = ".config-schema";
+const SCHEMA_SUFFIX: &str = ".config-schema";
 
 /// Why a workspace cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum WorkspaceError {
     /// The spaces are where they may not be.
     #[error(transparent)]
     Roots(#[from] RootsError),
     /// The binary's own items do not verify: the binary was damaged.
     #[error("the system items inside this binary are damaged: {0}")]
-    Damaged(String),
+    Corrupt(String),
 }
 
 /// One project and one user, opened.
@@ -49,27 +49,27 @@ pub struct Workspace {
     /// The keys that count.
     pub keys: KeyRing,
     /// The merged `config.yaml`.
-    pub settings: Merged,
+    pub settings: MergedConfig,
     /// What the user approved.
     pub approvals: Approvals,
     /// The own public key, if there is one.
-    pub own: Option<PublicKey>,
+    pub own_key: Option<PublicKey>,
     /// Identity documents of user space.
-    pub user_documents: Vec<Found>,
+    pub user_documents: Vec<IdentityFile>,
     /// Whether the project is approved.
     pub is_project_approved: bool,
     /// Configured bundles nobody approved whose id an embedded bundle has.
-    pub rivals: Vec<Bundle>,
+    pub shadowed_bundles: Vec<Bundle>,
     /// Opt-in bundles inside the binary that the user has not enabled: no part of the system space.
-    pub available: Vec<Bundle>,
+    pub available_bundles: Vec<Bundle>,
     /// What the user should know about this workspace.
     pub notices: Vec<String>,
     /// What is worth knowing when asked.
-    pub remarks: Vec<String>,
-    schemas: Vec<Schema>,
+    pub hints: Vec<String>,
+    schemas: Vec<ConfigSchema>,
     /// Schemas beside the core's, read when one is asked for.
-    further_schemas: OnceLock<Vec<Schema>>,
-    watched: Watched,
+    other_schemas: OnceLock<Vec<ConfigSchema>>,
+    watch_set: WatchSet,
 }
 
 impl Workspace {
@@ -77,18 +77,18 @@ impl Workspace {
     ///
     /// # Errors
     /// When the roots are refused or the binary is damaged.
-    pub fn open(roots: Roots) -> Result<Self, OpenError> {
+    pub fn open(roots: Roots) -> Result<Self, WorkspaceError> {
         // A folder without `.ai` is no project yet, wherever it lies.
         if roots.project_ai().is_some_and(|ai| ai.exists()) {
             roots.check()?;
         }
-        let mut watched = Watched::default();
+        let mut watch_set = WatchSet::default();
         let user_ai = roots.user_ai();
         let project_key = roots.project_key();
 
-        let own = keys::own_public(&roots.signing_keys);
+        let own_key = keys::own_public_key(&roots.signing_keys);
         let user_documents = keys::identities_in(&user_ai.join(TRUSTED_FOLDER));
-        let embedded = bundle::embedded();
+        let embedded = bundle::embedded_bundles();
         let mut notices = Vec::new();
         let mut revocations = keys::revocations_in(&user_ai.join(REVOKED_FOLDER));
         revocations.retain(|revocation| {
@@ -101,8 +101,9 @@ impl Workspace {
             }
             !is_seal
         });
-        let identities: Vec<Identity> = counted(&user_documents);
-        let mut ring = KeyRing::of_user(&identities, own.as_ref(), project_key.as_deref(), revocations);
+        let identities: Vec<Identity> = valid_identities(&user_documents);
+        let mut ring =
+            KeyRing::from_user_documents(&identities, own_key.as_ref(), project_key.as_deref(), revocations);
         for path in [
             user_ai.join(TRUSTED_FOLDER),
             user_ai.join(REVOKED_FOLDER),
@@ -111,88 +112,93 @@ impl Workspace {
             user_ai.join(BUNDLES_FILE),
             user_ai.join(SIGNED_IDS_FILE),
         ] {
-            watched.add(path);
+            watch_set.add(path);
         }
-        user_documents.iter().for_each(|found| watched.add(found.path.clone()));
+        user_documents.iter().for_each(|found| watch_set.add(found.path.clone()));
 
-        let vouch = |ring: &mut KeyRing, bundle: &Bundle| {
+        let add_signers = |ring: &mut KeyRing, bundle: &Bundle| {
             ring.add_bundle(&bundle.id, bundle.signers.iter().cloned());
         };
-        embedded.iter().filter(|bundle| !bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));
-        let core = Core::load(&roots, &embedded)?;
+        embedded
+            .iter()
+            .filter(|bundle| !bundle.is_opt_in())
+            .for_each(|bundle| add_signers(&mut ring, bundle));
+        let core = CoreItems::load(&roots, &embedded)?;
         let approvals = Approvals::read(&user_ai, &ring);
         match signed_ids::read(&user_ai, &ring) {
             Ok(ids) => ring.set_signed_ids(ids),
             // What can damage the record can remove it too, so a damaged one is treated as absent.
-            Err(complaint) => notices.push(complaint),
+            Err(problem) => notices.push(problem),
         }
-        let (embedded, available): (Vec<_>, Vec<_>) =
+        let (embedded, available_bundles): (Vec<_>, Vec<_>) =
             embedded.into_iter().partition(|bundle| !bundle.is_opt_in() || approvals.has_enabled(&bundle.id));
-        embedded.iter().filter(|bundle| bundle.is_opt_in()).for_each(|bundle| vouch(&mut ring, bundle));
+        embedded.iter().filter(|bundle| bundle.is_opt_in()).for_each(|bundle| add_signers(&mut ring, bundle));
         let is_project_approved = approvals.has_project(project_key.as_deref());
         if let Some(project) = &roots.project {
             // An `.ai` that appears later, or changes hands, is looked at again.
-            watched.add(project.join(AI_FOLDER));
-            ownership::check(project, approvals.owners_of(project_key.as_deref()))?;
+            watch_set.add(project.join(AI_FOLDER));
+            ownership::check_owner(project, approvals.owners_of(project_key.as_deref()))?;
         }
-        notices.extend(approvals.complaints.iter().cloned());
+        notices.extend(approvals.problems.iter().cloned());
         for (ai, space) in [(roots.project_ai(), Space::Project), (Some(user_ai.clone()), Space::User)] {
             let Some(ai) = ai else { continue };
             // The author of a clone chooses which version it contains, so its bundles need the user's approval.
             if space == Space::Project && !is_project_approved {
-                notices.extend(installed::unapproved(&ai, &approvals));
+                notices.extend(installed::unapproved_notices(&ai, &approvals));
                 continue;
             }
-            notices.extend(installed::vouch(&ai, &space, &approvals, &mut ring, &mut watched));
+            notices.extend(installed::trust_installed(&ai, &space, &approvals, &mut ring, &mut watch_set));
         }
 
         // Without anybody who may introduce keys, a project's documents count for nothing and are not even read.
         let project_documents = match roots.project_ai() {
             Some(ai) if ring.has_introducers() => {
-                watched.add(ai.join(TRUSTED_FOLDER));
+                watch_set.add(ai.join(TRUSTED_FOLDER));
                 keys::identities_in(&ai.join(TRUSTED_FOLDER))
             }
             Some(_) | None => Vec::new(),
         };
-        project_documents.iter().for_each(|found| watched.add(found.path.clone()));
-        ring.add_project(&counted(&project_documents));
+        project_documents.iter().for_each(|found| watch_set.add(found.path.clone()));
+        ring.add_project(&valid_identities(&project_documents));
 
-        let bare = Spaces::new(&roots, Vec::new(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
-        let judge = Judge { keys: &ring, is_project_approved };
-        let schema = core.schemas.iter().find(|schema| schema.is_for("config"));
-        let (settings, _) = config::load(&bare, &core.config_item, &core.config, schema, judge);
+        let base_spaces =
+            Spaces::new(&roots, Vec::new(), Arc::clone(&core.extractors), DEFAULT_MAX_ITEM_BYTES);
+        let context = TrustContext { keys: &ring, is_project_approved };
+        let schema = core.schemas.iter().find(|schema| schema.applies_to("config"));
+        let (settings, _) = config::load(&base_spaces, &core.config_item, &core.config, schema, context);
         for space in [Some(user_ai.clone()), roots.project_ai()].into_iter().flatten() {
-            core.extractors.of(ItemType::Config).extensions.iter().for_each(|extension| {
-                watched.add(space.join(format!("config/config{extension}")));
+            core.extractors.for_type(ItemType::Config).extensions.iter().for_each(|extension| {
+                watch_set.add(space.join(format!("config/config{extension}")));
             });
         }
 
-        let limit = settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_LIMIT);
+        let max_bytes =
+            settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_MAX_ITEM_BYTES);
         let mut configured = configured_folders(&roots, &settings);
         let interpreters: Vec<PathBuf> =
             settings.texts("bundles.python").iter().map(|path| expand(path, &roots)).collect();
-        let packages = python::find(&interpreters, &mut watched);
+        let packages = python_bundles::find_bundles(&interpreters, &mut watch_set);
         configured.extend(packages.bundles);
         notices.extend(packages.notices);
-        let Gathered { bundles, rivals, remarks } =
-            gather_bundles(embedded, configured, &approvals, &mut ring, &mut notices, &mut watched);
-        let extractors = teach(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
-        let spaces = Spaces::new(&roots, bundles, extractors, limit);
+        let GatheredBundles { bundles, shadowed_bundles, hints } =
+            gather_bundles(embedded, configured, &approvals, &mut ring, &mut notices, &mut watch_set);
+        let extractors = extend_extractors(&core, &roots, &bundles, &ring, is_project_approved, &mut notices);
+        let spaces = Spaces::new(&roots, bundles, extractors, max_bytes);
         Ok(Self {
             spaces,
             keys: ring,
             settings,
             approvals,
-            own,
+            own_key,
             user_documents,
             is_project_approved,
-            rivals,
-            available,
-            remarks,
+            shadowed_bundles,
+            available_bundles,
+            hints,
             notices,
             schemas: core.schemas,
-            further_schemas: OnceLock::new(),
-            watched,
+            other_schemas: OnceLock::new(),
+            watch_set,
             roots,
         })
     }
@@ -200,19 +206,19 @@ impl Workspace {
     /// Whether nothing this workspace was opened from has changed, new files included.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.watched.is_unchanged()
+        self.watch_set.is_unchanged()
     }
 
     /// Identity documents of project space, whether they count or not.
     #[must_use]
-    pub fn project_documents(&self) -> Vec<Found> {
+    pub fn project_documents(&self) -> Vec<IdentityFile> {
         let ai = self.roots.project_ai();
         ai.map(|ai| keys::identities_in(&ai.join(TRUSTED_FOLDER))).unwrap_or_default()
     }
 
     /// The merged config `id` (`agent/agent`).
     #[must_use]
-    pub fn config(&self, id: &ItemId) -> Merged {
+    pub fn config(&self, id: &ItemId) -> MergedConfig {
         if id.as_str() == "config" {
             return self.settings.clone();
         }
@@ -221,116 +227,119 @@ impl Workspace {
 
     /// The merged config `id`, and the files it was merged from, farthest first.
     #[must_use]
-    pub fn config_with_layers(&self, id: &ItemId) -> (Merged, Vec<Layer>) {
+    pub fn config_with_layers(&self, id: &ItemId) -> (MergedConfig, Vec<ConfigLayer>) {
         let item = ItemRef::new(ItemType::Config, id.clone());
-        let judge = Judge { keys: &self.keys, is_project_approved: self.is_project_approved };
-        let defaults: Vec<Located> = self.own_defaults(&item).into_iter().collect();
-        config::load(&self.spaces, &item, &defaults, self.schema_for(id), judge)
+        let context = TrustContext { keys: &self.keys, is_project_approved: self.is_project_approved };
+        let defaults: Vec<ItemFile> = self.embedded_defaults(&item).into_iter().collect();
+        config::load(&self.spaces, &item, &defaults, self.schema_for(id), context)
     }
 
     /// The files of the config `id`, farthest first, and those that could not be read.
     #[must_use]
-    pub fn config_layers(&self, id: &ItemId) -> (Vec<Layer>, Vec<Ignored>) {
-        let judge = Judge { keys: &self.keys, is_project_approved: self.is_project_approved };
-        config::layers(&self.spaces, &ItemRef::new(ItemType::Config, id.clone()), judge)
+    pub fn config_layers(&self, id: &ItemId) -> (Vec<ConfigLayer>, Vec<IgnoredSetting>) {
+        let context = TrustContext { keys: &self.keys, is_project_approved: self.is_project_approved };
+        config::layers(&self.spaces, &ItemRef::new(ItemType::Config, id.clone()), context)
     }
 
     /// Whether only a bundle's own key signed this item of a bundle that is not part of the binary: such an item may not
     /// decide about what lies outside its bundle.
     #[must_use]
-    pub fn is_signed_for_bundle_only(&self, item: &Verified<Located>) -> bool {
+    pub fn is_signed_for_bundle_only(&self, item: &Verified<ItemFile>) -> bool {
         let is_embedded =
-            self.spaces.bundle(item.space()).is_some_and(|bundle| bundle.standing == Standing::Embedded);
-        !is_embedded && item.report().vouch == Some(Vouch::Bundle)
+            self.spaces.bundle(item.space()).is_some_and(|bundle| bundle.trust == BundleTrust::Embedded);
+        !is_embedded && item.report().basis == Some(TrustBasis::Bundle)
     }
 
     /// What this workspace was opened from.
     #[must_use]
-    pub fn opened_from(&self) -> &Watched {
-        &self.watched
+    pub fn watch_set_at_open(&self) -> &WatchSet {
+        &self.watch_set
     }
 
     /// Every file outside the binary that could say something in these configs.
     #[must_use]
-    pub fn watched_configs(&self, ids: &[&str]) -> Watched {
-        let extensions = &self.spaces.extractors().of(ItemType::Config).extensions;
-        let mut watched = Watched::default();
+    pub fn watch_configs(&self, ids: &[&str]) -> WatchSet {
+        let extensions = &self.spaces.extractors().for_type(ItemType::Config).extensions;
+        let mut watch_set = WatchSet::default();
         for folder in self.spaces.order().filter_map(|space| self.spaces.folder(&space)) {
             for id in ids {
                 let flat = id.rsplit('/').next().unwrap_or(id);
                 for extension in extensions {
-                    watched.add(folder.join(format!("config/{id}{extension}")));
-                    watched.add(folder.join(format!("config/{flat}{extension}")));
+                    watch_set.add(folder.join(format!("config/{id}{extension}")));
+                    watch_set.add(folder.join(format!("config/{flat}{extension}")));
                 }
             }
         }
-        watched
+        watch_set
     }
 
     /// What the binary itself says in a config, though another bundle has replaced the one that holds it: the
     /// engine and its threads depend on it.
-    fn own_defaults(&self, item: &ItemRef) -> Option<Located> {
+    fn embedded_defaults(&self, item: &ItemRef) -> Option<ItemFile> {
         let is_replaced = |own: &Bundle| {
             let mut others = self.spaces.bundles().iter().filter(|bundle| bundle.id == own.id);
             let is_enabled = !own.is_opt_in() || self.approvals.has_enabled(&own.id);
-            is_enabled && others.any(|bundle| bundle.standing != Standing::Embedded)
+            is_enabled && others.any(|bundle| bundle.trust != BundleTrust::Embedded)
         };
         // Most workspaces replace nothing: the binary's bundles need not be looked at then.
-        if self.spaces.bundles().iter().all(|bundle| bundle.standing == Standing::Embedded) {
+        if self.spaces.bundles().iter().all(|bundle| bundle.trust == BundleTrust::Embedded) {
             return None;
         }
-        let replaced: Vec<Bundle> = bundle::embedded().into_iter().filter(is_replaced).collect();
+        let replaced: Vec<Bundle> = bundle::embedded_bundles().into_iter().filter(is_replaced).collect();
         let mut keys = KeyRing::default();
         replaced.iter().for_each(|own| keys.add_bundle(&own.id, own.signers.iter().cloned()));
         let roots = Roots { project: None, ..self.roots.clone() };
-        let spaces = Spaces::new(&roots, replaced, Arc::clone(self.spaces.extractors()), DEFAULT_LIMIT);
-        let located = spaces.locate(item, Some(rye_item::space::Tier::System)).ok()?;
+        let spaces =
+            Spaces::new(&roots, replaced, Arc::clone(self.spaces.extractors()), DEFAULT_MAX_ITEM_BYTES);
+        let located = spaces.locate(item, Some(rye_item::space::SpaceTier::System)).ok()?;
         verify(located, &keys).ok().map(Verified::into_subject)
     }
 
     /// The schema of the config `id`, if one is shipped.
     #[must_use]
-    pub fn schema_for(&self, id: &ItemId) -> Option<&Schema> {
-        let own = self.schemas.iter().find(|schema| schema.is_for(id.as_str()));
+    pub fn schema_for(&self, id: &ItemId) -> Option<&ConfigSchema> {
+        let own = self.schemas.iter().find(|schema| schema.applies_to(id.as_str()));
         own.or_else(|| {
-            let further = self.further_schemas.get_or_init(|| further_schemas(&self.spaces, &self.schemas));
-            further.iter().find(|schema| schema.is_for(id.as_str()))
+            let others = self.other_schemas.get_or_init(|| read_other_schemas(&self.spaces, &self.schemas));
+            others.iter().find(|schema| schema.applies_to(id.as_str()))
         })
     }
 
     /// Whether development mode applies here, if it is asked for: the project is approved, and signed user config
     /// lists it.
     #[must_use]
-    pub fn allows_dev_mode(&self) -> bool {
+    pub fn can_use_dev_mode(&self) -> bool {
         let listed = self.settings.texts("dev_mode.projects");
         self.is_project_approved && self.roots.project_key().is_some_and(|project| listed.contains(&project))
     }
 }
 
 /// Schemas of the other bundles inside the binary, for configs that have none yet.
-fn further_schemas(spaces: &Spaces, known: &[Schema]) -> Vec<Schema> {
+fn read_other_schemas(spaces: &Spaces, known: &[ConfigSchema]) -> Vec<ConfigSchema> {
     let others = spaces
         .bundles()
         .iter()
-        .filter(|bundle| bundle.standing == Standing::Embedded && bundle.id.as_str() != CORE);
+        .filter(|bundle| bundle.trust == BundleTrust::Embedded && bundle.id.as_str() != CORE_BUNDLE);
     let items = others.flat_map(|bundle| {
         let space = Space::System(bundle.id.clone());
-        let entries = spaces.walk_bundle(bundle, &[ItemType::Tool]).entries;
+        let entries = spaces.scan_bundle(bundle, &[ItemType::Tool]).entries;
         entries.into_iter().map(move |entry| (entry.item, space.clone()))
     });
     items
-        .filter(|(item, _)| item.id.as_str().ends_with(SCHEMA))
+        .filter(|(item, _)| item.id.as_str().ends_with(SCHEMA_SUFFIX))
         .filter_map(|(item, space)| {
-            let place =
-                spaces.places(&item).into_iter().find(|place| place.space == space && place.is_found)?;
-            let located = spaces.read(&item, &place).ok()?;
-            Schema::from_value(&Value::Object(located.parsed().fields.clone())).ok()
+            let candidate = spaces
+                .candidate_paths(&item)
+                .into_iter()
+                .find(|candidate| candidate.space == space && candidate.is_found)?;
+            let located = spaces.read(&item, &candidate).ok()?;
+            ConfigSchema::from_value(&Value::Object(located.parsed().fields.clone())).ok()
         })
         .filter(|schema| !known.iter().any(|own| own.target == schema.target))
         .collect()
 }
 
-fn counted(found: &[Found]) -> Vec<Identity> {
+fn valid_identities(found: &[IdentityFile]) -> Vec<Identity> {
     found.iter().filter_map(|found| found.identity.as_ref().ok()).cloned().collect()
 }
 
@@ -340,82 +349,85 @@ fn is_seal(embedded: &[Bundle], fingerprint: &Fingerprint) -> bool {
 }
 
 /// What the binary itself brings.
-struct Core {
+struct CoreItems {
     extractors: Arc<ExtractorSet>,
-    schemas: Vec<Schema>,
-    config: Vec<Located>,
+    schemas: Vec<ConfigSchema>,
+    config: Vec<ItemFile>,
     config_item: ItemRef,
 }
 
-impl Core {
-    fn load(roots: &Roots, embedded: &[Bundle]) -> Result<Self, OpenError> {
-        let damaged = |what: &dyn std::fmt::Display| OpenError::Damaged(what.to_string());
+impl CoreItems {
+    fn load(roots: &Roots, embedded: &[Bundle]) -> Result<Self, WorkspaceError> {
+        let corrupt = |what: &dyn std::fmt::Display| WorkspaceError::Corrupt(what.to_string());
         let core: Vec<Bundle> =
-            embedded.iter().filter(|bundle| bundle.id.as_str() == CORE).cloned().collect();
-        let bundle = core.first().ok_or_else(|| damaged(&"there is no core bundle"))?;
+            embedded.iter().filter(|bundle| bundle.id.as_str() == CORE_BUNDLE).cloned().collect();
+        let bundle = core.first().ok_or_else(|| corrupt(&"there is no core bundle"))?;
         // These are part of the binary as its code is: a check with the key beside them would prove nothing. What is
         // loaded or run of a bundle is verified like any other item.
         let mut extractors = Vec::new();
         for item_type in ItemType::ALL {
             let name = item_type.as_str();
             let path = format!("{AI_FOLDER}/tools/rye/core/extractors/{name}/{name}_extractor.yaml");
-            let fields = bundle.embedded_fields(&path).ok_or_else(|| damaged(&path))?;
-            let document = serde_json::from_str(fields).map_err(|problem| damaged(&problem))?;
+            let fields = bundle.embedded_fields(&path).ok_or_else(|| corrupt(&path))?;
+            let document = serde_json::from_str(fields).map_err(|problem| corrupt(&problem))?;
             let extractor = Extractor::from_value(item_type, &document)
-                .map_err(|problems| damaged(&format!("{path}: {}", problems[0])))?;
+                .map_err(|problems| corrupt(&format!("{path}: {}", problems[0])))?;
             extractors.push(extractor);
         }
-        let extractors = Arc::new(ExtractorSet::new(extractors).map_err(|missing| damaged(&missing))?);
+        let extractors = Arc::new(ExtractorSet::new(extractors).map_err(|missing| corrupt(&missing))?);
         let spaces = Spaces::new(
             &Roots { project: None, ..roots.clone() },
             core.clone(),
             Arc::clone(&extractors),
-            DEFAULT_LIMIT,
+            DEFAULT_MAX_ITEM_BYTES,
         );
         let space = Space::System(bundle.id.clone());
-        let read = |item: &ItemRef| -> Result<Located, OpenError> {
-            let place = spaces.places(item).into_iter().find(|place| place.space == space && place.is_found);
-            let place = place.ok_or_else(|| damaged(&item))?;
-            spaces.read(item, &place).map_err(|error| damaged(&error))
+        let read = |item: &ItemRef| -> Result<ItemFile, WorkspaceError> {
+            let candidate = spaces
+                .candidate_paths(item)
+                .into_iter()
+                .find(|candidate| candidate.space == space && candidate.is_found);
+            let candidate = candidate.ok_or_else(|| corrupt(&item))?;
+            spaces.read(item, &candidate).map_err(|error| corrupt(&error))
         };
         let mut schemas = Vec::new();
-        for entry in spaces.walk(&space, &[ItemType::Tool]).entries {
-            if entry.item.id.as_str().ends_with(SCHEMA) {
+        for entry in spaces.scan(&space, &[ItemType::Tool]).entries {
+            if entry.item.id.as_str().ends_with(SCHEMA_SUFFIX) {
                 let document = Value::Object(read(&entry.item)?.parsed().fields.clone());
-                schemas.push(Schema::from_value(&document).map_err(|problem| damaged(&problem))?);
+                schemas.push(ConfigSchema::from_value(&document).map_err(|problem| corrupt(&problem))?);
             }
         }
-        let config_item = config::main_config().map_err(|error| damaged(&error))?;
+        let config_item = config::main_config().map_err(|error| corrupt(&error))?;
         let config = vec![read(&config_item)?];
         Ok(Self { extractors, schemas, config, config_item })
     }
 }
 
 /// What was found of bundles.
-struct Gathered {
+struct GatheredBundles {
     /// The bundles that are looked at, in order.
     bundles: Vec<Bundle>,
     /// Those that would replace an embedded one if they were approved.
-    rivals: Vec<Bundle>,
+    shadowed_bundles: Vec<Bundle>,
     /// What is worth knowing about them.
-    remarks: Vec<String>,
+    hints: Vec<String>,
 }
 
 /// The bundles in order: embedded ones, approved folders, then folders nobody approved, which shadow nothing.
 fn gather_bundles(
     embedded: Vec<Bundle>,
-    configured: Vec<Configured>,
+    configured: Vec<ConfiguredBundle>,
     approvals: &Approvals,
     ring: &mut KeyRing,
     notices: &mut Vec<String>,
-    watched: &mut Watched,
-) -> Gathered {
+    watch_set: &mut WatchSet,
+) -> GatheredBundles {
     let mut bundles = embedded;
-    let mut waiting: Vec<Bundle> = Vec::new();
-    let mut rivals = Vec::new();
-    let mut remarks = Vec::new();
+    let mut unapproved: Vec<Bundle> = Vec::new();
+    let mut shadowed_bundles = Vec::new();
+    let mut hints = Vec::new();
     for configured in configured {
-        let mut bundle = match bundle::in_folder(&configured) {
+        let mut bundle = match bundle::open_folder(&configured) {
             Ok(bundle) => bundle,
             Err(reason) => {
                 notices.push(format!("a configured bundle is left out: {reason}"));
@@ -423,18 +435,18 @@ fn gather_bundles(
             }
         };
         let bundles_folder = configured.path.join(AI_FOLDER).join(installed::BUNDLES_FOLDER);
-        watched.add(bundles_folder.join(bundle.id.as_str()).join("manifest.yaml"));
-        watched.add(bundles_folder);
+        watch_set.add(bundles_folder.join(bundle.id.as_str()).join("manifest.yaml"));
+        watch_set.add(bundles_folder);
         let pins: Vec<_> = approvals.pins.iter().filter(|pin| pin.bundle == bundle.id).collect();
         if pins.is_empty() {
             if bundles.iter().any(|known| known.id == bundle.id) {
-                rivals.push(bundle);
-            } else if !waiting.iter().any(|known| known.id == bundle.id) {
-                waiting.push(bundle);
+                shadowed_bundles.push(bundle);
+            } else if !unapproved.iter().any(|known| known.id == bundle.id) {
+                unapproved.push(bundle);
             }
             continue;
         }
-        bundle.standing = Standing::Approved;
+        bundle.trust = BundleTrust::Approved;
         let identities: Vec<Identity> = pins
             .iter()
             .map(|pin| {
@@ -445,21 +457,21 @@ fn gather_bundles(
         // What cannot carry a signature is covered by the manifest, if an approved key signed that.
         let space = Space::System(bundle.id.clone());
         let unsigned = bundle.unsigned_files();
-        let covering = |identity: &&Identity| {
+        let signed_manifest = |identity: &&Identity| {
             bundle.manifest.as_ref().is_some_and(|manifest| manifest.is_signed_by(&identity.key))
         };
-        let signer = identities.iter().find(covering);
+        let signer = identities.iter().find(signed_manifest);
         if let Some(identity) = signer {
-            ring.add_listed(&space, identity, unsigned);
+            ring.add_manifest_entries(&space, identity, unsigned);
         }
-        let was_listed = pins.iter().any(|pin| pin.seen.is_some());
-        if let Some(reason) = unlisted(&bundle, signer.is_some(), was_listed, ring) {
+        let was_listed = pins.iter().any(|pin| pin.seen_version.is_some());
+        if let Some(reason) = manifest_refusal(&bundle, signer.is_some(), was_listed, ring) {
             notices.push(format!("the bundle `{}` has no items: {reason}", bundle.id));
-            bundle.listed = Some(Arc::default());
+            bundle.listed_files = Some(Arc::default());
         }
         match bundles.iter_mut().find(|known| known.id == bundle.id) {
-            Some(known) if known.standing == Standing::Embedded => {
-                remarks.push(format!(
+            Some(known) if known.trust == BundleTrust::Embedded => {
+                hints.push(format!(
                     "the bundle `{}` in `{}` replaces the embedded one",
                     bundle.id,
                     configured.path.display()
@@ -474,13 +486,13 @@ fn gather_bundles(
             }
         }
     }
-    bundles.extend(waiting);
-    Gathered { bundles, rivals, remarks }
+    bundles.extend(unapproved);
+    GatheredBundles { bundles, shadowed_bundles, hints }
 }
 
 /// Why an approved bundle's files do not exist: a manifest that is not signed by a key that is trusted for it, or one that
 /// was there when the bundle was approved and is gone.
-fn unlisted(
+fn manifest_refusal(
     bundle: &Bundle,
     is_signed_by_pin: bool,
     was_listed: bool,
@@ -494,27 +506,31 @@ fn unlisted(
     }
     let is_general = manifest.signature().is_some_and(|line| {
         let known = ring.find(&line.fingerprint, &Space::User);
-        known.is_some_and(|known| known.key.verifies(&line.hash, &line.signature))
+        known.is_some_and(|known| known.key.verify(&line.hash, &line.signature))
     });
     (!is_signed_by_pin && !is_general).then_some("its manifest is not signed by a key you approved for it")
 }
 
-fn configured_folders(roots: &Roots, settings: &Merged) -> Vec<Configured> {
+fn configured_folders(roots: &Roots, settings: &MergedConfig) -> Vec<ConfiguredBundle> {
     let from_config = settings.get("bundles.paths").and_then(Value::as_array).into_iter().flatten();
     let from_config = from_config.filter_map(|entry| match entry {
-        Value::String(path) => Some(Configured { path: expand(path, roots), ..Configured::default() }),
-        Value::Object(map) => Some(Configured {
+        Value::String(path) => {
+            Some(ConfiguredBundle { path: expand(path, roots), ..ConfiguredBundle::default() })
+        }
+        Value::Object(map) => Some(ConfiguredBundle {
             path: expand(map.get("path")?.as_str()?, roots),
             id: map.get("id").and_then(Value::as_str).map(str::to_owned),
             categories: map.get("categories").and_then(Value::as_array).map(|list| {
                 list.iter().filter_map(|category| category.as_str().map(str::to_owned)).collect()
             }),
-            ..Configured::default()
+            ..ConfiguredBundle::default()
         }),
         _ => None,
     });
-    let from_environment =
-        roots.bundle_paths.iter().map(|path| Configured { path: path.clone(), ..Configured::default() });
+    let from_environment = roots
+        .bundle_paths
+        .iter()
+        .map(|path| ConfiguredBundle { path: path.clone(), ..ConfiguredBundle::default() });
     from_config.chain(from_environment).collect()
 }
 
@@ -526,48 +542,50 @@ fn expand(path: &str, roots: &Roots) -> PathBuf {
 }
 
 /// The extractors, with the extensions that verified extractors of other spaces add.
-fn teach(
-    core: &Core,
+fn extend_extractors(
+    core: &CoreItems,
     roots: &Roots,
     bundles: &[Bundle],
     ring: &KeyRing,
     is_project_approved: bool,
     notices: &mut Vec<String>,
 ) -> Arc<ExtractorSet> {
-    let spaces = Spaces::new(roots, bundles.to_vec(), Arc::clone(&core.extractors), DEFAULT_LIMIT);
-    let mut taught: Option<ExtractorSet> = None;
+    let spaces = Spaces::new(roots, bundles.to_vec(), Arc::clone(&core.extractors), DEFAULT_MAX_ITEM_BYTES);
+    let mut extended: Option<ExtractorSet> = None;
     for item_type in ItemType::ALL {
         let name = item_type.as_str();
         let Ok(id) = ItemId::new(format!("rye/core/extractors/{name}/{name}_extractor")) else {
             continue;
         };
         let item = ItemRef::new(ItemType::Tool, id);
-        for place in spaces.places(&item).iter().filter(|place| place.is_found) {
-            let is_core = matches!(&place.space, Space::System(bundle) if bundle.as_str() == CORE);
-            if is_core || (place.space == Space::Project && !is_project_approved) {
+        for candidate in spaces.candidate_paths(&item).iter().filter(|candidate| candidate.is_found) {
+            let is_core = matches!(&candidate.space, Space::System(bundle) if bundle.as_str() == CORE_BUNDLE);
+            if is_core || (candidate.space == Space::Project && !is_project_approved) {
                 continue;
             }
-            let Ok(located) = spaces.read(&item, place) else {
+            let Ok(located) = spaces.read(&item, candidate) else {
                 continue;
             };
-            let shown = place.path.display().to_string();
+            let display_path = candidate.path.display().to_string();
             let located = match verify(located, ring) {
                 Ok(located) => located,
-                Err(refusal) => {
-                    let verdict = refusal.report.verdict.as_str();
-                    notices.push(format!("the extractor `{shown}` is {verdict}: it is left out"));
+                Err(rejection) => {
+                    let verdict = rejection.report.verdict.as_str();
+                    notices.push(format!("the extractor `{display_path}` is {verdict}: it is left out"));
                     continue;
                 }
             };
             match Extractor::from_value(item_type, &Value::Object(located.parsed().fields.clone())) {
                 Ok(extractor) => {
-                    taught.get_or_insert_with(|| core.extractors.as_ref().clone()).teach(&extractor);
+                    extended
+                        .get_or_insert_with(|| core.extractors.as_ref().clone())
+                        .add_extensions(&extractor);
                 }
                 Err(problems) => {
-                    notices.push(format!("the extractor `{shown}` is left out: {}", problems[0]));
+                    notices.push(format!("the extractor `{display_path}` is left out: {}", problems[0]));
                 }
             }
         }
     }
-    taught.map_or_else(|| Arc::clone(&core.extractors), Arc::new)
+    extended.map_or_else(|| Arc::clone(&core.extractors), Arc::new)
 }

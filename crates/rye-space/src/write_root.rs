@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::accounts::{Account, Accounts};
-use crate::roots::{Roots, real};
+use crate::roots::{Roots, canonicalize_existing};
 
 /// Each folder directly below these is a home, whether its account is listed or comes from a directory service.
-const HOMES: [&str; 1] = ["/home"];
+const HOME_PARENTS: [&str; 1] = ["/home"];
 
 /// Why a folder is no writable root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,11 +55,11 @@ impl ProtectedFolders {
     /// Those of this machine, for a user whose spaces begin at `roots` and whose home is `home`.
     #[must_use]
     pub fn read(roots: &Roots, home: &Path) -> Self {
-        let mut homes = vec![Home::person(home.to_owned()), Home::person(PathBuf::from("/root"))];
+        let mut homes = vec![Home::for_person(home.to_owned()), Home::for_person(PathBuf::from("/root"))];
         homes.extend(Accounts::read().iter().map(Home::of_account));
-        for folder in HOMES {
+        for folder in HOME_PARENTS {
             let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
-            homes.extend(entries.map(|entry| Home::person(entry.path())));
+            homes.extend(entries.map(|entry| Home::for_person(entry.path())));
         }
         Self::new(roots, homes)
     }
@@ -71,13 +71,13 @@ impl ProtectedFolders {
             (roots.signing_keys.clone(), WriteRefusal::Keys as fn(PathBuf) -> WriteRefusal),
             (roots.user_ai(), WriteRefusal::UserSpace),
         ] {
-            let path = real(&path);
+            let path = canonicalize_existing(&path);
             let refusal = refusal(path.clone());
             path.ancestors().for_each(|folder| protected.add(folder, &refusal));
             protected.trees.push((path, refusal));
         }
         homes.retain(|home| home.path.is_absolute() && home.path.is_dir());
-        homes.iter_mut().for_each(|home| home.path = real(&home.path));
+        homes.iter_mut().for_each(|home| home.path = canonicalize_existing(&home.path));
         for home in &homes {
             protected.add(&home.path, &WriteRefusal::Home(home.path.clone()));
         }
@@ -102,7 +102,7 @@ impl ProtectedFolders {
     /// Why tools may not write below `folder`; `None` if they may.
     #[must_use]
     pub fn refusal(&self, folder: &Path) -> Option<&WriteRefusal> {
-        let folder = real(folder);
+        let folder = canonicalize_existing(folder);
         let tree = self.trees.iter().find(|(tree, _)| folder.starts_with(tree)).map(|(_, refusal)| refusal);
         tree.or_else(|| self.by_path.get(&folder)).or_else(|| self.by_id.get(&file_id(&folder)?))
     }
@@ -117,12 +117,12 @@ struct Home {
 }
 
 impl Home {
-    fn person(path: PathBuf) -> Self {
+    fn for_person(path: PathBuf) -> Self {
         Self { path, is_person: true }
     }
 
     fn of_account(account: &Account) -> Self {
-        Self { path: account.home.clone(), is_person: account.user >= MIN_PERSON }
+        Self { path: account.home.clone(), is_person: account.user >= MIN_PERSON_UID }
     }
 }
 
@@ -130,16 +130,18 @@ impl Home {
 /// can have invented it.
 #[must_use]
 pub fn is_account_home(home: &Path, user: u32) -> bool {
-    let home = real(home);
-    if home.parent().is_some_and(|parent| HOMES.iter().any(|homes| parent == real(Path::new(homes)))) {
+    let home = canonicalize_existing(home);
+    if home.parent().is_some_and(|parent| {
+        HOME_PARENTS.iter().any(|homes| parent == canonicalize_existing(Path::new(homes)))
+    }) {
         return true;
     }
     let is_own = |account: &Account| account.user == user && account.home != Path::new("/");
-    Accounts::read().iter().any(|account| is_own(account) && real(&account.home) == home)
+    Accounts::read().iter().any(|account| is_own(account) && canonicalize_existing(&account.home) == home)
 }
 
 /// Accounts of people have at least this number.
-const MIN_PERSON: u32 = 1000;
+const MIN_PERSON_UID: u32 = 1000;
 
 fn file_id(path: &Path) -> Option<FileId> {
     let metadata = fs_err::metadata(path).ok()?;
@@ -171,20 +173,20 @@ mod tests {
             "elsewhere/x",
             "srv/service",
         ] {
-            lillux::file::create_folders(&base.join(folder), false).expect("a folder");
+            lillux::file::create_dirs(&base.join(folder), false).expect("a folder");
         }
         ProtectedFolders::new(
             &roots(base),
             vec![
-                Home::person(base.join("homes/one")),
-                Home::person(base.join("homes/two")),
+                Home::for_person(base.join("homes/one")),
+                Home::for_person(base.join("homes/two")),
                 Home { path: base.join("srv/service"), is_person: false },
             ],
         )
     }
 
     #[test]
-    fn homes_and_key_folders_are_no_write_roots() {
+    fn homes_and_key_folders_are_protected() {
         let folder = tempfile::tempdir().expect("a folder");
         let base = folder.path().canonicalize().expect("a folder");
         let protected = protected(&base);
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_dots_reach_the_same_refusal() {
+    fn links_and_dots_are_refused_too() {
         let folder = tempfile::tempdir().expect("a folder");
         let base = folder.path().canonicalize().expect("a folder");
         let protected = protected(&base);
@@ -232,6 +234,6 @@ mod tests {
         let accounts = "root:x:0:0:root:/root:/bin/bash\n# note\nbroken\nann:x:1000:1000::/srv/ann:/bin/sh\nnone:x:1:1:::\n";
         let homes: Vec<Home> = Accounts::parse(accounts).iter().map(Home::of_account).collect();
         let root = Home { path: PathBuf::from("/root"), is_person: false };
-        assert_eq!(homes, [root, Home::person(PathBuf::from("/srv/ann"))]);
+        assert_eq!(homes, [root, Home::for_person(PathBuf::from("/srv/ann"))]);
     }
 }

@@ -5,29 +5,29 @@ pub mod fake_model;
 
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 
 /// A home and a project in a temporary folder, removed when dropped.
 #[derive(Debug)]
-pub struct World {
+pub struct TestContext {
     folder: tempfile::TempDir,
 }
 
-impl Default for World {
+impl Default for TestContext {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl World {
+impl TestContext {
     /// A new, empty world.
     #[must_use]
     pub fn new() -> Self {
-        let world = Self { folder: tempfile::tempdir().expect("a temporary folder") };
-        for folder in [world.home(), world.project(), world.cache()] {
-            file::create_folders(&folder, false).expect("a folder of the world");
+        let context = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        for folder in [context.home(), context.project(), context.cache()] {
+            file::create_dirs(&folder, false).expect("a folder of the world");
         }
-        world
+        context
     }
 
     /// The world's own folder.
@@ -75,8 +75,8 @@ impl World {
 }
 
 fn write(path: &Path, content: &[u8]) {
-    file::create_folders(path.parent().expect("a file has a folder"), false).expect("a folder");
-    file::write_atomic(path, content, Mode::Kept).expect("a file");
+    file::create_dirs(path.parent().expect("a file has a folder"), false).expect("a folder");
+    file::write_atomic(path, content, FileMode::Preserve).expect("a file");
 }
 
 /// A signature by the key in `private_pem` over `covered` alone, as the text of a signature line without comment.
@@ -85,7 +85,7 @@ pub fn signature(private_pem: &str, covered: &[u8]) -> String {
     let key = lillux::SecretKey::from_pem(private_pem).expect("a private key");
     let hash = lillux::Digest::of(covered);
     let signature = key.sign(&hash).to_base64();
-    format!("rye:signed:2026-01-02T03:04:05Z:{hash}:{signature}:{}", key.public().fingerprint())
+    format!("rye:signed:2026-01-02T03:04:05Z:{hash}:{signature}:{}", key.public_key().fingerprint())
 }
 
 /// A small valid tool.
@@ -127,8 +127,8 @@ pub fn assert_all_declared(crate_folder: &str, main_source: &str) {
     let is_declared =
         |name: &String| name == "main" || main_source.lines().any(|line| line == format!("mod {name};"));
     let tests = Path::new(crate_folder).join("tests");
-    let forgotten: Vec<String> =
+    let undeclared: Vec<String> =
         files_of(&tests.join("main")).into_iter().filter(|name| !is_declared(name)).collect();
-    assert_eq!(forgotten, Vec::<String>::new());
+    assert_eq!(undeclared, Vec::<String>::new());
     assert_eq!(files_of(&tests), Vec::<String>::new());
 }

@@ -12,12 +12,12 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-pub use rye_item::space::Action as Primary;
+pub use rye_item::space::PrimaryAction as Primary;
 
 /// Keys of an action that are no options.
-const OWN_KEYS: [&str; 5] = ["primary", "item_type", "item_id", "params", "parameters"];
+const RESERVED_KEYS: [&str; 5] = ["primary", "item_type", "item_id", "params", "parameters"];
 /// The longest pattern of ids to sign.
-const LONGEST_PATTERN: usize = 512;
+const MAX_PATTERN_LEN: usize = 512;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,16 +77,16 @@ impl Action {
         };
         let params = match (map.get("params"), map.get("parameters")) {
             (Some(_), Some(_)) => return Err(ActionError::new("give `params` or `parameters`, not both")),
-            (given, None) | (None, given) => object(given)?,
+            (raw_params, None) | (None, raw_params) => parse_params(raw_params)?,
         };
         let options = map
             .iter()
-            .filter(|(key, value)| !OWN_KEYS.contains(&key.as_str()) && !value.is_null())
+            .filter(|(key, value)| !RESERVED_KEYS.contains(&key.as_str()) && !value.is_null())
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        let (item_type, item_id) = named(text(map, "item_type")?, text(map, "item_id")?)?;
+        let (item_type, item_id) = parse_item(text_field(map, "item_type")?, text_field(map, "item_id")?)?;
         let action = Self { primary, item_type, item_id, params, options };
-        action.with_default_type().checked()
+        action.with_default_type().validate()
     }
 
     /// As it was read: a second reading gives the same.
@@ -131,13 +131,13 @@ impl Action {
 
     /// Whether it is about this item.
     #[must_use]
-    pub fn is_about(&self, item_type: ItemType, id: &str) -> bool {
+    pub fn is_for_item(&self, item_type: ItemType, id: &str) -> bool {
         self.item_type == Some(item_type) && self.item_id.as_deref() == Some(id)
     }
 
     /// What a person sees: `execute tool:team/deploy`.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn summary(&self) -> String {
         let item = match (self.item_type, self.item_id.as_deref()) {
             (Some(item_type), Some(id)) => format!(" {item_type}:{}", one_line(id)),
             (None, Some(id)) => format!(" {}", one_line(id)),
@@ -161,7 +161,7 @@ impl Action {
     ///
     /// # Errors
     /// When it names an item that cannot exist.
-    pub fn checked(self) -> Result<Self, ActionError> {
+    pub fn validate(self) -> Result<Self, ActionError> {
         if self.item_type == Some(ItemType::Config) {
             return Err(ActionError::new("config is no item of actions"));
         }
@@ -187,7 +187,7 @@ impl Action {
             Some(pattern) if self.primary == Primary::Sign && rye_item::id::is_glob(pattern) => {
                 let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/*?[]{}!,".contains(&byte);
                 let is_odd = |segment: &str| segment.is_empty() || segment.starts_with('.');
-                if pattern.len() > LONGEST_PATTERN
+                if pattern.len() > MAX_PATTERN_LEN
                     || !pattern.bytes().all(is_plain)
                     || pattern.split('/').any(is_odd)
                 {
@@ -204,30 +204,30 @@ impl Action {
 }
 
 /// Type and id from the two words, the id perhaps canonical.
-fn named(
+fn parse_item(
     item_type: Option<&str>,
     id: Option<&str>,
 ) -> Result<(Option<ItemType>, Option<String>), ActionError> {
-    let given = item_type
+    let explicit_type = item_type
         .map(|word| word.parse::<ItemType>().map_err(|error| ActionError(error.to_string())))
         .transpose()?;
     match id.map(|id| (id, ItemRef::split_canonical(id))) {
-        None => Ok((given, None)),
-        Some((_, Some((own, rest)))) => match given {
-            Some(given) if given != own => {
-                Err(ActionError(format!("item_type is {given}, but item_id says {own}")))
+        None => Ok((explicit_type, None)),
+        Some((_, Some((id_type, rest)))) => match explicit_type {
+            Some(explicit_type) if explicit_type != id_type => {
+                Err(ActionError(format!("item_type is {explicit_type}, but item_id says {id_type}")))
             }
-            _ => Ok((Some(own), Some(rest.to_owned()))),
+            _ => Ok((Some(id_type), Some(rest.to_owned()))),
         },
-        Some((id, None)) => Ok((given, Some(id.to_owned()))),
+        Some((id, None)) => Ok((explicit_type, Some(id.to_owned()))),
     }
 }
 
 /// A map, also where a model wrote one as JSON text.
 /// # Errors
 /// When it is neither.
-pub fn object(given: Option<&Value>) -> Result<Map<String, Value>, ActionError> {
-    match given {
+pub fn parse_params(value: Option<&Value>) -> Result<Map<String, Value>, ActionError> {
+    match value {
         None | Some(Value::Null) => Ok(Map::new()),
         Some(Value::Object(map)) => Ok(map.clone()),
         Some(Value::String(text)) if text.trim().is_empty() => Ok(Map::new()),
@@ -239,7 +239,7 @@ pub fn object(given: Option<&Value>) -> Result<Map<String, Value>, ActionError> 
     }
 }
 
-fn text<'a>(map: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>, ActionError> {
+fn text_field<'a>(map: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>, ActionError> {
     match map.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_is_executing_a_tool_unless_it_says_otherwise() {
+    fn action_defaults_to_executing_a_tool() {
         let action = read(json!({"item_id": "team/deploy", "params": {"to": "x"}})).expect("an action");
         assert_eq!((action.primary, action.item_type), (Primary::Execute, Some(ItemType::Tool)));
         assert_eq!(action.params["to"], "x");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn canonical_ids_say_their_type_and_contradict_nobody() {
+    fn canonical_id_must_match_item_type() {
         let action = read(json!({"primary": "load", "item_id": "knowledge:a/b"})).expect("an action");
         assert_eq!((action.item_type, action.item_id.as_deref()), (Some(ItemType::Knowledge), Some("a/b")));
         let error = read(json!({"item_type": "tool", "item_id": "directive:a/b"})).expect_err("refused");
@@ -273,12 +273,12 @@ mod tests {
     }
 
     #[test]
-    fn parameters_may_be_json_text_but_only_of_an_object() {
-        let given = |text: &str| read(json!({"item_id": "a", "parameters": text}));
-        assert_eq!(given(r#"{"n": 1}"#).expect("an action").params["n"], 1);
-        assert!(given("").expect("an action").params.is_empty());
+    fn parameters_may_be_json_object_text() {
+        let with_parameters = |text: &str| read(json!({"item_id": "a", "parameters": text}));
+        assert_eq!(with_parameters(r#"{"n": 1}"#).expect("an action").params["n"], 1);
+        assert!(with_parameters("").expect("an action").params.is_empty());
         for text in ["[1]", "nonsense", "{\"a\":", "\"{}\""] {
-            assert!(given(text).is_err(), "{text}");
+            assert!(with_parameters(text).is_err(), "{text}");
         }
         assert!(read(json!({"item_id": "a", "params": {}, "parameters": {}})).is_err());
     }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_item_is_no_action() {
+    fn action_with_invalid_item_is_rejected() {
         let ids = [
             "../x", "/x", "x/", "a//b", "a/./b", "a\\b", "ré/bash", "a b", "a\0", ".a", "tool:", "tool:/x",
             "a*",
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_for_signing_alone() {
+    fn only_sign_accepts_patterns() {
         let action = read(json!({"primary": "sign", "item_id": "team/**"})).expect("an action");
         assert_eq!(action.item_id.as_deref(), Some("team/**"));
         assert!(action.item().is_none());

@@ -21,13 +21,13 @@ use crate::action::{Action, Primary};
 use pattern::Pattern;
 
 /// Where the tools of hooks live: theirs alone.
-pub const INTERNAL: &str = "rye/agent/threads/internal";
+pub const HOOK_TOOLS_PREFIX: &str = "rye/agent/threads/internal";
 /// The error code of what is not granted.
 pub const PERMISSION_DENIED: &str = "RYE1121";
 /// The most grants a thread has.
-const MOST: usize = 1000;
+const MAX_GRANTS: usize = 1000;
 /// How many grants a refusal lists.
-const SHOWN: usize = 20;
+const MAX_LISTED_GRANTS: usize = 20;
 
 /// What a thread may do: an ordered set of grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,19 +52,19 @@ impl Capabilities {
     /// When one is none, all of them named.
     pub fn parse<T: AsRef<str>>(grants: impl IntoIterator<Item = T>) -> Result<Self, InvalidCapability> {
         let mut patterns = Vec::new();
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         for grant in grants {
             match Pattern::parse(grant.as_ref()) {
                 Ok(parsed) => patterns.extend(parsed),
-                Err(message) => wrong.push(message),
+                Err(message) => errors.push(message),
             }
         }
-        if !wrong.is_empty() {
-            return Err(InvalidCapability(wrong.join("; ")));
+        if !errors.is_empty() {
+            return Err(InvalidCapability(errors.join("; ")));
         }
         let set = Self::from_patterns(patterns);
-        if set.0.len() > MOST {
-            return Err(InvalidCapability(format!("more than {MOST} grants")));
+        if set.0.len() > MAX_GRANTS {
+            return Err(InvalidCapability(format!("more than {MAX_GRANTS} grants")));
         }
         Ok(set)
     }
@@ -73,7 +73,7 @@ impl Capabilities {
     ///
     /// # Errors
     /// When one is no grant.
-    pub fn of_directive(permissions: Option<&Value>) -> Result<Self, InvalidCapability> {
+    pub fn from_directive(permissions: Option<&Value>) -> Result<Self, InvalidCapability> {
         let Some(list) = permissions else {
             return Ok(Self::none());
         };
@@ -86,13 +86,13 @@ impl Capabilities {
     }
 
     fn from_patterns(patterns: Vec<Pattern>) -> Self {
-        let mut kept: Vec<Pattern> = Vec::new();
+        let mut unique: Vec<Pattern> = Vec::new();
         for pattern in patterns {
-            if !kept.contains(&pattern) {
-                kept.push(pattern);
+            if !unique.contains(&pattern) {
+                unique.push(pattern);
             }
         }
-        Self(kept)
+        Self(unique)
     }
 
     /// Whether nothing is granted.
@@ -109,15 +109,15 @@ impl Capabilities {
     /// Whether everything `required` stands for is granted; it may itself be a pattern.
     #[must_use]
     pub fn covers(&self, required: &str) -> bool {
-        let required = Pattern::of(required);
+        let required = Pattern::new(required);
         self.0.iter().any(|grant| grant.covers(&required))
     }
 
     /// Whether anything at all of what `pattern` stands for may be granted.
     #[must_use]
-    pub fn touches(&self, pattern: &str) -> bool {
-        let pattern = Pattern::of(pattern);
-        self.0.iter().any(|grant| grant.meets(&pattern))
+    pub fn overlaps(&self, pattern: &str) -> bool {
+        let pattern = Pattern::new(pattern);
+        self.0.iter().any(|grant| grant.overlaps(&pattern))
     }
 
     /// What both of the two grant: a child never has more than its parent, whatever it asks for.
@@ -133,8 +133,8 @@ impl Capabilities {
                 } else {
                     continue;
                 };
-                if !both.iter().any(|kept| kept.covers(narrower)) {
-                    both.retain(|kept| !narrower.covers(kept));
+                if !both.iter().any(|known| known.covers(narrower)) {
+                    both.retain(|known| !narrower.covers(known));
                     both.push(narrower.clone());
                 }
             }
@@ -151,10 +151,11 @@ impl Capabilities {
 
 impl fmt::Display for Capabilities {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: Vec<String> = self.iter().take(SHOWN).map(|grant| format!("'{grant}'")).collect();
-        let more = self.0.len().saturating_sub(SHOWN);
+        let listed: Vec<String> =
+            self.iter().take(MAX_LISTED_GRANTS).map(|grant| format!("'{grant}'")).collect();
+        let more = self.0.len().saturating_sub(MAX_LISTED_GRANTS);
         let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
-        write!(formatter, "[{}{rest}]", shown.join(", "))
+        write!(formatter, "[{}{rest}]", listed.join(", "))
     }
 }
 
@@ -175,7 +176,7 @@ impl From<Capabilities> for Vec<String> {
 /// Where a hook was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Origin {
+pub enum HookOrigin {
     /// In the directive.
     Directive,
     /// In the project's configuration.
@@ -186,14 +187,18 @@ pub enum Origin {
     System,
 }
 
-impl Origin {
+impl HookOrigin {
     /// What a hook of this origin runs on: what its configuration gives it if that is the user's or the system's, else
     /// what the thread may do.
     #[must_use]
-    pub fn rights<'a>(self, thread: &'a Capabilities, given: &'a Capabilities) -> &'a Capabilities {
+    pub fn effective_capabilities<'a>(
+        self,
+        thread: &'a Capabilities,
+        granted: &'a Capabilities,
+    ) -> &'a Capabilities {
         match self {
             Self::Directive | Self::Project => thread,
-            Self::User | Self::System => given,
+            Self::User | Self::System => granted,
         }
     }
 }
@@ -201,13 +206,13 @@ impl Origin {
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asker {
+pub enum Principal {
     /// The model, by a tool call.
     Model,
     /// A hook; its capabilities are [`Origin::rights`].
     Hook {
         /// Where it was written.
-        origin: Origin,
+        origin: HookOrigin,
     },
     /// The directive itself, by what it declares.
     Directive,
@@ -217,13 +222,13 @@ pub enum Asker {
 
 /// An action that was allowed. Nothing else makes one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Permitted {
+pub struct PermittedAction {
     action: Action,
-    asker: Asker,
+    principal: Principal,
     capabilities: Capabilities,
 }
 
-impl Permitted {
+impl PermittedAction {
     /// What was allowed.
     #[must_use]
     pub fn action(&self) -> &Action {
@@ -232,8 +237,8 @@ impl Permitted {
 
     /// Who asked.
     #[must_use]
-    pub fn asker(&self) -> Asker {
-        self.asker
+    pub fn principal(&self) -> Principal {
+        self.principal
     }
 
     /// The grants of the asker: what is done in its name has no others.
@@ -244,15 +249,15 @@ impl Permitted {
 
     /// Whether it is a hook's call of one of the thread's own tools, which alone learns of the thread.
     #[must_use]
-    pub fn is_internal(&self) -> bool {
-        is_internal(&self.action)
+    pub fn is_hook_tool(&self) -> bool {
+        is_hook_tool(&self.action)
     }
 }
 
 /// Why an action was not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
-pub struct Denied {
+pub struct PermissionDenied {
     /// The grant that would allow it; empty if no grant can.
     pub required: String,
     /// What to tell.
@@ -265,7 +270,7 @@ pub struct Denied {
     pub item_id: Option<String>,
 }
 
-impl Denied {
+impl PermissionDenied {
     fn new(action: &Action, required: &str, message: String) -> Self {
         Self {
             required: required.to_owned(),
@@ -296,25 +301,25 @@ impl Denied {
 /// (`rye.search.tool.team.*`). Copying an item writes and signs, so it needs `load` and `sign`. A fetch that leaves the
 /// type open needs all types. A pattern of ids needs a grant for all it could match.
 #[must_use]
-pub fn required(action: &Action) -> Vec<String> {
+pub fn required_capabilities(action: &Action) -> Vec<String> {
     let id = action.item_id.as_deref().unwrap_or_default();
     let types = match action.item_type {
         Some(item_type) => vec![item_type],
-        None => ItemType::FINDABLE.to_vec(),
+        None => ItemType::SEARCHABLE.to_vec(),
     };
     let of_item = |word: &str| -> Vec<String> {
-        types.iter().map(|item_type| format!("rye.{word}.{item_type}.{}", dotted(id))).collect()
+        types.iter().map(|item_type| format!("rye.{word}.{item_type}.{}", grant_path(id))).collect()
     };
     match action.primary {
         Primary::Execute => of_item("execute"),
-        Primary::Sign => with_copy(of_item("sign"), action, of_item),
+        Primary::Sign => add_copy_requirements(of_item("sign"), action, of_item),
         Primary::Load => of_item("load"),
         Primary::Fetch if action.item_id.is_some() => of_item("load"),
-        Primary::Search | Primary::Fetch => vec![required_to_search(action)],
+        Primary::Search | Primary::Fetch => vec![required_for_search(action)],
     }
 }
 
-fn with_copy(
+fn add_copy_requirements(
     mut required: Vec<String>,
     action: &Action,
     of_item: impl Fn(&str) -> Vec<String>,
@@ -325,11 +330,11 @@ fn with_copy(
     required
 }
 
-fn required_to_search(action: &Action) -> String {
+fn required_for_search(action: &Action) -> String {
     match (action.text_option("scope"), action.item_type) {
         (Some(scope), _) => match rye_item::scope::parse_scope(scope) {
             Ok((item_type, prefix)) if prefix.is_empty() => format!("rye.search.{item_type}"),
-            Ok((item_type, prefix)) => format!("rye.search.{item_type}.{}.*", dotted(&prefix)),
+            Ok((item_type, prefix)) => format!("rye.search.{item_type}.{}.*", grant_path(&prefix)),
             // The verb will refuse it; until then nothing less than everything will do.
             Err(_) => "rye.search".to_owned(),
         },
@@ -339,7 +344,7 @@ fn required_to_search(action: &Action) -> String {
 }
 
 /// An id, or a pattern of ids, as grants write it. Whatever is special in a pattern becomes `*`: at least all it matches.
-fn dotted(id: &str) -> String {
+fn grant_path(id: &str) -> String {
     let id = id.trim_end_matches('/');
     match id.find(['*', '?', '[', '{']) {
         None => id.replace('/', "."),
@@ -350,13 +355,13 @@ fn dotted(id: &str) -> String {
 }
 
 /// Whether the action is about a tool of hooks, in whatever case it is written: file systems that fold case exist.
-fn is_internal(action: &Action) -> bool {
+fn is_hook_tool(action: &Action) -> bool {
     let id = action.item_id.as_deref().and_then(|id| ItemId::new(id.to_ascii_lowercase()).ok());
-    id.is_some_and(|id| id.is_within(INTERNAL))
+    id.is_some_and(|id| id.is_within(HOOK_TOOLS_PREFIX))
 }
 
 /// Whether the action could free or report money: a directive must not lift its own budget.
-fn changes_ledger(action: &Action) -> bool {
+fn is_ledger_change(action: &Action) -> bool {
     let is_ledger =
         action.item_id.as_deref().is_some_and(|id| id.to_ascii_lowercase().ends_with("/budget_ops"));
     is_ledger && action.params.get("operation").and_then(Value::as_str) != Some("check_remaining")
@@ -366,33 +371,38 @@ fn changes_ledger(action: &Action) -> bool {
 ///
 /// # Errors
 /// When a grant is missing, or no grant can allow it.
-pub fn permit(capabilities: &Capabilities, action: &Action, asker: Asker) -> Result<Permitted, Denied> {
+pub fn permit(
+    capabilities: &Capabilities,
+    action: &Action,
+    principal: Principal,
+) -> Result<PermittedAction, PermissionDenied> {
     // Whoever made it: what cannot exist is not checked against patterns.
-    let action = action.clone().checked().map_err(|error| {
-        Denied::new(action, "", format!("Permission denied: {}", one_line(&error.to_string())))
+    let action = action.clone().validate().map_err(|error| {
+        PermissionDenied::new(action, "", format!("Permission denied: {}", one_line(&error.to_string())))
     })?;
-    if is_internal(&action) {
-        return match (asker, action.primary, action.item_type) {
-            (Asker::Hook { origin }, Primary::Execute, Some(ItemType::Tool)) => {
-                if changes_ledger(&action) && matches!(origin, Origin::Directive | Origin::Project) {
+    if is_hook_tool(&action) {
+        return match (principal, action.primary, action.item_type) {
+            (Principal::Hook { origin }, Primary::Execute, Some(ItemType::Tool)) => {
+                if is_ledger_change(&action) && matches!(origin, HookOrigin::Directive | HookOrigin::Project)
+                {
                     let message = "Permission denied: only hooks of the user's or the system's configuration \
                                    change the ledger";
-                    return Err(Denied::new(&action, "", message.to_owned()));
+                    return Err(PermissionDenied::new(&action, "", message.to_owned()));
                 }
-                Ok(Permitted { action, asker, capabilities: capabilities.clone() })
+                Ok(PermittedAction { action, principal, capabilities: capabilities.clone() })
             }
             _ => {
-                let message = format!("Permission denied: {INTERNAL}/ is for hooks");
-                Err(Denied::new(&action, "", message))
+                let message = format!("Permission denied: {HOOK_TOOLS_PREFIX}/ is for hooks");
+                Err(PermissionDenied::new(&action, "", message))
             }
         };
     }
-    match required(&action).into_iter().find(|required| !capabilities.covers(required)) {
-        None => Ok(Permitted { action, asker, capabilities: capabilities.clone() }),
+    match required_capabilities(&action).into_iter().find(|required| !capabilities.covers(required)) {
+        None => Ok(PermittedAction { action, principal, capabilities: capabilities.clone() }),
         Some(missing) => {
             let message =
                 format!("Permission denied: '{missing}' not covered by capabilities {capabilities}");
-            Err(Denied::new(&action, &missing, message))
+            Err(PermissionDenied::new(&action, &missing, message))
         }
     }
 }

@@ -11,20 +11,20 @@ use crate::duration::milliseconds;
 
 /// Failures by kind; the first pattern that matches decides.
 #[derive(Clone, Debug)]
-pub struct Classification {
+pub struct ErrorClassifier {
     patterns: Vec<Pattern>,
-    default: Classified,
+    fallback: ErrorClass,
 }
 
 #[derive(Clone, Debug)]
 struct Pattern {
     condition: Condition,
-    classified: Classified,
+    class: ErrorClass,
 }
 
 /// What kind of failure it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Classified {
+pub struct ErrorClass {
     /// `transient`, `rate_limited`, `permanent`, `cancelled`, ….
     pub category: String,
     /// Whether trying again may help.
@@ -35,7 +35,7 @@ pub struct Classified {
     pub policy: RetryPolicy,
 }
 
-impl Classified {
+impl ErrorClass {
     /// As hooks and the classifier's callers see it.
     #[must_use]
     pub fn to_value(&self) -> Value {
@@ -74,7 +74,7 @@ pub enum RetryPolicy {
 }
 
 /// No wait is longer: an hour.
-const MOST_MS: u64 = 3_600_000;
+const MAX_DELAY_MS: u64 = 3_600_000;
 
 impl RetryPolicy {
     /// How long to wait, in milliseconds.
@@ -91,20 +91,22 @@ impl RetryPolicy {
         now_ms: u64,
         jitter_permille: u32,
     ) -> u64 {
-        let dice = u64::from(jitter_permille.min(1000));
-        let shortened = |delay: u64| delay - (delay / 4).saturating_mul(dice) / 1000;
+        let jitter = u64::from(jitter_permille.min(1000));
+        let shortened = |delay: u64| delay - (delay / 4).saturating_mul(jitter) / 1000;
         match self {
             Self::Exponential { base_ms, max_ms } => {
                 let factor = 1_u64.checked_shl(attempt).unwrap_or(u64::MAX);
-                shortened(base_ms.saturating_mul(factor).min(*max_ms).min(MOST_MS))
+                shortened(base_ms.saturating_mul(factor).min(*max_ms).min(MAX_DELAY_MS))
             }
-            Self::Fixed { delay_ms } => shortened((*delay_ms).min(MOST_MS)),
+            Self::Fixed { delay_ms } => shortened((*delay_ms).min(MAX_DELAY_MS)),
             Self::UseHeader { header, fallback } => {
                 let exact = headers.get(&format!("{header}-ms")).and_then(|value| value.trim().parse().ok());
-                match exact.or_else(|| headers.get(header).and_then(|value| asked_ms(value, now_ms))) {
-                    Some(asked) => {
-                        let asked = asked.min(MOST_MS);
-                        asked + (asked / 10).saturating_mul(dice) / 1000
+                match exact
+                    .or_else(|| headers.get(header).and_then(|value| parse_retry_after_ms(value, now_ms)))
+                {
+                    Some(requested) => {
+                        let requested = requested.min(MAX_DELAY_MS);
+                        requested + (requested / 10).saturating_mul(jitter) / 1000
                     }
                     None => fallback.delay_ms(attempt, headers, now_ms, jitter_permille),
                 }
@@ -118,9 +120,9 @@ impl RetryPolicy {
     pub fn to_value(&self) -> Value {
         match self {
             Self::Exponential { base_ms, max_ms } => {
-                json!({"type": "exponential", "base": seconds(*base_ms), "max": seconds(*max_ms)})
+                json!({"type": "exponential", "base": as_seconds(*base_ms), "max": as_seconds(*max_ms)})
             }
-            Self::Fixed { delay_ms } => json!({"type": "fixed", "delay": seconds(*delay_ms)}),
+            Self::Fixed { delay_ms } => json!({"type": "fixed", "delay": as_seconds(*delay_ms)}),
             Self::UseHeader { header, fallback } => {
                 json!({"type": "use_header", "header": header, "fallback": fallback.to_value()})
             }
@@ -130,22 +132,22 @@ impl RetryPolicy {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "at most a day in milliseconds")]
-fn seconds(milliseconds: u64) -> f64 {
+fn as_seconds(milliseconds: u64) -> f64 {
     milliseconds as f64 / 1000.0
 }
 
 /// What a header asks for: seconds, or an HTTP date.
-fn asked_ms(value: &str, now_ms: u64) -> Option<u64> {
+fn parse_retry_after_ms(value: &str, now_ms: u64) -> Option<u64> {
     let value = value.trim();
     if let Ok(seconds) = value.parse::<f64>() {
         return (seconds.is_finite() && seconds >= 0.0).then(|| milliseconds(seconds));
     }
-    let at_ms = http_date(value)?.checked_mul(1000)?;
+    let at_ms = parse_http_date(value)?.checked_mul(1000)?;
     Some(at_ms.saturating_sub(now_ms))
 }
 
 /// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn http_date(text: &str) -> Option<u64> {
+fn parse_http_date(text: &str) -> Option<u64> {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -166,51 +168,51 @@ fn http_date(text: &str) -> Option<u64> {
     Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }
 
-impl Classification {
+impl ErrorClassifier {
     /// Reads the merged file; `policies` are the named ones of `resilience.yaml`.
     ///
     /// # Errors
     /// All patterns that cannot be used.
     pub fn from_value(value: &Value, policies: &BTreeMap<String, Value>) -> Result<Self, String> {
-        let written = value.get("patterns").and_then(Value::as_array).ok_or("`patterns` is missing")?;
-        let reader = Reader { value, policies };
-        let mut wrong = Vec::new();
+        let entries = value.get("patterns").and_then(Value::as_array).ok_or("`patterns` is missing")?;
+        let parser = ClassifierParser { value, policies };
+        let mut errors = Vec::new();
         let mut patterns = Vec::new();
-        for (at, pattern) in written.iter().enumerate() {
-            match reader.pattern(pattern) {
+        for (at, pattern) in entries.iter().enumerate() {
+            match parser.parse_pattern(pattern) {
                 Ok(pattern) => patterns.push(pattern),
-                Err(message) => wrong.push(format!("patterns[{at}]: {message}")),
+                Err(message) => errors.push(format!("patterns[{at}]: {message}")),
             }
         }
-        let default = reader.classified(value.get("default").unwrap_or(&Value::Null), "default");
+        let default = parser.parse_class(value.get("default").unwrap_or(&Value::Null), "default");
         match default {
-            Ok(default) if wrong.is_empty() => Ok(Self { patterns, default }),
-            Ok(_) => Err(wrong.join("; ")),
+            Ok(default) if errors.is_empty() => Ok(Self { patterns, fallback: default }),
+            Ok(_) => Err(errors.join("; ")),
             Err(message) => {
-                wrong.push(format!("default: {message}"));
-                Err(wrong.join("; "))
+                errors.push(format!("default: {message}"));
+                Err(errors.join("; "))
             }
         }
     }
 
     /// What kind of failure `{error: {type, message, code}, status_code, headers, cancelled}` is.
     #[must_use]
-    pub fn classify(&self, failure: &Value) -> Classified {
+    pub fn classify(&self, failure: &Value) -> ErrorClass {
         let matching = self.patterns.iter().find(|pattern| pattern.condition.matches(failure));
-        matching.map_or(&self.default, |pattern| &pattern.classified).clone()
+        matching.map_or(&self.fallback, |pattern| &pattern.class).clone()
     }
 }
 
-struct Reader<'a> {
+struct ClassifierParser<'a> {
     value: &'a Value,
     policies: &'a BTreeMap<String, Value>,
 }
 
 /// A policy that names a policy that names a policy …
-const MOST_DEPTH: usize = 8;
+const MAX_POLICY_DEPTH: usize = 8;
 
-impl Reader<'_> {
-    fn pattern(&self, written: &Value) -> Result<Pattern, String> {
+impl ClassifierParser<'_> {
+    fn parse_pattern(&self, written: &Value) -> Result<Pattern, String> {
         let id = written.get("id").and_then(Value::as_str).ok_or("it has no `id`")?;
         let condition = Condition::compile(written.get("match").unwrap_or(&Value::Null));
         let condition = condition.map_err(|error| format!("`{}`: {error}", one_line(id)))?;
@@ -218,24 +220,24 @@ impl Reader<'_> {
             return Err(format!("`{}` matches everything: leave that to `default`", one_line(id)));
         }
         let classified =
-            self.classified(written, id).map_err(|message| format!("`{}`: {message}", one_line(id)))?;
-        Ok(Pattern { condition, classified })
+            self.parse_class(written, id).map_err(|message| format!("`{}`: {message}", one_line(id)))?;
+        Ok(Pattern { condition, class: classified })
     }
 
-    fn classified(&self, written: &Value, code: &str) -> Result<Classified, String> {
+    fn parse_class(&self, written: &Value, code: &str) -> Result<ErrorClass, String> {
         let category = written.get("category").and_then(Value::as_str).unwrap_or("permanent").to_owned();
         let retryable = written.get("retryable").and_then(Value::as_bool).unwrap_or(false);
         let policy = match written.get("retry_policy") {
-            Some(policy) => self.policy(policy, 0)?,
+            Some(policy) => self.parse_policy(policy, 0)?,
             // Trying again at once, and again, helps nobody.
-            None if retryable => self.policy(&json!({"type": "exponential"}), 0)?,
+            None if retryable => self.parse_policy(&json!({"type": "exponential"}), 0)?,
             None => RetryPolicy::None,
         };
-        Ok(Classified { category, retryable, code: code.to_owned(), policy })
+        Ok(ErrorClass { category, retryable, code: code.to_owned(), policy })
     }
 
-    fn policy(&self, written: &Value, depth: usize) -> Result<RetryPolicy, String> {
-        if depth > MOST_DEPTH {
+    fn parse_policy(&self, written: &Value, depth: usize) -> Result<RetryPolicy, String> {
+        if depth > MAX_POLICY_DEPTH {
             return Err("its policies name each other in a circle".to_owned());
         }
         let mut map = written.as_object().ok_or("a retry policy is a map")?.clone();
@@ -250,22 +252,22 @@ impl Reader<'_> {
                 merged.retain(|key, _| key != "max" && key != "max_delay");
             }
             merged.extend(map);
-            return self.policy(&Value::Object(merged), depth + 1);
+            return self.parse_policy(&Value::Object(merged), depth + 1);
         }
         let kind = map.get("type").and_then(Value::as_str).unwrap_or("none");
         match kind {
             "exponential" => Ok(RetryPolicy::Exponential {
-                base_ms: self.number(&map, kind, &["base"])?,
-                max_ms: self.number(&map, kind, &["max_delay", "max"])?,
+                base_ms: self.parse_ms(&map, kind, &["base"])?,
+                max_ms: self.parse_ms(&map, kind, &["max_delay", "max"])?,
             }),
-            "fixed" => Ok(RetryPolicy::Fixed { delay_ms: self.number(&map, kind, &["delay"])? }),
+            "fixed" => Ok(RetryPolicy::Fixed { delay_ms: self.parse_ms(&map, kind, &["delay"])? }),
             "use_header" => {
-                let header = map.get("header").or_else(|| self.default_of(kind, "header"));
+                let header = map.get("header").or_else(|| self.default_for(kind, "header"));
                 let header =
                     header.and_then(Value::as_str).ok_or("it names no `header`")?.to_ascii_lowercase();
                 let fallback = match map.get("fallback") {
-                    Some(fallback) => self.policy(fallback, depth + 1)?,
-                    None => self.policy(&json!({"type": "exponential"}), depth + 1)?,
+                    Some(fallback) => self.parse_policy(fallback, depth + 1)?,
+                    None => self.parse_policy(&json!({"type": "exponential"}), depth + 1)?,
                 };
                 Ok(RetryPolicy::UseHeader { header, fallback: Box::new(fallback) })
             }
@@ -274,15 +276,15 @@ impl Reader<'_> {
         }
     }
 
-    fn number(&self, map: &Map<String, Value>, kind: &str, names: &[&str]) -> Result<u64, String> {
+    fn parse_ms(&self, map: &Map<String, Value>, kind: &str, names: &[&str]) -> Result<u64, String> {
         let written = names.iter().find_map(|name| map.get(*name));
-        let value = written.or_else(|| names.iter().find_map(|name| self.default_of(kind, name)));
+        let value = written.or_else(|| names.iter().find_map(|name| self.default_for(kind, name)));
         let seconds = value.and_then(Value::as_f64).filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
         seconds.map(milliseconds).ok_or_else(|| format!("`{}` is no number of seconds", names.join("` or `")))
     }
 
     /// What the file says a policy that leaves a number out gets.
-    fn default_of(&self, kind: &str, name: &str) -> Option<&Value> {
+    fn default_for(&self, kind: &str, name: &str) -> Option<&Value> {
         self.value.get("retry_policy_types")?.get(kind)?.get("parameters")?.get(name)?.get("default")
     }
 }

@@ -29,23 +29,23 @@ pub const READ_ARTIFACT: &str = "rye/agent/threads/read_artifact";
 /// The error code of a call that means nothing.
 pub const INVALID_CALL: &str = "RYE1125";
 /// How many names a refusal lists.
-const SHOWN: usize = 40;
+const MAX_LISTED_NAMES: usize = 40;
 
 /// What a model is offered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Definitions {
+pub struct ToolDefinitions {
     /// The tools, as a provider sends them.
     pub tools: Arc<[ToolDefinition]>,
     /// What each name stands for.
-    pub names: BTreeMap<String, Bound>,
+    pub names: BTreeMap<String, ToolBinding>,
     /// What is granted and not offered by name, and why. It can still be called through `rye_execute`.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedTool>,
 }
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Bound {
+pub enum ToolBinding {
     /// A primary action on the item that the call names.
     Primary(Primary),
     /// This tool.
@@ -58,7 +58,7 @@ pub enum Bound {
 
 /// A granted tool that is not offered by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
+pub struct SkippedTool {
     /// The tool.
     pub item_id: String,
     /// Why.
@@ -67,7 +67,7 @@ pub struct Skipped {
 
 /// What a call means.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Target {
+pub enum CallTarget {
     /// An action for the dispatcher.
     Action(Action),
     /// The thread ends with these outputs.
@@ -77,25 +77,25 @@ pub enum Target {
     /// Something about other threads.
     Orchestrate(Action),
     /// A question to a person.
-    Ask(Action),
+    RequestApproval(Action),
     /// A slice of an earlier result: parameters of [`crate::shape::read_artifact`].
     ReadArtifact(Map<String, Value>),
 }
 
-impl Target {
+impl CallTarget {
     /// What an action means: threads are started and led by the thread that asks, everything else is dispatched.
     #[must_use]
-    pub fn of(action: Action) -> Self {
+    pub fn from_action(action: Action) -> Self {
         let is_execute = action.primary == Primary::Execute;
         let is_fork =
             action.item_type == Some(ItemType::Directive) && action.text_option("thread") == Some("fork");
-        if is_execute && (is_fork || action.is_about(ItemType::Tool, THREAD_DIRECTIVE)) {
+        if is_execute && (is_fork || action.is_for_item(ItemType::Tool, THREAD_DIRECTIVE)) {
             Self::Spawn(action)
-        } else if is_execute && action.is_about(ItemType::Tool, ORCHESTRATOR) {
+        } else if is_execute && action.is_for_item(ItemType::Tool, ORCHESTRATOR) {
             Self::Orchestrate(action)
-        } else if is_execute && action.is_about(ItemType::Tool, HUMAN_APPROVAL) {
-            Self::Ask(action)
-        } else if is_execute && action.is_about(ItemType::Tool, READ_ARTIFACT) {
+        } else if is_execute && action.is_for_item(ItemType::Tool, HUMAN_APPROVAL) {
+            Self::RequestApproval(action)
+        } else if is_execute && action.is_for_item(ItemType::Tool, READ_ARTIFACT) {
             Self::ReadArtifact(action.params)
         } else {
             Self::Action(action)
@@ -106,12 +106,12 @@ impl Target {
 /// Why a call means nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct InvalidCall {
     /// What to tell the model.
     pub message: String,
 }
 
-impl Refusal {
+impl InvalidCall {
     fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
     }
@@ -127,29 +127,29 @@ impl Refusal {
     }
 }
 
-impl From<ActionError> for Refusal {
+impl From<ActionError> for InvalidCall {
     fn from(error: ActionError) -> Self {
         Self::new(error.to_string())
     }
 }
 
-impl Definitions {
+impl ToolDefinitions {
     /// What a call means.
     ///
     /// # Errors
     /// When the name was not offered, or the arguments do not fit.
-    pub fn target(&self, call: &ToolCall) -> Result<Target, Refusal> {
-        let Some(bound) = self.names.get(&call.name) else {
-            return Err(self.unknown(&call.name));
+    pub fn target(&self, call: &ToolCall) -> Result<CallTarget, InvalidCall> {
+        let Some(binding) = self.names.get(&call.name) else {
+            return Err(self.unknown_tool(&call.name));
         };
         if call.malformed.is_some() {
-            return Err(Refusal::new(format!(
+            return Err(InvalidCall::new(format!(
                 "the arguments of {} are no JSON object; call it again with a whole one",
                 call.name
             )));
         }
-        match bound {
-            Bound::Tool(id) => {
+        match binding {
+            ToolBinding::Tool(id) => {
                 let (item_type, item_id) = (Some(ItemType::Tool), Some(id.clone()));
                 let action = Action {
                     primary: Primary::Execute,
@@ -158,23 +158,23 @@ impl Definitions {
                     params: call.input.clone(),
                     options: Map::new(),
                 };
-                Ok(Target::of(action.checked()?))
+                Ok(CallTarget::from_action(action.validate()?))
             }
-            Bound::Primary(primary) => self.primary(*primary, call),
-            Bound::DirectiveReturn => self.returned(call.input.clone()),
-            Bound::ReadArtifact => Ok(Target::ReadArtifact(call.input.clone())),
+            ToolBinding::Primary(primary) => self.primary_target(*primary, call),
+            ToolBinding::DirectiveReturn => self.return_target(call.input.clone()),
+            ToolBinding::ReadArtifact => Ok(CallTarget::ReadArtifact(call.input.clone())),
         }
     }
 
-    fn unknown(&self, name: &str) -> Refusal {
+    fn unknown_tool(&self, name: &str) -> InvalidCall {
         let name: String = one_line(name).chars().take(80).collect();
-        let known: Vec<&str> = self.names.keys().take(SHOWN).map(String::as_str).collect();
+        let known: Vec<&str> = self.names.keys().take(MAX_LISTED_NAMES).map(String::as_str).collect();
         if known.is_empty() {
-            return Refusal::new(format!("there is no tool `{name}`: this thread has none"));
+            return InvalidCall::new(format!("there is no tool `{name}`: this thread has none"));
         }
-        let more = self.names.len().saturating_sub(SHOWN);
+        let more = self.names.len().saturating_sub(MAX_LISTED_NAMES);
         let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
-        Refusal::new(format!("there is no tool `{name}`; there are: {}{rest}", known.join(", ")))
+        InvalidCall::new(format!("there is no tool `{name}`; there are: {}{rest}", known.join(", ")))
     }
 
     /// The definition of a name.
@@ -183,47 +183,49 @@ impl Definitions {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    fn primary(&self, primary: Primary, call: &ToolCall) -> Result<Target, Refusal> {
+    fn primary_target(&self, primary: Primary, call: &ToolCall) -> Result<CallTarget, InvalidCall> {
         let known = self.definition(&call.name).and_then(|tool| tool.schema["properties"].as_object());
-        let mut given = call.input.clone();
-        given.retain(|_, value| !value.is_null());
-        if let Some(wrong) = given.keys().find(|key| known.is_none_or(|known| !known.contains_key(*key))) {
+        let mut input = call.input.clone();
+        input.retain(|_, value| !value.is_null());
+        if let Some(unknown) = input.keys().find(|key| known.is_none_or(|known| !known.contains_key(*key))) {
             let known: Vec<&str> = known.into_iter().flatten().map(|(key, _)| key.as_str()).collect();
-            let wrong: String = one_line(wrong).chars().take(80).collect();
-            let message = format!("{} has no argument `{wrong}`; it takes: {}", call.name, known.join(", "));
-            return Err(Refusal::new(message));
+            let unknown: String = one_line(unknown).chars().take(80).collect();
+            let message =
+                format!("{} has no argument `{unknown}`; it takes: {}", call.name, known.join(", "));
+            return Err(InvalidCall::new(message));
         }
-        let mut fields = given;
+        let mut fields = input;
         fields.insert("primary".to_owned(), json!(primary));
         // What a tool calls `params` itself stays inside `parameters`: the schema has no other key for them.
         let action = Action::from_value(&Value::Object(fields))?;
-        if primary == Primary::Execute && action.is_about(ItemType::Tool, DIRECTIVE_RETURN) {
-            if self.names.values().any(|bound| *bound == Bound::DirectiveReturn) {
-                return self.returned(action.params);
+        if primary == Primary::Execute && action.is_for_item(ItemType::Tool, DIRECTIVE_RETURN) {
+            if self.names.values().any(|bound| *bound == ToolBinding::DirectiveReturn) {
+                return self.return_target(action.params);
             }
-            return Err(Refusal::new(
+            return Err(InvalidCall::new(
                 "this directive declares no outputs: answer with text when you are done",
             ));
         }
-        Ok(Target::of(action))
+        Ok(CallTarget::from_action(action))
     }
 
     /// The outputs, if they are what the directive declares. Who is blocked says `status: error` and may leave them out.
-    fn returned(&self, mut given: Map<String, Value>) -> Result<Target, Refusal> {
-        given.retain(|_, value| !value.is_null());
-        let bound = self.names.iter().find(|(_, bound)| **bound == Bound::DirectiveReturn);
-        let Some(definition) = bound.and_then(|(name, _)| self.definition(name)) else {
-            return Err(Refusal::new("this directive declares no outputs"));
+    fn return_target(&self, mut input: Map<String, Value>) -> Result<CallTarget, InvalidCall> {
+        input.retain(|_, value| !value.is_null());
+        let binding = self.names.iter().find(|(_, binding)| **binding == ToolBinding::DirectiveReturn);
+        let Some(definition) = binding.and_then(|(name, _)| self.definition(name)) else {
+            return Err(InvalidCall::new("this directive declares no outputs"));
         };
         let mut schema = definition.schema.clone();
-        if given.get("status").and_then(Value::as_str) == Some("error") {
+        if input.get("status").and_then(Value::as_str) == Some("error") {
             schema["required"] = json!([]);
         }
-        match parameters::check(given, Some(&schema)) {
-            Ok(outputs) => Ok(Target::DirectiveReturn(outputs)),
-            Err(error) => {
-                Err(Refusal::new(format!("the outputs do not fit: {error}; call {} again", definition.name)))
-            }
+        match parameters::check(input, Some(&schema)) {
+            Ok(outputs) => Ok(CallTarget::DirectiveReturn(outputs)),
+            Err(error) => Err(InvalidCall::new(format!(
+                "the outputs do not fit: {error}; call {} again",
+                definition.name
+            ))),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! (0 the user's own, 1 the directive's, 2 the built-in ones, 3 the project's and the infra hooks); the kind says whether
 //! a result may steer the thread, the origin on whose grants the actions run. Hooks are frozen with the thread.
 
-pub use crate::capability::Origin;
+pub use crate::capability::HookOrigin;
 use rye_item::condition::Condition;
 use rye_item::interpolate::interpolate;
 use rye_item::text::one_line;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The events that hooks may name.
-pub const EVENTS: [&str; 10] = [
+pub const HOOK_EVENTS: [&str; 10] = [
     "build_system_prompt",
     "thread_started",
     "thread_continued",
@@ -31,7 +31,7 @@ const DIRECTIVE_LAYER: u8 = 1;
 /// Whether a hook's result may steer the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum HookKind {
     /// It may.
     Control,
     /// It always runs and never steers.
@@ -41,7 +41,7 @@ pub enum Kind {
 /// Where a context hook's text goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Position {
+pub enum ContextPosition {
     /// Before the prompt.
     #[default]
     Before,
@@ -59,9 +59,9 @@ pub struct Hook {
     /// Its place in the order.
     pub layer: u8,
     /// Whether it may steer.
-    pub kind: Kind,
+    pub kind: HookKind,
     /// Who wrote it.
-    pub origin: Origin,
+    pub origin: HookOrigin,
     /// What must be true; null is always.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub condition: Value,
@@ -69,7 +69,7 @@ pub struct Hook {
     pub actions: Vec<Value>,
     /// Where its text goes, if it gives one.
     #[serde(default)]
-    pub position: Position,
+    pub position: ContextPosition,
     /// Whether its text is wrapped in the item's name.
     #[serde(default)]
     pub wrap: bool,
@@ -83,17 +83,17 @@ pub struct Hook {
 
 impl Hook {
     /// A hook of a config file. `layer` is the one of its list; without it, the origin's.
-    pub(crate) fn from_config(written: &Value, kind: Kind, layer: Option<u8>) -> Result<Self, String> {
+    pub(crate) fn from_config(written: &Value, kind: HookKind, layer: Option<u8>) -> Result<Self, String> {
         let map = written.as_object().ok_or("a hook is a map")?;
         let origin = match map.get("origin") {
-            None => Origin::System,
-            Some(origin) => Origin::deserialize(origin).map_err(|error| error.to_string())?,
+            None => HookOrigin::System,
+            Some(origin) => HookOrigin::deserialize(origin).map_err(|error| error.to_string())?,
         };
         let default = layer.unwrap_or(match origin {
-            Origin::User => 0,
-            Origin::Directive => DIRECTIVE_LAYER,
-            Origin::System => 2,
-            Origin::Project => 3,
+            HookOrigin::User => 0,
+            HookOrigin::Directive => DIRECTIVE_LAYER,
+            HookOrigin::System => 2,
+            HookOrigin::Project => 3,
         });
         let layer = match map.get("layer") {
             None => default,
@@ -104,7 +104,7 @@ impl Hook {
         let id = map.get("id").and_then(Value::as_str).ok_or("a hook has an `id`")?.to_owned();
         let grants = map.get("grants").and_then(Value::as_array).into_iter().flatten();
         let grants = grants.filter_map(Value::as_str).map(str::to_owned).collect();
-        Self::read(map, Self { id, layer, kind, origin, grants, ..Self::empty() })
+        Self::parse(map, Self { id, layer, kind, origin, grants, ..Self::empty() })
     }
 
     /// A hook of a directive, the `at`th, as its parser gives it.
@@ -115,7 +115,7 @@ impl Hook {
             .and_then(Value::as_str)
             .map_or_else(|| format!("directive_hook_{at}"), str::to_owned);
         // Its place is the directive's whatever it says: it does not go before the user's hooks.
-        Self::read(map, Self { id, layer: DIRECTIVE_LAYER, origin: Origin::Directive, ..Self::empty() })
+        Self::parse(map, Self { id, layer: DIRECTIVE_LAYER, origin: HookOrigin::Directive, ..Self::empty() })
     }
 
     fn empty() -> Self {
@@ -123,11 +123,11 @@ impl Hook {
             id: String::new(),
             event: String::new(),
             layer: 0,
-            kind: Kind::Control,
-            origin: Origin::System,
+            kind: HookKind::Control,
+            origin: HookOrigin::System,
             condition: Value::Null,
             actions: Vec::new(),
-            position: Position::Before,
+            position: ContextPosition::Before,
             wrap: false,
             description: String::new(),
             grants: Vec::new(),
@@ -135,16 +135,16 @@ impl Hook {
     }
 
     /// Fills in what is written the same way everywhere.
-    fn read(map: &Map<String, Value>, start: Self) -> Result<Self, String> {
-        let fail = |message: String| Err(format!("hook `{}`: {message}", one_line(&start.id)));
+    fn parse(map: &Map<String, Value>, base: Self) -> Result<Self, String> {
+        let fail = |message: String| Err(format!("hook `{}`: {message}", one_line(&base.id)));
         let text = |key: &str| map.get(key).and_then(Value::as_str);
         let event = match text("event") {
-            Some(event) if EVENTS.contains(&event) => event.to_owned(),
+            Some(event) if HOOK_EVENTS.contains(&event) => event.to_owned(),
             Some(event) => {
                 return fail(format!(
                     "there is no event `{}`; there are {}",
                     one_line(event),
-                    EVENTS.join(", ")
+                    HOOK_EVENTS.join(", ")
                 ));
             }
             None => return fail("it names no `event`".to_owned()),
@@ -169,8 +169,8 @@ impl Hook {
             }
         }
         let position = match text("position") {
-            None | Some("before") => Position::Before,
-            Some("after") => Position::After,
+            None | Some("before") => ContextPosition::Before,
+            Some("after") => ContextPosition::After,
             Some(other) => return fail(format!("position is before or after, not `{}`", one_line(other))),
         };
         let wrap = match map.get("wrap") {
@@ -180,7 +180,7 @@ impl Hook {
             Some(_) => return fail("wrap is true or false".to_owned()),
         };
         let description = text("description").unwrap_or_default().to_owned();
-        Ok(Self { event, condition, actions, position, wrap, description, ..start })
+        Ok(Self { event, condition, actions, position, wrap, description, ..base })
     }
 }
 
@@ -223,20 +223,20 @@ impl Hooks {
     ///
     /// # Errors
     /// When a hook of the directive names no event or action that there is.
-    pub fn merged(config: &[Hook], directive: Option<&Value>) -> Result<Self, String> {
-        let written = directive.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let of_directive =
-            written.iter().enumerate().map(|(at, hook)| Hook::from_directive(hook, at)).collect::<Vec<_>>();
-        let wrong: Vec<&str> =
-            of_directive.iter().filter_map(|hook| hook.as_ref().err()).map(String::as_str).collect();
-        if !wrong.is_empty() {
-            return Err(wrong.join("; "));
+    pub fn merge(config: &[Hook], directive: Option<&Value>) -> Result<Self, String> {
+        let entries = directive.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let parsed =
+            entries.iter().enumerate().map(|(at, hook)| Hook::from_directive(hook, at)).collect::<Vec<_>>();
+        let errors: Vec<&str> =
+            parsed.iter().filter_map(|hook| hook.as_ref().err()).map(String::as_str).collect();
+        if !errors.is_empty() {
+            return Err(errors.join("; "));
         }
-        let mut hooks: Vec<Hook> = of_directive.into_iter().flatten().chain(config.iter().cloned()).collect();
-        let rank = |origin: Origin| match origin {
-            Origin::User => 0,
-            Origin::Directive => 1,
-            Origin::System | Origin::Project => 2,
+        let mut hooks: Vec<Hook> = parsed.into_iter().flatten().chain(config.iter().cloned()).collect();
+        let rank = |origin: HookOrigin| match origin {
+            HookOrigin::User => 0,
+            HookOrigin::Directive => 1,
+            HookOrigin::System | HookOrigin::Project => 2,
         };
         hooks.sort_by_key(|hook| (hook.layer, rank(hook.origin)));
         Self::try_from(hooks)
@@ -261,7 +261,7 @@ impl Hooks {
             let acts_on = |id: &String| {
                 hook.actions.iter().any(|action| action.get("item_id").and_then(Value::as_str) == Some(id))
             };
-            hook.kind == Kind::Infra || !suppressed.iter().any(|id| *id == hook.id || acts_on(id))
+            hook.kind == HookKind::Infra || !suppressed.iter().any(|id| *id == hook.id || acts_on(id))
         };
         let (hooks, conditions) =
             self.hooks.into_iter().zip(self.conditions).filter(|(hook, _)| is_kept(hook)).unzip();
@@ -272,8 +272,8 @@ impl Hooks {
     /// from the context, and nothing else is. The context is there as `event` too.
     #[must_use]
     pub fn matching(&self, event: &str, context: Value) -> Vec<(usize, Vec<Value>)> {
-        let waiting = || (0..self.hooks.len()).filter(|at| self.hooks[*at].event == event);
-        if waiting().next().is_none() {
+        let candidates = || (0..self.hooks.len()).filter(|at| self.hooks[*at].event == event);
+        if candidates().next().is_none() {
             return Vec::new();
         }
         let mut known = context;
@@ -283,10 +283,11 @@ impl Hooks {
             let itself = Value::Object(map.clone());
             map.insert("event".to_owned(), itself);
         }
-        waiting()
+        candidates()
             .filter(|at| self.conditions[*at].matches(&known))
             .map(|at| {
-                let actions = self.hooks[at].actions.iter().map(|action| filled(action, &known)).collect();
+                let actions =
+                    self.hooks[at].actions.iter().map(|action| interpolate_params(action, &known)).collect();
                 (at, actions)
             })
             .collect()
@@ -294,7 +295,7 @@ impl Hooks {
 }
 
 /// An action with its params filled in.
-fn filled(action: &Value, context: &Value) -> Value {
+fn interpolate_params(action: &Value, context: &Value) -> Value {
     let mut action = action.clone();
     if let Some(params) = action.get_mut("params") {
         *params = interpolate(params, context);

@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Own;
+use crate::spec::ThreadInstance;
 
 /// The format that is written.
 pub const FORMAT: u32 = 2;
@@ -28,7 +28,7 @@ pub struct JournalHeader {
     /// The digest of the template, which the store holds once for all threads that share it.
     pub template: String,
     /// What is the thread's own.
-    pub own: Own,
+    pub own: ThreadInstance,
 }
 
 /// Why a header cannot be used.
@@ -61,7 +61,7 @@ struct AnyFormat {
 /// The header of format 1.
 #[derive(Deserialize)]
 struct Format1 {
-    own: Own,
+    own: ThreadInstance,
     shared: String,
 }
 
@@ -72,13 +72,13 @@ struct Format2 {
     format: u32,
     rye: String,
     template: String,
-    own: Own,
+    own: ThreadInstance,
 }
 
 impl JournalHeader {
     /// The header of a thread that this release starts.
     #[must_use]
-    pub fn new(own: Own, template: String) -> Self {
+    pub fn new(own: ThreadInstance, template: String) -> Self {
         Self { format: FORMAT, rye: Some(env!("CARGO_PKG_VERSION").to_owned()), template, own }
     }
 
@@ -125,22 +125,22 @@ mod tests {
 
     use super::*;
     use crate::capability::Capabilities;
-    use crate::limits::Limits;
+    use crate::limits::ThreadLimits;
     use crate::thread_id::ThreadId;
 
-    fn own() -> Own {
-        Own {
+    fn own() -> ThreadInstance {
+        ThreadInstance {
             thread_id: ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id"),
             parent: None,
             prompt: "do it".to_owned(),
             inputs: Map::new(),
             actions: Vec::new(),
-            limits: Limits::default(),
+            limits: ThreadLimits::default(),
             capabilities: Capabilities::none(),
-            continues: None,
+            continuation_of: None,
             history: Vec::new(),
             message: None,
-            cause: None,
+            spawn_reason: None,
         }
     }
 

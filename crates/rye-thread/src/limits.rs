@@ -10,11 +10,11 @@ use crate::cost::Cost;
 use crate::money::Nanos;
 
 /// The names of limits, as files and people write them.
-pub const NAMES: [&str; 6] = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
+pub const LIMIT_NAMES: [&str; 6] = ["turns", "tokens", "spend", "spawns", "depth", "duration_seconds"];
 
 /// How much a thread may use; `None` is as much as it likes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ThreadLimits {
     /// Answers of the model.
     pub turns: Option<u64>,
     /// Tokens in and out together, over the whole thread.
@@ -47,7 +47,7 @@ pub struct RaisedLimit {
 
 /// A limit that is reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reached {
+pub struct LimitReached {
     /// `turns_exceeded`, ….
     pub limit_code: String,
     /// What is used.
@@ -60,7 +60,7 @@ pub struct Reached {
     pub needed: Option<Value>,
 }
 
-impl Reached {
+impl LimitReached {
     /// Of the limit `name`.
     #[must_use]
     pub fn new(name: &str, current_value: Value, current_max: Value) -> Self {
@@ -69,19 +69,19 @@ impl Reached {
 
     /// The same, and what the next call may need.
     #[must_use]
-    pub fn needing(self, needed: Value) -> Self {
+    pub fn with_needed(self, needed: Value) -> Self {
         Self { needed: Some(needed), ..self }
     }
 
     /// How much more lets the thread go on: as much again, and no less than the next call may need.
     #[must_use]
-    pub fn more(&self) -> String {
+    pub fn suggested_raise(&self) -> String {
         let number = |value: &Value| value.as_f64().filter(|number| *number > 0.0).unwrap_or(0.0);
-        let (used, most) = (number(&self.current_value), number(&self.current_max));
-        let missing = self.needed.as_ref().map_or(0.0, |needed| number(needed) + used - most);
-        let (is_money, least) = if self.name() == "spend" { (true, 1.0) } else { (false, 10.0) };
-        let again = if most > 0.0 { most } else { least };
-        let more = missing.max(again + (used - most).max(0.0));
+        let (used, max) = (number(&self.current_value), number(&self.current_max));
+        let shortfall = self.needed.as_ref().map_or(0.0, |needed| number(needed) + used - max);
+        let (is_money, default) = if self.name() == "spend" { (true, 1.0) } else { (false, 10.0) };
+        let doubled = if max > 0.0 { max } else { default };
+        let more = shortfall.max(doubled + (used - max).max(0.0));
         match is_money {
             true => format!("+{}", (more * 1e6).ceil() / 1e6),
             false => format!("+{:.0}", more.ceil()),
@@ -92,14 +92,12 @@ impl Reached {
     #[must_use]
     pub fn message(&self) -> String {
         let name = self.name().replace('_', " ");
-        let (used, most) = (&self.current_value, &self.current_max);
+        let (used, max) = (&self.current_value, &self.current_max);
         match &self.needed {
-            Some(needed) if used.as_f64() < most.as_f64() => {
-                format!(
-                    "{name} would be exceeded: {used} of {most} used, and the next call may need {needed}"
-                )
+            Some(needed) if used.as_f64() < max.as_f64() => {
+                format!("{name} would be exceeded: {used} of {max} used, and the next call may need {needed}")
             }
-            _ => format!("{name} reached: {used} of {most}"),
+            _ => format!("{name} reached: {used} of {max}"),
         }
     }
 
@@ -110,27 +108,27 @@ impl Reached {
     }
 }
 
-impl Limits {
+impl ThreadLimits {
     /// These limits with `over` on top: what it names counts, `null` lifts a limit, the rest stays.
     ///
     /// # Errors
     /// When a name is unknown or a value is none, all of them named.
-    pub fn with(mut self, over: &Map<String, Value>) -> Result<Self, LimitError> {
-        let mut wrong = Vec::new();
-        for (written, value) in over {
+    pub fn with_overrides(mut self, overrides: &Map<String, Value>) -> Result<Self, LimitError> {
+        let mut errors = Vec::new();
+        for (key, value) in overrides {
             // The older spelling; the reader of directives warns of it.
-            let name = written.strip_prefix("max_").unwrap_or(written);
+            let name = key.strip_prefix("max_").unwrap_or(key);
             if name == "spend_currency" {
                 if value.as_str() != Some("USD") {
-                    wrong.push(format!("spend_currency {value}: only USD is counted"));
+                    errors.push(format!("spend_currency {value}: only USD is counted"));
                 }
                 continue;
             }
             if let Err(message) = self.set(name, value) {
-                wrong.push(message);
+                errors.push(message);
             }
         }
-        if wrong.is_empty() { Ok(self) } else { Err(LimitError(wrong.join("; "))) }
+        if errors.is_empty() { Ok(self) } else { Err(LimitError(errors.join("; "))) }
     }
 
     fn set(&mut self, name: &str, value: &Value) -> Result<(), String> {
@@ -151,39 +149,39 @@ impl Limits {
             "duration_seconds" => &mut self.duration_seconds,
             _ => {
                 let name = rye_item::text::one_line(name);
-                return Err(format!("unknown limit `{name}`; there are {}", NAMES.join(", ")));
+                return Err(format!("unknown limit `{name}`; there are {}", LIMIT_NAMES.join(", ")));
             }
         };
         *place = match value {
             Value::Null => None,
-            _ => Some(whole(value).ok_or_else(|| format!("{name} {value} is no whole number"))?),
+            _ => Some(parse_whole(value).ok_or_else(|| format!("{name} {value} is no whole number"))?),
         };
         Ok(())
     }
 
     /// No more than `bounds` has.
     #[must_use]
-    pub fn within(self, bounds: &Self) -> Self {
-        let depth = least(self.depth, bounds.depth);
-        Self { depth, ..self.capped_by(bounds) }
+    pub fn clamp_to(self, bounds: &Self) -> Self {
+        let depth = min_limit(self.depth, bounds.depth);
+        Self { depth, ..self.clamp_to_parent(bounds) }
     }
 
     /// The limits of a child: no more than its parent has, and one level less.
     #[must_use]
-    pub fn capped_by(self, parent: &Self) -> Self {
+    pub fn clamp_to_parent(self, parent: &Self) -> Self {
         Self {
-            turns: least(self.turns, parent.turns),
-            tokens: least(self.tokens, parent.tokens),
-            spend: least(self.spend, parent.spend),
-            spawns: least(self.spawns, parent.spawns),
-            depth: least(self.depth, parent.depth.map(|depth| depth.saturating_sub(1))),
-            duration_seconds: least(self.duration_seconds, parent.duration_seconds),
+            turns: min_limit(self.turns, parent.turns),
+            tokens: min_limit(self.tokens, parent.tokens),
+            spend: min_limit(self.spend, parent.spend),
+            spawns: min_limit(self.spawns, parent.spawns),
+            depth: min_limit(self.depth, parent.depth.map(|depth| depth.saturating_sub(1))),
+            duration_seconds: min_limit(self.duration_seconds, parent.duration_seconds),
         }
     }
 
     /// The limits that are looser here than in `bounds`, with both values, for people.
     #[must_use]
-    pub fn raised_over(&self, bounds: &Self) -> Vec<RaisedLimit> {
+    pub fn raised_limits(&self, bounds: &Self) -> Vec<RaisedLimit> {
         let (own, bounds) = (self.to_value(), bounds.to_value());
         let is_raised = |name: &str| match (own[name].as_f64(), bounds[name].as_f64()) {
             (Some(own), Some(bound)) => own > bound,
@@ -191,36 +189,36 @@ impl Limits {
             (_, None) => false,
         };
         let text = |value: &Value| if value.is_null() { "no limit".to_owned() } else { value.to_string() };
-        let raised = NAMES.into_iter().filter(|name| is_raised(name));
+        let raised = LIMIT_NAMES.into_iter().filter(|name| is_raised(name));
         raised.map(|name| RaisedLimit { name, from: text(&bounds[name]), to: text(&own[name]) }).collect()
     }
 
     /// What is left of them after this was used.
     #[must_use]
-    pub fn less(self, cost: &Cost) -> Self {
-        let left = |most: Option<u64>, used: u64| most.map(|most| most.saturating_sub(used));
+    pub fn remaining_after(self, cost: &Cost) -> Self {
+        let remaining = |max: Option<u64>, used: u64| max.map(|max| max.saturating_sub(used));
         Self {
-            turns: left(self.turns, cost.turns),
-            tokens: left(self.tokens, cost.tokens()),
+            turns: remaining(self.turns, cost.turns),
+            tokens: remaining(self.tokens, cost.tokens()),
             spend: self.spend.map(|spend| spend.minus(cost.spend)),
-            duration_seconds: left(self.duration_seconds, cost.elapsed_ms / 1000),
+            duration_seconds: remaining(self.duration_seconds, cost.elapsed_ms / 1000),
             ..self
         }
     }
 
     /// The first limit that `cost` has reached.
     #[must_use]
-    pub fn reached(&self, cost: &Cost) -> Option<Reached> {
-        let counted = |name, current: u64, most: Option<u64>| {
-            most.filter(|most| current >= *most).map(|most| Reached::new(name, json!(current), json!(most)))
+    pub fn first_reached(&self, cost: &Cost) -> Option<LimitReached> {
+        let check = |name, current: u64, max: Option<u64>| {
+            max.filter(|max| current >= *max).map(|max| LimitReached::new(name, json!(current), json!(max)))
         };
-        counted("turns", cost.turns, self.turns)
-            .or_else(|| counted("tokens", cost.tokens(), self.tokens))
+        check("turns", cost.turns, self.turns)
+            .or_else(|| check("tokens", cost.tokens(), self.tokens))
             .or_else(|| {
-                let most = self.spend.filter(|most| cost.spend >= *most)?;
-                Some(Reached::new("spend", json!(cost.spend.dollars()), json!(most.dollars())))
+                let max = self.spend.filter(|max| cost.spend >= *max)?;
+                Some(LimitReached::new("spend", json!(cost.spend.dollars()), json!(max.dollars())))
             })
-            .or_else(|| counted("duration_seconds", cost.elapsed_ms / 1000, self.duration_seconds))
+            .or_else(|| check("duration_seconds", cost.elapsed_ms / 1000, self.duration_seconds))
     }
 
     /// As hooks, transcripts and answers show them: spend in dollars, absent limits left out.
@@ -242,7 +240,7 @@ impl Limits {
     }
 }
 
-fn least<T: Ord>(own: Option<T>, parents: Option<T>) -> Option<T> {
+fn min_limit<T: Ord>(own: Option<T>, parents: Option<T>) -> Option<T> {
     match (own, parents) {
         (Some(own), Some(parents)) => Some(own.min(parents)),
         (own, parents) => own.or(parents),
@@ -250,7 +248,7 @@ fn least<T: Ord>(own: Option<T>, parents: Option<T>) -> Option<T> {
 }
 
 /// A whole number, also where a directive or a command line wrote it as text.
-fn whole(value: &Value) -> Option<u64> {
+fn parse_whole(value: &Value) -> Option<u64> {
     let number = match value {
         Value::String(text) => text.trim().parse().ok()?,
         Value::Number(number) => number.as_u64()?,
@@ -263,39 +261,40 @@ fn whole(value: &Value) -> Option<u64> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::Limits;
+    use super::ThreadLimits;
     use crate::cost::Cost;
     use crate::money::Nanos;
 
-    fn limits(value: &Value) -> Limits {
-        Limits::default().with(value.as_object().expect("an object")).expect("limits")
+    fn limits(value: &Value) -> ThreadLimits {
+        ThreadLimits::default().with_overrides(value.as_object().expect("an object")).expect("limits")
     }
 
     #[test]
-    fn overrides_replace_lift_and_are_refused_together() {
+    fn overrides_replace_lift_or_fail() {
         let base = limits(&json!({"turns": 25, "spend": 1.0, "spend_currency": "USD"}));
         let over = json!({"max_turns": "5", "spend": null});
-        let result = base.with(over.as_object().expect("an object")).expect("limits");
+        let result = base.with_overrides(over.as_object().expect("an object")).expect("limits");
         assert_eq!((result.turns, result.spend), (Some(5), None));
-        let wrong = json!({"turn": 1, "tokens": -1, "spend": "much", "spend_currency": "EUR"});
-        let message = base.with(wrong.as_object().expect("an object")).expect_err("refused").to_string();
+        let invalid = json!({"turn": 1, "tokens": -1, "spend": "much", "spend_currency": "EUR"});
+        let message =
+            base.with_overrides(invalid.as_object().expect("an object")).expect_err("refused").to_string();
         for part in ["unknown limit `turn`", "tokens -1", "spend \"much\"", "only USD"] {
             assert!(message.contains(part), "{message}");
         }
     }
 
     #[test]
-    fn a_child_has_no_more_than_its_parent_and_one_level_less() {
+    fn child_limits_are_clamped_to_parent() {
         let parent = limits(&json!({"turns": 5, "depth": 2, "spend": 0.5}));
-        let child = limits(&json!({"turns": 25, "tokens": 10, "depth": 10})).capped_by(&parent);
+        let child = limits(&json!({"turns": 25, "tokens": 10, "depth": 10})).clamp_to_parent(&parent);
         assert_eq!((child.turns, child.tokens, child.depth), (Some(5), Some(10), Some(1)));
         assert_eq!(child.spend, Some(Nanos(500_000_000)));
     }
 
     #[test]
-    fn each_limit_is_reached_when_it_is_used_up() {
+    fn each_exhausted_limit_is_reached() {
         let used = Cost { turns: 2, input_tokens: 6, output_tokens: 4, spend: Nanos(5), elapsed_ms: 3999 };
-        let first = |value: Value| limits(&value).reached(&used).map(|reached| reached.limit_code);
+        let first = |value: Value| limits(&value).first_reached(&used).map(|reached| reached.limit_code);
         assert_eq!(first(json!({"turns": 2})).as_deref(), Some("turns_exceeded"));
         assert_eq!(first(json!({"turns": 3, "tokens": 10})).as_deref(), Some("tokens_exceeded"));
         assert_eq!(first(json!({"spend": "0.000000005"})).as_deref(), Some("spend_exceeded"));

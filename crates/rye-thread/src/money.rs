@@ -11,12 +11,12 @@ use serde_json::Value;
 pub struct Nanos(pub u64);
 
 /// Decimal places of an amount.
-const PLACES: usize = 9;
-const ONE_DOLLAR: u64 = 1_000_000_000;
+const DECIMAL_PLACES: usize = 9;
+const NANOS_PER_DOLLAR: u64 = 1_000_000_000;
 
 impl Nanos {
     /// The most the ledger can hold: SQLite's integers are signed.
-    pub const MOST: Self = Self(i64::MAX.unsigned_abs());
+    pub const MAX: Self = Self(i64::MAX.unsigned_abs());
 
     /// Reads dollars as a person or a file writes them: `1`, `0.25`, `1.5e-3`. Nothing is rounded: what has more than nine
     /// places, is negative or too large is no amount.
@@ -31,25 +31,25 @@ impl Nanos {
         if all.is_empty() || all.len() > 40 || !all.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
-        let shift = i32::try_from(PLACES).ok()? + exponent - i32::try_from(fraction.len()).ok()?;
+        let shift = i32::try_from(DECIMAL_PLACES).ok()? + exponent - i32::try_from(fraction.len()).ok()?;
         let digits = all.trim_start_matches('0');
         if digits.is_empty() {
             return Some(Self(0));
         }
         let digits = if shift < 0 {
             let cut = digits.len().checked_sub(usize::try_from(-shift).ok()?)?;
-            let (kept, lost) = digits.split_at(cut);
+            let (whole_digits, lost) = digits.split_at(cut);
             if lost.bytes().any(|byte| byte != b'0') {
                 return None;
             }
-            kept.to_owned()
+            whole_digits.to_owned()
         } else if shift > 30 {
             return None;
         } else {
             format!("{digits}{}", "0".repeat(usize::try_from(shift).ok()?))
         };
         let amount: u64 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
-        Some(Self(amount)).filter(|amount| *amount <= Self::MOST)
+        Some(Self(amount)).filter(|amount| *amount <= Self::MAX)
     }
 
     /// Reads dollars from a JSON number or text.
@@ -66,19 +66,19 @@ impl Nanos {
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "the edge: nothing is computed from it")]
     pub fn dollars(self) -> f64 {
-        self.0 as f64 / ONE_DOLLAR as f64
+        self.0 as f64 / NANOS_PER_DOLLAR as f64
     }
 
     /// Dollars as a decimal, every place of them: `1.250000000`.
     #[must_use]
-    pub fn plain_dollars(self) -> String {
-        format!("{}.{:09}", self.0 / ONE_DOLLAR, self.0 % ONE_DOLLAR)
+    pub fn to_decimal(self) -> String {
+        format!("{}.{:09}", self.0 / NANOS_PER_DOLLAR, self.0 % NANOS_PER_DOLLAR)
     }
 
     /// The sum, at most [`Nanos::MOST`].
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0)).min(Self::MOST)
+        Self(self.0.saturating_add(other.0)).min(Self::MAX)
     }
 
     /// The difference, at least nothing.
@@ -91,9 +91,9 @@ impl Nanos {
 impl fmt::Display for Nanos {
     /// `$1.25`, `$0.000012`: all places that are not nought, at least two.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fraction = format!("{:09}", self.0 % ONE_DOLLAR);
-        let shown = fraction.trim_end_matches('0');
-        write!(formatter, "${}.{shown:0<2}", self.0 / ONE_DOLLAR)
+        let fraction = format!("{:09}", self.0 % NANOS_PER_DOLLAR);
+        let digits = fraction.trim_end_matches('0');
+        write!(formatter, "${}.{digits:0<2}", self.0 / NANOS_PER_DOLLAR)
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::Nanos;
 
     #[test]
-    fn dollars_are_read_exactly_or_not_at_all() {
+    fn dollars_parse_exactly() {
         let cases = [
             ("1", Some(1_000_000_000)),
             ("0.1", Some(100_000_000)),
@@ -127,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_shown_with_all_their_places() {
-        let shown = [0, 1, 12_000, 1_250_000_000, 3_000_000_000].map(|nanos| Nanos(nanos).to_string());
-        assert_eq!(shown, ["$0.00", "$0.000000001", "$0.000012", "$1.25", "$3.00"]);
+    fn amounts_display_all_significant_digits() {
+        let texts = [0, 1, 12_000, 1_250_000_000, 3_000_000_000].map(|nanos| Nanos(nanos).to_string());
+        assert_eq!(texts, ["$0.00", "$0.000000001", "$0.000012", "$1.25", "$3.00"]);
     }
 }

@@ -50,7 +50,7 @@ impl Risk {
 /// What a risk needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Policy {
+pub enum RiskPolicy {
     /// Nothing.
     Allow,
     /// The directive acknowledges it, or a greater one.
@@ -63,9 +63,9 @@ pub enum Policy {
 
 /// A level of risk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Level {
+pub struct RiskLevel {
     /// What it needs.
-    pub policy: Policy,
+    pub policy: RiskPolicy,
     /// For people.
     #[serde(default)]
     pub description: String,
@@ -73,7 +73,7 @@ pub struct Level {
 
 /// What has which risk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Classified {
+pub struct RiskClass {
     /// How risky.
     pub risk: Risk,
     /// What: patterns of grants.
@@ -87,19 +87,19 @@ pub struct Classified {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RiskRules {
     /// What each risk needs.
-    pub risk_levels: BTreeMap<Risk, Level>,
+    pub risk_levels: BTreeMap<Risk, RiskLevel>,
     /// What has which risk.
-    pub classifications: Vec<Classified>,
+    pub classifications: Vec<RiskClass>,
 }
 
 /// Why a thread may not have its grants.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct RiskRefused(pub String);
+pub struct RiskRefusal(pub String);
 
 /// A grant that is risky and may be had all the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Acknowledged {
+pub struct AcknowledgedGrant {
     /// The grant.
     pub grant: String,
     /// How risky it is.
@@ -113,37 +113,37 @@ impl RiskRules {
     ///
     /// # Errors
     /// When a level is missing, or a pattern is no grant.
-    pub fn check(&self) -> Result<(), RiskRefused> {
+    pub fn check(&self) -> Result<(), RiskRefusal> {
         let absent: Vec<&str> = Risk::ALL
             .iter()
             .filter(|risk| !self.risk_levels.contains_key(risk))
             .map(|risk| risk.as_str())
             .collect();
         if !absent.is_empty() {
-            return Err(RiskRefused(format!("the rules of risk say nothing of {}", absent.join(", "))));
+            return Err(RiskRefusal(format!("the rules of risk say nothing of {}", absent.join(", "))));
         }
         if self.classifications.is_empty() {
-            return Err(RiskRefused("the rules of risk classify nothing".to_owned()));
+            return Err(RiskRefusal("the rules of risk classify nothing".to_owned()));
         }
-        for classified in &self.classifications {
-            Capabilities::parse(&classified.patterns)
-                .map_err(|error| RiskRefused(format!("the rules of risk: {error}")))?;
+        for class in &self.classifications {
+            Capabilities::parse(&class.patterns)
+                .map_err(|error| RiskRefusal(format!("the rules of risk: {error}")))?;
         }
         Ok(())
     }
 
     /// How risky a grant is, and why. What no rule speaks of is elevated: nobody has looked at it.
-    fn judge(&self, grant: &str) -> (Risk, &str) {
+    fn classify(&self, grant: &str) -> (Risk, &str) {
         let Ok(granted) = Capabilities::parse([grant]) else {
             return (Risk::Unrestricted, "it cannot be read");
         };
         let mut covering: Option<(usize, Risk, &str)> = None;
-        let mut reached: Option<(Risk, &str)> = None;
-        for classified in &self.classifications {
-            let Ok(patterns) = Capabilities::parse(&classified.patterns) else {
+        let mut overlapping: Option<(Risk, &str)> = None;
+        for class in &self.classifications {
+            let Ok(patterns) = Capabilities::parse(&class.patterns) else {
                 return (Risk::Unrestricted, "the rules of risk cannot be read");
             };
-            let (risk, description) = (classified.risk, classified.description.as_str());
+            let (risk, description) = (class.risk, class.description.as_str());
             for pattern in patterns.iter() {
                 let specific = specificity(pattern);
                 if Capabilities::parse([pattern]).is_ok_and(|pattern| pattern.covers(grant)) {
@@ -151,26 +151,27 @@ impl RiskRules {
                     if covering.as_ref().is_none_or(is_better) {
                         covering = Some((specific, risk, description));
                     }
-                } else if granted.touches(pattern) && reached.is_none_or(|known| risk > known.0) {
-                    reached = Some((risk, description));
+                } else if granted.overlaps(pattern) && overlapping.is_none_or(|known| risk > known.0) {
+                    overlapping = Some((risk, description));
                 }
             }
         }
         let covered = covering.map_or((Risk::Elevated, "no rule speaks of it"), |(_, risk, why)| (risk, why));
-        reached.filter(|reached| reached.0 > covered.0).unwrap_or(covered)
+        overlapping.filter(|overlapping| overlapping.0 > covered.0).unwrap_or(covered)
     }
 
     /// Why a person is asked before what needs these grants is done; nothing if nobody is.
     #[must_use]
-    pub fn asks_for(&self, required: &[String]) -> Option<String> {
-        let is_asked = |risk: &Risk| {
-            self.risk_levels.get(risk).is_some_and(|level| level.policy == Policy::ApprovalRequired)
+    pub fn approval_reason(&self, required: &[String]) -> Option<String> {
+        let needs_approval = |risk: &Risk| {
+            self.risk_levels.get(risk).is_some_and(|level| level.policy == RiskPolicy::ApprovalRequired)
         };
-        if !Risk::ALL.iter().any(is_asked) {
+        if !Risk::ALL.iter().any(needs_approval) {
             return None;
         }
-        let judged = required.iter().map(|grant| self.judge(grant));
-        let (risk, description) = judged.filter(|(risk, _)| is_asked(risk)).max_by_key(|(risk, _)| *risk)?;
+        let classified = required.iter().map(|grant| self.classify(grant));
+        let (risk, description) =
+            classified.filter(|(risk, _)| needs_approval(risk)).max_by_key(|(risk, _)| *risk)?;
         Some(format!("{} needs a person's word: {}", risk.as_str(), one_line(description)))
     }
 
@@ -178,22 +179,22 @@ impl RiskRules {
     ///
     /// # Errors
     /// When the rules cannot judge, or a risk is not acknowledged.
-    pub fn gate(
+    pub fn authorize(
         &self,
         capabilities: &Capabilities,
         acknowledged: &[Risk],
-    ) -> Result<Vec<Acknowledged>, RiskRefused> {
+    ) -> Result<Vec<AcknowledgedGrant>, RiskRefusal> {
         self.check()?;
         let mut allowed = Vec::new();
         let mut refused = Vec::new();
         for grant in capabilities.iter() {
-            let (risk, description) = self.judge(grant);
-            let policy = self.risk_levels.get(&risk).map_or(Policy::Block, |level| level.policy);
+            let (risk, description) = self.classify(grant);
+            let policy = self.risk_levels.get(&risk).map_or(RiskPolicy::Block, |level| level.policy);
             let is_fine = match policy {
                 // Of each call a person is asked.
-                Policy::Allow | Policy::ApprovalRequired => true,
-                Policy::AcknowledgeRequired => acknowledged.iter().any(|known| *known >= risk),
-                Policy::Block => acknowledged.contains(&risk),
+                RiskPolicy::Allow | RiskPolicy::ApprovalRequired => true,
+                RiskPolicy::AcknowledgeRequired => acknowledged.iter().any(|known| *known >= risk),
+                RiskPolicy::Block => acknowledged.contains(&risk),
             };
             if !is_fine {
                 let word = risk.as_str();
@@ -202,12 +203,12 @@ impl RiskRules {
                      directive's <permissions> to explicitly allow this.",
                     one_line(description)
                 ));
-            } else if policy != Policy::Allow {
+            } else if policy != RiskPolicy::Allow {
                 let description = one_line(description);
-                allowed.push(Acknowledged { grant: grant.to_owned(), risk, description });
+                allowed.push(AcknowledgedGrant { grant: grant.to_owned(), risk, description });
             }
         }
-        if refused.is_empty() { Ok(allowed) } else { Err(RiskRefused(refused.join("\n"))) }
+        if refused.is_empty() { Ok(allowed) } else { Err(RiskRefusal(refused.join("\n"))) }
     }
 }
 
@@ -220,13 +221,13 @@ fn specificity(pattern: &str) -> usize {
 ///
 /// # Errors
 /// When a word is no risk.
-pub fn acknowledged(risks: Option<&serde_json::Value>) -> Result<Vec<Risk>, RiskRefused> {
+pub fn acknowledged_risks(risks: Option<&serde_json::Value>) -> Result<Vec<Risk>, RiskRefusal> {
     let list = risks.and_then(serde_json::Value::as_array).into_iter().flatten();
     list.map(|entry| {
         let word = entry.get("risk").and_then(serde_json::Value::as_str).unwrap_or_default();
         Risk::parse(word).ok_or_else(|| {
             let words = Risk::ALL.map(Risk::as_str).join(", ");
-            RiskRefused(format!("<acknowledge risk=\"{}\">: there are {words}", one_line(word)))
+            RiskRefusal(format!("<acknowledge risk=\"{}\">: there are {words}", one_line(word)))
         })
     })
     .collect()

@@ -3,30 +3,30 @@
 
 use std::sync::Arc;
 
-use crate::model::{Message, Price};
+use crate::model::{ChatMessage, TokenPrice};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::capability::Capabilities;
 use crate::config::Config;
 use crate::cost::Attribution;
-use crate::definitions::Definitions;
+use crate::definitions::ToolDefinitions;
 use crate::hooks::Hooks;
-use crate::limits::Limits;
+use crate::limits::ThreadLimits;
 use crate::thread_id::ThreadId;
 
 /// One thread: what is its own, and what it shares with others of its kind.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct ThreadSpec {
     /// What is its own.
-    pub own: Own,
+    pub instance: ThreadInstance,
     /// What it shares.
-    pub shared: Arc<Shared>,
+    pub template: Arc<ThreadTemplate>,
 }
 
 /// What is a thread's own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Own {
+pub struct ThreadInstance {
     /// Its name.
     pub thread_id: ThreadId,
     /// Who started it.
@@ -39,49 +39,51 @@ pub struct Own {
     /// The directive's action tags, filled in: the offline provider's script.
     pub actions: Vec<Value>,
     /// How much it may use at first; a person may allow more later.
-    pub limits: Limits,
+    pub limits: ThreadLimits,
     /// What it may do: what the directive asks for, narrowed by its parent.
     pub capabilities: Capabilities,
     /// The thread it goes on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub continues: Option<ThreadId>,
+    #[serde(rename = "continues")]
+    pub continuation_of: Option<ThreadId>,
     /// What was said there, as far as it goes along.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<Arc<Message>>,
+    pub history: Vec<Arc<ChatMessage>>,
     /// What the model is told after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// What of its parent started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<Cause>,
+    #[serde(rename = "cause")]
+    pub spawn_reason: Option<SpawnReason>,
 }
 
 /// What of a thread starts another: what it costs is told by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum SpawnReason {
     /// A tool: the one the model called, or one that called `rye`.
     Tool(String),
     /// A hook, by its id.
     Hook(String),
 }
 
-impl Spec {
+impl ThreadSpec {
     /// What its calls are booked under.
     #[must_use]
     pub fn attribution(&self) -> Attribution {
-        let (tool, hook) = match &self.own.cause {
-            Some(Cause::Tool(item)) => (Some(item.clone()), None),
-            Some(Cause::Hook(id)) => (None, Some(id.clone())),
+        let (tool, hook) = match &self.instance.spawn_reason {
+            Some(SpawnReason::Tool(item)) => (Some(item.clone()), None),
+            Some(SpawnReason::Hook(id)) => (None, Some(id.clone())),
             None => (None, None),
         };
-        Attribution { item: self.shared.directive.clone(), model: self.shared.model.clone(), tool, hook }
+        Attribution { item: self.template.directive.clone(), model: self.template.model.clone(), tool, hook }
     }
 }
 
 /// What threads of one directive under one configuration share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Shared {
+pub struct ThreadTemplate {
     /// The directive's id.
     pub directive: String,
     /// The hash of the directive's file.
@@ -97,13 +99,13 @@ pub struct Shared {
     /// All hooks, in order.
     pub hooks: Hooks,
     /// The tools offered to the model, and what each name stands for.
-    pub definitions: Definitions,
+    pub definitions: ToolDefinitions,
     /// The provider's item.
     pub provider: String,
     /// The model.
     pub model: String,
     /// What a token costs; nothing is known of a provider that is not priced.
-    pub price: Option<Price>,
+    pub price: Option<TokenPrice>,
     /// How many tokens the model can look at.
     pub context_window: u64,
     /// How many tokens one answer may have.
@@ -111,20 +113,20 @@ pub struct Shared {
     /// Whether answers are streamed.
     pub wants_stream: bool,
     /// The configuration of threads.
-    #[serde(with = "frozen")]
+    #[serde(with = "config_values")]
     pub config: Config,
 }
 
-impl Shared {
+impl ThreadTemplate {
     /// Whether answers cost nothing and use nothing: a script, not a model.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.price == Some(Price::default())
+        self.price == Some(TokenPrice::default())
     }
 }
 
 /// The configuration as the values it was read from: the same values, the same behaviour.
-mod frozen {
+mod config_values {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::{Map, Value};
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Where a thread stands. Once ended, it stays ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum ThreadStatus {
     /// Registered, not begun.
     Created,
     /// At work.
@@ -26,7 +26,7 @@ pub enum Status {
     Continued,
 }
 
-impl Status {
+impl ThreadStatus {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Created,
@@ -67,7 +67,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for ThreadStatus {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.as_str())
     }

@@ -13,7 +13,7 @@ pub struct ThreadId(String);
 /// What was given is no thread's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no thread id; they look like thread-0a1b2c3d4e5f")]
-pub struct NoThreadId(String);
+pub struct InvalidThreadId(String);
 
 impl ThreadId {
     /// A new name, from random bytes.
@@ -26,7 +26,7 @@ impl ThreadId {
     /// The name of the thread that a call of another one starts: the same each time it is worked out, so that a call
     /// which is made again after a crash finds what it had begun.
     #[must_use]
-    pub fn of_call(parent: &Self, call: u64, index: usize) -> Self {
+    pub fn for_call(parent: &Self, call: u64, index: usize) -> Self {
         let digest = lillux_hash::Digest::of(format!("{parent}/{call}/{index}").as_bytes()).to_hex();
         Self(format!("thread-{}", digest.chars().take(12).collect::<String>()))
     }
@@ -35,11 +35,11 @@ impl ThreadId {
     ///
     /// # Errors
     /// When it is none.
-    pub fn parse(text: &str) -> Result<Self, NoThreadId> {
+    pub fn parse(text: &str) -> Result<Self, InvalidThreadId> {
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         match text.strip_prefix("thread-") {
             Some(digits) if digits.len() == 12 && digits.bytes().all(is_digit) => Ok(Self(text.to_owned())),
-            _ => Err(NoThreadId(rye_item::text::one_line(text))),
+            _ => Err(InvalidThreadId(rye_item::text::one_line(text))),
         }
     }
 
@@ -57,9 +57,9 @@ impl fmt::Display for ThreadId {
 }
 
 impl TryFrom<String> for ThreadId {
-    type Error = NoThreadId;
+    type Error = InvalidThreadId;
 
-    fn try_from(text: String) -> Result<Self, NoThreadId> {
+    fn try_from(text: String) -> Result<Self, InvalidThreadId> {
         Self::parse(&text)
     }
 }
@@ -75,13 +75,13 @@ mod tests {
     use super::ThreadId;
 
     #[test]
-    fn only_names_that_were_made_here_are_names() {
+    fn only_well_formed_thread_ids_parse() {
         assert!(ThreadId::parse(ThreadId::from_random([0, 1, 9, 10, 254, 255]).as_str()).is_ok());
         let parent = ThreadId::parse("thread-0a1b2c3d4e5f").expect("a name");
-        let child = ThreadId::of_call(&parent, 1, 0);
+        let child = ThreadId::for_call(&parent, 1, 0);
         assert!(ThreadId::parse(child.as_str()).is_ok());
-        assert_eq!(child, ThreadId::of_call(&parent, 1, 0));
-        assert!(child != ThreadId::of_call(&parent, 1, 1) && child != ThreadId::of_call(&parent, 2, 0));
+        assert_eq!(child, ThreadId::for_call(&parent, 1, 0));
+        assert!(child != ThreadId::for_call(&parent, 1, 1) && child != ThreadId::for_call(&parent, 2, 0));
         for text in
             ["", "thread-", "thread-0a1b2c3d4e5", "thread-0A1b2c3d4e5f", "../thread-0a1b2c3d4e5f", "x"]
         {

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lillux_hash::Digest;
-use rye_thread::capability::Permitted;
+use rye_thread::capability::PermittedAction;
 use rye_thread::journal::JournalHeader;
-use rye_thread::machine::{Effect, Event, State, step};
-use rye_thread::spec::{Shared, Spec};
+use rye_thread::machine::{Effect, ThreadEvent, ThreadState, step};
+use rye_thread::spec::{ThreadSpec, ThreadTemplate};
 use serde_json::{Value, json};
 
 fn folder() -> PathBuf {
@@ -34,22 +34,22 @@ fn journals() -> Vec<(String, Value)> {
     files.iter().map(|path| (name(path), read(path))).collect()
 }
 
-fn spec(first: &Value) -> Arc<Spec> {
+fn spec(first: &Value) -> Arc<ThreadSpec> {
     let header = JournalHeader::parse(first["body"].to_string().as_bytes()).expect("a header");
     let template = folder().join(format!("templates/{}.json", header.template));
     let bytes = std::fs::read(&template).expect("a template");
     assert_eq!(Digest::of(&bytes).to_string(), header.template, "{}", template.display());
-    let shared: Shared = serde_json::from_slice(&bytes).expect("a template");
-    Arc::new(Spec { own: header.own, shared: Arc::new(shared) })
+    let shared: ThreadTemplate = serde_json::from_slice(&bytes).expect("a template");
+    Arc::new(ThreadSpec { instance: header.own, template: Arc::new(shared) })
 }
 
 /// What each record of a journal led to.
-fn replay(journal: &Value) -> (Vec<Value>, State) {
+fn replay(journal: &Value) -> (Vec<Value>, ThreadState) {
     let records = journal["records"].as_array().expect("records");
-    let mut state = State::new(spec(&records[0]));
+    let mut state = ThreadState::new(spec(&records[0]));
     let mut states = Vec::new();
     for record in &records[1..] {
-        let event: Event = serde_json::from_value(record["body"].clone()).expect("an event");
+        let event: ThreadEvent = serde_json::from_value(record["body"].clone()).expect("an event");
         let effects = step(&mut state, record["at_ms"].as_u64().expect("a time"), event);
         states.push(observe(&state, &effects));
     }
@@ -57,7 +57,7 @@ fn replay(journal: &Value) -> (Vec<Value>, State) {
 }
 
 /// Everything about a state that others can see. The words are the test's own: a renamed type changes nothing here.
-fn observe(state: &State, effects: &[Effect]) -> Value {
+fn observe(state: &ThreadState, effects: &[Effect]) -> Value {
     let messages = serde_json::to_vec(&state.messages).expect("JSON");
     json!({
         "status": state.status().as_str(),
@@ -74,16 +74,16 @@ fn observe(state: &State, effects: &[Effect]) -> Value {
 }
 
 fn observe_effect(effect: &Effect) -> Value {
-    let granted = |action: &Permitted| {
+    let granted = |action: &PermittedAction| {
         json!({
             "action": action.action(),
-            "asker": action.asker(),
+            "asker": action.principal(),
             "capabilities": action.capabilities(),
         })
     };
     match effect {
         Effect::RunHook { hook, action } => json!({"run_hook": hook, "granted": granted(action)}),
-        Effect::CallModel { call, request, worst } => json!({
+        Effect::CallModel { call, request, cost_bound: worst } => json!({
             "call_model": call,
             "request": Digest::of(&serde_json::to_vec(request).expect("JSON")).short(),
             "spend": worst.spend,
@@ -101,8 +101,8 @@ fn observe_effect(effect: &Effect) -> Value {
             let payload = if payload.len() > 300 { Digest::of(payload.as_bytes()).short() } else { payload };
             json!({"emit": event_type, "payload": payload})
         }
-        Effect::Save(trigger) => json!({"save": format!("{trigger:?}").to_lowercase()}),
-        Effect::Ask(question) => json!({"ask": question}),
+        Effect::SaveState(trigger) => json!({"save": format!("{trigger:?}").to_lowercase()}),
+        Effect::RequestApproval(question) => json!({"ask": question}),
         Effect::Suspend(outcome) => json!({"suspend": outcome}),
         Effect::End(outcome) => json!({"end": outcome}),
     }

@@ -2,13 +2,13 @@
 //! bundles give them ids, schemas and signatures.
 
 pub mod diff;
+mod display;
 pub mod file_system;
 mod line_id;
 mod line_id_store;
 mod lines;
 mod parameters;
-mod place;
-mod show;
+mod path_access;
 pub mod system;
 mod walk;
 pub mod web;
@@ -25,7 +25,7 @@ pub fn all() -> Vec<Box<dyn NativeTool>> {
         Box::new(file_system::Glob),
         Box::new(file_system::Grep),
         Box::new(file_system::List),
-        Box::new(system::Facts),
+        Box::new(system::SystemFacts),
     ];
     tools.extend(web::all());
     tools

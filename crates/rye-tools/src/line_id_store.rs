@@ -8,42 +8,42 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use lillux::Digest;
-use lillux::beneath::{Durability, Folder};
-use lillux::file::{Lock, Mode};
+use lillux::dir::{Dir, Durability};
+use lillux::file::{FileMode, Lock};
 
-use crate::line_id::{LineId, Retired, Track};
+use crate::line_id::{LineId, RetiredId, Track};
 
-const FORMAT: &[u8] = b"rye line ids 1\n";
-const MOST_BYTES: u64 = 8 * 1024 * 1024;
+const HEADER: &[u8] = b"rye line ids 1\n";
+const MAX_TRACK_BYTES: u64 = 8 * 1024 * 1024;
 /// How many tracks are kept.
-const MOST_TRACKS: usize = 1000;
+const MAX_TRACKS: usize = 1000;
 
 /// The track of one file, held against other processes.
 #[derive(Debug)]
-pub(crate) struct Held {
-    folder: Folder,
+pub(crate) struct LockedTrack {
+    folder: Dir,
     name: OsString,
     _lock: Lock,
 }
 
-impl Held {
+impl LockedTrack {
     /// Holds the track of the file that is really at `path`. None if the cache cannot be used.
     pub(crate) fn acquire(cache: &Path, path: &Path) -> Option<Self> {
-        let place = cache.join("line-ids");
-        let folder = Folder::open(&place).ok().or_else(|| {
-            lillux::file::create_folders(&place, true).ok()?;
-            Folder::open(&place).ok()
+        let dir = cache.join("line-ids");
+        let folder = Dir::open(&dir).ok().or_else(|| {
+            lillux::file::create_dirs(&dir, true).ok()?;
+            Dir::open(&dir).ok()
         })?;
         let name = Digest::of(path.as_os_str().as_bytes()).to_hex();
-        let lock = Lock::acquire(&place.join(format!("lock-{}", &name[..1]))).ok()?;
+        let lock = Lock::acquire(&dir.join(format!("lock-{}", &name[..1]))).ok()?;
         Some(Self { folder, name: name.into(), _lock: lock })
     }
 
     /// The track, if there is a good one.
     pub(crate) fn load(&self) -> Option<Track> {
-        let opened = self.folder.child_file(&self.name).ok()?;
+        let opened = self.folder.open_child_file(&self.name).ok()?;
         let mut bytes = Vec::with_capacity(usize::try_from(opened.metadata.len()).unwrap_or(0).min(1 << 20));
-        opened.file.take(MOST_BYTES + 1).read_to_end(&mut bytes).ok()?;
+        opened.file.take(MAX_TRACK_BYTES + 1).read_to_end(&mut bytes).ok()?;
         decode(&bytes)
     }
 
@@ -59,8 +59,8 @@ impl Held {
         // File systems flush a file that replaces another; nobody looks while the lock is held.
         let _ = self.folder.remove(&self.name);
         // A track that cannot be kept costs some ids, never a wrong line.
-        if bytes.len() as u64 > MOST_BYTES
-            || self.folder.write_atomic(&self.name, &bytes, Mode::Private, Durability::Renamed).is_err()
+        if bytes.len() as u64 > MAX_TRACK_BYTES
+            || self.folder.write_atomic(&self.name, &bytes, FileMode::Private, Durability::Renamed).is_err()
         {
             let _ = self.folder.remove(&self.name);
             return;
@@ -72,7 +72,7 @@ impl Held {
     }
 
     fn prune(&self) {
-        let Ok((entries, _)) = self.folder.entries(MOST_TRACKS * 64) else { return };
+        let Ok((entries, _)) = self.folder.entries(MAX_TRACKS * 64) else { return };
         let is_track = |name: &OsStr| name.len() == 64;
         let mut tracks: Vec<_> = entries
             .into_iter()
@@ -82,7 +82,7 @@ impl Held {
                 Some((status.modified, entry.name))
             })
             .collect();
-        let surplus = tracks.len().saturating_sub(MOST_TRACKS);
+        let surplus = tracks.len().saturating_sub(MAX_TRACKS);
         tracks.sort_unstable();
         for (_, name) in tracks.into_iter().take(surplus) {
             let _ = self.folder.remove(&name);
@@ -92,7 +92,7 @@ impl Held {
 
 fn encode(track: &Track) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64 + 16 * track.ids.len() + 12 * track.retired.len());
-    bytes.extend(FORMAT);
+    bytes.extend(HEADER);
     bytes.extend(track.file.to_hex().as_bytes());
     bytes.extend((track.ids.len() as u64).to_be_bytes());
     for (content, id) in track.contents.iter().zip(&track.ids) {
@@ -113,7 +113,7 @@ fn decode(bytes: &[u8]) -> Option<Track> {
     if Digest::of(body).as_bytes()[..8] != check[..] {
         return None;
     }
-    let rest = body.strip_prefix(FORMAT)?;
+    let rest = body.strip_prefix(HEADER)?;
     let (file, rest) = rest.split_first_chunk::<64>()?;
     let (count, rest) = rest.split_first_chunk::<8>()?;
     let count = usize::try_from(u64::from_be_bytes(*count)).ok()?;
@@ -130,7 +130,7 @@ fn decode(bytes: &[u8]) -> Option<Track> {
         ids: lines.iter().map(|line| LineId::from_bits(number(&line[8..]))).collect(),
         retired: retired
             .iter()
-            .map(|entry| Retired {
+            .map(|entry| RetiredId {
                 id: LineId::from_bits(number(&entry[..8])),
                 index: u32::try_from(number(&entry[8..])).unwrap_or(u32::MAX),
             })
@@ -143,17 +143,17 @@ mod tests {
     use super::*;
 
     fn track() -> Track {
-        let first = Track::fresh(Digest::of(b"1"), vec![1, 2, 2, 3]);
-        first.synced(Digest::of(b"2"), vec![2, 3, 4])
+        let first = Track::new(Digest::of(b"1"), vec![1, 2, 2, 3]);
+        first.sync(Digest::of(b"2"), vec![2, 3, 4])
     }
 
     #[test]
-    fn a_track_reads_as_it_is_written() {
+    fn track_round_trips() {
         assert_eq!(decode(&encode(&track())), Some(track()));
     }
 
     #[test]
-    fn a_broken_track_is_no_track() {
+    fn corrupt_track_is_ignored() {
         let good = encode(&track());
         for length in 0..good.len() {
             assert_eq!(decode(&good[..length]), None);
@@ -166,36 +166,36 @@ mod tests {
     }
 
     #[test]
-    fn a_held_track_comes_back() {
+    fn saved_track_is_loaded() {
         let cache = tempfile::tempdir().expect("folder");
-        let held = Held::acquire(cache.path(), Path::new("/a")).expect("held");
-        assert_eq!(held.load(), None);
-        held.save(&track());
-        drop(held);
-        let held = Held::acquire(cache.path(), Path::new("/a")).expect("held");
-        assert_eq!(held.load(), Some(track()));
-        drop(held);
-        assert_eq!(Held::acquire(cache.path(), Path::new("/b")).expect("held").load(), None);
+        let locked = LockedTrack::acquire(cache.path(), Path::new("/a")).expect("held");
+        assert_eq!(locked.load(), None);
+        locked.save(&track());
+        drop(locked);
+        let locked = LockedTrack::acquire(cache.path(), Path::new("/a")).expect("held");
+        assert_eq!(locked.load(), Some(track()));
+        drop(locked);
+        assert_eq!(LockedTrack::acquire(cache.path(), Path::new("/b")).expect("held").load(), None);
     }
 
     #[test]
-    fn old_tracks_make_room() {
+    fn old_tracks_are_pruned() {
         let cache = tempfile::tempdir().expect("folder");
-        let held = Held::acquire(cache.path(), Path::new("/a")).expect("held");
-        for number in 0..MOST_TRACKS + 20 {
+        let locked = LockedTrack::acquire(cache.path(), Path::new("/a")).expect("held");
+        for number in 0..MAX_TRACKS + 20 {
             let name = OsString::from(format!("{number:064}"));
-            held.folder.write_atomic(&name, b"", Mode::Private, Durability::Renamed).expect("written");
+            locked.folder.write_atomic(&name, b"", FileMode::Private, Durability::Renamed).expect("written");
         }
-        held.prune();
-        let (entries, _) = held.folder.entries(9999).expect("entries");
-        assert_eq!(entries.iter().filter(|entry| entry.name.len() == 64).count(), MOST_TRACKS);
+        locked.prune();
+        let (entries, _) = locked.folder.entries(9999).expect("entries");
+        assert_eq!(entries.iter().filter(|entry| entry.name.len() == 64).count(), MAX_TRACKS);
         assert!(
-            held.folder.status(OsStr::new(&format!("{:064}", MOST_TRACKS + 19))).expect("status").is_some()
+            locked.folder.status(OsStr::new(&format!("{:064}", MAX_TRACKS + 19))).expect("status").is_some()
         );
     }
 
     #[test]
-    fn an_unusable_cache_is_no_cache() {
-        assert!(Held::acquire(Path::new("/proc/none"), Path::new("/a")).is_none());
+    fn unusable_cache_is_ignored() {
+        assert!(LockedTrack::acquire(Path::new("/proc/none"), Path::new("/a")).is_none());
     }
 }

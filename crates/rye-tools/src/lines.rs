@@ -3,25 +3,25 @@
 
 use std::fmt::Write as _;
 
+use crate::display::{MAX_LINE_CHARS, push_truncated};
 use crate::line_id::LineId;
-use crate::show::{LINE_LIMIT, push_cut};
 
 /// How a line ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum LineEnding {
     /// `\n`
-    Feed,
+    Lf,
     /// `\r\n`
-    Return,
+    CrLf,
     /// The end of the file.
     None,
 }
 
-impl Ending {
+impl LineEnding {
     fn as_str(self) -> &'static str {
         match self {
-            Self::Feed => "\n",
-            Self::Return => "\r\n",
+            Self::Lf => "\n",
+            Self::CrLf => "\r\n",
             Self::None => "",
         }
     }
@@ -31,48 +31,48 @@ impl Ending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
     pub(crate) text: &'a str,
-    pub(crate) ending: Ending,
+    pub(crate) ending: LineEnding,
 }
 
 /// The lines of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lines<'a> {
-    has_mark: bool,
+    has_bom: bool,
     pub(crate) list: Vec<Line<'a>>,
 }
 
-const MARK: &str = "\u{feff}";
+const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 impl<'a> Lines<'a> {
-    pub(crate) fn of(text: &'a str) -> Self {
-        let (has_mark, text) = match text.strip_prefix(MARK) {
+    pub(crate) fn parse(text: &'a str) -> Self {
+        let (has_bom, text) = match text.strip_prefix(BYTE_ORDER_MARK) {
             Some(rest) => (true, rest),
             None => (false, text),
         };
         let list = text
             .split_inclusive('\n')
             .map(|line| match line.strip_suffix('\n') {
-                None => Line { text: line, ending: Ending::None },
+                None => Line { text: line, ending: LineEnding::None },
                 Some(bare) => match bare.strip_suffix('\r') {
-                    None => Line { text: bare, ending: Ending::Feed },
-                    Some(bare) => Line { text: bare, ending: Ending::Return },
+                    None => Line { text: bare, ending: LineEnding::Lf },
+                    Some(bare) => Line { text: bare, ending: LineEnding::CrLf },
                 },
             })
             .collect();
-        Self { has_mark, list }
+        Self { has_bom, list }
     }
 
     /// The ending most lines have; `\n` for a file without any.
-    pub(crate) fn usual_ending(&self) -> Ending {
-        let returns = self.list.iter().filter(|line| line.ending == Ending::Return).count();
-        let feeds = self.list.iter().filter(|line| line.ending == Ending::Feed).count();
-        if returns > feeds { Ending::Return } else { Ending::Feed }
+    pub(crate) fn dominant_ending(&self) -> LineEnding {
+        let returns = self.list.iter().filter(|line| line.ending == LineEnding::CrLf).count();
+        let feeds = self.list.iter().filter(|line| line.ending == LineEnding::Lf).count();
+        if returns > feeds { LineEnding::CrLf } else { LineEnding::Lf }
     }
 
     /// `lf`, `crlf` or `mixed`.
     pub(crate) fn ending_name(&self) -> &'static str {
         let has = |ending| self.list.iter().any(|line| line.ending == ending);
-        match (has(Ending::Feed), has(Ending::Return)) {
+        match (has(LineEnding::Lf), has(LineEnding::CrLf)) {
             (true, true) => "mixed",
             (false, true) => "crlf",
             (true | false, false) => "lf",
@@ -81,28 +81,28 @@ impl<'a> Lines<'a> {
 
     /// Whether the last line has an ending, as it should. An empty file lacks nothing.
     pub(crate) fn has_final_newline(&self) -> bool {
-        self.list.last().is_none_or(|line| line.ending != Ending::None)
+        self.list.last().is_none_or(|line| line.ending != LineEnding::None)
     }
 
     /// The same file with other lines: only the last may lack an ending, and it does if this file's last does.
-    pub(crate) fn with(&self, mut list: Vec<Line<'a>>) -> Self {
-        let usual = self.usual_ending();
+    pub(crate) fn with_lines(&self, mut list: Vec<Line<'a>>) -> Self {
+        let dominant = self.dominant_ending();
         let last = list.len().saturating_sub(1);
         let has_final_newline = self.has_final_newline();
         for (index, line) in list.iter_mut().enumerate() {
             if index == last && !has_final_newline {
-                line.ending = Ending::None;
-            } else if line.ending == Ending::None {
-                line.ending = usual;
+                line.ending = LineEnding::None;
+            } else if line.ending == LineEnding::None {
+                line.ending = dominant;
             }
         }
-        Self { has_mark: self.has_mark, list }
+        Self { has_bom: self.has_bom, list }
     }
 
     pub(crate) fn to_text(&self) -> String {
         let mut out = String::with_capacity(self.list.iter().map(|line| line.text.len() + 2).sum());
-        if self.has_mark {
-            out.push_str(MARK);
+        if self.has_bom {
+            out.push_str(BYTE_ORDER_MARK);
         }
         for line in &self.list {
             out.push_str(line.text);
@@ -119,7 +119,7 @@ pub(crate) fn push_numbered(out: &mut String, number: usize, id: Option<LineId>,
         Some(id) => write!(out, "{number} {id}|"),
         None => write!(out, "{number}|"),
     };
-    push_cut(out, text, LINE_LIMIT);
+    push_truncated(out, text, MAX_LINE_CHARS);
     out.push('\n');
 }
 
@@ -130,21 +130,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_put_together_are_the_file(text in "\u{feff}?([ab\u{e9}\r\n]|\r\n){0,40}") {
-            let lines = Lines::of(&text);
+        fn lines_round_trip(text in "\u{feff}?([ab\u{e9}\r\n]|\r\n){0,40}") {
+            let lines = Lines::parse(&text);
             prop_assert_eq!(lines.to_text(), text.as_str());
-            prop_assert_eq!(lines.with(lines.list.clone()).to_text(), text.as_str());
+            prop_assert_eq!(lines.with_lines(lines.list.clone()).to_text(), text.as_str());
         }
     }
 
     #[test]
-    fn endings_are_told_apart() {
-        let lines = Lines::of("a\r\nb\nc\r\nd");
+    fn line_endings_are_detected() {
+        let lines = Lines::parse("a\r\nb\nc\r\nd");
         assert_eq!(
             lines.list.iter().map(|line| (line.text, line.ending)).collect::<Vec<_>>(),
-            [("a", Ending::Return), ("b", Ending::Feed), ("c", Ending::Return), ("d", Ending::None)]
+            [
+                ("a", LineEnding::CrLf),
+                ("b", LineEnding::Lf),
+                ("c", LineEnding::CrLf),
+                ("d", LineEnding::None)
+            ]
         );
-        assert_eq!((lines.usual_ending(), lines.ending_name()), (Ending::Return, "mixed"));
-        assert!(!lines.has_final_newline() && Lines::of("").has_final_newline());
+        assert_eq!((lines.dominant_ending(), lines.ending_name()), (LineEnding::CrLf, "mixed"));
+        assert!(!lines.has_final_newline() && Lines::parse("").has_final_newline());
     }
 }

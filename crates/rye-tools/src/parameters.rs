@@ -5,7 +5,10 @@ use rye_exec::NativeError;
 use serde_json::{Map, Value};
 
 /// The text parameter `name`.
-pub(crate) fn text<'a>(parameters: &'a Map<String, Value>, name: &str) -> Result<&'a str, NativeError> {
+pub(crate) fn required_text<'a>(
+    parameters: &'a Map<String, Value>,
+    name: &str,
+) -> Result<&'a str, NativeError> {
     optional_text(parameters, name)?
         .ok_or_else(|| NativeError::failed(format!("the parameter `{name}` is missing: it is a text")))
 }
@@ -66,9 +69,9 @@ pub(crate) fn limit(
     parameters: &Map<String, Value>,
     name: &str,
     default: usize,
-    most: usize,
+    max: usize,
 ) -> Result<usize, NativeError> {
-    Ok(optional_number(parameters, name)?.unwrap_or(default).clamp(1, most))
+    Ok(optional_number(parameters, name)?.unwrap_or(default).clamp(1, max))
 }
 
 #[cfg(test)]
@@ -77,12 +80,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn parameters_of_the_wrong_type_are_refused_by_name() {
+    fn wrong_parameter_type_is_named() {
         let parameters = json!({"a": 1, "b": "x", "c": 3.0, "d": -1, "e": null});
         let map = parameters.as_object().expect("an object");
-        assert_eq!(text(map, "b"), Ok("x"));
-        assert_eq!(text(map, "a"), Err(NativeError::failed("the parameter `a` must be a text")));
-        assert!(text(map, "e").is_err());
+        assert_eq!(required_text(map, "b"), Ok("x"));
+        assert_eq!(required_text(map, "a"), Err(NativeError::failed("the parameter `a` must be a text")));
+        assert!(required_text(map, "e").is_err());
         assert_eq!(boolean(map, "e", true), Ok(true));
         assert!(boolean(map, "a", true).is_err());
         assert_eq!(optional_number(map, "c"), Ok(Some(3)));

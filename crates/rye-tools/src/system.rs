@@ -7,14 +7,14 @@ use crate::parameters;
 
 /// Tells facts about the system.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts;
+pub struct SystemFacts;
 
-impl NativeTool for Facts {
+impl NativeTool for SystemFacts {
     fn name(&self) -> &'static str {
         "system.facts"
     }
 
-    fn touches_nothing(&self, config: &Map<String, Value>) -> bool {
+    fn is_pure(&self, config: &Map<String, Value>) -> bool {
         // What is writable is a matter of what the tool is given.
         matches!(config.get("item").and_then(Value::as_str), Some("time" | "runtime" | "versions"))
     }
@@ -26,21 +26,21 @@ impl NativeTool for Facts {
             Some(item) => item,
             None => parameters::optional_text(call.parameters, "item")?.unwrap_or("all"),
         };
-        let mut answer = json!({"item": item});
+        let mut response = json!({"item": item});
         match item {
-            "paths" => answer["paths"] = paths(call),
-            "time" => answer["time"] = time(call.now),
-            "runtime" | "versions" => answer["runtime"] = runtime(),
+            "paths" => response["paths"] = paths(call),
+            "time" => response["time"] = time(call.now),
+            "runtime" | "versions" => response["runtime"] = runtime(),
             "all" => {
-                answer["paths"] = paths(call);
-                answer["time"] = time(call.now);
-                answer["runtime"] = runtime();
+                response["paths"] = paths(call);
+                response["time"] = time(call.now);
+                response["runtime"] = runtime();
             }
             _ => {
                 return Err(NativeError::failed("`item` must be `paths`, `time`, `runtime` or `all`"));
             }
         }
-        Ok(answer)
+        Ok(response)
     }
 }
 
@@ -56,7 +56,7 @@ fn paths(call: &NativeCall<'_>) -> Value {
 fn time(now: u64) -> Value {
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
     let (days, seconds) = (now / 86_400, now % 86_400);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_from_days(days);
     let date = format!("{year:04}-{month:02}-{day:02}");
     let clock = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
     json!({
@@ -70,7 +70,7 @@ fn time(now: u64) -> Value {
 }
 
 /// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
-fn civil(days: u64) -> (u64, u64, u64) {
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
     // Years that begin in March have the leap day at their end.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
@@ -108,12 +108,12 @@ mod tests {
             (47_540, (2100, 2, 28)),
             (47_541, (2100, 3, 1)),
         ] {
-            assert_eq!(civil(days), date);
+            assert_eq!(civil_from_days(days), date);
         }
     }
 
     #[test]
-    fn time_is_the_time_that_was_passed_in() {
+    fn time_comes_from_the_call() {
         assert_eq!(
             time(1_774_961_999),
             json!({"utc": "2026-03-31T12:59:59Z", "date": "2026-03-31", "time": "12:59:59",

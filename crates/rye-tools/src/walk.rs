@@ -6,110 +6,117 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use lillux::Cancel;
-use lillux::beneath::{Entry, Folder, Kind};
+use lillux::CancelToken;
+use lillux::dir::{Dir, DirEntry, DirEntryKind};
 use rye_exec::NativeError;
 
-use crate::place::Project;
+use crate::path_access::ProjectAccess;
 
-const MOST_DEPTH: usize = 100;
-const MOST_ENTRIES: usize = 300_000;
-const MOST_IGNORE_BYTES: u64 = 256 * 1024;
+const MAX_DEPTH: usize = 100;
+const MAX_ENTRIES: usize = 300_000;
+const MAX_IGNORE_BYTES: u64 = 256 * 1024;
 
 /// What is passed over.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub(crate) struct WalkOptions {
     /// Names that begin with a dot. `.ai` is always seen.
-    pub(crate) includes_hidden: bool,
+    pub(crate) include_hidden: bool,
     /// The insides of `.git`.
-    pub(crate) includes_git: bool,
+    pub(crate) include_git: bool,
     /// What `.gitignore` and `.ignore` name.
-    pub(crate) respects_ignore: bool,
+    pub(crate) respect_ignore: bool,
     /// How many folders deep, the first counted.
     pub(crate) depth: usize,
 }
 
 /// Something that was found.
 #[derive(Debug)]
-pub(crate) struct Found<'a> {
+pub(crate) struct WalkEntry<'a> {
     /// The folder it is in.
-    pub(crate) folder: &'a Folder,
+    pub(crate) folder: &'a Dir,
     pub(crate) name: &'a OsStr,
     /// Its path below the project.
     pub(crate) path: &'a Path,
-    pub(crate) kind: Kind,
+    pub(crate) kind: DirEntryKind,
     /// How deep below the start, from 1.
     pub(crate) depth: usize,
 }
 
 /// What the visitor wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum WalkControl {
     Continue,
     Stop,
 }
 
 /// How the walk ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
+pub(crate) struct WalkReport {
     /// Not everything was seen: too much, too deep, or the visitor had enough.
-    pub(crate) is_cut: bool,
+    pub(crate) is_truncated: bool,
     /// Folders that could not be opened.
     pub(crate) unreadable: usize,
 }
 
-struct Walk<'a, 'v> {
-    project: &'a Project<'a>,
-    cancel: &'a Cancel,
-    options: Options,
+struct Walker<'a, 'v> {
+    project: &'a ProjectAccess<'a>,
+    cancel: &'a CancelToken,
+    options: WalkOptions,
     rules: Vec<(usize, Gitignore)>,
-    seen: usize,
-    result: Walked,
-    visit: &'v mut dyn FnMut(&Found<'_>) -> Result<Flow, NativeError>,
+    entry_count: usize,
+    result: WalkReport,
+    visit: &'v mut dyn FnMut(&WalkEntry<'_>) -> Result<WalkControl, NativeError>,
 }
 
 /// Visits everything below `start`, a folder of the project, in the order of names.
 pub(crate) fn walk(
-    project: &Project<'_>,
-    start: &Folder,
-    options: Options,
-    cancel: &Cancel,
-    visit: &mut dyn FnMut(&Found<'_>) -> Result<Flow, NativeError>,
-) -> Result<Walked, NativeError> {
+    project: &ProjectAccess<'_>,
+    start: &Dir,
+    options: WalkOptions,
+    cancel: &CancelToken,
+    visit: &mut dyn FnMut(&WalkEntry<'_>) -> Result<WalkControl, NativeError>,
+) -> Result<WalkReport, NativeError> {
     let relative = start.path().strip_prefix(project.root.path()).unwrap_or(Path::new("")).to_owned();
-    let mut walk =
-        Walk { project, cancel, options, rules: Vec::new(), seen: 0, result: Walked::default(), visit };
-    walk.rules_above(&relative);
+    let mut walker = Walker {
+        project,
+        cancel,
+        options,
+        rules: Vec::new(),
+        entry_count: 0,
+        result: WalkReport::default(),
+        visit,
+    };
+    walker.add_parent_rules(&relative);
     let mut path = relative;
-    walk.folder(start, &mut path, 1)?;
-    Ok(walk.result)
+    walker.visit_folder(start, &mut path, 1)?;
+    Ok(walker.result)
 }
 
-impl Walk<'_, '_> {
+impl Walker<'_, '_> {
     /// The rules of the folders above the start, from the project down.
-    fn rules_above(&mut self, relative: &Path) {
-        if !self.options.respects_ignore {
+    fn add_parent_rules(&mut self, relative: &Path) {
+        if !self.options.respect_ignore {
             return;
         }
         let mut above = PathBuf::new();
         for name in relative.components() {
-            if let Ok(folder) = self.project.root.folder(&above) {
+            if let Ok(folder) = self.project.root.open_dir(&above) {
                 self.add_rules(&folder, &above, &[OsStr::new(".gitignore"), OsStr::new(".ignore")]);
             }
             above.push(name);
         }
     }
 
-    fn add_rules(&mut self, folder: &Folder, relative: &Path, names: &[&OsStr]) {
+    fn add_rules(&mut self, folder: &Dir, relative: &Path, names: &[&OsStr]) {
         let mut builder = GitignoreBuilder::new("");
         for name in names {
-            let Ok(opened) = folder.child_file(name) else { continue };
+            let Ok(opened) = folder.open_child_file(name) else { continue };
             if self.project.is_hidden(&opened.path) {
                 continue;
             }
             let mut bytes = Vec::new();
             // A rule file that cannot be read has no rules, as for git.
-            let _ = opened.file.take(MOST_IGNORE_BYTES).read_to_end(&mut bytes);
+            let _ = opened.file.take(MAX_IGNORE_BYTES).read_to_end(&mut bytes);
             for line in String::from_utf8_lossy(&bytes).lines() {
                 let _ = builder.add_line(None, line);
             }
@@ -132,31 +139,37 @@ impl Walk<'_, '_> {
         false
     }
 
-    fn is_passed_over(&self, entry: &Entry, path: &Path) -> bool {
+    fn is_skipped(&self, entry: &DirEntry, path: &Path) -> bool {
         let name = entry.name.as_encoded_bytes();
         if name == b".git" {
-            return !self.options.includes_git;
+            return !self.options.include_git;
         }
-        if name.starts_with(b".") && name != b".ai" && !self.options.includes_hidden {
+        if name.starts_with(b".") && name != b".ai" && !self.options.include_hidden {
             return true;
         }
         self.project.is_hidden(&self.project.root.path().join(path))
-            || (self.options.respects_ignore && self.is_ignored(path, entry.kind == Kind::Folder))
+            || (self.options.respect_ignore && self.is_ignored(path, entry.kind == DirEntryKind::Dir))
     }
 
-    fn folder(&mut self, folder: &Folder, path: &mut PathBuf, depth: usize) -> Result<Flow, NativeError> {
-        if depth > self.options.depth.min(MOST_DEPTH) {
-            self.result.is_cut |= self.options.depth > MOST_DEPTH;
-            return Ok(Flow::Continue);
+    fn visit_folder(
+        &mut self,
+        folder: &Dir,
+        path: &mut PathBuf,
+        depth: usize,
+    ) -> Result<WalkControl, NativeError> {
+        if depth > self.options.depth.min(MAX_DEPTH) {
+            self.result.is_truncated |= self.options.depth > MAX_DEPTH;
+            return Ok(WalkControl::Continue);
         }
-        let Ok((entries, is_complete)) = folder.entries(MOST_ENTRIES - self.seen.min(MOST_ENTRIES)) else {
+        let Ok((entries, is_complete)) = folder.entries(MAX_ENTRIES - self.entry_count.min(MAX_ENTRIES))
+        else {
             self.result.unreadable += 1;
-            return Ok(Flow::Continue);
+            return Ok(WalkControl::Continue);
         };
-        self.seen += entries.len();
-        self.result.is_cut |= !is_complete;
+        self.entry_count += entries.len();
+        self.result.is_truncated |= !is_complete;
         let rules = self.rules.len();
-        if self.options.respects_ignore {
+        if self.options.respect_ignore {
             let is_rules = |name: &OsStr| name == ".gitignore" || name == ".ignore";
             let mut names: Vec<&OsStr> =
                 entries.iter().map(|entry| entry.name.as_os_str()).filter(|name| is_rules(name)).collect();
@@ -167,55 +180,55 @@ impl Walk<'_, '_> {
                 self.add_rules(folder, path, &names);
             }
         }
-        let flow = self.entries(folder, &entries, path, depth);
+        let flow = self.visit_entries(folder, &entries, path, depth);
         self.rules.truncate(rules);
         flow
     }
 
-    fn entries(
+    fn visit_entries(
         &mut self,
-        folder: &Folder,
-        entries: &[Entry],
+        folder: &Dir,
+        entries: &[DirEntry],
         path: &mut PathBuf,
         depth: usize,
-    ) -> Result<Flow, NativeError> {
+    ) -> Result<WalkControl, NativeError> {
         for entry in entries {
             if self.cancel.is_cancelled() {
                 return Err(NativeError::failed("cancelled"));
             }
             path.push(&entry.name);
-            let flow = self.entry(folder, entry, path, depth);
+            let flow = self.visit_entry(folder, entry, path, depth);
             path.pop();
-            if flow? == Flow::Stop {
-                self.result.is_cut = true;
-                return Ok(Flow::Stop);
+            if flow? == WalkControl::Stop {
+                self.result.is_truncated = true;
+                return Ok(WalkControl::Stop);
             }
         }
-        Ok(Flow::Continue)
+        Ok(WalkControl::Continue)
     }
 
-    fn entry(
+    fn visit_entry(
         &mut self,
-        folder: &Folder,
-        entry: &Entry,
+        folder: &Dir,
+        entry: &DirEntry,
         path: &mut PathBuf,
         depth: usize,
-    ) -> Result<Flow, NativeError> {
-        if self.is_passed_over(entry, path) {
-            return Ok(Flow::Continue);
+    ) -> Result<WalkControl, NativeError> {
+        if self.is_skipped(entry, path) {
+            return Ok(WalkControl::Continue);
         }
-        let found = Found { folder, name: &entry.name, path, kind: entry.kind, depth };
-        if (self.visit)(&found)? == Flow::Stop {
-            return Ok(Flow::Stop);
+        let walk_entry = WalkEntry { folder, name: &entry.name, path, kind: entry.kind, depth };
+        if (self.visit)(&walk_entry)? == WalkControl::Stop {
+            return Ok(WalkControl::Stop);
         }
-        if entry.kind != Kind::Folder || depth >= self.options.depth {
-            return Ok(Flow::Continue);
+        if entry.kind != DirEntryKind::Dir || depth >= self.options.depth {
+            return Ok(WalkControl::Continue);
         }
-        match folder.child_folder(&entry.name) {
-            Ok(child) => self.folder(&child, path, depth + 1),
+        match folder.open_child_dir(&entry.name) {
+            Ok(child) => self.visit_folder(&child, path, depth + 1),
             Err(_) => {
                 self.result.unreadable += 1;
-                Ok(Flow::Continue)
+                Ok(WalkControl::Continue)
             }
         }
     }

@@ -5,25 +5,25 @@ use std::ops::Deref;
 use lillux::Digest;
 use rye_item::Space;
 
-use crate::coverage::{Coverage, whole_hash};
+use crate::coverage::{Coverage, content_hash};
 use crate::keyring::KeyRing;
-use crate::signature::Layout;
-use crate::verify::{Refusal, Report, Subject, Verdict, report};
+use crate::signature::FileLayout;
+use crate::verify::{Subject, TrustReport, TrustVerdict, VerifyRejection, evaluate};
 
 /// What is forgiven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forgiveness {
+pub enum DevModePolicy {
     /// Nothing: a key that counts must vouch.
-    Nothing,
+    Enforce,
     /// That the project's own items are not signed, or were edited since: development mode.
-    OwnDoing,
+    AllowOwnUnsigned,
 }
 
 /// A subject that may be used.
 #[derive(Clone, Debug)]
 pub struct Admitted<T> {
     subject: T,
-    report: Report,
+    report: TrustReport,
     is_forgiven: bool,
     digest: Digest,
 }
@@ -31,7 +31,7 @@ pub struct Admitted<T> {
 impl<T> Admitted<T> {
     /// What the verdict rests on.
     #[must_use]
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &TrustReport {
         &self.report
     }
 
@@ -70,26 +70,28 @@ impl<T> Deref for Admitted<T> {
 pub fn admit<T: Subject>(
     subject: T,
     keys: &KeyRing,
-    forgiveness: Forgiveness,
-) -> Result<Admitted<T>, Box<Refusal<T>>> {
-    let report = report(&subject, keys);
-    let is_own_doing = match report.verdict {
-        Verdict::Unsigned => true,
-        Verdict::Tampered => {
+    policy: DevModePolicy,
+) -> Result<Admitted<T>, Box<VerifyRejection<T>>> {
+    let report = evaluate(&subject, keys);
+    let is_own_change = match report.verdict {
+        TrustVerdict::Unsigned => true,
+        TrustVerdict::Tampered => {
             report.fingerprint().is_some_and(|signer| keys.find(&signer, subject.space()).is_some())
         }
-        Verdict::Full | Verdict::Partial | Verdict::Misplaced | Verdict::Untrusted | Verdict::Revoked => {
-            false
-        }
+        TrustVerdict::Full
+        | TrustVerdict::Partial
+        | TrustVerdict::Misplaced
+        | TrustVerdict::Untrusted
+        | TrustVerdict::Revoked => false,
     };
-    let is_forgiven =
-        is_own_doing && forgiveness == Forgiveness::OwnDoing && *subject.space() == Space::Project;
-    if !is_forgiven && !matches!(report.verdict, Verdict::Full | Verdict::Partial) {
-        return Err(Box::new(Refusal { subject, report }));
+    let is_dev_allowed =
+        is_own_change && policy == DevModePolicy::AllowOwnUnsigned && *subject.space() == Space::Project;
+    if !is_dev_allowed && !matches!(report.verdict, TrustVerdict::Full | TrustVerdict::Partial) {
+        return Err(Box::new(VerifyRejection { subject, report }));
     }
     let digest = match subject.format() {
-        Some(format) => whole_hash(subject.bytes(), &Layout::of(subject.bytes(), format)),
+        Some(format) => content_hash(subject.bytes(), &FileLayout::parse(subject.bytes(), format)),
         None => Digest::of(subject.bytes()),
     };
-    Ok(Admitted { subject, report, is_forgiven, digest })
+    Ok(Admitted { subject, report, is_forgiven: is_dev_allowed, digest })
 }

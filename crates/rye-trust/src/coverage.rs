@@ -6,7 +6,7 @@ use lillux::Digest;
 use rye_item::ItemType;
 use serde::Serialize;
 
-use crate::signature::{Layout, ShebangError};
+use crate::signature::{FileLayout, ShebangError};
 
 /// How much of a file its signature covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -34,7 +34,7 @@ impl Coverage {
 
 /// How a file's content compares with the hash in its signature line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum ContentStatus {
     /// There is no signature line.
     Unsigned,
     /// Its first line begins with `#!` and is not a shebang.
@@ -57,58 +57,58 @@ pub enum Content {
 
 /// The hash of a whole content: what this implementation signs.
 #[must_use]
-pub fn whole_hash(bytes: &[u8], layout: &Layout) -> Digest {
+pub fn content_hash(bytes: &[u8], layout: &FileLayout) -> Digest {
     Digest::of(&bytes[layout.content.clone()])
 }
 
 /// Compares a file with the hash in its signature line: whole content first, then the original's rule. The line's own
 /// break must be the one that signing writes, or a change of it would go unseen.
 #[must_use]
-pub fn compare(item_type: ItemType, bytes: &[u8], layout: &Layout) -> Content {
+pub fn compare_content(item_type: ItemType, bytes: &[u8], layout: &FileLayout) -> ContentStatus {
     if let Some(error) = layout.shebang_error {
-        return Content::InvalidShebang(error);
+        return ContentStatus::InvalidShebang(error);
     }
     let Some(signature) = &layout.signature else {
-        return Content::Unsigned;
+        return ContentStatus::Unsigned;
     };
     let content = &bytes[layout.content.clone()];
     let actual = Digest::of(content);
     let covered = if actual == signature.hash {
         Some((Coverage::Full, layout.content.clone()))
     } else {
-        original_part(item_type, content)
+        original_range(item_type, content)
             .map(|part| layout.content.start + part.start..layout.content.start + part.end)
             .filter(|part| Digest::of(&bytes[part.clone()]) == signature.hash)
             .map(|part| (Coverage::Partial, part))
     };
     match covered {
-        Some((coverage, part)) if layout.has_own_break(bytes) => {
-            Content::Intact { coverage, uncovered: uncovered(bytes, layout, &part) }
+        Some((coverage, part)) if layout.has_consistent_line_break(bytes) => {
+            ContentStatus::Intact { coverage, uncovered: uncovered_ranges(bytes, layout, &part) }
         }
-        Some(_) => Content::Changed { actual, only_line_endings: true },
+        Some(_) => ContentStatus::Changed { actual, only_line_endings: true },
         None => {
             let only_line_endings = differs_in_line_endings(item_type, content, &signature.hash);
-            Content::Changed { actual, only_line_endings }
+            ContentStatus::Changed { actual, only_line_endings }
         }
     }
 }
 
 /// Everything outside `covered`: a shebang, the signature line's own words that no signature protects, and what the
 /// original's rule leaves out. The hash, the signature and the fingerprint protect themselves.
-fn uncovered(bytes: &[u8], layout: &Layout, covered: &Range<usize>) -> Vec<Range<usize>> {
+fn uncovered_ranges(bytes: &[u8], layout: &FileLayout, covered: &Range<usize>) -> Vec<Range<usize>> {
     let mut ranges = vec![layout.shebang.clone()];
     let line = &bytes[layout.line.clone()];
     if let Some(signature) = &layout.signature {
-        let mut note = |word: &str| {
+        let mut push_word = |word: &str| {
             let start = line.windows(word.len()).position(|window| window == word.as_bytes());
             if let Some(start) = start {
                 let start = layout.line.start + start;
                 ranges.push(start..start + word.len());
             }
         };
-        note(signature.timestamp.as_str());
+        push_word(signature.timestamp.as_str());
         if let Some(registry) = &signature.registry {
-            note(&format!("|{registry}"));
+            push_word(&format!("|{registry}"));
         }
     }
     ranges.push(layout.content.start..covered.start);
@@ -118,17 +118,17 @@ fn uncovered(bytes: &[u8], layout: &Layout, covered: &Range<usize>) -> Vec<Range
 }
 
 /// The part of a content that the original hashed, where that is not the whole.
-fn original_part(item_type: ItemType, content: &[u8]) -> Option<Range<usize>> {
+fn original_range(item_type: ItemType, content: &[u8]) -> Option<Range<usize>> {
     match item_type {
         ItemType::Directive => {
             let start = find_directive_tag(content)?;
             let end = find_last(content, b"</directive>")? + b"</directive>".len();
-            (start < end).then(|| trimmed(content, start..end))
+            (start < end).then(|| trim_range(content, start..end))
         }
         ItemType::Knowledge => {
             let rest = content.strip_prefix(b"---")?;
             let second = find(rest, b"---")? + 6;
-            let body = trimmed(content, second..content.len());
+            let body = trim_range(content, second..content.len());
             // A body with metadata of its own was signed whole, as another entry; front matter was put before it.
             let has_own =
                 [&b"---"[..], b"```yaml"].iter().any(|opener| content[body.clone()].starts_with(opener));
@@ -153,7 +153,7 @@ fn find_last(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 }
 
 /// `range` without outer white space, as the original's `str.strip` sees it.
-fn trimmed(content: &[u8], range: Range<usize>) -> Range<usize> {
+fn trim_range(content: &[u8], range: Range<usize>) -> Range<usize> {
     let is_space = |character: char| character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}');
     match std::str::from_utf8(&content[range.clone()]) {
         Ok(text) => {
@@ -173,7 +173,7 @@ fn differs_in_line_endings(item_type: ItemType, content: &[u8], hash: &Digest) -
     let windows = unix.replace('\n', "\r\n");
     [unix, windows].iter().any(|variant| {
         let bytes = variant.as_bytes();
-        let part = original_part(item_type, bytes).map(|part| Digest::of(&bytes[part]));
+        let part = original_range(item_type, bytes).map(|part| Digest::of(&bytes[part]));
         Digest::of(bytes) == *hash || part.as_ref() == Some(hash)
     })
 }
@@ -183,20 +183,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_original_hashes_a_directive_from_first_tag_to_last() {
+    fn directive_range_spans_first_to_last_tag() {
         let content = b"# T\n<directive a=\"1\">x</directive> y </directive>\nbody";
-        let part = original_part(ItemType::Directive, content).expect("part");
+        let part = original_range(ItemType::Directive, content).expect("part");
         assert_eq!(&content[part], b"<directive a=\"1\">x</directive> y </directive>");
-        assert_eq!(original_part(ItemType::Directive, b"no tags"), None);
-        assert_eq!(original_part(ItemType::Directive, b"</directive> <directive>"), None);
+        assert_eq!(original_range(ItemType::Directive, b"no tags"), None);
+        assert_eq!(original_range(ItemType::Directive, b"</directive> <directive>"), None);
     }
 
     #[test]
-    fn the_original_hashes_knowledge_after_its_front_matter() {
+    fn knowledge_range_starts_after_front_matter() {
         let content = b"---\nname: k\n---\n\n  # Hi\n\n";
-        let part = original_part(ItemType::Knowledge, content).expect("part");
+        let part = original_range(ItemType::Knowledge, content).expect("part");
         assert_eq!(&content[part], b"# Hi");
-        assert_eq!(original_part(ItemType::Knowledge, b"```yaml\n```\n"), None);
-        assert_eq!(original_part(ItemType::Knowledge, b"--- only one"), None);
+        assert_eq!(original_range(ItemType::Knowledge, b"```yaml\n```\n"), None);
+        assert_eq!(original_range(ItemType::Knowledge, b"--- only one"), None);
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use rye_item::SignatureFormat;
 
-use crate::signature::{Layout, SignatureLine, write_line};
+use crate::signature::{FileLayout, SignatureLine, format_line};
 
 /// The first line of a file whose comments begin with `#`. Python looks for an encoding in the first two lines: without
 /// this one, a shebang put before the signature line or taken away would decide whether one in the content is used.
@@ -16,7 +16,7 @@ const BLANK_LINE: &[u8] = b"\n";
 /// depends on the content alone. A file whose first line is an invalid shebang is never used and stays as it is.
 #[must_use]
 pub fn covered_form<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
-    let layout = Layout::of(bytes, format);
+    let layout = FileLayout::parse(bytes, format);
     let replaced = [&layout.shebang, &layout.line].into_iter().filter(|range| !range.is_empty()).count();
     if replaced == 0 {
         return Cow::Borrowed(bytes);
@@ -37,7 +37,7 @@ pub fn covered_form<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u
 /// have added to it.
 #[must_use]
 pub fn display_form<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {
-    let layout = Layout::of(bytes, format);
+    let layout = FileLayout::parse(bytes, format);
     let registry = layout.signature.as_ref().and_then(|line| line.registry.as_ref());
     if layout.shebang.is_empty() && registry.is_none() {
         return Cow::Borrowed(bytes);
@@ -46,7 +46,7 @@ pub fn display_form<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u
     let line = match &layout.signature {
         Some(line) => {
             let plain = SignatureLine { registry: None, ..line.clone() };
-            write_line(&plain, format, layout.line_break(bytes))
+            format_line(&plain, format, layout.line_break(bytes))
         }
         None => String::new(),
     };

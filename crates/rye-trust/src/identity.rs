@@ -4,12 +4,12 @@ use lillux::{Fingerprint, PublicKey};
 use rye_item::{ItemType, SignatureFormat};
 use serde::Deserialize;
 
-use crate::coverage::{Content, Coverage, compare};
-use crate::signature::{Layout, SignatureLine};
+use crate::coverage::{ContentStatus, Coverage, compare_content};
+use crate::signature::{FileLayout, SignatureLine};
 
 /// Identity documents are signed as config: a `#` line at the very top.
 #[must_use]
-pub fn format() -> SignatureFormat {
+pub fn signature_format() -> SignatureFormat {
     SignatureFormat { prefix: "#".to_owned(), suffix: None, after_shebang: false }
 }
 
@@ -109,10 +109,12 @@ impl Identity {
         if document.fingerprint != actual.as_str() {
             return Err(IdentityError::Fingerprint { stated: document.fingerprint, actual });
         }
-        let layout = Layout::of(bytes, &format());
-        match compare(ItemType::Config, bytes, &layout) {
-            Content::Unsigned | Content::Intact { coverage: Coverage::Full, .. } => {}
-            Content::Intact { .. } | Content::Changed { .. } | Content::InvalidShebang(_) => {
+        let layout = FileLayout::parse(bytes, &signature_format());
+        match compare_content(ItemType::Config, bytes, &layout) {
+            ContentStatus::Unsigned | ContentStatus::Intact { coverage: Coverage::Full, .. } => {}
+            ContentStatus::Intact { .. }
+            | ContentStatus::Changed { .. }
+            | ContentStatus::InvalidShebang(_) => {
                 return Err(IdentityError::Changed);
             }
         }
@@ -125,9 +127,9 @@ impl Identity {
             projects: document.scope.map(|scope| scope.projects),
             signature: layout.signature,
         };
-        let names_itself =
+        let claims_self_signed =
             identity.signature.as_ref().is_some_and(|line| line.fingerprint == identity.fingerprint);
-        if names_itself && !identity.is_self_signed() {
+        if claims_self_signed && !identity.is_self_signed() {
             return Err(IdentityError::Forged);
         }
         Ok(identity)
@@ -158,7 +160,7 @@ impl Identity {
     #[must_use]
     pub fn is_signed_by(&self, key: &PublicKey) -> bool {
         self.signature.as_ref().is_some_and(|line| {
-            line.fingerprint == key.fingerprint() && key.verifies(&line.hash, &line.signature)
+            line.fingerprint == key.fingerprint() && key.verify(&line.hash, &line.signature)
         })
     }
 

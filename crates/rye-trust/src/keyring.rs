@@ -7,13 +7,13 @@ use lillux::{Fingerprint, PublicKey};
 use rye_item::{BundleId, ItemRef, Space};
 
 use crate::identity::Identity;
+use crate::object::FileHash;
 use crate::signature::SignatureLine;
 use crate::signed_ids::SignedIds;
-use crate::source::FileHash;
 
 /// Why a key counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vouch {
+pub enum TrustBasis {
     /// The user trusts it everywhere.
     User,
     /// The user trusts it in this project.
@@ -24,7 +24,7 @@ pub enum Vouch {
     Bundle,
 }
 
-impl Vouch {
+impl TrustBasis {
     /// The reason in words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -45,12 +45,12 @@ pub struct TrustedKey {
     /// Its owner's name.
     pub owner: String,
     /// Why it counts.
-    pub vouch: Vouch,
+    pub basis: TrustBasis,
 }
 
 /// A file that a manifest lists, and the key that signed the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ManifestEntry {
     /// The manifest's signer.
     pub signer: TrustedKey,
     /// The content the manifest says it has.
@@ -69,14 +69,14 @@ pub struct Revocation {
 /// All keys that count in one context: one user, one project, these bundles.
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing {
-    general: BTreeMap<Fingerprint, TrustedKey>,
-    project: BTreeMap<Fingerprint, TrustedKey>,
-    bundles: BTreeMap<BundleId, BTreeMap<Fingerprint, TrustedKey>>,
+    user_keys: BTreeMap<Fingerprint, TrustedKey>,
+    project_keys: BTreeMap<Fingerprint, TrustedKey>,
+    bundle_keys: BTreeMap<BundleId, BTreeMap<Fingerprint, TrustedKey>>,
     /// Single files that a signed manifest lists, by space and path: their bundle's key counts for them there.
-    listed: HashMap<Space, HashMap<String, Vec<Listed>>>,
+    listed: HashMap<Space, HashMap<String, Vec<ManifestEntry>>>,
     /// Keys that count here by the user's word and may introduce others; an introduced key is never one of them.
     introducers: BTreeMap<Fingerprint, PublicKey>,
-    revoked: BTreeMap<Fingerprint, Revocation>,
+    revocations: BTreeMap<Fingerprint, Revocation>,
     /// What this user signed without a name in it, and as what. Shared, so that what this process signs is known to it.
     signed_ids: Arc<RwLock<SignedIds>>,
 }
@@ -87,7 +87,7 @@ impl KeyRing {
     /// A document counts if it is self-signed, or signed by a key whose own document counts. Only what the user's own
     /// key has signed may make introducers. `project` is the real path of the project at hand, if there is one.
     #[must_use]
-    pub fn of_user(
+    pub fn from_user_documents(
         documents: &[Identity],
         own: Option<&PublicKey>,
         project: Option<&str>,
@@ -95,7 +95,7 @@ impl KeyRing {
     ) -> Self {
         let mut ring = Self::default();
         for revocation in revocations {
-            ring.revoked.insert(revocation.fingerprint, revocation);
+            ring.revocations.insert(revocation.fingerprint, revocation);
         }
         let mut accepted: Vec<&Identity> = documents
             .iter()
@@ -103,7 +103,7 @@ impl KeyRing {
             .collect();
         // Chains of documents are followed until nothing new is accepted; each round accepts at least one.
         loop {
-            let found: Vec<&Identity> = documents
+            let newly_accepted: Vec<&Identity> = documents
                 .iter()
                 .filter(|document| !ring.is_revoked(&document.fingerprint))
                 .filter(|document| !accepted.iter().any(|known| known.fingerprint == document.fingerprint))
@@ -113,16 +113,16 @@ impl KeyRing {
                         .any(|signer| signer.projects.is_none() && document.is_signed_by(&signer.key))
                 })
                 .collect();
-            if found.is_empty() {
+            if newly_accepted.is_empty() {
                 break;
             }
-            accepted.extend(found);
+            accepted.extend(newly_accepted);
         }
         for document in accepted {
             match &document.projects {
-                None => ring.general.insert(document.fingerprint, trusted(document, Vouch::User)),
+                None => ring.user_keys.insert(document.fingerprint, trusted_key(document, TrustBasis::User)),
                 Some(projects) if project.is_some_and(|path| projects.iter().any(|known| known == path)) => {
-                    ring.project.insert(document.fingerprint, trusted(document, Vouch::Project))
+                    ring.project_keys.insert(document.fingerprint, trusted_key(document, TrustBasis::Project))
                 }
                 Some(_) => continue,
             };
@@ -138,32 +138,32 @@ impl KeyRing {
         for document in documents {
             let is_introduced = self.introducers.values().any(|introducer| document.is_signed_by(introducer));
             if is_introduced && !self.is_revoked(&document.fingerprint) {
-                self.project
+                self.project_keys
                     .entry(document.fingerprint)
-                    .or_insert_with(|| trusted(document, Vouch::Introduced));
+                    .or_insert_with(|| trusted_key(document, TrustBasis::Introduced));
             }
         }
     }
 
     /// Lets `keys` vouch for the items of `bundle`; revoked ones do not.
     pub fn add_bundle(&mut self, bundle: &BundleId, keys: impl IntoIterator<Item = Identity>) {
-        let (revoked, known) = (&self.revoked, self.bundles.entry(bundle.clone()).or_default());
+        let (revoked, known) = (&self.revocations, self.bundle_keys.entry(bundle.clone()).or_default());
         for identity in keys {
             if !revoked.contains_key(&identity.fingerprint) {
-                known.insert(identity.fingerprint, trusted(&identity, Vouch::Bundle));
+                known.insert(identity.fingerprint, trusted_key(&identity, TrustBasis::Bundle));
             }
         }
     }
 
     /// Lets `keys`, and no others, vouch for the items of `bundle`.
     pub fn replace_bundle(&mut self, bundle: &BundleId, keys: impl IntoIterator<Item = Identity>) {
-        self.bundles.remove(bundle);
+        self.bundle_keys.remove(bundle);
         self.add_bundle(bundle, keys);
     }
 
     /// Lets `key`, which signed the manifest that lists them, vouch for these files of `space` with exactly that
     /// content: paths from `.ai/` on. A revoked key does not.
-    pub fn add_listed(
+    pub fn add_manifest_entries(
         &mut self,
         space: &Space,
         key: &Identity,
@@ -172,15 +172,18 @@ impl KeyRing {
         if self.is_revoked(&key.fingerprint) {
             return;
         }
-        let known = self.listed.entry(space.clone()).or_default();
+        let entries = self.listed.entry(space.clone()).or_default();
         for (path, hash) in files {
-            known.entry(path).or_default().push(Listed { signer: trusted(key, Vouch::Bundle), hash });
+            entries
+                .entry(path)
+                .or_default()
+                .push(ManifestEntry { signer: trusted_key(key, TrustBasis::Bundle), hash });
         }
     }
 
     /// What manifests that count say of the file at `path` (from `.ai/` on) of `space`.
     #[must_use]
-    pub fn listed(&self, space: &Space, path: &str) -> &[Listed] {
+    pub fn listed(&self, space: &Space, path: &str) -> &[ManifestEntry] {
         self.listed.get(space).and_then(|files| files.get(path)).map_or(&[], Vec::as_slice)
     }
 
@@ -189,12 +192,12 @@ impl KeyRing {
     #[must_use]
     pub fn find(&self, fingerprint: &Fingerprint, space: &Space) -> Option<&TrustedKey> {
         let local = match space {
-            Space::Project => self.project.get(fingerprint),
+            Space::Project => self.project_keys.get(fingerprint),
             Space::User => None,
             // A bundle that nobody approved counts for nothing, whoever signed its items.
-            Space::System(bundle) => self.bundles.get(bundle)?.get(fingerprint),
+            Space::System(bundle) => self.bundle_keys.get(bundle)?.get(fingerprint),
         };
-        self.general.get(fingerprint).or(local)
+        self.user_keys.get(fingerprint).or(local)
     }
 
     /// Sets the record of what this user signed without a name in it.
@@ -204,11 +207,11 @@ impl KeyRing {
 
     /// Why a nameless item does not belong where it lies, if the user signed this content as other items only.
     #[must_use]
-    pub fn signed_elsewhere(&self, item: &ItemRef, line: &SignatureLine) -> Option<String> {
+    pub fn signed_elsewhere_reason(&self, item: &ItemRef, line: &SignatureLine) -> Option<String> {
         let ids = self.signed_ids.read().unwrap_or_else(PoisonError::into_inner);
-        let items = ids.signed_elsewhere(item, line)?;
-        let shown = items.iter().take(3).map(|item| format!("`{item}`")).collect::<Vec<_>>().join(", ");
-        Some(format!("it states no name, and you signed it as {shown}"))
+        let items = ids.other_signed_items(item, line)?;
+        let names = items.iter().take(3).map(|item| format!("`{item}`")).collect::<Vec<_>>().join(", ");
+        Some(format!("it states no name, and you signed it as {names}"))
     }
 
     /// Whether anybody may introduce keys to the project at hand.
@@ -220,15 +223,15 @@ impl KeyRing {
     /// The revocation of this fingerprint, if the user revoked it.
     #[must_use]
     pub fn revocation(&self, fingerprint: &Fingerprint) -> Option<&Revocation> {
-        self.revoked.get(fingerprint)
+        self.revocations.get(fingerprint)
     }
 
     /// Whether the user trusts this key everywhere.
     #[must_use]
-    pub fn is_general(&self, key: &PublicKey) -> bool {
+    pub fn is_trusted_everywhere(&self, key: &PublicKey) -> bool {
         let fingerprint = key.fingerprint();
         !self.is_revoked(&fingerprint)
-            && self.general.get(&fingerprint).is_some_and(|known| known.key == *key)
+            && self.user_keys.get(&fingerprint).is_some_and(|known| known.key == *key)
     }
 
     /// Whether documents signed by this key introduce their keys to the project at hand.
@@ -239,14 +242,14 @@ impl KeyRing {
 
     /// Every key that counts somewhere, with its fingerprint.
     pub fn keys(&self) -> impl Iterator<Item = (&Fingerprint, &TrustedKey)> {
-        self.general.iter().chain(&self.project).chain(self.bundles.values().flatten())
+        self.user_keys.iter().chain(&self.project_keys).chain(self.bundle_keys.values().flatten())
     }
 
     fn is_revoked(&self, fingerprint: &Fingerprint) -> bool {
-        self.revoked.contains_key(fingerprint)
+        self.revocations.contains_key(fingerprint)
     }
 }
 
-fn trusted(identity: &Identity, vouch: Vouch) -> TrustedKey {
-    TrustedKey { key: identity.key.clone(), owner: identity.owner.clone(), vouch }
+fn trusted_key(identity: &Identity, basis: TrustBasis) -> TrustedKey {
+    TrustedKey { key: identity.key.clone(), owner: identity.owner.clone(), basis }
 }

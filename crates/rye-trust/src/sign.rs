@@ -3,12 +3,12 @@
 use lillux::SecretKey;
 use rye_item::SignatureFormat;
 
-use crate::coverage::whole_hash;
-use crate::signature::{Layout, SignatureLine, Timestamp, write_line};
+use crate::coverage::content_hash;
+use crate::signature::{FileLayout, SignatureLine, Timestamp, format_line};
 
 /// What signing did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Signed {
+pub enum SignOutcome {
     /// The file already carries this key's signature over this content.
     Unchanged(SignatureLine),
     /// The new bytes of the file.
@@ -22,17 +22,17 @@ pub enum Signed {
 
 /// Signs a file's bytes with `key`, with the line break the file uses. Validation comes before this, writing after it.
 #[must_use]
-pub fn sign(bytes: &[u8], format: &SignatureFormat, key: &SecretKey, now: &Timestamp) -> Signed {
-    let layout = Layout::of(bytes, format);
-    let hash = whole_hash(bytes, &layout);
-    let public = key.public();
-    if let Some(present) = &layout.signature
-        && present.hash == hash
-        && layout.has_own_break(bytes)
-        && present.fingerprint == public.fingerprint()
-        && public.verifies(&hash, &present.signature)
+pub fn sign(bytes: &[u8], format: &SignatureFormat, key: &SecretKey, now: &Timestamp) -> SignOutcome {
+    let layout = FileLayout::parse(bytes, format);
+    let hash = content_hash(bytes, &layout);
+    let public = key.public_key();
+    if let Some(existing) = &layout.signature
+        && existing.hash == hash
+        && layout.has_consistent_line_break(bytes)
+        && existing.fingerprint == public.fingerprint()
+        && public.verify(&hash, &existing.signature)
     {
-        return Signed::Unchanged(present.clone());
+        return SignOutcome::Unchanged(existing.clone());
     }
     let signature = key.sign(&hash);
     let signature = SignatureLine {
@@ -43,10 +43,10 @@ pub fn sign(bytes: &[u8], format: &SignatureFormat, key: &SecretKey, now: &Times
         fingerprint: public.fingerprint(),
         registry: None,
     };
-    let line = write_line(&signature, format, layout.line_break(bytes));
+    let line = format_line(&signature, format, layout.line_break(bytes));
     let mut written = Vec::with_capacity(bytes.len() + line.len());
     written.extend_from_slice(&bytes[layout.shebang.clone()]);
     written.extend_from_slice(line.as_bytes());
     written.extend_from_slice(&bytes[layout.content.clone()]);
-    Signed::Written { bytes: written, signature }
+    SignOutcome::Written { bytes: written, signature }
 }

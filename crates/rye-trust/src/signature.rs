@@ -23,19 +23,19 @@ impl Timestamp {
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         const FORM: &[u8] = b"dddd-dd-ddTdd:dd:ddZ";
-        let fits = text.len() == FORM.len()
+        let is_well_formed = text.len() == FORM.len()
             && text.bytes().zip(FORM).all(|(byte, form)| match form {
                 b'd' => byte.is_ascii_digit(),
                 other => byte == *other,
             });
         let number = |range: Range<usize>| text.get(range).and_then(|digits| digits.parse::<u32>().ok());
-        let is_moment = fits
+        let is_valid = is_well_formed
             && number(5..7).is_some_and(|month| (1..=12).contains(&month))
             && number(8..10).is_some_and(|day| (1..=31).contains(&day))
             && number(11..13).is_some_and(|hour| hour < 24)
             && number(14..16).is_some_and(|minute| minute < 60)
             && number(17..19).is_some_and(|second| second < 61);
-        is_moment.then(|| Self(text.to_owned()))
+        is_valid.then(|| Self(text.to_owned()))
     }
 
     /// The moment so many seconds after 1970; `None` after the year 9999.
@@ -57,8 +57,8 @@ impl Timestamp {
         let mut text = *b"0000-00-00T00:00:00Z";
         let parts =
             [(0..4, year), (5..7, month), (8..10, day), (11..13, hour), (14..16, minute), (17..19, second)];
-        for (place, mut number) in parts {
-            for byte in text[place].iter_mut().rev() {
+        for (range, mut number) in parts {
+            for byte in text[range].iter_mut().rev() {
                 *byte = b'0' + (number % 10) as u8;
                 number /= 10;
             }
@@ -120,7 +120,7 @@ impl SignatureLine {
         let fingerprint = rest.get(..16)?.parse().ok()?;
         let registry = match rest.get(16..)? {
             "" => None,
-            suffix => Some(read_registry(suffix.strip_prefix('|')?)?),
+            suffix => Some(parse_registry(suffix.strip_prefix('|')?)?),
         };
         Some(Self {
             timestamp,
@@ -133,7 +133,7 @@ impl SignatureLine {
     }
 }
 
-fn read_registry(text: &str) -> Option<String> {
+fn parse_registry(text: &str) -> Option<String> {
     let (provider, user) = text.split_once('@')?;
     let is_word = |word: &str| {
         (1..=MAX_REGISTRY_WORD_BYTES).contains(&word.len())
@@ -144,7 +144,7 @@ fn read_registry(text: &str) -> Option<String> {
 
 /// A file taken apart: shebang line, signature line, the rest. Ranges are of bytes and never overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct FileLayout {
     /// The `#!…` line, where the format lets one stand first.
     pub shebang: Range<usize>,
     /// Why the first line, which begins with `#!`, is not a shebang. Then nothing else was found either.
@@ -157,10 +157,10 @@ pub struct Layout {
     pub content: Range<usize>,
 }
 
-impl Layout {
+impl FileLayout {
     /// Takes `bytes` apart.
     #[must_use]
-    pub fn of(bytes: &[u8], format: &SignatureFormat) -> Self {
+    pub fn parse(bytes: &[u8], format: &SignatureFormat) -> Self {
         let (shebang_end, shebang_error) = match shebang_length(bytes) {
             _ if !format.after_shebang => (0, None),
             Ok(length) => (length, None),
@@ -172,7 +172,7 @@ impl Layout {
         }
         let rest = &bytes[shebang.end..];
         let line_length = line_length(rest);
-        let signature = read_line(&rest[..line_length], format);
+        let signature = parse_line(&rest[..line_length], format);
         let line = shebang.end..shebang.end + if signature.is_some() { line_length } else { 0 };
         Self { shebang, shebang_error, content: line.end..bytes.len(), line, signature }
     }
@@ -180,18 +180,18 @@ impl Layout {
     /// The line break a signature line has in this file: the first one behind it, else the shebang's, else LF.
     #[must_use]
     pub fn line_break(&self, bytes: &[u8]) -> &'static str {
-        let first = |part: &Range<usize>| first_break(&bytes[part.clone()]);
+        let first = |part: &Range<usize>| first_line_break(&bytes[part.clone()]);
         first(&self.content).or_else(|| first(&self.shebang)).unwrap_or("\n")
     }
 
     /// Whether the signature line ends as signing would end it. No hash covers its line break, so this does.
     #[must_use]
-    pub fn has_own_break(&self, bytes: &[u8]) -> bool {
-        first_break(&bytes[self.line.clone()]) == Some(self.line_break(bytes))
+    pub fn has_consistent_line_break(&self, bytes: &[u8]) -> bool {
+        first_line_break(&bytes[self.line.clone()]) == Some(self.line_break(bytes))
     }
 }
 
-fn first_break(bytes: &[u8]) -> Option<&'static str> {
+fn first_line_break(bytes: &[u8]) -> Option<&'static str> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     Some(if bytes[..end].ends_with(b"\r") { "\r\n" } else { "\n" })
 }
@@ -225,14 +225,14 @@ fn shebang_length(bytes: &[u8]) -> Result<usize, ShebangError> {
     if line.len() > MAX_SHEBANG_BYTES {
         return Err(ShebangError::TooLong);
     }
-    if names_encoding(&line.to_ascii_lowercase()) {
+    if has_encoding(&line.to_ascii_lowercase()) {
         return Err(ShebangError::Encoding);
     }
     Ok(end + 1)
 }
 
 /// Whether Python (PEP 263), Ruby or an editor could read the name of an encoding from a comment line.
-fn names_encoding(line: &[u8]) -> bool {
+fn has_encoding(line: &[u8]) -> bool {
     line.windows(7).any(|window| window.starts_with(b"coding") && matches!(window[6], b':' | b'='))
 }
 
@@ -246,12 +246,12 @@ fn line_length(bytes: &[u8]) -> usize {
     }
 }
 
-fn read_line(line: &[u8], format: &SignatureFormat) -> Option<SignatureLine> {
+fn parse_line(line: &[u8], format: &SignatureFormat) -> Option<SignatureLine> {
     let line = std::str::from_utf8(line).ok()?;
     let line = line.strip_suffix('\n').unwrap_or(line);
     let line = line.strip_suffix('\r').unwrap_or(line);
     let text = line.strip_prefix(format.prefix.as_str())?.strip_prefix(' ')?;
-    if names_encoding(line.as_bytes()) {
+    if has_encoding(line.as_bytes()) {
         return None;
     }
     let text = match &format.suffix {
@@ -263,7 +263,7 @@ fn read_line(line: &[u8], format: &SignatureFormat) -> Option<SignatureLine> {
 
 /// The line as it is written into a file, with the line break of [`Layout::line_break`].
 #[must_use]
-pub fn write_line(signature: &SignatureLine, format: &SignatureFormat, line_break: &str) -> String {
+pub fn format_line(signature: &SignatureLine, format: &SignatureFormat, line_break: &str) -> String {
     let suffix = format.suffix.as_ref().map(|suffix| format!(" {suffix}")).unwrap_or_default();
     format!("{} {}{suffix}{line_break}", format.prefix, signature.to_text())
 }
@@ -279,15 +279,15 @@ mod tests {
     }
 
     #[test]
-    fn a_line_reads_back_as_written() {
+    fn signature_line_round_trips() {
         for text in [LINE.to_owned(), format!("{LINE}|registry@some-one")] {
             assert_eq!(SignatureLine::parse(&text).map(|line| line.to_text()), Some(text));
         }
     }
 
     #[test]
-    fn seconds_become_moments() {
-        let text = |seconds| Timestamp::from_unix(seconds).map(|moment| moment.to_string());
+    fn unix_seconds_become_timestamps() {
+        let text = |seconds| Timestamp::from_unix(seconds).map(|timestamp| timestamp.to_string());
         assert_eq!(text(0).as_deref(), Some("1970-01-01T00:00:00Z"));
         assert_eq!(text(951_782_400).as_deref(), Some("2000-02-29T00:00:00Z"));
         assert_eq!(text(1_767_323_045).as_deref(), Some("2026-01-02T03:04:05Z"));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_signature() {
+    fn malformed_lines_are_rejected() {
         for bad in [
             "",
             "rye:signed:",
@@ -314,24 +314,24 @@ mod tests {
     }
 
     #[test]
-    fn the_line_stands_first_or_after_a_shebang() {
+    fn line_is_first_or_after_shebang() {
         let signed = format!("#!/usr/bin/env python3\n# {LINE}\nx = 1\n");
-        let layout = Layout::of(signed.as_bytes(), &python());
+        let layout = FileLayout::parse(signed.as_bytes(), &python());
         assert!(layout.signature.is_some());
         assert_eq!(&signed[layout.shebang.clone()], "#!/usr/bin/env python3\n");
         assert_eq!(&signed[layout.content.clone()], "x = 1\n");
 
         let late = format!("\n# {LINE}\nx = 1\n");
-        assert_eq!(Layout::of(late.as_bytes(), &python()).signature, None);
+        assert_eq!(FileLayout::parse(late.as_bytes(), &python()).signature, None);
         let config = SignatureFormat { after_shebang: false, ..python() };
-        assert_eq!(Layout::of(signed.as_bytes(), &config).signature, None);
+        assert_eq!(FileLayout::parse(signed.as_bytes(), &config).signature, None);
     }
 
     #[test]
-    fn the_line_may_end_the_file_or_have_a_carriage_return() {
+    fn line_may_end_file_or_use_crlf() {
         for end in ["", "\n", "\r\n"] {
             let text = format!("# {LINE}{end}");
-            let layout = Layout::of(text.as_bytes(), &python());
+            let layout = FileLayout::parse(text.as_bytes(), &python());
             assert!(layout.signature.is_some(), "{end:?}");
             assert!(layout.content.is_empty());
         }

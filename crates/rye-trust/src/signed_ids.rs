@@ -13,7 +13,7 @@ use crate::signature::SignatureLine;
 /// How many signatures are remembered; the oldest are forgotten first.
 const MAX_ENTRIES: usize = 4096;
 /// How long the record's text may be.
-pub const MAX_BYTES: usize = 1 << 20;
+pub const MAX_RECORD_BYTES: usize = 1 << 20;
 
 /// A content, its signer, and the item it was signed as.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ impl SignedId {
     /// What signing `item` with this line records.
     #[must_use]
     pub fn new(item: &ItemRef, line: &SignatureLine) -> Self {
-        Self { hash: line.hash, signer: line.fingerprint, item: canonical(item) }
+        Self { hash: line.hash, signer: line.fingerprint, item: item_key(item) }
     }
 
     fn to_line(&self) -> String {
@@ -85,27 +85,28 @@ impl SignedIds {
         let is_changed = self.entries.len() != before;
         let mut bytes: usize = self.entries.iter().map(|entry| entry.to_line().len()).sum();
         // Room for the lines above the entries.
-        let is_too_much = |count: usize, bytes: usize| count > MAX_ENTRIES || bytes + 2048 > MAX_BYTES;
-        let mut forgotten = 0;
-        while is_too_much(self.entries.len() - forgotten, bytes) {
-            bytes -= self.entries[forgotten].to_line().len();
-            forgotten += 1;
+        let exceeds_limits =
+            |count: usize, bytes: usize| count > MAX_ENTRIES || bytes + 2048 > MAX_RECORD_BYTES;
+        let mut dropped = 0;
+        while exceeds_limits(self.entries.len() - dropped, bytes) {
+            bytes -= self.entries[dropped].to_line().len();
+            dropped += 1;
         }
-        self.entries.drain(..forgotten);
+        self.entries.drain(..dropped);
         is_changed
     }
 
     /// The items this content was signed as with this key, if `item` is not one of them.
     #[must_use]
-    pub fn signed_elsewhere(&self, item: &ItemRef, line: &SignatureLine) -> Option<Vec<&str>> {
+    pub fn other_signed_items(&self, item: &ItemRef, line: &SignatureLine) -> Option<Vec<&str>> {
         let is_same = |entry: &&SignedId| entry.hash == line.hash && entry.signer == line.fingerprint;
         let items: Vec<&str> = self.entries.iter().filter(is_same).map(|entry| entry.item.as_str()).collect();
-        let own = canonical(item);
+        let own = item_key(item);
         (!items.is_empty() && !items.contains(&own.as_str())).then_some(items)
     }
 }
 
-fn canonical(item: &ItemRef) -> String {
+fn item_key(item: &ItemRef) -> String {
     format!("{}:{}", item.item_type, item.id)
 }
 
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn record_reads_back_as_written() {
+    fn record_round_trips() {
         let mut ids = SignedIds::default();
         assert!(ids.add([entry(1), entry(2), entry(1)]));
         assert!(!ids.add([entry(2)]));
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_are_refused() {
+    fn malformed_lines_are_refused() {
         let good = entry(1).to_line();
         for bad in ["x", "\n", &format!("{} x", good.trim()), &good.replace("tool:", "to ol:"), &good[1..]] {
             assert_eq!(SignedIds::parse(&format!("# a\n{good}{bad}")), Err(3), "{bad:?}");
@@ -154,29 +155,29 @@ mod tests {
     }
 
     #[test]
-    fn content_counts_at_recorded_ids_only() {
+    fn content_is_valid_only_at_recorded_ids() {
         let mut ids = SignedIds::default();
         let first = entry(1);
-        assert_eq!(ids.signed_elsewhere(&tool("team/b"), &line(&first)), None);
+        assert_eq!(ids.other_signed_items(&tool("team/b"), &line(&first)), None);
         ids.add([first.clone()]);
-        assert_eq!(ids.signed_elsewhere(&tool("team/t1"), &line(&first)), None);
-        assert_eq!(ids.signed_elsewhere(&tool("team/b"), &line(&first)), Some(vec!["tool:team/t1"]));
-        assert_eq!(ids.signed_elsewhere(&tool("team/b"), &line(&entry(2))), None);
+        assert_eq!(ids.other_signed_items(&tool("team/t1"), &line(&first)), None);
+        assert_eq!(ids.other_signed_items(&tool("team/b"), &line(&first)), Some(vec!["tool:team/t1"]));
+        assert_eq!(ids.other_signed_items(&tool("team/b"), &line(&entry(2))), None);
         let other = SignedId { signer: "ffffffffffffffff".parse().expect("a fingerprint"), ..first.clone() };
-        assert_eq!(ids.signed_elsewhere(&tool("team/b"), &line(&other)), None);
+        assert_eq!(ids.other_signed_items(&tool("team/b"), &line(&other)), None);
         ids.add([SignedId { item: "tool:team/b".to_owned(), ..first.clone() }]);
-        assert_eq!(ids.signed_elsewhere(&tool("team/b"), &line(&first)), None);
+        assert_eq!(ids.other_signed_items(&tool("team/b"), &line(&first)), None);
     }
 
     #[test]
-    fn oldest_entries_are_forgotten_first() {
+    fn oldest_entries_are_dropped_first() {
         let mut ids = SignedIds::default();
         ids.add((0..MAX_ENTRIES + 3).map(entry));
         assert_eq!(ids.entries.len(), MAX_ENTRIES);
         assert_eq!(ids.entries.first(), Some(&entry(3)));
         let long = (0..MAX_ENTRIES).map(|number| SignedId { item: "x".repeat(500), ..entry(number) });
         ids.add(long);
-        assert!(ids.to_text().len() <= MAX_BYTES);
+        assert!(ids.to_text().len() <= MAX_RECORD_BYTES);
         assert_eq!(ids.entries.last().map(|entry| entry.hash), Some(entry(MAX_ENTRIES - 1).hash));
     }
 }

@@ -6,9 +6,9 @@ use lillux::{Digest, Fingerprint};
 use rye_item::{ItemRef, SignatureFormat, Space};
 use serde::Serialize;
 
-use crate::coverage::{Content, Coverage, compare};
-use crate::keyring::{KeyRing, Listed, Vouch};
-use crate::signature::{Layout, SignatureLine};
+use crate::coverage::{ContentStatus, Coverage, compare_content};
+use crate::keyring::{KeyRing, ManifestEntry, TrustBasis};
+use crate::signature::{FileLayout, SignatureLine};
 
 /// What can be verified: bytes that claim to be an item at a place.
 pub trait Subject {
@@ -27,7 +27,7 @@ pub trait Subject {
         true
     }
     /// Its path from `.ai/` on, by which a manifest may list it; `None` for what no manifest lists.
-    fn file(&self) -> Option<String> {
+    fn manifest_path(&self) -> Option<String> {
         None
     }
     /// Whether its bytes are part of this very binary, which the build signed: whoever could change them could change
@@ -40,7 +40,7 @@ pub trait Subject {
 /// The verdict in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum TrustVerdict {
     /// Signed whole by a key that counts.
     Full,
     /// Signed in part by a key that counts.
@@ -57,7 +57,7 @@ pub enum Verdict {
     Revoked,
 }
 
-impl Verdict {
+impl TrustVerdict {
     /// All verdicts, good ones first.
     pub const ALL: [Self; 7] = [
         Self::Full,
@@ -86,9 +86,9 @@ impl Verdict {
 
 /// Everything the verdict rests on.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct TrustReport {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: TrustVerdict,
     /// How much the signature covers; `None` unless its hash holds.
     pub coverage: Coverage,
     /// Byte ranges nobody vouches for.
@@ -98,26 +98,26 @@ pub struct Report {
     /// The owner of the key, if the key counts.
     pub owner: Option<String>,
     /// Why the key counts, if it does.
-    pub vouch: Option<Vouch>,
+    pub basis: Option<TrustBasis>,
     /// Why the verdict is not good, in words.
     pub reason: Option<String>,
 }
 
-impl Report {
+impl TrustReport {
     /// The fingerprint the signature names.
     #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.signature.as_ref().map(|signature| signature.fingerprint)
     }
 
-    fn bad(verdict: Verdict, signature: Option<SignatureLine>, reason: String) -> Self {
+    fn rejected(verdict: TrustVerdict, signature: Option<SignatureLine>, reason: String) -> Self {
         Self {
             verdict,
             coverage: Coverage::None,
             uncovered: Vec::new(),
             signature,
             owner: None,
-            vouch: None,
+            basis: None,
             reason: Some(reason),
         }
     }
@@ -125,78 +125,90 @@ impl Report {
 
 /// Judges a subject by the keys that count.
 #[must_use]
-pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
-    let listed = Listing::of(subject, keys);
+pub fn evaluate(subject: &impl Subject, keys: &KeyRing) -> TrustReport {
+    let entries = ManifestEntries::for_subject(subject, keys);
     let Some(format) = subject.format() else {
-        let Some(listed) = listed.of_content(subject, None) else {
+        let Some(entries) = entries.find_matching(subject, None) else {
             let reason = "files of this kind cannot carry a signature line".to_owned();
-            return Report::bad(Verdict::Unsigned, None, reason);
+            return TrustReport::rejected(TrustVerdict::Unsigned, None, reason);
         };
-        return Report {
-            verdict: Verdict::Full,
+        return TrustReport {
+            verdict: TrustVerdict::Full,
             coverage: Coverage::Full,
             uncovered: Vec::new(),
             signature: None,
-            owner: Some(listed.signer.owner.clone()),
-            vouch: Some(listed.signer.vouch),
+            owner: Some(entries.signer.owner.clone()),
+            basis: Some(entries.signer.basis),
             reason: None,
         };
     };
-    let layout = Layout::of(subject.bytes(), format);
-    let content = compare(subject.item().item_type, subject.bytes(), &layout);
+    let layout = FileLayout::parse(subject.bytes(), format);
+    let content = compare_content(subject.item().item_type, subject.bytes(), &layout);
     let signature = layout.signature;
     if let Some(line) = &signature
         && let Some(revocation) = keys.revocation(&line.fingerprint)
     {
         let reason = format!("the key {} is revoked: {}", line.fingerprint, revocation.reason);
-        return Report::bad(Verdict::Revoked, signature, reason);
+        return TrustReport::rejected(TrustVerdict::Revoked, signature, reason);
     }
     let (coverage, uncovered, line) = match (content, &signature) {
-        (Content::Intact { coverage, uncovered }, Some(line)) => (coverage, uncovered, line.clone()),
-        (Content::Changed { actual, only_line_endings }, Some(line)) => {
-            return Report::bad(
-                Verdict::Tampered,
+        (ContentStatus::Intact { coverage, uncovered }, Some(line)) => (coverage, uncovered, line.clone()),
+        (ContentStatus::Changed { actual, only_line_endings }, Some(line)) => {
+            return TrustReport::rejected(
+                TrustVerdict::Tampered,
                 signature.clone(),
-                changed(&line.hash, &actual, only_line_endings),
+                describe_change(&line.hash, &actual, only_line_endings),
             );
         }
-        (Content::InvalidShebang(error), _) => {
-            return Report::bad(Verdict::Tampered, None, error.to_string());
+        (ContentStatus::InvalidShebang(error), _) => {
+            return TrustReport::rejected(TrustVerdict::Tampered, None, error.to_string());
         }
-        (Content::Unsigned | Content::Intact { .. } | Content::Changed { .. }, _) => {
-            return Report::bad(Verdict::Unsigned, None, "there is no signature line".to_owned());
+        (ContentStatus::Unsigned | ContentStatus::Intact { .. } | ContentStatus::Changed { .. }, _) => {
+            return TrustReport::rejected(
+                TrustVerdict::Unsigned,
+                None,
+                "there is no signature line".to_owned(),
+            );
         }
     };
-    let listing = listed.of_content(subject, Some(&line));
+    let entry = entries.find_matching(subject, Some(&line));
     let known = keys.find(&line.fingerprint, subject.space());
-    let Some(known) = known.or_else(|| listing.map(|listed| &listed.signer)) else {
-        let reason = if listed.is_by(&line) {
+    let Some(known) = known.or_else(|| entry.map(|entries| &entries.signer)) else {
+        let reason = if entries.has_signer(&line) {
             "its bundle's manifest lists other content".to_owned()
         } else {
             format!("no trusted key has the fingerprint {}", line.fingerprint)
         };
-        return Report { coverage, uncovered, ..Report::bad(Verdict::Untrusted, signature, reason) };
+        return TrustReport {
+            coverage,
+            uncovered,
+            ..TrustReport::rejected(TrustVerdict::Untrusted, signature, reason)
+        };
     };
-    if !subject.is_sealed() && !known.key.verifies(&line.hash, &line.signature) {
+    if !subject.is_sealed() && !known.key.verify(&line.hash, &line.signature) {
         let reason = format!("the signature is not by the key {}", line.fingerprint);
-        return Report::bad(Verdict::Tampered, signature, reason);
+        return TrustReport::rejected(TrustVerdict::Tampered, signature, reason);
     }
     // A manifest that lists this content at this path has said where it belongs.
-    if listing.is_none()
+    if entry.is_none()
         && let Some(reason) = subject.misplacement().or_else(|| {
             let is_nameless = !subject.is_sealed() && !subject.has_name();
-            is_nameless.then(|| keys.signed_elsewhere(subject.item(), &line)).flatten()
+            is_nameless.then(|| keys.signed_elsewhere_reason(subject.item(), &line)).flatten()
         })
     {
-        return Report { coverage, uncovered, ..Report::bad(Verdict::Misplaced, signature, reason) };
+        return TrustReport {
+            coverage,
+            uncovered,
+            ..TrustReport::rejected(TrustVerdict::Misplaced, signature, reason)
+        };
     }
-    Report {
-        verdict: if coverage == Coverage::Full { Verdict::Full } else { Verdict::Partial },
+    TrustReport {
+        verdict: if coverage == Coverage::Full { TrustVerdict::Full } else { TrustVerdict::Partial },
         coverage,
         uncovered,
         signature,
         owner: Some(known.owner.clone()),
-        vouch: Some(known.vouch),
+        basis: Some(known.basis),
         reason: None,
     }
 }
@@ -204,39 +216,43 @@ pub fn report(subject: &impl Subject, keys: &KeyRing) -> Report {
 /// Whether a manifest that counts lists exactly this content at this place.
 #[must_use]
 pub fn is_listed(subject: &impl Subject, keys: &KeyRing) -> bool {
-    let line = subject.format().and_then(|format| Layout::of(subject.bytes(), format).signature);
-    Listing::of(subject, keys).of_content(subject, line.as_ref()).is_some()
+    let line = subject.format().and_then(|format| FileLayout::parse(subject.bytes(), format).signature);
+    ManifestEntries::for_subject(subject, keys).find_matching(subject, line.as_ref()).is_some()
 }
 
 /// What manifests that count say of a subject's file.
-struct Listing<'a>(&'a [Listed]);
+struct ManifestEntries<'a>(&'a [ManifestEntry]);
 
-impl<'a> Listing<'a> {
-    fn of(subject: &impl Subject, keys: &'a KeyRing) -> Self {
-        match subject.file() {
+impl<'a> ManifestEntries<'a> {
+    fn for_subject(subject: &impl Subject, keys: &'a KeyRing) -> Self {
+        match subject.manifest_path() {
             Some(path) => Self(keys.listed(subject.space(), &path)),
             None => Self(&[]),
         }
     }
 
     /// What lists exactly this content; by the key the signature names, if there is a signature.
-    fn of_content(&self, subject: &impl Subject, line: Option<&SignatureLine>) -> Option<&'a Listed> {
-        let mut named = self
+    fn find_matching(
+        &self,
+        subject: &impl Subject,
+        line: Option<&SignatureLine>,
+    ) -> Option<&'a ManifestEntry> {
+        let mut candidates = self
             .0
             .iter()
             .filter(|listed| line.is_none_or(|line| listed.signer.key.fingerprint() == line.fingerprint));
         let item = subject.item();
-        named.find(|listed| {
-            listed.hash.is_of(item.item_type.as_str(), item.id.as_str(), subject.bytes(), line)
+        candidates.find(|listed| {
+            listed.hash.matches(item.item_type.as_str(), item.id.as_str(), subject.bytes(), line)
         })
     }
 
-    fn is_by(&self, line: &SignatureLine) -> bool {
+    fn has_signer(&self, line: &SignatureLine) -> bool {
         self.0.iter().any(|listed| listed.signer.key.fingerprint() == line.fingerprint)
     }
 }
 
-fn changed(signed: &Digest, actual: &Digest, only_line_endings: bool) -> String {
+fn describe_change(signed: &Digest, actual: &Digest, only_line_endings: bool) -> String {
     if only_line_endings {
         "only line endings differ from what was signed".to_owned()
     } else {
@@ -246,24 +262,24 @@ fn changed(signed: &Digest, actual: &Digest, only_line_endings: bool) -> String 
 
 /// A subject that may not pass, and why.
 #[derive(Clone, Debug)]
-pub struct Refusal<T> {
+pub struct VerifyRejection<T> {
     /// What was refused.
     pub subject: T,
     /// Why.
-    pub report: Report,
+    pub report: TrustReport,
 }
 
 /// A subject whose bytes a trusted key vouches for, in whole or (flagged) in part. Only [`verify`] makes one.
 #[derive(Clone, Debug)]
 pub struct Verified<T> {
     subject: T,
-    report: Report,
+    report: TrustReport,
 }
 
 impl<T> Verified<T> {
     /// What the verdict rests on.
     #[must_use]
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &TrustReport {
         &self.report
     }
 
@@ -292,14 +308,14 @@ impl<T> Deref for Verified<T> {
 ///
 /// # Errors
 /// The subject back, with the report that says why it may not pass.
-pub fn verify<T: Subject>(subject: T, keys: &KeyRing) -> Result<Verified<T>, Box<Refusal<T>>> {
-    let report = report(&subject, keys);
+pub fn verify<T: Subject>(subject: T, keys: &KeyRing) -> Result<Verified<T>, Box<VerifyRejection<T>>> {
+    let report = evaluate(&subject, keys);
     match report.verdict {
-        Verdict::Full | Verdict::Partial => Ok(Verified { subject, report }),
-        Verdict::Unsigned
-        | Verdict::Tampered
-        | Verdict::Misplaced
-        | Verdict::Untrusted
-        | Verdict::Revoked => Err(Box::new(Refusal { subject, report })),
+        TrustVerdict::Full | TrustVerdict::Partial => Ok(Verified { subject, report }),
+        TrustVerdict::Unsigned
+        | TrustVerdict::Tampered
+        | TrustVerdict::Misplaced
+        | TrustVerdict::Untrusted
+        | TrustVerdict::Revoked => Err(Box::new(VerifyRejection { subject, report })),
     }
 }

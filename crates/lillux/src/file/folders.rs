@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use crate::beneath::{BeneathError, Folder, Kind};
+use crate::dir::{Dir, DirEntryKind, DirError};
 
 /// A link where only a folder of the same place may be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ enum Missing {
 ///
 /// # Errors
 /// [`LinkedFolder`] for a link on the way; otherwise when the system refuses.
-pub fn make_folders_beneath(root: &Path, relative: &Path, is_private: bool) -> io::Result<Folder> {
+pub fn make_folders_beneath(root: &Path, relative: &Path, is_private: bool) -> io::Result<Dir> {
     walk(root, relative, Missing::Make { is_private })
 }
 
@@ -51,7 +51,7 @@ pub fn create_folders_beneath(root: &Path, relative: &Path, is_private: bool) ->
 ///
 /// # Errors
 /// As [`make_folders_beneath`].
-pub fn folder_beneath(root: &Path, relative: &Path) -> io::Result<Option<Folder>> {
+pub fn folder_beneath(root: &Path, relative: &Path) -> io::Result<Option<Dir>> {
     match walk(root, relative, Missing::Fail) {
         Ok(folder) => Ok(Some(folder)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -73,8 +73,8 @@ pub fn remove_beneath(root: &Path, relative: &Path) -> io::Result<()> {
     }
 }
 
-fn walk(root: &Path, relative: &Path, missing: Missing) -> io::Result<Folder> {
-    let mut folder = Folder::open(root).map_err(plain)?;
+fn walk(root: &Path, relative: &Path, missing: Missing) -> io::Result<Dir> {
+    let mut folder = Dir::open(root).map_err(plain)?;
     let mut path = root.to_owned();
     for part in relative.components() {
         let name = match part {
@@ -90,23 +90,24 @@ fn walk(root: &Path, relative: &Path, missing: Missing) -> io::Result<Folder> {
     Ok(folder)
 }
 
-fn step(folder: &Folder, name: &OsStr, path: &Path, missing: Missing) -> io::Result<Folder> {
+fn step(folder: &Dir, name: &OsStr, path: &Path, missing: Missing) -> io::Result<Dir> {
     let opened = match missing {
-        Missing::Fail => folder.child_folder(name),
-        Missing::Make { is_private: false } => folder.make_folder(name),
+        Missing::Fail => folder.open_child_dir(name),
+        Missing::Make { is_private: false } => folder.create_dir(name),
         Missing::Make { is_private: true } => folder.make_private_folder(name),
     };
     opened.map_err(|error| {
-        let is_link =
-            folder.status(name).is_ok_and(|found| found.is_some_and(|found| found.kind == Kind::Link));
+        let is_link = folder
+            .status(name)
+            .is_ok_and(|found| found.is_some_and(|found| found.kind == DirEntryKind::Symlink));
         if is_link { io::Error::other(LinkedFolder { path: path.to_owned() }) } else { plain(error) }
     })
 }
 
-fn plain(error: BeneathError) -> io::Error {
+fn plain(error: DirError) -> io::Error {
     match &error {
-        BeneathError::Io { source, .. } => io::Error::new(source.kind(), error.to_string()),
-        BeneathError::Escapes { .. } | BeneathError::NotAFile { .. } | BeneathError::Moved { .. } => {
+        DirError::Io { source, .. } => io::Error::new(source.kind(), error.to_string()),
+        DirError::Escapes { .. } | DirError::NotAFile { .. } | DirError::Moved { .. } => {
             io::Error::other(error)
         }
     }
@@ -115,7 +116,7 @@ fn plain(error: BeneathError) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::{Mode, write_atomic};
+    use crate::file::{FileMode, write_atomic};
 
     #[test]
     fn links_below_a_folder_are_refused() {
@@ -124,7 +125,7 @@ mod tests {
         for made in [root.join("inner"), outside.clone()] {
             std::fs::create_dir_all(made).expect("folders");
         }
-        write_atomic(&outside.join("kept"), b"1", Mode::Kept).expect("a file");
+        write_atomic(&outside.join("kept"), b"1", FileMode::Preserve).expect("a file");
         for (name, target) in
             [("out", outside.as_path()), ("in", Path::new("inner")), ("gone", Path::new("none"))]
         {

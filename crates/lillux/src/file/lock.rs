@@ -28,7 +28,7 @@ impl Lock {
     ///
     /// # Errors
     /// When the file cannot be made or locked.
-    pub fn share(path: &Path) -> io::Result<Self> {
+    pub fn acquire_shared(path: &Path) -> io::Result<Self> {
         let file = Self::open(path)?;
         file.lock_shared()?;
         Ok(Self { file })
@@ -47,7 +47,7 @@ impl Lock {
     ///
     /// # Errors
     /// When the folder is not there or cannot be locked.
-    pub fn acquire_folder(path: &Path) -> io::Result<Self> {
+    pub fn acquire_dir(path: &Path) -> io::Result<Self> {
         let folder = fs_err::File::open(path)?.into_parts().0;
         folder.lock()?;
         Ok(Self { file: folder })
@@ -83,11 +83,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_exclude_whoever_wants_it_alone() {
+    fn shared_locks_exclude_exclusive_lock() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lock");
-        let one = Lock::share(&path).expect("a share");
-        let other = Lock::share(&path).expect("a share");
+        let one = Lock::acquire_shared(&path).expect("a share");
+        let other = Lock::acquire_shared(&path).expect("a share");
         assert!(Lock::try_acquire(&path).expect("asked").is_none());
         drop((one, other));
         let own = Lock::try_acquire(&path).expect("asked").expect("the lock");

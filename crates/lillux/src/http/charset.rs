@@ -3,7 +3,7 @@
 use encoding_rs::{Encoding, UTF_8};
 
 /// The `charset` parameter of a content type.
-fn declared(content_type: &str) -> Option<&'static Encoding> {
+fn charset_from_content_type(content_type: &str) -> Option<&'static Encoding> {
     let mut parts = content_type.split(';').skip(1);
     let label = parts.find_map(|part| {
         let (name, value) = part.split_once('=')?;
@@ -13,7 +13,7 @@ fn declared(content_type: &str) -> Option<&'static Encoding> {
 }
 
 /// What a page says of itself in its first kilobyte: `<meta charset=…>`, or an XML declaration.
-fn declared_inside(body: &[u8]) -> Option<&'static Encoding> {
+fn charset_from_body(body: &[u8]) -> Option<&'static Encoding> {
     let head = String::from_utf8_lossy(&body[..body.len().min(1024)]).to_ascii_lowercase();
     let at = head.find("charset=").map(|at| at + 8).or_else(|| {
         let at = head.find("<?xml")?;
@@ -26,16 +26,17 @@ fn declared_inside(body: &[u8]) -> Option<&'static Encoding> {
 
 /// The text of a body, or `None` when it is no text. `content_type` is the header's value.
 #[must_use]
-pub fn text(body: &[u8], content_type: &str) -> Option<String> {
-    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let is_markup = kind.contains("html") || kind.contains("xml");
-    let by_mark = Encoding::for_bom(body).map(|(encoding, _)| encoding);
-    let encoding = by_mark.or_else(|| declared(content_type)).or_else(|| {
-        let inside = is_markup.then(|| declared_inside(body)).flatten()?;
+pub fn decode_text(body: &[u8], content_type: &str) -> Option<String> {
+    let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_markup = media_type.contains("html") || media_type.contains("xml");
+    let by_bom = Encoding::for_bom(body).map(|(encoding, _)| encoding);
+    let encoding = by_bom.or_else(|| charset_from_content_type(content_type)).or_else(|| {
+        let inside = is_markup.then(|| charset_from_body(body)).flatten()?;
         // A page that can be read as ASCII far enough to say UTF-16 is not UTF-16.
         Some(if inside.output_encoding() == inside { inside } else { UTF_8 })
     });
-    let is_text = kind.starts_with("text/") || is_markup || kind.contains("json") || encoding.is_some();
+    let is_text =
+        media_type.starts_with("text/") || is_markup || media_type.contains("json") || encoding.is_some();
     let encoding = encoding.unwrap_or(UTF_8);
     if !is_text {
         let text = std::str::from_utf8(body).ok()?;
@@ -49,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mark_the_header_and_the_page_are_asked_in_that_order() {
-        let read = |body: &[u8], kind: &str| text(body, kind);
+    fn bom_header_page_decide_in_order() {
+        let read = |body: &[u8], kind: &str| decode_text(body, kind);
         assert_eq!(read(b"caf\xe9", "text/plain; charset=ISO-8859-1"), Some("café".to_owned()));
         assert_eq!(read(b"caf\xc3\xa9", "text/plain"), Some("café".to_owned()));
         assert_eq!(read(b"\xef\xbb\xbfcaf\xc3\xa9", "text/plain; charset=latin1"), Some("café".to_owned()));
@@ -63,10 +64,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_not_called_text() {
-        assert_eq!(text(b"\x89PNG\r\n\x1a\n\xff", "image/png"), None);
-        assert_eq!(text(b"a\0b", "application/octet-stream"), None);
-        assert_eq!(text(b"plain", ""), Some("plain".to_owned()));
-        assert_eq!(text(b"bad \xff", "text/plain"), Some("bad \u{fffd}".to_owned()));
+    fn binary_body_is_not_text() {
+        assert_eq!(decode_text(b"\x89PNG\r\n\x1a\n\xff", "image/png"), None);
+        assert_eq!(decode_text(b"a\0b", "application/octet-stream"), None);
+        assert_eq!(decode_text(b"plain", ""), Some("plain".to_owned()));
+        assert_eq!(decode_text(b"bad \xff", "text/plain"), Some("bad \u{fffd}".to_owned()));
     }
 }

@@ -7,13 +7,13 @@
 //! The interface is synchronous: each call makes its own small runtime. Call it from a plain thread, never from inside
 //! an async task.
 
-mod address;
+mod address_policy;
 mod charset;
-mod events;
-mod exchange;
-mod finish;
+mod client_builder;
 mod proxy;
 mod redirect;
+mod request;
+mod sse;
 mod tls;
 
 use std::fmt;
@@ -24,14 +24,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub use address::{Kind, Policy, kind};
-pub use charset::text;
-pub use events::{Event, EventParser};
-pub use exchange::header_of;
-pub use finish::{Trouble, trouble};
-pub use proxy::Proxies;
+pub use address_policy::{AddressKind, AddressPolicy, address_kind};
+pub use charset::decode_text;
+pub use client_builder::{TransportError, classify_error};
+pub use proxy::ProxyConfig;
+pub use request::parse_header;
+pub use sse::{SseEvent, SseParser};
 
-use crate::Cancel;
+use crate::CancelToken;
 
 /// How many redirects are followed at most.
 pub const MAX_REDIRECTS: u32 = 10;
@@ -59,19 +59,19 @@ pub enum HttpError {
     Method(String),
     /// An exception that means nothing.
     #[error("`{0}` in `allowed_hosts` is no host, host:port, address or network")]
-    AllowedHost(String),
+    InvalidAllowedHost(String),
     /// An address that may not be reached.
     #[error(
         "`{host}` is at `{address}`, a {} address, which is refused; a signed tool or the user's config may name it in `allowed_hosts`",
         kind.as_str()
     )]
-    Refused {
+    AddressRefused {
         /// The host that was asked for.
         host: String,
         /// Where it is.
         address: IpAddr,
         /// What the address is for.
-        kind: Kind,
+        kind: AddressKind,
     },
     /// A name of the local network, asked of a proxy.
     #[error(
@@ -105,10 +105,10 @@ pub enum HttpError {
     Proxy(String),
     /// Too many redirects.
     #[error("more than {MAX_REDIRECTS} redirects")]
-    Redirects,
+    TooManyRedirects,
     /// A redirect that cannot be followed.
     #[error("`{host}` redirects to something that is not followed: {cause}")]
-    Redirect {
+    InvalidRedirect {
         /// The host that redirects.
         host: String,
         /// Why it is not followed.
@@ -122,7 +122,7 @@ pub enum HttpError {
     Cancelled,
     /// Whoever takes the body will not have more of it.
     #[error("{0}")]
-    Unwanted(String),
+    BodyRejected(String),
     /// This machine is out of something.
     #[error("the request could not be started: {0}")]
     Start(String),
@@ -130,7 +130,7 @@ pub enum HttpError {
 
 /// What to do with a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
+pub enum HttpMethod {
     /// Read it.
     #[default]
     Get,
@@ -148,7 +148,7 @@ pub enum Method {
     Options,
 }
 
-impl Method {
+impl HttpMethod {
     const ALL: [Self; 7] =
         [Self::Get, Self::Head, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Options];
 
@@ -176,7 +176,7 @@ impl Method {
     }
 }
 
-impl std::str::FromStr for Method {
+impl std::str::FromStr for HttpMethod {
     type Err = HttpError;
 
     fn from_str(text: &str) -> Result<Self, HttpError> {
@@ -187,7 +187,7 @@ impl std::str::FromStr for Method {
 
 /// One header of a request.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct HttpHeader {
     /// Its name.
     pub name: String,
     /// Its value.
@@ -196,7 +196,7 @@ pub struct Header {
     pub is_secret: bool,
 }
 
-impl fmt::Debug for Header {
+impl fmt::Debug for HttpHeader {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = if self.is_secret { "[redacted]" } else { &self.value };
         write!(formatter, "{}: {value}", self.name)
@@ -205,13 +205,13 @@ impl fmt::Debug for Header {
 
 /// One request.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// What to do.
-    pub method: Method,
+    pub method: HttpMethod,
     /// With what: an absolute http or https URL.
     pub url: String,
     /// The headers, in order.
-    pub headers: Vec<Header>,
+    pub headers: Vec<HttpHeader>,
     /// The body, if there is one.
     pub body: Option<Vec<u8>>,
     /// How long everything may take, redirects and body included.
@@ -226,10 +226,10 @@ pub struct Request {
     pub max_redirects: u32,
 }
 
-impl Request {
+impl HttpRequest {
     /// A request with the usual bounds: 30 seconds, 10 of them to connect, 10 MiB.
     #[must_use]
-    pub fn new(method: Method, url: impl Into<String>) -> Self {
+    pub fn new(method: HttpMethod, url: impl Into<String>) -> Self {
         Self {
             method,
             url: url.into(),
@@ -244,17 +244,17 @@ impl Request {
     }
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for HttpRequest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = url::Url::parse(&self.url).map(|url| exchange::shown_host(&url)).unwrap_or_default();
+        let origin = url::Url::parse(&self.url).map(|url| request::display_origin(&url)).unwrap_or_default();
         let body = self.body.as_ref().map_or(0, Vec::len);
-        write!(formatter, "{} {place}… {:?}, {body} bytes", self.method.as_str(), self.headers)
+        write!(formatter, "{} {origin}… {:?}, {body} bytes", self.method.as_str(), self.headers)
     }
 }
 
 /// One answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Response {
+pub struct HttpResponse {
     /// The status code.
     pub status: u16,
     /// What the status code means.
@@ -273,7 +273,7 @@ pub struct Response {
     pub events: usize,
 }
 
-impl Response {
+impl HttpResponse {
     /// The first header of this name, in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -282,44 +282,44 @@ impl Response {
 }
 
 /// Takes each event of a stream as it comes.
-pub type OnEvent<'a> = &'a mut dyn FnMut(&Event);
+pub type OnEvent<'a> = &'a mut dyn FnMut(&SseEvent);
 
 /// Takes each piece of a body as it comes; the reason it will not have more ends the exchange.
-pub type OnPiece<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), String>;
+pub type OnChunk<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), String>;
 
 /// What becomes of the body of a successful answer.
-enum Taker<'a> {
-    Keep,
+enum ResponseSink<'a> {
+    Buffer,
     Events(OnEvent<'a>),
-    Pieces(OnPiece<'a>),
+    Chunks(OnChunk<'a>),
 }
 
 /// Sends requests under one policy. Certificates are read once, when they are first needed; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Client {
-    policy: Policy,
-    proxies: Proxies,
+pub struct HttpClient {
+    policy: AddressPolicy,
+    proxies: ProxyConfig,
     certificate_file: Option<PathBuf>,
     tls: Arc<OnceLock<Result<rustls::ClientConfig, String>>>,
 }
 
-impl Client {
+impl HttpClient {
     /// A client that reaches what the policy admits, without a proxy, with the system's certificates.
     #[must_use]
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: AddressPolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 
     /// The same client, with the same proxies and certificates, under another policy.
     #[must_use]
-    pub fn with_policy(mut self, policy: Policy) -> Self {
+    pub fn with_policy(mut self, policy: AddressPolicy) -> Self {
         self.policy = policy;
         self
     }
 
     /// The same client behind proxies.
     #[must_use]
-    pub fn with_proxies(mut self, proxies: Proxies) -> Self {
+    pub fn with_proxies(mut self, proxies: ProxyConfig) -> Self {
         self.proxies = proxies;
         self
     }
@@ -336,40 +336,40 @@ impl Client {
     ///
     /// # Errors
     /// When there is no answer: refused by policy, not reached, too slow, cancelled.
-    pub fn send(&self, request: &Request, cancel: &Cancel) -> Result<Response, HttpError> {
-        exchange::run(self, request, cancel, Taker::Keep)
+    pub fn send(&self, request: &HttpRequest, cancel: &CancelToken) -> Result<HttpResponse, HttpError> {
+        request::send(self, request, cancel, ResponseSink::Buffer)
     }
 
     /// As [`Client::send`], but a successful answer is read as server-sent events, each handed out as it comes.
     ///
     /// # Errors
     /// As [`Client::send`]; events handed out before stay handed out.
-    pub fn stream(
+    pub fn stream_events(
         &self,
-        request: &Request,
-        cancel: &Cancel,
+        request: &HttpRequest,
+        cancel: &CancelToken,
         on_event: OnEvent<'_>,
-    ) -> Result<Response, HttpError> {
-        exchange::run(self, request, cancel, Taker::Events(on_event))
+    ) -> Result<HttpResponse, HttpError> {
+        request::send(self, request, cancel, ResponseSink::Events(on_event))
     }
 
     /// As [`Client::send`], but the body of a successful answer is handed out piece by piece and not kept.
     ///
     /// # Errors
     /// As [`Client::send`], and when the taker will not have more; pieces handed out before stay handed out.
-    pub fn receive(
+    pub fn stream_body(
         &self,
-        request: &Request,
-        cancel: &Cancel,
-        on_piece: OnPiece<'_>,
-    ) -> Result<Response, HttpError> {
-        exchange::run(self, request, cancel, Taker::Pieces(on_piece))
+        request: &HttpRequest,
+        cancel: &CancelToken,
+        on_chunk: OnChunk<'_>,
+    ) -> Result<HttpResponse, HttpError> {
+        request::send(self, request, cancel, ResponseSink::Chunks(on_chunk))
     }
 }
 
 /// Waits until the time is over (`true`) or somebody asks for the end (`false`).
 #[must_use]
-pub fn wait(duration: Duration, cancel: &Cancel) -> bool {
+pub fn sleep_unless_cancelled(duration: Duration, cancel: &CancelToken) -> bool {
     let deadline = std::time::Instant::now() + duration;
     loop {
         if cancel.is_cancelled() {

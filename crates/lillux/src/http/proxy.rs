@@ -6,7 +6,7 @@ use super::HttpError;
 
 /// Which proxy a URL goes through.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Proxies {
+pub struct ProxyConfig {
     /// For http URLs.
     pub http: Option<String>,
     /// For https URLs.
@@ -15,21 +15,21 @@ pub struct Proxies {
     pub exceptions: Vec<String>,
 }
 
-impl std::fmt::Debug for Proxies {
+impl std::fmt::Debug for ProxyConfig {
     /// A proxy's URL may hold a password.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shown = |proxy: &Option<String>| proxy.is_some();
-        write!(formatter, "Proxies {{ http: {}, https: {} }}", shown(&self.http), shown(&self.https))
+        let is_set = |proxy: &Option<String>| proxy.is_some();
+        write!(formatter, "Proxies {{ http: {}, https: {} }}", is_set(&self.http), is_set(&self.https))
     }
 }
 
-impl Proxies {
+impl ProxyConfig {
     /// Reads the usual variables by name: `https_proxy`, `http_proxy`, `all_proxy`, `no_proxy`, in either case.
     #[must_use]
     pub fn from_variables<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> Self {
         let read = |name: &str| {
-            let found = variable(name).or_else(|| variable(&name.to_ascii_uppercase()));
-            found.map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned)
+            let value = variable(name).or_else(|| variable(&name.to_ascii_uppercase()));
+            value.map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned)
         };
         let all = read("all_proxy");
         let exceptions = read("no_proxy").unwrap_or_default();
@@ -45,7 +45,7 @@ impl Proxies {
     }
 
     /// The proxy for this URL, if it goes through one.
-    pub(super) fn choose(&self, url: &Url) -> Result<Option<Url>, HttpError> {
+    pub(super) fn proxy_for(&self, url: &Url) -> Result<Option<Url>, HttpError> {
         let proxy = if url.scheme() == "https" { &self.https } else { &self.http };
         let Some(proxy) = proxy.as_ref().filter(|_| !self.is_exception(url)) else {
             return Ok(None);
@@ -79,17 +79,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_chosen_by_scheme_and_left_for_exceptions() {
+    fn proxy_is_chosen_by_scheme_and_exceptions() {
         let variables = [
             ("HTTPS_PROXY", "proxy.example:3128"),
             ("http_proxy", "http://u:p@proxy.example"),
             ("no_proxy", "a.example, .b.example,127.0.0.1:81"),
         ];
-        let proxies = Proxies::from_variables(|name| {
+        let proxies = ProxyConfig::from_variables(|name| {
             variables.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
         });
         let choose = |url: &str| {
-            let chosen = proxies.choose(&Url::parse(url).expect("a URL")).expect("usable");
+            let chosen = proxies.proxy_for(&Url::parse(url).expect("a URL")).expect("usable");
             chosen.map(|proxy| proxy.to_string())
         };
         assert_eq!(choose("https://c.example/"), Some("http://proxy.example:3128/".to_owned()));
@@ -101,7 +101,7 @@ mod tests {
         }
         assert!(choose("http://xa.example/").is_some() && choose("http://127.0.0.1/").is_some());
         assert_eq!(format!("{proxies:?}"), "Proxies { http: true, https: true }");
-        let socks = Proxies { http: Some("socks5://x".into()), ..Proxies::default() };
-        assert!(socks.choose(&Url::parse("http://a/").expect("a URL")).is_err());
+        let socks = ProxyConfig { http: Some("socks5://x".into()), ..ProxyConfig::default() };
+        assert!(socks.proxy_for(&Url::parse("http://a/").expect("a URL")).is_err());
     }
 }

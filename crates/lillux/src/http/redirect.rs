@@ -2,54 +2,55 @@
 
 use url::Url;
 
-use super::exchange::{check_url, shown_host};
-use super::{Header, HttpError, Method};
+use super::request::{check_url, display_origin};
+use super::{HttpError, HttpHeader, HttpMethod};
 
 /// One step of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hop {
-    pub(super) method: Method,
+    pub(super) method: HttpMethod,
     pub(super) url: Url,
-    pub(super) headers: Vec<Header>,
+    pub(super) headers: Vec<HttpHeader>,
     pub(super) body: Option<Vec<u8>>,
 }
 
 /// The next hop, or `None` when this answer is the last.
-pub(super) fn next(hop: &Hop, status: u16, location: Option<&str>) -> Result<Option<Hop>, HttpError> {
+pub(super) fn next_hop(hop: &Hop, status: u16, location: Option<&str>) -> Result<Option<Hop>, HttpError> {
     let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
     let Some(location) = location.filter(|_| is_redirect) else {
         return Ok(None);
     };
-    let refuse = |cause: &str| HttpError::Redirect { host: shown_host(&hop.url), cause: cause.to_owned() };
-    let url = hop.url.join(location).map_err(|_| refuse("it is not a URL"))?;
-    check_url(&url).map_err(|error| refuse(&error.to_string()))?;
+    let invalid =
+        |cause: &str| HttpError::InvalidRedirect { host: display_origin(&hop.url), cause: cause.to_owned() };
+    let url = hop.url.join(location).map_err(|_| invalid("it is not a URL"))?;
+    check_url(&url).map_err(|error| invalid(&error.to_string()))?;
     if hop.url.scheme() == "https" && url.scheme() == "http" {
-        return Err(refuse("it leaves https for http"));
+        return Err(invalid("it leaves https for http"));
     }
     let becomes_get = match status {
-        301 | 302 => hop.method == Method::Post,
-        303 => hop.method != Method::Head,
+        301 | 302 => hop.method == HttpMethod::Post,
+        303 => hop.method != HttpMethod::Head,
         _ => false,
     };
     let is_same_host = hop.url.host() == url.host();
     if !is_same_host && hop.body.is_some() && !becomes_get {
-        return Err(refuse("it would hand the body to another host"));
+        return Err(invalid("it would hand the body to another host"));
     }
     let is_same_origin = is_same_host
         && hop.url.scheme() == url.scheme()
         && hop.url.port_or_known_default() == url.port_or_known_default();
-    let keeps = |header: &&Header| {
+    let is_forwarded = |header: &&HttpHeader| {
         (is_same_origin || !is_credential(header)) && !(becomes_get && describes_body(&header.name))
     };
     Ok(Some(Hop {
-        method: if becomes_get { Method::Get } else { hop.method },
-        headers: hop.headers.iter().filter(keeps).cloned().collect(),
+        method: if becomes_get { HttpMethod::Get } else { hop.method },
+        headers: hop.headers.iter().filter(is_forwarded).cloned().collect(),
         body: if becomes_get { None } else { hop.body.clone() },
         url,
     }))
 }
 
-fn is_credential(header: &Header) -> bool {
+fn is_credential(header: &HttpHeader) -> bool {
     const NAMES: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "www-authenticate"];
     header.is_secret || NAMES.iter().any(|name| header.name.eq_ignore_ascii_case(name))
 }
@@ -62,8 +63,8 @@ fn describes_body(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn hop(method: Method, url: &str, body: Option<&str>) -> Hop {
-        let header = |name: &str, is_secret| Header { name: name.into(), value: "v".into(), is_secret };
+    fn hop(method: HttpMethod, url: &str, body: Option<&str>) -> Hop {
+        let header = |name: &str, is_secret| HttpHeader { name: name.into(), value: "v".into(), is_secret };
         Hop {
             method,
             url: Url::parse(url).expect("a URL"),
@@ -83,12 +84,12 @@ mod tests {
     }
 
     fn follow(from: &Hop, status: u16, to: &str) -> Hop {
-        next(from, status, Some(to)).expect("followed").expect("a hop")
+        next_hop(from, status, Some(to)).expect("followed").expect("a hop")
     }
 
     #[test]
-    fn credentials_stay_on_the_same_scheme_host_and_port() {
-        let from = hop(Method::Get, "http://a.example/x", None);
+    fn credentials_stay_on_the_same_origin() {
+        let from = hop(HttpMethod::Get, "http://a.example/x", None);
         for same in ["/y", "http://a.example:80/y", "?q"] {
             assert_eq!(names(&follow(&from, 302, same)), names(&from), "{same}");
         }
@@ -105,8 +106,8 @@ mod tests {
 
     #[test]
     fn https_is_not_left_for_http() {
-        let from = hop(Method::Get, "https://a.example/x?secret=1", None);
-        let refused = |to: &str| next(&from, 301, Some(to)).expect_err("refused").to_string();
+        let from = hop(HttpMethod::Get, "https://a.example/x?secret=1", None);
+        let refused = |to: &str| next_hop(&from, 301, Some(to)).expect_err("refused").to_string();
         let start = "`https://a.example` redirects to something that is not followed: ";
         assert_eq!(refused("http://a.example/"), format!("{start}it leaves https for http"));
         assert_eq!(
@@ -121,25 +122,25 @@ mod tests {
     }
 
     #[test]
-    fn a_body_follows_only_where_the_method_stays_and_the_host_is_the_same() {
-        let from = hop(Method::Post, "http://a.example/x", Some("b"));
+    fn body_follows_only_same_method_and_host() {
+        let from = hop(HttpMethod::Post, "http://a.example/x", Some("b"));
         for status in [301, 302, 303] {
             let to = follow(&from, status, "http://b.example/");
-            assert_eq!((to.method, to.body.clone(), names(&to)), (Method::Get, None, vec!["Accept"]));
+            assert_eq!((to.method, to.body.clone(), names(&to)), (HttpMethod::Get, None, vec!["Accept"]));
         }
         let to = follow(&from, 307, "https://a.example/y");
-        assert_eq!((to.method, to.body), (Method::Post, Some(b"b".to_vec())));
-        let refused = next(&from, 308, Some("http://b.example/")).expect_err("refused");
+        assert_eq!((to.method, to.body), (HttpMethod::Post, Some(b"b".to_vec())));
+        let refused = next_hop(&from, 308, Some("http://b.example/")).expect_err("refused");
         assert!(refused.to_string().ends_with("it would hand the body to another host"));
-        let head = hop(Method::Head, "http://a.example/x", None);
-        assert_eq!(follow(&head, 303, "/y").method, Method::Head);
+        let head = hop(HttpMethod::Head, "http://a.example/x", None);
+        assert_eq!(follow(&head, 303, "/y").method, HttpMethod::Head);
     }
 
     #[test]
-    fn an_answer_that_is_no_redirect_is_the_last() {
-        let from = hop(Method::Get, "http://a.example/x", None);
-        assert_eq!(next(&from, 200, Some("/y")), Ok(None));
-        assert_eq!(next(&from, 304, Some("/y")), Ok(None));
-        assert_eq!(next(&from, 302, None), Ok(None));
+    fn non_redirect_ends_the_chain() {
+        let from = hop(HttpMethod::Get, "http://a.example/x", None);
+        assert_eq!(next_hop(&from, 200, Some("/y")), Ok(None));
+        assert_eq!(next_hop(&from, 304, Some("/y")), Ok(None));
+        assert_eq!(next_hop(&from, 302, None), Ok(None));
     }
 }

@@ -9,31 +9,31 @@ use server::{Reply, Server, reply};
 
 use super::*;
 
-fn cancel() -> Cancel {
-    Cancel::new().expect("an event")
+fn cancel() -> CancelToken {
+    CancelToken::new().expect("an event")
 }
 
-fn client(allowed: &[&str]) -> Client {
+fn client(allowed: &[&str]) -> HttpClient {
     let allowed: Vec<String> = allowed.iter().map(|text| (*text).to_owned()).collect();
-    Client::new(Policy::new(&allowed).expect("a policy"))
+    HttpClient::new(AddressPolicy::new(&allowed).expect("a policy"))
 }
 
-fn loopback() -> Client {
+fn loopback() -> HttpClient {
     client(&["127.0.0.1"])
 }
 
-fn get(url: &str) -> Request {
-    Request::new(Method::Get, url)
+fn get(url: &str) -> HttpRequest {
+    HttpRequest::new(HttpMethod::Get, url)
 }
 
-fn secret(name: &str, value: &str) -> Header {
-    Header { name: name.into(), value: value.into(), is_secret: true }
+fn secret(name: &str, value: &str) -> HttpHeader {
+    HttpHeader { name: name.into(), value: value.into(), is_secret: true }
 }
 
 #[test]
-fn a_request_and_its_answer_arrive_whole() {
+fn request_and_response_arrive_complete() {
     let server = Server::start(|_| reply("201 Created", "X-One: 1\r\nX-One: 2\r\n", "done"));
-    let mut request = Request::new(Method::Post, server.url("/a?b=c"));
+    let mut request = HttpRequest::new(HttpMethod::Post, server.url("/a?b=c"));
     request.headers = vec![secret("X-Key", "k"), secret("Accept", "text/plain")];
     request.body = Some(b"hello".to_vec());
     let response = loopback().send(&request, &cancel()).expect("an answer");
@@ -77,24 +77,24 @@ fn private_addresses_are_refused_however_they_are_written() {
         "[fd00:ec2::254]",
     ] {
         let refused = client(&[]).send(&get(&format!("http://{host}:{port}/")), &cancel());
-        assert!(matches!(refused, Err(HttpError::Refused { .. })), "{host}: {refused:?}");
+        assert!(matches!(refused, Err(HttpError::AddressRefused { .. })), "{host}: {refused:?}");
     }
     assert_eq!(server.requests(), Vec::<String>::new());
 }
 
 #[test]
-fn a_name_is_reached_only_where_it_was_allowed() {
+fn host_is_reached_only_where_allowed() {
     let server = Server::start(|_| reply("200 OK", "", "here"));
     let port = server.address.port();
     let url = format!("http://localhost:{port}/");
-    let body = |client: &Client| client.send(&get(&url), &cancel()).map(|response| response.body);
+    let body = |client: &HttpClient| client.send(&get(&url), &cancel()).map(|response| response.body);
     for allowed in ["localhost", &format!("localhost:{port}")] {
         assert_eq!(body(&client(&[allowed])), Ok(b"here".to_vec()), "{allowed}");
     }
     // `localhost` may be `::1` as well: both are loopback.
     assert_eq!(body(&client(&["127.0.0.0/8", "::1/128"])), Ok(b"here".to_vec()));
     for allowed in ["otherhost", "localhost:1", "10.0.0.0/8"] {
-        assert!(matches!(body(&client(&[allowed])), Err(HttpError::Refused { .. })), "{allowed}");
+        assert!(matches!(body(&client(&[allowed])), Err(HttpError::AddressRefused { .. })), "{allowed}");
     }
 }
 
@@ -105,10 +105,10 @@ fn a_redirect_to_a_private_address_is_refused() {
     let server = Server::start(move |_| reply("302 Found", &goal, ""));
     let only_first = client(&[&server.address.to_string()]);
     let refused = only_first.send(&get(&server.url("/")), &cancel());
-    let expected = HttpError::Refused {
+    let expected = HttpError::AddressRefused {
         host: "127.0.0.1".to_owned(),
         address: server.address.ip(),
-        kind: Kind::Loopback,
+        kind: AddressKind::Loopback,
     };
     assert_eq!(refused, Err(expected));
     assert_eq!(hidden.requests(), Vec::<String>::new());
@@ -117,15 +117,15 @@ fn a_redirect_to_a_private_address_is_refused() {
 #[test]
 fn a_redirect_to_another_port_loses_every_credential() {
     let goal = Server::start(|_| reply("200 OK", "", "ok"));
-    let place = format!("Location: {}\r\n", goal.url("/end"));
+    let location = format!("Location: {}\r\n", goal.url("/end"));
     let server = Server::start(move |request| {
         let is_first = request.starts_with("GET /start");
-        reply("302 Found", if is_first { "Location: /second\r\n" } else { &place }, "")
+        reply("302 Found", if is_first { "Location: /second\r\n" } else { &location }, "")
     });
     let mut request = get(&server.url("/start"));
     request.headers = vec![secret("x-key", "hush"), secret("authorization", "Bearer t")];
-    request.headers.push(Header { name: "cookie".into(), value: "c=1".into(), is_secret: false });
-    request.headers.push(Header { name: "x-plain".into(), value: "p".into(), is_secret: false });
+    request.headers.push(HttpHeader { name: "cookie".into(), value: "c=1".into(), is_secret: false });
+    request.headers.push(HttpHeader { name: "x-plain".into(), value: "p".into(), is_secret: false });
     let response = loopback().send(&request, &cancel()).expect("an answer");
     assert_eq!((response.url, response.redirects), (goal.url("/end"), 2));
     for seen in server.requests() {
@@ -139,7 +139,7 @@ fn a_redirect_to_another_port_loses_every_credential() {
 #[test]
 fn redirects_end_after_ten() {
     let server = Server::start(|_| reply("307 Temporary Redirect", "Location: /again\r\n", ""));
-    assert_eq!(loopback().send(&get(&server.url("/")), &cancel()), Err(HttpError::Redirects));
+    assert_eq!(loopback().send(&get(&server.url("/")), &cancel()), Err(HttpError::TooManyRedirects));
     assert_eq!(server.requests().len(), 11);
     let mut once = get(&server.url("/"));
     once.max_redirects = 0;
@@ -147,7 +147,7 @@ fn redirects_end_after_ten() {
 }
 
 #[test]
-fn a_body_is_read_as_far_as_its_bound() {
+fn body_is_truncated_at_its_limit() {
     for size in [0, 9, 10, 11, 100_000] {
         let server = Server::start(move |_| reply("200 OK", "", vec![b'x'; size]));
         let mut request = get(&server.url("/"));
@@ -158,7 +158,7 @@ fn a_body_is_read_as_far_as_its_bound() {
 }
 
 #[test]
-fn a_body_without_end_is_cut_too() {
+fn endless_body_is_truncated() {
     let head = "HTTP/1.1 200 OK\r\n\r\n".to_owned() + &"x".repeat(5000);
     let server = Server::start(move |_| Reply::Hold(head.clone().into_bytes()));
     let mut request = get(&server.url("/"));
@@ -168,12 +168,13 @@ fn a_body_without_end_is_cut_too() {
 }
 
 #[test]
-fn events_are_handed_out_as_they_come() {
+fn events_are_emitted_as_they_arrive() {
     let body = "event: a\ndata: 1\n\ndata: two\ndata: lines\n\n: nothing\n\ndata: end\n\n";
     let server = Server::start(move |_| reply("200 OK", "Content-Type: text/event-stream\r\n", body));
     let mut events = Vec::new();
-    let mut take = |event: &Event| events.push((event.name.clone(), event.data.clone()));
-    let response = loopback().stream(&get(&server.url("/")), &cancel(), &mut take).expect("an answer");
+    let mut on_event = |event: &SseEvent| events.push((event.name.clone(), event.data.clone()));
+    let response =
+        loopback().stream_events(&get(&server.url("/")), &cancel(), &mut on_event).expect("an answer");
     assert_eq!((response.events, response.body.len(), response.is_truncated), (3, 0, false));
     let expected = [(Some("a"), "1"), (None, "two\nlines"), (None, "end")];
     let expected: Vec<_> =
@@ -182,22 +183,24 @@ fn events_are_handed_out_as_they_come() {
 }
 
 #[test]
-fn a_stream_ends_after_ten_thousand_events_and_an_error_is_read_whole() {
+fn stream_stops_at_max_events() {
     let server = Server::start(|request| {
         let is_good = request.starts_with("GET /good");
         reply(if is_good { "200 OK" } else { "400 Bad Request" }, "", "data: x\n\n".repeat(10_001))
     });
     let mut count = 0;
-    let mut take = |_: &Event| count += 1;
-    let response = loopback().stream(&get(&server.url("/good")), &cancel(), &mut take).expect("an answer");
+    let mut on_event = |_: &SseEvent| count += 1;
+    let response =
+        loopback().stream_events(&get(&server.url("/good")), &cancel(), &mut on_event).expect("an answer");
     assert_eq!((response.events, response.is_truncated), (MAX_EVENTS, true));
-    let response = loopback().stream(&get(&server.url("/bad")), &cancel(), &mut take).expect("an answer");
+    let response =
+        loopback().stream_events(&get(&server.url("/bad")), &cancel(), &mut on_event).expect("an answer");
     assert_eq!((response.events, response.body.len()), (0, 90_009));
     assert_eq!(count, MAX_EVENTS);
 }
 
 #[test]
-fn a_request_to_stop_ends_a_call_that_waits() {
+fn cancel_ends_a_waiting_call() {
     let (sent, arrived) = mpsc::channel();
     let server = Server::start(move |_| {
         sent.send(()).expect("a listener");
@@ -214,11 +217,11 @@ fn a_request_to_stop_ends_a_call_that_waits() {
     assert_eq!(loopback().send(&request, &cancel), Err(HttpError::Cancelled));
     stopper.join().expect("the stopper");
     assert_eq!(loopback().send(&request, &cancel), Err(HttpError::Cancelled));
-    assert!(!wait(Duration::from_secs(600), &cancel));
+    assert!(!sleep_unless_cancelled(Duration::from_secs(600), &cancel));
 }
 
 #[test]
-fn an_answer_that_does_not_come_is_a_timeout() {
+fn missing_response_is_a_timeout() {
     let server = Server::start(|_| Reply::Hold(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab".to_vec()));
     let mut request = get(&server.url("/"));
     request.timeout = Duration::from_millis(50);
@@ -244,7 +247,7 @@ fn errors_show_no_path_and_no_query() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_before_anything_is_sent() {
+fn invalid_requests_are_refused_before_sending() {
     let refused = |url: &str| client(&[]).send(&get(url), &cancel()).expect_err("refused");
     assert_eq!(refused("ftp://a.example/"), HttpError::Scheme("ftp".to_owned()));
     assert_eq!(refused("file:///etc/passwd"), HttpError::Scheme("file".to_owned()));
@@ -257,18 +260,18 @@ fn what_cannot_be_asked_is_refused_before_anything_is_sent() {
         request.headers.push(secret(name, value));
         assert_eq!(client(&[]).send(&request, &cancel()), Err(HttpError::Header(name.to_owned())));
     }
-    assert_eq!("BREW".parse::<Method>(), Err(HttpError::Method("BREW".to_owned())));
-    assert_eq!("post".parse(), Ok(Method::Post));
+    assert_eq!("BREW".parse::<HttpMethod>(), Err(HttpError::Method("BREW".to_owned())));
+    assert_eq!("post".parse(), Ok(HttpMethod::Post));
 }
 
 #[test]
-fn a_proxy_is_used_only_when_it_is_passed_in_and_is_not_asked_for_local_names() {
+fn proxy_is_explicit_and_skips_local_names() {
     let proxy = Server::start(|_| reply("200 OK", "", "by proxy"));
-    let proxies = Proxies { http: Some(proxy.url("")), ..Proxies::default() };
+    let proxies = ProxyConfig { http: Some(proxy.url("")), ..ProxyConfig::default() };
     let client = client(&[]).with_proxies(proxies);
     for local in ["http://localhost/", "http://10.0.0.1/", "http://metadata.google.internal/"] {
         let refused = client.send(&get(local), &cancel());
-        let is_refused = matches!(refused, Err(HttpError::Refused { .. } | HttpError::LocalName(_)));
+        let is_refused = matches!(refused, Err(HttpError::AddressRefused { .. } | HttpError::LocalName(_)));
         assert!(is_refused, "{local}: {refused:?}");
     }
     assert_eq!(proxy.requests(), Vec::<String>::new());
@@ -285,7 +288,7 @@ fn https_needs_certificates_that_exist() {
 }
 
 #[test]
-fn a_body_is_handed_out_in_pieces_until_its_taker_has_had_enough() {
+fn body_chunks_stop_when_receiver_refuses() {
     let server = Server::start(|request| match request.contains("/missing") {
         true => reply("404 Not Found", "", "x".repeat(100 << 10)),
         false => reply("200 OK", "", "y".repeat(300 << 10)),
@@ -295,19 +298,19 @@ fn a_body_is_handed_out_in_pieces_until_its_taker_has_had_enough() {
         received += piece.len();
         Ok(())
     };
-    let whole = loopback().receive(&get(&server.url("/")), &cancel(), &mut count).expect("an answer");
+    let whole = loopback().stream_body(&get(&server.url("/")), &cancel(), &mut count).expect("an answer");
     assert_eq!((whole.status, whole.body.len(), whole.is_truncated), (200, 0, false));
     let missing =
-        loopback().receive(&get(&server.url("/missing")), &cancel(), &mut count).expect("an answer");
+        loopback().stream_body(&get(&server.url("/missing")), &cancel(), &mut count).expect("an answer");
     assert_eq!((missing.status, missing.body.len(), missing.is_truncated), (404, 64 << 10, true));
     assert_eq!(received, 300 << 10);
     let mut refuse = |_: &[u8]| Err("enough".to_owned());
-    let refused = loopback().receive(&get(&server.url("/")), &cancel(), &mut refuse);
-    assert_eq!(refused, Err(HttpError::Unwanted("enough".to_owned())));
+    let refused = loopback().stream_body(&get(&server.url("/")), &cancel(), &mut refuse);
+    assert_eq!(refused, Err(HttpError::BodyRejected("enough".to_owned())));
 }
 
 #[test]
-fn a_server_that_falls_silent_is_left() {
+fn idle_server_times_out() {
     let server = Server::start(|_| Reply::Hold(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab".to_vec()));
     let mut request = get(&server.url("/"));
     request.idle_timeout = Some(Duration::from_millis(50));

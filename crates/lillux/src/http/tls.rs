@@ -7,10 +7,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-const LIMIT: u64 = 16 << 20;
+const MAX_CERTIFICATE_BYTES: u64 = 16 << 20;
 
 /// Where the distributions keep their certificates. The environment is not asked: it is passed in.
-const FILES: [&str; 7] = [
+const CERTIFICATE_FILES: [&str; 7] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -20,7 +20,7 @@ const FILES: [&str; 7] = [
     "/opt/etc/ssl/certs/ca-certificates.crt",
 ];
 
-fn config(roots: RootCertStore) -> Result<ClientConfig, String> {
+fn client_config(roots: RootCertStore) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -30,18 +30,18 @@ fn config(roots: RootCertStore) -> Result<ClientConfig, String> {
 
 /// Settings that trust nobody, for plain http.
 pub(super) fn without_certificates() -> Result<ClientConfig, String> {
-    config(RootCertStore::empty())
+    client_config(RootCertStore::empty())
 }
 
 /// Settings that trust the certificates of this file, or the system's.
 pub(super) fn with_certificates(file: Option<&Path>) -> Result<ClientConfig, String> {
     let bytes = match file {
-        Some(path) => crate::file::read_bounded(path, LIMIT)
+        Some(path) => crate::file::read_bounded(path, MAX_CERTIFICATE_BYTES)
             .map(|(bytes, _)| bytes)
             .map_err(|error| format!("`{}`: {error}", path.display()))?,
-        None => FILES
+        None => CERTIFICATE_FILES
             .iter()
-            .find_map(|path| Some(crate::file::read_bounded(Path::new(path), LIMIT).ok()?.0))
+            .find_map(|path| Some(crate::file::read_bounded(Path::new(path), MAX_CERTIFICATE_BYTES).ok()?.0))
             .ok_or("the system has no certificate file; pass one as SSL_CERT_FILE")?,
     };
     let mut roots = RootCertStore::empty();
@@ -49,5 +49,5 @@ pub(super) fn with_certificates(file: Option<&Path>) -> Result<ClientConfig, Str
     if roots.is_empty() {
         return Err("the certificate file holds no certificate".to_owned());
     }
-    config(roots)
+    client_config(roots)
 }

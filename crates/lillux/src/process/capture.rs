@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// What is kept of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Captured {
+pub struct CapturedOutput {
     /// The first bytes.
     pub head: Vec<u8>,
     /// The last bytes, where they are not part of the head.
@@ -13,41 +13,41 @@ pub struct Captured {
     pub total: u64,
 }
 
-impl Captured {
+impl CapturedOutput {
     /// Whether bytes between head and tail were thrown away.
     #[must_use]
-    pub fn is_cut(&self) -> bool {
-        self.cut() > 0
+    pub fn is_truncated(&self) -> bool {
+        self.omitted_bytes() > 0
     }
 
     /// How many bytes were thrown away.
     #[must_use]
-    pub fn cut(&self) -> u64 {
+    pub fn omitted_bytes(&self) -> u64 {
         self.total - self.head.len() as u64 - self.tail.len() as u64
     }
 
     /// Everything that was kept, as text; a cut is marked, bytes that are not UTF-8 are replaced.
     #[must_use]
-    pub fn text(&self) -> String {
-        if self.is_cut() {
+    pub fn to_text(&self) -> String {
+        if self.is_truncated() {
             let head = String::from_utf8_lossy(&self.head);
             let tail = String::from_utf8_lossy(&self.tail);
-            return format!("{head}\n… {} bytes cut …\n{tail}", self.cut());
+            return format!("{head}\n… {} bytes cut …\n{tail}", self.omitted_bytes());
         }
         // A character may lie on the seam.
-        String::from_utf8_lossy(&self.bytes()).into_owned()
+        String::from_utf8_lossy(&self.to_bytes()).into_owned()
     }
 
     /// Everything that was kept. Only whole if nothing [is cut](Self::is_cut).
     #[must_use]
-    pub fn bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         [self.head.as_slice(), self.tail.as_slice()].concat()
     }
 }
 
 /// Gathers one stream.
 #[derive(Debug)]
-pub(crate) struct Collector {
+pub(crate) struct OutputCollector {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     head_limit: usize,
@@ -55,7 +55,7 @@ pub(crate) struct Collector {
     total: u64,
 }
 
-impl Collector {
+impl OutputCollector {
     /// Keeps the first `head` and the last `tail` bytes.
     pub(crate) fn new(head: usize, tail: usize) -> Self {
         Self { head: Vec::new(), tail: VecDeque::new(), head_limit: head, tail_limit: tail, total: 0 }
@@ -63,8 +63,8 @@ impl Collector {
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
-        let room = self.head_limit - self.head.len();
-        let (first, rest) = bytes.split_at(room.min(bytes.len()));
+        let free = self.head_limit - self.head.len();
+        let (first, rest) = bytes.split_at(free.min(bytes.len()));
         self.head.extend_from_slice(first);
         let rest = &rest[rest.len().saturating_sub(self.tail_limit)..];
         let excess = (self.tail.len() + rest.len()).saturating_sub(self.tail_limit);
@@ -72,8 +72,8 @@ impl Collector {
         self.tail.extend(rest);
     }
 
-    pub(crate) fn finish(self) -> Captured {
-        Captured { head: self.head, tail: self.tail.into(), total: self.total }
+    pub(crate) fn finish(self) -> CapturedOutput {
+        CapturedOutput { head: self.head, tail: self.tail.into(), total: self.total }
     }
 }
 
@@ -81,8 +81,8 @@ impl Collector {
 mod tests {
     use super::*;
 
-    fn collect(head: usize, tail: usize, pieces: &[&str]) -> Captured {
-        let mut collector = Collector::new(head, tail);
+    fn collect(head: usize, tail: usize, pieces: &[&str]) -> CapturedOutput {
+        let mut collector = OutputCollector::new(head, tail);
         for piece in pieces {
             collector.push(piece.as_bytes());
         }
@@ -90,25 +90,31 @@ mod tests {
     }
 
     #[test]
-    fn short_output_is_kept_whole() {
+    fn short_output_is_complete() {
         let captured = collect(4, 4, &["ab", "cdef", "gh"]);
-        assert_eq!((captured.text().as_str(), captured.is_cut(), captured.total), ("abcdefgh", false, 8));
+        assert_eq!(
+            (captured.to_text().as_str(), captured.is_truncated(), captured.total),
+            ("abcdefgh", false, 8)
+        );
     }
 
     #[test]
-    fn the_middle_of_long_output_is_cut_and_counted() {
+    fn middle_of_long_output_is_omitted() {
         let captured = collect(2, 3, &["abcdef", "g", "hijklm"]);
-        assert_eq!(captured, Captured { head: b"ab".to_vec(), tail: b"klm".to_vec(), total: 13 });
-        assert_eq!(captured.text(), "ab\n… 8 bytes cut …\nklm");
+        assert_eq!(captured, CapturedOutput { head: b"ab".to_vec(), tail: b"klm".to_vec(), total: 13 });
+        assert_eq!(captured.to_text(), "ab\n… 8 bytes cut …\nklm");
     }
 
     #[test]
     fn a_character_on_the_seam_survives() {
-        assert_eq!(collect(1, 9, &["é!"]).text(), "é!");
+        assert_eq!(collect(1, 9, &["é!"]).to_text(), "é!");
     }
 
     #[test]
-    fn a_stream_without_a_tail_keeps_its_beginning() {
-        assert_eq!(collect(2, 0, &["abc", "d"]), Captured { head: b"ab".to_vec(), tail: vec![], total: 4 });
+    fn stream_without_tail_keeps_head() {
+        assert_eq!(
+            collect(2, 0, &["abc", "d"]),
+            CapturedOutput { head: b"ab".to_vec(), tail: vec![], total: 4 }
+        );
     }
 }

@@ -8,19 +8,19 @@ use rustix::io::FdFlags;
 use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
-use super::Limits;
-use super::fork::end_at_once;
-use super::wire::{self, Expected, Order};
-use crate::confine::{self, Confinement, Mechanism, Row, Rule, Stage};
+use super::ProcessLimits;
+use super::fork::exit_immediately;
+use super::protocol::{self, LaunchRequest, PrewarmSpec};
+use crate::sandbox::{self, Confinement, IsolationState, Mechanism, ReceiptRow, SandboxRule};
 
 /// What the process says before it becomes the tool.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
+pub(crate) enum SetupStatus {
     /// Everything is in force.
-    Ready { rows: Vec<Row> },
+    Ready { rows: Vec<ReceiptRow> },
     /// It is not begun, since something is not in force.
-    Refused { reason: String, rows: Vec<Row> },
+    Refused { reason: String, rows: Vec<ReceiptRow> },
     /// It could not be begun.
     Failed { reason: String },
 }
@@ -28,127 +28,132 @@ pub(crate) enum Verdict {
 /// What ties the process that becomes the tool to its supervisor.
 pub(crate) struct SupervisorLink {
     /// Processes that must be out of the tool's reach where no namespace hides them.
-    pub(crate) guarded: Vec<i32>,
+    pub(crate) protected_pids: Vec<i32>,
     /// Where it says what came of preparing. Closes by itself when the program begins.
     pub(crate) status: OwnedFd,
     /// Where it hands over the descriptor at which connections are reported.
-    pub(crate) connections: OwnedFd,
+    pub(crate) connection_listener: OwnedFd,
 }
 
 /// Becomes the tool. Returns never: what fails is said to the supervisor.
-pub(crate) fn become_tool(
-    order: &Order,
-    stage: &Stage,
+pub(crate) fn exec_tool(
+    request: &LaunchRequest,
+    state: &IsolationState,
     descriptors: Vec<OwnedFd>,
     link: &SupervisorLink,
 ) -> ! {
-    let verdict = prepare(&order.limits, order.confinement.as_ref(), stage, link);
-    end_with(verdict, &link.status, || execute(order, descriptors))
+    let status = prepare(&request.limits, request.confinement.as_ref(), state, link);
+    report_and_exec(status, &link.status, || exec_program(request, descriptors))
 }
 
 /// Becomes a tool whose order has not arrived: confined already, it waits at `desk` for its order, and at `gate` until
 /// what the order brings is protected.
-pub(crate) fn become_expected(
-    expected: &Expected,
-    stage: &Stage,
-    desk: &OwnedFd,
-    gate: &OwnedFd,
+pub(crate) fn exec_prewarmed(
+    spec: &PrewarmSpec,
+    state: &IsolationState,
+    request_socket: &OwnedFd,
+    start_gate: &OwnedFd,
     link: &SupervisorLink,
 ) -> ! {
     let status = &link.status;
-    let hold = || prepare(&expected.limits, Some(&expected.confinement), stage, link);
+    let apply = || prepare(&spec.limits, Some(&spec.confinement), state, link);
     let wait = || {
         let (order, descriptors) =
-            wire::receive_order(desk).map_err(|error| format!("no order came: {error}"))?;
-        if order.confinement.as_ref() != Some(&expected.confinement) || order.limits != expected.limits {
+            protocol::receive_request(request_socket).map_err(|error| format!("no order came: {error}"))?;
+        if order.confinement.as_ref() != Some(&spec.confinement) || order.limits != spec.limits {
             return Err("the sandbox layout does not match the request".to_owned());
         }
-        if !expected.confinement.placeholders.is_empty() && !matches!(rustix::io::read(gate, &mut [0]), Ok(1))
+        if !spec.confinement.placeholders.is_empty()
+            && !matches!(rustix::io::read(start_gate, &mut [0]), Ok(1))
         {
             return Err("the supervisor is gone".to_owned());
         }
-        match stage.uncovered() {
+        match state.find_uncovered() {
             Some(path) => Err(format!("`{}` changed while the run began; try again", path.display())),
             None => Ok((order, descriptors)),
         }
     };
-    if stage.covers_everything() {
-        end_with(hold(), status, || match wait() {
-            Ok((order, descriptors)) => execute(&order, descriptors),
+    if state.is_fully_covered() {
+        report_and_exec(apply(), status, || match wait() {
+            Ok((order, descriptors)) => exec_program(&order, descriptors),
             Err(reason) => reason,
         })
     }
     // Rules that list what is around something must list what is there when the run begins.
     match wait() {
-        Ok((order, descriptors)) => end_with(hold(), status, || execute(&order, descriptors)),
-        Err(reason) => end_with(Err(reason), status, String::new),
+        Ok((order, descriptors)) => report_and_exec(apply(), status, || exec_program(&order, descriptors)),
+        Err(reason) => report_and_exec(Err(reason), status, String::new),
     }
 }
 
 /// Says what came of preparing and, if all is well, goes on. `execute` returns only why it could not.
-fn end_with(prepared: Result<Verdict, String>, status: &OwnedFd, execute: impl FnOnce() -> String) -> ! {
-    let verdict = match prepared {
-        Ok(Verdict::Ready { rows }) => {
+fn report_and_exec(
+    prepared: Result<SetupStatus, String>,
+    status: &OwnedFd,
+    exec: impl FnOnce() -> String,
+) -> ! {
+    let outcome = match prepared {
+        Ok(SetupStatus::Ready { rows }) => {
             // If the supervisor is gone, so is this process in a moment.
-            let _ = wire::send_line(status, &Verdict::Ready { rows });
-            Verdict::Failed { reason: execute() }
+            let _ = protocol::send_line(status, &SetupStatus::Ready { rows });
+            SetupStatus::Failed { reason: exec() }
         }
-        Ok(verdict) => verdict,
-        Err(reason) => Verdict::Failed { reason },
+        Ok(outcome) => outcome,
+        Err(reason) => SetupStatus::Failed { reason },
     };
-    let _ = wire::send_line(status, &verdict);
-    end_at_once(126)
+    let _ = protocol::send_line(status, &outcome);
+    exit_immediately(126)
 }
 
 fn prepare(
-    limits: &Limits,
+    limits: &ProcessLimits,
     confinement: Option<&Confinement>,
-    stage: &Stage,
+    state: &IsolationState,
     link: &SupervisorLink,
-) -> Result<Verdict, String> {
+) -> Result<SetupStatus, String> {
     rustix::process::setsid().map_err(|error| format!("no session: {error}"))?;
-    let mut rows = vec![limit(limits, stage)?];
+    let mut rows = vec![apply_limits(limits, state)?];
     let Some(confinement) = confinement else {
-        return Ok(Verdict::Ready { rows });
+        return Ok(SetupStatus::Ready { rows });
     };
-    let (more, listener) = confine::restrict(confinement, stage, &link.guarded)?;
-    rows.extend(more);
+    let (sandbox_rows, listener) = sandbox::lock_down(confinement, state, &link.protected_pids)?;
+    rows.extend(sandbox_rows);
     if let Some(listener) = listener {
-        wire::send_descriptor(&link.connections, listener.as_fd())
+        protocol::send_descriptor(&link.connection_listener, listener.as_fd())
             .map_err(|error| format!("connections cannot be supervised: {error}"))?;
     }
-    let all = stage.rows.iter().chain(&rows).cloned().collect();
-    Ok(match confine::missing(confinement, all) {
-        Some(reason) => Verdict::Refused { reason, rows },
-        None => Verdict::Ready { rows },
+    let all = state.rows.iter().chain(&rows).cloned().collect();
+    Ok(match sandbox::missing_rules(confinement, all) {
+        Some(reason) => SetupStatus::Refused { reason, rows },
+        None => SetupStatus::Ready { rows },
     })
 }
 
-fn limit(limits: &Limits, stage: &Stage) -> Result<Row, String> {
-    let mut wanted = vec![
+fn apply_limits(limits: &ProcessLimits, state: &IsolationState) -> Result<ReceiptRow, String> {
+    let mut resource_limits = vec![
         (Resource::Core, 0),
         (Resource::Fsize, limits.file_bytes),
         (Resource::Nofile, limits.open_files),
     ];
-    if stage.has_user_namespace {
+    if state.has_user_namespace {
         // Only there does the kernel count this run alone. It counts threads, of which a process has many.
-        wanted.push((Resource::Nproc, confine::tasks(limits)));
-    } else if !stage.has_pid_namespace
-        && let Some(others) = tasks_now()
+        resource_limits.push((Resource::Nproc, sandbox::task_limit(limits)));
+    } else if !state.has_pid_namespace
+        && let Some(others) = running_tasks()
     {
         // Elsewhere the kernel counts everything of this user, and does not bound root at all.
-        wanted.push((Resource::Nproc, others + confine::tasks(limits)));
+        resource_limits.push((Resource::Nproc, others + sandbox::task_limit(limits)));
     }
-    wanted.into_iter().try_for_each(|(resource, value)| bound(resource, value))?;
+    resource_limits.into_iter().try_for_each(|(resource, value)| set_limit(resource, value))?;
     let memory = limits.memory_bytes.map_or_else(|| "unbounded".to_owned(), |bytes| format!("{bytes} bytes"));
     let detail = format!(
         "files of {} bytes, {} descriptors, address space {memory}, no core files",
         limits.file_bytes, limits.open_files
     );
-    Ok(Row::new(Rule::Resources, Mechanism::ResourceLimit, true, detail))
+    Ok(ReceiptRow::new(SandboxRule::Resources, Mechanism::ResourceLimit, true, detail))
 }
 
-fn bound(resource: Resource, value: u64) -> Result<(), String> {
+fn set_limit(resource: Resource, value: u64) -> Result<(), String> {
     // Never above what the caller has itself.
     let value = rustix::process::getrlimit(resource).maximum.map_or(value, |maximum| value.min(maximum));
     let both = Rlimit { current: Some(value), maximum: Some(value) };
@@ -157,13 +162,13 @@ fn bound(resource: Resource, value: u64) -> Result<(), String> {
 }
 
 /// How many tasks the system has: never fewer than this user has.
-fn tasks_now() -> Option<u64> {
+fn running_tasks() -> Option<u64> {
     let (text, _) = crate::file::read_bounded(std::path::Path::new("/proc/loadavg"), 4096).ok()?;
     let text = String::from_utf8(text).ok()?;
     text.split_ascii_whitespace().nth(3)?.split('/').nth(1)?.parse().ok()
 }
 
-fn execute(order: &Order, descriptors: Vec<OwnedFd>) -> String {
+fn exec_program(request: &LaunchRequest, descriptors: Vec<OwnedFd>) -> String {
     let mut descriptors = descriptors.into_iter();
     let (Some(stdin), Some(stdout), Some(stderr)) =
         (descriptors.next(), descriptors.next(), descriptors.next())
@@ -171,23 +176,23 @@ fn execute(order: &Order, descriptors: Vec<OwnedFd>) -> String {
         return "a descriptor is missing".to_owned();
     };
     #[expect(clippy::disallowed_methods, reason = "this is the one door to starting processes")]
-    let mut command = std::process::Command::new(&order.program);
-    command.args(&order.arguments).env_clear().envs(&order.environment).current_dir(&order.folder);
+    let mut command = std::process::Command::new(&request.program);
+    command.args(&request.arguments).env_clear().envs(&request.environment).current_dir(&request.current_dir);
     command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr));
-    let named: Vec<OwnedFd> = descriptors.collect();
-    if named.len() != order.named.len() {
+    let extra_fds: Vec<OwnedFd> = descriptors.collect();
+    if extra_fds.len() != request.fd_variables.len() {
         return "a descriptor is missing".to_owned();
     }
-    for (variable, descriptor) in order.named.iter().zip(&named) {
+    for (variable, descriptor) in request.fd_variables.iter().zip(&extra_fds) {
         command.env(variable, descriptor.as_raw_fd().to_string());
         if let Err(error) = rustix::io::fcntl_setfd(descriptor, FdFlags::empty()) {
             return format!("no descriptor for {variable}: {error}");
         }
     }
     // Last: this program itself may hold more than the tool may, and still needs some to get there.
-    if let Some(Err(reason)) = order.limits.memory_bytes.map(|bytes| bound(Resource::As, bytes)) {
+    if let Some(Err(reason)) = request.limits.memory_bytes.map(|bytes| set_limit(Resource::As, bytes)) {
         return reason;
     }
     let error = command.exec();
-    format!("`{}` in `{}`: {error}", order.program.display(), order.folder.display())
+    format!("`{}` in `{}`: {error}", request.program.display(), request.current_dir.display())
 }

@@ -10,7 +10,7 @@ use rustix::thread::UnshareFlags;
 
 /// Which side of a fork the caller finds itself on.
 #[derive(Debug)]
-pub(crate) enum Side {
+pub(crate) enum ForkResult {
     /// The new process.
     Child,
     /// The old one, and the child it now has.
@@ -19,18 +19,18 @@ pub(crate) enum Side {
 
 /// Splits this process in two. Only a process that has one thread may call it: the launcher, which never starts another,
 /// and a program at the beginning of its `main`.
-pub(crate) fn fork() -> io::Result<Side> {
+pub(crate) fn fork() -> io::Result<ForkResult> {
     // SAFETY: the caller has one thread (nothing of `main` has run), so no lock can be held by a thread
     // that does not exist in the child, and the child may go on as an ordinary process.
-    let answer = unsafe { libc::fork() };
-    match answer {
+    let result = unsafe { libc::fork() };
+    match result {
         -1 => Err(io::Error::last_os_error()),
-        other => Ok(Pid::from_raw(other).map_or(Side::Child, Side::Parent)),
+        other => Ok(Pid::from_raw(other).map_or(ForkResult::Child, ForkResult::Parent)),
     }
 }
 
 /// Ends this process at once. Nothing is taken apart before, which the kernel does better; what was printed must be flushed.
-pub fn end_at_once(code: i32) -> ! {
+pub fn exit_immediately(code: i32) -> ! {
     // SAFETY: the call takes any number and does not return; what other threads hold ends with them.
     unsafe { libc::_exit(code) }
 }
@@ -43,7 +43,7 @@ pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
 }
 
 /// Marks every descriptor but input, output and error to be closed when a program begins, whoever opened it.
-pub(crate) fn inherit_nothing() -> io::Result<()> {
+pub(crate) fn set_cloexec_all() -> io::Result<()> {
     let flag = libc::c_int::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or_default();
     // SAFETY: descriptors stay open and valid; only what happens to them at `exec` changes.
     match unsafe { libc::close_range(3, libc::c_uint::MAX, flag) } {
@@ -56,7 +56,7 @@ pub(crate) fn inherit_nothing() -> io::Result<()> {
 ///
 /// # Errors
 /// When there is no such descriptor.
-pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+pub fn dup_inherited_fd(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes any number, and fails for one that is no descriptor.
     match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => Err(io::Error::last_os_error()),

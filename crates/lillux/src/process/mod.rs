@@ -5,21 +5,21 @@
 //! the tool ends when the supervisor does. Nothing inherited reaches the tool: environment, descriptors and folder are
 //! all given.
 
-mod ahead;
-mod apart;
+pub mod callback;
 mod capture;
 mod child;
-pub mod door;
+mod daemon;
+mod descendants;
 mod fork;
-mod launch;
-mod launcher;
-mod open;
+mod interactive;
+mod launcher_pool;
+mod prewarm;
+mod protocol;
 pub(crate) mod raw;
+mod run;
 mod socket_broker;
-mod source;
-mod supervise;
-mod tree;
-mod wire;
+mod supervisor;
+mod zygote;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,26 +30,26 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::confine::Receipt;
+use crate::sandbox::Receipt;
 
-pub use apart::{Apart, leave_session, start_apart};
-pub use capture::Captured;
-pub use fork::end_at_once;
-pub(crate) use fork::{Side, fork, unshare};
-pub use launch::{run, run_with_door, spawn_detached};
-pub use launcher::{Launcher, fork_launcher};
-pub use open::{Guard, Opened, open};
-pub use supervise::supervise_if_asked;
+pub use capture::CapturedOutput;
+pub use daemon::{DaemonChild, spawn_daemon, start_session};
+pub use fork::exit_immediately;
+pub(crate) use fork::{ForkResult, fork, unshare};
+pub use interactive::{InteractiveProcess, ProcessGuard, spawn_interactive};
+pub use launcher_pool::{Launcher, fork_launcher};
+pub use run::{run, run_with_callback, spawn_detached};
+pub use supervisor::supervise_if_requested;
 
 /// How long a tool may take to end after it was asked to, before it is made to.
-pub const GRACE: Duration = Duration::from_millis(300);
+pub const TERMINATION_GRACE: Duration = Duration::from_millis(300);
 
 /// The variable that tells a tool the number of the descriptor its result goes to.
-pub const RESULT_VARIABLE: &str = "RYE_RESULT_FD";
+pub const RESULT_FD_VARIABLE: &str = "RYE_RESULT_FD";
 
 /// One process to run.
 #[derive(Clone, Debug)]
-pub struct Command {
+pub struct ProcessCommand {
     /// The program: a path, or a name that is searched on the `PATH` of `environment`.
     pub program: OsString,
     /// Its arguments, without its own name.
@@ -57,7 +57,7 @@ pub struct Command {
     /// The whole environment: nothing is inherited.
     pub environment: BTreeMap<String, String>,
     /// The folder it works in.
-    pub folder: PathBuf,
+    pub current_dir: PathBuf,
     /// What it reads from its standard input.
     pub stdin: Vec<u8>,
     /// How long it may take.
@@ -65,14 +65,14 @@ pub struct Command {
     /// Whether it gets a descriptor for its result, whose number it finds in [`RESULT_VARIABLE`].
     pub has_result_channel: bool,
     /// Its bounds.
-    pub limits: Limits,
+    pub limits: ProcessLimits,
     /// Where the output of a detached process goes. Without one it is thrown away.
     pub log: Option<PathBuf>,
 }
 
 /// Bounds of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Processes alive at one time.
     pub processes: u32,
     /// Bytes of one file it writes.
@@ -82,19 +82,20 @@ pub struct Limits {
     /// Address space of one process.
     pub memory_bytes: Option<u64>,
     /// Bytes kept of each stream: the first and the last this many.
-    pub kept_bytes: usize,
+    #[serde(rename = "kept_bytes")]
+    pub output_bytes: usize,
     /// Bytes kept of the result channel.
     pub result_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for ProcessLimits {
     fn default() -> Self {
         Self {
             processes: 256,
             file_bytes: 1 << 30,
             open_files: 1024,
             memory_bytes: None,
-            kept_bytes: 512 << 10,
+            output_bytes: 512 << 10,
             result_bytes: 8 << 20,
         }
     }
@@ -102,15 +103,15 @@ impl Default for Limits {
 
 /// A run that came to an end.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct ProcessResult {
     /// How it ended.
-    pub end: End,
+    pub exit: ExitReason,
     /// Its standard output.
-    pub stdout: Captured,
+    pub stdout: CapturedOutput,
     /// Its standard error.
-    pub stderr: Captured,
+    pub stderr: CapturedOutput,
     /// What it wrote to its result channel, if it had one.
-    pub result: Option<Captured>,
+    pub result: Option<CapturedOutput>,
     /// What confined it.
     pub receipt: Receipt,
     /// How long it took.
@@ -120,7 +121,7 @@ pub struct Finished {
 /// How a run ended. In every case no process of it is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum End {
+pub enum ExitReason {
     /// By itself, with this code.
     Exited(i32),
     /// By this signal.
@@ -140,7 +141,7 @@ pub enum End {
 
 /// A process that outlives its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Detached {
+pub struct DetachedProcess {
     /// Its launcher: when that is killed, every process of the run ends.
     pub pid: u32,
 }
@@ -181,7 +182,7 @@ pub enum RunError {
 
 /// Lets this process open as many files as the system allows it: each thread that waits for a model holds a connection.
 /// What tools may open is said for each of them.
-pub fn allow_open_files() {
+pub fn raise_open_file_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         // Whoever is refused goes on with what there is.

@@ -11,16 +11,16 @@ use std::path::Path;
 use seccompiler::sock_filter;
 
 /// `MOUNT_ATTR_RDONLY`.
-pub(crate) const READ_ONLY: u64 = 0x1;
+pub(crate) const MOUNT_READ_ONLY: u64 = 0x1;
 /// `MOUNT_ATTR_NOSUID`.
-pub(crate) const NO_SET_ID: u64 = 0x2;
+pub(crate) const MOUNT_NO_SUID: u64 = 0x2;
 
 const RECURSIVE: libc::c_int = 0x8000;
 
 /// `SECCOMP_IOCTL_NOTIF_RECV`, `…_SEND` and `…_ID_VALID`.
-const RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
-const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
-const IS_VALID: libc::Ioctl = 0x4008_2102_u32 as libc::Ioctl;
+const NOTIF_RECV: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
+const NOTIF_SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
+const NOTIF_ID_VALID: libc::Ioctl = 0x4008_2102_u32 as libc::Ioctl;
 
 /// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`: a call that is being answered is not interrupted by signals.
 const WAIT_KILLABLE: libc::c_ulong = 1 << 5;
@@ -35,7 +35,7 @@ struct MountAttributes {
 
 /// How far a change of mount attributes reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum MountScope {
     /// The mount at the path alone.
     Mount,
     /// It and every mount below.
@@ -43,12 +43,12 @@ pub(crate) enum Reach {
 }
 
 /// Changes attributes of the mount at `path`.
-pub(crate) fn change_mount(path: &Path, set: u64, clear: u64, reach: Reach) -> io::Result<()> {
+pub(crate) fn set_mount_attributes(path: &Path, set: u64, clear: u64, scope: MountScope) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let attributes = MountAttributes { set, clear, propagation: 0, user_namespace: 0 };
-    let flags = libc::AT_SYMLINK_NOFOLLOW | if reach == Reach::Tree { RECURSIVE } else { 0 };
+    let flags = libc::AT_SYMLINK_NOFOLLOW | if scope == MountScope::Tree { RECURSIVE } else { 0 };
     // SAFETY: the path ends with NUL, and the structure has the size that is given; both outlive the call.
-    let answer = unsafe {
+    let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             libc::AT_FDCWD,
@@ -58,7 +58,7 @@ pub(crate) fn change_mount(path: &Path, set: u64, clear: u64, reach: Reach) -> i
             size_of::<MountAttributes>(),
         )
     };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Restricts this process to a filter, and returns the descriptor that hears of the calls it reports.
@@ -71,11 +71,11 @@ pub(crate) fn apply_filter_with_listener(program: &[sock_filter]) -> io::Result<
         // SAFETY: the program outlives the call, and the kernel checks it.
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) }
     };
-    let mut answer = apply(listener | WAIT_KILLABLE);
-    if answer < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
-        answer = apply(listener);
+    let mut result = apply(listener | WAIT_KILLABLE);
+    if result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+        result = apply(listener);
     }
-    match i32::try_from(answer) {
+    match i32::try_from(result) {
         // SAFETY: the kernel has just made it, so nothing else owns it.
         Ok(number) if number >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
         Ok(_) | Err(_) => Err(io::Error::last_os_error()),
@@ -84,7 +84,7 @@ pub(crate) fn apply_filter_with_listener(program: &[sock_filter]) -> io::Result<
 
 /// A system call that waits for an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReportedCall {
+pub(crate) struct SyscallNotification {
     pub(crate) id: u64,
     /// The thread that made it.
     pub(crate) thread: u32,
@@ -92,28 +92,28 @@ pub(crate) struct ReportedCall {
 }
 
 /// Takes the next reported call. It must have been said to be there.
-pub(crate) fn receive_call(listener: BorrowedFd<'_>) -> io::Result<ReportedCall> {
+pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<SyscallNotification> {
     // SAFETY: the structure consists of numbers, for which zero is a value; the kernel wants it zeroed.
     let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one such structure.
-    let answer = unsafe { libc::ioctl(listener.as_raw_fd(), RECEIVE, &raw mut call) };
-    if answer != 0 {
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, &raw mut call) };
+    if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(ReportedCall { id: call.id, thread: call.pid, arguments: call.data.args })
+    Ok(SyscallNotification { id: call.id, thread: call.pid, arguments: call.data.args })
 }
 
 /// Whether the call still waits: what was looked up by its thread's number was that thread's.
-pub(crate) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
+pub(crate) fn is_pending(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the kernel reads one number.
-    unsafe { libc::ioctl(listener.as_raw_fd(), IS_VALID, &raw const id) == 0 }
+    unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
 /// Answers a call: it returns 0, or fails with the given number of an error.
-pub(crate) fn answer_call(listener: BorrowedFd<'_>, id: u64, error: i32) -> io::Result<()> {
-    let answer = libc::seccomp_notif_resp { id, val: 0, error: -error, flags: 0 };
+pub(crate) fn respond(listener: BorrowedFd<'_>, id: u64, error: i32) -> io::Result<()> {
+    let response = libc::seccomp_notif_resp { id, val: 0, error: -error, flags: 0 };
     // SAFETY: the kernel reads one such structure.
-    match unsafe { libc::ioctl(listener.as_raw_fd(), SEND, &raw const answer) } {
+    match unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND, &raw const response) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -16,13 +16,13 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitOptions};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::fork::{Side, end_at_once, fork};
-use super::raw::{self, ReportedCall};
-use super::wire;
-use crate::confine::SocketAccess;
+use super::fork::{ForkResult, exit_immediately, fork};
+use super::protocol;
+use super::raw::{self, SyscallNotification};
+use crate::sandbox::SocketAccess;
 
 /// The longest address there is (`sockaddr_storage`).
-const MAX_ADDRESS: usize = 128;
+const MAX_ADDRESS_BYTES: usize = 128;
 
 /// Where the path begins in the address of a UNIX socket.
 const PATH_OFFSET: usize = 2;
@@ -55,7 +55,7 @@ impl SocketBroker {
     }
 
     /// What is to be waited for.
-    pub(super) fn descriptor(&self) -> Option<&OwnedFd> {
+    pub(super) fn poll_fd(&self) -> Option<&OwnedFd> {
         self.listener.as_ref().or(self.handover.as_ref())
     }
 
@@ -63,13 +63,13 @@ impl SocketBroker {
     pub(super) fn serve(&mut self, access: Option<&SocketAccess>) {
         let Some(listener) = &self.listener else {
             self.listener =
-                self.handover.take().and_then(|handover| wire::receive_descriptor(&handover).ok()?);
+                self.handover.take().and_then(|handover| protocol::receive_descriptor(&handover).ok()?);
             if self.listener.is_some() {
                 drop_network_privileges();
             }
             return;
         };
-        let call = match raw::receive_call(listener.as_fd()) {
+        let call = match raw::receive_notification(listener.as_fd()) {
             Ok(call) => call,
             // The calling process has ended, or no process is left that could call.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => return,
@@ -79,10 +79,10 @@ impl SocketBroker {
             }
         };
         self.pending.retain(|pid| !has_ended(*pid));
-        let answer = match prepare(listener.as_fd(), &call, access) {
-            Ok(connection) if !connection.may_block => Some(connection.make()),
+        let error_code = match check_connection(listener.as_fd(), &call, access) {
+            Ok(connection) if !connection.may_block => Some(connection.connect()),
             Ok(_) if self.pending.len() >= MAX_PENDING => Some(libc::EAGAIN),
-            Ok(connection) => match connection.make_apart(listener.as_fd(), &call) {
+            Ok(connection) => match connection.connect_in_child(listener.as_fd(), &call) {
                 Ok(pid) => {
                     self.pending.push(pid);
                     None
@@ -91,9 +91,9 @@ impl SocketBroker {
             },
             Err(error) => Some(error.raw_os_error().unwrap_or(libc::EACCES)),
         };
-        if let Some(error) = answer {
+        if let Some(error) = error_code {
             // A caller that is gone needs no answer.
-            let _ = raw::answer_call(listener.as_fd(), call.id, error);
+            let _ = raw::respond(listener.as_fd(), call.id, error);
         }
     }
 
@@ -118,7 +118,7 @@ fn has_ended(pid: Pid) -> bool {
 }
 
 /// A connection that is allowed.
-struct Connection {
+struct AllowedConnection {
     socket: OwnedFd,
     address: Vec<u8>,
     /// The file that the address names by its descriptor.
@@ -128,9 +128,9 @@ struct Connection {
     may_block: bool,
 }
 
-impl Connection {
+impl AllowedConnection {
     /// Connects, and returns the number of the error, or 0.
-    fn make(&self) -> i32 {
+    fn connect(&self) -> i32 {
         loop {
             match raw::connect(self.socket.as_fd(), &self.address) {
                 Ok(()) => return 0,
@@ -141,53 +141,53 @@ impl Connection {
     }
 
     /// Connects in a process of its own, which answers the call when it is done.
-    fn make_apart(&self, listener: BorrowedFd<'_>, call: &ReportedCall) -> io::Result<Pid> {
+    fn connect_in_child(&self, listener: BorrowedFd<'_>, call: &SyscallNotification) -> io::Result<Pid> {
         match fork()? {
-            Side::Parent(pid) => Ok(pid),
-            Side::Child => {
-                let _ = raw::answer_call(listener, call.id, self.make());
-                end_at_once(0)
+            ForkResult::Parent(pid) => Ok(pid),
+            ForkResult::Child => {
+                let _ = raw::respond(listener, call.id, self.connect());
+                exit_immediately(0)
             }
         }
     }
 }
 
 /// Copies the caller's socket and address, and decides whether it may connect.
-fn prepare(
+fn check_connection(
     listener: BorrowedFd<'_>,
-    call: &ReportedCall,
+    call: &SyscallNotification,
     access: Option<&SocketAccess>,
-) -> io::Result<Connection> {
-    let refused = || io::Error::from_raw_os_error(libc::EACCES);
+) -> io::Result<AllowedConnection> {
+    let denied = || io::Error::from_raw_os_error(libc::EACCES);
     let [number, pointer, length, ..] = call.arguments;
-    let length = usize::try_from(length & 0xffff_ffff).map_err(|_| refused())?;
-    if length > MAX_ADDRESS {
+    let length = usize::try_from(length & 0xffff_ffff).map_err(|_| denied())?;
+    if length > MAX_ADDRESS_BYTES {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let mut address = vec![0; length];
-    let memory = File::open(format!("/proc/{}/mem", call.thread)).map_err(|_| refused())?;
+    let memory = File::open(format!("/proc/{}/mem", call.thread)).map_err(|_| denied())?;
     memory.read_exact_at(&mut address, pointer).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
-    let socket = copy_descriptor(call.thread, number)?;
+    let socket = copy_fd(call.thread, number)?;
     let folder =
         rustix::fs::open(format!("/proc/{}/cwd", call.thread), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    if !raw::is_waiting(listener, call.id) {
-        return Err(refused());
+    if !raw::is_pending(listener, call.id) {
+        return Err(denied());
     }
     let domain = sockopt::socket_domain(&socket)?;
     if domain != AddressFamily::UNIX {
         let may_block =
             sockopt::socket_type(&socket)? != SocketType::DGRAM && domain != AddressFamily::NETLINK;
-        return Ok(Connection { socket, address, _target: None, may_block });
+        return Ok(AllowedConnection { socket, address, _target: None, may_block });
     }
-    let path = path_of(&address).ok_or_else(refused)?;
-    let target = open_socket(&folder.map_err(|_| refused())?, &path, access.ok_or_else(refused)?)?;
+    let path = socket_path(&address).ok_or_else(denied)?;
+    let target = open_socket(&folder.map_err(|_| denied())?, &path, access.ok_or_else(denied)?)?;
     // The descriptor names the very file that was looked at.
-    let address = address_of(&format!("/proc/self/fd/{}", target.as_raw_fd()));
-    Ok(Connection { socket, address, _target: Some(target), may_block: true })
+    let address = socket_address(&format!("/proc/self/fd/{}", target.as_raw_fd()));
+    Ok(AllowedConnection { socket, address, _target: Some(target), may_block: true })
 }
 
 /// A copy of a descriptor of the thread's process.
-fn copy_descriptor(thread: u32, number: u64) -> io::Result<OwnedFd> {
+fn copy_fd(thread: u32, number: u64) -> io::Result<OwnedFd> {
     let number =
         i32::try_from(number & 0xffff_ffff).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
     let open = |pid: i32, flags| {
@@ -195,12 +195,12 @@ fn copy_descriptor(thread: u32, number: u64) -> io::Result<OwnedFd> {
         rustix::process::pidfd_open(pid, flags)
     };
     let thread = i32::try_from(thread).map_err(io::Error::other)?;
-    let process = open(thread, ANY_THREAD).or_else(|_| open(process_of(thread), PidfdFlags::empty()))?;
+    let process = open(thread, ANY_THREAD).or_else(|_| open(thread_group_of(thread), PidfdFlags::empty()))?;
     Ok(rustix::process::pidfd_getfd(process, number, PidfdGetfdFlags::empty())?)
 }
 
 /// The process a thread belongs to; 0 if that cannot be said.
-fn process_of(thread: i32) -> i32 {
+fn thread_group_of(thread: i32) -> i32 {
     let path = format!("/proc/{thread}/status");
     let Ok((text, _)) = crate::file::read_bounded(Path::new(&path), 64 << 10) else { return 0 };
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -209,7 +209,7 @@ fn process_of(thread: i32) -> i32 {
 }
 
 /// The path in an address of a UNIX socket. Abstract and unnamed addresses have none.
-fn path_of(address: &[u8]) -> Option<PathBuf> {
+fn socket_path(address: &[u8]) -> Option<PathBuf> {
     let family = address.get(..PATH_OFFSET)?;
     if family != u16::try_from(libc::AF_UNIX).ok()?.to_ne_bytes() {
         return None;
@@ -218,22 +218,22 @@ fn path_of(address: &[u8]) -> Option<PathBuf> {
     (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
 }
 
-fn address_of(path: &str) -> Vec<u8> {
+fn socket_address(path: &str) -> Vec<u8> {
     let family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default();
     [family.to_ne_bytes().as_slice(), path.as_bytes(), &[0]].concat()
 }
 
 /// Opens the socket at a path, if it lies where the run may connect to.
-fn open_socket(folder: &OwnedFd, path: &Path, access: &SocketAccess) -> io::Result<OwnedFd> {
-    let base = if path.is_absolute() { CWD } else { folder.as_fd() };
+fn open_socket(cwd: &OwnedFd, path: &Path, access: &SocketAccess) -> io::Result<OwnedFd> {
+    let base = if path.is_absolute() { CWD } else { cwd.as_fd() };
     let target = rustix::fs::openat(base, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) != FileType::Socket {
         return Err(io::Error::from_raw_os_error(libc::ECONNREFUSED));
     }
-    let place = rustix::fs::readlink(format!("/proc/self/fd/{}", target.as_raw_fd()), Vec::new())?;
-    let place = Path::new(std::ffi::OsStr::from_bytes(place.as_bytes()));
-    let mut allowed = access.own.iter().chain(&access.allowed).map(|path| crate::real(path));
-    if allowed.any(|allowed| place.starts_with(allowed)) {
+    let real_path = rustix::fs::readlink(format!("/proc/self/fd/{}", target.as_raw_fd()), Vec::new())?;
+    let real_path = Path::new(std::ffi::OsStr::from_bytes(real_path.as_bytes()));
+    let mut allowed = access.own.iter().chain(&access.allowed).map(|path| crate::canonicalize_existing(path));
+    if allowed.any(|allowed| real_path.starts_with(allowed)) {
         Ok(target)
     } else {
         Err(io::Error::from_raw_os_error(libc::EACCES))
@@ -243,12 +243,12 @@ fn open_socket(folder: &OwnedFd, path: &Path, access: &SocketAccess) -> io::Resu
 /// Connections are made with the tool's rights, which has none over the network.
 fn drop_network_privileges() {
     if let Ok(CapabilitySets { effective, permitted, inheritable }) = rustix::thread::capabilities(None) {
-        let kept = CapabilitySets {
+        let reduced = CapabilitySets {
             effective: effective.difference(NETWORK_PRIVILEGES),
             permitted: permitted.difference(NETWORK_PRIVILEGES),
             inheritable: inheritable.difference(NETWORK_PRIVILEGES),
         };
-        let _ = rustix::thread::set_capabilities(None, kept);
+        let _ = rustix::thread::set_capabilities(None, reduced);
     }
 }
 
@@ -258,10 +258,10 @@ mod tests {
 
     #[test]
     fn only_named_unix_addresses_have_a_path() {
-        assert_eq!(path_of(&address_of("/run/x.sock")), Some(PathBuf::from("/run/x.sock")));
-        assert_eq!(path_of(b"\x01\x00\0abstract"), None);
-        assert_eq!(path_of(b"\x01\x00"), None);
-        assert_eq!(path_of(b"\x02\x00/run/x.sock"), None);
-        assert_eq!(path_of(b""), None);
+        assert_eq!(socket_path(&socket_address("/run/x.sock")), Some(PathBuf::from("/run/x.sock")));
+        assert_eq!(socket_path(b"\x01\x00\0abstract"), None);
+        assert_eq!(socket_path(b"\x01\x00"), None);
+        assert_eq!(socket_path(b"\x02\x00/run/x.sock"), None);
+        assert_eq!(socket_path(b""), None);
     }
 }

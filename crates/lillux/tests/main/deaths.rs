@@ -2,25 +2,25 @@
 
 use std::process::{Command as Bare, Stdio};
 
-use lillux::Cancel;
-use lillux::confine::{Confinement, Namespaces};
-use lillux::process::{End, run};
+use lillux::CancelToken;
+use lillux::process::{ExitReason, run};
+use lillux::sandbox::{Confinement, NamespaceMode};
 
 use crate::confinement::World;
-use crate::support::{MARK, bash, launcher, left_behind, until};
+use crate::support::{MARK, bash, launcher, leftover_processes, wait_until};
 
 /// A tree of processes in several sessions, some deaf to being asked.
 const TREE: &str = "trap '' TERM; (setsid sleep 600 &); (sleep 600 &); sleep 600 & sleep 600";
 
 /// Every way a run can be held together.
-fn ways(world: &World) -> [Option<Confinement>; 3] {
-    [None, Some(world.confinement(Namespaces::Auto)), Some(world.confinement(Namespaces::Avoided))]
+fn confinements(world: &World) -> [Option<Confinement>; 3] {
+    [None, Some(world.confinement(NamespaceMode::Auto)), Some(world.confinement(NamespaceMode::Never))]
 }
 
 #[test]
-fn a_caller_that_is_killed_leaves_nothing() {
+fn killed_caller_leaves_no_processes() {
     let world = World::new();
-    for way in ways(&world) {
+    for way in confinements(&world) {
         let command = bash(TREE);
         let way = serde_json::to_string(&way).expect("JSON");
         let mark = format!("{MARK}={}", command.environment[MARK]);
@@ -29,17 +29,19 @@ fn a_caller_that_is_killed_leaves_nothing() {
             .stdin(Stdio::null())
             .spawn()
             .expect("a caller");
-        until("the run", || left_behind(&command).iter().filter(|name| *name == "sleep\n").count() == 4);
+        wait_until("the run", || {
+            leftover_processes(&command).iter().filter(|name| *name == "sleep\n").count() == 4
+        });
         caller.kill().expect("killed");
         caller.wait().expect("ended");
-        until("the end of all", || left_behind(&command).is_empty());
+        wait_until("the end of all", || leftover_processes(&command).is_empty());
     }
 }
 
 #[test]
-fn a_caller_that_is_killed_at_any_moment_leaves_nothing() {
+fn caller_killed_anytime_leaves_no_processes() {
     let world = World::new();
-    for way in ways(&world) {
+    for way in confinements(&world) {
         let command = bash(TREE);
         let way = serde_json::to_string(&way).expect("JSON");
         let mark = format!("{MARK}={}", command.environment[MARK]);
@@ -53,26 +55,28 @@ fn a_caller_that_is_killed_at_any_moment_leaves_nothing() {
             caller.kill().expect("killed");
             caller.wait().expect("ended");
         }
-        until("the end of all", || left_behind(&command).is_empty());
+        wait_until("the end of all", || leftover_processes(&command).is_empty());
     }
 }
 
 #[test]
-fn a_supervisor_that_is_killed_leaves_nothing() {
+fn killed_supervisor_leaves_no_processes() {
     let world = World::new();
     let log = world.root.join("project/log");
     let mut command = bash(&format!("echo $PPID > project/log; {TREE}"));
-    command.folder = world.root.clone();
-    let confinement = world.confinement(Namespaces::Avoided);
+    command.current_dir = world.root.clone();
+    let confinement = world.confinement(NamespaceMode::Never);
     std::fs::write(&log, "").expect("a file");
     std::thread::scope(|scope| {
-        let running =
-            scope.spawn(|| run(&launcher(), &command, Some(&confinement), &Cancel::new().expect("an event")));
-        until("the run", || left_behind(&command).iter().filter(|name| *name == "sleep\n").count() == 4);
+        let running = scope
+            .spawn(|| run(&launcher(), &command, Some(&confinement), &CancelToken::new().expect("an event")));
+        wait_until("the run", || {
+            leftover_processes(&command).iter().filter(|name| *name == "sleep\n").count() == 4
+        });
         let supervisor: i32 = std::fs::read_to_string(&log).expect("a log").trim().parse().expect("a number");
         let supervisor = rustix::process::Pid::from_raw(supervisor).expect("a pid");
         rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).expect("killed");
-        assert_eq!(running.join().expect("joined").expect("ran").end, End::SupervisorLost);
+        assert_eq!(running.join().expect("joined").expect("ran").exit, ExitReason::SupervisorLost);
     });
-    assert_eq!(left_behind(&command), Vec::<String>::new());
+    assert_eq!(leftover_processes(&command), Vec::<String>::new());
 }

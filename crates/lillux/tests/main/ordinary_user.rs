@@ -8,7 +8,7 @@ use crate::support::{LAUNCHER, launcher};
 const NOBODY: u32 = 65534;
 
 #[test]
-fn everything_holds_for_an_ordinary_user() {
+fn confinement_works_for_ordinary_users() {
     if !rustix::process::geteuid().is_root() {
         // Then every other test of this binary has just shown it.
         return;
@@ -21,7 +21,7 @@ fn everything_holds_for_an_ordinary_user() {
     std::fs::create_dir(&temporary).expect("a folder");
     std::os::unix::fs::chown(&temporary, Some(NOBODY), Some(NOBODY)).expect("given");
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("opened");
-    let answer = Bare::new("setpriv")
+    let output = Bare::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"])
         .arg(tests)
         .args(["confinement::", "supervision::", "deaths::", "--test-threads=2"])
@@ -30,5 +30,5 @@ fn everything_holds_for_an_ordinary_user() {
         .current_dir("/")
         .output()
         .expect("it ran");
-    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lillux::Cancel;
-use lillux::process::{Command, Finished, Launcher, Limits, run};
+use lillux::CancelToken;
+use lillux::process::{Launcher, ProcessCommand, ProcessLimits, ProcessResult, run};
 
 /// A variable that marks every process of one test.
 pub const MARK: &str = "LILLUX_TEST_MARK";
@@ -25,35 +25,35 @@ pub fn mark() -> String {
     format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-pub fn command(program: &str, arguments: &[&str]) -> Command {
+pub fn command(program: &str, arguments: &[&str]) -> ProcessCommand {
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    Command {
+    ProcessCommand {
         program: program.into(),
         arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
         environment: BTreeMap::from([("PATH".to_owned(), path.to_owned()), (MARK.to_owned(), mark())]),
-        folder: PathBuf::from("/"),
+        current_dir: PathBuf::from("/"),
         stdin: Vec::new(),
         timeout: Duration::from_secs(60),
         has_result_channel: false,
-        limits: Limits::default(),
+        limits: ProcessLimits::default(),
         log: None,
     }
 }
 
-pub fn bash(script: &str) -> Command {
+pub fn bash(script: &str) -> ProcessCommand {
     command("bash", &["-c", script])
 }
 
-pub fn python(script: &str) -> Command {
+pub fn python(script: &str) -> ProcessCommand {
     command("/usr/bin/python3", &["-c", script])
 }
 
-pub fn run_free(command: &Command) -> Finished {
-    run(&launcher(), command, None, &Cancel::new().expect("an event")).expect("it ran")
+pub fn run_unconfined(command: &ProcessCommand) -> ProcessResult {
+    run(&launcher(), command, None, &CancelToken::new().expect("an event")).expect("it ran")
 }
 
 /// Processes that carry this command's mark.
-pub fn left_behind(command: &Command) -> Vec<String> {
+pub fn leftover_processes(command: &ProcessCommand) -> Vec<String> {
     let mark = format!("{MARK}={}", command.environment[MARK]);
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("processes") {
@@ -75,11 +75,11 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// A run that ends because its time is up, and printed something before. How long it takes to begin depends on the machine,
 /// so it gets more time until it did.
-pub fn run_until_timeout(command: &mut Command) -> Finished {
+pub fn run_until_timeout(command: &mut ProcessCommand) -> ProcessResult {
     command.timeout = Duration::from_millis(500);
     loop {
-        let finished = run_free(command);
-        if !finished.stdout.text().is_empty() || command.timeout >= PATIENCE {
+        let finished = run_unconfined(command);
+        if !finished.stdout.to_text().is_empty() || command.timeout >= PATIENCE {
             return finished;
         }
         command.timeout *= 2;
@@ -87,11 +87,11 @@ pub fn run_until_timeout(command: &mut Command) -> Finished {
 }
 
 /// Waits until `is_so`, which must come true; the tests have no other way to see another process move.
-pub fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
     // Longer each time: a loaded machine gets the time it needs between two looks.
     let mut pause = Duration::from_millis(5);
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < end, "{what} did not happen");
         std::thread::sleep(pause);
         pause = (pause * 5 / 4).min(MAX_PAUSE);

@@ -2,20 +2,20 @@
 //! granted.
 
 use rye_item::Space;
-use rye_space::config::{Layer, Standing};
+use rye_space::config::{ConfigLayer, LayerTrust};
 use rye_trust::Subject;
 use serde_json::{Map, Value, json};
 
-use rye_thread::config::hooks::LISTS;
-use rye_thread::hooks::Origin;
+use rye_thread::config::hooks::HOOK_LISTS;
+use rye_thread::hooks::HookOrigin;
 
 /// Marks every hook with where it comes from, and takes away grants that its file may not give.
-pub(super) fn with_origins(mut merged: Value, layers: &[&Layer], notices: &mut Vec<String>) -> Value {
-    for (list, _, _) in LISTS {
+pub(super) fn with_origins(mut merged: Value, layers: &[&ConfigLayer], notices: &mut Vec<String>) -> Value {
+    for (list, _, _) in HOOK_LISTS {
         let Some(Value::Array(hooks)) = merged.get_mut(list) else { continue };
         for hook in hooks.iter_mut().filter_map(Value::as_object_mut) {
             let id = hook.get("id").cloned().unwrap_or(Value::Null);
-            let is_in = |layer: &&&Layer| {
+            let is_in = |layer: &&&ConfigLayer| {
                 let own = layer.located.parsed().fields.get(list).and_then(Value::as_array);
                 own.is_some_and(|own| own.iter().any(|one| one.get("id") == Some(&id)))
             };
@@ -28,7 +28,7 @@ pub(super) fn with_origins(mut merged: Value, layers: &[&Layer], notices: &mut V
 }
 
 /// The hooks of every `hooks.yaml`, one after the other: a project's hook never takes the place of the user's.
-pub(super) fn concatenated(layers: &[&Layer], notices: &mut Vec<String>) -> Value {
+pub(super) fn concatenated(layers: &[&ConfigLayer], notices: &mut Vec<String>) -> Value {
     let mut all = Vec::new();
     for layer in layers {
         let own = layer.located.parsed().fields.get("hooks").and_then(Value::as_array).into_iter().flatten();
@@ -43,19 +43,21 @@ pub(super) fn concatenated(layers: &[&Layer], notices: &mut Vec<String>) -> Valu
     json!({ "hooks": all })
 }
 
-fn mark(hook: &mut Map<String, Value>, layer: &Layer, notices: &mut Vec<String>) {
+fn mark(hook: &mut Map<String, Value>, layer: &ConfigLayer, notices: &mut Vec<String>) {
     let origin = match layer.located.space() {
-        Space::System(_) => Origin::System,
-        Space::User => Origin::User,
-        Space::Project => Origin::Project,
+        Space::System(_) => HookOrigin::System,
+        Space::User => HookOrigin::User,
+        Space::Project => HookOrigin::Project,
     };
     hook.insert("origin".to_owned(), json!(origin));
-    let may_grant = layer.standing == Standing::Vouched && origin != Origin::Project;
+    let may_grant = layer.trust == LayerTrust::Trusted && origin != HookOrigin::Project;
     if !may_grant && hook.remove("grants").is_some() {
         let id = rye_item::text::one_line(hook.get("id").and_then(Value::as_str).unwrap_or("?"));
         let reason = match origin {
-            Origin::Project => "a project's hooks run on the thread's capabilities",
-            Origin::User | Origin::System | Origin::Directive => "they count in a signed file only",
+            HookOrigin::Project => "a project's hooks run on the thread's capabilities",
+            HookOrigin::User | HookOrigin::System | HookOrigin::Directive => {
+                "they count in a signed file only"
+            }
         };
         notices.push(format!(
             "{}: the grants of hook `{id}` are left out: {reason}",

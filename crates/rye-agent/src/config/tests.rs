@@ -1,40 +1,41 @@
-mod changed;
+mod overrides;
 
 use std::path::Path;
 use std::sync::OnceLock;
 
 use rye_engine::verbs::{init, sign};
-use rye_engine::{Engine, Options};
+use rye_engine::{Engine, EngineOptions};
 use rye_item::{ItemRef, ItemType};
-use rye_space::schema::Schema;
-use rye_test::World;
+use rye_space::schema::ConfigSchema;
+use rye_test::TestContext;
 use serde_json::json;
 
 use super::*;
-use crate::hooks::{Kind, Origin};
-use crate::test_world::{clock, roots};
+use crate::hooks::{HookKind, HookOrigin};
+use crate::test_support::{clock, roots};
 
-fn open(world: &World) -> Workspace {
+fn open(world: &TestContext) -> Workspace {
     Workspace::open(roots(world)).expect("a workspace")
 }
 
 /// A user with a key in an approved project.
-fn at_home() -> World {
-    let world = World::new();
+fn approved_world() -> TestContext {
+    let world = TestContext::new();
     init::init(&roots(&world), &world.project(), "test", clock).expect("init");
     world
 }
 
-fn load(world: &World) -> Result<Config> {
+fn load(world: &TestContext) -> Result<Config> {
     super::load(&open(world))
 }
 
 /// Writes a file of the configuration below `project` or `home`, with the lines that signing asks for, and signs it.
-fn write_signed(world: &World, space: &str, name: &str, text: &str) {
+fn write_signed(world: &TestContext, space: &str, name: &str, text: &str) {
     let head = format!("version: \"1.0.0\"\ncategory: agent\nname: {name}\n");
     world.write(&format!("{space}/.ai/config/agent/{name}.yaml"), format!("{head}{text}"));
-    let tier = if space == "home" { rye_item::space::Tier::User } else { rye_item::space::Tier::Project };
-    let engine = Engine::open(roots(world), Options::default(), clock()).expect("an engine");
+    let tier =
+        if space == "home" { rye_item::space::SpaceTier::User } else { rye_item::space::SpaceTier::Project };
+    let engine = Engine::open(roots(world), EngineOptions::default(), clock()).expect("an engine");
     let item = ItemRef::new(ItemType::Config, ItemId::new(format!("agent/{name}")).expect("an id"));
     sign::sign_item(&engine, &item, Some(tier)).expect("signed");
 }
@@ -42,7 +43,7 @@ fn write_signed(world: &World, space: &str, name: &str, text: &str) {
 /// The configuration inside the binary.
 pub(crate) fn shipped() -> Config {
     static SHIPPED: OnceLock<Config> = OnceLock::new();
-    SHIPPED.get_or_init(|| load(&World::new()).expect("a configuration")).clone()
+    SHIPPED.get_or_init(|| load(&TestContext::new()).expect("a configuration")).clone()
 }
 
 /// The five files of the plan that threads were built from, as they stand there.
@@ -54,17 +55,17 @@ const PLAN: [(&str, &str); 5] = [
     ("budget_ledger_schema", include_str!("plan/budget_ledger_schema.yaml")),
 ];
 
-fn schema(name: &str) -> Schema {
-    let workspace = open(&World::new());
+fn schema(name: &str) -> ConfigSchema {
+    let workspace = open(&TestContext::new());
     workspace.schema_for(&ItemId::new(format!("agent/{name}")).expect("an id")).expect("a schema").clone()
 }
 
-fn mistakes(name: &str, text: &str) -> Vec<Mistake> {
+fn diagnostics(name: &str, text: &str) -> Vec<Mistake> {
     check(name, text, &schema(name), Path::new("f.yaml")).expect("YAML")
 }
 
 #[test]
-fn the_shipped_files_load_without_a_word() {
+fn shipped_files_load_without_notices() {
     let config = shipped();
     assert_eq!(config.notices, Vec::<String>::new());
     let limits = config.resilience.default_limits;
@@ -80,20 +81,20 @@ fn the_shipped_files_fit_their_schemas() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(format!("../../bundles/standard/.ai/config/agent/{name}.yaml"));
         let text = lillux::file::read_bounded(&path, 1 << 20).expect("a file").0;
-        assert_eq!(mistakes(name, &String::from_utf8(text).expect("a text")), Vec::new(), "{name}");
+        assert_eq!(diagnostics(name, &String::from_utf8(text).expect("a text")), Vec::new(), "{name}");
     }
 }
 
 #[test]
-fn the_plans_files_are_valid_as_they_stand() {
+fn plan_files_are_valid() {
     for (name, text) in PLAN {
-        assert_eq!(mistakes(name, text), Vec::new(), "{name}");
+        assert_eq!(diagnostics(name, text), Vec::new(), "{name}");
     }
 }
 
 #[test]
-fn the_plans_files_override_the_shipped_ones_unchanged() {
-    let world = at_home();
+fn plan_files_override_shipped_files() {
+    let world = approved_world();
     for (name, text) in PLAN {
         world.write(&format!("home/.ai/config/agent/{name}.yaml"), text);
     }
@@ -101,7 +102,7 @@ fn the_plans_files_override_the_shipped_ones_unchanged() {
     assert_eq!(config.resilience.default_limits.tokens, Some(4096));
     assert_eq!(config.resilience.default_limits.depth, Some(10));
     let money = config.ledger.columns.iter().find(|column| column.name == "actual_spend").expect("a column");
-    assert_eq!((money.kind, &money.default), (ColumnKind::Integer, &Some(json!(0))));
+    assert_eq!((money.column_type, &money.default), (ColumnType::Integer, &Some(json!(0))));
     assert!(config.hooks.iter().any(|hook| hook.id == "infra_completion_signal"));
     // Nothing that the plan left out is lost.
     assert_eq!(config.events.criticality("checkpoint"), Criticality::Critical);
@@ -109,8 +110,8 @@ fn the_plans_files_override_the_shipped_ones_unchanged() {
 }
 
 #[test]
-fn the_plans_flat_place_is_the_lowest_project_layer_and_said_to_be_old() {
-    let world = at_home();
+fn flat_config_is_lowest_project_layer() {
+    let world = approved_world();
     let text = |turns: u32| format!("limits:\n  defaults:\n    turns: {turns}\n    spawns: 3\n");
     world.write("project/.ai/config/resilience.yaml", text(7));
     let config = load(&world).expect("a configuration");
@@ -122,8 +123,8 @@ fn the_plans_flat_place_is_the_lowest_project_layer_and_said_to_be_old() {
 }
 
 #[test]
-fn config_loader_deep_merge_by_id_project_override_and_extends() {
-    let world = at_home();
+fn config_layers_merge_by_id() {
+    let world = approved_world();
     write_signed(
         &world,
         "home",
@@ -163,7 +164,7 @@ fn config_loader_deep_merge_by_id_project_override_and_extends() {
 }
 
 #[test]
-fn events_loader_config_criticality_and_emit_on_error() {
+fn events_have_configured_criticality() {
     let events = shipped().events;
     let delta = events.event("cognition_out_delta").expect("an event");
     assert_eq!(
@@ -184,7 +185,7 @@ fn events_loader_config_criticality_and_emit_on_error() {
 }
 
 #[test]
-fn every_event_that_the_plan_or_its_successor_emits_is_declared() {
+fn every_emitted_event_is_declared() {
     let events = shipped().events;
     for name in [
         "checkpoint",
@@ -213,7 +214,7 @@ fn every_event_that_the_plan_or_its_successor_emits_is_declared() {
 }
 
 #[test]
-fn hooks_loader_builtin_infra_and_override_by_id() {
+fn hooks_are_overridden_by_id() {
     let config = shipped();
     let ids: Vec<&str> = config.hooks.iter().map(|hook| hook.id.as_str()).collect();
     assert_eq!(
@@ -228,12 +229,12 @@ fn hooks_loader_builtin_infra_and_override_by_id() {
             "infra_save_state",
         ]
     );
-    assert!(config.hooks.iter().all(|hook| hook.origin == Origin::System));
+    assert!(config.hooks.iter().all(|hook| hook.origin == HookOrigin::System));
     let infra: Vec<_> =
-        config.hooks.iter().filter(|hook| hook.kind == Kind::Infra).map(|hook| hook.layer).collect();
+        config.hooks.iter().filter(|hook| hook.kind == HookKind::Infra).map(|hook| hook.layer).collect();
     assert_eq!(infra, [3]);
 
-    let world = at_home();
+    let world = approved_world();
     write_signed(
         &world,
         "project",
@@ -244,22 +245,22 @@ fn hooks_loader_builtin_infra_and_override_by_id() {
     );
     let config = load(&world).expect("a configuration");
     let changed = config.hooks.iter().find(|hook| hook.id == "default_escalate_limit").expect("the hook");
-    assert_eq!((changed.origin, &changed.grants), (Origin::Project, &Vec::new()));
+    assert_eq!((changed.origin, &changed.grants), (HookOrigin::Project, &Vec::new()));
     assert_eq!(changed.condition["op"], "eq");
     assert_eq!(config.hooks.len(), 7);
     assert!(config.notices.iter().any(|notice| notice.contains("grants of hook `default_escalate_limit`")));
 }
 
 #[test]
-fn resilience_loader_defaults_retry_and_child_policy() {
+fn resilience_defaults_are_loaded() {
     let resilience = shipped().resilience;
     assert_eq!(resilience.retry.max_retries, 3);
     assert_eq!(
         resilience.child_policy,
         ChildPolicy {
-            on_parent_cancel: ChildFate::CascadeCancel,
-            on_parent_complete: ChildFate::Allow,
-            on_parent_error: ChildFate::CascadeCancel,
+            on_parent_cancel: ChildAction::CascadeCancel,
+            on_parent_complete: ChildAction::Allow,
+            on_parent_error: ChildAction::CascadeCancel,
         }
     );
     assert_eq!(resilience.on_exceed, OnExceed::Escalate);
@@ -272,8 +273,8 @@ const HOOK: &str = "hooks:\n  - id: mine\n    event: after_step\n    grants: [ry
                     action: {primary: execute, item_type: tool, item_id: team/notify}\n";
 
 #[test]
-fn a_strangers_clone_steers_nothing() {
-    let author = at_home();
+fn untrusted_project_config_is_ignored() {
+    let author = approved_world();
     for (name, text) in [
         (
             "resilience",
@@ -288,7 +289,7 @@ fn a_strangers_clone_steers_nothing() {
         write_signed(&author, "project", name, text);
     }
     // Somebody else has it: another key, nothing approved; and again in a project of their own, approved.
-    for user in [World::new(), at_home()] {
+    for user in [TestContext::new(), approved_world()] {
         for name in ["resilience", "hook_conditions", "capability_risk", "events", "agent", "hooks"] {
             let file = format!("project/.ai/config/agent/{name}.yaml");
             user.write(&file, author.read(&file));
@@ -307,8 +308,8 @@ fn a_strangers_clone_steers_nothing() {
 }
 
 #[test]
-fn an_unsigned_project_file_may_tighten_limits_and_nothing_else() {
-    let world = at_home();
+fn unsigned_project_config_only_tightens_limits() {
+    let world = approved_world();
     world.write(
         "project/.ai/config/agent/resilience.yaml",
         "limits:\n  defaults:\n    turns: 3\n    tokens: 900000\n    spend: 0.1\nconcurrency:\n  max_total_threads: 2\n\
@@ -321,17 +322,17 @@ fn an_unsigned_project_file_may_tighten_limits_and_nothing_else() {
         (Some(3), Some(200_000), Some(100_000_000))
     );
     assert_eq!(config.resilience.concurrency.max_total_threads, 2);
-    assert_eq!(config.resilience.child_policy.on_parent_cancel, ChildFate::CascadeCancel);
-    let told = config.notices.join("\n");
+    assert_eq!(config.resilience.child_policy.on_parent_cancel, ChildAction::CascadeCancel);
+    let notices = config.notices.join("\n");
     assert!(
-        told.contains("limits.defaults.tokens") && told.contains("child_policy.on_parent_cancel"),
-        "{told}"
+        notices.contains("limits.defaults.tokens") && notices.contains("child_policy.on_parent_cancel"),
+        "{notices}"
     );
 }
 
 #[test]
-fn the_risk_of_capabilities_is_the_users_to_say_even_in_a_signed_project() {
-    let world = at_home();
+fn project_cannot_set_capability_risk() {
+    let world = approved_world();
     let lax = "classifications:\n  - {id: everything, risk: safe, patterns: [rye.*]}\n";
     write_signed(&world, "project", "capability_risk", lax);
     let config = load(&world).expect("a configuration");
@@ -342,20 +343,20 @@ fn the_risk_of_capabilities_is_the_users_to_say_even_in_a_signed_project() {
 }
 
 #[test]
-fn grants_of_hooks_come_from_signed_user_files_only() {
-    let grants = |world: &World| {
+fn hook_grants_need_signed_user_config() {
+    let grants = |world: &TestContext| {
         let config = load(world).expect("a configuration");
         let own = config.hooks.iter().filter(|hook| hook.id == "mine");
         own.map(|hook| (hook.origin, hook.layer, hook.grants.len())).collect::<Vec<_>>()
     };
-    let world = at_home();
+    let world = approved_world();
     world.write("home/.ai/config/agent/hooks.yaml", HOOK);
-    assert_eq!(grants(&world), [(Origin::User, 0, 0)]);
+    assert_eq!(grants(&world), [(HookOrigin::User, 0, 0)]);
     write_signed(&world, "home", "hooks", HOOK);
-    assert_eq!(grants(&world), [(Origin::User, 0, 1)]);
+    assert_eq!(grants(&world), [(HookOrigin::User, 0, 1)]);
     // A project's hook of the same id stands beside the user's, and never in its place.
     write_signed(&world, "project", "hooks", HOOK);
-    assert_eq!(grants(&world), [(Origin::User, 0, 1), (Origin::Project, 3, 0)]);
+    assert_eq!(grants(&world), [(HookOrigin::User, 0, 1), (HookOrigin::Project, 3, 0)]);
 }
 
 #[test]
@@ -368,9 +369,9 @@ fn frozen_values_give_the_same_configuration() {
 }
 
 #[test]
-fn a_warm_configuration_notices_files_that_change_come_and_go() {
-    let world = at_home();
-    let cache = Cache::default();
+fn config_cache_notices_file_changes() {
+    let world = approved_world();
+    let cache = ConfigCache::default();
     let workspace = open(&world);
     let turns = || cache.load(&workspace).expect("a configuration").resilience.default_limits.turns;
     let first = cache.load(&workspace).expect("a configuration");

@@ -2,35 +2,35 @@
 
 use std::collections::BTreeMap;
 
-use rye_engine::primaries::schemas::{self, Described};
+use rye_engine::agent_actions::schemas::{self, AgentToolSchema};
 use rye_engine::verbs::search;
-use rye_engine::{Engine, Kind, chains};
+use rye_engine::{Engine, ErrorKind, chain_cache};
 use rye_exec::Element;
 use rye_item::text::one_line;
 use rye_item::{ItemRef, ItemType};
 use rye_model::ToolDefinition;
 use serde_json::{Map, Value, json};
 
-use super::names::Names;
-use super::{Bound, DIRECTIVE_RETURN, Definitions, READ_ARTIFACT, Skipped};
+use super::names::NameAllocator;
+use super::{DIRECTIVE_RETURN, READ_ARTIFACT, SkippedTool, ToolBinding, ToolDefinitions};
 use crate::action::{Action, Primary};
-use crate::capability::{Asker, Capabilities, permit};
+use crate::capability::{Capabilities, Principal, permit};
 use crate::preflight;
 
 /// Tools that make other tools work: offered only to who is granted them by name.
-const MACHINERY: [&str; 5] = ["config-schema", "extractor", "parser", "primitive", "runtime"];
+const INFRASTRUCTURE_TYPES: [&str; 5] = ["config-schema", "extractor", "parser", "primitive", "runtime"];
 /// Where providers live: a thread asks them by itself.
-const PROVIDERS: &str = "rye/agent/providers";
+const PROVIDERS_PREFIX: &str = "rye/agent/providers";
 /// The most tools that are offered by name.
-const MOST_TOOLS: usize = 120;
+const MAX_TOOLS: usize = 120;
 /// The longest description that is sent.
-const LONGEST_DESCRIPTION: usize = 1000;
+const MAX_DESCRIPTION_CHARS: usize = 1000;
 /// About as many characters make a token.
-const CHARACTERS_PER_TOKEN: usize = 4;
+const CHARS_PER_TOKEN: usize = 4;
 
 /// How many tools are offered by name: `tool_preload` of `resilience.yaml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Preload {
+pub struct PreloadOptions {
     /// Whether any are.
     pub enabled: bool,
     /// How many tokens their definitions may take, primary tools included.
@@ -39,28 +39,28 @@ pub struct Preload {
 
 /// An output that a directive declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct OutputField {
     /// Its name.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean`, `array`, `object`; anything else is any JSON.
-    pub kind: String,
+    pub type_name: String,
     /// Whether it must be there.
     pub is_required: bool,
     /// What it is.
     pub description: String,
 }
 
-impl Output {
+impl OutputField {
     /// The outputs of a parsed directive.
     #[must_use]
-    pub fn of_directive(outputs: Option<&Value>) -> Vec<Self> {
+    pub fn from_directive(outputs: Option<&Value>) -> Vec<Self> {
         let text = |value: &Value, key: &str| {
             value.get(key).and_then(Value::as_str).map(str::to_owned).unwrap_or_default()
         };
         let list = outputs.and_then(Value::as_array).into_iter().flatten();
         list.map(|output| Self {
             name: text(output, "name"),
-            kind: text(output, "type"),
+            type_name: text(output, "type"),
             is_required: output.get("required").and_then(Value::as_bool).unwrap_or(false),
             description: text(output, "description"),
         })
@@ -74,47 +74,63 @@ impl Output {
 pub fn build(
     engine: &Engine,
     capabilities: &Capabilities,
-    outputs: &[Output],
-    preload: Preload,
-) -> Definitions {
-    let mut made = Made::default();
+    outputs: &[OutputField],
+    preload: PreloadOptions,
+) -> ToolDefinitions {
+    let mut builder = DefinitionsBuilder::default();
     if !outputs.is_empty() {
-        made.add_special("directive_return", Bound::DirectiveReturn, returning(outputs), DIRECTIVE_RETURN);
+        builder.add_special(
+            "directive_return",
+            ToolBinding::DirectiveReturn,
+            return_definition(outputs),
+            DIRECTIVE_RETURN,
+        );
     }
-    for described in schemas::all() {
-        made.add_primary(described, capabilities);
+    for described in schemas::agent_tool_schemas() {
+        builder.add_primary(described, capabilities);
     }
     if !capabilities.is_empty() {
-        made.add_special("read_artifact", Bound::ReadArtifact, reading(), READ_ARTIFACT);
+        builder.add_special(
+            "read_artifact",
+            ToolBinding::ReadArtifact,
+            read_artifact_definition(),
+            READ_ARTIFACT,
+        );
     }
     if preload.enabled {
-        made.add_tools(engine, capabilities, preload.max_tokens.saturating_mul(CHARACTERS_PER_TOKEN));
+        builder.add_tools(engine, capabilities, preload.max_tokens.saturating_mul(CHARS_PER_TOKEN));
     }
-    Definitions { tools: made.tools.into(), names: made.bound, skipped: made.skipped }
+    ToolDefinitions { tools: builder.tools.into(), names: builder.bindings, skipped: builder.skipped }
 }
 
 #[derive(Default)]
-struct Made {
-    names: Names,
+struct DefinitionsBuilder {
+    names: NameAllocator,
     tools: Vec<ToolDefinition>,
-    bound: BTreeMap<String, Bound>,
-    skipped: Vec<Skipped>,
+    bindings: BTreeMap<String, ToolBinding>,
+    skipped: Vec<SkippedTool>,
 }
 
-impl Made {
-    fn add(&mut self, definition: ToolDefinition, bound: Bound) {
-        self.bound.insert(definition.name.clone(), bound);
+impl DefinitionsBuilder {
+    fn add(&mut self, definition: ToolDefinition, bound: ToolBinding) {
+        self.bindings.insert(definition.name.clone(), bound);
         self.tools.push(definition);
     }
 
-    fn add_special(&mut self, name: &str, bound: Bound, (description, schema): (String, Value), id: &str) {
-        let name = self.names.take(name);
+    fn add_special(
+        &mut self,
+        name: &str,
+        bound: ToolBinding,
+        (description, schema): (String, Value),
+        id: &str,
+    ) {
+        let name = self.names.reserve(name);
         let target = json!({"primary": "execute", "item_type": "tool", "item_id": id});
         self.add(ToolDefinition { name, description, schema, target }, bound);
     }
 
     /// Adds a primary tool if anything of it is granted, for the types that are.
-    fn add_primary(&mut self, described: Described, capabilities: &Capabilities) {
+    fn add_primary(&mut self, described: AgentToolSchema, capabilities: &Capabilities) {
         let Some(primary) = described.name.strip_prefix("rye_").and_then(|word| word.parse::<Primary>().ok())
         else {
             return;
@@ -123,10 +139,10 @@ impl Made {
             Primary::Fetch => &["search", "load"],
             _ => &[primary.as_str()],
         };
-        let types: Vec<ItemType> = ItemType::FINDABLE
+        let types: Vec<ItemType> = ItemType::SEARCHABLE
             .into_iter()
             .filter(|item_type| {
-                words.iter().all(|word| capabilities.touches(&format!("rye.{word}.{item_type}.*")))
+                words.iter().all(|word| capabilities.overlaps(&format!("rye.{word}.{item_type}.*")))
             })
             .collect();
         if types.is_empty() {
@@ -139,7 +155,7 @@ impl Made {
             if let Some(item_type) = properties.get_mut("item_type") {
                 item_type["enum"] = json!(types);
             }
-            if !capabilities.touches("rye.sign.*") {
+            if !capabilities.overlaps("rye.sign.*") {
                 properties.shift_remove("destination");
             }
             if !types.contains(&ItemType::Directive) {
@@ -148,78 +164,78 @@ impl Made {
                 }
             }
         }
-        let name = self.names.take(described.name);
+        let name = self.names.reserve(described.name);
         let definition = ToolDefinition {
             name,
             description: described.description.to_owned(),
             schema: Value::Object(schema),
             target: json!({"primary": primary}),
         };
-        self.add(definition, Bound::Primary(primary));
+        self.add(definition, ToolBinding::Primary(primary));
     }
 
     /// Adds granted tools by name, the most specifically granted first, as long as they fit into `most` characters.
-    fn add_tools(&mut self, engine: &Engine, capabilities: &Capabilities, most: usize) {
-        let mut used: usize = self.tools.iter().map(size).sum();
-        let mut candidates: Vec<(usize, ItemRef)> = granted(engine, capabilities)
+    fn add_tools(&mut self, engine: &Engine, capabilities: &Capabilities, max_chars: usize) {
+        let mut used: usize = self.tools.iter().map(definition_size).sum();
+        let mut candidates: Vec<(usize, ItemRef)> = granted_tools(engine, capabilities)
             .into_iter()
             .filter(|item| ![DIRECTIVE_RETURN, READ_ARTIFACT].contains(&item.id.as_str()))
-            .filter(|item| permit(capabilities, &Action::execute(item, Map::new()), Asker::Model).is_ok())
+            .filter(|item| permit(capabilities, &Action::execute(item, Map::new()), Principal::Model).is_ok())
             .map(|item| (specificity(capabilities, &item), item))
             .collect();
         candidates.sort_by(|one, other| other.0.cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
         for (specificity, item) in candidates {
             let is_named = specificity == usize::MAX;
-            if !is_named && item.id.is_within(PROVIDERS) {
+            if !is_named && item.id.is_within(PROVIDERS_PREFIX) {
                 continue;
             }
-            if self.bound.len() >= MOST_TOOLS || used >= most {
+            if self.bindings.len() >= MAX_TOOLS || used >= max_chars {
                 self.skip(&item, "there is no room for its definition");
                 continue;
             }
-            let tool = match chains::build_valid(engine, &item, None) {
+            let tool = match chain_cache::build_valid_chain(engine, &item, None) {
                 Ok((chain, _)) => chain.tool().clone(),
                 Err(error) => {
                     // Machinery has no chain of its own; a tool that nobody vouches for is worth a word.
-                    if is_named || error.code.kind() == Kind::Integrity {
+                    if is_named || error.code.kind() == ErrorKind::Integrity {
                         self.skip(&item, &error.message);
                     }
                     continue;
                 }
             };
-            if !is_named && tool.text("tool_type").is_some_and(|kind| MACHINERY.contains(&kind)) {
+            if !is_named && tool.text("tool_type").is_some_and(|kind| INFRASTRUCTURE_TYPES.contains(&kind)) {
                 continue;
             }
             let definition = ToolDefinition {
-                name: self.names.of_item(item.id.as_str()),
-                description: described_as(&tool),
-                schema: schema_of(&tool),
+                name: self.names.for_item(item.id.as_str()),
+                description: description_of(&tool),
+                schema: tool_schema(&tool),
                 target: json!({"primary": "execute", "item_type": "tool", "item_id": item.id.as_str()}),
             };
-            if used + size(&definition) > most {
+            if used + definition_size(&definition) > max_chars {
                 self.skip(&item, "there is no room for its definition");
                 continue;
             }
-            used += size(&definition);
-            self.add(definition, Bound::Tool(item.id.to_string()));
+            used += definition_size(&definition);
+            self.add(definition, ToolBinding::Tool(item.id.to_string()));
         }
     }
 
     fn skip(&mut self, item: &ItemRef, reason: &str) {
-        self.skipped.push(Skipped { item_id: item.id.to_string(), reason: one_line(reason) });
+        self.skipped.push(SkippedTool { item_id: item.id.to_string(), reason: one_line(reason) });
     }
 }
 
 /// Tools that could be granted: all, or where every grant names one, those.
-fn granted(engine: &Engine, capabilities: &Capabilities) -> Vec<ItemRef> {
+fn granted_tools(engine: &Engine, capabilities: &Capabilities) -> Vec<ItemRef> {
     let mut named = Vec::new();
     for grant in capabilities
         .iter()
-        .filter(|grant| Capabilities::parse([grant]).is_ok_and(|one| one.touches("rye.execute.tool.*")))
+        .filter(|grant| Capabilities::parse([grant]).is_ok_and(|one| one.overlaps("rye.execute.tool.*")))
     {
         match grant.strip_prefix("rye.execute.tool.").filter(|dotted| !dotted.contains('*')) {
-            Some(dotted) => named.extend(preflight::named(engine, ItemType::Tool, dotted)),
-            None => return search::ids(engine, Some(ItemType::Tool), ""),
+            Some(dotted) => named.extend(preflight::resolve_dotted(engine, ItemType::Tool, dotted)),
+            None => return search::complete_ids(engine, Some(ItemType::Tool), ""),
         }
     }
     named.sort();
@@ -227,13 +243,13 @@ fn granted(engine: &Engine, capabilities: &Capabilities) -> Vec<ItemRef> {
     named
 }
 
-fn size(definition: &ToolDefinition) -> usize {
+fn definition_size(definition: &ToolDefinition) -> usize {
     definition.name.len() + definition.description.len() + definition.schema.to_string().len()
 }
 
 /// How specifically a tool is granted: by its whole name before all, else by as many parts as the grant has.
 fn specificity(capabilities: &Capabilities, item: &ItemRef) -> usize {
-    let required = crate::capability::required(&Action::execute(item, Map::new()));
+    let required = crate::capability::required_capabilities(&Action::execute(item, Map::new()));
     let of_grant = |grant: &str| {
         let covers = Capabilities::parse([grant])
             .is_ok_and(|grant| required.iter().all(|required| grant.covers(required)));
@@ -246,17 +262,17 @@ fn specificity(capabilities: &Capabilities, item: &ItemRef) -> usize {
     capabilities.iter().map(of_grant).max().unwrap_or(0)
 }
 
-fn described_as(tool: &Element) -> String {
+fn description_of(tool: &Element) -> String {
     let text = tool.text("description").map(one_line).unwrap_or_default();
-    let text: String = text.chars().take(LONGEST_DESCRIPTION).collect();
+    let text: String = text.chars().take(MAX_DESCRIPTION_CHARS).collect();
     if text.is_empty() { format!("The tool {}", tool.id()) } else { text }
 }
 
 /// The schema of its parameters, whatever the tool calls it.
-fn schema_of(tool: &Element) -> Value {
+fn tool_schema(tool: &Element) -> Value {
     let declared = tool.schema().filter(|schema| schema.is_object()).cloned();
     let mut schema = declared
-        .or_else(|| listed(tool.item().parsed().fields.get("parameters")))
+        .or_else(|| schema_from_list(tool.item().parsed().fields.get("parameters")))
         .unwrap_or_else(|| json!({}));
     if let Some(map) = schema.as_object_mut() {
         // Providers want an object, also of what says nothing.
@@ -267,7 +283,7 @@ fn schema_of(tool: &Element) -> Value {
 }
 
 /// The older form: a list of `{"name", "type", "required", "description", "default"}`.
-fn listed(parameters: Option<&Value>) -> Option<Value> {
+fn schema_from_list(parameters: Option<&Value>) -> Option<Value> {
     let list = parameters?.as_array()?;
     let mut properties = Map::new();
     let mut required = Vec::new();
@@ -287,12 +303,13 @@ fn listed(parameters: Option<&Value>) -> Option<Value> {
     Some(json!({"type": "object", "properties": properties, "required": required}))
 }
 
-fn returning(outputs: &[Output]) -> (String, Value) {
+fn return_definition(outputs: &[OutputField]) -> (String, Value) {
     let mut properties = Map::new();
     for output in outputs {
         let mut property = Map::new();
-        if ["string", "integer", "number", "boolean", "array", "object"].contains(&output.kind.as_str()) {
-            property.insert("type".to_owned(), json!(output.kind));
+        if ["string", "integer", "number", "boolean", "array", "object"].contains(&output.type_name.as_str())
+        {
+            property.insert("type".to_owned(), json!(output.type_name));
         }
         if !output.description.is_empty() {
             property.insert("description".to_owned(), json!(one_line(&output.description)));
@@ -318,7 +335,7 @@ fn returning(outputs: &[Output]) -> (String, Value) {
     )
 }
 
-fn reading() -> (String, Value) {
+fn read_artifact_definition() -> (String, Value) {
     let schema = json!({
         "type": "object",
         "properties": {

@@ -5,5 +5,5 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub use build::{Output, Preload, build};
+pub use build::{OutputField, PreloadOptions, build};
 pub use rye_thread::definitions::*;

@@ -5,33 +5,33 @@ use std::collections::BTreeSet;
 use lillux::Digest;
 
 /// The longest name that every provider accepts.
-const LONGEST: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 /// How much of the item's digest makes a name its own.
-const DIGITS: usize = 8;
+const DIGEST_DIGITS: usize = 8;
 
 /// Names that are taken.
 #[derive(Debug, Default)]
-pub(super) struct Names(BTreeSet<String>);
+pub(super) struct NameAllocator(BTreeSet<String>);
 
-impl Names {
+impl NameAllocator {
     /// Takes a name as it is.
-    pub(super) fn take(&mut self, name: &str) -> String {
+    pub(super) fn reserve(&mut self, name: &str) -> String {
         self.0.insert(name.to_owned());
         name.to_owned()
     }
 
     /// A name for the item: `rye/file-system/read` → `rye_file_system_read`; where that is taken or too long, with a part
     /// of the id's digest.
-    pub(super) fn of_item(&mut self, id: &str) -> String {
+    pub(super) fn for_item(&mut self, id: &str) -> String {
         let plain: String =
             id.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect();
         let mut name = plain.clone();
         let hex = Digest::of(id.as_bytes()).to_hex();
-        let mut digits = DIGITS;
-        while name.len() > LONGEST || self.0.contains(&name) {
+        let mut digits = DIGEST_DIGITS;
+        while name.len() > MAX_NAME_LEN || self.0.contains(&name) {
             let suffix = &hex[..digits.min(hex.len())];
-            let room = LONGEST.saturating_sub(suffix.len() + 1);
-            name = format!("{}_{suffix}", &plain[..plain.len().min(room)]);
+            let available = MAX_NAME_LEN.saturating_sub(suffix.len() + 1);
+            name = format!("{}_{suffix}", &plain[..plain.len().min(available)]);
             if digits > hex.len() {
                 break;
             }
@@ -50,14 +50,14 @@ mod tests {
 
     #[test]
     fn names_are_readable_where_they_can_be() {
-        let mut names = Names::default();
-        assert_eq!(names.take("rye_execute"), "rye_execute");
-        assert_eq!(names.of_item("rye/file-system/read"), "rye_file_system_read");
-        let other = names.of_item("rye/file_system/read");
+        let mut names = NameAllocator::default();
+        assert_eq!(names.reserve("rye_execute"), "rye_execute");
+        assert_eq!(names.for_item("rye/file-system/read"), "rye_file_system_read");
+        let other = names.for_item("rye/file_system/read");
         assert!(other.starts_with("rye_file_system_read_") && other.len() == 29, "{other}");
-        assert_ne!(names.of_item("rye/execute"), "rye_execute", "a primary's name is taken");
+        assert_ne!(names.for_item("rye/execute"), "rye_execute", "a primary's name is taken");
         let long = format!("team/{}", "long-".repeat(20));
-        assert_eq!(names.of_item(&long).len(), 64);
+        assert_eq!(names.for_item(&long).len(), 64);
     }
 
     proptest! {
@@ -65,8 +65,8 @@ mod tests {
         fn names_are_bijective_and_accepted_everywhere(
             ids in prop::collection::btree_set("[a-b_][a-b._-]{0,2}(/[a-b_][a-b._-]{0,30}){0,4}", 0..60)
         ) {
-            let mut names = Names::default();
-            let made: BTreeSet<String> = ids.iter().map(|id| names.of_item(id)).collect();
+            let mut names = NameAllocator::default();
+            let made: BTreeSet<String> = ids.iter().map(|id| names.for_item(id)).collect();
             prop_assert_eq!(made.len(), ids.len());
             for name in made {
                 prop_assert!((1..=64).contains(&name.len()));

@@ -4,18 +4,19 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::action::{Action, Primary};
-use crate::capability::{Asker, Capabilities, INTERNAL, permit};
-use crate::test_world::{engine, native, world, write_native};
+use crate::capability::{Capabilities, HOOK_TOOLS_PREFIX, Principal, permit};
+use crate::definitions;
+use crate::test_support::{engine, init_world, signed_native, write_native};
 
-const PLENTY: Preload = Preload { enabled: true, max_tokens: 100_000 };
+const UNLIMITED: PreloadOptions = PreloadOptions { enabled: true, max_tokens: 100_000 };
 
 fn grants(list: &[&str]) -> Capabilities {
     Capabilities::parse(list).expect("grants")
 }
 
-fn built(list: &[&str], outputs: &Value, preload: Preload) -> Definitions {
-    let world = world();
-    build(&engine(&world), &grants(list), &Output::of_directive(Some(outputs)), preload)
+fn build(list: &[&str], outputs: &Value, preload: PreloadOptions) -> ToolDefinitions {
+    let world = init_world();
+    definitions::build(&engine(&world), &grants(list), &OutputField::from_directive(Some(outputs)), preload)
 }
 
 fn call(name: &str, input: Value) -> ToolCall {
@@ -23,21 +24,21 @@ fn call(name: &str, input: Value) -> ToolCall {
     ToolCall { id: "c1".to_owned(), name: name.to_owned(), input, malformed: None }
 }
 
-fn names(definitions: &Definitions) -> Vec<&str> {
+fn names(definitions: &ToolDefinitions) -> Vec<&str> {
     definitions.tools.iter().map(|tool| tool.name.as_str()).collect()
 }
 
-fn action(target: Result<Target, Refusal>) -> Action {
+fn action(target: Result<CallTarget, InvalidCall>) -> Action {
     match target {
-        Ok(Target::Action(action)) => action,
+        Ok(CallTarget::Action(action)) => action,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn preload_offers_the_primaries_and_the_tools_that_are_granted() {
+fn preload_offers_granted_tools() {
     let definitions =
-        built(&["rye.execute.tool.rye.file-system.*", "rye.search.knowledge.*"], &json!([]), PLENTY);
+        build(&["rye.execute.tool.rye.file-system.*", "rye.search.knowledge.*"], &json!([]), UNLIMITED);
     let names = names(&definitions);
     assert_eq!(names[..3], ["rye_search", "rye_execute", "read_artifact"]);
     assert!(names.contains(&"rye_file_system_read") && names.contains(&"rye_file_system_write"), "{names:?}");
@@ -53,9 +54,9 @@ fn preload_offers_the_primaries_and_the_tools_that_are_granted() {
 }
 
 #[test]
-fn everything_that_is_granted_includes_tools_and_no_machinery() {
+fn wildcard_grant_excludes_infrastructure_tools() {
     for grant in ["rye.*", "rye.execute.*", "rye.execute.tool.*"] {
-        let definitions = built(&[grant], &json!([]), PLENTY);
+        let definitions = build(&[grant], &json!([]), UNLIMITED);
         let names = names(&definitions);
         assert!(names.contains(&"rye_execute") && names.contains(&"rye_bash"), "{grant}: {names:?}");
         let is_machinery = |tool: &ToolDefinition| {
@@ -67,55 +68,56 @@ fn everything_that_is_granted_includes_tools_and_no_machinery() {
 }
 
 #[test]
-fn nothing_granted_offers_nothing_but_the_way_out() {
-    assert_eq!(names(&built(&[], &json!([]), PLENTY)), Vec::<&str>::new());
-    assert_eq!(names(&built(&[], &json!([{"name": "a"}]), PLENTY)), ["directive_return"]);
+fn no_grants_offer_only_directive_return() {
+    assert_eq!(names(&build(&[], &json!([]), UNLIMITED)), Vec::<&str>::new());
+    assert_eq!(names(&build(&[], &json!([{"name": "a"}]), UNLIMITED)), ["directive_return"]);
 }
 
 #[test]
-fn preload_what_does_not_fit_is_left_out_and_said() {
-    let preload = Preload { enabled: true, max_tokens: 1500 };
+fn preload_skips_tools_beyond_budget() {
+    let preload = PreloadOptions { enabled: true, max_tokens: 1500 };
     let definitions =
-        built(&["rye.execute.tool.rye.*", "rye.execute.tool.rye.file-system.grep"], &json!([]), preload);
+        build(&["rye.execute.tool.rye.*", "rye.execute.tool.rye.file-system.grep"], &json!([]), preload);
     assert!(names(&definitions).contains(&"rye_file_system_grep"), "named tools come first");
     assert!(!definitions.skipped.is_empty());
     assert!(definitions.skipped.iter().all(|skipped| skipped.reason.contains("no room")));
-    let none = built(
+    let none = build(
         &["rye.execute.tool.rye.file-system.read"],
         &json!([]),
-        Preload { enabled: false, max_tokens: 9 },
+        PreloadOptions { enabled: false, max_tokens: 9 },
     );
     assert_eq!(names(&none), ["rye_execute", "read_artifact"]);
 }
 
 #[test]
-fn tools_that_nobody_vouches_for_are_not_offered_and_said() {
-    let world = world();
+fn untrusted_tools_are_skipped_with_reason() {
+    let world = init_world();
     write_native(&world, "team/stranger", "file_system.ls", "{type: object}");
-    let definitions = build(&engine(&world), &grants(&["rye.execute.tool.team.*"]), &[], PLENTY);
+    let definitions =
+        definitions::build(&engine(&world), &grants(&["rye.execute.tool.team.*"]), &[], UNLIMITED);
     assert!(!names(&definitions).contains(&"team_stranger"));
     assert_eq!(definitions.skipped[0].item_id, "team/stranger");
 }
 
 #[test]
 fn internal_tools_are_never_offered_nor_reached() {
-    let world = world();
-    native(&world, &format!("{INTERNAL}/control"), "threads.control", "{type: object}");
-    let definitions = build(
+    let world = init_world();
+    signed_native(&world, &format!("{HOOK_TOOLS_PREFIX}/control"), "threads.control", "{type: object}");
+    let definitions = definitions::build(
         &engine(&world),
         &grants(&["rye.*", "rye.execute.tool.rye.agent.threads.internal.control"]),
         &[],
-        PLENTY,
+        UNLIMITED,
     );
     assert!(!definitions.tools.iter().any(|tool| tool.target["item_id"].to_string().contains("internal")));
     for id in [
-        format!("{INTERNAL}/control"),
-        format!("tool:{INTERNAL}/control"),
+        format!("{HOOK_TOOLS_PREFIX}/control"),
+        format!("tool:{HOOK_TOOLS_PREFIX}/control"),
         "RYE/agent/threads/internal/control".to_owned(),
     ] {
         let target = definitions
             .target(&call("rye_execute", json!({"item_id": id, "parameters": {"action": "abort"}})));
-        let denied = permit(&grants(&["rye.*"]), &action(target), Asker::Model);
+        let denied = permit(&grants(&["rye.*"]), &action(target), Principal::Model);
         assert!(denied.is_err(), "{id}");
     }
     for id in [
@@ -130,11 +132,11 @@ fn internal_tools_are_never_offered_nor_reached() {
 }
 
 #[test]
-fn a_name_that_was_not_offered_is_refused_with_those_that_were() {
-    let definitions = built(&["rye.execute.tool.rye.file-system.read"], &json!([]), PLENTY);
+fn unknown_tool_error_lists_offered_tools() {
+    let definitions = build(&["rye.execute.tool.rye.file-system.read"], &json!([]), UNLIMITED);
     for name in ["rye_bash", "rye/file-system/read", "RYE_EXECUTE", "rye_sign", "", "x\u{1b}[31m"] {
         let refusal = definitions
-            .target(&call(name, json!({"item_id": format!("{INTERNAL}/emitter")})))
+            .target(&call(name, json!({"item_id": format!("{HOOK_TOOLS_PREFIX}/emitter")})))
             .expect_err("refused");
         assert!(
             refusal.message.contains("there are: ") && refusal.message.contains("rye_file_system_read"),
@@ -146,8 +148,8 @@ fn a_name_that_was_not_offered_is_refused_with_those_that_were() {
 }
 
 #[test]
-fn another_items_id_in_a_direct_call_is_only_a_parameter() {
-    let definitions = built(&["rye.execute.tool.rye.file-system.read"], &json!([]), PLENTY);
+fn item_id_in_direct_call_is_a_parameter() {
+    let definitions = build(&["rye.execute.tool.rye.file-system.read"], &json!([]), UNLIMITED);
     let input = json!({"path": "a", "item_id": "rye/bash", "item_type": "tool", "primary": "sign"});
     let action = action(definitions.target(&call("rye_file_system_read", input.clone())));
     assert_eq!((action.primary, action.item_id.as_deref()), (Primary::Execute, Some("rye/file-system/read")));
@@ -156,11 +158,15 @@ fn another_items_id_in_a_direct_call_is_only_a_parameter() {
 }
 
 #[test]
-fn what_is_executed_through_the_primary_is_what_is_checked() {
+fn primary_call_checks_the_executed_item() {
     let capabilities = ["rye.execute.tool.rye.file-system.read"];
-    let definitions = built(&capabilities, &json!([]), PLENTY);
+    let definitions = build(&capabilities, &json!([]), UNLIMITED);
     let check = |input: Value| {
-        permit(&grants(&capabilities), &action(definitions.target(&call("rye_execute", input))), Asker::Model)
+        permit(
+            &grants(&capabilities),
+            &action(definitions.target(&call("rye_execute", input))),
+            Principal::Model,
+        )
     };
     assert!(
         check(
@@ -180,8 +186,8 @@ fn what_is_executed_through_the_primary_is_what_is_checked() {
 }
 
 #[test]
-fn arguments_that_the_primary_does_not_have_are_refused() {
-    let definitions = built(&["rye.*"], &json!([]), PLENTY);
+fn unknown_primary_arguments_are_rejected() {
+    let definitions = build(&["rye.*"], &json!([]), UNLIMITED);
     for (name, input) in [
         ("rye_execute", json!({"item_id": "a", "params": {"x": 1}})),
         ("rye_execute", json!({"item_id": "a", "primary": "sign"})),
@@ -200,40 +206,40 @@ fn arguments_that_the_primary_does_not_have_are_refused() {
 }
 
 #[test]
-fn threads_are_started_and_led_by_the_thread_that_asks() {
-    let definitions = built(&["rye.*"], &json!([]), PLENTY);
+fn thread_tools_map_to_thread_targets() {
+    let definitions = build(&["rye.*"], &json!([]), UNLIMITED);
     let target = |input: Value| definitions.target(&call("rye_execute", input)).expect("a target");
-    assert!(matches!(target(json!({"item_id": THREAD_DIRECTIVE, "parameters": {}})), Target::Spawn(_)));
-    assert!(matches!(target(json!({"item_id": "directive:a/b", "thread": "fork"})), Target::Spawn(_)));
-    assert!(matches!(target(json!({"item_id": "directive:a/b"})), Target::Action(_)));
-    assert!(matches!(target(json!({"item_id": ORCHESTRATOR})), Target::Orchestrate(_)));
-    assert!(matches!(target(json!({"item_id": READ_ARTIFACT})), Target::ReadArtifact(_)));
+    assert!(matches!(target(json!({"item_id": THREAD_DIRECTIVE, "parameters": {}})), CallTarget::Spawn(_)));
+    assert!(matches!(target(json!({"item_id": "directive:a/b", "thread": "fork"})), CallTarget::Spawn(_)));
+    assert!(matches!(target(json!({"item_id": "directive:a/b"})), CallTarget::Action(_)));
+    assert!(matches!(target(json!({"item_id": ORCHESTRATOR})), CallTarget::Orchestrate(_)));
+    assert!(matches!(target(json!({"item_id": READ_ARTIFACT})), CallTarget::ReadArtifact(_)));
     assert!(definitions.target(&call("rye_execute", json!({"item_id": DIRECTIVE_RETURN}))).is_err());
 }
 
 #[test]
-fn directive_return_takes_the_declared_outputs_and_nothing_else() {
+fn directive_return_accepts_declared_outputs_only() {
     let outputs = json!([
         {"name": "path", "type": "string", "required": true, "description": "the file"},
         {"name": "count", "type": "integer", "required": true},
         {"name": "note", "type": "text"},
     ]);
-    let definitions = built(&["rye.execute.*"], &outputs, PLENTY);
+    let definitions = build(&["rye.execute.*"], &outputs, UNLIMITED);
     let returned = |input: Value| definitions.target(&call("directive_return", input));
     let fine = json!({"path": "", "count": 0});
     assert_eq!(
         returned(fine.clone()),
-        Ok(Target::DirectiveReturn(fine.as_object().expect("a map").clone())),
+        Ok(CallTarget::DirectiveReturn(fine.as_object().expect("a map").clone())),
         "falsy is there"
     );
     let through =
         definitions.target(&call("rye_execute", json!({"item_id": DIRECTIVE_RETURN, "parameters": fine})));
-    assert!(matches!(through, Ok(Target::DirectiveReturn(_))));
+    assert!(matches!(through, Ok(CallTarget::DirectiveReturn(_))));
     assert!(matches!(
         returned(json!({"status": "error", "error_detail": "blocked"})),
-        Ok(Target::DirectiveReturn(_))
+        Ok(CallTarget::DirectiveReturn(_))
     ));
-    for wrong in [
+    for invalid in [
         json!({}),
         json!({"path": "x"}),
         json!({"path": "x", "count": "many"}),
@@ -241,34 +247,35 @@ fn directive_return_takes_the_declared_outputs_and_nothing_else() {
         json!({"path": null, "count": 1}),
         json!({"path": "x", "count": 1, "status": "wonderful"}),
     ] {
-        let refusal = returned(wrong.clone()).expect_err("refused");
-        assert!(refusal.message.contains("again"), "{wrong}: {refusal}");
+        let refusal = returned(invalid.clone()).expect_err("refused");
+        assert!(refusal.message.contains("again"), "{invalid}: {refusal}");
     }
 }
 
 #[test]
-fn definitions_are_the_same_after_they_were_written_down() {
-    let definitions = built(&["rye.*"], &json!([{"name": "a", "required": true}]), PLENTY);
+fn definitions_round_trip_through_json() {
+    let definitions = build(&["rye.*"], &json!([{"name": "a", "required": true}]), UNLIMITED);
     let text = serde_json::to_string(&definitions).expect("text");
-    assert_eq!(serde_json::from_str::<Definitions>(&text).expect("definitions"), definitions);
+    assert_eq!(serde_json::from_str::<ToolDefinitions>(&text).expect("definitions"), definitions);
 }
 
 #[test]
-fn schemas_are_read_whatever_the_tool_calls_them() {
-    let world = world();
+fn schemas_are_found_under_all_keys() {
+    let world = init_world();
     let tool = |id: &str, schema: &str| {
         let text = format!(
             "version: \"1.0.0\"\ntool_type: native\nexecutor_id: rye/core/primitives/native\ncategory: team\n\
              name: {id}\ndescription: A tool\n{schema}\nconfig:\n  function: file_system.ls\n"
         );
         world.write(&format!("project/.ai/tools/team/{id}.yaml"), text);
-        let item = crate::test_world::item(ItemType::Tool, &format!("team/{id}"));
+        let item = crate::test_support::item(ItemType::Tool, &format!("team/{id}"));
         rye_engine::verbs::sign::sign_item(&engine(&world), &item, None).expect("signed");
     };
     tool("foreign", "input_schema:\n  type: object\n  properties:\n    a: {type: string}\n  required: [a]");
     tool("older", "parameters:\n  - name: a\n    type: string\n    required: true");
     tool("silent", "");
-    let definitions = build(&engine(&world), &grants(&["rye.execute.tool.team.*"]), &[], PLENTY);
+    let definitions =
+        definitions::build(&engine(&world), &grants(&["rye.execute.tool.team.*"]), &[], UNLIMITED);
     let schema = |name: &str| definitions.definition(name).expect("offered").schema.clone();
     for name in ["team_foreign", "team_older"] {
         assert_eq!(

@@ -1,32 +1,38 @@
 use rye_item::ItemType;
-use rye_test::World;
+use rye_test::TestContext;
 
 use super::*;
-use crate::capability::{Asker, Capabilities, Origin, permit};
-use crate::test_world::{engine, facts, item, knowledge, native, world, write_native};
+use crate::capability::{Capabilities, HookOrigin, Principal, permit};
+use crate::test_support::{
+    engine, init_world, item, signed_knowledge, signed_native, test_context, write_native,
+};
 
-const HOOK: Asker = Asker::Hook { origin: Origin::System };
+const HOOK: Principal = Principal::Hook { origin: HookOrigin::System };
 
-fn dispatch_as(world: &World, asker: Asker, value: &Value) -> Value {
+fn dispatch_as(world: &TestContext, principal: Principal, value: &Value) -> Value {
     let action = Action::from_value(value).expect("an action");
     let all = Capabilities::parse(["rye.*"]).expect("grants");
-    let permitted = permit(&all, &action, asker).expect("allowed");
-    EngineDispatch::new(engine(world)).dispatch(&permitted, &facts(), &Cancel::new().expect("an event"))
+    let permitted = permit(&all, &action, principal).expect("allowed");
+    EngineDispatcher::new(engine(world)).dispatch(
+        &permitted,
+        &test_context(),
+        &CancelToken::new().expect("an event"),
+    )
 }
 
-fn dispatch(world: &World, value: impl std::borrow::Borrow<Value>) -> Value {
-    dispatch_as(world, Asker::Model, value.borrow())
+fn dispatch(world: &TestContext, value: impl std::borrow::Borrow<Value>) -> Value {
+    dispatch_as(world, Principal::Model, value.borrow())
 }
 
-fn set_mcp_sign(world: &World, word: &str) {
+fn set_mcp_sign(world: &TestContext, word: &str) {
     world.write("home/.ai/config/config.yaml", format!("mcp:\n  sign: {word}\n"));
 }
 
 #[test]
-fn tool_dispatcher_dispatches_all_four_primaries_and_params_become_parameters() {
-    let world = world();
+fn dispatcher_runs_all_primaries() {
+    let world = init_world();
     world.write("project/notes.txt", "one\ntwo\n");
-    knowledge(&world, "team/rules", "Be kind.");
+    signed_knowledge(&world, "team/rules", "Be kind.");
     let read = dispatch(&world, json!({"item_id": "rye/file-system/read", "params": {"path": "notes.txt"}}));
     assert_eq!(
         (&read["status"], &read["type"], &read["item_id"]),
@@ -51,8 +57,8 @@ fn tool_dispatcher_dispatches_all_four_primaries_and_params_become_parameters() 
 
 #[test]
 fn fetch_loads_or_searches() {
-    let world = world();
-    knowledge(&world, "team/rules", "About a zebra.");
+    let world = init_world();
+    signed_knowledge(&world, "team/rules", "About a zebra.");
     let by_id = dispatch(&world, json!({"primary": "fetch", "item_id": "team/rules"}));
     assert!(by_id["data"]["content"].as_str().expect("text").contains("About a zebra."));
     let by_words = dispatch(&world, json!({"primary": "fetch", "query": "zebra"}));
@@ -61,7 +67,7 @@ fn fetch_loads_or_searches() {
 
 #[test]
 fn tool_dispatcher_runs_everything_in_the_threads_project() {
-    let world = world();
+    let world = init_world();
     world.write("project/only-here.txt", "x");
     let listed = dispatch(&world, json!({"item_id": "rye/file-system/ls", "project_path": "/"}));
     assert!(listed["data"].to_string().contains("only-here.txt"), "{listed}");
@@ -71,26 +77,26 @@ fn tool_dispatcher_runs_everything_in_the_threads_project() {
 }
 
 #[test]
-fn tool_dispatcher_gives_the_thread_to_internal_tools_and_to_nobody_else() {
-    let world = world();
-    native(&world, &format!("{INTERNAL}/emitter"), "threads.emitter", "{type: object}");
-    native(&world, "team/emitter", "threads.emitter", "{type: object}");
-    let given = |id: &str| json!({"item_id": id, "params": {"event_type": "note", "payload": {"n": 1}}});
-    let internal = dispatch_as(&world, HOOK, &given(&format!("{INTERNAL}/emitter")));
+fn only_hook_tools_get_thread_context() {
+    let world = init_world();
+    signed_native(&world, &format!("{HOOK_TOOLS_PREFIX}/emitter"), "threads.emitter", "{type: object}");
+    signed_native(&world, "team/emitter", "threads.emitter", "{type: object}");
+    let emit = |id: &str| json!({"item_id": id, "params": {"event_type": "note", "payload": {"n": 1}}});
+    let internal = dispatch_as(&world, HOOK, &emit(&format!("{HOOK_TOOLS_PREFIX}/emitter")));
     assert_eq!(internal["data"]["emitted"], true, "{internal}");
     // The same function under another name, called by the model or by a hook, learns nothing.
-    for asker in [Asker::Model, HOOK] {
-        let other = dispatch_as(&world, asker, &given("team/emitter"));
+    for principal in [Principal::Model, HOOK] {
+        let other = dispatch_as(&world, principal, &emit("team/emitter"));
         assert_eq!(other["data"], json!({"success": false, "error": "Missing thread context"}));
     }
 }
 
 #[test]
-fn a_control_result_that_says_no_is_still_an_answer() {
-    let world = world();
-    native(&world, &format!("{INTERNAL}/control"), "threads.control", "{type: object}");
+fn failed_control_result_is_a_success_envelope() {
+    let world = init_world();
+    signed_native(&world, &format!("{HOOK_TOOLS_PREFIX}/control"), "threads.control", "{type: object}");
     let control = |action: &str| {
-        let value = json!({"item_id": format!("{INTERNAL}/control"), "params": {"action": action}});
+        let value = json!({"item_id": format!("{HOOK_TOOLS_PREFIX}/control"), "params": {"action": action}});
         dispatch_as(&world, HOOK, &value)
     };
     let aborted = control("abort");
@@ -103,8 +109,8 @@ fn a_control_result_that_says_no_is_still_an_answer() {
 }
 
 #[test]
-fn a_search_gives_ten_rows_and_takes_text_for_a_number() {
-    let world = world();
+fn search_limit_defaults_to_ten() {
+    let world = init_world();
     for n in 0..12 {
         world.write(&format!("project/.ai/tools/many/t{n}.py"), rye_test::tool("many", "about a zebra"));
     }
@@ -112,13 +118,13 @@ fn a_search_gives_ten_rows_and_takes_text_for_a_number() {
     assert_eq!(rows(json!({"primary": "search", "query": "zebra"})), Some(10));
     assert_eq!(rows(json!({"primary": "search", "query": "zebra", "limit": "3"})), Some(3));
     assert_eq!(rows(json!({"primary": "search", "params": {"query": "zebra", "limit": 12}})), Some(12));
-    let wrong = dispatch(&world, json!({"primary": "search", "query": "zebra", "source": "elsewhere"}));
-    assert_eq!((&wrong["status"], &wrong["code"]), (&json!("error"), &json!("RYE0104")));
+    let invalid = dispatch(&world, json!({"primary": "search", "query": "zebra", "source": "elsewhere"}));
+    assert_eq!((&invalid["status"], &invalid["code"]), (&json!("error"), &json!("RYE0104")));
 }
 
 #[test]
-fn without_a_source_the_project_comes_first_and_the_system_last() {
-    let world = world();
+fn project_precedes_system_without_source() {
+    let world = init_world();
     let load = |source: Option<&str>| {
         dispatch(&world, json!({"primary": "load", "item_id": "rye/file-system/read", "source": source}))
     };
@@ -128,8 +134,8 @@ fn without_a_source_the_project_comes_first_and_the_system_last() {
 }
 
 #[test]
-fn what_nobody_vouches_for_is_neither_loaded_nor_run() {
-    let world = world();
+fn untrusted_items_are_not_loaded_or_run() {
+    let world = init_world();
     set_mcp_sign(&world, "allow");
     write_native(&world, "team/stranger", "file_system.ls", "{type: object}");
     for value in [
@@ -147,15 +153,15 @@ fn what_nobody_vouches_for_is_neither_loaded_nor_run() {
 }
 
 #[test]
-fn an_item_that_is_nowhere_is_an_error_with_a_code() {
-    let world = world();
+fn missing_item_has_error_code() {
+    let world = init_world();
     let missing = dispatch(&world, json!({"item_id": "rye_execute", "params": {"item_id": "rye/bash"}}));
     assert_eq!((&missing["status"], &missing["code"]), (&json!("error"), &json!("RYE0201")));
 }
 
 #[test]
-fn agents_sign_and_copy_as_policy_says() {
-    let world = world();
+fn agent_signing_follows_policy() {
+    let world = init_world();
     write_native(&world, "team/look", "file_system.ls", "{type: object}");
     for (word, code) in [("deny", "RYE1001"), ("ask", "RYE0105")] {
         set_mcp_sign(&world, word);
@@ -180,19 +186,19 @@ fn agents_sign_and_copy_as_policy_says() {
     );
     assert_eq!(copied["status"], "success", "{copied}");
     let again = engine(&world);
-    let place =
+    let location =
         again.workspace.spaces.locate(&item(ItemType::Tool, "rye/file-system/read"), None).expect("found");
-    assert!(place.path.starts_with(world.project()));
+    assert!(location.path.starts_with(world.project()));
 }
 
 #[test]
-fn a_pattern_signs_no_tools_of_hooks() {
-    let world = world();
+fn sign_pattern_excludes_hook_tools() {
+    let world = init_world();
     write_native(&world, "team/look", "file_system.ls", "{type: object}");
     set_mcp_sign(&world, "allow");
     let sign = |id: &str| dispatch(&world, json!({"primary": "sign", "item_id": id}));
     assert_eq!(sign("team/*")["status"], "success");
-    write_native(&world, &format!("{INTERNAL}/control"), "file_system.ls", "{type: object}");
+    write_native(&world, &format!("{HOOK_TOOLS_PREFIX}/control"), "file_system.ls", "{type: object}");
     for id in ["**", "rye/**", "control*"] {
         let refused = sign(id);
         assert_eq!(refused["code"], "RYE1001", "{refused}");
@@ -200,45 +206,45 @@ fn a_pattern_signs_no_tools_of_hooks() {
 }
 
 #[test]
-fn a_thread_is_not_started_by_the_dispatcher() {
-    let world = world();
+fn dispatcher_does_not_start_threads() {
+    let world = init_world();
     let refused = dispatch(&world, json!({"item_type": "directive", "item_id": "a/b", "thread": "fork"}));
     assert_eq!(refused["status"], "error");
 }
 
 #[test]
-fn a_request_to_end_reaches_what_runs() {
-    let world = world();
-    native(&world, "team/wait", "test.is_cancelled", "{type: object}");
-    let cancel = Cancel::new().expect("an event");
+fn cancellation_reaches_running_tool() {
+    let world = init_world();
+    signed_native(&world, "team/wait", "test.is_cancelled", "{type: object}");
+    let cancel = CancelToken::new().expect("an event");
     let action = Action::from_value(&json!({"item_id": "team/wait"})).expect("an action");
     let all = Capabilities::parse(["rye.*"]).expect("grants");
-    let permitted = permit(&all, &action, Asker::Model).expect("allowed");
-    let dispatch = EngineDispatch::new(engine(&world));
-    assert_eq!(dispatch.dispatch(&permitted, &facts(), &cancel)["data"], false);
+    let permitted = permit(&all, &action, Principal::Model).expect("allowed");
+    let dispatch = EngineDispatcher::new(engine(&world));
+    assert_eq!(dispatch.dispatch(&permitted, &test_context(), &cancel)["data"], false);
     cancel.cancel();
-    assert_eq!(dispatch.dispatch(&permitted, &facts(), &cancel)["data"], true);
+    assert_eq!(dispatch.dispatch(&permitted, &test_context(), &cancel)["data"], true);
 }
 
 #[test]
-fn a_function_that_touches_nothing_is_given_no_access() {
-    let world = world();
-    native(&world, "team/access", "test.access", "{type: object}");
-    let answer = dispatch(&world, json!({"item_id": "team/access"}));
-    assert_eq!(answer["data"], json!({"write": 0, "network": false}), "{answer}");
+fn pure_function_gets_no_access() {
+    let world = init_world();
+    signed_native(&world, "team/access", "test.access", "{type: object}");
+    let response = dispatch(&world, json!({"item_id": "team/access"}));
+    assert_eq!(response["data"], json!({"write": 0, "network": false}), "{response}");
 }
 
 #[test]
-fn only_what_touches_nothing_is_done_at_once() {
-    let world = world();
-    native(&world, "team/access", "test.access", "{type: object}");
-    native(&world, "team/wait", "test.is_cancelled", "{type: object}");
-    let dispatch = EngineDispatch::new(engine(&world));
+fn only_pure_tools_run_inline() {
+    let world = init_world();
+    signed_native(&world, "team/access", "test.access", "{type: object}");
+    signed_native(&world, "team/wait", "test.is_cancelled", "{type: object}");
+    let dispatch = EngineDispatcher::new(engine(&world));
     let at_once = |value: Value| {
         let action = Action::from_value(&value).expect("an action");
         let all = Capabilities::parse(["rye.*"]).expect("grants");
-        let permitted = permit(&all, &action, Asker::Model).expect("allowed");
-        dispatch.dispatch_at_once(&permitted, &facts(), &Cancel::new().expect("an event"))
+        let permitted = permit(&all, &action, Principal::Model).expect("allowed");
+        dispatch.try_dispatch_inline(&permitted, &test_context(), &CancelToken::new().expect("an event"))
     };
     let pure = at_once(json!({"item_id": "team/access"})).expect("an answer");
     assert_eq!(pure["data"], json!({"write": 0, "network": false}), "{pure}");
@@ -263,8 +269,8 @@ fn only_what_touches_nothing_is_done_at_once() {
 }
 
 #[test]
-fn test_runner_has_no_more_rights_than_its_caller() {
-    let world = world();
+fn test_runner_is_limited_to_callers_capabilities() {
+    let world = init_world();
     write_native(&world, "team/risky", "test.tell_access", "{type: object}");
     for (name, tool) in [("look", "rye/file-system/ls"), ("shell", "rye/bash"), ("risky", "team/risky")] {
         world.write(
@@ -279,17 +285,17 @@ fn test_runner_has_no_more_rights_than_its_caller() {
         "rye.execute.tool.team.*",
     ];
     let grants = Capabilities::parse(grants).expect("grants");
-    for asker in [Asker::Model, HOOK] {
-        let permitted = permit(&grants, &action, asker).expect("allowed");
-        let dispatch = EngineDispatch::new(engine(&world));
-        let answer = dispatch.dispatch(&permitted, &facts(), &Cancel::new().expect("an event"));
+    for principal in [Principal::Model, HOOK] {
+        let permitted = permit(&grants, &action, principal).expect("allowed");
+        let dispatch = EngineDispatcher::new(engine(&world));
+        let response = dispatch.dispatch(&permitted, &test_context(), &CancelToken::new().expect("an event"));
         let problem = |file: &str| {
-            let rows = answer["data"]["results"].as_array().expect("results");
+            let rows = response["data"]["results"].as_array().expect("results");
             let row = rows.iter().find(|row| row["file"] == json!(file)).expect("a row");
             row["problems"].to_string()
         };
-        assert!(!problem("look.test.yaml").contains("Permission denied"), "{answer}");
-        assert!(problem("shell.test.yaml").contains("'rye.execute.tool.rye.bash' not covered"), "{answer}");
-        assert!(problem("risky.test.yaml").contains("risky needs approval"), "{answer}");
+        assert!(!problem("look.test.yaml").contains("Permission denied"), "{response}");
+        assert!(problem("shell.test.yaml").contains("'rye.execute.tool.rye.bash' not covered"), "{response}");
+        assert!(problem("risky.test.yaml").contains("risky needs approval"), "{response}");
     }
 }

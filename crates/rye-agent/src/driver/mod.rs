@@ -8,44 +8,44 @@
 //! What it needs of the world is behind a few traits ([`Journal`], [`Children`], [`Listener`], [`Clock`], and
 //! [`crate::dispatch::Dispatch`]); nothing in here knows SQLite or the engine.
 
-mod begin;
-mod next;
-mod projection;
-mod record;
+mod commit;
+mod effects;
+mod transcript_writer;
+mod wait;
 
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rye_model::Provider;
+use rye_model::ModelProvider;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::action::Action;
-use crate::dispatch::Dispatch;
-use crate::door::Issuer;
-use crate::facts::BudgetDoor;
-use crate::machine::{Event, Outcome, State, ToolResult, step};
+use crate::callback::TokenIssuer;
+use crate::dispatch::Dispatcher;
+use crate::machine::{ThreadEvent, ThreadOutcome, ThreadState, ToolResult, step};
 use crate::redact::Redactor;
-use crate::shape::Artifacts;
-use crate::spec::{Cause, Spec};
-use crate::store::{Claim, Commit, Committed, Record, Settle, StoreError};
+use crate::result_format::ArtifactStore;
+use crate::spec::{SpawnReason, ThreadSpec};
+use crate::store::{Claim, CommitOutcome, JournalRecord, Settlement, ThreadCommit, ThreadStoreError};
 use crate::thread_id::ThreadId;
-use crate::transcript::Signer;
-use next::Outstanding;
+use crate::tool_context::BudgetAccess;
+use crate::transcript::TranscriptSigner;
+use wait::InFlight;
 
-pub(crate) use begin::PATIENCE;
-pub use projection::Projection;
+pub(crate) use effects::SLOT_TIMEOUT;
+pub use transcript_writer::TranscriptWriter;
 
 /// Something that will be there later.
-pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where a thread's records go; durable when the answer is there.
-pub trait Journal: Send + Sync {
+pub trait ThreadJournal: Send + Sync {
     /// Writes records, settlements, a reservation and a status in one transaction.
-    fn commit(&self, commit: Commit) -> Later<'_, Result<Committed, StoreError>>;
+    fn commit(&self, commit: ThreadCommit) -> BoxFuture<'_, Result<CommitOutcome, ThreadStoreError>>;
 }
 
 /// Other threads, as a thread reaches them.
@@ -53,50 +53,50 @@ pub trait Children: Send + Sync {
     /// Starts a child and waits for it, or not, as the call says.
     fn spawn(
         self: Arc<Self>,
-        parent: Arc<Spec>,
+        parent: Arc<ThreadSpec>,
         call: Action,
-        ending: CancellationToken,
-        began: Began,
-    ) -> Later<'static, ToolResult>;
+        cancel_token: CancellationToken,
+        handle: ChildHandle,
+    ) -> BoxFuture<'static, ToolResult>;
 
     /// Looks at or steers other threads.
     fn orchestrate(
         self: Arc<Self>,
-        asker: Arc<Spec>,
+        caller: Arc<ThreadSpec>,
         call: Action,
-        ending: CancellationToken,
-    ) -> Later<'static, ToolResult>;
+        cancel_token: CancellationToken,
+    ) -> BoxFuture<'static, ToolResult>;
 
     /// Runs a directive for a hook, to its end; the answer is an envelope.
     fn run_for_hook(
         self: Arc<Self>,
-        parent: Arc<Spec>,
+        parent: Arc<ThreadSpec>,
         hook: String,
         call: Action,
-        ending: CancellationToken,
-    ) -> Later<'static, Value>;
+        cancel_token: CancellationToken,
+    ) -> BoxFuture<'static, Value>;
 }
 
 /// How a child is named, and told of once it has begun.
 #[derive(Clone, Debug)]
-pub struct Began {
+pub struct ChildHandle {
     index: usize,
     /// The tool that starts it.
-    by: String,
+    spawned_by: String,
     child: ThreadId,
     sender: tokio::sync::mpsc::UnboundedSender<(usize, ThreadId, String)>,
 }
 
-impl Began {
+impl ChildHandle {
     /// The same, of a child of its own that another tool starts.
-    pub(crate) fn by(&self, tool: &str, child: ThreadId) -> Self {
-        Self { by: tool.to_owned(), child, ..self.clone() }
+    pub(crate) fn spawned_by(&self, tool: &str, child: ThreadId) -> Self {
+        Self { spawned_by: tool.to_owned(), child, ..self.clone() }
     }
 
     /// What starts the child.
     #[must_use]
-    pub fn cause(&self) -> Cause {
-        Cause::Tool(self.by.clone())
+    pub fn spawn_reason(&self) -> SpawnReason {
+        SpawnReason::Tool(self.spawned_by.clone())
     }
 
     /// The name the child has, or shall have.
@@ -106,7 +106,7 @@ impl Began {
     }
 
     /// The child exists.
-    pub fn tell(&self, directive: &str) {
+    pub fn notify_started(&self, directive: &str) {
         // Nobody listens any more once the parent has stopped.
         let _ = self.sender.send((self.index, self.child.clone(), directive.to_owned()));
     }
@@ -118,134 +118,134 @@ pub trait Listener: Send + Sync {
     fn event(&self, envelope: &Value);
 
     /// Words of the model on their way; they may be lost.
-    fn delta(&self, thread: &str, delta: &rye_model::Delta);
+    fn delta(&self, thread: &str, delta: &rye_model::ResponseDelta);
 }
 
 /// The time.
-pub trait Clock: Send + Sync {
+pub trait MillisClock: Send + Sync {
     /// Milliseconds since 1970.
     fn now_ms(&self) -> u64;
 }
 
 /// What a thread's driver needs of the world.
 #[derive(Clone)]
-pub struct Doors {
+pub struct DriverDeps {
     /// Where records go.
-    pub journal: Arc<dyn Journal>,
+    pub journal: Arc<dyn ThreadJournal>,
     /// What runs actions.
-    pub dispatch: Arc<dyn Dispatch>,
+    pub dispatcher: Arc<dyn Dispatcher>,
     /// Other threads.
     pub children: Arc<dyn Children>,
     /// Who listens.
     pub listener: Option<Arc<dyn Listener>>,
     /// The time.
-    pub clock: Arc<dyn Clock>,
+    pub clock: Arc<dyn MillisClock>,
     /// What must not be written.
     pub redactor: Arc<Redactor>,
     /// Who signs transcripts.
-    pub signer: Arc<Signer>,
+    pub signer: Arc<TranscriptSigner>,
     /// Who makes the tokens of tools.
-    pub tokens: Arc<Issuer>,
+    pub token_issuer: Arc<TokenIssuer>,
     /// The folder of all threads.
-    pub folder: PathBuf,
+    pub threads_dir: PathBuf,
     /// Who may do work that blocks: so many at once.
-    pub turns: Arc<Semaphore>,
+    pub blocking_slots: Arc<Semaphore>,
     /// The ledger, for hooks' internal tools.
-    pub budget: Option<Arc<dyn BudgetDoor>>,
+    pub budget: Option<Arc<dyn BudgetAccess>>,
     /// Where results that are too long are kept.
-    pub artifacts: Option<Arc<dyn Artifacts>>,
+    pub artifacts: Option<Arc<dyn ArtifactStore>>,
 }
 
 /// How a thread is asked to end.
 #[derive(Clone, Debug, Default)]
-pub struct Signal {
+pub struct CancelSignal {
     /// Cancelled when it is asked.
-    pub ending: CancellationToken,
+    pub cancel_token: CancellationToken,
     reason: Arc<Mutex<String>>,
 }
 
-impl Signal {
+impl CancelSignal {
     /// Asks for the end; the first reason counts.
     pub fn cancel(&self, reason: &str) {
-        let mut kept = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.is_empty() {
-            reason.clone_into(&mut kept);
+        let mut current = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.is_empty() {
+            reason.clone_into(&mut current);
         }
-        drop(kept);
-        self.ending.cancel();
+        drop(current);
+        self.cancel_token.cancel();
     }
 
     fn reason(&self) -> String {
-        let kept = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.is_empty() { "cancelled".to_owned() } else { kept.clone() }
+        let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if reason.is_empty() { "cancelled".to_owned() } else { reason.clone() }
     }
 }
 
 /// Why a thread could not be driven on. What was written stays; it can be resumed.
 #[derive(Debug, thiserror::Error)]
-pub enum DriveError {
+pub enum DriverError {
     /// The journal failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ThreadStoreError),
     /// Somebody ended it.
     #[error("it was ended by somebody else: {0}")]
-    EndedElsewhere(crate::status::Status),
+    EndedElsewhere(crate::status::ThreadStatus),
     /// The transcript or the state file could not be written.
     #[error("the thread's files could not be written: {0}")]
     Files(#[from] std::io::Error),
 }
 
 /// A thread at work in this process.
-pub struct Thread {
-    doors: Doors,
-    state: State,
+pub struct ThreadDriver {
+    deps: DriverDeps,
+    state: ThreadState,
     claim: Claim,
-    provider: Arc<dyn Provider>,
-    signal: Signal,
-    projection: Projection,
-    outstanding: Outstanding,
-    unsettled: Vec<Settle>,
+    provider: Arc<dyn ModelProvider>,
+    signal: CancelSignal,
+    transcript: TranscriptWriter,
+    in_flight: InFlight,
+    unsettled: Vec<Settlement>,
     /// Whether the store knows that it is at work.
     is_marked_running: bool,
     /// Whether `state.json` is behind, and when it was last written or the thread was begun.
-    is_unsaved: bool,
+    is_state_dirty: bool,
     saved_ms: u64,
     /// When the transcript was last written.
     written_ms: u64,
 }
 
 /// What is known of a thread that is taken over: where its transcript stands.
-pub struct Standing {
+pub struct ResumePoint {
     /// The machine, replayed to where the journal ends.
-    pub state: State,
+    pub state: ThreadState,
     /// The transcript's next sequence number and the head of its chain.
-    pub projection: Projection,
+    pub transcript: TranscriptWriter,
     /// Calls that were in flight when its process died, as they are charged: with the first event, or not at all.
-    pub unsettled: Vec<Settle>,
+    pub unsettled: Vec<Settlement>,
 }
 
-impl Thread {
+impl ThreadDriver {
     /// A thread to be driven in this process, which holds `claim` on it.
     #[must_use]
     pub fn new(
-        doors: Doors,
-        standing: Standing,
+        deps: DriverDeps,
+        resume: ResumePoint,
         claim: Claim,
-        provider: Arc<dyn Provider>,
-        signal: Signal,
+        provider: Arc<dyn ModelProvider>,
+        signal: CancelSignal,
     ) -> Self {
-        let saved_ms = doors.clock.now_ms();
+        let saved_ms = deps.clock.now_ms();
         Self {
-            doors,
-            state: standing.state,
+            deps,
+            state: resume.state,
             claim,
             provider,
             signal,
-            projection: standing.projection,
-            outstanding: Outstanding::default(),
-            unsettled: standing.unsettled,
+            transcript: resume.transcript,
+            in_flight: InFlight::default(),
+            unsettled: resume.unsettled,
             is_marked_running: false,
-            is_unsaved: false,
+            is_state_dirty: false,
             saved_ms,
             written_ms: saved_ms,
         }
@@ -255,16 +255,16 @@ impl Thread {
     ///
     /// # Errors
     /// When its records cannot be written; it then stands where the journal ends.
-    pub async fn run(mut self, first: Event) -> Result<(Outcome, State), DriveError> {
+    pub async fn run(mut self, first: ThreadEvent) -> Result<(ThreadOutcome, ThreadState), DriverError> {
         let mut event = first;
         loop {
-            self.take(event).await?;
-            self.outstanding.tell_written();
+            self.handle(event).await?;
+            self.in_flight.ack_written();
             if let Some(outcome) = self.state.outcome() {
                 let outcome = outcome.clone();
                 return Ok((outcome, self.state));
             }
-            event = self.next().await?;
+            event = self.next_event().await?;
         }
     }
 }
@@ -274,30 +274,30 @@ impl Thread {
 /// # Errors
 /// When a record cannot be read or the transcript cannot be written.
 pub fn replay_with_transcript(
-    spec: Arc<Spec>,
-    records: &[Record],
+    spec: Arc<ThreadSpec>,
+    records: &[JournalRecord],
     folder: &std::path::Path,
-) -> std::io::Result<(State, Projection)> {
-    let mut projection = Projection::reopen(folder, &spec.own.thread_id)?;
-    let mut state = State::new(spec);
+) -> std::io::Result<(ThreadState, TranscriptWriter)> {
+    let mut transcript = TranscriptWriter::reopen(folder, &spec.instance.thread_id)?;
+    let mut state = ThreadState::new(spec);
     for record in records {
-        let event: Event = serde_json::from_slice(&record.body).map_err(std::io::Error::other)?;
+        let event: ThreadEvent = serde_json::from_slice(&record.body).map_err(std::io::Error::other)?;
         let effects = step(&mut state, record.at_ms, event);
-        projection.catch_up(&state, record, effects);
+        transcript.replay_record(&state, record, effects);
     }
-    projection.release();
-    projection.write()?;
-    Ok((state, projection))
+    transcript.release();
+    transcript.write()?;
+    Ok((state, transcript))
 }
 
 /// Feeds records back to a fresh machine.
 ///
 /// # Errors
 /// When a record cannot be read.
-pub fn replay(spec: Arc<Spec>, records: &[Record]) -> Result<State, serde_json::Error> {
-    let mut state = State::new(spec);
+pub fn replay(spec: Arc<ThreadSpec>, records: &[JournalRecord]) -> Result<ThreadState, serde_json::Error> {
+    let mut state = ThreadState::new(spec);
     for record in records {
-        let event: Event = serde_json::from_slice(&record.body)?;
+        let event: ThreadEvent = serde_json::from_slice(&record.body)?;
         let _ = step(&mut state, record.at_ms, event);
     }
     Ok(state)

@@ -2,41 +2,41 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::StoreError;
-use super::error::integer;
-use super::secret::{Mac, is_same};
-use super::values::{Answer, Approval};
-use super::writer::Desk;
+use super::ThreadStoreError;
+use super::error::to_sqlite_integer;
+use super::records::{Approval, ApprovalDecision};
+use super::secret::{Mac, macs_equal};
+use super::writer::WriteTx;
 use crate::thread_id::ThreadId;
 
 /// Questions that are open, and those that were forged.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Open {
+pub struct OpenApprovals {
     /// Open questions, the oldest first.
-    pub questions: Vec<Approval>,
+    pub approvals: Vec<Approval>,
     /// Names of rows that nobody with the user's secret wrote.
     pub forged: Vec<String>,
 }
 
 /// A question and its answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct ApprovalRecord {
     /// The question.
-    pub question: Approval,
+    pub approval: Approval,
     /// The answer, if there is one.
-    pub answer: Option<Answer>,
+    pub answer: Option<ApprovalDecision>,
 }
 
-fn question_code(mac: &Mac, approval: &Approval, detail: &str) -> lillux::Digest {
+fn approval_mac(mac: &Mac, approval: &Approval, detail: &str) -> lillux::Digest {
     let at = approval.at_ms.to_be_bytes();
-    mac.of_fields(
+    mac.compute_fields(
         "approval 1",
         [
             Some(approval.id.as_bytes()),
             Some(approval.thread.as_str().as_bytes()),
             Some(approval.kind.as_bytes()),
-            Some(approval.what.as_bytes()),
-            Some(approval.why.as_bytes()),
+            Some(approval.prompt.as_bytes()),
+            Some(approval.reason.as_bytes()),
             Some(&at),
             Some(detail.as_bytes()),
         ],
@@ -44,13 +44,13 @@ fn question_code(mac: &Mac, approval: &Approval, detail: &str) -> lillux::Digest
 }
 
 /// An answer's code covers the question's: it cannot be moved to another question.
-fn answer_code(mac: &Mac, question: &[u8], answer: &str) -> lillux::Digest {
-    mac.of_fields("answer 1", [Some(question), Some(answer.as_bytes())])
+fn answer_mac(mac: &Mac, question: &[u8], answer: &str) -> lillux::Digest {
+    mac.compute_fields("answer 1", [Some(question), Some(answer.as_bytes())])
 }
 
-pub(super) fn ask(desk: &Desk<'_, '_>, approval: &Approval) -> Result<(), StoreError> {
+pub(super) fn insert(tx: &WriteTx<'_, '_>, approval: &Approval) -> Result<(), ThreadStoreError> {
     let detail = approval.detail.to_string();
-    let added = desk
+    let added = tx
         .execute(
             "INSERT INTO approvals (id, thread, kind, what, why, at_ms, detail, mac)
              SELECT ?1, thread, ?3, ?4, ?5, ?6, ?7, ?8 FROM threads WHERE thread_id = ?2",
@@ -58,26 +58,26 @@ pub(super) fn ask(desk: &Desk<'_, '_>, approval: &Approval) -> Result<(), StoreE
                 approval.id,
                 approval.thread.as_str(),
                 approval.kind,
-                approval.what,
-                approval.why,
-                integer(approval.at_ms, "a time")?,
+                approval.prompt,
+                approval.reason,
+                to_sqlite_integer(approval.at_ms, "a time")?,
                 detail,
-                question_code(&desk.seal.mac, approval, &detail).as_bytes().as_slice()
+                approval_mac(&tx.seal.mac, approval, &detail).as_bytes().as_slice()
             ],
         )
         .map_err(|error| match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::ConstraintViolation) => {
                 let what = format!("question `{}` was asked before", rye_item::text::one_line(&approval.id));
-                StoreError::Contradiction { thread: approval.thread.clone(), what }
+                ThreadStoreError::Conflict { thread: approval.thread.clone(), what }
             }
             _ => error.into(),
         })?;
-    if added == 0 { Err(StoreError::NoThread(approval.thread.clone())) } else { Ok(()) }
+    if added == 0 { Err(ThreadStoreError::NoThread(approval.thread.clone())) } else { Ok(()) }
 }
 
-const COLUMNS: &str = "id, thread_id, kind, what, why, at_ms, detail, mac, answer, answer_mac";
+const APPROVAL_COLUMNS: &str = "id, thread_id, kind, what, why, at_ms, detail, mac, answer, answer_mac";
 
-struct Stored {
+struct StoredApproval {
     id: String,
     thread: String,
     kind: String,
@@ -90,8 +90,8 @@ struct Stored {
     answer_mac: Option<Vec<u8>>,
 }
 
-impl Stored {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+impl StoredApproval {
+    fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             id: row.get(0)?,
             thread: row.get(1)?,
@@ -107,60 +107,68 @@ impl Stored {
     }
 
     /// What was written, or `None` when it was not written by somebody with the secret.
-    fn verified(self, mac: &Mac) -> Option<Asked> {
-        let question = Approval {
+    fn verify(self, mac: &Mac) -> Option<ApprovalRecord> {
+        let approval = Approval {
             id: self.id,
             thread: ThreadId::parse(&self.thread).ok()?,
             kind: self.kind,
-            what: self.what,
-            why: self.why,
+            prompt: self.what,
+            reason: self.why,
             at_ms: self.at_ms,
             detail: serde_json::from_str(&self.detail).ok()?,
         };
-        if !is_same(&question_code(mac, &question, &self.detail), &self.mac) {
+        if !macs_equal(&approval_mac(mac, &approval, &self.detail), &self.mac) {
             return None;
         }
         let answer = match (self.answer, self.answer_mac) {
             (None, None) => None,
-            (Some(answer), Some(code)) if is_same(&answer_code(mac, &self.mac, &answer), &code) => {
+            (Some(answer), Some(code)) if macs_equal(&answer_mac(mac, &self.mac, &answer), &code) => {
                 Some(serde_json::from_str(&answer).ok()?)
             }
             (Some(_) | None, _) => return None,
         };
-        Some(Asked { question, answer })
+        Some(ApprovalRecord { approval, answer })
     }
 }
 
 /// Answers a question, once.
-pub(super) fn answer(desk: &Desk<'_, '_>, id: &str, answer: &Answer) -> Result<Approval, StoreError> {
-    let none = || StoreError::NoQuestion(rye_item::text::one_line(id));
-    let (code, asked) = stored(desk.connection, id)?
+pub(super) fn answer(
+    tx: &WriteTx<'_, '_>,
+    id: &str,
+    answer: &ApprovalDecision,
+) -> Result<Approval, ThreadStoreError> {
+    let not_found = || ThreadStoreError::NoApproval(rye_item::text::one_line(id));
+    let (mac, record) = find_stored(tx.connection, id)?
         .map(|stored| (stored.mac.clone(), stored))
-        .and_then(|(code, stored)| Some((code, stored.verified(&desk.seal.mac)?)))
-        .ok_or_else(none)?;
-    if asked.answer.is_some() {
-        return Err(none());
+        .and_then(|(mac, stored)| Some((mac, stored.verify(&tx.seal.mac)?)))
+        .ok_or_else(not_found)?;
+    if record.answer.is_some() {
+        return Err(not_found());
     }
-    let text = serde_json::to_string(answer).map_err(|error| StoreError::Failed(error.to_string()))?;
-    desk.execute(
+    let text = serde_json::to_string(answer).map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
+    tx.execute(
         "UPDATE approvals SET answer = ?2, answer_mac = ?3 WHERE id = ?1 AND answer IS NULL",
-        params![id, text, answer_code(&desk.seal.mac, &code, &text).as_bytes().as_slice()],
+        params![id, text, answer_mac(&tx.seal.mac, &mac, &text).as_bytes().as_slice()],
     )?;
-    Ok(asked.question)
+    Ok(record.approval)
 }
 
-fn stored(connection: &Connection, id: &str) -> Result<Option<Stored>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM approvals JOIN threads USING (thread) WHERE id = ?1");
-    Ok(connection.prepare_cached(&sql)?.query_row([id], Stored::read).optional()?)
+fn find_stored(connection: &Connection, id: &str) -> Result<Option<StoredApproval>, ThreadStoreError> {
+    let sql = format!("SELECT {APPROVAL_COLUMNS} FROM approvals JOIN threads USING (thread) WHERE id = ?1");
+    Ok(connection.prepare_cached(&sql)?.query_row([id], StoredApproval::from_row).optional()?)
 }
 
 /// A question with its answer; `None` when there is none that verifies.
-pub(super) fn find(connection: &Connection, mac: &Mac, id: &str) -> Result<Option<Asked>, StoreError> {
-    Ok(stored(connection, id)?.and_then(|stored| stored.verified(mac)))
+pub(super) fn find(
+    connection: &Connection,
+    mac: &Mac,
+    id: &str,
+) -> Result<Option<ApprovalRecord>, ThreadStoreError> {
+    Ok(find_stored(connection, id)?.and_then(|stored| stored.verify(mac)))
 }
 
 /// Suspended threads that nobody runs and whose questions are all answered.
-pub(super) fn answered(connection: &Connection) -> Result<Vec<ThreadId>, StoreError> {
+pub(super) fn answered_threads(connection: &Connection) -> Result<Vec<ThreadId>, ThreadStoreError> {
     let mut find = connection.prepare_cached(
         "SELECT thread_id FROM threads JOIN approvals USING (thread)
          WHERE status = 'suspended' AND pid IS NULL GROUP BY thread HAVING sum(answer IS NULL) = 0",
@@ -174,25 +182,29 @@ pub(super) fn answered(connection: &Connection) -> Result<Vec<ThreadId>, StoreEr
 }
 
 /// The open questions of all threads, or of these.
-pub(super) fn open(connection: &Connection, mac: &Mac, of: Option<&[ThreadId]>) -> Result<Open, StoreError> {
+pub(super) fn open(
+    connection: &Connection,
+    mac: &Mac,
+    of: Option<&[ThreadId]>,
+) -> Result<OpenApprovals, ThreadStoreError> {
     // Answers are read too: a forged one must not close a question silently.
     // What a thread asked that has ended since is not open.
     let sql = format!(
-        "SELECT {COLUMNS} FROM approvals JOIN threads USING (thread)
+        "SELECT {APPROVAL_COLUMNS} FROM approvals JOIN threads USING (thread)
          WHERE status IN ('created', 'running', 'suspended') ORDER BY at_ms, id"
     );
     let mut find = connection.prepare_cached(&sql)?;
-    let mut open = Open::default();
-    for stored in find.query_map([], Stored::read)? {
+    let mut open = OpenApprovals::default();
+    for stored in find.query_map([], StoredApproval::from_row)? {
         let stored = stored?;
         if of.is_some_and(|of| !of.iter().any(|id| id.as_str() == stored.thread)) {
             continue;
         }
         let id = stored.id.clone();
-        match stored.verified(mac) {
+        match stored.verify(mac) {
             None => open.forged.push(id),
-            Some(Asked { question, answer: None }) => open.questions.push(question),
-            Some(Asked { answer: Some(_), .. }) => {}
+            Some(ApprovalRecord { approval: question, answer: None }) => open.approvals.push(question),
+            Some(ApprovalRecord { answer: Some(_), .. }) => {}
         }
     }
     Ok(open)

@@ -3,8 +3,8 @@
 use lillux::Digest;
 use lillux::digest::Hasher;
 
-use super::secret::{Mac, is_same};
-use super::values::{Maxima, Record};
+use super::records::{BudgetCaps, JournalRecord};
+use super::secret::{Mac, macs_equal};
 use crate::thread_id::ThreadId;
 
 /// What a journal begins with: no two threads have the same beginning, so entries cannot move from one to another.
@@ -13,7 +13,7 @@ pub(super) fn genesis(thread: &ThreadId) -> Digest {
 }
 
 /// The hash of the entry with number `seq`.
-pub(super) fn next(previous: &Digest, seq: u64, record: &Record) -> Digest {
+pub(super) fn next_hash(previous: &Digest, seq: u64, record: &JournalRecord) -> Digest {
     let mut hasher = Hasher::default();
     hasher.update(previous.as_bytes());
     for number in [seq, record.at_ms, record.sequence, record.body.len() as u64] {
@@ -24,21 +24,21 @@ pub(super) fn next(previous: &Digest, seq: u64, record: &Record) -> Digest {
 }
 
 /// What is sealed of a thread.
-pub(super) struct Sealed<'a> {
+pub(super) struct JournalHead<'a> {
     pub(super) thread: &'a str,
     pub(super) parent: Option<&'a str>,
     pub(super) seq: u64,
     pub(super) hash: &'a [u8],
-    pub(super) maxima: Maxima,
+    pub(super) caps: BudgetCaps,
 }
 
-impl Sealed<'_> {
+impl JournalHead<'_> {
     /// The seal.
-    pub(super) fn seal(&self, mac: &Mac) -> Digest {
+    pub(super) fn mac(&self, mac: &Mac) -> Digest {
         let seq = self.seq.to_be_bytes();
-        let spend = self.maxima.spend.map(|spend| spend.0.to_be_bytes());
-        let tokens = self.maxima.tokens.map(u64::to_be_bytes);
-        mac.of_fields(
+        let spend = self.caps.spend.map(|spend| spend.0.to_be_bytes());
+        let tokens = self.caps.tokens.map(u64::to_be_bytes);
+        mac.compute_fields(
             "journal head 1",
             [
                 Some(self.thread.as_bytes()),
@@ -52,7 +52,7 @@ impl Sealed<'_> {
     }
 
     /// Whether this is its seal.
-    pub(super) fn is_sealed(&self, mac: &Mac, seal: &[u8]) -> bool {
-        is_same(&self.seal(mac), seal)
+    pub(super) fn is_valid_mac(&self, mac: &Mac, seal: &[u8]) -> bool {
+        macs_equal(&self.mac(mac), seal)
     }
 }

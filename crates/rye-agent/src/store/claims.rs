@@ -5,20 +5,20 @@
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::error::integer;
-use super::owner::Life;
-use super::values::{Change, Claim, Claimed};
-use super::writer::Desk;
-use super::{Owner, StoreError};
+use super::error::to_sqlite_integer;
+use super::owner::Liveness;
+use super::records::{Claim, ClaimOutcome, ThreadChange};
+use super::writer::WriteTx;
+use super::{Owner, ThreadStoreError};
 use crate::thread_id::ThreadId;
 
 /// Whom a thread may be taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taking {
+pub enum ClaimPolicy {
     /// Nobody, or a process that is certainly gone.
     Free,
     /// Nobody, a process that is certainly gone, or one that cannot be asked and gave no sign since then.
-    Silent {
+    Stale {
         /// In milliseconds since 1970.
         since_ms: u64,
     },
@@ -26,22 +26,22 @@ pub enum Taking {
     Forced,
 }
 
-impl Taking {
+impl ClaimPolicy {
     /// Whether a thread may be taken from `holder`, who last gave a sign at `heard_ms`.
-    pub(crate) fn is_free(self, holder: &Owner, observer: &Owner, heard_ms: u64) -> bool {
-        match (self, holder.seen_from(observer)) {
-            (Self::Forced, _) | (_, Life::Gone) => true,
-            (Self::Silent { since_ms }, Life::Unknown) => heard_ms < since_ms,
-            (Self::Free, Life::Unknown) | (_, Life::Lives) => false,
+    pub(crate) fn can_take(self, holder: &Owner, observer: &Owner, heartbeat_ms: u64) -> bool {
+        match (self, holder.liveness(observer)) {
+            (Self::Forced, _) | (_, Liveness::Gone) => true,
+            (Self::Stale { since_ms }, Liveness::Unknown) => heartbeat_ms < since_ms,
+            (Self::Free, Liveness::Unknown) | (_, Liveness::Alive) => false,
         }
     }
 }
 
 /// The columns that [`owner`] reads, in its order.
-pub(super) const OWNER: &str = "pid, pid_start, boot_id, host";
+pub(super) const OWNER_COLUMNS: &str = "pid, pid_start, boot_id, host";
 
 /// The owner in a row, from the column `first` on.
-pub(super) fn owner(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Owner>> {
+pub(super) fn read_owner(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Owner>> {
     let Some(pid) = row.get::<_, Option<u32>>(first)? else {
         return Ok(None);
     };
@@ -54,76 +54,80 @@ pub(super) fn owner(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Owne
 }
 
 pub(super) fn claim(
-    desk: &Desk<'_, '_>,
+    tx: &WriteTx<'_, '_>,
     id: &ThreadId,
     claimant: &Owner,
-    taking: Taking,
+    policy: ClaimPolicy,
     at_ms: u64,
-) -> Result<Claimed, StoreError> {
-    let found: Option<(i64, u64, u64, Option<Owner>)> = desk
+) -> Result<ClaimOutcome, ThreadStoreError> {
+    let found: Option<(i64, u64, u64, Option<Owner>)> = tx
         .connection
         .prepare_cached(&format!(
-            "SELECT thread, epoch, heartbeat_ms, {OWNER} FROM threads WHERE thread_id = ?1"
+            "SELECT thread, epoch, heartbeat_ms, {OWNER_COLUMNS} FROM threads WHERE thread_id = ?1"
         ))?
-        .query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, owner(row, 3)?)))
+        .query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, read_owner(row, 3)?)))
         .optional()?;
-    let (row, epoch, heard_ms, holder) = found.ok_or_else(|| StoreError::NoThread(id.clone()))?;
-    if let Some(by) = &holder
-        && !taking.is_free(by, claimant, heard_ms)
+    let (row, epoch, heard_ms, holder) = found.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
+    if let Some(current_owner) = &holder
+        && !policy.can_take(current_owner, claimant, heard_ms)
     {
-        return Ok(Claimed::Held { by: by.clone() });
+        return Ok(ClaimOutcome::Held { by: current_owner.clone() });
     }
-    let epoch = epoch.checked_add(1).ok_or(StoreError::TooLarge("the number of claims"))?;
-    desk.execute("UPDATE threads SET epoch = ?2, pid = ?3, pid_start = ?4, boot_id = ?5, host = ?6, heartbeat_ms = ?7, note = NULL
+    let epoch = epoch.checked_add(1).ok_or(ThreadStoreError::TooLarge("the number of claims"))?;
+    tx.execute("UPDATE threads SET epoch = ?2, pid = ?3, pid_start = ?4, boot_id = ?5, host = ?6, heartbeat_ms = ?7, note = NULL
              WHERE thread = ?1", params![
             row,
-            integer(epoch, "the number of claims")?,
+            to_sqlite_integer(epoch, "the number of claims")?,
             claimant.pid,
-            integer(claimant.pid_start, "a time")?,
+            to_sqlite_integer(claimant.pid_start, "a time")?,
             claimant.boot_id,
             claimant.host,
-            integer(at_ms, "a time")?
+            to_sqlite_integer(at_ms, "a time")?
         ])?;
-    Ok(Claimed::Done { claim: Claim { epoch }, from: holder })
+    Ok(ClaimOutcome::Claimed { claim: Claim { epoch }, from: holder })
 }
 
 /// Gives a thread up; the claim is worth nothing afterwards.
-pub(super) fn release(desk: &Desk<'_, '_>, id: &ThreadId, claim: Claim) -> Result<(), StoreError> {
-    let released = desk.execute(
+pub(super) fn release(tx: &WriteTx<'_, '_>, id: &ThreadId, claim: Claim) -> Result<(), ThreadStoreError> {
+    let released = tx.execute(
         "UPDATE threads SET epoch = epoch + 1, pid = NULL, pid_start = NULL, boot_id = NULL, host = NULL
              WHERE thread_id = ?1 AND epoch = ?2",
-        params![id.as_str(), integer(claim.epoch, "the number of claims")?],
+        params![id.as_str(), to_sqlite_integer(claim.epoch, "the number of claims")?],
     )?;
-    if released == 0 { Err(StoreError::Fenced(id.clone())) } else { Ok(()) }
+    if released == 0 { Err(ThreadStoreError::Fenced(id.clone())) } else { Ok(()) }
 }
 
 /// Writes down why nobody goes on with a thread, unless somebody does by now.
-pub(super) fn note(desk: &mut Desk<'_, '_>, id: &ThreadId, why: &str) -> Result<(), StoreError> {
+pub(super) fn set_note(
+    tx: &mut WriteTx<'_, '_>,
+    id: &ThreadId,
+    reason: &str,
+) -> Result<(), ThreadStoreError> {
     let sql = "UPDATE threads SET note = ?2 WHERE thread_id = ?1 AND pid IS NULL AND completed_at IS NULL";
-    desk.connection.prepare_cached(sql)?.execute(params![id.as_str(), why])?;
-    desk.tell(Change { thread: id.clone(), status: None });
+    tx.connection.prepare_cached(sql)?.execute(params![id.as_str(), reason])?;
+    tx.notify(ThreadChange { thread: id.clone(), status: None });
     Ok(())
 }
 
 /// Says that the process lives, for many threads at once; gives those that somebody else took. One that this process gave
 /// up itself meanwhile, because it ended, was not taken.
 pub(super) fn heartbeat(
-    desk: &Desk<'_, '_>,
+    tx: &WriteTx<'_, '_>,
     held: &[(ThreadId, Claim)],
     at_ms: u64,
-) -> Result<Vec<(ThreadId, Claim)>, StoreError> {
-    let mut beat = desk
+) -> Result<Vec<(ThreadId, Claim)>, ThreadStoreError> {
+    let mut beat = tx
         .connection
         .prepare_cached("UPDATE threads SET heartbeat_ms = ?3 WHERE thread_id = ?1 AND epoch = ?2")?;
-    let mut given_up = desk
+    let mut released = tx
         .connection
         .prepare_cached("SELECT 1 FROM threads WHERE thread_id = ?1 AND epoch = ?2 + 1 AND pid IS NULL")?;
-    let at = integer(at_ms, "a time")?;
+    let at = to_sqlite_integer(at_ms, "a time")?;
     let mut lost = Vec::new();
     for (id, claim) in held {
-        let epoch = integer(claim.epoch, "the number of claims")?;
+        let epoch = to_sqlite_integer(claim.epoch, "the number of claims")?;
         let is_held = beat.execute(params![id.as_str(), epoch, at])? > 0;
-        if !is_held && !given_up.exists(params![id.as_str(), epoch])? {
+        if !is_held && !released.exists(params![id.as_str(), epoch])? {
             lost.push((id.clone(), *claim));
         }
     }

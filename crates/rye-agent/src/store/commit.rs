@@ -3,140 +3,146 @@
 use lillux::Digest;
 use rusqlite::{OptionalExtension, params};
 
-use super::error::integer;
+use super::error::to_sqlite_integer;
+use super::records::{
+    BudgetCaps, Claim, CommitOutcome, JournalRecord, StatusChange, ThreadChange, ThreadCommit,
+};
 use super::row_seal::{SealedRow, column};
-use super::values::{Change, Claim, Commit, Committed, Maxima, Record, StatusChange};
-use super::writer::Desk;
-use super::{StoreError, approvals, chain, claims, ledger, row_seal};
+use super::writer::WriteTx;
+use super::{ThreadStoreError, approvals, chain, claims, ledger, row_seal};
 use crate::money::Nanos;
-use crate::status::Status;
+use crate::status::ThreadStatus;
 use crate::thread_id::ThreadId;
-use crate::transcript::iso;
+use crate::transcript::iso_timestamp;
 
 /// The largest entry of a journal.
-const MOST_BODY: usize = 64 << 20;
+const MAX_RECORD_BYTES: usize = 64 << 20;
 
 /// What a commit needs to know of its thread.
-struct Known {
+struct CommitTarget {
     row: i64,
     parent: Option<String>,
     epoch: u64,
     seq: u64,
     hash: Digest,
-    maxima: Maxima,
-    status: Status,
+    caps: BudgetCaps,
+    status: ThreadStatus,
     completed_at: Option<String>,
     sealed: SealedRow,
 }
 
 /// Makes one step durable.
-pub(super) fn commit(desk: &mut Desk<'_, '_>, commit: &Commit) -> Result<Committed, StoreError> {
-    let mut known = find(desk, &commit.thread)?;
-    fence(known.epoch, commit.claim, &commit.thread)?;
-    let at = iso(commit.at_ms);
-    let (seq, hash) = append(desk, known.row, known.seq, known.hash, &commit.records)?;
-    for settled in &commit.settle {
-        ledger::settle(desk, known.row, &commit.thread, settled, &at)?;
+pub(super) fn commit(
+    tx: &mut WriteTx<'_, '_>,
+    commit: &ThreadCommit,
+) -> Result<CommitOutcome, ThreadStoreError> {
+    let mut target = load_target(tx, &commit.thread)?;
+    fence(target.epoch, commit.claim, &commit.thread)?;
+    let at = iso_timestamp(commit.at_ms);
+    let (seq, hash) = append(tx, target.row, target.seq, target.hash, &commit.records)?;
+    for settlement in &commit.settlements {
+        ledger::settle(tx, target.row, &commit.thread, settlement, &at)?;
     }
-    let maxima = commit.maxima.unwrap_or(known.maxima);
-    if maxima != known.maxima {
-        ledger::set_maxima(desk, known.row, maxima)?;
+    let caps = commit.caps.unwrap_or(target.caps);
+    if caps != target.caps {
+        ledger::set_caps(tx, target.row, caps)?;
     }
     if let Some(limits) = &commit.limits {
-        let limits = serde_json::to_string(limits).map_err(|error| StoreError::Failed(error.to_string()))?;
+        let limits =
+            serde_json::to_string(limits).map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
         // For those who look: the journal has them too.
-        known.sealed.set(column::LIMITS, limits);
+        target.sealed.set(column::LIMITS, limits);
     }
-    for approval in &commit.asks {
-        approvals::ask(desk, approval)?;
+    for approval in &commit.approvals {
+        approvals::insert(tx, approval)?;
     }
-    let is_ended = known.status.is_terminal();
-    let mut outcome = Committed::Done;
-    if is_ended && (commit.status.is_some() || commit.reserve.is_some()) {
-        let at = known.completed_at.clone().unwrap_or_default();
-        outcome = Committed::Ended { status: known.status, at };
+    let is_ended = target.status.is_terminal();
+    let mut outcome = CommitOutcome::Done;
+    if is_ended && (commit.status.is_some() || commit.reservation.is_some()) {
+        let at = target.completed_at.clone().unwrap_or_default();
+        outcome = CommitOutcome::Ended { status: target.status, at };
     } else {
-        if let Some(asked) = commit.reserve
-            && let Some(shortage) = ledger::reserve(desk, known.row, &commit.thread, asked)?
+        if let Some(reservation) = commit.reservation
+            && let Some(refusal) = ledger::reserve(tx, target.row, &commit.thread, reservation)?
         {
-            outcome = Committed::Refused(shortage);
+            outcome = CommitOutcome::Refused(refusal);
         }
         if let Some(change) = &commit.status {
-            set_status(desk, &mut known, change, &at)?;
+            set_status(tx, &mut target, change, &at)?;
         }
     }
-    let head = chain::Sealed {
+    let head = chain::JournalHead {
         thread: commit.thread.as_str(),
-        parent: known.parent.as_deref(),
+        parent: target.parent.as_deref(),
         seq,
         hash: hash.as_bytes(),
-        maxima,
+        caps,
     };
-    advance(desk, commit, known.row, known.sealed, &head, &at)?;
+    update_row(tx, commit, target.row, target.sealed, &head, &at)?;
     if commit.is_last {
-        claims::release(desk, &commit.thread, commit.claim)?;
+        claims::release(tx, &commit.thread, commit.claim)?;
     }
     let status = commit.status.as_ref().map(|change| change.to).filter(|_| !is_ended);
-    desk.tell(Change { thread: commit.thread.clone(), status });
+    tx.notify(ThreadChange { thread: commit.thread.clone(), status });
     Ok(outcome)
 }
 
 /// Refuses whoever does not hold the thread any more.
-pub(super) fn fence(epoch: u64, claim: Claim, thread: &ThreadId) -> Result<(), StoreError> {
-    if epoch == claim.epoch { Ok(()) } else { Err(StoreError::Fenced(thread.clone())) }
+pub(super) fn fence(epoch: u64, claim: Claim, thread: &ThreadId) -> Result<(), ThreadStoreError> {
+    if epoch == claim.epoch { Ok(()) } else { Err(ThreadStoreError::Fenced(thread.clone())) }
 }
 
-fn find(desk: &Desk<'_, '_>, id: &ThreadId) -> Result<Known, StoreError> {
+fn load_target(tx: &WriteTx<'_, '_>, id: &ThreadId) -> Result<CommitTarget, ThreadStoreError> {
     const FIND: &str = concat!(
         "SELECT thread, parent_id, epoch, head_seq, head_hash, max_spend, max_tokens, status, completed_at, ",
         row_seal::sealed_columns!(),
         ", row_mac FROM threads WHERE thread_id = ?1"
     );
-    let found = desk
+    let found = tx
         .query_row(FIND, [id.as_str()], |row| {
             let status: String = row.get(7)?;
-            let known = Known {
+            let target = CommitTarget {
                 row: row.get(0)?,
                 parent: row.get(1)?,
                 epoch: row.get(2)?,
                 seq: row.get(3)?,
                 hash: Digest::from_bytes(row.get(4)?),
-                maxima: Maxima { spend: row.get::<_, Option<u64>>(5)?.map(Nanos), tokens: row.get(6)? },
-                status: Status::Created,
+                caps: BudgetCaps { spend: row.get::<_, Option<u64>>(5)?.map(Nanos), tokens: row.get(6)? },
+                status: ThreadStatus::Created,
                 completed_at: row.get(8)?,
-                sealed: SealedRow::read(row, 9)?,
+                sealed: SealedRow::from_row(row, 9)?,
             };
-            Ok((known, status, desk.seal.is_sealed(row, 9)))
+            Ok((target, status, tx.seal.is_valid(row, 9)))
         })
         .optional()?;
-    let (known, status, is_sealed) = found.ok_or_else(|| StoreError::NoThread(id.clone()))?;
+    let (target, status, is_sealed) = found.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
     if !is_sealed? {
-        return Err(row_seal::forged(id));
+        return Err(row_seal::forged_error(id));
     }
-    Ok(Known { status: super::read::status(&status)?, ..known })
+    Ok(CommitTarget { status: super::queries::parse_status(&status)?, ..target })
 }
 
 /// Writes records behind entry `seq`, whose hash is `hash`; gives the new last entry.
 pub(super) fn append(
-    desk: &Desk<'_, '_>,
+    tx: &WriteTx<'_, '_>,
     thread: i64,
     mut seq: u64,
     mut hash: Digest,
-    records: &[Record],
-) -> Result<(u64, Digest), StoreError> {
+    records: &[JournalRecord],
+) -> Result<(u64, Digest), ThreadStoreError> {
     for record in records {
-        if record.body.len() > MOST_BODY {
-            return Err(StoreError::TooLarge("an entry of the journal"));
+        if record.body.len() > MAX_RECORD_BYTES {
+            return Err(ThreadStoreError::TooLarge("an entry of the journal"));
         }
-        seq = seq.checked_add(1).ok_or(StoreError::TooLarge("a journal"))?;
-        hash = chain::next(&hash, seq, record);
-        desk.execute(
+        seq = seq.checked_add(1).ok_or(ThreadStoreError::TooLarge("a journal"))?;
+        hash = chain::next_hash(&hash, seq, record);
+        tx.execute(
             "INSERT INTO journal (thread, seq, at_ms, sequence, body) VALUES (?1, ?2, ?3, ?4, ?5)",
             params![
                 thread,
-                integer(seq, "a journal")?,
-                integer(record.at_ms, "a time")?,
-                integer(record.sequence, "a transcript")?,
+                to_sqlite_integer(seq, "a journal")?,
+                to_sqlite_integer(record.at_ms, "a time")?,
+                to_sqlite_integer(record.sequence, "a transcript")?,
                 record.body
             ],
         )?;
@@ -145,14 +151,14 @@ pub(super) fn append(
 }
 
 /// Writes the row with its new head, under its next seal.
-fn advance(
-    desk: &mut Desk<'_, '_>,
-    commit: &Commit,
+fn update_row(
+    tx: &mut WriteTx<'_, '_>,
+    commit: &ThreadCommit,
     row: i64,
     mut sealed: SealedRow,
-    head: &chain::Sealed<'_>,
+    head: &chain::JournalHead<'_>,
     at: &str,
-) -> Result<(), StoreError> {
+) -> Result<(), ThreadStoreError> {
     const ADVANCE: &str = "UPDATE threads SET head_seq = ?2, head_hash = ?3, head_mac = ?4, updated_at = ?5, turns = ?6, input_tokens = ?7,
                 output_tokens = ?8, spend = ?9, elapsed_ms = ?10, transcript_sequence = ?11, transcript_hash = ?12,
                 max_spend = ?13, max_tokens = ?14, revision = ?15, row_mac = ?16, limits = ?17 WHERE thread = ?1";
@@ -160,8 +166,8 @@ fn advance(
                 output_tokens = ?8, spend = ?9, elapsed_ms = ?10, transcript_sequence = ?11, transcript_hash = ?12,
                 max_spend = ?13, max_tokens = ?14, revision = ?15, row_mac = ?16, limits = ?17, status = ?18, reason = ?19,
                 result = ?20, error = ?21, completed_at = ?22 WHERE thread = ?1";
-    let used = |of: fn(&crate::cost::Cost) -> u64| {
-        commit.cost.as_ref().map(|cost| integer(of(cost), "what a thread has used")).transpose()
+    let used = |column: fn(&crate::cost::Cost) -> u64| {
+        commit.cost.as_ref().map(|cost| to_sqlite_integer(column(cost), "what a thread has used")).transpose()
     };
     sealed.set_some(column::TURNS, used(|cost| cost.turns)?);
     sealed.set_some(column::INPUT_TOKENS, used(|cost| cost.input_tokens)?);
@@ -169,62 +175,62 @@ fn advance(
     sealed.set_some(column::SPEND, used(|cost| cost.spend.0)?);
     sealed.set_some(column::ELAPSED_MS, used(|cost| cost.elapsed_ms)?);
     if let Some(transcript) = &commit.transcript_head {
-        sealed.set(column::TRANSCRIPT_SEQUENCE, integer(transcript.sequence, "a transcript")?);
+        sealed.set(column::TRANSCRIPT_SEQUENCE, to_sqlite_integer(transcript.sequence, "a transcript")?);
         sealed.set(column::TRANSCRIPT_HASH, transcript.hash.as_bytes().to_vec());
     }
-    sealed.set(column::HEAD_SEQ, integer(head.seq, "a journal")?);
+    sealed.set(column::HEAD_SEQ, to_sqlite_integer(head.seq, "a journal")?);
     sealed.set(column::HEAD_HASH, head.hash.to_vec());
     sealed.set(column::UPDATED_AT, at.to_owned());
-    sealed.set(column::MAX_SPEND, ledger::spend_column(head.maxima)?);
-    sealed.set(column::MAX_TOKENS, ledger::tokens_column(head.maxima)?);
-    let (seal, revision) = sealed.next(desk.seal)?;
-    let head_mac = head.seal(&desk.seal.mac);
-    let of = |place: usize| sealed.get(place);
+    sealed.set(column::MAX_SPEND, ledger::spend_column(head.caps)?);
+    sealed.set(column::MAX_TOKENS, ledger::tokens_column(head.caps)?);
+    let (seal, revision) = sealed.seal_next(tx.seal)?;
+    let head_mac = head.mac(&tx.seal.mac);
+    let column = |column_index: usize| sealed.get(column_index);
     let common = params![
         row,
-        of(column::HEAD_SEQ),
-        of(column::HEAD_HASH),
+        column(column::HEAD_SEQ),
+        column(column::HEAD_HASH),
         head_mac.as_bytes().as_slice(),
         at,
-        of(column::TURNS),
-        of(column::INPUT_TOKENS),
-        of(column::OUTPUT_TOKENS),
-        of(column::SPEND),
-        of(column::ELAPSED_MS),
-        of(column::TRANSCRIPT_SEQUENCE),
-        of(column::TRANSCRIPT_HASH),
-        of(column::MAX_SPEND),
-        of(column::MAX_TOKENS),
-        of(column::REVISION),
+        column(column::TURNS),
+        column(column::INPUT_TOKENS),
+        column(column::OUTPUT_TOKENS),
+        column(column::SPEND),
+        column(column::ELAPSED_MS),
+        column(column::TRANSCRIPT_SEQUENCE),
+        column(column::TRANSCRIPT_HASH),
+        column(column::MAX_SPEND),
+        column(column::MAX_TOKENS),
+        column(column::REVISION),
         seal.as_slice(),
-        of(column::LIMITS),
-        of(column::STATUS),
-        of(column::REASON),
-        of(column::RESULT),
-        of(column::ERROR),
-        of(column::COMPLETED_AT),
+        column(column::LIMITS),
+        column(column::STATUS),
+        column(column::REASON),
+        column(column::RESULT),
+        column(column::ERROR),
+        column(column::COMPLETED_AT),
     ];
     let without_status = common.get(..17).unwrap_or_default();
     match &commit.status {
-        None => desk.execute(ADVANCE, without_status)?,
-        Some(_) => desk.execute(ADVANCE_STATUS, common)?,
+        None => tx.execute(ADVANCE, without_status)?,
+        Some(_) => tx.execute(ADVANCE_STATUS, common)?,
     };
-    desk.note_head(&commit.thread, row_seal::head_of(revision, &seal));
+    tx.record_head(&commit.thread, row_seal::row_head(revision, &seal));
     Ok(())
 }
 
 fn set_status(
-    desk: &Desk<'_, '_>,
-    known: &mut Known,
+    tx: &WriteTx<'_, '_>,
+    target: &mut CommitTarget,
     change: &StatusChange,
     at: &str,
-) -> Result<(), StoreError> {
+) -> Result<(), ThreadStoreError> {
     let is_end = change.to.is_terminal();
-    let sealed = &mut known.sealed;
+    let sealed = &mut target.sealed;
     sealed.set(column::STATUS, change.to.as_str().to_owned());
     sealed.set(column::REASON, change.reason.map(|reason| reason.as_str().to_owned()));
     sealed.set_some(column::RESULT, change.result.as_ref().map(ToString::to_string));
     sealed.set(column::ERROR, change.error.clone());
     sealed.set(column::COMPLETED_AT, is_end.then(|| at.to_owned()));
-    if is_end { ledger::close(desk, known.row, change.to.as_str(), at) } else { Ok(()) }
+    if is_end { ledger::close(tx, target.row, change.to.as_str(), at) } else { Ok(()) }
 }

@@ -8,7 +8,7 @@ use crate::thread_id::ThreadId;
 
 /// Why the store refuses, or cannot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
+pub enum ThreadStoreError {
     /// The database is damaged. Nothing is removed or made anew.
     #[error("`{}` is damaged: {reason}", path.display())]
     Damaged {
@@ -60,7 +60,7 @@ pub enum StoreError {
     Fenced(ThreadId),
     /// The commit contradicts what is recorded.
     #[error("{thread}: {what}")]
-    Contradiction {
+    Conflict {
         /// The thread.
         thread: ThreadId,
         /// What does not fit.
@@ -85,7 +85,7 @@ pub enum StoreError {
     Schema(String),
     /// There is no such question, or it is answered.
     #[error("there is no open question `{0}`")]
-    NoQuestion(String),
+    NoApproval(String),
     /// A folder of threads is a link.
     #[error(transparent)]
     Linked(#[from] lillux::file::LinkedFolder),
@@ -102,7 +102,7 @@ pub enum Forgery {
     Head,
     /// Entries are missing, or there are too many.
     #[error("entries are missing from its journal, or were added")]
-    Cut,
+    Truncated,
     /// Entries are not those that were written.
     #[error("its journal was changed")]
     Changed,
@@ -111,7 +111,7 @@ pub enum Forgery {
     Row,
 }
 
-impl From<rusqlite::Error> for StoreError {
+impl From<rusqlite::Error> for ThreadStoreError {
     fn from(error: rusqlite::Error) -> Self {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         let is_damage = matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
@@ -128,7 +128,7 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-impl From<std::io::Error> for StoreError {
+impl From<std::io::Error> for ThreadStoreError {
     fn from(error: std::io::Error) -> Self {
         match lillux::file::LinkedFolder::of(&error) {
             Some(link) => Self::Linked(link.clone()),
@@ -137,9 +137,9 @@ impl From<std::io::Error> for StoreError {
     }
 }
 
-impl StoreError {
+impl ThreadStoreError {
     /// The same, naming the database.
-    pub(super) fn at(self, database: &std::path::Path) -> Self {
+    pub(super) fn with_path(self, database: &std::path::Path) -> Self {
         match self {
             Self::Damaged { reason, .. } => Self::Damaged { path: database.to_owned(), reason },
             other => other,
@@ -147,56 +147,56 @@ impl StoreError {
     }
 }
 
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
+impl From<ThreadStoreError> for Error {
+    fn from(error: ThreadStoreError) -> Self {
         let message = error.to_string();
         match error {
-            StoreError::Damaged { path, .. } => Self::new(Code::StoreDamaged, message)
+            ThreadStoreError::Damaged { path, .. } => Self::new(Code::StoreDamaged, message)
                 .detail("path", path.display().to_string())
                 .hint("restore it from a backup; or move it away: threads in it are then forgotten"),
             // It was there when a record that names it was written.
-            StoreError::NoBlob(_) => Self::new(Code::StoreDamaged, message)
+            ThreadStoreError::NoBlob(_) => Self::new(Code::StoreDamaged, message)
                 .hint("restore `.ai/threads` from a backup; or start the thread anew"),
-            StoreError::Newer { path, .. } => Self::new(Code::StoreNewer, message)
+            ThreadStoreError::Newer { path, .. } => Self::new(Code::StoreNewer, message)
                 .detail("path", path.display().to_string())
                 .hint("use the newer rye; an older one would lose what it does not know"),
-            StoreError::Forged { thread, .. } => Self::new(Code::ThreadForged, message)
+            ThreadStoreError::Forged { thread, .. } => Self::new(Code::ThreadForged, message)
                 .detail("thread_id", thread.as_str())
                 .hint(format!("what its transcript says: rye thread verify {thread}"))
                 .hint("start it anew: such a thread is never resumed"),
-            StoreError::Older { folder, .. } => Self::new(Code::StoreOlder, message)
+            ThreadStoreError::Older { folder, .. } => Self::new(Code::StoreOlder, message)
                 .detail("path", folder.display().to_string())
                 .hint("which threads are older: rye thread verify --all")
                 .hint("if you restored this folder yourself: rye thread verify --accept-older"),
-            StoreError::NoThread(thread) => Self::new(Code::NoThread, message)
+            ThreadStoreError::NoThread(thread) => Self::new(Code::NoThread, message)
                 .detail("thread_id", thread.as_str())
                 .hint("which there are: rye thread list"),
-            StoreError::Fenced(thread) => Self::new(Code::ThreadHeld, message)
+            ThreadStoreError::Fenced(thread) => Self::new(Code::ThreadHeld, message)
                 .detail("thread_id", thread.as_str())
                 .hint(format!("watch it: rye thread tail {thread}")),
-            StoreError::NoQuestion(_) => {
+            ThreadStoreError::NoApproval(_) => {
                 Self::new(Code::NoQuestion, message).hint("which are open: rye thread list")
             }
-            StoreError::Secret { path, .. } => Self::new(Code::ThreadSecret, message)
+            ThreadStoreError::Secret { path, .. } => Self::new(Code::ThreadSecret, message)
                 .detail("path", path.display().to_string())
                 .hint(format!(
                     "if nobody else has read it: chmod 600 {}",
                     rye_item::text::shell_word(&path.display().to_string())
                 ))
                 .hint("if somebody may have: remove it; threads from before can then not be resumed"),
-            StoreError::Schema(_) => Self::new(Code::LedgerSchema, message)
+            ThreadStoreError::Schema(_) => Self::new(Code::LedgerSchema, message)
                 .hint("see where it comes from: rye config show --origin"),
-            StoreError::Linked(link) => Self::linked_folder(&link),
-            StoreError::Exists(_)
-            | StoreError::ParentEnded { .. }
-            | StoreError::Contradiction { .. }
-            | StoreError::TooLarge(_)
-            | StoreError::Failed(_) => Self::new(Code::StoreFailed, message).hint("rye doctor"),
+            ThreadStoreError::Linked(link) => Self::linked_folder(&link),
+            ThreadStoreError::Exists(_)
+            | ThreadStoreError::ParentEnded { .. }
+            | ThreadStoreError::Conflict { .. }
+            | ThreadStoreError::TooLarge(_)
+            | ThreadStoreError::Failed(_) => Self::new(Code::StoreFailed, message).hint("rye doctor"),
         }
     }
 }
 
 /// SQLite's integers are signed: what does not fit is refused, never wrapped.
-pub(super) fn integer(number: u64, what: &'static str) -> Result<i64, StoreError> {
-    i64::try_from(number).map_err(|_| StoreError::TooLarge(what))
+pub(super) fn to_sqlite_integer(number: u64, what: &'static str) -> Result<i64, ThreadStoreError> {
+    i64::try_from(number).map_err(|_| ThreadStoreError::TooLarge(what))
 }

@@ -2,26 +2,26 @@
 
 use std::path::Path;
 
-use super::StoreError;
+use super::ThreadStoreError;
 
 /// The folder that holds the folder of threads, and its name there.
-fn split(folder: &Path) -> Result<(&Path, &Path), StoreError> {
+fn split(folder: &Path) -> Result<(&Path, &Path), ThreadStoreError> {
     match (folder.parent(), folder.file_name()) {
         (Some(parent), Some(name)) => Ok((parent, Path::new(name))),
-        _ => Err(StoreError::Failed(format!("`{}` is no folder of threads", folder.display()))),
+        _ => Err(ThreadStoreError::Failed(format!("`{}` is no folder of threads", folder.display()))),
     }
 }
 
 /// Makes the folder of threads.
-pub(super) fn make(folder: &Path) -> Result<(), StoreError> {
+pub(super) fn make(folder: &Path) -> Result<(), ThreadStoreError> {
     let (parent, name) = split(folder)?;
-    lillux::file::create_folders(parent, true)?;
+    lillux::file::create_dirs(parent, true)?;
     lillux::file::create_folders_beneath(parent, name, true)?;
     Ok(())
 }
 
 /// Whether there is no folder of threads; a link is refused.
-pub(super) fn is_absent(folder: &Path) -> Result<bool, StoreError> {
+pub(super) fn is_absent(folder: &Path) -> Result<bool, ThreadStoreError> {
     let (parent, name) = split(folder)?;
     Ok(!parent.is_dir() || lillux::file::folder_beneath(parent, name)?.is_none())
 }

@@ -5,57 +5,67 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::StoreError;
-use super::error::integer;
-use super::values::{Maxima, Reservation, Reserve, Resource, Settle, Shortage};
-use super::writer::Desk;
+use super::ThreadStoreError;
+use super::error::to_sqlite_integer;
+use super::records::{BudgetCaps, LedgerRefusal, LedgerResource, Reservation, ReserveRequest, Settlement};
+use super::writer::WriteTx;
 use crate::money::Nanos;
 use crate::thread_id::ThreadId;
 
 /// Makes a thread's row.
-pub(super) fn open(
-    desk: &Desk<'_, '_>,
+pub(super) fn insert_row(
+    tx: &WriteTx<'_, '_>,
     row: (i64, Option<i64>),
     names: (&ThreadId, Option<&ThreadId>),
-    maxima: Maxima,
+    caps: BudgetCaps,
     at: &str,
-) -> Result<(), StoreError> {
-    desk.execute("INSERT INTO budget_ledger (thread, parent, thread_id, parent_thread_id, max_spend, max_tokens, created_at, updated_at)
+) -> Result<(), ThreadStoreError> {
+    tx.execute("INSERT INTO budget_ledger (thread, parent, thread_id, parent_thread_id, max_spend, max_tokens, created_at, updated_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)", params![
             row.0,
             row.1,
             names.0.as_str(),
             names.1.map(ThreadId::as_str),
-            spend_column(maxima)?,
-            tokens_column(maxima)?,
+            spend_column(caps)?,
+            tokens_column(caps)?,
             at
         ])?;
     Ok(())
 }
 
-pub(super) fn spend_column(maxima: Maxima) -> Result<Option<i64>, StoreError> {
-    maxima.spend.map(|spend| integer(spend.0, "the most a thread may spend")).transpose()
+pub(super) fn spend_column(caps: BudgetCaps) -> Result<Option<i64>, ThreadStoreError> {
+    caps.spend.map(|spend| to_sqlite_integer(spend.0, "the most a thread may spend")).transpose()
 }
 
-pub(super) fn tokens_column(maxima: Maxima) -> Result<Option<i64>, StoreError> {
-    maxima.tokens.map(|tokens| integer(tokens, "the most tokens a thread may use")).transpose()
+pub(super) fn tokens_column(caps: BudgetCaps) -> Result<Option<i64>, ThreadStoreError> {
+    caps.tokens.map(|tokens| to_sqlite_integer(tokens, "the most tokens a thread may use")).transpose()
 }
 
 /// Sets other maxima.
-pub(super) fn set_maxima(desk: &Desk<'_, '_>, thread: i64, maxima: Maxima) -> Result<(), StoreError> {
-    desk.execute(
+pub(super) fn set_caps(tx: &WriteTx<'_, '_>, thread: i64, caps: BudgetCaps) -> Result<(), ThreadStoreError> {
+    tx.execute(
         "UPDATE budget_ledger SET max_spend = ?2, max_tokens = ?3 WHERE thread = ?1",
-        params![thread, spend_column(maxima)?, tokens_column(maxima)?],
+        params![thread, spend_column(caps)?, tokens_column(caps)?],
     )?;
     Ok(())
 }
 
 /// Says how a thread ended.
-pub(super) fn close(desk: &Desk<'_, '_>, thread: i64, status: &str, at: &str) -> Result<(), StoreError> {
-    if desk.spec.closed_on.as_ref().is_some_and(|closed_on| !closed_on.iter().any(|word| word == status)) {
+pub(super) fn close(
+    tx: &WriteTx<'_, '_>,
+    thread: i64,
+    status: &str,
+    at: &str,
+) -> Result<(), ThreadStoreError> {
+    if tx
+        .spec
+        .release_on_status
+        .as_ref()
+        .is_some_and(|closed_on| !closed_on.iter().any(|word| word == status))
+    {
         return Ok(());
     }
-    desk.execute(
+    tx.execute(
         "UPDATE budget_ledger SET status = ?2, updated_at = ?3 WHERE thread = ?1",
         params![thread, status, at],
     )?;
@@ -64,21 +74,21 @@ pub(super) fn close(desk: &Desk<'_, '_>, thread: i64, status: &str, at: &str) ->
 
 /// Puts aside what a call may cost, on the thread and every ancestor, or on none of them.
 pub(super) fn reserve(
-    desk: &Desk<'_, '_>,
+    tx: &WriteTx<'_, '_>,
     thread: i64,
     name: &ThreadId,
-    asked: Reserve,
-) -> Result<Option<Shortage>, StoreError> {
-    let spend = integer(asked.spend.0, "a reservation")?;
-    let tokens = integer(asked.tokens, "a reservation")?;
+    request: ReserveRequest,
+) -> Result<Option<LedgerRefusal>, ThreadStoreError> {
+    let spend = to_sqlite_integer(request.spend.0, "a reservation")?;
+    let tokens = to_sqlite_integer(request.tokens, "a reservation")?;
     let (mut next, mut parent_of_thread) = (Some(thread), None);
     for level in 0.. {
         let Some(row) = next else {
             break;
         };
-        bound(level)?;
-        type Found = (Option<i64>, String, Option<u64>, u64, u64, Option<u64>, u64, u64);
-        let (parent, id, max_spend, spent, spend_aside, max_tokens, used, tokens_aside): Found = desk.query_row(
+        check_depth(level)?;
+        type BudgetColumns = (Option<i64>, String, Option<u64>, u64, u64, Option<u64>, u64, u64);
+        let (parent, id, max_spend, spent, spend_aside, max_tokens, used, tokens_aside): BudgetColumns = tx.query_row(
             "SELECT parent, thread_id, max_spend, subtree_spend, subtree_reserved, max_tokens, subtree_tokens,
                     subtree_reserved_tokens
              FROM budget_ledger WHERE thread = ?1",
@@ -95,17 +105,24 @@ pub(super) fn reserve(
                     row.get(7)?,
                 ))
             })?;
-        let lacks = [
-            (Resource::Spend, max_spend, spent, spend_aside, asked.spend.0),
-            (Resource::Tokens, max_tokens, used, tokens_aside, asked.tokens),
+        let checks = [
+            (LedgerResource::Spend, max_spend, spent, spend_aside, request.spend.0),
+            (LedgerResource::Tokens, max_tokens, used, tokens_aside, request.tokens),
         ];
-        for (what, most, used, reserved, asked) in lacks {
-            let Some(most) = most else {
+        for (resource, max, used, reserved, request) in checks {
+            let Some(max) = max else {
                 continue;
             };
-            if u128::from(used) + u128::from(reserved) + u128::from(asked) > u128::from(most) {
-                let by = ThreadId::parse(&id).map_err(|error| StoreError::Failed(error.to_string()))?;
-                return Ok(Some(Shortage { by, what, most, used, reserved, asked }));
+            if u128::from(used) + u128::from(reserved) + u128::from(request) > u128::from(max) {
+                let by = ThreadId::parse(&id).map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
+                return Ok(Some(LedgerRefusal {
+                    refused_by: by,
+                    resource,
+                    limit: max,
+                    used,
+                    reserved,
+                    requested: request,
+                }));
             }
         }
         if level == 0 {
@@ -113,110 +130,114 @@ pub(super) fn reserve(
         }
         next = parent;
     }
-    let call = integer(asked.call, "a call's number")?;
-    let added = desk.execute(
+    let call = to_sqlite_integer(request.call, "a call's number")?;
+    let added = tx.execute(
         "INSERT INTO calls (thread, call, reserved_spend, reserved_tokens) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT DO NOTHING",
         params![thread, call, spend, tokens],
     )?;
     if added == 0 {
-        let what = format!("call {call} was made before");
-        return Err(StoreError::Contradiction { thread: name.clone(), what });
+        let resource = format!("call {call} was made before");
+        return Err(ThreadStoreError::Conflict { thread: name.clone(), what: resource });
     }
-    desk.execute("UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3,
+    tx.execute("UPDATE budget_ledger SET reserved_spend = reserved_spend + ?2, reserved_tokens = reserved_tokens + ?3,
                     subtree_reserved = subtree_reserved + ?2, subtree_reserved_tokens = subtree_reserved_tokens + ?3
              WHERE thread = ?1", params![thread, spend, tokens])
-        .map_err(outgrown)?;
-    let added = Added { aside: spend, tokens_aside: tokens, ..Added::default() };
-    add_upwards(desk, parent_of_thread, &added)?;
+        .map_err(overflow_error)?;
+    let added = LedgerDelta { reserved: spend, reserved_tokens: tokens, ..LedgerDelta::default() };
+    add_to_ancestors(tx, parent_of_thread, &added)?;
     Ok(None)
 }
 
 /// What is added to a row and to those above it.
 #[derive(Clone, Copy, Default)]
-struct Added {
+struct LedgerDelta {
     spend: i64,
-    aside: i64,
+    reserved: i64,
     tokens: i64,
-    tokens_aside: i64,
+    reserved_tokens: i64,
 }
 
-fn add_upwards(desk: &Desk<'_, '_>, from: Option<i64>, added: &Added) -> Result<(), StoreError> {
+fn add_to_ancestors(
+    tx: &WriteTx<'_, '_>,
+    from: Option<i64>,
+    added: &LedgerDelta,
+) -> Result<(), ThreadStoreError> {
     let mut next = from;
     for level in 0.. {
         let Some(row) = next else {
             break;
         };
-        bound(level)?;
-        next = desk
+        check_depth(level)?;
+        next = tx
             .query_row(
                 "UPDATE budget_ledger SET subtree_spend = subtree_spend + ?2, subtree_reserved = subtree_reserved + ?3,
                         subtree_tokens = subtree_tokens + ?4, subtree_reserved_tokens = subtree_reserved_tokens + ?5
                  WHERE thread = ?1 RETURNING parent",
-                params![row, added.spend, added.aside, added.tokens, added.tokens_aside],
+                params![row, added.spend, added.reserved, added.tokens, added.reserved_tokens],
                 |row| row.get(0),
             )
-            .map_err(outgrown)?;
+            .map_err(overflow_error)?;
     }
     Ok(())
 }
 
 /// No tree is so deep; a forged one may go in a circle.
-fn bound(level: u32) -> Result<(), StoreError> {
-    const DEEPEST: u32 = 10_000;
-    if level > DEEPEST {
-        return Err(StoreError::Failed("the ledger's threads have no end of ancestors".to_owned()));
+fn check_depth(level: u32) -> Result<(), ThreadStoreError> {
+    const MAX_DEPTH: u32 = 10_000;
+    if level > MAX_DEPTH {
+        return Err(ThreadStoreError::Failed("the ledger's threads have no end of ancestors".to_owned()));
     }
     Ok(())
 }
 
 /// A sum that is no whole number any more.
-fn outgrown(error: rusqlite::Error) -> StoreError {
+fn overflow_error(error: rusqlite::Error) -> ThreadStoreError {
     match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::ConstraintViolation) => StoreError::TooLarge("a sum in the ledger"),
+        Some(rusqlite::ErrorCode::ConstraintViolation) => ThreadStoreError::TooLarge("a sum in the ledger"),
         _ => error.into(),
     }
 }
 
 /// Records what a call did cost, exactly once, and gives back what was put aside.
 pub(super) fn settle(
-    desk: &Desk<'_, '_>,
+    tx: &WriteTx<'_, '_>,
     thread: i64,
     name: &ThreadId,
-    settled: &Settle,
+    settlement: &Settlement,
     at: &str,
-) -> Result<(), StoreError> {
-    let contradiction = |what: String| StoreError::Contradiction { thread: name.clone(), what };
-    let call = integer(settled.call, "a call's number")?;
-    let found: Option<(i64, i64, bool)> = desk
+) -> Result<(), ThreadStoreError> {
+    let contradiction = |what: String| ThreadStoreError::Conflict { thread: name.clone(), what };
+    let call = to_sqlite_integer(settlement.call, "a call's number")?;
+    let found: Option<(i64, i64, bool)> = tx
         .query_row(
             "SELECT reserved_spend, reserved_tokens, is_settled FROM calls WHERE thread = ?1 AND call = ?2",
             params![thread, call],
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
         .optional()?;
-    let (aside, tokens_aside) = match found {
+    let (reserved, tokens_aside) = match found {
         Some((_, _, true)) => return Err(contradiction(format!("call {call} is settled already"))),
-        Some((aside, tokens_aside, false)) => (aside, tokens_aside),
-        None if settled.is_unknown => {
+        Some((reserved, tokens_aside, false)) => (reserved, tokens_aside),
+        None if settlement.is_unknown => {
             return Err(contradiction(format!("nothing was put aside for call {call}")));
         }
         None => (0, 0),
     };
-    let (spend, input, output) = if settled.is_unknown {
-        (aside, tokens_aside, 0)
+    let (spend, input, output) = if settlement.is_unknown {
+        (reserved, tokens_aside, 0)
     } else {
         (
-            integer(settled.spend.0, "what a call cost")?,
-            integer(settled.input_tokens, "the tokens of a call")?,
-            integer(settled.output_tokens, "the tokens of a call")?,
+            to_sqlite_integer(settlement.spend.0, "what a call cost")?,
+            to_sqlite_integer(settlement.input_tokens, "the tokens of a call")?,
+            to_sqlite_integer(settlement.output_tokens, "the tokens of a call")?,
         )
     };
-    let tokens = input.checked_add(output).ok_or(StoreError::TooLarge("the tokens of a call"))?;
-    let is_limited = desk.spec.is_clamped && found.is_some();
-    let passed_on = if is_limited { spend.min(aside) } else { spend };
-    let attribution = &settled.attribution;
-    desk.execute("INSERT INTO calls (thread, call, reserved_spend, reserved_tokens, is_settled, is_unknown, spend, passed_on,
+    let tokens = input.checked_add(output).ok_or(ThreadStoreError::TooLarge("the tokens of a call"))?;
+    let is_clamped = tx.spec.clamp_to_reserved && found.is_some();
+    let charged_upwards = if is_clamped { spend.min(reserved) } else { spend };
+    let attribution = &settlement.attribution;
+    tx.execute("INSERT INTO calls (thread, call, reserved_spend, reserved_tokens, is_settled, is_unknown, spend, passed_on,
                     input_tokens, output_tokens, item, model, tool, hook)
              VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT DO UPDATE SET is_settled = 1, is_unknown = excluded.is_unknown, spend = excluded.spend,
@@ -225,11 +246,11 @@ pub(super) fn settle(
                     tool = excluded.tool, hook = excluded.hook", params![
             thread,
             call,
-            aside,
+            reserved,
             tokens_aside,
-            settled.is_unknown,
+            settlement.is_unknown,
             spend,
-            passed_on,
+            charged_upwards,
             input,
             output,
             attribution.item,
@@ -237,20 +258,24 @@ pub(super) fn settle(
             attribution.tool,
             attribution.hook
         ])?;
-    let unknown = if settled.is_unknown { spend } else { 0 };
-    let parent: Option<i64> = desk.query_row("UPDATE budget_ledger SET actual_spend = actual_spend + ?2, reserved_spend = reserved_spend - ?3,
+    let unknown = if settlement.is_unknown { spend } else { 0 };
+    let parent: Option<i64> = tx.query_row("UPDATE budget_ledger SET actual_spend = actual_spend + ?2, reserved_spend = reserved_spend - ?3,
                     actual_tokens = actual_tokens + ?4, reserved_tokens = reserved_tokens - ?5,
                     subtree_spend = subtree_spend + ?2, subtree_reserved = subtree_reserved - ?3,
                     subtree_tokens = subtree_tokens + ?4, subtree_reserved_tokens = subtree_reserved_tokens - ?5,
                     unknown_spend = unknown_spend + ?6, updated_at = ?7
-             WHERE thread = ?1 RETURNING parent", params![thread, spend, aside, tokens, tokens_aside, unknown, at], |row| row.get(0))
-        .map_err(outgrown)?;
-    let added = Added { spend: passed_on, aside: -aside, tokens, tokens_aside: -tokens_aside };
-    add_upwards(desk, parent, &added)
+             WHERE thread = ?1 RETURNING parent", params![thread, spend, reserved, tokens, tokens_aside, unknown, at], |row| row.get(0))
+        .map_err(overflow_error)?;
+    let added =
+        LedgerDelta { spend: charged_upwards, reserved: -reserved, tokens, reserved_tokens: -tokens_aside };
+    add_to_ancestors(tx, parent, &added)
 }
 
 /// The calls of a thread that are not settled.
-pub(super) fn unsettled(connection: &Connection, thread: i64) -> Result<Vec<Reservation>, StoreError> {
+pub(super) fn open_reservations(
+    connection: &Connection,
+    thread: i64,
+) -> Result<Vec<Reservation>, ThreadStoreError> {
     let mut find = connection.prepare_cached(
         "SELECT call, reserved_spend, reserved_tokens FROM calls WHERE thread = ?1 AND is_settled = 0 ORDER BY call",
     )?;

@@ -8,7 +8,6 @@
 //!
 //! All SQL about threads is in this module. What is read for resuming is verified first: see `chain`.
 
-mod age;
 mod approvals;
 mod audit;
 mod blobs;
@@ -18,17 +17,18 @@ mod commit;
 mod create;
 mod error;
 mod folder;
-mod heads;
+mod freshness;
+mod head_log;
 mod ledger;
 mod owner;
 mod prune;
-mod read;
+mod queries;
+mod records;
 mod row_seal;
 mod schema;
 mod secret;
 #[cfg(test)]
 mod tests;
-mod values;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -40,22 +40,23 @@ use lillux::file::Lock;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{broadcast, oneshot};
 
-pub use age::StoreAge;
-pub use approvals::{Asked, Open};
-pub use claims::Taking;
-pub use error::{Forgery, StoreError};
-use heads::HeadRecord;
-pub use owner::{Life, Owner};
-pub use prune::{Kept, Prune, Pruned};
-use row_seal::RowSeal;
-pub use schema::{Column, Index, LedgerSpec};
-pub use secret::Secret;
-pub use values::{
-    Answer, Approval, Cap, Caps, Change, Charge, Claim, Claimed, Commit, Committed, Created, Filter, Head,
-    LedgerRow, Maxima, NewThread, Record, Reservation, Reserve, Resource, Scope, Settle, Shortage,
-    StatusChange, ThreadRow, TreeTotals,
+pub use approvals::{ApprovalRecord, OpenApprovals};
+pub use claims::ClaimPolicy;
+pub use error::{Forgery, ThreadStoreError};
+pub use freshness::StoreFreshness;
+use head_log::HeadLog;
+pub use owner::{Liveness, Owner};
+pub use prune::{FolderDisposal, PruneOptions, PruneReport};
+pub use records::{
+    Approval, ApprovalDecision, BudgetCaps, Charge, ChargeScope, Claim, ClaimOutcome, CommitOutcome,
+    CreateOutcome, JournalRecord, LedgerRefusal, LedgerResource, LedgerRow, NewThread, Reservation,
+    ReserveRequest, Settlement, SpawnCap, SpawnCaps, StatusChange, ThreadChange, ThreadCommit, ThreadFilter,
+    ThreadRow, TranscriptHead, TreeTotals,
 };
-use writer::{Desk, Writer};
+use row_seal::RowSealer;
+pub use schema::{ColumnSpec, IndexSpec, LedgerSpec};
+pub use secret::ThreadSecret;
+use writer::{WriteTx, WriterHandle};
 
 pub use crate::cost::Attribution;
 
@@ -64,55 +65,55 @@ use crate::thread_id::ThreadId;
 /// The database's name in the folder of threads.
 pub const DATABASE: &str = "registry.db";
 /// The ledger's name of old: a link to the database.
-const LEDGER: &str = "budget_ledger.db";
+const LEDGER_LINK: &str = "budget_ledger.db";
 /// How long to wait for another process that writes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections that are kept for reading.
-const MOST_READERS: usize = 4;
+const MAX_IDLE_READERS: usize = 4;
 /// Changes that a listener may lag behind.
-const MOST_UNHEARD: usize = 4096;
+const CHANGE_BUFFER: usize = 4096;
 
 /// An open store of threads. Copies share it; it is closed when the last is dropped.
 #[derive(Clone)]
-pub struct Store {
-    shared: Arc<Shared>,
+pub struct ThreadStore {
+    shared: Arc<StoreInner>,
 }
 
-struct Shared {
+struct StoreInner {
     folder: PathBuf,
     database: PathBuf,
-    seal: RowSeal,
-    record: Arc<HeadRecord>,
-    writer: Writer,
+    seal: RowSealer,
+    head_log: Arc<HeadLog>,
+    writer: WriterHandle,
     readers: Mutex<Vec<Connection>>,
     watcher: Mutex<Connection>,
-    changes: broadcast::Sender<Change>,
+    changes: broadcast::Sender<ThreadChange>,
 }
 
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for ThreadStore {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Store({})", self.shared.database.display())
     }
 }
 
-impl Store {
+impl ThreadStore {
     /// Opens the store in the folder of threads, making what is missing.
     ///
     /// # Errors
     /// When it is damaged, newer than this code, or cannot be made.
-    pub fn open(folder: &Path, secret: &Secret, spec: &LedgerSpec) -> Result<Self, StoreError> {
+    pub fn open(folder: &Path, secret: &ThreadSecret, spec: &LedgerSpec) -> Result<Self, ThreadStoreError> {
         folder::make(folder)?;
         // Two processes that make it at once would both set it up.
-        let _lock = Lock::acquire_folder(folder)?;
-        let database = database_in(folder)?;
+        let _lock = Lock::acquire_dir(folder)?;
+        let database = database_path(folder)?;
         // Others have no business in it; SQLite gives its other files the same mode.
-        match lillux::file::write_new(&database, b"", lillux::file::Mode::Private) {
+        match lillux::file::write_new(&database, b"", lillux::file::FileMode::Private) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }
-        let prepare = || -> Result<Connection, StoreError> {
+        let prepare = || -> Result<Connection, ThreadStoreError> {
             let connection = connect(&database, OpenFlags::SQLITE_OPEN_CREATE)?;
-            refuse_newer(&connection, &database)?;
+            check_version(&connection, &database)?;
             if !schema::is_current(&connection, spec)? {
                 connection.execute_batch("BEGIN IMMEDIATE")?;
                 schema::migrate(&connection, spec, &secret.mac())?;
@@ -120,9 +121,9 @@ impl Store {
             }
             Ok(connection)
         };
-        let connection = prepare().map_err(|error| error.at(&database))?;
-        lillux::file::link(Path::new(DATABASE), &folder.join(LEDGER))?;
-        Self::around(connection, folder, database, secret, spec.clone())
+        let connection = prepare().map_err(|error| error.with_path(&database))?;
+        lillux::file::symlink_if_absent(Path::new(DATABASE), &folder.join(LEDGER_LINK))?;
+        Self::from_connection(connection, folder, database, secret, spec.clone())
     }
 
     /// Opens the store in the folder of threads if there is one; makes nothing.
@@ -131,20 +132,20 @@ impl Store {
     /// When it is damaged, or newer than this code.
     pub fn open_existing(
         folder: &Path,
-        secret: &Secret,
+        secret: &ThreadSecret,
         spec: &LedgerSpec,
-    ) -> Result<Option<Self>, StoreError> {
+    ) -> Result<Option<Self>, ThreadStoreError> {
         if folder::is_absent(folder)? || !folder.join(DATABASE).is_file() {
             return Ok(None);
         }
-        let database = database_in(folder)?;
-        let prepare = || -> Result<(Connection, i64), StoreError> {
+        let database = database_path(folder)?;
+        let prepare = || -> Result<(Connection, i64), ThreadStoreError> {
             let connection = connect(&database, OpenFlags::empty())?;
-            refuse_newer(&connection, &database)?;
+            check_version(&connection, &database)?;
             let version = schema::version(&connection)?;
             Ok((connection, version))
         };
-        let (connection, version) = prepare().map_err(|error| error.at(&database))?;
+        let (connection, version) = prepare().map_err(|error| error.with_path(&database))?;
         if version == 0 {
             // Another process is about to make it.
             return Ok(None);
@@ -152,31 +153,31 @@ impl Store {
         if version < schema::VERSION {
             return Self::open(folder, secret, spec).map(Some);
         }
-        Self::around(connection, folder, database, secret, spec.clone()).map(Some)
+        Self::from_connection(connection, folder, database, secret, spec.clone()).map(Some)
     }
 
-    fn around(
+    fn from_connection(
         connection: Connection,
         folder: &Path,
         database: PathBuf,
-        secret: &Secret,
+        secret: &ThreadSecret,
         spec: LedgerSpec,
-    ) -> Result<Self, StoreError> {
-        let (changes, _) = broadcast::channel(MOST_UNHEARD);
-        let store = schema::store_number(&connection)?.unwrap_or_default();
-        let seal = RowSeal { mac: secret.mac(), store };
-        let record = Arc::new(match (secret.folder(), database.parent()) {
-            (Some(keys), Some(folder)) => HeadRecord::of(keys, folder, store, schema::is_empty(&connection)?),
-            _ => HeadRecord::none(),
+    ) -> Result<Self, ThreadStoreError> {
+        let (changes, _) = broadcast::channel(CHANGE_BUFFER);
+        let store = schema::store_id(&connection)?.unwrap_or_default();
+        let seal = RowSealer { mac: secret.mac(), store };
+        let head_log = Arc::new(match (secret.keys_dir(), database.parent()) {
+            (Some(keys), Some(folder)) => HeadLog::open(keys, folder, store, schema::is_empty(&connection)?),
+            _ => HeadLog::disabled(),
         });
-        let sealing = (seal.clone(), Arc::clone(&record));
+        let sealing = (seal.clone(), Arc::clone(&head_log));
         let watcher = connect(&database, OpenFlags::empty())?;
-        let writer = Writer::start(connection, database.clone(), sealing, spec, changes.clone())?;
-        let shared = Shared {
+        let writer = WriterHandle::start(connection, database.clone(), sealing, spec, changes.clone())?;
+        let shared = StoreInner {
             folder: folder.to_owned(),
             database,
             seal,
-            record,
+            head_log,
             writer,
             readers: Mutex::new(Vec::new()),
             watcher: Mutex::new(watcher),
@@ -194,56 +195,62 @@ impl Store {
     /// Has `work` written; ready when it is durable.
     async fn write<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Desk<'_, '_>) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnMut(&mut WriteTx<'_, '_>) -> Result<T, ThreadStoreError> + Send + 'static,
+    ) -> Result<T, ThreadStoreError> {
         let (reply, answer) = oneshot::channel();
         // Whoever has stopped waiting need not be told.
         self.shared.writer.submit(work, move |outcome| drop(reply.send(outcome)));
-        answer.await.map_err(|_| gone())?.map_err(|error| error.at(&self.shared.database))
+        answer.await.map_err(|_| writer_gone_error())?.map_err(|error| error.with_path(&self.shared.database))
     }
 
     /// Has `work` written, and waits until it is durable.
     fn write_blocking<T: Send + 'static>(
         &self,
-        work: impl FnMut(&mut Desk<'_, '_>) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl FnMut(&mut WriteTx<'_, '_>) -> Result<T, ThreadStoreError> + Send + 'static,
+    ) -> Result<T, ThreadStoreError> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.shared.writer.submit(work, move |outcome| drop(reply.send(outcome)));
-        answer.recv().map_err(|_| gone())?.map_err(|error| error.at(&self.shared.database))
+        answer
+            .recv()
+            .map_err(|_| writer_gone_error())?
+            .map_err(|error| error.with_path(&self.shared.database))
     }
 
-    fn read<T>(&self, question: impl FnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let free = || self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = free().pop();
-        let asked = || {
-            let connection = match kept {
+    fn read<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, ThreadStoreError>,
+    ) -> Result<T, ThreadStoreError> {
+        let lock_readers = || self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = lock_readers().pop();
+        let run = || {
+            let connection = match idle {
                 Some(connection) => connection,
                 None => connect(&self.shared.database, OpenFlags::empty())?,
             };
-            let answer = question(&connection);
-            let mut readers = free();
-            if readers.len() < MOST_READERS {
+            let result = query(&connection);
+            let mut readers = lock_readers();
+            if readers.len() < MAX_IDLE_READERS {
                 readers.push(connection);
             }
-            answer
+            result
         };
-        asked().map_err(|error: StoreError| error.at(&self.shared.database))
+        run().map_err(|error: ThreadStoreError| error.with_path(&self.shared.database))
     }
 
     /// Makes a thread: its row, its row of the ledger, its first records and what its parent counts, at once.
     ///
     /// # Errors
     /// When it is there already, its parent is not or has ended, or the database fails.
-    pub async fn create(&self, new: NewThread) -> Result<Created, StoreError> {
-        self.write(move |desk| create::create(desk, &new)).await
+    pub async fn create(&self, new: NewThread) -> Result<CreateOutcome, ThreadStoreError> {
+        self.write(move |tx| create::create(tx, &new)).await
     }
 
     /// As [`Store::create`], blocking.
     ///
     /// # Errors
     /// The same.
-    pub fn create_blocking(&self, new: NewThread) -> Result<Created, StoreError> {
-        self.write_blocking(move |desk| create::create(desk, &new))
+    pub fn create_blocking(&self, new: NewThread) -> Result<CreateOutcome, ThreadStoreError> {
+        self.write_blocking(move |tx| create::create(tx, &new))
     }
 
     /// Makes one step of a thread durable.
@@ -251,16 +258,16 @@ impl Store {
     /// # Errors
     /// When somebody else runs the thread by now, the step contradicts what is recorded, or the database fails. Nothing
     /// of it is then written.
-    pub async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
-        self.write(move |desk| commit::commit(desk, &commit)).await
+    pub async fn commit(&self, commit: ThreadCommit) -> Result<CommitOutcome, ThreadStoreError> {
+        self.write(move |tx| commit::commit(tx, &commit)).await
     }
 
     /// As [`Store::commit`], blocking.
     ///
     /// # Errors
     /// The same.
-    pub fn commit_blocking(&self, commit: Commit) -> Result<Committed, StoreError> {
-        self.write_blocking(move |desk| commit::commit(desk, &commit))
+    pub fn commit_blocking(&self, commit: ThreadCommit) -> Result<CommitOutcome, ThreadStoreError> {
+        self.write_blocking(move |tx| commit::commit(tx, &commit))
     }
 
     /// Claims a thread for a process that runs here, so that it alone can commit.
@@ -271,20 +278,20 @@ impl Store {
         &self,
         id: &ThreadId,
         owner: &Owner,
-        taking: Taking,
+        taking: ClaimPolicy,
         at_ms: u64,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<ClaimOutcome, ThreadStoreError> {
         let (id, owner) = (id.clone(), owner.clone());
-        self.write_blocking(move |desk| claims::claim(desk, &id, &owner, taking, at_ms))
+        self.write_blocking(move |tx| claims::claim(tx, &id, &owner, taking, at_ms))
     }
 
     /// Gives a thread up.
     ///
     /// # Errors
     /// When somebody else has it by now, or the database fails.
-    pub fn release_claim(&self, id: &ThreadId, claim: Claim) -> Result<(), StoreError> {
+    pub fn release_claim(&self, id: &ThreadId, claim: Claim) -> Result<(), ThreadStoreError> {
         let id = id.clone();
-        self.write_blocking(move |desk| claims::release(desk, &id, claim))
+        self.write_blocking(move |tx| claims::release(tx, &id, claim))
     }
 
     /// Says that the process lives, for all its threads at once; gives those that somebody else took.
@@ -293,55 +300,55 @@ impl Store {
     /// When the database fails.
     pub async fn heartbeat(
         &self,
-        held: Vec<(ThreadId, Claim)>,
+        claims: Vec<(ThreadId, Claim)>,
         at_ms: u64,
-    ) -> Result<Vec<(ThreadId, Claim)>, StoreError> {
-        self.write(move |desk| claims::heartbeat(desk, &held, at_ms)).await
+    ) -> Result<Vec<(ThreadId, Claim)>, ThreadStoreError> {
+        self.write(move |tx| claims::heartbeat(tx, &claims, at_ms)).await
     }
 
     /// Threads that are said to be at work, and that may be taken from whoever worked on them, seen from `observer`.
     ///
     /// # Errors
     /// When the database fails.
-    pub fn orphans(&self, observer: &Owner, taking: Taking) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::orphans(connection, &self.shared.seal, observer, taking))
+    pub fn orphans(&self, observer: &Owner, taking: ClaimPolicy) -> Result<Vec<ThreadRow>, ThreadStoreError> {
+        self.read(|connection| queries::orphans(connection, &self.shared.seal, observer, taking))
     }
 
     /// Whether a thread that goes on without the command that started it has not ended.
     ///
     /// # Errors
     /// When the database fails.
-    pub fn has_detached(&self) -> Result<bool, StoreError> {
-        self.read(read::has_detached)
+    pub fn has_detached(&self) -> Result<bool, ThreadStoreError> {
+        self.read(queries::has_detached)
     }
 
     /// Writes down why nobody goes on with a thread; it is forgotten when somebody does.
     ///
     /// # Errors
     /// When the database fails.
-    pub fn note(&self, id: &ThreadId, why: &str) -> Result<(), StoreError> {
-        let (id, why) = (id.clone(), why.to_owned());
-        self.write_blocking(move |desk| claims::note(desk, &id, &why))
+    pub fn set_note(&self, id: &ThreadId, reason: &str) -> Result<(), ThreadStoreError> {
+        let (id, reason) = (id.clone(), reason.to_owned());
+        self.write_blocking(move |tx| claims::set_note(tx, &id, &reason))
     }
 
     /// Calls of a thread that are in flight, or were when its process died.
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn unsettled(&self, id: &ThreadId) -> Result<Vec<Reservation>, StoreError> {
-        self.read(|connection| ledger::unsettled(connection, read::key(connection, id)?))
+    pub fn open_reservations(&self, id: &ThreadId) -> Result<Vec<Reservation>, ThreadStoreError> {
+        self.read(|connection| ledger::open_reservations(connection, queries::row_id(connection, id)?))
     }
 
     /// The whole journal of a thread, verified.
     ///
     /// # Errors
     /// When it is not exactly what was written with this user's secret, or there is no such thread.
-    pub fn journal(&self, id: &ThreadId) -> Result<Vec<Record>, StoreError> {
-        self.refuse_older_thread(id)?;
+    pub fn journal(&self, id: &ThreadId) -> Result<Vec<JournalRecord>, ThreadStoreError> {
+        self.ensure_thread_current(id)?;
         self.read(|connection| {
             // One moment for both, the head and the entries.
             let moment = connection.unchecked_transaction()?;
-            read::journal(&moment, &self.shared.seal.mac, id)
+            queries::journal(&moment, &self.shared.seal.mac, id)
         })
     }
 
@@ -349,47 +356,47 @@ impl Store {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn thread(&self, id: &ThreadId) -> Result<Option<ThreadRow>, StoreError> {
-        self.read(|connection| read::thread(connection, &self.shared.seal, id))
+    pub fn thread(&self, id: &ThreadId) -> Result<Option<ThreadRow>, ThreadStoreError> {
+        self.read(|connection| queries::thread(connection, &self.shared.seal, id))
     }
 
     /// Threads, the newest first.
     ///
     /// # Errors
     /// When the database fails.
-    pub fn threads(&self, filter: &Filter) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::threads(connection, &self.shared.seal, filter))
+    pub fn threads(&self, filter: &ThreadFilter) -> Result<Vec<ThreadRow>, ThreadStoreError> {
+        self.read(|connection| queries::threads(connection, &self.shared.seal, filter))
     }
 
     /// The threads a thread has started, the oldest first.
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn children(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::children(connection, &self.shared.seal, id))
+    pub fn children(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, ThreadStoreError> {
+        self.read(|connection| queries::children(connection, &self.shared.seal, id))
     }
 
     /// A thread and all below it, the oldest first.
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn subtree(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::subtree(connection, &self.shared.seal, id))
+    pub fn subtree(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, ThreadStoreError> {
+        self.read(|connection| queries::subtree(connection, &self.shared.seal, id))
     }
 
     /// A thread's parent, that one's parent, and so on.
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn ancestors(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, StoreError> {
-        self.read(|connection| read::ancestors(connection, &self.shared.seal, id))
+    pub fn ancestors(&self, id: &ThreadId) -> Result<Vec<ThreadRow>, ThreadStoreError> {
+        self.read(|connection| queries::ancestors(connection, &self.shared.seal, id))
     }
 
     /// A thread with those it goes on from and those that go on from it, the oldest first.
     ///
     /// # Errors
     /// When the database fails.
-    pub fn chain(&self, row: &ThreadRow) -> Result<Vec<ThreadRow>, StoreError> {
+    pub fn chain(&self, row: &ThreadRow) -> Result<Vec<ThreadRow>, ThreadStoreError> {
         let root = row.chain_root_id.as_ref().unwrap_or(&row.id);
         let mut chain: Vec<ThreadRow> = self.thread(root)?.into_iter().collect();
         while let Some(next) = chain.last().and_then(|row| row.continuation_thread_id.clone()) {
@@ -409,33 +416,33 @@ impl Store {
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn tree_totals(&self, id: &ThreadId) -> Result<TreeTotals, StoreError> {
-        self.read(|connection| read::tree_totals(connection, id))
+    pub fn tree_totals(&self, id: &ThreadId) -> Result<TreeTotals, ThreadStoreError> {
+        self.read(|connection| queries::tree_totals(connection, id))
     }
 
     /// A thread's row of the ledger.
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn ledger(&self, id: &ThreadId) -> Result<LedgerRow, StoreError> {
-        self.read(|connection| read::ledger(connection, id))
+    pub fn ledger(&self, id: &ThreadId) -> Result<LedgerRow, ThreadStoreError> {
+        self.read(|connection| queries::ledger(connection, id))
     }
 
     /// What settled calls have cost, by thread and purpose, the dearest first.
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn charges(&self, id: &ThreadId, scope: Scope) -> Result<Vec<Charge>, StoreError> {
-        self.read(|connection| read::charges(connection, id, scope))
+    pub fn charges(&self, id: &ThreadId, scope: ChargeScope) -> Result<Vec<Charge>, ThreadStoreError> {
+        self.read(|connection| queries::charges(connection, id, scope))
     }
 
     /// Keeps a part that many threads share; gives its name.
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn put_blob(&self, bytes: Vec<u8>, at_ms: u64) -> Result<Digest, StoreError> {
+    pub async fn put_blob(&self, bytes: Vec<u8>, at_ms: u64) -> Result<Digest, ThreadStoreError> {
         let digest = Digest::of(&bytes);
-        self.write(move |desk| blobs::put(desk, &digest, &bytes, at_ms)).await?;
+        self.write(move |tx| blobs::put(tx, &digest, &bytes, at_ms)).await?;
         Ok(digest)
     }
 
@@ -443,9 +450,9 @@ impl Store {
     ///
     /// # Errors
     /// The same.
-    pub fn put_blob_blocking(&self, bytes: Vec<u8>, at_ms: u64) -> Result<Digest, StoreError> {
+    pub fn put_blob_blocking(&self, bytes: Vec<u8>, at_ms: u64) -> Result<Digest, ThreadStoreError> {
         let digest = Digest::of(&bytes);
-        self.write_blocking(move |desk| blobs::put(desk, &digest, &bytes, at_ms))?;
+        self.write_blocking(move |tx| blobs::put(tx, &digest, &bytes, at_ms))?;
         Ok(digest)
     }
 
@@ -453,12 +460,17 @@ impl Store {
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn keep_for(&self, thread: &ThreadId, bytes: Vec<u8>, at_ms: u64) -> Result<Digest, StoreError> {
+    pub fn put_blob_for(
+        &self,
+        thread: &ThreadId,
+        bytes: Vec<u8>,
+        at_ms: u64,
+    ) -> Result<Digest, ThreadStoreError> {
         let digest = Digest::of(&bytes);
         let thread = thread.clone();
-        self.write_blocking(move |desk| {
-            blobs::put(desk, &digest, &bytes, at_ms)?;
-            blobs::used_by(desk, &digest, &thread)
+        self.write_blocking(move |tx| {
+            blobs::put(tx, &digest, &bytes, at_ms)?;
+            blobs::add_use(tx, &digest, &thread)
         })?;
         Ok(digest)
     }
@@ -467,7 +479,7 @@ impl Store {
     ///
     /// # Errors
     /// When it is not there, or not what was kept.
-    pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+    pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, ThreadStoreError> {
         self.read(|connection| blobs::get(connection, digest))
     }
 
@@ -475,10 +487,10 @@ impl Store {
     ///
     /// # Errors
     /// When there is no such thread, the question was asked before, or the database fails.
-    pub async fn ask(&self, approval: Approval) -> Result<(), StoreError> {
-        self.write(move |desk| {
-            approvals::ask(desk, &approval)?;
-            desk.tell(Change { thread: approval.thread.clone(), status: None });
+    pub async fn add_approval(&self, approval: Approval) -> Result<(), ThreadStoreError> {
+        self.write(move |tx| {
+            approvals::insert(tx, &approval)?;
+            tx.notify(ThreadChange { thread: approval.thread.clone(), status: None });
             Ok(())
         })
         .await
@@ -488,11 +500,11 @@ impl Store {
     ///
     /// # Errors
     /// When it is not there, forged or answered, or the database fails.
-    pub fn answer(&self, id: &str, answer: &Answer) -> Result<Approval, StoreError> {
+    pub fn answer_approval(&self, id: &str, answer: &ApprovalDecision) -> Result<Approval, ThreadStoreError> {
         let (id, answer) = (id.to_owned(), answer.clone());
-        self.write_blocking(move |desk| {
-            let question = approvals::answer(desk, &id, &answer)?;
-            desk.tell(Change { thread: question.thread.clone(), status: None });
+        self.write_blocking(move |tx| {
+            let question = approvals::answer(tx, &id, &answer)?;
+            tx.notify(ThreadChange { thread: question.thread.clone(), status: None });
             Ok(question)
         })
     }
@@ -501,7 +513,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn approval(&self, id: &str) -> Result<Option<Asked>, StoreError> {
+    pub fn approval(&self, id: &str) -> Result<Option<ApprovalRecord>, ThreadStoreError> {
         self.read(|connection| approvals::find(connection, &self.shared.seal.mac, id))
     }
 
@@ -509,12 +521,12 @@ impl Store {
     ///
     /// # Errors
     /// When there is no such thread, or the database fails.
-    pub fn open_approvals(&self, below: Option<&ThreadId>) -> Result<Open, StoreError> {
+    pub fn open_approvals(&self, below: Option<&ThreadId>) -> Result<OpenApprovals, ThreadStoreError> {
         self.read(|connection| {
             let of = match below {
                 None => None,
                 Some(id) => {
-                    let rows = read::subtree(connection, &self.shared.seal, id)?;
+                    let rows = queries::subtree(connection, &self.shared.seal, id)?;
                     Some(rows.into_iter().map(|row| row.id).collect::<Vec<_>>())
                 }
             };
@@ -526,8 +538,8 @@ impl Store {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn answered(&self) -> Result<Vec<ThreadId>, StoreError> {
-        self.read(approvals::answered)
+    pub fn answered_threads(&self) -> Result<Vec<ThreadId>, ThreadStoreError> {
+        self.read(approvals::answered_threads)
     }
 
     /// Checks that all sums of the ledger are those of its calls;
@@ -535,7 +547,7 @@ impl Store {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn audit(&self) -> Result<Vec<String>, StoreError> {
+    pub fn audit(&self) -> Result<Vec<String>, ThreadStoreError> {
         self.read(|connection| {
             let moment = connection.unchecked_transaction()?;
             audit::audit(&moment)
@@ -544,7 +556,7 @@ impl Store {
 
     /// Hears of every change that this process makes, once it is durable. Who lags far behind misses some, and reads anew.
     #[must_use]
-    pub fn subscribe(&self) -> broadcast::Receiver<Change> {
+    pub fn subscribe(&self) -> broadcast::Receiver<ThreadChange> {
         self.shared.changes.subscribe()
     }
 
@@ -552,30 +564,30 @@ impl Store {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn data_version(&self) -> Result<i64, StoreError> {
+    pub fn data_version(&self) -> Result<i64, ThreadStoreError> {
         let watcher = self.shared.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         let version = watcher.query_row("PRAGMA data_version", [], |row| row.get(0));
-        version.map_err(|error| StoreError::from(error).at(&self.shared.database))
+        version.map_err(|error| ThreadStoreError::from(error).with_path(&self.shared.database))
     }
 }
 
-fn gone() -> StoreError {
-    StoreError::Failed("its writer has ended".to_owned())
+fn writer_gone_error() -> ThreadStoreError {
+    ThreadStoreError::Failed("its writer has ended".to_owned())
 }
 
 /// The database in a folder, by a path without links: a linked database is not followed.
-fn database_in(folder: &Path) -> Result<PathBuf, StoreError> {
+fn database_path(folder: &Path) -> Result<PathBuf, ThreadStoreError> {
     Ok(fs_err::canonicalize(folder)?.join(DATABASE))
 }
 
 #[expect(clippy::disallowed_methods, reason = "this module is the one that opens the store of threads")]
-fn connect(database: &Path, also: OpenFlags) -> Result<Connection, StoreError> {
+fn connect(database: &Path, also: OpenFlags) -> Result<Connection, ThreadStoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW
         | also;
     let connection = Connection::open_with_flags(database, flags)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
     connection.execute_batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY;
@@ -584,10 +596,10 @@ fn connect(database: &Path, also: OpenFlags) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-fn refuse_newer(connection: &Connection, database: &Path) -> Result<(), StoreError> {
+fn check_version(connection: &Connection, database: &Path) -> Result<(), ThreadStoreError> {
     let found = schema::version(connection)?;
     if found > schema::VERSION {
-        return Err(StoreError::Newer { path: database.to_owned(), found, known: schema::VERSION });
+        return Err(ThreadStoreError::Newer { path: database.to_owned(), found, known: schema::VERSION });
     }
     Ok(())
 }

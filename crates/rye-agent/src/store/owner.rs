@@ -19,9 +19,9 @@ pub struct Owner {
 
 /// Whether a process still lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum Liveness {
     /// It does.
-    Lives,
+    Alive,
     /// It certainly does not.
     Gone,
     /// It cannot be asked: it is another machine's.
@@ -35,7 +35,7 @@ impl Owner {
         let pid = std::process::id();
         Self {
             pid,
-            pid_start: start_of(pid).unwrap_or(0),
+            pid_start: process_start(pid).unwrap_or(0),
             boot_id: boot_id(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
@@ -45,28 +45,28 @@ impl Owner {
     /// taken to live: another machine's processes, and those that are not ours to ask.
     #[must_use]
     pub fn is_gone(&self, observer: &Self) -> bool {
-        self.seen_from(observer) == Life::Gone
+        self.liveness(observer) == Liveness::Gone
     }
 
     /// Whether the process lives, as far as `observer`, a process that runs here, can tell.
     #[must_use]
-    pub fn seen_from(&self, observer: &Self) -> Life {
+    pub fn liveness(&self, observer: &Self) -> Liveness {
         if self.host != observer.host {
-            return Life::Unknown;
+            return Liveness::Unknown;
         }
         if !self.boot_id.is_empty() && !observer.boot_id.is_empty() && self.boot_id != observer.boot_id {
-            return Life::Gone;
+            return Liveness::Gone;
         }
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
-            return Life::Gone;
+            return Liveness::Gone;
         };
         let is_another =
-            || self.pid_start != 0 && start_of(self.pid).is_some_and(|start| start != self.pid_start);
+            || self.pid_start != 0 && process_start(self.pid).is_some_and(|start| start != self.pid_start);
         match test_kill_process(pid) {
-            Err(rustix::io::Errno::SRCH) => Life::Gone,
+            Err(rustix::io::Errno::SRCH) => Liveness::Gone,
             // Refused means that somebody has the number; its start tells who.
-            Ok(()) | Err(_) if is_another() => Life::Gone,
-            Ok(()) | Err(_) => Life::Lives,
+            Ok(()) | Err(_) if is_another() => Liveness::Gone,
+            Ok(()) | Err(_) => Liveness::Alive,
         }
     }
 }
@@ -79,7 +79,7 @@ fn boot_id() -> String {
 
 /// When a process started; `None` when the system does not say. One that has ended and is not yet waited for counts as
 /// started at another time: it does nothing any more.
-fn start_of(pid: u32) -> Option<u64> {
+fn process_start(pid: u32) -> Option<u64> {
     let (bytes, _) = lillux::file::read_bounded(Path::new(&format!("/proc/{pid}/stat")), 4096).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     // The name may hold anything, blanks and brackets too; it ends at the last bracket.
@@ -96,14 +96,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_runs_is_not_gone() {
+    fn running_process_is_alive() {
         let this = Owner::current();
         assert!(this.pid_start > 0 && !this.boot_id.is_empty());
         assert!(!this.is_gone(&this));
     }
 
     #[test]
-    fn a_number_that_was_given_anew_is_another_process() {
+    fn reused_pid_is_another_process() {
         let this = Owner::current();
         assert!(Owner { pid_start: this.pid_start + 1, ..this.clone() }.is_gone(&this));
         assert!(Owner { boot_id: "before".to_owned(), ..this.clone() }.is_gone(&this));
@@ -111,10 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_known_lives() {
+    fn unknown_process_is_assumed_alive() {
         let this = Owner::current();
         assert!(!Owner { host: "elsewhere".to_owned(), pid: i32::MAX as u32, ..this.clone() }.is_gone(&this));
-        let first = Owner { pid: 1, pid_start: start_of(1).unwrap_or(0), ..this.clone() };
+        let first = Owner { pid: 1, pid_start: process_start(1).unwrap_or(0), ..this.clone() };
         assert!(!first.is_gone(&this), "the first process, which is not ours to end, lives");
     }
 }

@@ -6,12 +6,12 @@
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::chain::Sealed;
+use super::chain::JournalHead;
 use super::error::Forgery;
-use super::secret::{Fields, Mac, is_same};
-use super::values::{Maxima, ThreadRow};
-use super::writer::Desk;
-use super::{Store, StoreError};
+use super::records::{BudgetCaps, ThreadRow};
+use super::secret::{Mac, MacBuilder, macs_equal};
+use super::writer::WriteTx;
+use super::{ThreadStore, ThreadStoreError};
 use crate::money::Nanos;
 use crate::thread_id::ThreadId;
 
@@ -27,11 +27,11 @@ macro_rules! sealed_columns {
 pub(super) use sealed_columns;
 
 /// How many these are.
-pub(super) const COUNT: usize = 36;
+pub(super) const SEALED_COLUMN_COUNT: usize = 36;
 
 /// Makes and checks the seals of one store's rows.
 #[derive(Clone)]
-pub(super) struct RowSeal {
+pub(super) struct RowSealer {
     pub(super) mac: Mac,
     /// The store's own number: rows cannot move from one store to another.
     pub(super) store: i64,
@@ -44,51 +44,51 @@ pub(super) struct RowHead {
     pub(super) mac: [u8; 16],
 }
 
-impl RowSeal {
+impl RowSealer {
     /// The seal of a row whose sealed columns begin at `first`.
-    fn of(&self, row: &Row<'_>, first: usize) -> Result<[u8; 32], StoreError> {
-        let mut code = self.mac.fields("thread row 1");
+    fn compute(&self, row: &Row<'_>, first: usize) -> Result<[u8; 32], ThreadStoreError> {
+        let mut code = self.mac.builder("thread row 1");
         code.add(Some(&self.store.to_be_bytes()));
-        for column in first..first + COUNT {
-            add(&mut code, row.get_ref(column)?);
+        for column in first..first + SEALED_COLUMN_COUNT {
+            add_value(&mut code, row.get_ref(column)?);
         }
         Ok(*code.finish().as_bytes())
     }
 
     /// Whether a row is as it was sealed; its sealed columns begin at `first`, and the seal follows them.
-    pub(super) fn is_sealed(&self, row: &Row<'_>, first: usize) -> Result<bool, StoreError> {
-        let seal = row.get_ref(first + COUNT)?;
+    pub(super) fn is_valid(&self, row: &Row<'_>, first: usize) -> Result<bool, ThreadStoreError> {
+        let seal = row.get_ref(first + SEALED_COLUMN_COUNT)?;
         let ValueRef::Blob(seal) = seal else { return Ok(false) };
-        Ok(is_same(&lillux::Digest::from_bytes(self.of(row, first)?), seal))
+        Ok(macs_equal(&lillux::Digest::from_bytes(self.compute(row, first)?), seal))
     }
 }
 
-impl Store {
+impl ThreadStore {
     /// A thread's row, to rely on.
     ///
     /// # Errors
     /// When it was forged, or the database fails.
-    pub fn sealed_thread(&self, id: &ThreadId) -> Result<Option<ThreadRow>, StoreError> {
+    pub fn verified_thread(&self, id: &ThreadId) -> Result<Option<ThreadRow>, ThreadStoreError> {
         match self.thread(id)? {
-            Some(row) if row.is_forged => Err(forged(id)),
+            Some(row) if row.is_forged => Err(forged_error(id)),
             found => Ok(found),
         }
     }
 }
 
-const FIND: &str = concat!("SELECT ", sealed_columns!(), ", row_mac FROM threads WHERE thread = ?1");
-const ADVANCE: &str =
+const FIND_ROW: &str = concat!("SELECT ", sealed_columns!(), ", row_mac FROM threads WHERE thread = ?1");
+const BUMP_REVISION: &str =
     concat!("UPDATE threads SET revision = revision + 1 WHERE thread = ?1 RETURNING ", sealed_columns!());
 
 /// What is wrong with a row that is not as it was sealed.
-pub(super) fn forged(id: &ThreadId) -> StoreError {
-    StoreError::Forged { thread: id.clone(), what: Forgery::Row }
+pub(super) fn forged_error(id: &ThreadId) -> ThreadStoreError {
+    ThreadStoreError::Forged { thread: id.clone(), what: Forgery::Row }
 }
 
 /// Refuses a row that is not as it was sealed: nothing is built on it, and it is never sealed again.
-pub(super) fn check(desk: &Desk<'_, '_>, thread: i64, id: &ThreadId) -> Result<(), StoreError> {
-    let is_sealed = desk.query_row(FIND, [thread], |row| Ok(desk.seal.is_sealed(row, 0)))??;
-    if is_sealed { Ok(()) } else { Err(forged(id)) }
+pub(super) fn check(tx: &WriteTx<'_, '_>, thread: i64, id: &ThreadId) -> Result<(), ThreadStoreError> {
+    let is_sealed = tx.query_row(FIND_ROW, [thread], |row| Ok(tx.seal.is_valid(row, 0)))??;
+    if is_sealed { Ok(()) } else { Err(forged_error(id)) }
 }
 
 /// Columns under the seal that a step of a thread changes, by their place in `sealed_columns`.
@@ -119,14 +119,14 @@ pub(super) struct SealedRow(Vec<Value>);
 
 impl SealedRow {
     /// The columns that begin at `first`.
-    pub(super) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Self> {
-        (first..first + COUNT).map(|column| row.get(column)).collect::<Result<_, _>>().map(Self)
+    pub(super) fn from_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Self> {
+        (first..first + SEALED_COLUMN_COUNT).map(|column| row.get(column)).collect::<Result<_, _>>().map(Self)
     }
 
     /// Changes a column.
     pub(super) fn set(&mut self, column: usize, value: impl Into<Value>) {
-        if let Some(place) = self.0.get_mut(column) {
-            *place = value.into();
+        if let Some(slot) = self.0.get_mut(column) {
+            *slot = value.into();
         }
     }
 
@@ -143,20 +143,20 @@ impl SealedRow {
     }
 
     /// The seal of these columns under the next revision.
-    pub(super) fn next(&mut self, seal: &RowSeal) -> Result<([u8; 32], u64), StoreError> {
+    pub(super) fn seal_next(&mut self, seal: &RowSealer) -> Result<([u8; 32], u64), ThreadStoreError> {
         let Value::Integer(last) = *self.get(column::REVISION) else {
-            return Err(StoreError::TooLarge("the number of seals"));
+            return Err(ThreadStoreError::TooLarge("the number of seals"));
         };
-        let revision = last.checked_add(1).ok_or(StoreError::TooLarge("the number of seals"))?;
+        let revision = last.checked_add(1).ok_or(ThreadStoreError::TooLarge("the number of seals"))?;
         self.set(column::REVISION, revision);
-        let mut code = seal.mac.fields("thread row 1");
+        let mut code = seal.mac.builder("thread row 1");
         code.add(Some(&seal.store.to_be_bytes()));
-        self.0.iter().for_each(|value| add(&mut code, ValueRef::from(value)));
+        self.0.iter().for_each(|value| add_value(&mut code, ValueRef::from(value)));
         Ok((*code.finish().as_bytes(), revision.unsigned_abs()))
     }
 }
 
-fn add(code: &mut Fields, value: ValueRef<'_>) {
+fn add_value(code: &mut MacBuilder, value: ValueRef<'_>) {
     match value {
         ValueRef::Null => code.add(None),
         ValueRef::Integer(number) => code.add(Some(&number.to_be_bytes())),
@@ -166,42 +166,43 @@ fn add(code: &mut Fields, value: ValueRef<'_>) {
 }
 
 /// Seals a row as it is now. Its caller has checked it before it changed it.
-pub(super) fn renew(desk: &mut Desk<'_, '_>, thread: i64, id: &ThreadId) -> Result<(), StoreError> {
-    let (seal, revision) =
-        desk.query_row(ADVANCE, [thread], |row| Ok((desk.seal.of(row, 0), row.get(column::REVISION)?)))?;
+pub(super) fn reseal(tx: &mut WriteTx<'_, '_>, thread: i64, id: &ThreadId) -> Result<(), ThreadStoreError> {
+    let (seal, revision) = tx.query_row(BUMP_REVISION, [thread], |row| {
+        Ok((tx.seal.compute(row, 0), row.get(column::REVISION)?))
+    })?;
     let seal = seal?;
-    desk.execute("UPDATE threads SET row_mac = ?2 WHERE thread = ?1", params![thread, seal.as_slice()])?;
-    desk.note_head(id, head_of(revision, &seal));
+    tx.execute("UPDATE threads SET row_mac = ?2 WHERE thread = ?1", params![thread, seal.as_slice()])?;
+    tx.record_head(id, row_head(revision, &seal));
     Ok(())
 }
 
 /// The head in a row with these two columns; a row that was never sealed has none that fits any.
-pub(super) fn head_of(revision: u64, seal: &[u8]) -> RowHead {
+pub(super) fn row_head(revision: u64, seal: &[u8]) -> RowHead {
     RowHead { revision, mac: seal.first_chunk().copied().unwrap_or_default() }
 }
 
 /// How far a thread's row has come.
-pub(super) fn head(connection: &Connection, id: &ThreadId) -> Result<Option<RowHead>, StoreError> {
+pub(super) fn head(connection: &Connection, id: &ThreadId) -> Result<Option<RowHead>, ThreadStoreError> {
     let found = connection
         .prepare_cached("SELECT revision, row_mac FROM threads WHERE thread_id = ?1")?
-        .query_row([id.as_str()], |row| Ok(head_of(row.get(0)?, &row.get::<_, Vec<u8>>(1)?)))
+        .query_row([id.as_str()], |row| Ok(row_head(row.get(0)?, &row.get::<_, Vec<u8>>(1)?)))
         .optional()?;
     Ok(found)
 }
 
 /// Seals the rows of a store that an older rye made: those whose journal's head carries this user's seal.
-pub(super) fn seal_all(connection: &Connection, seal: &RowSeal) -> Result<(), StoreError> {
+pub(super) fn seal_all(connection: &Connection, seal: &RowSealer) -> Result<(), ThreadStoreError> {
     let mut find = connection.prepare(concat!("SELECT ", sealed_columns!(), ", head_mac FROM threads"))?;
     let mut rows = find.query([])?;
     let mut sealed: Vec<(i64, [u8; 32])> = Vec::new();
     while let Some(row) = rows.next()? {
         let (thread, parent): (String, Option<String>) = (row.get(3)?, row.get(4)?);
         let hash: Vec<u8> = row.get(29)?;
-        let maxima = Maxima { spend: row.get::<_, Option<u64>>(30)?.map(Nanos), tokens: row.get(31)? };
+        let caps = BudgetCaps { spend: row.get::<_, Option<u64>>(30)?.map(Nanos), tokens: row.get(31)? };
         let head =
-            Sealed { thread: &thread, parent: parent.as_deref(), seq: row.get(28)?, hash: &hash, maxima };
-        if head.is_sealed(&seal.mac, &row.get::<_, Vec<u8>>(COUNT)?) {
-            sealed.push((row.get(0)?, seal.of(row, 0)?));
+            JournalHead { thread: &thread, parent: parent.as_deref(), seq: row.get(28)?, hash: &hash, caps };
+        if head.is_valid_mac(&seal.mac, &row.get::<_, Vec<u8>>(SEALED_COLUMN_COUNT)?) {
+            sealed.push((row.get(0)?, seal.compute(row, 0)?));
         }
     }
     let mut write = connection.prepare("UPDATE threads SET row_mac = ?2 WHERE thread = ?1")?;
@@ -216,10 +217,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_of_sealed_columns_are_right() {
+    fn sealed_column_indexes_are_correct() {
         let names: Vec<&str> = sealed_columns!().split(',').map(str::trim).collect();
-        assert_eq!(names.len(), COUNT);
-        let places = [
+        assert_eq!(names.len(), SEALED_COLUMN_COUNT);
+        let columns = [
             (column::STATUS, "status"),
             (column::REASON, "reason"),
             (column::RESULT, "result"),
@@ -240,8 +241,8 @@ mod tests {
             (column::TRANSCRIPT_HASH, "transcript_hash"),
             (column::REVISION, "revision"),
         ];
-        for (place, name) in places {
-            assert_eq!(names[place], name);
+        for (index, name) in columns {
+            assert_eq!(names[index], name);
         }
     }
 }

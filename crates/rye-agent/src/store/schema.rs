@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension};
 use serde_json::Value;
 
-use super::StoreError;
-use super::row_seal::{self, RowSeal};
+use super::ThreadStoreError;
+use super::row_seal::{self, RowSealer};
 use super::secret::Mac;
 
 /// The version this code reads and writes.
@@ -16,23 +16,23 @@ pub(super) const VERSION: i64 = 3;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LedgerSpec {
     /// Columns.
-    pub columns: Vec<Column>,
+    pub columns: Vec<ColumnSpec>,
     /// Indexes.
-    pub indexes: Vec<Index>,
+    pub indexes: Vec<IndexSpec>,
     /// Whether a parent is charged no more than was put aside (`report_actual.clamp_to_reserved`). What the thread itself
     /// spent is recorded in any case.
-    pub is_clamped: bool,
+    pub clamp_to_reserved: bool,
     /// How a thread must end for its row to be closed (`release.on_status`); `None` is in any way.
-    pub closed_on: Option<Vec<String>>,
+    pub release_on_status: Option<Vec<String>>,
 }
 
 /// A column of the ledger.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Column {
+pub struct ColumnSpec {
     /// Its name: `[a-z_]+`.
     pub name: String,
     /// Its type: `TEXT`, `INTEGER`, `REAL` or `BLOB`.
-    pub kind: String,
+    pub sql_type: String,
     /// Whether it may be empty.
     pub is_nullable: bool,
     /// What it holds unless something else is said: text, number or nothing.
@@ -41,7 +41,7 @@ pub struct Column {
 
 /// An index of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Index {
+pub struct IndexSpec {
     /// Its name: `[a-z_]+`.
     pub name: String,
     /// Its columns.
@@ -49,7 +49,7 @@ pub struct Index {
 }
 
 /// The columns that the store itself needs.
-const OWN_COLUMNS: [&str; 18] = [
+const BUILTIN_COLUMNS: [&str; 18] = [
     "thread",
     "parent",
     "thread_id",
@@ -71,21 +71,21 @@ const OWN_COLUMNS: [&str; 18] = [
 ];
 
 /// Brings the database to this version and this schema, in one transaction that the caller has begun.
-pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec, mac: &Mac) -> Result<(), StoreError> {
+pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec, mac: &Mac) -> Result<(), ThreadStoreError> {
     let found = version(connection)?;
     if found < 1 {
-        connection.execute_batch(TABLES)?;
+        connection.execute_batch(MIGRATION_1_TABLES)?;
     }
     if found < 2 {
-        connection.execute_batch(DETACHED)?;
+        connection.execute_batch(MIGRATION_2_DETACHED)?;
     }
     if found < 3 {
-        connection.execute_batch(SEALED_ROWS)?;
+        connection.execute_batch(MIGRATION_3_ROW_SEAL)?;
         let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes).map_err(|error| StoreError::Failed(error.to_string()))?;
+        getrandom::fill(&mut bytes).map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
         let store = i64::from_be_bytes(bytes) & i64::MAX;
-        connection.execute("INSERT INTO facts (name, value) VALUES (?1, ?2)", (STORE, store))?;
-        row_seal::seal_all(connection, &RowSeal { mac: mac.clone(), store })?;
+        connection.execute("INSERT INTO facts (name, value) VALUES (?1, ?2)", (STORE_ID_KEY, store))?;
+        row_seal::seal_all(connection, &RowSealer { mac: mac.clone(), store })?;
     }
     if found < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
@@ -94,56 +94,56 @@ pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec, mac: &Mac) -> 
 }
 
 /// Whether nothing is to be done to the database.
-pub(super) fn is_current(connection: &Connection, spec: &LedgerSpec) -> Result<bool, StoreError> {
-    Ok(version(connection)? == VERSION && missing(connection, spec)?.is_empty())
+pub(super) fn is_current(connection: &Connection, spec: &LedgerSpec) -> Result<bool, ThreadStoreError> {
+    Ok(version(connection)? == VERSION && missing_statements(connection, spec)?.is_empty())
 }
 
-pub(super) fn version(connection: &Connection) -> Result<i64, StoreError> {
+pub(super) fn version(connection: &Connection) -> Result<i64, ThreadStoreError> {
     Ok(connection.query_row("PRAGMA user_version", [], |row| row.get(0))?)
 }
 
 /// What `facts` calls the store's own number.
-const STORE: &str = "store";
+const STORE_ID_KEY: &str = "store";
 
 /// The store's own number: a copy has the same one, a new store another.
-pub(super) fn store_number(connection: &Connection) -> Result<Option<i64>, StoreError> {
+pub(super) fn store_id(connection: &Connection) -> Result<Option<i64>, ThreadStoreError> {
     let find = "SELECT value FROM facts WHERE name = ?1";
-    Ok(connection.query_row(find, [STORE], |row| row.get(0)).optional()?)
+    Ok(connection.query_row(find, [STORE_ID_KEY], |row| row.get(0)).optional()?)
 }
 
 /// Whether the store has no thread.
-pub(super) fn is_empty(connection: &Connection) -> Result<bool, StoreError> {
+pub(super) fn is_empty(connection: &Connection) -> Result<bool, ThreadStoreError> {
     let find = "SELECT NOT EXISTS (SELECT 1 FROM threads)";
     Ok(connection.query_row(find, [], |row| row.get(0))?)
 }
 
-fn extend_ledger(connection: &Connection, spec: &LedgerSpec) -> Result<(), StoreError> {
-    for statement in missing(connection, spec)? {
+fn extend_ledger(connection: &Connection, spec: &LedgerSpec) -> Result<(), ThreadStoreError> {
+    for statement in missing_statements(connection, spec)? {
         connection
             .execute_batch(&statement)
-            .map_err(|error| StoreError::Schema(rye_item::text::one_line(&error.to_string())))?;
+            .map_err(|error| ThreadStoreError::Schema(rye_item::text::one_line(&error.to_string())))?;
     }
     Ok(())
 }
 
 /// What is to be said to the database so that the ledger is as the settings want it.
-fn missing(connection: &Connection, spec: &LedgerSpec) -> Result<Vec<String>, StoreError> {
-    check(spec)?;
-    let named = |sql: &str| -> Result<Vec<String>, StoreError> {
+fn missing_statements(connection: &Connection, spec: &LedgerSpec) -> Result<Vec<String>, ThreadStoreError> {
+    validate(spec)?;
+    let query_names = |sql: &str| -> Result<Vec<String>, ThreadStoreError> {
         let mut statement = connection.prepare(sql)?;
         let names = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
         Ok(names)
     };
-    let columns = named("SELECT name FROM pragma_table_info('budget_ledger')")?;
+    let columns = query_names("SELECT name FROM pragma_table_info('budget_ledger')")?;
     let indexes =
-        named("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'budget_ledger'")?;
+        query_names("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'budget_ledger'")?;
     let mut statements = Vec::new();
     for column in spec.columns.iter().filter(|column| !columns.contains(&column.name)) {
         let null = if column.is_nullable { "" } else { " NOT NULL" };
-        let default = column.default.as_ref().and_then(literal).unwrap_or_else(|| "NULL".to_owned());
+        let default = column.default.as_ref().and_then(sql_literal).unwrap_or_else(|| "NULL".to_owned());
         statements.push(format!(
             "ALTER TABLE budget_ledger ADD COLUMN \"{}\" {}{null} DEFAULT {default}",
-            column.name, column.kind
+            column.name, column.sql_type
         ));
     }
     for index in spec.indexes.iter().filter(|index| !indexes.contains(&index.name)) {
@@ -153,8 +153,8 @@ fn missing(connection: &Connection, spec: &LedgerSpec) -> Result<Vec<String>, St
     Ok(statements)
 }
 
-fn check(spec: &LedgerSpec) -> Result<(), StoreError> {
-    let wrong = |what: String| Err(StoreError::Schema(what));
+fn validate(spec: &LedgerSpec) -> Result<(), ThreadStoreError> {
+    let invalid = |what: String| Err(ThreadStoreError::Schema(what));
     let is_name = |name: &str| {
         !name.is_empty()
             && name.len() <= 64
@@ -163,41 +163,41 @@ fn check(spec: &LedgerSpec) -> Result<(), StoreError> {
     let shown = rye_item::text::one_line;
     for column in &spec.columns {
         if !is_name(&column.name) {
-            return wrong(format!("`{}` is no name for a column: a to z and _ are", shown(&column.name)));
+            return invalid(format!("`{}` is no name for a column: a to z and _ are", shown(&column.name)));
         }
-        if OWN_COLUMNS.contains(&column.name.as_str()) {
+        if BUILTIN_COLUMNS.contains(&column.name.as_str()) {
             continue;
         }
-        if !matches!(column.kind.as_str(), "TEXT" | "INTEGER" | "REAL" | "BLOB") {
-            return wrong(format!(
+        if !matches!(column.sql_type.as_str(), "TEXT" | "INTEGER" | "REAL" | "BLOB") {
+            return invalid(format!(
                 "`{}` is no type; there are TEXT, INTEGER, REAL, BLOB",
-                shown(&column.kind)
+                shown(&column.sql_type)
             ));
         }
         let default = column.default.as_ref();
-        if default.is_some_and(|default| literal(default).is_none()) {
-            return wrong(format!("the default of column `{}` is neither text nor number", column.name));
+        if default.is_some_and(|default| sql_literal(default).is_none()) {
+            return invalid(format!("the default of column `{}` is neither text nor number", column.name));
         }
         if !column.is_nullable && default.is_none_or(Value::is_null) {
-            return wrong(format!("column `{}` needs a default, or `nullable: true`", column.name));
+            return invalid(format!("column `{}` needs a default, or `nullable: true`", column.name));
         }
     }
     for index in &spec.indexes {
         let is_column = |name: &String| {
-            OWN_COLUMNS.contains(&name.as_str()) || spec.columns.iter().any(|column| column.name == *name)
+            BUILTIN_COLUMNS.contains(&name.as_str()) || spec.columns.iter().any(|column| column.name == *name)
         };
         if !is_name(&index.name) {
-            return wrong(format!("`{}` is no name for an index: a to z and _ are", shown(&index.name)));
+            return invalid(format!("`{}` is no name for an index: a to z and _ are", shown(&index.name)));
         }
         if index.columns.is_empty() || !index.columns.iter().all(is_column) {
-            return wrong(format!("index `{}` names no column, or one that is not there", index.name));
+            return invalid(format!("index `{}` names no column, or one that is not there", index.name));
         }
     }
     Ok(())
 }
 
 /// A value as SQL writes it.
-fn literal(value: &Value) -> Option<String> {
+fn sql_literal(value: &Value) -> Option<String> {
     match value {
         Value::Null => Some("NULL".to_owned()),
         Value::Bool(value) => Some(i64::from(*value).to_string()),
@@ -208,14 +208,14 @@ fn literal(value: &Value) -> Option<String> {
 }
 
 /// Threads that go on without the command that started them, and why nobody goes on with one.
-const DETACHED: &str = "
+const MIGRATION_2_DETACHED: &str = "
 ALTER TABLE threads ADD COLUMN detached INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN note TEXT;
 CREATE INDEX threads_detached ON threads (thread) WHERE detached = 1 AND completed_at IS NULL;
 ";
 
 /// The seal of a thread's row, and how often it was renewed.
-const SEALED_ROWS: &str = "
+const MIGRATION_3_ROW_SEAL: &str = "
 ALTER TABLE threads ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN row_mac BLOB NOT NULL DEFAULT x'';
 ";
@@ -223,7 +223,7 @@ ALTER TABLE threads ADD COLUMN row_mac BLOB NOT NULL DEFAULT x'';
 /// Strict tables refuse a sum that has outgrown whole numbers, where others would turn it into a rounded one.
 ///
 /// Times that people read are text in UTC; money is in nano-dollars. `thread` is the number by which tables name a thread.
-const TABLES: &str = "
+const MIGRATION_1_TABLES: &str = "
 CREATE TABLE threads (
     thread INTEGER PRIMARY KEY,
     thread_id TEXT NOT NULL UNIQUE,

@@ -13,34 +13,34 @@ use std::time::Duration;
 use rusqlite::{Connection, Params, Row, Statement};
 use tokio::sync::broadcast;
 
-use super::StoreError;
-use super::heads::HeadRecord;
-use super::row_seal::{RowHead, RowSeal};
+use super::ThreadStoreError;
+use super::head_log::HeadLog;
+use super::records::ThreadChange;
+use super::row_seal::{RowHead, RowSealer};
 use super::schema::LedgerSpec;
-use super::values::Change;
 use crate::thread_id::ThreadId;
 
 /// The most members of one transaction.
-const MOST: usize = 1024;
+const MAX_BATCH: usize = 1024;
 /// Where so many were written together, more are on their way: waiting for them a moment makes fewer, larger transactions.
-const MANY: usize = 4;
-const MOMENT: Duration = Duration::from_micros(500);
+const BUSY_BATCH: usize = 4;
+const BATCH_DELAY: Duration = Duration::from_micros(500);
 
 /// What a member works with.
-pub(super) struct Desk<'a, 'c> {
+pub(super) struct WriteTx<'a, 'c> {
     pub(super) connection: &'c Connection,
-    statements: &'a Statements<'c>,
-    pub(super) seal: &'a RowSeal,
-    pub(super) record: &'a HeadRecord,
+    statements: &'a StatementCache<'c>,
+    pub(super) seal: &'a RowSealer,
+    pub(super) head_log: &'a HeadLog,
     pub(super) spec: &'a LedgerSpec,
-    changes: &'a mut Vec<Change>,
+    changes: &'a mut Vec<ThreadChange>,
     heads: &'a mut Vec<(ThreadId, RowHead)>,
 }
 
-impl Desk<'_, '_> {
+impl WriteTx<'_, '_> {
     /// Executes a statement; gives how many rows it changed.
     pub(super) fn execute(&self, sql: &'static str, values: impl Params) -> rusqlite::Result<usize> {
-        self.statements.with(sql, |statement| statement.execute(values))
+        self.statements.with_statement(sql, |statement| statement.execute(values))
     }
 
     /// The one row that a statement gives.
@@ -50,41 +50,41 @@ impl Desk<'_, '_> {
         values: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        self.statements.with(sql, |statement| statement.query_row(values, read))
+        self.statements.with_statement(sql, |statement| statement.query_row(values, read))
     }
 
     /// Tells those who listen, once it is durable.
-    pub(super) fn tell(&mut self, change: Change) {
+    pub(super) fn notify(&mut self, change: ThreadChange) {
         self.changes.push(change);
     }
 
     /// Has recorded how far a thread has come, once it is durable.
-    pub(super) fn note_head(&mut self, thread: &ThreadId, head: RowHead) {
+    pub(super) fn record_head(&mut self, thread: &ThreadId, head: RowHead) {
         self.heads.push((thread.clone(), head));
     }
 }
 
 /// The statements of the writer, by where their text stands in the program: to look them up by their text would take
 /// longer than some of them do.
-struct Statements<'c> {
+struct StatementCache<'c> {
     connection: &'c Connection,
     prepared: RefCell<Vec<(&'static str, Statement<'c>)>>,
 }
 
-impl<'c> Statements<'c> {
+impl<'c> StatementCache<'c> {
     fn new(connection: &'c Connection) -> Self {
         Self { connection, prepared: RefCell::default() }
     }
 
-    fn with<T>(
+    fn with_statement<T>(
         &self,
         sql: &'static str,
         run: impl FnOnce(&mut Statement<'c>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
-        let is_it = |(known, _): &(&str, Statement<'c>)| std::ptr::eq(*known, sql);
-        let place = self.prepared.borrow().iter().position(is_it);
-        let mut statement = match place {
-            Some(place) => self.prepared.borrow_mut().swap_remove(place).1,
+        let is_same = |(known, _): &(&str, Statement<'c>)| std::ptr::eq(*known, sql);
+        let index = self.prepared.borrow().iter().position(is_same);
+        let mut statement = match index {
+            Some(index) => self.prepared.borrow_mut().swap_remove(index).1,
             None => self.connection.prepare(sql)?,
         };
         let result = run(&mut statement);
@@ -96,68 +96,68 @@ impl<'c> Statements<'c> {
 }
 
 /// Something to be written together with others. It may be run more than once.
-trait Member: Send {
+trait WriteJob: Send {
     /// Runs it; `false` when it failed.
-    fn run(&mut self, desk: &mut Desk<'_, '_>) -> bool;
+    fn run(&mut self, tx: &mut WriteTx<'_, '_>) -> bool;
     /// Answers whoever waits.
-    fn finish(self: Box<Self>, trouble: Option<&StoreError>);
+    fn finish(self: Box<Self>, error: Option<&ThreadStoreError>);
 }
 
-struct Pending<T, W, R> {
+struct PendingJob<T, W, R> {
     work: W,
-    outcome: Option<Result<T, StoreError>>,
+    outcome: Option<Result<T, ThreadStoreError>>,
     reply: R,
 }
 
-impl<T, W, R> Member for Pending<T, W, R>
+impl<T, W, R> WriteJob for PendingJob<T, W, R>
 where
     T: Send,
-    W: FnMut(&mut Desk<'_, '_>) -> Result<T, StoreError> + Send,
-    R: FnOnce(Result<T, StoreError>) + Send,
+    W: FnMut(&mut WriteTx<'_, '_>) -> Result<T, ThreadStoreError> + Send,
+    R: FnOnce(Result<T, ThreadStoreError>) + Send,
 {
-    fn run(&mut self, desk: &mut Desk<'_, '_>) -> bool {
-        let outcome = (self.work)(desk);
+    fn run(&mut self, tx: &mut WriteTx<'_, '_>) -> bool {
+        let outcome = (self.work)(tx);
         let is_done = outcome.is_ok();
         self.outcome = Some(outcome);
         is_done
     }
 
-    fn finish(self: Box<Self>, trouble: Option<&StoreError>) {
-        let outcome = match (trouble, self.outcome) {
-            (Some(trouble), _) => Err(trouble.clone()),
+    fn finish(self: Box<Self>, error: Option<&ThreadStoreError>) {
+        let outcome = match (error, self.outcome) {
+            (Some(error), _) => Err(error.clone()),
             (None, Some(outcome)) => outcome,
-            (None, None) => Err(StoreError::Failed("it was never begun".to_owned())),
+            (None, None) => Err(ThreadStoreError::Failed("it was never begun".to_owned())),
         };
         (self.reply)(outcome);
     }
 }
 
-enum Job {
-    Together(Box<dyn Member>),
-    Alone(Box<dyn FnOnce(&Connection) + Send>),
+enum WriterMessage {
+    Batched(Box<dyn WriteJob>),
+    Exclusive(Box<dyn FnOnce(&Connection) + Send>),
 }
 
 /// The way to the writer's thread, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Writer {
-    jobs: Option<Sender<Job>>,
+pub(super) struct WriterHandle {
+    jobs: Option<Sender<WriterMessage>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writer {
+impl WriterHandle {
     pub(super) fn start(
         connection: Connection,
         database: PathBuf,
-        sealing: (RowSeal, Arc<HeadRecord>),
+        seal_state: (RowSealer, Arc<HeadLog>),
         spec: LedgerSpec,
-        listeners: broadcast::Sender<Change>,
-    ) -> Result<Self, StoreError> {
+        listeners: broadcast::Sender<ThreadChange>,
+    ) -> Result<Self, ThreadStoreError> {
         let (jobs, receiver) = channel();
-        let (seal, record) = sealing;
-        let room = Room { connection, database, seal, record, spec, listeners };
+        let (seal, record) = seal_state;
+        let writer = WriterThread { connection, database, seal, head_log: record, spec, listeners };
         let thread = std::thread::Builder::new()
             .name("threads-store".to_owned())
-            .spawn(move || room.work(&receiver))?;
+            .spawn(move || writer.run(&receiver))?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
@@ -166,18 +166,18 @@ impl Writer {
     pub(super) fn submit<T, W, R>(&self, work: W, reply: R)
     where
         T: Send + 'static,
-        W: FnMut(&mut Desk<'_, '_>) -> Result<T, StoreError> + Send + 'static,
-        R: FnOnce(Result<T, StoreError>) + Send + 'static,
+        W: FnMut(&mut WriteTx<'_, '_>) -> Result<T, ThreadStoreError> + Send + 'static,
+        R: FnOnce(Result<T, ThreadStoreError>) + Send + 'static,
     {
-        self.send(Job::Together(Box::new(Pending { work, outcome: None, reply })));
+        self.send(WriterMessage::Batched(Box::new(PendingJob { work, outcome: None, reply })));
     }
 
     /// Has `work` done outside of any transaction.
-    pub(super) fn submit_alone(&self, work: impl FnOnce(&Connection) + Send + 'static) {
-        self.send(Job::Alone(Box::new(work)));
+    pub(super) fn submit_exclusive(&self, work: impl FnOnce(&Connection) + Send + 'static) {
+        self.send(WriterMessage::Exclusive(Box::new(work)));
     }
 
-    fn send(&self, job: Job) {
+    fn send(&self, job: WriterMessage) {
         if let Some(jobs) = &self.jobs {
             // A writer that is gone drops the job, and whoever waits hears of that.
             let _ = jobs.send(job);
@@ -185,7 +185,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for WriterHandle {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
@@ -196,96 +196,98 @@ impl Drop for Writer {
 }
 
 /// What the writer's thread has.
-struct Room {
+struct WriterThread {
     connection: Connection,
     database: PathBuf,
-    seal: RowSeal,
-    record: Arc<HeadRecord>,
+    seal: RowSealer,
+    head_log: Arc<HeadLog>,
     spec: LedgerSpec,
-    listeners: broadcast::Sender<Change>,
+    listeners: broadcast::Sender<ThreadChange>,
 }
 
-impl Room {
-    fn work(&self, jobs: &Receiver<Job>) {
-        let statements = Statements::new(&self.connection);
+impl WriterThread {
+    fn run(&self, jobs: &Receiver<WriterMessage>) {
+        let statements = StatementCache::new(&self.connection);
         let mut last = 0;
         while let Ok(first) = jobs.recv() {
-            if last >= MANY {
-                std::thread::sleep(MOMENT);
+            if last >= BUSY_BATCH {
+                std::thread::sleep(BATCH_DELAY);
             }
-            let mut members = Vec::new();
+            let mut batch = Vec::new();
             let mut next = Some(first);
             while let Some(job) = next.take() {
                 match job {
-                    Job::Together(member) => members.push(member),
-                    Job::Alone(work) => {
-                        self.write(&statements, std::mem::take(&mut members));
+                    WriterMessage::Batched(member) => batch.push(member),
+                    WriterMessage::Exclusive(work) => {
+                        self.run_batch(&statements, std::mem::take(&mut batch));
                         work(&self.connection);
                     }
                 }
-                if members.len() < MOST {
+                if batch.len() < MAX_BATCH {
                     next = jobs.try_recv().ok();
                 }
             }
-            last = members.len();
-            self.write(&statements, members);
+            last = batch.len();
+            self.run_batch(&statements, batch);
         }
     }
 
-    fn write<'c>(&'c self, statements: &Statements<'c>, mut members: Vec<Box<dyn Member>>) {
-        match self.transact(statements, &mut members) {
-            Ok(()) => members.into_iter().for_each(|member| member.finish(None)),
-            Err(Trouble::Member) if members.len() > 1 => {
-                members.into_iter().for_each(|member| self.write(statements, vec![member]));
+    fn run_batch<'c>(&'c self, statements: &StatementCache<'c>, mut jobs: Vec<Box<dyn WriteJob>>) {
+        match self.transact(statements, &mut jobs) {
+            Ok(()) => jobs.into_iter().for_each(|job| job.finish(None)),
+            Err(BatchError::Job) if jobs.len() > 1 => {
+                jobs.into_iter().for_each(|job| self.run_batch(statements, vec![job]));
             }
             // Its own error says what.
-            Err(Trouble::Member) => members.into_iter().for_each(|member| member.finish(None)),
-            Err(Trouble::All(error)) => {
-                members.into_iter().for_each(|member| member.finish(Some(&error)));
+            Err(BatchError::Job) => jobs.into_iter().for_each(|job| job.finish(None)),
+            Err(BatchError::Transaction(error)) => {
+                jobs.into_iter().for_each(|job| job.finish(Some(&error)));
             }
         }
     }
 
     fn transact<'c>(
         &'c self,
-        statements: &Statements<'c>,
-        members: &mut [Box<dyn Member>],
-    ) -> Result<(), Trouble> {
-        if members.is_empty() {
+        statements: &StatementCache<'c>,
+        jobs: &mut [Box<dyn WriteJob>],
+    ) -> Result<(), BatchError> {
+        if jobs.is_empty() {
             return Ok(());
         }
-        let failed = |error: rusqlite::Error| Trouble::All(StoreError::from(error).at(&self.database));
-        let say = |sql| statements.with(sql, |statement| statement.execute([])).map(drop);
-        say("BEGIN IMMEDIATE").map_err(failed)?;
+        let failed = |error: rusqlite::Error| {
+            BatchError::Transaction(ThreadStoreError::from(error).with_path(&self.database))
+        };
+        let execute = |sql| statements.with_statement(sql, |statement| statement.execute([])).map(drop);
+        execute("BEGIN IMMEDIATE").map_err(failed)?;
         let (mut changes, mut heads) = (Vec::new(), Vec::new());
-        for member in members {
-            let (written, told) = (self.connection.total_changes(), changes.len());
-            let noted = heads.len();
-            let mut desk = Desk {
+        for job in jobs {
+            let (written, change_count) = (self.connection.total_changes(), changes.len());
+            let head_count = heads.len();
+            let mut tx = WriteTx {
                 connection: &self.connection,
                 statements,
                 seal: &self.seal,
-                record: &self.record,
+                head_log: &self.head_log,
                 spec: &self.spec,
                 changes: &mut changes,
                 heads: &mut heads,
             };
-            if member.run(&mut desk) {
+            if job.run(&mut tx) {
                 continue;
             }
-            changes.truncate(told);
-            heads.truncate(noted);
+            changes.truncate(change_count);
+            heads.truncate(head_count);
             // Some failures end the transaction by themselves.
             if self.connection.is_autocommit() || self.connection.total_changes() != written {
-                self.take_back();
-                return Err(Trouble::Member);
+                self.rollback();
+                return Err(BatchError::Job);
             }
         }
-        if let Err(error) = say("COMMIT") {
-            self.take_back();
+        if let Err(error) = execute("COMMIT") {
+            self.rollback();
             return Err(failed(error));
         }
-        self.record.add(&heads);
+        self.head_log.add(&heads);
         if self.listeners.receiver_count() > 0 {
             // Nobody listening any more is no failure.
             changes.into_iter().for_each(|change| drop(self.listeners.send(change)));
@@ -293,7 +295,7 @@ impl Room {
         Ok(())
     }
 
-    fn take_back(&self) {
+    fn rollback(&self) {
         if !self.connection.is_autocommit() {
             // When even this fails, the next transaction does, and says why.
             let _ = self.connection.execute_batch("ROLLBACK");
@@ -301,9 +303,9 @@ impl Room {
     }
 }
 
-enum Trouble {
+enum BatchError {
     /// A member failed after it had written.
-    Member,
+    Job,
     /// The transaction failed.
-    All(StoreError),
+    Transaction(ThreadStoreError),
 }

@@ -7,49 +7,50 @@ use std::sync::Arc;
 use rye_engine::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::continuation::Carried;
-use super::resume::Changes;
-use super::{Inner, Threads};
-use crate::driver::Signal;
-use crate::prepare::{Order, Prepared};
-use crate::status::Status;
+use super::continuation::LimitCarryover;
+use super::resume::ResumeOptions;
+use super::{ThreadRuntime, Threads};
+use crate::driver::CancelSignal;
+use crate::prepare::{PreparedThread, ThreadRequest};
+use crate::status::ThreadStatus;
 use crate::store::ThreadRow;
 use crate::thread_id::ThreadId;
 
 /// Who runs threads that outlive this process.
-pub trait Background: Send + Sync {
+pub trait BackgroundHost: Send + Sync {
     /// Reaches that process, which is started if need be. Threads that are registered from now on until the answer is
     /// used are found again, whatever dies meanwhile. It blocks.
     ///
     /// # Errors
     /// When there is no such process to be had; then nobody is left to.
-    fn reach(&self) -> Result<Box<dyn Reached>>;
+    fn connect(&self) -> Result<Box<dyn BackgroundConnection>>;
 
     /// Whether threads of this space were ever left to it, and have not all ended: a cheap look.
-    fn has_some(&self) -> bool;
+    fn has_threads(&self) -> bool;
 }
 
 /// Such a process, ready to take threads.
-pub trait Reached: Send {
+pub trait BackgroundConnection: Send {
     /// Has it run these threads; where none is named, all of this space that nobody runs. It blocks.
     ///
     /// # Errors
     /// When it does not answer. It may have taken them all the same.
-    fn take(self: Box<Self>, threads: &[ThreadId]) -> Result<Taken>;
+    fn take_over(self: Box<Self>, threads: &[ThreadId]) -> Result<TakeoverReport>;
 }
 
 /// What became of threads that were left to another process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct TakeoverReport {
     /// The process that has them.
     pub pid: u32,
     /// Those it does not run, and why.
-    pub left: BTreeMap<ThreadId, String>,
+    #[serde(rename = "left")]
+    pub refused: BTreeMap<ThreadId, String>,
 }
 
 /// A thread that was left to another process.
 #[derive(Clone, Debug)]
-pub struct Left {
+pub struct BackgroundThread {
     /// Its name.
     pub thread_id: ThreadId,
     /// Its directive.
@@ -57,7 +58,7 @@ pub struct Left {
     /// What its user should know.
     pub notices: Vec<String>,
     /// The process that runs it, or why it is not run yet.
-    pub with: std::result::Result<u32, String>,
+    pub runner: std::result::Result<u32, String>,
 }
 
 impl Threads {
@@ -65,152 +66,162 @@ impl Threads {
     ///
     /// # Errors
     /// When it may not start, or nobody is there to run it; then there is no thread.
-    pub async fn start_in_background(&self, order: Order) -> Result<Left> {
-        let prepared = self.inner.prepared(order).await?;
-        let reached = self.inner.reached().await?;
-        self.inner.leave_to(reached, prepared).await
+    pub async fn start_in_background(&self, request: ThreadRequest) -> Result<BackgroundThread> {
+        let prepared = self.runtime.prepare(request).await?;
+        let connection = self.runtime.connect_background().await?;
+        self.runtime.hand_to_background(connection, prepared).await
     }
 
     /// As [`Threads::continue_from`], in the background.
     ///
     /// # Errors
     /// As there.
-    pub async fn continue_in_background(&self, row: &ThreadRow, message: Option<String>) -> Result<Left> {
-        let prepared = self.inner.prepared_successor(row, message, Carried::Whole).await?;
-        let reached = self.inner.reached().await?;
-        let left = self.inner.leave_to(reached, prepared).await?;
-        self.inner.hand_over(row).await?;
-        Ok(left)
+    pub async fn continue_in_background(
+        &self,
+        row: &ThreadRow,
+        message: Option<String>,
+    ) -> Result<BackgroundThread> {
+        let prepared = self.runtime.prepare_successor(row, message, LimitCarryover::Full).await?;
+        let connection = self.runtime.connect_background().await?;
+        let thread = self.runtime.hand_to_background(connection, prepared).await?;
+        self.runtime.mark_continued(row).await?;
+        Ok(thread)
     }
 
     /// Threads that should go on by themselves, and that nobody runs. None where settings do not want them found.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn abandoned(&self) -> Result<Vec<ThreadId>> {
-        self.inner.abandoned()
+    pub fn abandoned_threads(&self) -> Result<Vec<ThreadId>> {
+        self.runtime.abandoned_threads()
     }
 
     /// Whether they are looked for without anybody asking, when the process that runs them starts.
     #[must_use]
-    pub fn scans_on_startup(&self) -> bool {
-        self.inner.orphans.enabled && self.inner.orphans.scan_on_startup
+    pub fn is_startup_scan_enabled(&self) -> bool {
+        self.runtime.orphans.enabled && self.runtime.orphans.scan_on_startup
     }
 
     /// Runs threads that nobody runs in this process; why not, where that cannot be.
-    pub async fn take_up(&self, ids: &[ThreadId]) -> BTreeMap<ThreadId, String> {
-        let mut left = BTreeMap::new();
+    pub async fn resume_abandoned(&self, ids: &[ThreadId]) -> BTreeMap<ThreadId, String> {
+        let mut refused = BTreeMap::new();
         for id in ids {
-            if let Err(error) = self.inner.take_up(id).await {
-                left.insert(id.clone(), error.to_string());
+            if let Err(error) = self.runtime.resume_abandoned(id).await {
+                refused.insert(id.clone(), error.to_string());
             }
         }
-        left
+        refused
     }
 }
 
-impl Inner {
+impl ThreadRuntime {
     fn orphans(&self) -> Result<Vec<ThreadRow>> {
         if !self.orphans.enabled {
             return Ok(Vec::new());
         }
-        let mut orphans = self.store.orphans(&self.owner, self.taking())?;
+        let mut orphans = self.store.orphans(&self.owner, self.claim_policy())?;
         orphans.retain(|row| row.is_detached);
         Ok(orphans)
     }
 
-    fn abandoned(&self) -> Result<Vec<ThreadId>> {
+    fn abandoned_threads(&self) -> Result<Vec<ThreadId>> {
         Ok(self.orphans()?.into_iter().map(|row| row.id).collect())
     }
 
     /// The process that threads are left to.
-    pub(super) async fn reached(&self) -> Result<Box<dyn Reached>> {
-        let nobody = || {
+    pub(super) async fn connect_background(&self) -> Result<Box<dyn BackgroundConnection>> {
+        let unavailable = || {
             Error::new(Code::NoBackground, "there is nobody to run a thread in the background")
                 .hint("run it in the foreground")
         };
-        let background = self.setup.background.clone().ok_or_else(nobody)?;
-        blocking(move || background.reach()).await
+        let background = self.setup.background.clone().ok_or_else(unavailable)?;
+        run_blocking(move || background.connect()).await
     }
 
     /// Registers a thread, and leaves it to another process.
-    pub(super) async fn leave_to(
+    pub(super) async fn hand_to_background(
         self: &Arc<Self>,
-        reached: Box<dyn Reached>,
-        prepared: Prepared,
-    ) -> Result<Left> {
+        connection: Box<dyn BackgroundConnection>,
+        prepared: PreparedThread,
+    ) -> Result<BackgroundThread> {
         // What would fail there fails here, where somebody hears of it.
-        drop(self.provider(&prepared.chosen, &prepared.spec)?);
-        let Prepared { spec, notices, .. } = prepared;
+        drop(self.provider(&prepared.model_choice, &prepared.spec)?);
+        let PreparedThread { spec, notices, .. } = prepared;
         self.register(&spec, None).await?;
-        let id = spec.own.thread_id.clone();
-        let with = self.handed_to(reached, &id).await;
-        Ok(Left { thread_id: id, directive: spec.shared.directive.clone(), notices, with })
+        let id = spec.instance.thread_id.clone();
+        let runner = self.transfer(connection, &id).await;
+        Ok(BackgroundThread { thread_id: id, directive: spec.template.directive.clone(), notices, runner })
     }
 
-    async fn handed_to(&self, reached: Box<dyn Reached>, id: &ThreadId) -> std::result::Result<u32, String> {
-        let wanted = id.clone();
-        let taken = blocking(move || reached.take(&[wanted])).await.map_err(|error| error.to_string())?;
-        taken.left.get(id).map_or(Ok(taken.pid), |why| Err(why.clone()))
+    async fn transfer(
+        &self,
+        connection: Box<dyn BackgroundConnection>,
+        id: &ThreadId,
+    ) -> std::result::Result<u32, String> {
+        let thread_id = id.clone();
+        let report = run_blocking(move || connection.take_over(&[thread_id]))
+            .await
+            .map_err(|error| error.to_string())?;
+        report.refused.get(id).map_or(Ok(report.pid), |reason| Err(reason.clone()))
     }
 
     /// Runs a thread here that nobody runs. One that somebody runs by now, or that has ended, is fine as it is.
     ///
     /// # Errors
     /// When it cannot go on; the reason is written down.
-    pub(super) async fn take_up(self: &Arc<Self>, id: &ThreadId) -> Result<()> {
+    pub(super) async fn resume_abandoned(self: &Arc<Self>, id: &ThreadId) -> Result<()> {
         let row = self.row(id)?;
-        if !matches!(row.status, Status::Created | Status::Running) {
+        if !matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
             return Ok(());
         }
-        let (inner, wanted) = (Arc::clone(self), id.clone());
-        let claim = match blocking(move || inner.claimed(&wanted)).await {
+        let (inner, thread_id) = (Arc::clone(self), id.clone());
+        let claim = match run_blocking(move || inner.claim_thread(&thread_id)).await {
             Ok(claim) => claim,
             Err(error) if error.code == Code::ThreadHeld => return Ok(()),
             Err(error) => return Err(error),
         };
-        let changes = Changes { by: "rye".to_owned(), ..Changes::default() };
-        let Err(error) = self.go_on_from(id, claim, &changes, Signal::default()).await else {
+        let options = ResumeOptions { by: "rye".to_owned(), ..ResumeOptions::default() };
+        let Err(error) = self.resume_claimed(id, claim, &options, CancelSignal::default()).await else {
             return Ok(());
         };
         // Best effort: what was tried is not worth more.
-        let _ = self.store.note(id, &error.to_string());
+        let _ = self.store.set_note(id, &error.to_string());
         Err(error)
     }
 
     /// Whether a thread is said to be at work, and nobody works on it.
     pub(super) fn is_abandoned(&self, row: &ThreadRow) -> bool {
-        matches!(row.status, Status::Created | Status::Running)
+        matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
             && row
                 .owner
                 .as_ref()
-                .is_none_or(|owner| self.taking().is_free(owner, &self.owner, row.heartbeat_ms))
+                .is_none_or(|owner| self.claim_policy().can_take(owner, &self.owner, row.heartbeat_ms))
     }
 
     /// Has a thread that nobody works on go on: where it belongs, or here if `is_ours`, or not at all.
     ///
     /// # Errors
     /// Why nobody goes on with it.
-    pub(super) async fn bring_back(
+    pub(super) async fn recover(
         self: &Arc<Self>,
         row: &ThreadRow,
         is_ours: bool,
     ) -> std::result::Result<(), String> {
         // Where nothing was ever left to anybody, it is a copy: it goes on where it was left, or when a person says so.
-        let has_some = self.setup.background.as_ref().is_some_and(|background| background.has_some());
-        if row.is_detached && self.orphans.enabled && has_some {
-            let reached = self.reached().await.map_err(|error| error.to_string())?;
-            return self.handed_to(reached, &row.id).await.map(drop);
+        let has_threads = self.setup.background.as_ref().is_some_and(|background| background.has_threads());
+        if row.is_detached && self.orphans.enabled && has_threads {
+            let connection = self.connect_background().await.map_err(|error| error.to_string())?;
+            return self.transfer(connection, &row.id).await.map(drop);
         }
         if is_ours {
-            return self.take_up(&row.id).await.map_err(|error| error.to_string());
+            return self.resume_abandoned(&row.id).await.map_err(|error| error.to_string());
         }
         Err("its process is gone".to_owned())
     }
 }
 
 /// Does what blocks where that does no harm.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(Error::new(Code::Io, format!("it broke off: {error}"))),

@@ -10,72 +10,74 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{async_answer, sync_answer};
-use super::continuation::Carried;
-use super::coordinate::{Waiting, default_wait};
-use super::{Finished, Inner};
-use crate::action::{Action, object};
-use crate::config::{ChildFate, ChildPolicy};
+use super::continuation::LimitCarryover;
+use super::orchestrator::{WaitRequest, default_wait_timeout};
+use super::responses::{finished_response, started_response};
+use super::{FinishedThread, ThreadRuntime};
+use crate::action::{Action, parse_params};
+use crate::config::{ChildAction, ChildPolicy};
 use crate::definitions::{ORCHESTRATOR, THREAD_DIRECTIVE};
-use crate::driver::{Began, Children, Later, Signal};
-use crate::machine::{Outcome, ToolResult};
-use crate::models::OFFLINE;
-use crate::prepare::{Order, Parent, Prepared};
-use crate::spec::{Cause, Spec};
-use crate::status::{Status, SuspendReason};
-use crate::store::{StoreError, ThreadRow};
+use crate::driver::{BoxFuture, CancelSignal, ChildHandle, Children};
+use crate::machine::{ThreadOutcome, ToolResult};
+use crate::models::OFFLINE_PROVIDER;
+use crate::prepare::{ParentThread, PreparedThread, ThreadRequest};
+use crate::spec::{SpawnReason, ThreadSpec};
+use crate::status::{SuspendReason, ThreadStatus};
+use crate::store::{ThreadRow, ThreadStoreError};
 use crate::thread_id::ThreadId;
 
 /// What a child is for.
 #[derive(Clone, Copy, Debug)]
-enum Errand<'a> {
+enum SpawnPurpose<'a> {
     /// What its parent's model wants done.
-    Task(&'a Began),
+    Task(&'a ChildHandle),
     /// What a hook of its parent wants done, to help it along.
-    Help(&'a str),
+    HookHelp(&'a str),
 }
 
-impl Errand<'_> {
-    fn cause(self) -> Cause {
+impl SpawnPurpose<'_> {
+    fn spawn_reason(self) -> SpawnReason {
         match self {
-            Self::Task(began) => began.cause(),
-            Self::Help(hook) => Cause::Hook(hook.to_owned()),
+            Self::Task(handle) => handle.spawn_reason(),
+            Self::HookHelp(hook) => SpawnReason::Hook(hook.to_owned()),
         }
     }
 
     /// The child exists.
-    fn tell(self, directive: &str) {
-        if let Self::Task(began) = self {
-            began.tell(directive);
+    fn notify_started(self, directive: &str) {
+        if let Self::Task(handle) = self {
+            handle.notify_started(directive);
         }
     }
 }
 
 /// A child that was started.
-enum Child {
+enum SpawnedChild {
     /// Somebody waits for it.
-    Awaited(Later<'static, Option<Arc<Finished>>>),
+    Awaited(BoxFuture<'static, Option<Arc<FinishedThread>>>),
     /// It goes on by itself, in this process.
-    Apart { directive: String, pid: u32 },
+    Detached { directive: String, pid: u32 },
 }
 
-impl Children for Inner {
+impl Children for ThreadRuntime {
     fn spawn(
         self: Arc<Self>,
-        parent: Arc<Spec>,
+        parent: Arc<ThreadSpec>,
         call: Action,
-        ending: CancellationToken,
-        began: Began,
-    ) -> Later<'static, ToolResult> {
+        cancel_token: CancellationToken,
+        handle: ChildHandle,
+    ) -> BoxFuture<'static, ToolResult> {
         Box::pin(async move {
             let started = std::time::Instant::now();
-            let id = began.child().clone();
-            let child = self.child(&parent, &wanted_of(&call), Errand::Task(&began), &ending).await;
-            let (answer, child, is_error) = match child {
-                Ok(Child::Awaited(finished)) => match finished.await {
+            let id = handle.child().clone();
+            let child = self
+                .spawn_child(&parent, &spawn_params(&call), SpawnPurpose::Task(&handle), &cancel_token)
+                .await;
+            let (response, child, is_error) = match child {
+                Ok(SpawnedChild::Awaited(finished)) => match finished.await {
                     Some(finished) => {
-                        let answer = Value::Object(sync_answer(&finished));
-                        (answer, Some(id), finished.outcome.status != Status::Completed)
+                        let response = Value::Object(finished_response(&finished));
+                        (response, Some(id), finished.outcome.status != ThreadStatus::Completed)
                     }
                     None => (
                         json!({"success": false, "thread_id": id, "error": "the child was lost"}),
@@ -83,31 +85,33 @@ impl Children for Inner {
                         true,
                     ),
                 },
-                Ok(Child::Apart { directive, pid }) => (async_answer(&id, &directive, pid), None, false),
+                Ok(SpawnedChild::Detached { directive, pid }) => {
+                    (started_response(&id, &directive, pid), None, false)
+                }
                 Err(error) => (error.to_value(None), None, true),
             };
             let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            ToolResult { content: answer.to_string(), is_error, duration_ms, child }
+            ToolResult { content: response.to_string(), is_error, duration_ms, child }
         })
     }
 
     fn orchestrate(
         self: Arc<Self>,
-        asker: Arc<Spec>,
+        caller: Arc<ThreadSpec>,
         call: Action,
-        ending: CancellationToken,
-    ) -> Later<'static, ToolResult> {
+        cancel_token: CancellationToken,
+    ) -> BoxFuture<'static, ToolResult> {
         Box::pin(async move {
             let started = std::time::Instant::now();
-            let answer = match self.checked(&asker, ORCHESTRATOR, call.params) {
-                Ok(params) => self.coordinate(&asker, &params, &ending).await,
+            let response = match self.check_params(&caller, ORCHESTRATOR, call.params) {
+                Ok(params) => self.run_operation(&caller, &params, &cancel_token).await,
                 Err(error) => Err(error),
             };
             let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            let (content, is_error) = match answer {
-                Ok(answer) => {
-                    let is_error = answer.get("success").and_then(Value::as_bool) == Some(false);
-                    (answer, is_error)
+            let (content, is_error) = match response {
+                Ok(response) => {
+                    let is_error = response.get("success").and_then(Value::as_bool) == Some(false);
+                    (response, is_error)
                 }
                 Err(error) => (error.to_value(None), true),
             };
@@ -117,13 +121,13 @@ impl Children for Inner {
 
     fn run_for_hook(
         self: Arc<Self>,
-        parent: Arc<Spec>,
+        parent: Arc<ThreadSpec>,
         hook: String,
         call: Action,
-        ending: CancellationToken,
-    ) -> Later<'static, Value> {
+        cancel_token: CancellationToken,
+    ) -> BoxFuture<'static, Value> {
         Box::pin(async move {
-            let order = |inputs: Map<String, Value>| {
+            let request_params = |inputs: Map<String, Value>| {
                 let mut params = Map::new();
                 params.insert("directive_name".to_owned(), json!(call.item_id));
                 params.insert("inputs".to_owned(), Value::Object(inputs));
@@ -133,20 +137,23 @@ impl Children for Inner {
             let conversation = call.options.get("transcript_content").cloned();
             let mut inputs = call.params.clone();
             inputs.extend(conversation.map(|text| ("transcript_content".to_owned(), text)));
-            let errand = Errand::Help(&hook);
-            let mut started = self.child(&parent, &order(inputs), errand, &ending).await;
+            let purpose = SpawnPurpose::HookHelp(&hook);
+            let mut started =
+                self.spawn_child(&parent, &request_params(inputs), purpose, &cancel_token).await;
             if matches!(&started, Err(error) if error.code == Code::InvalidInputs) {
-                started = self.child(&parent, &order(call.params.clone()), errand, &ending).await;
+                started = self
+                    .spawn_child(&parent, &request_params(call.params.clone()), purpose, &cancel_token)
+                    .await;
             }
             match started {
                 // A hook's directive is never asked to run on its own.
-                Ok(Child::Apart { .. }) => json!({"status": "success", "data": {}}),
-                Ok(Child::Awaited(finished)) => match finished.await {
-                    Some(finished) if finished.outcome.status == Status::Completed => {
-                        json!({"status": "success", "data": sync_answer(&finished)})
+                Ok(SpawnedChild::Detached { .. }) => json!({"status": "success", "data": {}}),
+                Ok(SpawnedChild::Awaited(finished)) => match finished.await {
+                    Some(finished) if finished.outcome.status == ThreadStatus::Completed => {
+                        json!({"status": "success", "data": finished_response(&finished)})
                     }
                     Some(finished) => {
-                        json!({"status": "error", "error": finished.outcome.error, "data": sync_answer(&finished)})
+                        json!({"status": "error", "error": finished.outcome.error, "data": finished_response(&finished)})
                     }
                     None => json!({"status": "error", "error": "the child was lost"}),
                 },
@@ -156,18 +163,18 @@ impl Children for Inner {
     }
 }
 
-impl Inner {
+impl ThreadRuntime {
     /// Starts a child as the call says. Where the call has begun one before a crash, that one is it.
-    async fn child(
+    async fn spawn_child(
         self: &Arc<Self>,
-        parent: &Arc<Spec>,
+        parent: &Arc<ThreadSpec>,
         params: &Map<String, Value>,
-        errand: Errand<'_>,
-        ending: &CancellationToken,
-    ) -> Result<Child> {
-        let params = self.checked(parent, THREAD_DIRECTIVE, params.clone())?;
-        let (mut order, is_async) = order_of(&params)?;
-        let own = parent.own.thread_id.as_str();
+        purpose: SpawnPurpose<'_>,
+        cancel_token: &CancellationToken,
+    ) -> Result<SpawnedChild> {
+        let params = self.check_params(parent, THREAD_DIRECTIVE, params.clone())?;
+        let (mut request, is_async) = parse_request(&params)?;
+        let own = parent.instance.thread_id.as_str();
         if let Some(other) = params.get("parent_thread_id").and_then(Value::as_str).filter(|id| *id != own) {
             let other = rye_item::text::one_line(other);
             return Err(Error::new(
@@ -176,45 +183,47 @@ impl Inner {
             )
             .hint("leave parent_thread_id out"));
         }
-        if let Errand::Task(began) = errand {
-            if let Some(row) = self.store.sealed_thread(began.child())? {
-                return self.rejoined(parent, row, is_async, began, ending).await;
+        if let SpawnPurpose::Task(handle) = purpose {
+            if let Some(row) = self.store.verified_thread(handle.child())? {
+                return self.rejoin_child(parent, row, is_async, handle, cancel_token).await;
             }
-            order.name = Some(began.child().clone());
+            request.thread_id = Some(handle.child().clone());
         }
-        order.cause = Some(errand.cause());
-        order.parent =
-            Some(Parent { spec: Arc::clone(parent), limits: self.limits_of(&parent.own.thread_id)? });
+        request.spawn_reason = Some(purpose.spawn_reason());
+        request.parent = Some(ParentThread {
+            spec: Arc::clone(parent),
+            limits: self.current_limits(&parent.instance.thread_id)?,
+        });
         let previous = match params.get("previous_thread_id").and_then(Value::as_str) {
-            Some(id) => Some(self.continued_by(parent, id, &mut order, &params).await?),
+            Some(id) => Some(self.continue_previous(parent, id, &mut request, &params).await?),
             None => None,
         };
-        let prepared = match errand {
-            Errand::Task(_) => self.prepared(order).await?,
-            Errand::Help(_) => self.prepared_like(parent, order).await?,
+        let prepared = match purpose {
+            SpawnPurpose::Task(_) => self.prepare(request).await?,
+            SpawnPurpose::HookHelp(_) => self.prepare_with_model_of(parent, request).await?,
         };
-        let directive = prepared.spec.shared.directive.clone();
+        let directive = prepared.spec.template.directive.clone();
         // Nobody waits for it: it goes on whatever becomes of this process. If there is nobody else, it runs here.
-        if is_async && let Ok(reached) = self.reached().await {
-            let left = self.leave_to(reached, prepared).await?;
+        if is_async && let Ok(connection) = self.connect_background().await {
+            let background = self.hand_to_background(connection, prepared).await?;
             if let Some(row) = previous {
-                self.hand_over(&row).await?;
+                self.mark_continued(&row).await?;
             }
-            errand.tell(&directive);
-            return Ok(Child::Apart { directive, pid: left.with.unwrap_or_default() });
+            purpose.notify_started(&directive);
+            return Ok(SpawnedChild::Detached { directive, pid: background.runner.unwrap_or_default() });
         }
         // A child that somebody waits for ends with them; any other is asked by child_policy.
-        let signal = Signal::default();
-        let started = self.begin(prepared, signal.clone()).await?;
+        let signal = CancelSignal::default();
+        let started = self.start(prepared, signal.clone()).await?;
         if let Some(row) = previous {
-            self.hand_over(&row).await?;
+            self.mark_continued(&row).await?;
         }
-        errand.tell(&directive);
+        purpose.notify_started(&directive);
         if is_async {
-            return Ok(Child::Apart { directive, pid: std::process::id() });
+            return Ok(SpawnedChild::Detached { directive, pid: std::process::id() });
         }
-        let (inner, parent, ending) = (Arc::clone(self), Arc::clone(parent), ending.clone());
-        let (done, asked) = (started.watch(), ending.clone());
+        let (inner, parent, cancel_token) = (Arc::clone(self), Arc::clone(parent), cancel_token.clone());
+        let (done, asked) = (started.wait_stopped(), cancel_token.clone());
         tokio::spawn(async move {
             tokio::select! {
                 () = asked.cancelled() => signal.cancel("its parent was cancelled"),
@@ -222,104 +231,109 @@ impl Inner {
             }
         });
         // When the parent is cancelled the child is too, and is waited for all the same.
-        Ok(Child::Awaited(Box::pin(async move {
+        Ok(SpawnedChild::Awaited(Box::pin(async move {
             let finished = started.finished().await?;
-            inner.once_answered(&parent, finished, &ending).await
+            inner.wait_for_approval(&parent, finished, &cancel_token).await
         })))
     }
 
     /// The child that a call had begun before its process died.
-    async fn rejoined(
+    async fn rejoin_child(
         self: &Arc<Self>,
-        parent: &Arc<Spec>,
+        parent: &Arc<ThreadSpec>,
         row: ThreadRow,
         is_async: bool,
-        began: &Began,
-        ending: &CancellationToken,
-    ) -> Result<Child> {
-        if row.parent.as_ref() != Some(&parent.own.thread_id) {
-            return Err(StoreError::Exists(row.id).into());
+        handle: &ChildHandle,
+        cancel_token: &CancellationToken,
+    ) -> Result<SpawnedChild> {
+        if row.parent.as_ref() != Some(&parent.instance.thread_id) {
+            return Err(ThreadStoreError::Exists(row.id).into());
         }
-        began.tell(&row.directive);
+        handle.notify_started(&row.directive);
         if is_async {
             if self.is_abandoned(&row) {
                 // What stands in its way is told to whoever waits for it.
-                let _ = self.bring_back(&row, true).await;
+                let _ = self.recover(&row, true).await;
             }
-            return Ok(Child::Apart {
+            return Ok(SpawnedChild::Detached {
                 directive: row.directive,
                 pid: row.owner.map_or(0, |owner| owner.pid),
             });
         }
-        let (inner, parent, ending) = (Arc::clone(self), Arc::clone(parent), ending.clone());
-        Ok(Child::Awaited(Box::pin(async move {
-            let waiting = Waiting { waits_for_people: false, ..Waiting::for_all(vec![row.id.clone()]) };
+        let (inner, parent, cancel_token) = (Arc::clone(self), Arc::clone(parent), cancel_token.clone());
+        Ok(SpawnedChild::Awaited(Box::pin(async move {
+            let request =
+                WaitRequest { waits_for_approval: false, ..WaitRequest::for_all(vec![row.id.clone()]) };
             let never = CancellationToken::new();
-            let ended = inner.wait(&waiting, true, &never);
+            let ended = inner.wait(&request, true, &never);
             tokio::pin!(ended);
-            let waited = tokio::select! {
-                waited = &mut ended => waited,
-                () = ending.cancelled() => {
-                    let _ = inner.end(&row.id, "its parent was cancelled").await;
+            let result = tokio::select! {
+                result = &mut ended => result,
+                () = cancel_token.cancelled() => {
+                    let _ = inner.cancel(&row.id, "its parent was cancelled").await;
                     ended.await
                 }
             };
-            waited.ok()?;
-            let finished = Arc::new(inner.stands(&row.id).ok()?);
-            inner.once_answered(&parent, finished, &ending).await
+            result.ok()?;
+            let finished = Arc::new(inner.current_outcome(&row.id).ok()?);
+            inner.wait_for_approval(&parent, finished, &cancel_token).await
         })))
     }
 
     /// Prepares what helps another thread along: where no model of its own is at hand, that one's does it. A script cannot
     /// write a summary.
-    pub(super) async fn prepared_like(self: &Arc<Self>, helped: &Spec, order: Order) -> Result<Prepared> {
-        let prepared = self.prepared(order.clone()).await;
-        let is_served = prepared.as_ref().is_ok_and(|prepared| {
-            prepared.spec.shared.provider != OFFLINE || helped.shared.provider == OFFLINE
+    pub(super) async fn prepare_with_model_of(
+        self: &Arc<Self>,
+        other: &ThreadSpec,
+        request: ThreadRequest,
+    ) -> Result<PreparedThread> {
+        let prepared = self.prepare(request.clone()).await;
+        let has_model = prepared.as_ref().is_ok_and(|prepared| {
+            prepared.spec.template.provider != OFFLINE_PROVIDER || other.template.provider == OFFLINE_PROVIDER
         });
-        if is_served {
+        if has_model {
             return prepared;
         }
-        let (model, provider) = (helped.shared.model.clone(), helped.shared.provider.clone());
-        self.prepared(Order { model: Some(model), provider: Some(provider), ..order }).await
+        let (model, provider) = (other.template.model.clone(), other.template.provider.clone());
+        self.prepare(ThreadRequest { model: Some(model), provider: Some(provider), ..request }).await
     }
 
     /// Lets the order go on from a thread below its parent that is not at work any more.
-    async fn continued_by(
+    async fn continue_previous(
         self: &Arc<Self>,
-        parent: &Arc<Spec>,
+        parent: &Arc<ThreadSpec>,
         id: &str,
-        order: &mut Order,
+        request: &mut ThreadRequest,
         params: &Map<String, Value>,
     ) -> Result<ThreadRow> {
         let id =
             ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
-        let row = self.below(parent, self.row(&id)?)?;
+        let row = self.descendant_row(parent, self.row(&id)?)?;
         let row = self.final_row(&row.id)?;
         let old = self.ended_state(&row)?;
-        if !params.contains_key("inputs") && row.directive == order.directive.id.as_str() {
-            order.inputs.clone_from(&old.spec.own.inputs);
+        if !params.contains_key("inputs") && row.directive == request.directive.id.as_str() {
+            request.inputs.clone_from(&old.spec.instance.inputs);
         }
-        self.carry(order, &old, None, Carried::Rest).await?;
+        self.carry_over(request, &old, None, LimitCarryover::Remaining).await?;
         Ok(row)
     }
 
     /// Parameters that fit what the tool declares; `null` is as good as nothing.
-    fn checked(
+    fn check_params(
         &self,
-        asker: &Spec,
+        caller: &ThreadSpec,
         tool: &str,
         mut params: Map<String, Value>,
     ) -> Result<Map<String, Value>> {
         params.retain(|_, value| !value.is_null());
-        let offered = asker.shared.definitions.tools.iter();
+        let offered = caller.template.definitions.tools.iter();
         let offered = offered.into_iter().find(|known| known.target["item_id"] == json!(tool));
         let schema = match offered {
             Some(definition) => definition.schema.clone(),
             None => {
                 let engine = (self.setup.engine)()?;
                 let item = ItemRef::new(ItemType::Tool, ItemId::new(tool)?);
-                let (chain, _) = rye_engine::chains::build_valid(&engine, &item, None)?;
+                let (chain, _) = rye_engine::chain_cache::build_valid_chain(&engine, &item, None)?;
                 chain.tool().schema().cloned().unwrap_or_else(|| json!({}))
             }
         };
@@ -329,68 +343,68 @@ impl Inner {
 
     /// How a child that has stopped stands in the end: one that stopped to ask a person is waited for as long as
     /// `wait_threads` would, since somebody may answer.
-    async fn once_answered(
+    async fn wait_for_approval(
         self: &Arc<Self>,
-        parent: &Spec,
-        finished: Arc<Finished>,
-        ending: &CancellationToken,
-    ) -> Option<Arc<Finished>> {
+        parent: &ThreadSpec,
+        finished: Arc<FinishedThread>,
+        cancel_token: &CancellationToken,
+    ) -> Option<Arc<FinishedThread>> {
         if finished.outcome.reason != Some(SuspendReason::Approval) {
             return Some(finished);
         }
         let id = &finished.thread_id;
-        let timeout = default_wait(&parent.shared.config);
-        let waiting = Waiting { timeout, ..Waiting::for_all(vec![id.clone()]) };
+        let timeout = default_wait_timeout(&parent.template.config);
+        let request = WaitRequest { timeout, ..WaitRequest::for_all(vec![id.clone()]) };
         // However it went, the child's row says how it stands.
-        let _ = self.wait(&waiting, true, ending).await;
-        if ending.is_cancelled() {
-            let _ = self.end(id, "its parent was cancelled").await;
+        let _ = self.wait(&request, true, cancel_token).await;
+        if cancel_token.is_cancelled() {
+            let _ = self.cancel(id, "its parent was cancelled").await;
         }
-        self.stands(id).ok().map(Arc::new)
+        self.current_outcome(id).ok().map(Arc::new)
     }
 
     /// How a thread, or the one it was handed over to, stands by now.
-    pub(super) fn stands(&self, id: &ThreadId) -> Result<Finished> {
+    pub(super) fn current_outcome(&self, id: &ThreadId) -> Result<FinishedThread> {
         let row = self.final_row(id)?;
         let outcome = row.result.as_ref().and_then(|result| serde_json::from_value(result.clone()).ok());
-        let outcome = outcome.filter(|outcome: &Outcome| outcome.status == row.status);
-        let outcome = outcome.unwrap_or_else(|| Outcome {
+        let outcome = outcome.filter(|outcome: &ThreadOutcome| outcome.status == row.status);
+        let outcome = outcome.unwrap_or_else(|| ThreadOutcome {
             status: row.status,
             reason: row.reason,
-            ..Outcome::failed(row.error.clone().unwrap_or_default())
+            ..ThreadOutcome::failed(row.error.clone().unwrap_or_default())
         });
-        Ok(Finished { thread_id: row.id, directive: row.directive, outcome, cost: row.cost })
+        Ok(FinishedThread { thread_id: row.id, directive: row.directive, outcome, cost: row.cost })
     }
 
     /// A thread stopped running here, its claim given back with its last record: its children hear of it.
-    pub(super) async fn left(self: &Arc<Self>, spec: &Arc<Spec>, finished: &Finished) {
-        let id = &spec.own.thread_id;
+    pub(super) async fn on_stopped(self: &Arc<Self>, spec: &Arc<ThreadSpec>, finished: &FinishedThread) {
+        let id = &spec.instance.thread_id;
         let status = finished.outcome.status;
         if status.is_terminal() {
-            self.parent_ended(id, status, spec.shared.config.resilience.child_policy).await;
-            if status == Status::Cancelled {
-                self.forget_wish(id);
+            self.apply_child_policy(id, status, spec.template.config.resilience.child_policy).await;
+            if status == ThreadStatus::Cancelled {
+                self.clear_cancel_request(id);
             }
-        } else if finished.outcome.asks() {
-            self.asking().insert(id.clone());
+        } else if finished.outcome.has_questions() {
+            self.awaiting_approval().insert(id.clone());
         }
-        self.live().remove(id);
+        self.running().remove(id);
     }
 
     /// What becomes of a thread's children, as its record says.
     pub(super) fn child_policy(&self, id: &ThreadId) -> ChildPolicy {
-        let known = self.recorded(id).map(|(spec, _)| spec.shared.config.resilience.child_policy);
+        let known = self.load_record(id).map(|(spec, _)| spec.template.config.resilience.child_policy);
         // Without a record that can be trusted nothing is left running.
         known.unwrap_or(ChildPolicy {
-            on_parent_cancel: ChildFate::CascadeCancel,
-            on_parent_complete: ChildFate::CascadeCancel,
-            on_parent_error: ChildFate::CascadeCancel,
+            on_parent_cancel: ChildAction::CascadeCancel,
+            on_parent_complete: ChildAction::CascadeCancel,
+            on_parent_error: ChildAction::CascadeCancel,
         })
     }
 }
 
 /// The parameters of a call that starts a thread. `rye_execute` of a directive with `thread: fork` is another way to say it.
-fn wanted_of(call: &Action) -> Map<String, Value> {
+fn spawn_params(call: &Action) -> Map<String, Value> {
     if call.item_type != Some(ItemType::Directive) {
         return call.params.clone();
     }
@@ -408,24 +422,24 @@ fn wanted_of(call: &Action) -> Map<String, Value> {
 ///
 /// # Errors
 /// When it does not say what to run.
-pub(super) fn order_of(params: &Map<String, Value>) -> Result<(Order, bool)> {
-    let wrong = |message: String| Error::new(Code::InvalidParameters, message);
+pub(super) fn parse_request(params: &Map<String, Value>) -> Result<(ThreadRequest, bool)> {
+    let invalid = |message: String| Error::new(Code::InvalidParameters, message);
     let text = |key: &str| params.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let name = text("directive_name")
         .or_else(|| text("directive_id"))
-        .ok_or_else(|| wrong("`directive_name` is missing".to_owned()))?;
+        .ok_or_else(|| invalid("`directive_name` is missing".to_owned()))?;
     let name = name.strip_prefix("directive:").unwrap_or(name);
-    let id = ItemId::new(name).map_err(|error| wrong(error.to_string()))?;
-    let inputs = object(params.get("inputs")).map_err(|error| wrong(format!("inputs: {error}")))?;
-    let mut order = Order::new(ItemRef::new(ItemType::Directive, id), inputs);
-    order.model = text("model").map(str::to_owned);
-    order.provider = text("provider").map(str::to_owned);
-    order.limits =
-        object(params.get("limit_overrides")).map_err(|error| wrong(format!("limit_overrides: {error}")))?;
+    let id = ItemId::new(name).map_err(|error| invalid(error.to_string()))?;
+    let inputs = parse_params(params.get("inputs")).map_err(|error| invalid(format!("inputs: {error}")))?;
+    let mut request = ThreadRequest::new(ItemRef::new(ItemType::Directive, id), inputs);
+    request.model = text("model").map(str::to_owned);
+    request.provider = text("provider").map(str::to_owned);
+    request.limits = parse_params(params.get("limit_overrides"))
+        .map_err(|error| invalid(format!("limit_overrides: {error}")))?;
     let is_true = |key: &str| match params.get(key) {
         Some(Value::Bool(is)) => *is,
         Some(Value::String(word)) => word == "true",
         _ => false,
     };
-    Ok((order, is_true("async_exec") || is_true("async")))
+    Ok((request, is_true("async_exec") || is_true("async")))
 }

@@ -4,30 +4,31 @@ use std::sync::Arc;
 
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
-use rye_model::Message;
+use rye_model::ChatMessage;
 use serde_json::{Value, json};
 
-use super::answer::sync_answer;
-use super::resume::Changes;
-use super::{Inner, Started, Threads};
+use super::responses::finished_response;
+use super::resume::ResumeOptions;
+use super::{StartedThread, ThreadRuntime, Threads};
 use crate::cost::Cost;
-use crate::driver::Signal;
-use crate::machine::{State, newest_turns};
-use crate::prepare::{Order, Parent, Prepared};
-use crate::spec::Spec;
-use crate::status::Status;
-use crate::store::{Claimed, Commit, StatusChange, Taking, ThreadRow};
+use crate::driver::CancelSignal;
+use crate::machine::{ThreadState, newest_turns};
+use crate::prepare::{ParentThread, PreparedThread, ThreadRequest};
+use crate::spec::ThreadSpec;
+use crate::status::ThreadStatus;
+use crate::store::{ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow};
 
 /// What the model is told when nobody says more.
-const GO_ON: &str = "Pick up where the previous thread left off, and continue the directive's instructions.";
+const CONTINUE_PROMPT: &str =
+    "Pick up where the previous thread left off, and continue the directive's instructions.";
 
 /// How much of its limits an old thread hands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carried {
+pub(super) enum LimitCarryover {
     /// All of them: a person has said so.
-    Whole,
+    Full,
     /// What it has not used.
-    Rest,
+    Remaining,
 }
 
 impl Threads {
@@ -39,32 +40,34 @@ impl Threads {
         &self,
         row: &ThreadRow,
         message: Option<String>,
-        signal: Signal,
-    ) -> Result<Started> {
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
         // A person who starts it anew gives it as much as before.
-        self.inner.successor(row, message, Carried::Whole, signal).await
+        self.runtime.start_successor(row, message, LimitCarryover::Full, signal).await
     }
 }
 
-impl Inner {
+impl ThreadRuntime {
     /// Lets a thread go on: in place if it is suspended, else in a new thread.
-    pub(super) async fn go_on(
+    pub(super) async fn continue_thread(
         self: &Arc<Self>,
         row: &ThreadRow,
-        changes: Changes,
+        options: ResumeOptions,
         is_handoff: bool,
     ) -> Result<Value> {
         let row = self.final_row(&row.id)?;
-        if !is_handoff && row.status == Status::Suspended {
-            let started = self.resume(&row.id, &changes, Signal::default()).await?;
+        if !is_handoff && row.status == ThreadStatus::Suspended {
+            let started = self.resume(&row.id, &options, CancelSignal::default()).await?;
             let finished = started.finished().await;
-            let result = finished.map(|finished| Value::Object(sync_answer(&finished)));
+            let result = finished.map(|finished| Value::Object(finished_response(&finished)));
             return Ok(json!({"success": true, "resumed": true, "thread_id": row.id, "result": result}));
         }
-        let started = self.successor(&row, changes.message, Carried::Rest, Signal::default()).await?;
+        let started = self
+            .start_successor(&row, options.message, LimitCarryover::Remaining, CancelSignal::default())
+            .await?;
         let (old, new, directive) = (row.id.clone(), started.thread_id.clone(), started.directive.clone());
         let finished = started.finished().await;
-        let result = finished.map(|finished| Value::Object(sync_answer(&finished)));
+        let result = finished.map(|finished| Value::Object(finished_response(&finished)));
         Ok(json!({
             "success": true,
             "resumed": !is_handoff,
@@ -76,125 +79,132 @@ impl Inner {
         }))
     }
 
-    async fn successor(
+    async fn start_successor(
         self: &Arc<Self>,
         row: &ThreadRow,
         message: Option<String>,
-        carried: Carried,
-        signal: Signal,
-    ) -> Result<Started> {
-        let prepared = self.prepared_successor(row, message, carried).await?;
-        let started = self.begin(prepared, signal).await?;
-        self.hand_over(row).await?;
+        carryover: LimitCarryover,
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
+        let prepared = self.prepare_successor(row, message, carryover).await?;
+        let started = self.start(prepared, signal).await?;
+        self.mark_continued(row).await?;
         Ok(started)
     }
 
     /// A thread with the same directive, inputs and parent, which knows what the old one said.
-    pub(super) async fn prepared_successor(
+    pub(super) async fn prepare_successor(
         self: &Arc<Self>,
         row: &ThreadRow,
         message: Option<String>,
-        carried: Carried,
-    ) -> Result<Prepared> {
+        carryover: LimitCarryover,
+    ) -> Result<PreparedThread> {
         let old = self.ended_state(row)?;
         let id = ItemId::new(&row.directive)?;
-        let mut order = Order::new(ItemRef::new(ItemType::Directive, id), old.spec.own.inputs.clone());
-        order.model = Some(old.spec.shared.model.clone());
-        order.provider = Some(old.spec.shared.provider.clone());
-        order.parent = self.parent_of(&old.spec)?;
-        self.carry(&mut order, &old, message, carried).await?;
-        self.prepared(order).await
+        let mut request =
+            ThreadRequest::new(ItemRef::new(ItemType::Directive, id), old.spec.instance.inputs.clone());
+        request.model = Some(old.spec.template.model.clone());
+        request.provider = Some(old.spec.template.provider.clone());
+        request.parent = self.parent_of(&old.spec)?;
+        self.carry_over(&mut request, &old, message, carryover).await?;
+        self.prepare(request).await
     }
 
     /// The state of a thread that is not at work.
-    pub(super) fn ended_state(&self, row: &ThreadRow) -> Result<State> {
-        if matches!(row.status, Status::Created | Status::Running) {
+    pub(super) fn ended_state(&self, row: &ThreadRow) -> Result<ThreadState> {
+        if matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
             return Err(Error::new(Code::ThreadHeld, format!("{} is at work", row.id))
                 .detail("thread_id", row.id.as_str())
                 .hint(format!("wait for it: rye thread wait {}", row.id)));
         }
-        self.state_of(&row.id)
+        self.load_state(&row.id)
     }
 
     /// What goes along from an old thread: what was said, as far as there is room; a summary of the rest; its rights; its
     /// limits, or what is left of them.
-    pub(super) async fn carry(
+    pub(super) async fn carry_over(
         self: &Arc<Self>,
-        order: &mut Order,
-        old: &State,
+        request: &mut ThreadRequest,
+        old: &ThreadState,
         message: Option<String>,
-        carried: Carried,
+        carryover: LimitCarryover,
     ) -> Result<()> {
-        let limits = match carried {
-            Carried::Whole => old.limits,
-            Carried::Rest => old.limits.less(&old.cost),
+        let limits = match carryover {
+            LimitCarryover::Full => old.limits,
+            LimitCarryover::Remaining => old.limits.remaining_after(&old.cost),
         };
-        if let Some(reached) = limits.reached(&Cost::default()) {
+        if let Some(reached) = limits.first_reached(&Cost::default()) {
             let name = reached.name();
             return Err(Error::new(Code::SpawnRefused, format!("nothing is left of {name} to go on with"))
                 .detail("limit", name)
-                .hint(format!("a person may allow more: rye thread resume {}", old.spec.own.thread_id)));
+                .hint(format!(
+                    "a person may allow more: rye thread resume {}",
+                    old.spec.instance.thread_id
+                )));
         }
-        let ceiling = old.spec.shared.config.coordination.continuation.resume_ceiling_tokens;
-        let newest = newest_turns(&old.messages, ceiling);
-        order.history = old.messages.first().cloned().into_iter().collect();
+        let ceiling = old.spec.template.config.coordination.continuation.resume_ceiling_tokens;
+        let recent = newest_turns(&old.messages, ceiling);
+        request.history = old.messages.first().cloned().into_iter().collect();
         // What does not go along is summarised; without a summary it is said that something is missing.
-        if old.messages.len() > newest.len() + 1 {
-            let text = match self.summary(order, old).await {
+        if old.messages.len() > recent.len() + 1 {
+            let text = match self.summarize(request, old).await {
                 Some(summary) => {
                     format!("Summary of the work so far (older turns were removed):\n\n{summary}")
                 }
                 None => "Older turns were removed to make room.".to_owned(),
             };
-            order.history.push(Arc::new(Message::User { text }));
+            request.history.push(Arc::new(ChatMessage::User { text }));
         }
-        order.history.extend(newest);
-        order.continues = Some(old.spec.own.thread_id.clone());
-        order.message = Some(message.unwrap_or_else(|| GO_ON.to_owned()));
+        request.history.extend(recent);
+        request.continues = Some(old.spec.instance.thread_id.clone());
+        request.message = Some(message.unwrap_or_else(|| CONTINUE_PROMPT.to_owned()));
         // No more than the old one might: policy holds across the change.
-        order.within = Some((old.spec.own.capabilities.clone(), limits));
+        request.bounds = Some((old.spec.instance.capabilities.clone(), limits));
         Ok(())
     }
 
     /// What a summary directive makes of a conversation; nothing if it cannot.
-    async fn summary(self: &Arc<Self>, order: &Order, old: &State) -> Option<String> {
-        let continuation = &old.spec.shared.config.coordination.continuation;
+    async fn summarize(self: &Arc<Self>, request: &ThreadRequest, old: &ThreadState) -> Option<String> {
+        let continuation = &old.spec.template.config.coordination.continuation;
         let id = ItemId::new(&continuation.summary_directive).ok()?;
         let inputs = json!({
             "transcript_content": old.conversation(),
-            "directive_name": old.spec.shared.directive,
+            "directive_name": old.spec.template.directive,
             "max_summary_tokens": continuation.summary_max_tokens,
         });
-        let mut wanted = Order::new(ItemRef::new(ItemType::Directive, id), inputs.as_object()?.clone());
-        wanted.model = Some(continuation.summary_model.clone());
-        wanted.limits = continuation.summary_limit_overrides.clone();
-        wanted.parent = order.parent.clone();
-        let prepared = self.prepared_like(&old.spec, wanted).await;
-        let started = self.begin(prepared.ok()?, Signal::default()).await.ok()?;
+        let mut summary_request =
+            ThreadRequest::new(ItemRef::new(ItemType::Directive, id), inputs.as_object()?.clone());
+        summary_request.model = Some(continuation.summary_model.clone());
+        summary_request.limits = continuation.summary_limit_overrides.clone();
+        summary_request.parent = request.parent.clone();
+        let prepared = self.prepare_with_model_of(&old.spec, summary_request).await;
+        let started = self.start(prepared.ok()?, CancelSignal::default()).await.ok()?;
         let outcome = started.finished().await?.outcome.clone();
-        let told =
+        let text =
             outcome.outputs.as_ref().and_then(|outputs| outputs.get("summary")).and_then(Value::as_str);
-        let told = told.map(str::to_owned).or(outcome.result)?;
-        Some(told).filter(|told| outcome.status == Status::Completed && !told.trim().is_empty())
+        let text = text.map(str::to_owned).or(outcome.result)?;
+        Some(text).filter(|text| outcome.status == ThreadStatus::Completed && !text.trim().is_empty())
     }
 
-    fn parent_of(&self, spec: &Spec) -> Result<Option<Parent>> {
-        let Some(parent) = &spec.own.parent else { return Ok(None) };
-        let state = self.state_of(parent)?;
-        Ok(Some(Parent { limits: state.limits, spec: state.spec }))
+    fn parent_of(&self, spec: &ThreadSpec) -> Result<Option<ParentThread>> {
+        let Some(parent) = &spec.instance.parent else { return Ok(None) };
+        let state = self.load_state(parent)?;
+        Ok(Some(ParentThread { limits: state.limits, spec: state.spec }))
     }
 
     /// The old thread, if it was suspended, is `continued`: whoever waits for it waits for the new one.
-    pub(super) async fn hand_over(self: &Arc<Self>, row: &ThreadRow) -> Result<()> {
-        if row.status != Status::Suspended {
+    pub(super) async fn mark_continued(self: &Arc<Self>, row: &ThreadRow) -> Result<()> {
+        if row.status != ThreadStatus::Suspended {
             return Ok(());
         }
         let now = self.setup.clock.now_ms();
-        let Claimed::Done { claim, .. } = self.store.claim(&row.id, &self.owner, Taking::Free, now)? else {
+        let ClaimOutcome::Claimed { claim, .. } =
+            self.store.claim(&row.id, &self.owner, ClaimPolicy::Free, now)?
+        else {
             return Ok(());
         };
-        let status = Some(StatusChange::to(Status::Continued));
-        self.store.commit(Commit { status, ..Commit::new(row.id.clone(), claim, now) }).await?;
+        let status = Some(StatusChange::to(ThreadStatus::Continued));
+        self.store.commit(ThreadCommit { status, ..ThreadCommit::new(row.id.clone(), claim, now) }).await?;
         let _ = self.store.release_claim(&row.id, claim);
         Ok(())
     }

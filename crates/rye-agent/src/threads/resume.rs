@@ -9,24 +9,26 @@ use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde_json::{Map, Value};
 
-use super::{Inner, Started, Threads};
-use crate::driver::{self, Signal, Standing};
+use super::{StartedThread, ThreadRuntime, Threads};
+use crate::driver::{self, CancelSignal, ResumePoint};
 use crate::journal::{JournalError, JournalHeader};
-use crate::limits::Limits;
-use crate::machine::{Event, Kind, State, Verdict};
-use crate::models::{self, Chosen};
+use crate::limits::ThreadLimits;
+use crate::machine::{ApprovalAnswer, ApprovalKind, ThreadEvent, ThreadState};
+use crate::models::{self, ModelChoice};
 use crate::money::Nanos;
-use crate::spec::Spec;
-use crate::status::Status;
-use crate::store::{Answer, Attribution, Claim, Claimed, Owner, Record, Settle, Taking};
+use crate::spec::ThreadSpec;
+use crate::status::ThreadStatus;
+use crate::store::{
+    ApprovalDecision, Attribution, Claim, ClaimOutcome, ClaimPolicy, JournalRecord, Owner, Settlement,
+};
 use crate::thread_id::ThreadId;
 
 /// What happened to a thread, each with its time.
-pub(super) type History = Vec<(u64, Event)>;
+pub(super) type EventHistory = Vec<(u64, ThreadEvent)>;
 
 /// What a person changes when they let a thread go on.
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
+pub struct ResumeOptions {
     /// Limits to set (`turns=30`) or to raise (`spend=+1`).
     pub limits: Map<String, Value>,
     /// Something to tell the model.
@@ -34,7 +36,7 @@ pub struct Changes {
     /// Who it is.
     pub by: String,
     /// What a thread that lets another go on may itself use: no more is given.
-    pub within: Option<Limits>,
+    pub bounds: Option<ThreadLimits>,
 }
 
 impl Threads {
@@ -42,22 +44,27 @@ impl Threads {
     ///
     /// # Errors
     /// When it has ended, another process has it, its record does not verify, or the changes do not fit.
-    pub async fn resume(&self, id: &ThreadId, changes: &Changes, signal: Signal) -> Result<Started> {
-        self.inner.resume(id, changes, signal).await
+    pub async fn resume(
+        &self,
+        id: &ThreadId,
+        options: &ResumeOptions,
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
+        self.runtime.resume(id, options, signal).await
     }
 }
 
-impl Inner {
+impl ThreadRuntime {
     pub(super) async fn resume(
         self: &Arc<Self>,
         id: &ThreadId,
-        changes: &Changes,
-        signal: Signal,
-    ) -> Result<Started> {
+        options: &ResumeOptions,
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
         let row = self
             .store
-            .sealed_thread(id)?
-            .ok_or_else(|| Error::from(crate::store::StoreError::NoThread(id.clone())))?;
+            .verified_thread(id)?
+            .ok_or_else(|| Error::from(crate::store::ThreadStoreError::NoThread(id.clone())))?;
         if row.status.is_terminal() {
             return Err(Error::new(Code::ThreadEnded, format!("{id} has ended: {}", row.status))
                 .detail("thread_id", id.as_str())
@@ -65,37 +72,37 @@ impl Inner {
                 .hint(format!("go on from it in a new thread: rye run {} --continue {id}", row.directive)));
         }
         // Before anything is written.
-        self.store.refuse_older()?;
-        let claim = self.claimed(id)?;
-        self.forget_wish(id);
-        self.go_on_from(id, claim, changes, signal).await
+        self.store.ensure_current()?;
+        let claim = self.claim_thread(id)?;
+        self.clear_cancel_request(id);
+        self.resume_claimed(id, claim, options, signal).await
     }
 
     /// Takes a thread that nobody runs.
-    pub(super) fn claimed(&self, id: &ThreadId) -> Result<Claim> {
-        match self.store.claim(id, &self.owner, self.taking(), self.setup.clock.now_ms())? {
-            Claimed::Done { claim, .. } => Ok(claim),
-            Claimed::Held { by } => Err(held(id, &by)),
+    pub(super) fn claim_thread(&self, id: &ThreadId) -> Result<Claim> {
+        match self.store.claim(id, &self.owner, self.claim_policy(), self.setup.clock.now_ms())? {
+            ClaimOutcome::Claimed { claim, .. } => Ok(claim),
+            ClaimOutcome::Held { by } => Err(held_error(id, &by)),
         }
     }
 
     /// Whom threads are taken from: those who are gone, or have been silent for too long.
-    pub(super) fn taking(&self) -> Taking {
+    pub(super) fn claim_policy(&self) -> ClaimPolicy {
         let stale_ms = self.orphans.stale_threshold_minutes.saturating_mul(60_000);
-        Taking::Silent { since_ms: self.setup.clock.now_ms().saturating_sub(stale_ms) }
+        ClaimPolicy::Stale { since_ms: self.setup.clock.now_ms().saturating_sub(stale_ms) }
     }
 
     /// Lets a thread that is claimed here go on.
-    pub(super) async fn go_on_from(
+    pub(super) async fn resume_claimed(
         self: &Arc<Self>,
         id: &ThreadId,
         claim: Claim,
-        changes: &Changes,
-        signal: Signal,
-    ) -> Result<Started> {
-        match self.taken_over(id, claim, changes, signal).await {
+        options: &ResumeOptions,
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
+        match self.take_over(id, claim, options, signal).await {
             Ok(started) => {
-                self.asking().remove(id);
+                self.awaiting_approval().remove(id);
                 Ok(started)
             }
             Err(error) => {
@@ -106,110 +113,129 @@ impl Inner {
         }
     }
 
-    async fn taken_over(
+    async fn take_over(
         self: &Arc<Self>,
         id: &ThreadId,
         claim: Claim,
-        changes: &Changes,
-        signal: Signal,
-    ) -> Result<Started> {
-        self.store.refuse_older()?;
-        let standing = self.standing(id)?;
-        let state = &standing.state;
-        let spend = standing.unsettled.iter().fold(Nanos(0), |sum, settled| sum.plus(settled.spend));
+        options: &ResumeOptions,
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
+        self.store.ensure_current()?;
+        let resume_point = self.resume_point(id)?;
+        let state = &resume_point.state;
+        let spend =
+            resume_point.unsettled.iter().fold(Nanos(0), |sum, settlement| sum.plus(settlement.spend));
         let first = match state.status() {
-            Status::Suspended => {
-                let (answers, allowed) = self.heard(id, state, changes)?;
-                let limits = changed(&allowed, &changes.limits)?;
-                let said = answers.last().map(|verdict| verdict.by.clone()).unwrap_or_default();
-                Event::Resumed {
-                    limits: changes.within.map_or(limits, |bounds| limits.capped_by(&bounds)),
-                    message: changes.message.clone(),
-                    by: if changes.by.is_empty() { said } else { changes.by.clone() },
+            ThreadStatus::Suspended => {
+                let (answers, approved_limits) = self.collect_answers(id, state, options)?;
+                let limits = apply_limit_changes(&approved_limits, &options.limits)?;
+                let answered_by = answers.last().map(|answer| answer.by.clone()).unwrap_or_default();
+                ThreadEvent::Resumed {
+                    limits: options.bounds.map_or(limits, |bounds| limits.clamp_to_parent(&bounds)),
+                    message: options.message.clone(),
+                    by: if options.by.is_empty() { answered_by } else { options.by.clone() },
                     answers,
                 }
             }
-            _ => Event::Interrupted { spend, repeatable: self.repeatable(state)? },
+            _ => ThreadEvent::Interrupted { spend, repeatable: self.repeatable_calls(state)? },
         };
-        let chosen = self.chosen_again(&state.spec)?;
-        let provider = self.provider(&chosen, &state.spec)?;
-        Ok(self.run(standing, claim, provider, signal, first, Vec::new()))
+        let model_choice = self.rechoose_model(&state.spec)?;
+        let provider = self.provider(&model_choice, &state.spec)?;
+        Ok(self.spawn_driver(resume_point, claim, provider, signal, first, Vec::new()))
     }
 
     /// What people said to what a suspended thread asks, as far as the store vouches for it, and the limits they allowed.
-    fn heard(&self, id: &ThreadId, state: &State, changes: &Changes) -> Result<(Vec<Verdict>, Limits)> {
+    fn collect_answers(
+        &self,
+        id: &ThreadId,
+        state: &ThreadState,
+        options: &ResumeOptions,
+    ) -> Result<(Vec<ApprovalAnswer>, ThreadLimits)> {
         let mut limits = state.limits;
         let mut answers = Vec::new();
-        for question in state.questions() {
-            let asked = self.store.approval(&question.id)?.filter(|asked| asked.question.thread == *id);
-            let answer = match (asked.and_then(|asked| asked.answer), question.kind) {
+        for request in state.pending_approvals() {
+            let record = self.store.approval(&request.id)?.filter(|record| record.approval.thread == *id);
+            let answer = match (record.and_then(|record| record.answer), request.kind) {
                 (Some(answer), _) => answer,
                 // Whoever lets it go on with more, or without, has answered.
-                (None, Kind::Limit) => {
-                    let answer = Answer {
+                (None, ApprovalKind::Limit) => {
+                    let answer = ApprovalDecision {
                         approved: true,
                         message: None,
-                        changes: Value::Object(changes.limits.clone()),
+                        changes: Value::Object(options.limits.clone()),
                         at_ms: self.setup.clock.now_ms(),
-                        by: changes.by.clone(),
+                        by: options.by.clone(),
                     };
                     // A question that was tampered with is not answered; nothing depends on it.
-                    let _ = self.store.answer(&question.id, &answer);
-                    Answer { changes: Value::Null, ..answer }
+                    let _ = self.store.answer_approval(&request.id, &answer);
+                    ApprovalDecision { changes: Value::Null, ..answer }
                 }
-                (None, Kind::Tool | Kind::Approval) => return Err(waits_for_person(id, &question.what)),
+                (None, ApprovalKind::Tool | ApprovalKind::Approval) => {
+                    return Err(approval_needed_error(id, &request.prompt));
+                }
             };
             if let (true, Value::Object(allowed)) = (answer.approved, &answer.changes) {
-                limits = changed(&limits, allowed)?;
+                limits = apply_limit_changes(&limits, allowed)?;
             }
-            let question = question.id.clone();
+            let request = request.id.clone();
             let (approved, message, by) = (answer.approved, answer.message, answer.by);
-            answers.push(Verdict { question, approved, message, by });
+            answers.push(ApprovalAnswer { request_id: request, approved, message, by });
         }
         Ok((answers, limits))
     }
 
     /// What a thread is, and everything that happened to it.
-    pub(super) fn history(&self, id: &ThreadId) -> Result<(Arc<Spec>, History)> {
-        let (spec, records) = self.recorded(id)?;
-        let read = |record: &Record| Ok((record.at_ms, serde_json::from_slice(&record.body)?));
+    pub(super) fn load_history(&self, id: &ThreadId) -> Result<(Arc<ThreadSpec>, EventHistory)> {
+        let (spec, records) = self.load_record(id)?;
+        let read = |record: &JournalRecord| Ok((record.at_ms, serde_json::from_slice(&record.body)?));
         let events: std::result::Result<_, serde_json::Error> = records.iter().map(read).collect();
-        Ok((spec, events.map_err(|error| damaged(id, &format!("its journal cannot be read: {error}")))?))
+        Ok((
+            spec,
+            events.map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?,
+        ))
     }
 
     /// What a thread is, and what happened to it.
-    pub(super) fn recorded(&self, id: &ThreadId) -> Result<(Arc<Spec>, Vec<Record>)> {
+    pub(super) fn load_record(&self, id: &ThreadId) -> Result<(Arc<ThreadSpec>, Vec<JournalRecord>)> {
         let mut records = self.store.journal(id)?;
         if records.is_empty() {
-            return Err(damaged(id, "its journal is empty"));
+            return Err(damaged_error(id, "its journal is empty"));
         }
         let first = records.remove(0);
         let header = JournalHeader::parse(&first.body).map_err(|error| unreadable(id, &error))?;
-        Ok((Arc::new(Spec { own: header.own, shared: self.shared(&header.template)? }), records))
+        Ok((
+            Arc::new(ThreadSpec { instance: header.own, template: self.load_template(&header.template)? }),
+            records,
+        ))
     }
 
     /// The thread as its journal tells it. Whoever runs it is not disturbed.
-    pub(super) fn state_of(&self, id: &ThreadId) -> Result<State> {
-        let (spec, records) = self.recorded(id)?;
+    pub(super) fn load_state(&self, id: &ThreadId) -> Result<ThreadState> {
+        let (spec, records) = self.load_record(id)?;
         driver::replay(spec, &records)
-            .map_err(|error| damaged(id, &format!("its journal cannot be read: {error}")))
+            .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))
     }
 
     /// The same for a thread that is claimed here, its transcript brought up to where the journal ends.
-    fn standing(&self, id: &ThreadId) -> Result<Standing> {
-        let (spec, records) = self.recorded(id)?;
-        let (state, projection) = driver::replay_with_transcript(spec, &records, &self.setup.folder)
-            .map_err(|error| damaged(id, &format!("its journal cannot be read: {error}")))?;
-        let shared = &state.spec.shared;
-        let mut unsettled = self.unknown_calls(id, &shared.directive, &shared.model)?;
-        unsettled.iter_mut().for_each(|settle| settle.attribution = state.spec.attribution());
-        Ok(Standing { state, projection, unsettled })
+    fn resume_point(&self, id: &ThreadId) -> Result<ResumePoint> {
+        let (spec, records) = self.load_record(id)?;
+        let (state, transcript) = driver::replay_with_transcript(spec, &records, &self.setup.folder)
+            .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?;
+        let template = &state.spec.template;
+        let mut unsettled = self.unknown_settlements(id, &template.directive, &template.model)?;
+        unsettled.iter_mut().for_each(|settlement| settlement.attribution = state.spec.attribution());
+        Ok(ResumePoint { state, transcript, unsettled })
     }
 
     /// Calls in flight, as charges of what was set aside for them.
-    pub(super) fn unknown_calls(&self, id: &ThreadId, directive: &str, model: &str) -> Result<Vec<Settle>> {
-        let open = self.store.unsettled(id)?;
-        let settled = open.iter().map(|reservation| Settle {
+    pub(super) fn unknown_settlements(
+        &self,
+        id: &ThreadId,
+        directive: &str,
+        model: &str,
+    ) -> Result<Vec<Settlement>> {
+        let open = self.store.open_reservations(id)?;
+        let settled = open.iter().map(|reservation| Settlement {
             call: reservation.call,
             spend: reservation.spend,
             input_tokens: reservation.tokens,
@@ -226,33 +252,33 @@ impl Inner {
     }
 
     /// The provider and model the thread was started with; its price and window stay as they were.
-    pub(super) fn chosen_again(&self, spec: &Spec) -> Result<Chosen> {
+    pub(super) fn rechoose_model(&self, spec: &ThreadSpec) -> Result<ModelChoice> {
         let engine = (self.setup.engine)()?;
-        let wanted = models::Wanted {
-            model: Some(&spec.shared.model),
-            provider: Some(&spec.shared.provider),
-            ..models::Wanted::default()
+        let query = models::ModelQuery {
+            model: Some(&spec.template.model),
+            provider: Some(&spec.template.provider),
+            ..models::ModelQuery::default()
         };
-        models::Providers::find(&engine.workspace).choose(
-            &wanted,
-            &spec.shared.config.agent,
+        models::Providers::discover(&engine.workspace).choose(
+            &query,
+            &spec.template.config.agent,
             &self.setup.environment,
         )
     }
 
     /// Tool calls in flight whose tools say that doing them twice does no harm.
-    fn repeatable(&self, state: &State) -> Result<Vec<usize>> {
+    fn repeatable_calls(&self, state: &ThreadState) -> Result<Vec<usize>> {
         let engine = (self.setup.engine)()?;
         let running = state.running_tools().into_iter();
-        let is_harmless = |item: &str| {
+        let is_idempotent = |item: &str| {
             let id = item.strip_prefix("execute tool:").and_then(|id| ItemId::new(id).ok());
             id.is_some_and(|id| engine.is_idempotent(&ItemRef::new(ItemType::Tool, id)))
         };
-        Ok(running.filter(|(_, item)| is_harmless(item)).map(|(index, _)| index).collect())
+        Ok(running.filter(|(_, item)| is_idempotent(item)).map(|(index, _)| index).collect())
     }
 }
 
-fn damaged(id: &ThreadId, message: &str) -> Error {
+fn damaged_error(id: &ThreadId, message: &str) -> Error {
     Error::new(Code::StoreDamaged, format!("{id}: {message}"))
 }
 
@@ -262,53 +288,56 @@ fn unreadable(id: &ThreadId, error: &JournalError) -> Error {
         JournalError::UnknownFormat { .. } => Error::new(Code::StoreNewer, format!("{id}: {error}"))
             .detail("thread_id", id.as_str())
             .hint("resume it with the rye that wrote it, or a newer one"),
-        JournalError::Invalid(_) => damaged(id, &error.to_string()),
+        JournalError::Invalid(_) => damaged_error(id, &error.to_string()),
     }
 }
 
 /// Only a person lets it go on.
-fn waits_for_person(id: &ThreadId, what: &str) -> Error {
-    let what = rye_item::text::one_line(what);
-    Error::new(Code::PermissionDenied, format!("{id} waits for a person: {what}"))
+fn approval_needed_error(id: &ThreadId, prompt: &str) -> Error {
+    let prompt = rye_item::text::one_line(prompt);
+    Error::new(Code::PermissionDenied, format!("{id} waits for a person: {prompt}"))
         .detail("thread_id", id.as_str())
         .hint(format!("allow it: rye thread approve {id}"))
         .hint(format!("refuse it: rye thread deny {id}"))
 }
 
 /// Another process has it.
-pub(super) fn held(id: &ThreadId, by: &Owner) -> Error {
-    Error::new(Code::ThreadHeld, format!("{id} is run by process {} on {}", by.pid, by.host))
+pub(super) fn held_error(id: &ThreadId, owner: &Owner) -> Error {
+    Error::new(Code::ThreadHeld, format!("{id} is run by process {} on {}", owner.pid, owner.host))
         .detail("thread_id", id.as_str())
-        .detail("pid", by.pid)
+        .detail("pid", owner.pid)
         .hint(format!("watch it: rye thread tail {id}"))
         .hint(format!("end it: rye thread cancel {id}"))
 }
 
 /// Limits with a person's changes: `30` sets, `+5` raises what there is.
-fn changed(limits: &Limits, changes: &Map<String, Value>) -> Result<Limits> {
-    let wrong = |message: String| Error::new(Code::InvalidArgument, message);
-    let mut plain = Map::new();
+fn apply_limit_changes(limits: &ThreadLimits, changes: &Map<String, Value>) -> Result<ThreadLimits> {
+    let invalid = |message: String| Error::new(Code::InvalidArgument, message);
+    let mut resolved = Map::new();
     for (name, value) in changes {
         let Some(more) = value.as_str().and_then(|text| text.strip_prefix('+')) else {
-            plain.insert(name.clone(), value.clone());
+            resolved.insert(name.clone(), value.clone());
             continue;
         };
-        let now = limits.to_value().get(name).cloned();
+        let current = limits.to_value().get(name).cloned();
         let raised = match name.as_str() {
             "spend" => {
                 let more =
-                    Nanos::from_dollars(more).ok_or_else(|| wrong(format!("`+{more}` is no amount")))?;
-                limits.spend.map(|spend| Value::from(spend.plus(more).plain_dollars()))
+                    Nanos::from_dollars(more).ok_or_else(|| invalid(format!("`+{more}` is no amount")))?;
+                limits.spend.map(|spend| Value::from(spend.plus(more).to_decimal()))
             }
             _ => {
-                let more: u64 = more.parse().map_err(|_| wrong(format!("`+{more}` is no whole number")))?;
-                now.as_ref().and_then(Value::as_u64).map(|now| Value::from(now.saturating_add(more)))
+                let more: u64 = more.parse().map_err(|_| invalid(format!("`+{more}` is no whole number")))?;
+                current
+                    .as_ref()
+                    .and_then(Value::as_u64)
+                    .map(|current| Value::from(current.saturating_add(more)))
             }
         };
         // What has no limit needs none raised.
         if let Some(raised) = raised {
-            plain.insert(name.clone(), raised);
+            resolved.insert(name.clone(), raised);
         }
     }
-    limits.with(&plain).map_err(|error| wrong(error.to_string()))
+    limits.with_overrides(&resolved).map_err(|error| invalid(error.to_string()))
 }

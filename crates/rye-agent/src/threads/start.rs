@@ -4,61 +4,61 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lillux::Digest;
-use lillux::http::{Client, Policy, Proxies};
+use lillux::http::{AddressPolicy, HttpClient, ProxyConfig};
 use rye_engine::{Code, Error, Result};
-use rye_model::{Provider, Script};
+use rye_model::{ModelProvider, Script};
 
-use super::{Finished, Inner, Started, Threads, broken};
-use crate::driver::{Projection, Signal, Standing, Thread};
+use super::{FinishedThread, StartedThread, ThreadRuntime, Threads, failed_thread};
+use crate::driver::{CancelSignal, ResumePoint, ThreadDriver, TranscriptWriter};
 use crate::journal::JournalHeader;
-use crate::machine::{Event, State};
-use crate::models::Chosen;
-use crate::prepare::{Order, Prepared};
-use crate::spec::{Shared, Spec};
-use crate::store::{Caps, Claim, Created, NewThread, Owner, Record, StoreError};
+use crate::machine::{ThreadEvent, ThreadState};
+use crate::models::ModelChoice;
+use crate::prepare::{PreparedThread, ThreadRequest};
+use crate::spec::{ThreadSpec, ThreadTemplate};
+use crate::store::{Claim, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps, ThreadStoreError};
 
 /// The shared parts of specs that this process has written or read, by digest. They are few: one for each way in which a
 /// directive was started.
 #[derive(Default)]
-pub(super) struct Kinds(Mutex<HashMap<String, Arc<Shared>>>);
+pub(super) struct TemplateCache(Mutex<HashMap<String, Arc<ThreadTemplate>>>);
 
-impl Kinds {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Shared>>> {
+impl TemplateCache {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ThreadTemplate>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The digest of this very one, if it was written.
-    fn digest_of(&self, shared: &Arc<Shared>) -> Option<Digest> {
-        let all = self.all();
-        let found = all.iter().find(|(_, known)| Arc::ptr_eq(known, shared));
+    fn digest_of(&self, template: &Arc<ThreadTemplate>) -> Option<Digest> {
+        let all = self.lock();
+        let found = all.iter().find(|(_, known)| Arc::ptr_eq(known, template));
         found.and_then(|(digest, _)| digest.parse().ok())
     }
 
     /// Forgets one; whether it was known.
-    fn forget(&self, digest: &Digest) -> bool {
-        self.all().remove(&digest.to_string()).is_some()
+    fn remove(&self, digest: &Digest) -> bool {
+        self.lock().remove(&digest.to_string()).is_some()
     }
 
-    fn keep(&self, digest: Digest, shared: &Arc<Shared>) {
-        let mut all = self.all();
+    fn insert(&self, digest: Digest, template: &Arc<ThreadTemplate>) {
+        let mut all = self.lock();
         // What no thread uses any more is read again if one does.
-        if all.len() > MOST_KINDS {
-            all.retain(|_, known| Arc::strong_count(known) > 1);
+        if all.len() > MAX_TEMPLATES {
+            all.retain(|_, cached| Arc::strong_count(cached) > 1);
         }
-        all.insert(digest.to_string(), Arc::clone(shared));
+        all.insert(digest.to_string(), Arc::clone(template));
     }
 }
 
 /// How many are kept before those nobody uses go.
-const MOST_KINDS: usize = 256;
+const MAX_TEMPLATES: usize = 256;
 
 impl Threads {
     /// Starts a thread and lets it run.
     ///
     /// # Errors
     /// When it may not start; then there is no thread.
-    pub async fn start(&self, order: Order, signal: Signal) -> Result<Started> {
-        let prepared = self.prepare(order).await?;
+    pub async fn start(&self, request: ThreadRequest, signal: CancelSignal) -> Result<StartedThread> {
+        let prepared = self.prepare(request).await?;
         self.start_prepared(prepared, signal).await
     }
 
@@ -66,80 +66,91 @@ impl Threads {
     ///
     /// # Errors
     /// When it may not start; then there is no thread.
-    pub async fn start_prepared(&self, prepared: Prepared, signal: Signal) -> Result<Started> {
-        self.inner.begin(prepared, signal).await
+    pub async fn start_prepared(
+        &self,
+        prepared: PreparedThread,
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
+        self.runtime.start(prepared, signal).await
     }
 
     /// What a thread would be, without one.
     ///
     /// # Errors
     /// When it may not start.
-    pub async fn prepare(&self, order: Order) -> Result<Prepared> {
-        self.inner.prepared(order).await
+    pub async fn prepare(&self, request: ThreadRequest) -> Result<PreparedThread> {
+        self.runtime.prepare(request).await
     }
 }
 
-impl Inner {
-    pub(super) async fn prepared(self: &Arc<Self>, mut order: Order) -> Result<Prepared> {
+impl ThreadRuntime {
+    pub(super) async fn prepare(self: &Arc<Self>, mut request: ThreadRequest) -> Result<PreparedThread> {
         let inner = Arc::clone(self);
         // What is asked of a model is written down, as is all that it says.
         let redactor = inner.redactor();
-        redactor.clean_map(&mut order.inputs);
-        order.message = order.message.map(|message| redactor.cleaned(message));
+        redactor.redact_map(&mut request.inputs);
+        request.message = request.message.map(|message| redactor.redact(message));
         let work = move || {
             let engine = (inner.setup.engine)()?;
-            inner.orders.prepare(&engine, &inner.setup.environment, &order)
+            inner.prepared_cache.prepare(&engine, &inner.setup.environment, &request)
         };
-        let _turn = tokio::time::timeout(crate::driver::PATIENCE, self.turns.acquire()).await;
+        let _turn = tokio::time::timeout(crate::driver::SLOT_TIMEOUT, self.blocking_slots.acquire()).await;
         match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             Err(error) => Err(Error::new(Code::Io, format!("preparing the thread broke off: {error}"))),
         }
     }
 
-    pub(super) async fn begin(self: &Arc<Self>, prepared: Prepared, signal: Signal) -> Result<Started> {
-        let provider = self.provider(&prepared.chosen, &prepared.spec)?;
-        self.begin_with(prepared, provider, signal).await
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        prepared: PreparedThread,
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
+        let provider = self.provider(&prepared.model_choice, &prepared.spec)?;
+        self.start_with(prepared, provider, signal).await
     }
 
     /// As [`Inner::begin`], with somebody in particular who answers.
-    pub(super) async fn begin_with(
+    pub(super) async fn start_with(
         self: &Arc<Self>,
-        prepared: Prepared,
-        provider: Arc<dyn Provider>,
-        signal: Signal,
-    ) -> Result<Started> {
-        let Prepared { spec, notices, .. } = prepared;
+        prepared: PreparedThread,
+        provider: Arc<dyn ModelProvider>,
+        signal: CancelSignal,
+    ) -> Result<StartedThread> {
+        let PreparedThread { spec, notices, .. } = prepared;
         let claim = self.register(&spec, Some(self.owner.clone())).await?;
-        self.forget_old(&spec.shared.config.ledger);
-        let projection = Projection::begin(&self.setup.folder, &spec.own.thread_id)?;
-        let standing = Standing { state: State::new(Arc::clone(&spec)), projection, unsettled: Vec::new() };
-        Ok(self.run(standing, claim, provider, signal, Event::Started, notices))
+        self.prune_old_threads(&spec.template.config.ledger);
+        let transcript = TranscriptWriter::create(&self.setup.folder, &spec.instance.thread_id)?;
+        let resume_point =
+            ResumePoint { state: ThreadState::new(Arc::clone(&spec)), transcript, unsettled: Vec::new() };
+        Ok(self.spawn_driver(resume_point, claim, provider, signal, ThreadEvent::Started, notices))
     }
 
     /// The thread exists from here on; caps on children are counted in the same transaction.
     /// A thread without an owner goes on by itself: somebody takes it up.
-    pub(super) async fn register(&self, spec: &Arc<Spec>, owner: Option<Owner>) -> Result<Claim> {
-        let shared = self.keep(&spec.shared).await?;
-        let header = JournalHeader::new(spec.own.clone(), shared.to_string());
+    pub(super) async fn register(&self, spec: &Arc<ThreadSpec>, owner: Option<Owner>) -> Result<Claim> {
+        let digest = self.store_template(&spec.template).await?;
+        let header = JournalHeader::new(spec.instance.clone(), digest.to_string());
         let body = header.to_bytes().map_err(|error| Error::new(Code::Io, error.to_string()))?;
         let at_ms = self.setup.clock.now_ms();
-        let concurrency = &spec.shared.config.resilience.concurrency;
-        let parent = spec.own.parent.as_ref().map(|parent| self.limits_of(parent)).transpose()?;
+        let concurrency = &spec.template.config.resilience.concurrency;
+        let parent = spec.instance.parent.as_ref().map(|parent| self.current_limits(parent)).transpose()?;
         let new = NewThread {
-            id: spec.own.thread_id.clone(),
-            directive: spec.shared.directive.clone(),
-            title: title(&spec.own.prompt),
-            parent: spec.own.parent.clone(),
-            continuation_of: spec.own.continues.clone(),
-            limits: spec.own.limits,
-            max_spend: spec.own.limits.spend,
+            id: spec.instance.thread_id.clone(),
+            directive: spec.template.directive.clone(),
+            title: title(&spec.instance.prompt),
+            parent: spec.instance.parent.clone(),
+            continuation_of: spec.instance.continuation_of.clone(),
+            limits: spec.instance.limits,
+            max_spend: spec.instance.limits.spend,
             // Where money is counted, tokens are each thread's own.
-            max_tokens: spec.own.limits.tokens.filter(|_| spec.shared.price.is_none()),
-            capabilities: Digest::of(spec.own.capabilities.iter().collect::<Vec<_>>().join("\n").as_bytes()),
-            model: spec.shared.model.clone(),
-            provider: spec.shared.provider.clone(),
-            caps: Caps {
+            max_tokens: spec.instance.limits.tokens.filter(|_| spec.template.price.is_none()),
+            capabilities: Digest::of(
+                spec.instance.capabilities.iter().collect::<Vec<_>>().join("\n").as_bytes(),
+            ),
+            model: spec.template.model.clone(),
+            provider: spec.template.provider.clone(),
+            caps: SpawnCaps {
                 spawns: parent.and_then(|limits| limits.spawns),
                 depth: parent.and_then(|limits| limits.depth),
                 concurrent_children: Some(concurrency.max_concurrent_children),
@@ -147,23 +158,23 @@ impl Inner {
             },
             is_detached: owner.is_none(),
             owner: owner.clone(),
-            blobs: vec![shared],
-            records: vec![Record { at_ms, sequence: 1, body }],
+            blobs: vec![digest],
+            records: vec![JournalRecord { at_ms, sequence: 1, body }],
             at_ms,
         };
         let created = match self.store.create(new).await {
             // It was forgotten with the last thread that used it: it is kept anew.
-            Err(StoreError::NoBlob(_)) if self.kinds.forget(&shared) => {
+            Err(ThreadStoreError::NoBlob(_)) if self.templates.remove(&digest) => {
                 return Box::pin(self.register(spec, owner)).await;
             }
             created => created?,
         };
         match created {
-            Created::Done { claim, .. } => Ok(claim),
-            Created::Refused { cap, most, count } => {
-                Err(Error::new(Code::SpawnRefused, format!("no further thread: {} is {most}, and there are {count}", cap.as_str()))
+            CreateOutcome::Created { claim, .. } => Ok(claim),
+            CreateOutcome::Refused { cap, max, count } => {
+                Err(Error::new(Code::SpawnRefused, format!("no further thread: {} is {max}, and there are {count}", cap.as_str()))
                     .detail("cap", cap.as_str())
-                    .detail("most", most)
+                    .detail("most", max)
                     .detail("count", count)
                     .hint("wait for others to end, or allow more: limits of the directive, concurrency in resilience.yaml"))
             }
@@ -171,95 +182,116 @@ impl Inner {
     }
 
     /// The shared part of a spec, in the store once.
-    async fn keep(&self, shared: &Arc<Shared>) -> Result<Digest> {
-        let known = self.kinds.digest_of(shared);
-        if let Some(digest) = known {
+    async fn store_template(&self, template: &Arc<ThreadTemplate>) -> Result<Digest> {
+        let cached = self.templates.digest_of(template);
+        if let Some(digest) = cached {
             return Ok(digest);
         }
-        let bytes = serde_json::to_vec(&**shared).map_err(|error| Error::new(Code::Io, error.to_string()))?;
+        let bytes =
+            serde_json::to_vec(&**template).map_err(|error| Error::new(Code::Io, error.to_string()))?;
         let digest = self.store.put_blob(bytes, self.setup.clock.now_ms()).await?;
-        self.kinds.keep(digest, shared);
+        self.templates.insert(digest, template);
         Ok(digest)
     }
 
     /// The shared part of a spec that was stored.
-    pub(super) fn shared(&self, digest: &str) -> Result<Arc<Shared>> {
-        if let Some(shared) = self.kinds.all().get(digest) {
-            return Ok(Arc::clone(shared));
+    pub(super) fn load_template(&self, digest: &str) -> Result<Arc<ThreadTemplate>> {
+        if let Some(template) = self.templates.lock().get(digest) {
+            return Ok(Arc::clone(template));
         }
-        let wrong = |message: String| Error::new(Code::StoreDamaged, message);
+        let damaged = |message: String| Error::new(Code::StoreDamaged, message);
         let parsed: Digest =
-            digest.parse().map_err(|_| wrong(format!("`{digest}` names no part of the store")))?;
+            digest.parse().map_err(|_| damaged(format!("`{digest}` names no part of the store")))?;
         let bytes = self.store.blob(&parsed)?;
-        let shared: Shared = serde_json::from_slice(&bytes)
-            .map_err(|error| wrong(format!("a thread's frozen configuration cannot be read: {error}")))?;
-        let shared = Arc::new(shared);
-        self.kinds.keep(parsed, &shared);
-        Ok(shared)
+        let template: ThreadTemplate = serde_json::from_slice(&bytes)
+            .map_err(|error| damaged(format!("a thread's frozen configuration cannot be read: {error}")))?;
+        let template = Arc::new(template);
+        self.templates.insert(parsed, &template);
+        Ok(template)
     }
 
     /// Who answers this thread.
-    pub(super) fn provider(&self, chosen: &Chosen, spec: &Spec) -> Result<Arc<dyn Provider>> {
-        let proxies = Proxies::from_variables(|name| self.setup.environment.get(name).map(String::as_str));
-        let mut door = Client::new(Policy::default()).with_proxies(proxies);
+    pub(super) fn provider(
+        &self,
+        model_choice: &ModelChoice,
+        spec: &ThreadSpec,
+    ) -> Result<Arc<dyn ModelProvider>> {
+        let proxies =
+            ProxyConfig::from_variables(|name| self.setup.environment.get(name).map(String::as_str));
+        let mut client = HttpClient::new(AddressPolicy::default()).with_proxies(proxies);
         if let Some(path) = self.setup.environment.get("SSL_CERT_FILE") {
-            door = door.with_certificate_file(path.into());
+            client = client.with_certificate_file(path.into());
         }
         let script = Script {
-            actions: spec.own.actions.clone(),
-            outputs: spec.shared.outputs.clone(),
-            inputs: spec.own.inputs.clone(),
+            actions: spec.instance.actions.clone(),
+            outputs: spec.template.outputs.clone(),
+            inputs: spec.instance.inputs.clone(),
         };
         let environment = &self.setup.environment;
         self.providers
-            .provider(&chosen.provider_id, &chosen.file, &chosen.model, environment, &door, script)
-            .map_err(|error| Error::new(Code::ProviderInvalid, format!("{}: {error}", chosen.provider_id)))
+            .provider(
+                &model_choice.provider_id,
+                &model_choice.file,
+                &model_choice.model,
+                environment,
+                &client,
+                script,
+            )
+            .map_err(|error| {
+                Error::new(Code::ProviderInvalid, format!("{}: {error}", model_choice.provider_id))
+            })
     }
 
     /// Drives a thread in the background until it ends or stops.
-    pub(super) fn run(
+    pub(super) fn spawn_driver(
         self: &Arc<Self>,
-        standing: Standing,
+        resume_point: ResumePoint,
         claim: Claim,
-        provider: Arc<dyn Provider>,
-        signal: Signal,
-        first: Event,
+        provider: Arc<dyn ModelProvider>,
+        signal: CancelSignal,
+        first: ThreadEvent,
         notices: Vec<String>,
-    ) -> Started {
-        let spec = Arc::clone(&standing.state.spec);
+    ) -> StartedThread {
+        let spec = Arc::clone(&resume_point.state.spec);
         let limits = match &first {
-            Event::Resumed { limits, .. } => *limits,
-            _ => standing.state.limits,
+            ThreadEvent::Resumed { limits, .. } => *limits,
+            _ => resume_point.state.limits,
         };
-        let sender = self.enter(&spec.own.thread_id, limits, &signal, claim);
+        let sender = self.add_running(&spec.instance.thread_id, limits, &signal, claim);
         let finished = sender.subscribe();
-        let thread = Thread::new(self.doors(&spec.own.thread_id), standing, claim, provider, signal);
+        let thread = ThreadDriver::new(
+            self.driver_deps(&spec.instance.thread_id),
+            resume_point,
+            claim,
+            provider,
+            signal,
+        );
         let inner = Arc::clone(self);
-        let own = Arc::clone(&spec);
+        let driven = Arc::clone(&spec);
         let task = tokio::spawn(async move {
             let finished = match thread.run(first).await {
-                Ok((outcome, state)) => Finished {
-                    thread_id: own.own.thread_id.clone(),
-                    directive: own.shared.directive.clone(),
+                Ok((outcome, state)) => FinishedThread {
+                    thread_id: driven.instance.thread_id.clone(),
+                    directive: driven.template.directive.clone(),
                     outcome,
                     cost: state.cost,
                 },
                 Err(error) => {
-                    let (store, id) = (inner.store.clone(), own.own.thread_id.clone());
+                    let (store, id) = (inner.store.clone(), driven.instance.thread_id.clone());
                     // Whoever comes next may take it up from where its record ends.
                     let _ = tokio::task::spawn_blocking(move || store.release_claim(&id, claim)).await;
-                    broken(&own, &error)
+                    failed_thread(&driven, &error)
                 }
             };
-            inner.left(&own, &finished).await;
+            inner.on_stopped(&driven, &finished).await;
             sender.send_replace(Some(Arc::new(finished)));
         });
-        if let Some(live) = self.live().get_mut(&spec.own.thread_id) {
-            live.task = Some(task.abort_handle());
+        if let Some(running) = self.running().get_mut(&spec.instance.thread_id) {
+            running.task = Some(task.abort_handle());
         }
-        Started {
-            thread_id: spec.own.thread_id.clone(),
-            directive: spec.shared.directive.clone(),
+        StartedThread {
+            thread_id: spec.instance.thread_id.clone(),
+            directive: spec.template.directive.clone(),
             notices,
             finished,
         }

@@ -3,36 +3,39 @@
 use rye_engine::{Code, Error, Result};
 use serde_json::{Map, Value, json};
 
-use super::Inner;
+use super::ThreadRuntime;
 use crate::config::TranscriptIntegrity;
-use crate::spec::Spec;
+use crate::spec::ThreadSpec;
 use crate::store::ThreadRow;
 use crate::thread_id::ThreadId;
-use crate::transcript::{self, Verified};
+use crate::transcript::{self, TranscriptStatus};
 
 /// Events a search looks at.
-const SEARCHED: [&str; 4] = ["cognition_in", "cognition_out", "tool_call_start", "tool_call_result"];
+const SEARCHED_EVENTS: [&str; 4] = ["cognition_in", "cognition_out", "tool_call_start", "tool_call_result"];
 
 /// Events of one transcript that are read at most.
-const MOST_EVENTS: usize = 100_000;
+const MAX_EVENTS: usize = 100_000;
 
-impl Inner {
+impl ThreadRuntime {
     /// What is wrong with a transcript, where that may be read all the same.
-    fn judged(&self, asker: &Spec, row: &ThreadRow) -> Result<Option<String>> {
+    fn check_transcript(&self, caller: &ThreadSpec, row: &ThreadRow) -> Result<Option<String>> {
         let path = transcript::path(&self.setup.folder, &row.id);
         let own = self.signer.public();
-        let keys = |wanted: &lillux::Fingerprint| (own.fingerprint() == *wanted).then(|| own.clone());
+        let keys =
+            |fingerprint: &lillux::Fingerprint| (own.fingerprint() == *fingerprint).then(|| own.clone());
         let report = transcript::verify(&path, &row.id, row.transcript_head, &keys)?;
-        let what = match report.status {
-            Verified::Valid => return Ok(None),
+        let problem = match report.status {
+            TranscriptStatus::Valid => return Ok(None),
             // It is still being written.
-            Verified::UnsignedTail | Verified::Unsigned if !row.status.is_terminal() => return Ok(None),
-            Verified::Tampered => "was changed",
-            Verified::Cut => "was cut",
-            Verified::UnsignedTail | Verified::Unsigned => "is not signed to its end",
+            TranscriptStatus::UnsignedTail | TranscriptStatus::Unsigned if !row.status.is_terminal() => {
+                return Ok(None);
+            }
+            TranscriptStatus::Tampered => "was changed",
+            TranscriptStatus::Truncated => "was cut",
+            TranscriptStatus::UnsignedTail | TranscriptStatus::Unsigned => "is not signed to its end",
         };
-        let message = format!("the transcript of {} {what}", row.id);
-        match asker.shared.config.coordination.transcript_integrity {
+        let message = format!("the transcript of {} {problem}", row.id);
+        match caller.template.config.coordination.transcript_integrity {
             TranscriptIntegrity::Lenient => Ok(Some(message)),
             TranscriptIntegrity::Strict => Err(Error::new(Code::TranscriptTampered, message)
                 .detail("thread_id", row.id.as_str())
@@ -40,25 +43,31 @@ impl Inner {
         }
     }
 
-    pub(super) fn read_transcript(&self, asker: &Spec, row: &ThreadRow, tail: Option<u64>) -> Result<Value> {
-        let warning = self.judged(asker, row)?;
-        let mut answer = json!({"success": true, "thread_id": row.id, "content": self.markdown(row, tail)?});
+    pub(super) fn read_transcript(
+        &self,
+        caller: &ThreadSpec,
+        row: &ThreadRow,
+        tail: Option<u64>,
+    ) -> Result<Value> {
+        let warning = self.check_transcript(caller, row)?;
+        let mut response =
+            json!({"success": true, "thread_id": row.id, "content": self.markdown(row, tail)?});
         if let Some(warning) = warning {
-            answer["warning"] = json!(warning);
+            response["warning"] = json!(warning);
         }
-        Ok(answer)
+        Ok(response)
     }
 
     pub(super) fn chain_search(
         &self,
-        asker: &Spec,
+        caller: &ThreadSpec,
         row: &ThreadRow,
         params: &Map<String, Value>,
     ) -> Result<Value> {
-        let wrong = |message: String| Error::new(Code::InvalidParameters, message);
+        let invalid = |message: String| Error::new(Code::InvalidParameters, message);
         let query = params.get("query").and_then(Value::as_str).unwrap_or_default();
         if query.is_empty() {
-            return Err(wrong("`query` is missing".to_owned()));
+            return Err(invalid("`query` is missing".to_owned()));
         }
         let is_regex = params.get("search_type").and_then(Value::as_str) == Some("regex");
         let pattern = if is_regex { query.to_owned() } else { regex::escape(query) };
@@ -66,15 +75,17 @@ impl Inner {
             .case_insensitive(!is_regex)
             .size_limit(1 << 20)
             .build()
-            .map_err(|error| wrong(format!("`query` is no regular expression: {error}")))?;
+            .map_err(|error| invalid(format!("`query` is no regular expression: {error}")))?;
         let most = params.get("max_results").and_then(Value::as_u64).unwrap_or(50).min(500);
         let chain = self.store.chain(row)?;
         let mut hits = Vec::new();
         let mut warnings = Vec::new();
         for row in &chain {
-            warnings.extend(self.judged(asker, row)?);
-            for event in
-                self.events(&row.id)?.iter().filter(|event| SEARCHED.contains(&event.event_type.as_str()))
+            warnings.extend(self.check_transcript(caller, row)?);
+            for event in self
+                .events(&row.id)?
+                .iter()
+                .filter(|event| SEARCHED_EVENTS.contains(&event.event_type.as_str()))
             {
                 let text = event.payload.to_string();
                 let matches: Vec<&str> =
@@ -101,14 +112,14 @@ impl Inner {
     }
 
     /// All events of a thread's transcript.
-    fn events(&self, id: &ThreadId) -> Result<Vec<transcript::Event>> {
+    fn events(&self, id: &ThreadId) -> Result<Vec<transcript::TranscriptEvent>> {
         let path = transcript::path(&self.setup.folder, id);
-        Ok(transcript::read(&path, transcript::Position::default(), MOST_EVENTS)?.events)
+        Ok(transcript::read(&path, transcript::TranscriptPosition::default(), MAX_EVENTS)?.events)
     }
 
     fn markdown(&self, row: &ThreadRow, tail: Option<u64>) -> Result<String> {
-        let about = transcript::About { directive: &row.directive, status: row.status, cost: row.cost };
-        let page = transcript::render_markdown(&about, &self.events(&row.id)?);
+        let header = transcript::PageHeader { directive: &row.directive, status: row.status, cost: row.cost };
+        let page = transcript::render_markdown(&header, &self.events(&row.id)?);
         let Some(tail) = tail.and_then(|tail| usize::try_from(tail).ok()) else { return Ok(page) };
         let lines: Vec<&str> = page.lines().collect();
         Ok(lines[lines.len().saturating_sub(tail)..].join("\n"))

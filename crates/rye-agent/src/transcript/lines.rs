@@ -7,32 +7,42 @@ use lillux::Digest;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{CHECKPOINT, Criticality, Loose, MOST_LINE, NewEvent, Signer, Vouched, genesis, iso};
-use crate::store::Head;
+use super::{
+    CHECKPOINT, CheckpointClaim, Criticality, MAX_LINE_BYTES, NewEvent, TranscriptSigner, UnchainedDigest,
+    genesis, iso_timestamp,
+};
+use crate::store::TranscriptHead;
 use crate::thread_id::ThreadId;
 
 /// Where a transcript stands: what the next line must name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tail {
+pub struct TranscriptTail {
     /// Its length.
     pub bytes: u64,
     /// The last chained event; `None` when there is none yet.
-    pub head: Option<Head>,
+    pub head: Option<TranscriptHead>,
     /// The largest number of any event.
     pub sequence: u64,
     /// The hash of the last checkpoint's line, or what a chain begins with.
     checkpoint: Digest,
     chain: Digest,
     /// What is outside the chain since the last checkpoint.
-    loose: Loose,
+    unchained: UnchainedDigest,
 }
 
-impl Tail {
+impl TranscriptTail {
     /// Of a transcript that is empty.
     #[must_use]
     pub fn empty(thread: &ThreadId) -> Self {
         let start = genesis(thread);
-        Self { bytes: 0, head: None, sequence: 0, checkpoint: start, chain: start, loose: Loose::default() }
+        Self {
+            bytes: 0,
+            head: None,
+            sequence: 0,
+            checkpoint: start,
+            chain: start,
+            unchained: UnchainedDigest::default(),
+        }
     }
 
     /// Of the transcript at `path`, which is about to be written. A last line that is not whole, which a crash leaves
@@ -52,16 +62,16 @@ impl Tail {
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
         // Behind the last checkpoint: where that is, and what of it stays.
-        let (mut sealed, mut kept) = (0, Vec::new());
+        let (mut sealed, mut retained) = (0, Vec::new());
         loop {
             line.clear();
-            let read = reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
+            let read = reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
             if line.pop() != Some(b'\n') {
                 break;
             }
             tail.bytes += read as u64;
-            kept.extend_from_slice(&line);
-            kept.push(b'\n');
+            retained.extend_from_slice(&line);
+            retained.push(b'\n');
             let Ok(value) = serde_json::from_slice::<Value>(&line) else {
                 // Whoever verifies hears of it; the chain goes on behind it.
                 continue;
@@ -70,30 +80,30 @@ impl Tail {
             if value.get("event_type").and_then(Value::as_str) == Some(CHECKPOINT) {
                 tail.sequence = tail.sequence.max(sequence);
                 tail.checkpoint = Digest::of(&line);
-                tail.loose = Loose::default();
+                tail.unchained = UnchainedDigest::default();
                 sealed = tail.bytes;
-                kept.clear();
+                retained.clear();
             } else if value.get("prev").is_some() {
                 tail.sequence = tail.sequence.max(sequence);
                 tail.link(sequence, Digest::of(&line));
             } else {
-                tail.loose.add(Digest::of(&line));
-                kept.truncate(kept.len() - read);
+                tail.unchained.add(Digest::of(&line));
+                retained.truncate(retained.len() - read);
             }
         }
-        if std::mem::take(&mut tail.loose) != Loose::default() {
-            lillux::file::shorten(path, sealed)?;
-            lillux::file::append(path, &kept)?;
-            tail.bytes = sealed + kept.len() as u64;
+        if std::mem::take(&mut tail.unchained) != UnchainedDigest::default() {
+            lillux::file::truncate(path, sealed)?;
+            lillux::file::append(path, &retained)?;
+            tail.bytes = sealed + retained.len() as u64;
         } else if tail.bytes < length {
-            lillux::file::shorten(path, tail.bytes)?;
+            lillux::file::truncate(path, tail.bytes)?;
         }
         Ok(tail)
     }
 
     fn link(&mut self, sequence: u64, hash: Digest) {
         self.chain = hash;
-        self.head = Some(Head { sequence, hash });
+        self.head = Some(TranscriptHead { sequence, hash });
     }
 
     /// Writes a line behind `bytes`; gives its hash.
@@ -126,7 +136,7 @@ struct Envelope<'a, P> {
 
 /// What a checkpoint says.
 #[derive(Serialize)]
-struct Seal<'a> {
+struct CheckpointPayload<'a> {
     turn: u64,
     byte_offset: u64,
     hash: &'a str,
@@ -134,26 +144,27 @@ struct Seal<'a> {
     fp: &'a str,
     ts: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    loose: Option<&'a str>,
+    #[serde(rename = "loose")]
+    unchained: Option<&'a str>,
 }
 
 /// The name belongs to the transcript itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("events of type `checkpoint` are made by the transcript alone")]
-pub struct ReservedName;
+pub struct ReservedEventName;
 
 /// Lines that are to be appended.
 #[derive(Clone, Debug)]
-pub struct Lines {
+pub struct TranscriptLines {
     thread: ThreadId,
-    tail: Tail,
+    tail: TranscriptTail,
     bytes: Vec<u8>,
 }
 
-impl Lines {
+impl TranscriptLines {
     /// Behind `tail`.
     #[must_use]
-    pub fn new(thread: ThreadId, tail: Tail) -> Self {
+    pub fn new(thread: ThreadId, tail: TranscriptTail) -> Self {
         Self { thread, tail, bytes: Vec::new() }
     }
 
@@ -161,19 +172,19 @@ impl Lines {
     ///
     /// # Errors
     /// When it calls itself a checkpoint.
-    pub fn event(&mut self, event: &NewEvent<'_>) -> Result<(), ReservedName> {
+    pub fn event(&mut self, event: &NewEvent<'_>) -> Result<(), ReservedEventName> {
         if event.event_type == CHECKPOINT {
-            return Err(ReservedName);
+            return Err(ReservedEventName);
         }
         let is_chained = event.criticality == Criticality::Critical;
         let previous = is_chained.then(|| self.tail.chain.to_hex());
-        let moment = iso(event.at_ms);
+        let timestamp = iso_timestamp(event.at_ms);
         let hash = self.tail.append(
             &mut self.bytes,
             &Envelope {
                 thread_id: self.thread.as_str(),
                 event_type: event.event_type,
-                timestamp: &moment,
+                timestamp: &timestamp,
                 payload: &event.payload,
                 criticality: event.criticality,
                 sequence: event.sequence,
@@ -182,40 +193,41 @@ impl Lines {
         );
         match is_chained {
             true => self.tail.link(event.sequence, hash),
-            false => self.tail.loose.add(hash),
+            false => self.tail.unchained.add(hash),
         }
         Ok(())
     }
 
     /// Adds a checkpoint: the chain so far, signed.
-    pub fn checkpoint(&mut self, turn: u64, at_ms: u64, sequence: u64, signer: &Signer) {
-        let (moment, hash, previous) = (iso(at_ms), self.tail.chain.to_hex(), self.tail.checkpoint.to_hex());
+    pub fn checkpoint(&mut self, turn: u64, at_ms: u64, sequence: u64, signer: &TranscriptSigner) {
+        let (timestamp, hash, previous) =
+            (iso_timestamp(at_ms), self.tail.chain.to_hex(), self.tail.checkpoint.to_hex());
         let byte_offset = self.tail.bytes;
-        let loose = std::mem::take(&mut self.tail.loose).to_hex();
-        let vouched = Vouched {
+        let unchained = std::mem::take(&mut self.tail.unchained).to_hex();
+        let claim = CheckpointClaim {
             thread: self.thread.as_str(),
             turn,
             byte_offset,
             sequence,
             hash: &hash,
             previous: &previous,
-            moment: &moment,
-            loose: loose.as_deref(),
+            timestamp: &timestamp,
+            unchained: unchained.as_deref(),
         };
-        let signature = signer.key.sign(&vouched.digest()).to_base64();
-        let payload = Seal {
+        let signature = signer.key.sign(&claim.digest()).to_base64();
+        let payload = CheckpointPayload {
             turn,
             byte_offset,
             hash: &hash,
             sig: &signature,
             fp: signer.fingerprint.as_str(),
-            ts: &moment,
-            loose: loose.as_deref(),
+            ts: &timestamp,
+            unchained: unchained.as_deref(),
         };
         let envelope = Envelope {
             thread_id: self.thread.as_str(),
             event_type: CHECKPOINT,
-            timestamp: &moment,
+            timestamp: &timestamp,
             payload: &payload,
             criticality: Criticality::Critical,
             sequence,
@@ -226,13 +238,13 @@ impl Lines {
 
     /// The lines since the last time.
     #[must_use]
-    pub fn take(&mut self) -> Vec<u8> {
+    pub fn drain(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 
     /// Where the transcript stands behind these lines.
     #[must_use]
-    pub fn tail(&self) -> &Tail {
+    pub fn tail(&self) -> &TranscriptTail {
         &self.tail
     }
 }

@@ -18,35 +18,35 @@ use lillux::{Digest, Fingerprint, SecretKey};
 use rye_trust::signature::Timestamp;
 use serde_json::Value;
 
-pub use lines::{Lines, ReservedName, Tail};
-pub use read::{Batch, Event, Position, read};
-pub use render::{About, render_markdown};
-pub use verify::{Problem, Report, Verified, verify};
+pub use lines::{ReservedEventName, TranscriptLines, TranscriptTail};
+pub use read::{TranscriptBatch, TranscriptEvent, TranscriptPosition, read};
+pub use render::{PageHeader, render_markdown};
+pub use verify::{TranscriptProblem, TranscriptReport, TranscriptStatus, verify};
 
 pub use crate::config::Criticality;
 use crate::thread_id::ThreadId;
 
 /// A transcript's name in its thread's folder.
-pub const FILE: &str = "transcript.jsonl";
+pub const TRANSCRIPT_FILE: &str = "transcript.jsonl";
 /// The type of the events that sign.
 const CHECKPOINT: &str = "checkpoint";
 /// No line is longer; what is longer is no line.
-const MOST_LINE: u64 = 64 << 20;
+const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// A moment in UTC, to the millisecond: `2026-01-02T03:04:05.678Z`.
 #[must_use]
-pub fn iso(at_ms: u64) -> String {
+pub fn iso_timestamp(at_ms: u64) -> String {
     let Some(seconds) = Timestamp::from_unix(at_ms / 1000) else {
         return "9999-12-31T23:59:59.999Z".to_owned();
     };
     let seconds = seconds.as_str().trim_end_matches('Z');
-    let mut moment = String::with_capacity(seconds.len() + 5);
-    moment.push_str(seconds);
-    moment.push('.');
+    let mut timestamp = String::with_capacity(seconds.len() + 5);
+    timestamp.push_str(seconds);
+    timestamp.push('.');
     let thousandths = at_ms % 1000;
-    moment.extend([100, 10, 1].map(|place| char::from(b'0' + (thousandths / place % 10) as u8)));
-    moment.push('Z');
-    moment
+    timestamp.extend([100, 10, 1].map(|divisor| char::from(b'0' + (thousandths / divisor % 10) as u8)));
+    timestamp.push('Z');
+    timestamp
 }
 
 /// An event that is to be written.
@@ -66,23 +66,23 @@ pub struct NewEvent<'a> {
 
 /// Whoever signs checkpoints.
 #[derive(Debug)]
-pub struct Signer {
+pub struct TranscriptSigner {
     key: SecretKey,
     fingerprint: Fingerprint,
 }
 
-impl Signer {
+impl TranscriptSigner {
     /// With this key.
     #[must_use]
     pub fn new(key: SecretKey) -> Self {
-        let fingerprint = key.public().fingerprint();
+        let fingerprint = key.public_key().fingerprint();
         Self { key, fingerprint }
     }
 
     /// The key that verifies them.
     #[must_use]
     pub fn public(&self) -> lillux::PublicKey {
-        self.key.public()
+        self.key.public_key()
     }
 
     /// Whose signatures they are.
@@ -95,7 +95,7 @@ impl Signer {
 /// Where a thread's transcript is, below the folder of threads.
 #[must_use]
 pub fn path(threads: &Path, thread: &ThreadId) -> PathBuf {
-    threads.join(thread.as_str()).join(FILE)
+    threads.join(thread.as_str()).join(TRANSCRIPT_FILE)
 }
 
 /// Writes lines behind a transcript, in one write. They are durable when the system says so: what must not be lost is in
@@ -113,19 +113,19 @@ fn genesis(thread: &ThreadId) -> Digest {
 }
 
 /// What a checkpoint vouches for.
-struct Vouched<'a> {
+struct CheckpointClaim<'a> {
     thread: &'a str,
     turn: u64,
     byte_offset: u64,
     sequence: u64,
     hash: &'a str,
     previous: &'a str,
-    moment: &'a str,
+    timestamp: &'a str,
     /// The lines outside the chain since the last checkpoint, if there are any.
-    loose: Option<&'a str>,
+    unchained: Option<&'a str>,
 }
 
-impl Vouched<'_> {
+impl CheckpointClaim<'_> {
     fn digest(&self) -> Digest {
         let text = format!(
             "rye checkpoint 1\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}",
@@ -135,8 +135,8 @@ impl Vouched<'_> {
             self.sequence,
             self.hash,
             self.previous,
-            self.moment,
-            self.loose.unwrap_or_default()
+            self.timestamp,
+            self.unchained.unwrap_or_default()
         );
         Digest::of(text.as_bytes())
     }
@@ -144,9 +144,9 @@ impl Vouched<'_> {
 
 /// Lines outside the chain, one after the other: a crash may lose them, nobody may add or change one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Loose(Option<Digest>);
+struct UnchainedDigest(Option<Digest>);
 
-impl Loose {
+impl UnchainedDigest {
     fn add(&mut self, line: Digest) {
         let before = self.to_hex().unwrap_or_default();
         self.0 = Some(Digest::of(format!("{before}\n{}", line.to_hex()).as_bytes()));

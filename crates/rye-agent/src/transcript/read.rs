@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{MOST_LINE, iso};
+use super::{MAX_LINE_BYTES, iso_timestamp};
 
 /// An event as it was written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct TranscriptEvent {
     /// The line, counted from 1.
     pub line: u64,
     /// `cognition_out`, `tool_call_start`, ….
@@ -28,7 +28,7 @@ pub struct Event {
 
 /// A place in a transcript, behind a whole line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Position {
+pub struct TranscriptPosition {
     /// Bytes before it.
     pub bytes: u64,
     /// Lines before it.
@@ -39,13 +39,13 @@ pub struct Position {
 
 /// What was read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Batch {
+pub struct TranscriptBatch {
     /// Events.
-    pub events: Vec<Event>,
+    pub events: Vec<TranscriptEvent>,
     /// Lines that are no events.
     pub bad_lines: Vec<u64>,
     /// Where to go on.
-    pub next: Position,
+    pub next: TranscriptPosition,
 }
 
 /// The events from a place on, at most `most`. A last line that is not whole is left for the next time; a transcript that
@@ -53,34 +53,34 @@ pub struct Batch {
 ///
 /// # Errors
 /// When the system refuses.
-pub fn read(path: &Path, from: Position, most: usize) -> io::Result<Batch> {
-    let mut batch = Batch { next: from, ..Batch::default() };
+pub fn read(path: &Path, from: TranscriptPosition, max_events: usize) -> io::Result<TranscriptBatch> {
+    let mut batch = TranscriptBatch { next: from, ..TranscriptBatch::default() };
     let mut file = match fs_err::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(batch),
         Err(error) => return Err(error),
     };
     // Whoever goes on with a thread takes lines away that nobody vouches for: then it is begun anew, past what was read.
-    let is_moved = from.lines > 0 && number_at(&mut file, from.last.0)? != Some(from.last.1);
-    let known = if is_moved { from.last.1 } else { 0 };
+    let is_moved = from.lines > 0 && sequence_at(&mut file, from.last.0)? != Some(from.last.1);
+    let last_sequence = if is_moved { from.last.1 } else { 0 };
     if is_moved {
-        batch.next = Position::default();
+        batch.next = TranscriptPosition::default();
     }
     file.seek(SeekFrom::Start(batch.next.bytes))?;
     let mut reader = BufReader::new(file);
     let mut line = Vec::new();
-    while batch.events.len() < most {
+    while batch.events.len() < max_events {
         line.clear();
-        let read = reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
+        let read = reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
         if line.pop() != Some(b'\n') {
             break;
         }
         let value = serde_json::from_slice::<Value>(&line).ok();
-        batch.next.last = (batch.next.bytes, value.as_ref().map_or(0, number_of));
+        batch.next.last = (batch.next.bytes, value.as_ref().map_or(0, sequence_of));
         batch.next.bytes += read as u64;
         batch.next.lines += 1;
-        match value.and_then(|value| event(value, batch.next.lines)) {
-            Some(event) if event.sequence.is_some_and(|sequence| sequence <= known) => {}
+        match value.and_then(|value| parse_event(value, batch.next.lines)) {
+            Some(event) if event.sequence.is_some_and(|sequence| sequence <= last_sequence) => {}
             Some(event) => batch.events.push(event),
             None => batch.bad_lines.push(batch.next.lines),
         }
@@ -88,20 +88,20 @@ pub fn read(path: &Path, from: Position, most: usize) -> io::Result<Batch> {
     Ok(batch)
 }
 
-fn number_of(line: &Value) -> u64 {
+fn sequence_of(line: &Value) -> u64 {
     line.get("sequence").and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// The number of the line that begins here, if one does.
-fn number_at(file: &mut fs_err::File, start: u64) -> io::Result<Option<u64>> {
+fn sequence_at(file: &mut fs_err::File, start: u64) -> io::Result<Option<u64>> {
     file.seek(SeekFrom::Start(start))?;
     let mut line = Vec::new();
-    BufReader::new(file).take(MOST_LINE).read_until(b'\n', &mut line)?;
-    Ok(serde_json::from_slice::<Value>(&line).ok().as_ref().map(number_of))
+    BufReader::new(file).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
+    Ok(serde_json::from_slice::<Value>(&line).ok().as_ref().map(sequence_of))
 }
 
 /// Understands an envelope, older ones too: numbers for times, `ts` and `type`, payload among the rest.
-fn event(raw: Value, line: u64) -> Option<Event> {
+fn parse_event(raw: Value, line: u64) -> Option<TranscriptEvent> {
     let object = raw.as_object()?;
     let text = |name: &str| object.get(name).and_then(Value::as_str);
     let event_type = match text("event_type").or_else(|| text("type"))? {
@@ -113,7 +113,7 @@ fn event(raw: Value, line: u64) -> Option<Event> {
     .to_owned();
     let timestamp = match object.get("timestamp").or_else(|| object.get("ts")) {
         Some(Value::String(text)) => text.clone(),
-        Some(Value::Number(seconds)) => seconds.as_f64().map(moment).unwrap_or_default(),
+        Some(Value::Number(seconds)) => seconds.as_f64().map(format_seconds).unwrap_or_default(),
         Some(_) | None => String::new(),
     };
     let payload = object.get("payload").cloned().unwrap_or_else(|| {
@@ -123,7 +123,7 @@ fn event(raw: Value, line: u64) -> Option<Event> {
     });
     let is_droppable = text("criticality") == Some("droppable") || event_type == "cognition_out_delta";
     let sequence = object.get("sequence").and_then(Value::as_u64);
-    Some(Event { line, event_type, timestamp, payload, is_droppable, sequence, raw })
+    Some(TranscriptEvent { line, event_type, timestamp, payload, is_droppable, sequence, raw })
 }
 
 #[expect(
@@ -131,6 +131,6 @@ fn event(raw: Value, line: u64) -> Option<Event> {
     clippy::cast_sign_loss,
     reason = "a time to be shown: what is no time becomes one of the ends"
 )]
-fn moment(seconds: f64) -> String {
-    iso((seconds * 1000.0).round() as u64)
+fn format_seconds(seconds: f64) -> String {
+    iso_timestamp((seconds * 1000.0).round() as u64)
 }

@@ -10,17 +10,17 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::cost::Cost;
-use crate::status::Status;
-use crate::store::Head;
+use crate::status::ThreadStatus;
+use crate::store::TranscriptHead;
 
-struct World {
+struct TestTranscript {
     _folder: TempDir,
     path: PathBuf,
-    signer: Signer,
-    head: Option<Head>,
+    signer: TranscriptSigner,
+    head: Option<TranscriptHead>,
 }
 
-fn thread(number: u64) -> ThreadId {
+fn thread_id(number: u64) -> ThreadId {
     ThreadId::parse(&format!("thread-{number:012x}")).expect("a name")
 }
 
@@ -39,8 +39,8 @@ fn event(sequence: u64, criticality: Criticality) -> NewEvent<'static> {
 }
 
 /// Lines: 1 critical, 2 droppable, 3 critical, 4 checkpoint, 5 critical, 6 critical, 7 checkpoint.
-fn lines(of: &ThreadId, signer: &Signer) -> Lines {
-    let mut lines = Lines::new(of.clone(), Tail::empty(of));
+fn lines(of: &ThreadId, signer: &TranscriptSigner) -> TranscriptLines {
+    let mut lines = TranscriptLines::new(of.clone(), TranscriptTail::empty(of));
     for sequence in 1..=7 {
         match sequence {
             2 => lines.event(&event(sequence, Criticality::Droppable)).expect("an event"),
@@ -51,22 +51,22 @@ fn lines(of: &ThreadId, signer: &Signer) -> Lines {
     lines
 }
 
-fn world() -> World {
+fn test_transcript() -> TestTranscript {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = path(folder.path(), &thread(1));
-    lillux::file::create_folders(path.parent().expect("a folder"), true).expect("made");
-    let signer = Signer::new(SecretKey::from_seed(&[1; 32]));
-    let mut lines = lines(&thread(1), &signer);
-    append(&path, &lines.take()).expect("written");
-    World { _folder: folder, path, signer, head: lines.tail().head }
+    let path = path(folder.path(), &thread_id(1));
+    lillux::file::create_dirs(path.parent().expect("a folder"), true).expect("made");
+    let signer = TranscriptSigner::new(SecretKey::from_seed(&[1; 32]));
+    let mut lines = lines(&thread_id(1), &signer);
+    append(&path, &lines.drain()).expect("written");
+    TestTranscript { _folder: folder, path, signer, head: lines.tail().head }
 }
 
-impl World {
-    fn verify(&self, expected: Option<Head>) -> Report {
+impl TestTranscript {
+    fn verify(&self, expected: Option<TranscriptHead>) -> TranscriptReport {
         let known = |fingerprint: &Fingerprint| -> Option<PublicKey> {
-            (fingerprint == self.signer.fingerprint()).then(|| self.signer.key.public())
+            (fingerprint == self.signer.fingerprint()).then(|| self.signer.key.public_key())
         };
-        verify(&self.path, &thread(1), expected, &known).expect("read")
+        verify(&self.path, &thread_id(1), expected, &known).expect("read")
     }
 
     fn lines(&self) -> Vec<String> {
@@ -76,23 +76,23 @@ impl World {
 
     fn write(&self, lines: &[String]) {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        lillux::file::write_atomic(&self.path, text.as_bytes(), lillux::file::Mode::Private)
+        lillux::file::write_atomic(&self.path, text.as_bytes(), lillux::file::FileMode::Private)
             .expect("written");
     }
 }
 
 #[test]
-fn a_transcript_that_nobody_touched_is_valid() {
-    let world = world();
+fn untouched_transcript_is_valid() {
+    let world = test_transcript();
     let report = world.verify(world.head);
     assert_eq!(report.problems, []);
-    assert_eq!((report.status, report.events, report.droppable), (Verified::Valid, 5, 1));
+    assert_eq!((report.status, report.events, report.droppable), (TranscriptStatus::Valid, 5, 1));
     assert_eq!((report.checkpoints, report.signed_until), (2, Some(6)));
 }
 
 #[test]
-fn the_envelope_is_that_of_the_seed() {
-    let world = world();
+fn envelope_keys_are_stable() {
+    let world = test_transcript();
     let first: Value = serde_json::from_str(&world.lines()[0]).expect("JSON");
     let keys: Vec<&str> = first.as_object().expect("an object").keys().map(String::as_str).collect();
     let expected = ["thread_id", "event_type", "timestamp", "payload", "criticality", "sequence", "prev"];
@@ -105,11 +105,11 @@ fn the_envelope_is_that_of_the_seed() {
 }
 
 /// A way to tamper: its name, and what it does to the lines.
-type Attack = (&'static str, fn(&mut Vec<String>));
+type TamperCase = (&'static str, fn(&mut Vec<String>));
 
 #[test]
-fn every_way_to_tamper_is_found() {
-    let attacks: [Attack; 12] = [
+fn every_tampering_is_detected() {
+    let attacks: [TamperCase; 12] = [
         ("an edited event", |lines| lines[2] = lines[2].replace("event 3", "event 8")),
         ("an edited last event", |lines| lines[5] = lines[5].replace("event 6", "event 8")),
         ("a removed event", |lines| drop(lines.remove(2))),
@@ -125,21 +125,21 @@ fn every_way_to_tamper_is_found() {
         ("an edited checkpoint", |lines| lines[6] = lines[6].replace("\"turn\":2", "\"turn\":1")),
         ("a line that is no JSON", |lines| lines[4] = "{".to_owned()),
         ("another thread's line", |lines| {
-            let signer = Signer::new(SecretKey::from_seed(&[1; 32]));
-            let theirs = tests::lines(&thread(2), &signer).take();
+            let signer = TranscriptSigner::new(SecretKey::from_seed(&[1; 32]));
+            let theirs = tests::lines(&thread_id(2), &signer).drain();
             let theirs = String::from_utf8(theirs).expect("text");
             lines[4] = theirs.lines().nth(4).expect("a line").to_owned();
         }),
     ];
     for (name, attack) in attacks {
-        let world = world();
+        let world = test_transcript();
         let mut lines = world.lines();
         attack(&mut lines);
         world.write(&lines);
         let before = world.lines();
         for expected in [world.head, None] {
             let report = world.verify(expected);
-            assert_eq!(report.status, Verified::Tampered, "{name}: {report:?}");
+            assert_eq!(report.status, TranscriptStatus::Tampered, "{name}: {report:?}");
             assert!(!report.problems.is_empty(), "{name}");
         }
         assert_eq!(world.lines(), before, "{name}: verifying changes nothing");
@@ -147,35 +147,39 @@ fn every_way_to_tamper_is_found() {
 }
 
 #[test]
-fn a_cut_tail_is_found_against_the_head_of_the_store() {
-    for kept in 0..=6 {
-        let world = world();
-        world.write(&world.lines()[..kept]);
+fn truncated_tail_is_detected_by_stored_head() {
+    for line_count in 0..=6 {
+        let world = test_transcript();
+        world.write(&world.lines()[..line_count]);
         let report = world.verify(world.head);
-        assert_eq!(report.status, if kept < 6 { Verified::Cut } else { Verified::UnsignedTail }, "{kept}");
+        assert_eq!(
+            report.status,
+            if line_count < 6 { TranscriptStatus::Truncated } else { TranscriptStatus::UnsignedTail },
+            "{line_count}"
+        );
     }
-    let world = world();
+    let world = test_transcript();
     world.write(&world.lines()[..4]);
-    assert_eq!(world.verify(None).status, Verified::Valid, "without the store nobody can know");
+    assert_eq!(world.verify(None).status, TranscriptStatus::Valid, "without the store nobody can know");
     world.write(&world.lines()[..2]);
-    assert_eq!(world.verify(None).status, Verified::Unsigned);
+    assert_eq!(world.verify(None).status, TranscriptStatus::Unsigned);
 }
 
 #[test]
-fn events_after_the_last_checkpoint_are_an_unsigned_tail() {
-    let world = world();
+fn events_after_checkpoint_are_unsigned_tail() {
+    let world = test_transcript();
     world.write(&world.lines()[..6]);
     let report = world.verify(world.head);
-    assert_eq!((report.status, report.signed_until), (Verified::UnsignedTail, Some(3)));
+    assert_eq!((report.status, report.signed_until), (TranscriptStatus::UnsignedTail, Some(3)));
 }
 
 #[test]
 fn lines_outside_the_chain_are_signed_too() {
-    let world = world();
+    let world = test_transcript();
     let loose = |sequence| {
-        let mut lines = Lines::new(thread(1), Tail::empty(&thread(1)));
+        let mut lines = TranscriptLines::new(thread_id(1), TranscriptTail::empty(&thread_id(1)));
         lines.event(&event(sequence, Criticality::Droppable)).expect("an event");
-        String::from_utf8(lines.take()).expect("text").trim_end().to_owned()
+        String::from_utf8(lines.drain()).expect("text").trim_end().to_owned()
     };
     let whole = world.lines();
     let mut changed = whole.clone();
@@ -184,102 +188,109 @@ fn lines_outside_the_chain_are_signed_too() {
     removed.remove(1);
     for lines in [changed, removed] {
         world.write(&lines);
-        assert_eq!(world.verify(world.head).status, Verified::Tampered);
+        assert_eq!(world.verify(world.head).status, TranscriptStatus::Tampered);
     }
     let mut added = whole.clone();
     added.push(loose(8));
     world.write(&added);
-    assert_eq!(world.verify(world.head).status, Verified::UnsignedTail);
-    let followed = read(&world.path, Position::default(), 100).expect("read").next;
+    assert_eq!(world.verify(world.head).status, TranscriptStatus::UnsignedTail);
+    let followed = read(&world.path, TranscriptPosition::default(), 100).expect("read").next;
     // Whoever goes on vouches for none that it did not write.
-    let tail = Tail::recover(&world.path, &thread(1)).expect("recovered");
+    let tail = TranscriptTail::recover(&world.path, &thread_id(1)).expect("recovered");
     assert_eq!(world.lines(), whole);
-    let mut lines = Lines::new(thread(1), tail);
+    let mut lines = TranscriptLines::new(thread_id(1), tail);
     lines.event(&event(9, Criticality::Droppable)).expect("an event");
     lines.checkpoint(3, 1_770_976_800_000, 10, &world.signer);
-    append(&world.path, &lines.take()).expect("written");
-    assert_eq!(world.verify(world.head).status, Verified::Valid);
+    append(&world.path, &lines.drain()).expect("written");
+    assert_eq!(world.verify(world.head).status, TranscriptStatus::Valid);
     // Whoever follows hears of what is new, and of nothing twice.
     let new = read(&world.path, followed, 100).expect("read");
     assert_eq!(new.events.iter().filter_map(|event| event.sequence).collect::<Vec<_>>(), [9, 10]);
 }
 
 #[test]
-fn all_checkpoints_removed_is_not_signed() {
-    let world = world();
+fn transcript_without_checkpoints_is_unsigned() {
+    let world = test_transcript();
     let mut lines = world.lines();
     lines.remove(6);
     lines.remove(3);
     world.write(&lines);
-    assert_eq!(world.verify(world.head).status, Verified::Unsigned);
+    assert_eq!(world.verify(world.head).status, TranscriptStatus::Unsigned);
 }
 
 #[test]
-fn events_that_the_store_does_not_know_were_added() {
-    let world = world();
-    let tail = Tail::recover(&world.path, &thread(1)).expect("a tail");
-    let mut lines = Lines::new(thread(1), tail);
+fn events_beyond_stored_head_are_tampering() {
+    let world = test_transcript();
+    let tail = TranscriptTail::recover(&world.path, &thread_id(1)).expect("a tail");
+    let mut lines = TranscriptLines::new(thread_id(1), tail);
     lines.event(&event(8, Criticality::Critical)).expect("an event");
-    append(&world.path, &lines.take()).expect("written");
-    assert_eq!(world.verify(None).status, Verified::UnsignedTail);
-    assert_eq!(world.verify(world.head).status, Verified::Tampered);
+    append(&world.path, &lines.drain()).expect("written");
+    assert_eq!(world.verify(None).status, TranscriptStatus::UnsignedTail);
+    assert_eq!(world.verify(world.head).status, TranscriptStatus::Tampered);
 }
 
 #[test]
-fn a_strangers_checkpoint_vouches_for_nothing() {
-    let world = world();
-    let stranger = Signer::new(SecretKey::from_seed(&[9; 32]));
-    let bytes = lines(&thread(1), &stranger).take();
-    lillux::file::write_atomic(&world.path, &bytes, lillux::file::Mode::Private).expect("written");
+fn checkpoint_of_unknown_key_is_ignored() {
+    let world = test_transcript();
+    let stranger = TranscriptSigner::new(SecretKey::from_seed(&[9; 32]));
+    let bytes = lines(&thread_id(1), &stranger).drain();
+    lillux::file::write_atomic(&world.path, &bytes, lillux::file::FileMode::Private).expect("written");
     let report = world.verify(None);
-    assert_eq!((report.status, report.checkpoints, report.problems.len()), (Verified::Unsigned, 0, 2));
+    assert_eq!(
+        (report.status, report.checkpoints, report.problems.len()),
+        (TranscriptStatus::Unsigned, 0, 2)
+    );
     // With the fingerprint of a known key it is a forgery.
     let text = String::from_utf8(bytes).expect("text");
     let text = text.replace(stranger.fingerprint().as_str(), world.signer.fingerprint().as_str());
-    lillux::file::write_atomic(&world.path, text.as_bytes(), lillux::file::Mode::Private).expect("written");
-    assert_eq!(world.verify(None).status, Verified::Tampered);
+    lillux::file::write_atomic(&world.path, text.as_bytes(), lillux::file::FileMode::Private)
+        .expect("written");
+    assert_eq!(world.verify(None).status, TranscriptStatus::Tampered);
 }
 
 #[test]
-fn a_torn_line_is_reported_by_verifying_and_taken_away_before_writing() {
-    let world = world();
+fn torn_line_is_reported_and_recovered() {
+    let world = test_transcript();
     append(&world.path, b"{\"thread_id\":\"thr").expect("torn");
     let before = std::fs::read(&world.path).expect("bytes");
-    assert_eq!(world.verify(world.head).status, Verified::Cut);
-    assert_eq!(read(&world.path, Position::default(), 100).expect("read").events.len(), 7);
+    assert_eq!(world.verify(world.head).status, TranscriptStatus::Truncated);
+    assert_eq!(read(&world.path, TranscriptPosition::default(), 100).expect("read").events.len(), 7);
     assert_eq!(std::fs::read(&world.path).expect("bytes"), before, "reading repairs nothing");
-    let tail = Tail::recover(&world.path, &thread(1)).expect("a tail");
+    let tail = TranscriptTail::recover(&world.path, &thread_id(1)).expect("a tail");
     assert_eq!((tail.head, tail.sequence), (world.head, 7));
-    assert_eq!(world.verify(world.head).status, Verified::Valid);
+    assert_eq!(world.verify(world.head).status, TranscriptStatus::Valid);
 }
 
 #[test]
-fn the_chain_is_the_same_when_it_is_written_again_after_a_crash() {
-    let world = world();
+fn chain_is_identical_after_crash() {
+    let world = test_transcript();
     // The droppable event and the second checkpoint are lost, and the events after it.
     world.write(&world.lines()[..4]);
-    let mut lines = Lines::new(thread(1), Tail::recover(&world.path, &thread(1)).expect("a tail"));
+    let mut lines = TranscriptLines::new(
+        thread_id(1),
+        TranscriptTail::recover(&world.path, &thread_id(1)).expect("a tail"),
+    );
     for sequence in [5, 6] {
         lines.event(&event(sequence, Criticality::Critical)).expect("an event");
     }
     assert_eq!(lines.tail().head, world.head);
     lines.checkpoint(9, 1, 10, &world.signer);
-    append(&world.path, &lines.take()).expect("written");
-    assert_eq!(world.verify(world.head).status, Verified::Valid);
+    append(&world.path, &lines.drain()).expect("written");
+    assert_eq!(world.verify(world.head).status, TranscriptStatus::Valid);
 }
 
 #[test]
-fn nobody_else_makes_checkpoints() {
-    let mut lines = Lines::new(thread(1), Tail::empty(&thread(1)));
+fn checkpoint_event_type_is_reserved() {
+    let mut lines = TranscriptLines::new(thread_id(1), TranscriptTail::empty(&thread_id(1)));
     let forged = NewEvent { event_type: "checkpoint", ..event(1, Criticality::Critical) };
-    assert_eq!(lines.event(&forged), Err(ReservedName));
-    assert_eq!(lines.take(), b"");
+    assert_eq!(lines.event(&forged), Err(ReservedEventName));
+    assert_eq!(lines.drain(), b"");
 }
 
 #[test]
-fn reading_goes_on_where_it_stopped_and_understands_older_lines() {
-    let world = world();
-    let first = read(&world.path, Position::default(), 3).expect("read");
+fn reading_resumes_and_accepts_legacy_lines() {
+    let world = test_transcript();
+    let first = read(&world.path, TranscriptPosition::default(), 3).expect("read");
     let rest = read(&world.path, first.next, 100).expect("read");
     assert_eq!((first.events.len(), rest.events.len(), rest.events[0].line), (3, 4, 4));
     let older = [
@@ -289,8 +300,8 @@ fn reading_goes_on_where_it_stopped_and_understands_older_lines() {
         r#"{"type": "assistant_text", "text": "c"}"#,
     ];
     world.write(&older.map(str::to_owned));
-    let batch = read(&world.path, Position::default(), 100).expect("read");
-    let shown: Vec<(&str, &str, &str)> = batch
+    let batch = read(&world.path, TranscriptPosition::default(), 100).expect("read");
+    let summary: Vec<(&str, &str, &str)> = batch
         .events
         .iter()
         .map(|event| {
@@ -303,12 +314,12 @@ fn reading_goes_on_where_it_stopped_and_understands_older_lines() {
         ("cognition_in", "2026-01-01T00:00:00Z", "b"),
         ("cognition_out", "", "c"),
     ];
-    assert_eq!((shown.as_slice(), batch.bad_lines.as_slice()), (&expected[..], &[3][..]));
+    assert_eq!((summary.as_slice(), batch.bad_lines.as_slice()), (&expected[..], &[3][..]));
 }
 
 #[test]
-fn a_page_shows_questions_answers_tools_and_cost() {
-    let event = |event_type: &str, payload: Value| Event {
+fn page_renders_turns_tools_and_cost() {
+    let event = |event_type: &str, payload: Value| TranscriptEvent {
         line: 1,
         event_type: event_type.to_owned(),
         timestamp: String::new(),
@@ -335,7 +346,7 @@ fn a_page_shows_questions_answers_tools_and_cost() {
         spend: crate::money::Nanos(1_500_000),
         elapsed_ms: 1234,
     };
-    let about = About { directive: "demo/hello", status: Status::Completed, cost };
+    let about = PageHeader { directive: "demo/hello", status: ThreadStatus::Completed, cost };
     let page = render_markdown(&about, &events);
     for part in [
         "# demo/hello\n",
@@ -350,7 +361,7 @@ fn a_page_shows_questions_answers_tools_and_cost() {
     ] {
         assert!(page.contains(part), "{part} is not in\n{page}");
     }
-    let long: Vec<Event> =
+    let long: Vec<TranscriptEvent> =
         (0..3000).map(|_| event("cognition_out", json!({"text": "y".repeat(4000)}))).collect();
     let page = render_markdown(&about, &long);
     assert!(page.len() < (4 << 20) + 4096 && page.contains("… the rest is in the transcript"));

@@ -6,23 +6,24 @@ use std::path::Path;
 use lillux::{Digest, Fingerprint, PublicKey, Signature};
 use serde_json::Value;
 
-use super::{CHECKPOINT, Loose, MOST_LINE, Vouched, genesis};
-use crate::store::Head;
+use super::{CHECKPOINT, CheckpointClaim, MAX_LINE_BYTES, UnchainedDigest, genesis};
+use crate::store::TranscriptHead;
 use crate::thread_id::ThreadId;
 
 /// Problems beyond these are counted by nobody.
-const MOST_PROBLEMS: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 /// How a transcript stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verified {
+pub enum TranscriptStatus {
     /// Whole, and signed to its last event.
     Valid,
     /// Changed.
     Tampered,
     /// Its end is missing.
-    Cut,
+    #[serde(rename = "cut")]
+    Truncated,
     /// Whole, and not signed to its last event.
     UnsignedTail,
     /// Whole, and no checkpoint of a known key.
@@ -31,7 +32,7 @@ pub enum Verified {
 
 /// Something that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Problem {
+pub struct TranscriptProblem {
     /// The line, counted from 1.
     pub line: u64,
     /// The event's number, if it has one.
@@ -42,9 +43,9 @@ pub struct Problem {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Report {
+pub struct TranscriptReport {
     /// How it stands.
-    pub status: Verified,
+    pub status: TranscriptStatus,
     /// Events, checkpoints apart.
     pub events: u64,
     /// Of these, those outside the chain.
@@ -54,13 +55,13 @@ pub struct Report {
     /// The number of the last event that a signature covers.
     pub signed_until: Option<u64>,
     /// What does not fit.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<TranscriptProblem>,
 }
 
-struct Reader<'a> {
+struct TranscriptVerifier<'a> {
     thread: &'a ThreadId,
     keys: &'a dyn Fn(&Fingerprint) -> Option<PublicKey>,
-    report: Report,
+    report: TranscriptReport,
     line: u64,
     bytes: u64,
     chain: Digest,
@@ -68,7 +69,7 @@ struct Reader<'a> {
     checkpoint: Digest,
     sequence: Option<u64>,
     /// Lines outside the chain since the last checkpoint.
-    loose: Loose,
+    unchained: UnchainedDigest,
     is_tampered: bool,
 }
 
@@ -80,19 +81,19 @@ struct Reader<'a> {
 pub fn verify(
     path: &Path,
     thread: &ThreadId,
-    expected: Option<Head>,
+    expected: Option<TranscriptHead>,
     keys: &dyn Fn(&Fingerprint) -> Option<PublicKey>,
-) -> io::Result<Report> {
+) -> io::Result<TranscriptReport> {
     let start = genesis(thread);
-    let report = Report {
-        status: Verified::Unsigned,
+    let report = TranscriptReport {
+        status: TranscriptStatus::Unsigned,
         events: 0,
         droppable: 0,
         checkpoints: 0,
         signed_until: None,
         problems: Vec::new(),
     };
-    let mut reader = Reader {
+    let mut verifier = TranscriptVerifier {
         thread,
         keys,
         report,
@@ -102,15 +103,15 @@ pub fn verify(
         head: None,
         checkpoint: start,
         sequence: None,
-        loose: Loose::default(),
+        unchained: UnchainedDigest::default(),
         is_tampered: false,
     };
     let is_torn = match open(path) {
-        Ok(file) => reader.read(&mut BufReader::new(file))?,
+        Ok(file) => verifier.read(&mut BufReader::new(file))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
     };
-    Ok(reader.finish(expected, is_torn))
+    Ok(verifier.finish(expected, is_torn))
 }
 
 /// Opens a file, and nothing that would have to be waited for.
@@ -121,13 +122,13 @@ fn open(path: &Path) -> io::Result<fs_err::File> {
     fs_err::File::open(path)
 }
 
-impl Reader<'_> {
+impl TranscriptVerifier<'_> {
     /// Reads all lines; whether the last one is not whole.
     fn read(&mut self, source: &mut impl BufRead) -> io::Result<bool> {
         let mut line = Vec::new();
         loop {
             line.clear();
-            let read = source.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
+            let read = source.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
             if read == 0 {
                 return Ok(false);
             }
@@ -135,45 +136,45 @@ impl Reader<'_> {
             if line.pop() != Some(b'\n') {
                 return Ok(true);
             }
-            self.judge(&line);
+            self.check_line(&line);
             self.bytes += read as u64;
         }
     }
 
-    fn tampered(&mut self, sequence: Option<u64>, what: impl Into<String>) {
+    fn add_tampering(&mut self, sequence: Option<u64>, what: impl Into<String>) {
         self.is_tampered = true;
-        self.note(sequence, what);
+        self.add_problem(sequence, what);
     }
 
-    fn note(&mut self, sequence: Option<u64>, what: impl Into<String>) {
-        if self.report.problems.len() < MOST_PROBLEMS {
-            self.report.problems.push(Problem { line: self.line, sequence, what: what.into() });
+    fn add_problem(&mut self, sequence: Option<u64>, what: impl Into<String>) {
+        if self.report.problems.len() < MAX_PROBLEMS {
+            self.report.problems.push(TranscriptProblem { line: self.line, sequence, what: what.into() });
         }
     }
 
-    fn judge(&mut self, line: &[u8]) {
+    fn check_line(&mut self, line: &[u8]) {
         let Ok(value) = serde_json::from_slice::<Value>(line) else {
-            return self.tampered(None, "it is no JSON");
+            return self.add_tampering(None, "it is no JSON");
         };
         let text = |name: &str| value.get(name).and_then(Value::as_str);
         let sequence = value.get("sequence").and_then(Value::as_u64);
         if text("thread_id") != Some(self.thread.as_str()) {
-            self.tampered(sequence, "it is another thread's");
+            self.add_tampering(sequence, "it is another thread's");
         }
         match sequence {
-            None => self.tampered(None, "it has no number"),
+            None => self.add_tampering(None, "it has no number"),
             Some(number) if self.sequence.is_some_and(|last| number <= last) => {
-                self.tampered(sequence, "its number does not follow the one before");
+                self.add_tampering(sequence, "its number does not follow the one before");
             }
             Some(_) => {}
         }
         self.sequence = self.sequence.max(sequence);
         let previous = text("prev");
         match (text("event_type"), text("criticality")) {
-            (Some(CHECKPOINT), _) => self.judge_checkpoint(&value, line, sequence.unwrap_or_default()),
+            (Some(CHECKPOINT), _) => self.check_checkpoint(&value, line, sequence.unwrap_or_default()),
             (_, Some("critical")) => {
                 if previous != Some(self.chain.to_hex().as_str()) {
-                    self.tampered(
+                    self.add_tampering(
                         sequence,
                         "it does not follow the event before: something was changed, added or removed",
                     );
@@ -185,89 +186,92 @@ impl Reader<'_> {
             (_, Some("droppable")) => {
                 self.report.events += 1;
                 self.report.droppable += 1;
-                self.loose.add(Digest::of(line));
+                self.unchained.add(Digest::of(line));
             }
-            (_, _) => self.tampered(sequence, "it is neither critical nor droppable"),
+            (_, _) => self.add_tampering(sequence, "it is neither critical nor droppable"),
         }
     }
 
-    fn judge_checkpoint(&mut self, value: &Value, line: &[u8], sequence: u64) {
+    fn check_checkpoint(&mut self, value: &Value, line: &[u8], sequence: u64) {
         let payload = &value["payload"];
         let text = |name: &str| payload.get(name).and_then(Value::as_str).unwrap_or_default();
         let number = |name: &str| payload.get(name).and_then(Value::as_u64).unwrap_or(u64::MAX);
         let (chain, checkpoint) = (self.chain.to_hex(), self.checkpoint.to_hex());
         let previous = value.get("prev").and_then(Value::as_str).unwrap_or_default();
-        let mut is_fitting = true;
+        let mut is_valid = true;
         if previous != checkpoint {
-            self.tampered(Some(sequence), "a checkpoint before it was removed, added or changed");
-            is_fitting = false;
+            self.add_tampering(Some(sequence), "a checkpoint before it was removed, added or changed");
+            is_valid = false;
         }
         if text("hash") != chain {
-            self.tampered(Some(sequence), "it signs other events than those before it");
-            is_fitting = false;
+            self.add_tampering(Some(sequence), "it signs other events than those before it");
+            is_valid = false;
         }
         if number("byte_offset") != self.bytes {
-            self.tampered(Some(sequence), "lines before it were added or removed");
-            is_fitting = false;
+            self.add_tampering(Some(sequence), "lines before it were added or removed");
+            is_valid = false;
         }
-        let loose = std::mem::take(&mut self.loose).to_hex();
+        let unchained = std::mem::take(&mut self.unchained).to_hex();
         // Older ones say nothing of such lines, and vouch for their length alone.
-        let told = payload.get("loose").and_then(Value::as_str);
-        if told.is_some() && told != loose.as_deref() {
-            self.tampered(Some(sequence), "lines outside the chain before it were added, changed or removed");
-            is_fitting = false;
+        let recorded = payload.get("loose").and_then(Value::as_str);
+        if recorded.is_some() && recorded != unchained.as_deref() {
+            self.add_tampering(
+                Some(sequence),
+                "lines outside the chain before it were added, changed or removed",
+            );
+            is_valid = false;
         }
-        let vouched = Vouched {
+        let claim = CheckpointClaim {
             thread: self.thread.as_str(),
             turn: number("turn"),
             byte_offset: number("byte_offset"),
             sequence,
             hash: text("hash"),
             previous,
-            moment: text("ts"),
-            loose: told,
+            timestamp: text("ts"),
+            unchained: recorded,
         };
         self.checkpoint = Digest::of(line);
         let key = text("fp").parse::<Fingerprint>().ok().and_then(|fingerprint| (self.keys)(&fingerprint));
         let Some(key) = key else {
-            return self.note(Some(sequence), "it is signed with a key that is not known here");
+            return self.add_problem(Some(sequence), "it is signed with a key that is not known here");
         };
         let signature = Signature::from_base64(text("sig"));
-        if !signature.is_some_and(|signature| key.verifies(&vouched.digest(), &signature)) {
-            return self.tampered(Some(sequence), "its signature is invalid");
+        if !signature.is_some_and(|signature| key.verify(&claim.digest(), &signature)) {
+            return self.add_tampering(Some(sequence), "its signature is invalid");
         }
-        if is_fitting {
+        if is_valid {
             self.report.checkpoints += 1;
             self.report.signed_until = self.head;
         }
     }
 
-    fn finish(mut self, expected: Option<Head>, is_torn: bool) -> Report {
+    fn finish(mut self, expected: Option<TranscriptHead>, is_torn: bool) -> TranscriptReport {
         let mut is_cut = is_torn;
         if is_torn {
-            self.note(None, "the last line is not whole");
+            self.add_problem(None, "the last line is not whole");
         }
         if let Some(expected) = expected {
             let (found, sequence) = (self.head.unwrap_or(0), expected.sequence);
             if found < sequence {
                 is_cut = true;
-                self.note(Some(sequence), "the store knows of later events than the last one here");
+                self.add_problem(Some(sequence), "the store knows of later events than the last one here");
             } else if found > sequence {
-                self.tampered(Some(found), "the store does not know of the last events here");
+                self.add_tampering(Some(found), "the store does not know of the last events here");
             } else if self.chain != expected.hash {
-                self.tampered(Some(found), "the last event is not the one the store knows");
+                self.add_tampering(Some(found), "the last event is not the one the store knows");
             }
         }
         self.report.status = if self.is_tampered {
-            Verified::Tampered
+            TranscriptStatus::Tampered
         } else if is_cut {
-            Verified::Cut
+            TranscriptStatus::Truncated
         } else if self.report.checkpoints == 0 {
-            Verified::Unsigned
-        } else if self.report.signed_until != self.head || self.loose != Loose::default() {
-            Verified::UnsignedTail
+            TranscriptStatus::Unsigned
+        } else if self.report.signed_until != self.head || self.unchained != UnchainedDigest::default() {
+            TranscriptStatus::UnsignedTail
         } else {
-            Verified::Valid
+            TranscriptStatus::Valid
         };
         self.report
     }

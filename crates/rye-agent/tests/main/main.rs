@@ -1,22 +1,22 @@
 //! Threads from the outside: directives, providers, the store, in one temporary world each.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod approvals;
 mod background;
 mod budget;
-mod cancelling;
-mod continuing;
+mod cancellation;
+mod config_effects;
+mod continuation;
 mod coordination;
-mod escapes;
 mod offline;
 mod orchestration;
-mod people;
 mod pipelines;
+mod prompts_and_hooks;
+mod provider_protocols;
 mod resume;
 mod retention;
-mod rows;
-mod settings;
-mod space;
-mod wire;
+mod sandbox_escapes;
+mod test_space;
 
 #[test]
 fn every_file_is_declared() {

@@ -1,13 +1,13 @@
 //! The offline provider: a directive's own action tags, through permissions, hooks and budget like any model's calls.
 
-use rye_agent::status::Status;
+use rye_agent::status::ThreadStatus;
 use serde_json::Map;
 
-use crate::space::Space;
+use crate::test_space::TestSpace;
 
 #[tokio::test]
-async fn a_directive_runs_its_own_actions_without_a_model() {
-    let space = Space::new();
+async fn offline_provider_runs_directive_actions() {
+    let space = TestSpace::new();
     space.directive(
         "team/note",
         "<permissions><execute><tool>rye.file-system.*</tool></execute></permissions>",
@@ -16,8 +16,14 @@ async fn a_directive_runs_its_own_actions_without_a_model() {
     );
     let threads = space.threads();
     let finished = space.run(&threads, "team/note", Map::new()).await;
-    assert_eq!(finished.outcome.status, Status::Completed, "{:?} {:?}", finished.outcome, space.heard.0);
+    assert_eq!(
+        finished.outcome.status,
+        ThreadStatus::Completed,
+        "{:?} {:?}",
+        finished.outcome,
+        space.events.0
+    );
     assert_eq!(space.world.text("project/note.txt"), "hello");
-    assert_eq!(space.told()[..3], ["thread_started", "cognition_in", "cognition_out"]);
-    assert_eq!(space.told().last().map(String::as_str), Some("checkpoint"));
+    assert_eq!(space.critical_event_types()[..3], ["thread_started", "cognition_in", "cognition_out"]);
+    assert_eq!(space.critical_event_types().last().map(String::as_str), Some("checkpoint"));
 }

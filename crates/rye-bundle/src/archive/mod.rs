@@ -2,26 +2,26 @@
 //! a stranger's bytes. An archive holds plain files and folders below `.ai/`; anything else in it is named and refused,
 //! and nothing of it stays on the disk.
 
-mod intake;
+mod entry_policy;
 mod pack;
-mod tarball;
-mod zipped;
+mod tar_reader;
+mod zip_reader;
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use lillux::beneath::{BeneathError, Folder};
+use lillux::dir::{Dir, DirError};
 use lillux::file;
 
-use crate::path::{FilePath, InvalidPath};
-use intake::Intake;
-pub use pack::{Format, pack};
+use crate::path::{BundlePath, InvalidBundlePath};
+use entry_policy::EntryPolicy;
+pub use pack::{ArchiveFormat, pack};
 
 /// How much an archive may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ArchiveLimits {
     /// Entries, folders included.
     pub entries: usize,
     /// Bytes of one file.
@@ -31,25 +31,25 @@ pub struct Limits {
     /// Bytes that may come out of one byte of the archive, beyond [`Limits::any_ratio_bytes`].
     pub ratio: u64,
     /// Bytes that may come out whatever the ratio: a small archive of much the same text is no bomb.
-    pub any_ratio_bytes: u64,
+    pub ratio_exempt_bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for ArchiveLimits {
     fn default() -> Self {
         Self {
             entries: 20_000,
             file_bytes: 64 << 20,
             total_bytes: 512 << 20,
             ratio: 200,
-            any_ratio_bytes: 16 << 20,
+            ratio_exempt_bytes: 16 << 20,
         }
     }
 }
 
-impl Limits {
+impl ArchiveLimits {
     /// How many bytes may come out of an archive of this many.
-    fn total_of(&self, archive_bytes: u64) -> u64 {
-        let fitting = self.any_ratio_bytes.saturating_add(self.ratio.saturating_mul(archive_bytes));
+    fn max_total_bytes(&self, archive_bytes: u64) -> u64 {
+        let fitting = self.ratio_exempt_bytes.saturating_add(self.ratio.saturating_mul(archive_bytes));
         fitting.min(self.total_bytes)
     }
 }
@@ -65,7 +65,7 @@ pub enum ArchiveError {
     UnknownFormat(String),
     /// An entry may not be in a bundle.
     #[error("the archive holds `{}`: {reason}", rye_item::text::one_line(entry))]
-    Entry {
+    InvalidEntry {
         /// Its name in the archive.
         entry: String,
         /// What is wrong with it.
@@ -73,7 +73,7 @@ pub enum ArchiveError {
     },
     /// It holds too much.
     #[error("the archive holds more than {limit} {what}")]
-    TooMuch {
+    TooLarge {
         /// The bound.
         limit: u64,
         /// Of what.
@@ -84,18 +84,18 @@ pub enum ArchiveError {
     Damaged(String),
     /// Something follows after its end.
     #[error("the archive has bytes that belong to no file")]
-    Surplus,
+    TrailingBytes,
     /// The system refused.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The system refused, beneath a folder.
     #[error(transparent)]
-    Beneath(#[from] BeneathError),
+    Beneath(#[from] DirError),
 }
 
-impl From<InvalidPath> for ArchiveError {
-    fn from(error: InvalidPath) -> Self {
-        Self::Entry { entry: error.path, reason: error.reason }
+impl From<InvalidBundlePath> for ArchiveError {
+    fn from(error: InvalidBundlePath) -> Self {
+        Self::InvalidEntry { entry: error.path, reason: error.reason }
     }
 }
 
@@ -104,12 +104,12 @@ impl From<InvalidPath> for ArchiveError {
 ///
 /// # Errors
 /// When it is no archive, holds what a bundle may not, or too much; then nothing is left at `into`.
-pub fn unpack(archive: &Path, limits: &Limits, into: &Path) -> Result<Vec<FilePath>, ArchiveError> {
+pub fn unpack(archive: &Path, limits: &ArchiveLimits, into: &Path) -> Result<Vec<BundlePath>, ArchiveError> {
     let file = fs_err::File::open(archive)?.into_parts().0;
     if !file.metadata()?.is_file() {
         return Err(ArchiveError::NotAnArchive);
     }
-    make_folder(into)?;
+    create_new_folder(into)?;
     let unpacked = unpack_into(&file, limits, into);
     if unpacked.is_err() {
         // The refusal is what is worth telling; a folder that cannot be removed is only untidy.
@@ -119,25 +119,25 @@ pub fn unpack(archive: &Path, limits: &Limits, into: &Path) -> Result<Vec<FilePa
 }
 
 /// Makes one new, private folder.
-fn make_folder(path: &Path) -> io::Result<()> {
+fn create_new_folder(path: &Path) -> io::Result<()> {
     if path.symlink_metadata().is_ok() {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
             format!("`{}` is there already", path.display()),
         ));
     }
-    file::create_folders(path, true)
+    file::create_dirs(path, true)
 }
 
-fn unpack_into(file: &File, limits: &Limits, into: &Path) -> Result<Vec<FilePath>, ArchiveError> {
-    let root = Folder::open(into)?;
-    let mut last: Option<(String, Folder)> = None;
+fn unpack_into(file: &File, limits: &ArchiveLimits, into: &Path) -> Result<Vec<BundlePath>, ArchiveError> {
+    let root = Dir::open(into)?;
+    let mut last: Option<(String, Dir)> = None;
     let mut files = Vec::new();
-    read(file, limits, &mut |path, bytes| {
+    read_archive(file, limits, &mut |path, bytes| {
         let (parent, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
         let folder = match last.take() {
             Some((known, folder)) if known == parent => folder,
-            _ => make_folders(&root, parent)?,
+            _ => create_folders_beneath(&root, parent)?,
         };
         folder.write_new(OsStr::new(name), bytes)?;
         last = Some((parent.to_owned(), folder));
@@ -149,24 +149,28 @@ fn unpack_into(file: &File, limits: &Limits, into: &Path) -> Result<Vec<FilePath
 }
 
 /// Opens the folder `relative` below `root`, making what is missing, following no link.
-pub(crate) fn make_folders(root: &Folder, relative: &str) -> Result<Folder, BeneathError> {
+pub(crate) fn create_folders_beneath(root: &Dir, relative: &str) -> Result<Dir, DirError> {
     let mut names = relative.split('/').filter(|name| !name.is_empty());
-    let first = names.next().map(|name| root.make_folder(OsStr::new(name)));
+    let first = names.next().map(|name| root.create_dir(OsStr::new(name)));
     let first = match first {
         Some(first) => first?,
-        None => return root.folder(Path::new("")),
+        None => return root.open_dir(Path::new("")),
     };
-    names.try_fold(first, |folder, name| folder.make_folder(OsStr::new(name)))
+    names.try_fold(first, |folder, name| folder.create_dir(OsStr::new(name)))
 }
 
 /// What is done with each file of an archive.
-pub type Take<'a> = dyn FnMut(&FilePath, &[u8]) -> Result<(), ArchiveError> + 'a;
+pub type FileHandler<'a> = dyn FnMut(&BundlePath, &[u8]) -> Result<(), ArchiveError> + 'a;
 
 /// Reads an archive and hands each of its files to `take`, in the archive's order.
 ///
 /// # Errors
 /// As [`unpack`], and what `take` says.
-pub fn read(mut source: impl Read + Seek, limits: &Limits, take: &mut Take<'_>) -> Result<(), ArchiveError> {
+pub fn read_archive(
+    mut source: impl Read + Seek,
+    limits: &ArchiveLimits,
+    handler: &mut FileHandler<'_>,
+) -> Result<(), ArchiveError> {
     let length = source.seek(SeekFrom::End(0))?;
     source.seek(SeekFrom::Start(0))?;
     let mut magic = [0; 4];
@@ -176,10 +180,10 @@ pub fn read(mut source: impl Read + Seek, limits: &Limits, take: &mut Take<'_>) 
         Err(error) => return Err(error.into()),
     }
     source.seek(SeekFrom::Start(0))?;
-    let mut intake = Intake::new(limits, limits.total_of(length), take);
+    let mut policy = EntryPolicy::new(limits, limits.max_total_bytes(length), handler);
     match &magic {
-        [0x28, 0xb5, 0x2f, 0xfd] => tarball::read(source, &mut intake),
-        b"PK\x03\x04" | b"PK\x05\x06" => zipped::read(source, length, &mut intake),
+        [0x28, 0xb5, 0x2f, 0xfd] => tar_reader::read_tar(source, &mut policy),
+        b"PK\x03\x04" | b"PK\x05\x06" => zip_reader::read_zip(source, length, &mut policy),
         _ => Err(ArchiveError::NotAnArchive),
     }
 }

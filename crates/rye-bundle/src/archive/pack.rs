@@ -5,29 +5,29 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use lillux::file::{self, Mode, ReadError};
+use lillux::file::{self, FileMode, ReadError};
 use zip::write::{SimpleFileOptions, ZipWriter};
 use zip::{CompressionMethod, DateTime};
 
-use super::{ArchiveError, Limits};
-use crate::path::FilePath;
+use super::{ArchiveError, ArchiveLimits};
+use crate::path::BundlePath;
 
-const LEVEL: i32 = 9;
-const MODE: u32 = 0o644;
+const ZSTD_LEVEL: i32 = 9;
+const FILE_MODE: u32 = 0o644;
 
 /// A kind of archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ArchiveFormat {
     /// `.tar.zst`
     TarZst,
     /// `.zip`
     Zip,
 }
 
-impl Format {
+impl ArchiveFormat {
     /// The format a file's name asks for, if it is an archive's name.
     #[must_use]
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn from_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         if name.ends_with(".tar.zst") {
             Some(Self::TarZst)
@@ -44,44 +44,45 @@ impl Format {
 /// # Errors
 /// When the name says no kind, a file cannot be read or leaves the folder, or there is more than [`super::unpack`] would
 /// take; then nothing is written.
-pub fn pack(folder: &Path, files: &[FilePath], out: &Path) -> Result<(), ArchiveError> {
-    let format = Format::of(out).ok_or_else(|| ArchiveError::UnknownFormat(out.display().to_string()))?;
-    let files: BTreeSet<&FilePath> = files.iter().collect();
-    let limits = Limits::default();
+pub fn pack(folder: &Path, files: &[BundlePath], out: &Path) -> Result<(), ArchiveError> {
+    let format = ArchiveFormat::from_path(out)
+        .ok_or_else(|| ArchiveError::UnknownFormat(out.display().to_string()))?;
+    let files: BTreeSet<&BundlePath> = files.iter().collect();
+    let limits = ArchiveLimits::default();
     if files.len() > limits.entries {
-        return Err(ArchiveError::TooMuch { limit: limits.entries as u64, what: "entries" });
+        return Err(ArchiveError::TooLarge { limit: limits.entries as u64, what: "entries" });
     }
-    let source = Source { folder, files: &files, limits: &limits };
-    file::write_atomic_with(out, Mode::Kept, |file| {
+    let source = PackSource { folder, files: &files, limits: &limits };
+    file::write_atomic_with(out, FileMode::Preserve, |file| {
         let total = match format {
-            Format::TarZst => source.pack_tar(file)?,
-            Format::Zip => source.pack_zip(file)?,
+            ArchiveFormat::TarZst => source.pack_tar(file)?,
+            ArchiveFormat::Zip => source.pack_zip(file)?,
         };
         // An archive that nobody could take apart again is of no use.
-        let limit = limits.total_of(file.metadata()?.len());
+        let limit = limits.max_total_bytes(file.metadata()?.len());
         match total > limit {
-            true => Err(ArchiveError::TooMuch { limit, what: "bytes, or far more than its own size" }),
+            true => Err(ArchiveError::TooLarge { limit, what: "bytes, or far more than its own size" }),
             false => Ok(()),
         }
     })
 }
 
-struct Source<'a> {
+struct PackSource<'a> {
     folder: &'a Path,
-    files: &'a BTreeSet<&'a FilePath>,
-    limits: &'a Limits,
+    files: &'a BTreeSet<&'a BundlePath>,
+    limits: &'a ArchiveLimits,
 }
 
-impl Source<'_> {
+impl PackSource<'_> {
     fn pack_tar(&self, out: &mut File) -> Result<u64, ArchiveError> {
-        let encoder = zstd::Encoder::new(out, LEVEL)?;
+        let encoder = zstd::Encoder::new(out, ZSTD_LEVEL)?;
         let mut builder = tar::Builder::new(encoder);
         let mut total = 0;
         for path in self.files {
             let bytes = self.read(path)?;
             let mut header = tar::Header::new_gnu();
             header.set_size(bytes.len() as u64);
-            header.set_mode(MODE);
+            header.set_mode(FILE_MODE);
             header.set_mtime(0);
             header.set_uid(0);
             header.set_gid(0);
@@ -97,7 +98,7 @@ impl Source<'_> {
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Deflated)
             .last_modified_time(DateTime::default())
-            .unix_permissions(MODE);
+            .unix_permissions(FILE_MODE);
         let mut total = 0;
         for path in self.files {
             let bytes = self.read(path)?;
@@ -110,17 +111,18 @@ impl Source<'_> {
         Ok(total)
     }
 
-    fn read(&self, path: &FilePath) -> Result<Vec<u8>, ArchiveError> {
+    fn read(&self, path: &BundlePath) -> Result<Vec<u8>, ArchiveError> {
         match file::read_beneath(self.folder, path.as_path(), self.limits.file_bytes) {
             Ok((bytes, _)) => Ok(bytes),
             Err(ReadError::Io(error)) => Err(error.into()),
             Err(ReadError::TooLarge { limit, .. }) => {
-                Err(ArchiveError::TooMuch { limit, what: "bytes in one file" })
+                Err(ArchiveError::TooLarge { limit, what: "bytes in one file" })
             }
-            Err(ReadError::NotAFile { .. }) => {
-                Err(ArchiveError::Entry { entry: path.to_string(), reason: "it is not a regular file" })
-            }
-            Err(ReadError::Escapes { .. }) => Err(ArchiveError::Entry {
+            Err(ReadError::NotAFile { .. }) => Err(ArchiveError::InvalidEntry {
+                entry: path.to_string(),
+                reason: "it is not a regular file",
+            }),
+            Err(ReadError::Escapes { .. }) => Err(ArchiveError::InvalidEntry {
                 entry: path.to_string(),
                 reason: "it leaves the folder through a link",
             }),

@@ -3,7 +3,7 @@
 use std::io::{Cursor, Write};
 use std::path::PathBuf;
 
-use lillux::file::{Mode, create_folders, read_beneath, read_bounded, set_mode, write_atomic};
+use lillux::file::{FileMode, create_dirs, read_beneath, read_bounded, set_mode, write_atomic};
 use tar::{EntryType, Header};
 use zip::write::SimpleFileOptions;
 
@@ -37,14 +37,14 @@ fn record(text: &str) -> String {
     format!("{} {text}\n", length.expect("a short record"))
 }
 
-fn compressed(tape: &[u8]) -> Vec<u8> {
-    zstd::encode_all(tape, 3).expect("compressed")
+fn compress(tar: &[u8]) -> Vec<u8> {
+    zstd::encode_all(tar, 3).expect("compressed")
 }
 
-fn tape(entries: &[Vec<u8>]) -> Vec<u8> {
-    let mut tape = entries.concat();
-    tape.extend([0; 1024]);
-    compressed(&tape)
+fn compressed_tar(entries: &[Vec<u8>]) -> Vec<u8> {
+    let mut tar = entries.concat();
+    tar.extend([0; 1024]);
+    compress(&tar)
 }
 
 fn zip_of(files: &[(&str, &[u8])]) -> Vec<u8> {
@@ -63,14 +63,14 @@ fn zip_of(files: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 /// Unpacks `bytes`; whatever happens, a refusal leaves nothing.
-fn unpacked_within(bytes: &[u8], limits: &Limits) -> Result<Vec<(String, Vec<u8>)>, ArchiveError> {
+fn unpack_with_limits(bytes: &[u8], limits: &ArchiveLimits) -> Result<Vec<(String, Vec<u8>)>, ArchiveError> {
     let folder = tempfile::tempdir().expect("a folder");
     let (archive, into) = (folder.path().join("a.bin"), folder.path().join("into"));
-    write_atomic(&archive, bytes, Mode::Kept).expect("written");
+    write_atomic(&archive, bytes, FileMode::Preserve).expect("written");
     let unpacked = unpack(&archive, limits, &into);
     match unpacked {
         Ok(files) => {
-            let read = |path: &FilePath| {
+            let read = |path: &BundlePath| {
                 let bytes = read_beneath(&into, path.as_path(), 1 << 30).expect("a file").0;
                 (path.to_string(), bytes)
             };
@@ -87,20 +87,20 @@ fn unpacked_within(bytes: &[u8], limits: &Limits) -> Result<Vec<(String, Vec<u8>
     }
 }
 
-fn unpacked(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, ArchiveError> {
-    unpacked_within(bytes, &Limits::default())
+fn unpack_bytes(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, ArchiveError> {
+    unpack_with_limits(bytes, &ArchiveLimits::default())
 }
 
 #[track_caller]
 fn assert_refused(bytes: &[u8], reason: &str) {
-    match unpacked(bytes) {
+    match unpack_bytes(bytes) {
         Ok(files) => panic!("taken: {:?}", files.iter().map(|(name, _)| name).collect::<Vec<_>>()),
         Err(error) => assert!(error.to_string().contains(reason), "{error}"),
     }
 }
 
 #[test]
-fn what_is_packed_comes_apart_again_and_the_same_files_make_the_same_bytes() {
+fn packing_is_reproducible_and_round_trips() {
     let folder = tempfile::tempdir().expect("a folder");
     let long = format!(".ai/knowledge/{}/{}/x.md", "a".repeat(120), "b".repeat(200));
     let contents: Vec<(String, Vec<u8>)> = [
@@ -112,11 +112,11 @@ fn what_is_packed_comes_apart_again_and_the_same_files_make_the_same_bytes() {
     .into();
     for (path, bytes) in &contents {
         let path = folder.path().join("in").join(path);
-        create_folders(path.parent().expect("a folder"), false).expect("folders");
-        write_atomic(&path, bytes, Mode::Kept).expect("written");
+        create_dirs(path.parent().expect("a folder"), false).expect("folders");
+        write_atomic(&path, bytes, FileMode::Preserve).expect("written");
     }
-    let mut files: Vec<FilePath> =
-        contents.iter().map(|(path, _)| FilePath::new(path.as_str()).expect("a path")).collect();
+    let mut files: Vec<BundlePath> =
+        contents.iter().map(|(path, _)| BundlePath::new(path.as_str()).expect("a path")).collect();
     for name in ["a.tar.zst", "a.zip"] {
         let (first, second) = (folder.path().join(name), folder.path().join(format!("again-{name}")));
         pack(&folder.path().join("in"), &files, &first).expect("packed");
@@ -127,29 +127,29 @@ fn what_is_packed_comes_apart_again_and_the_same_files_make_the_same_bytes() {
         assert!(read(&first) == read(&second), "{name}");
         let mut expected = contents.clone();
         expected.sort();
-        assert_eq!(unpacked(&read(&first)).expect("unpacked"), expected, "{name}");
+        assert_eq!(unpack_bytes(&read(&first)).expect("unpacked"), expected, "{name}");
     }
     let refused = pack(&folder.path().join("in"), &files, &folder.path().join("a.rar"));
     assert!(matches!(refused, Err(ArchiveError::UnknownFormat(_))));
 }
 
 #[test]
-fn an_archive_is_told_by_its_bytes() {
+fn archive_format_is_detected_by_magic() {
     assert_refused(b"", "neither");
     assert_refused(b"PK", "neither");
     assert_refused(b"\x1f\x8b\x08\x00 gzip of something", "neither");
-    assert_eq!(unpacked(&tape(&[file(".ai/tools/a.py", b"x")])).expect("unpacked").len(), 1);
-    assert_eq!(unpacked(&zip_of(&[(".ai/tools/a.py", b"x")])).expect("unpacked").len(), 1);
+    assert_eq!(unpack_bytes(&compressed_tar(&[file(".ai/tools/a.py", b"x")])).expect("unpacked").len(), 1);
+    assert_eq!(unpack_bytes(&zip_of(&[(".ai/tools/a.py", b"x")])).expect("unpacked").len(), 1);
 }
 
 #[test]
-fn what_common_programs_write_is_taken() {
+fn archives_from_common_programs_are_accepted() {
     let records = record("path=.ai/tools/b.py") + &record("mtime=1700000000");
     let pax = entry(b"PaxHeaders/x", EntryType::XHeader, records.as_bytes());
     let commit = entry(b"pax_global_header", EntryType::XGlobalHeader, record("comment=abcd").as_bytes());
     let long = format!(".ai/tools/{}.py", "x".repeat(150));
     let gnu = entry(b"././@LongLink", EntryType::GNULongName, format!("{long}\0").as_bytes());
-    let archive = tape(&[
+    let archive = compressed_tar(&[
         commit,
         entry(b"./", EntryType::Directory, b""),
         entry(b"./.ai/", EntryType::Directory, b""),
@@ -161,12 +161,12 @@ fn what_common_programs_write_is_taken() {
         file("short", b"c"),
     ]);
     let names: Vec<String> =
-        unpacked(&archive).expect("unpacked").into_iter().map(|(name, _)| name).collect();
+        unpack_bytes(&archive).expect("unpacked").into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, [".ai/tools/a.py", ".ai/tools/b.py", &long]);
 }
 
 #[test]
-fn only_plain_files_and_folders_come_out_of_a_tape() {
+fn tar_yields_only_files_and_folders() {
     for (kind, reason) in [
         (EntryType::Symlink, "symbolic link"),
         (EntryType::Link, "hard link"),
@@ -179,10 +179,13 @@ fn only_plain_files_and_folders_come_out_of_a_tape() {
         (EntryType::new(b'V'), "neither a file nor a folder"),
     ] {
         let first = file(".ai/tools/first.py", b"x");
-        assert_refused(&tape(&[first, entry(b".ai/tools/a", kind, b"")]), reason);
+        assert_refused(&compressed_tar(&[first, entry(b".ai/tools/a", kind, b"")]), reason);
     }
-    assert_refused(&tape(&[entry(b".ai/tools/a/", EntryType::Directory, b"x")]), "bytes of its own");
-    assert_refused(&tape(&[file(".ai/tools/a/", b"x")]), "folder's");
+    assert_refused(
+        &compressed_tar(&[entry(b".ai/tools/a/", EntryType::Directory, b"x")]),
+        "bytes of its own",
+    );
+    assert_refused(&compressed_tar(&[file(".ai/tools/a/", b"x")]), "folder's");
 }
 
 #[test]
@@ -201,23 +204,25 @@ fn names_that_are_not_plain_are_refused() {
         b".ai/\xc3\xa9",
     ];
     for name in names {
-        let refused = unpacked(&tape(&[file(".ai/a", b"x"), entry(name, EntryType::Regular, b"x")]));
-        assert!(matches!(refused, Err(ArchiveError::Entry { .. })), "{name:?}: {refused:?}");
+        let refused =
+            unpack_bytes(&compressed_tar(&[file(".ai/a", b"x"), entry(name, EntryType::Regular, b"x")]));
+        assert!(matches!(refused, Err(ArchiveError::InvalidEntry { .. })), "{name:?}: {refused:?}");
         if let Ok(name) = std::str::from_utf8(name) {
-            let refused = unpacked(&zip_of(&[(".ai/a", b"x"), (name, b"x")]));
+            let refused = unpack_bytes(&zip_of(&[(".ai/a", b"x"), (name, b"x")]));
             assert!(refused.is_err(), "{name}");
         }
     }
     let hidden = entry(b"././@LongLink", EntryType::GNULongName, b".ai/a\0/../../b\0");
-    assert_refused(&tape(&[hidden, file("short", b"x")]), "allowed");
+    assert_refused(&compressed_tar(&[hidden, file("short", b"x")]), "allowed");
     let folder = entry(b".ai/../..", EntryType::Directory, b"");
-    assert_refused(&tape(&[folder]), "`..`");
+    assert_refused(&compressed_tar(&[folder]), "`..`");
 }
 
 #[test]
 fn names_that_clash_are_refused() {
-    let clash =
-        |second: Vec<u8>, reason| assert_refused(&tape(&[file(".ai/tools/a.py", b"x"), second]), reason);
+    let clash = |second: Vec<u8>, reason| {
+        assert_refused(&compressed_tar(&[file(".ai/tools/a.py", b"x"), second]), reason)
+    };
     clash(file(".ai/tools/a.py", b"y"), "twice");
     clash(file("./.ai/tools/a.py", b"y"), "twice");
     clash(file(".ai/tools/A.py", b"y"), "other case");
@@ -229,10 +234,10 @@ fn names_that_clash_are_refused() {
     assert_refused(&zip_of(&[(".ai/a", b"x"), (".ai/a/b", b"y")]), "also a file");
     // The library refuses to write a name twice: it is written into the finished bytes.
     let twice = zip_of(&[(".ai/a.py", b"x"), (".ai/b.py", b"y")]);
-    assert_refused(&replaced(&twice, b".ai/b.py", b".ai/a.py"), "twice");
+    assert_refused(&replace_bytes(&twice, b".ai/b.py", b".ai/a.py"), "twice");
 }
 
-fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+fn replace_bytes(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for at in 0..=bytes.len() - from.len() {
         if bytes[at..].starts_with(from) {
@@ -243,43 +248,46 @@ fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn tricks_with_long_names_and_extended_headers_are_refused() {
+fn malicious_tar_headers_are_refused() {
     let x = |records: &str| entry(b"PaxHeaders/x", EntryType::XHeader, records.as_bytes());
     let next = || file(".ai/tools/a.py", b"x");
     for text in ["linkpath=/etc/x", "size=9", "GNU.sparse.major=1", "SCHILY.xattr.user.a=b"] {
-        assert_refused(&tape(&[x(&record(text)), next()]), "extended header");
+        assert_refused(&compressed_tar(&[x(&record(text)), next()]), "extended header");
     }
     let twice = record("path=.ai/a") + &record("path=.ai/b");
-    assert_refused(&tape(&[x(&twice), next()]), "extended header");
+    assert_refused(&compressed_tar(&[x(&twice), next()]), "extended header");
     for broken in ["99999999999999999999 a=b\n", "5 a=b\n", "7 a=b\n", "6 a=b", "x", "6 ab\n\n", "0 ", "2 "] {
-        assert_refused(&tape(&[x(broken), next()]), "cannot be read");
+        assert_refused(&compressed_tar(&[x(broken), next()]), "cannot be read");
     }
     let global = entry(b"g", EntryType::XGlobalHeader, record("path=.ai/b").as_bytes());
-    assert_refused(&tape(&[global, next()]), "header for all entries");
+    assert_refused(&compressed_tar(&[global, next()]), "header for all entries");
     let long = || entry(b"././@LongLink", EntryType::GNULongName, b".ai/a\0");
-    assert_refused(&tape(&[long(), long(), next()]), "after another");
-    assert_refused(&tape(&[long()]), "name without a file");
-    assert_refused(&tape(&[entry(b"l", EntryType::GNULongName, b".ai/a"), next()]), "without its end");
+    assert_refused(&compressed_tar(&[long(), long(), next()]), "after another");
+    assert_refused(&compressed_tar(&[long()]), "name without a file");
+    assert_refused(
+        &compressed_tar(&[entry(b"l", EntryType::GNULongName, b".ai/a"), next()]),
+        "without its end",
+    );
     let endless = sized_entry(b"l", EntryType::GNULongName, b"", 1 << 40);
-    assert_refused(&tape(&[endless]), "bytes in a header");
+    assert_refused(&compressed_tar(&[endless]), "bytes in a header");
 }
 
 #[test]
-fn a_tape_ends_where_it_says_and_nothing_follows() {
+fn trailing_tar_data_is_refused() {
     let whole = [file(".ai/tools/a.py", b"x")].concat();
-    assert_refused(&compressed(&whole), "damaged");
+    assert_refused(&compress(&whole), "damaged");
     let mut half = whole.clone();
     half.extend([0; 512]);
-    assert_refused(&compressed(&half), "damaged");
+    assert_refused(&compress(&half), "damaged");
     let mut behind = whole.clone();
     behind.extend([0; 1024]);
     behind.extend(file(".ai/tools/b.py", b"y"));
-    assert_refused(&compressed(&behind), "belong to no file");
+    assert_refused(&compress(&behind), "belong to no file");
     let mut padding = whole.clone();
     padding[513] = b'y';
     padding.extend([0; 1024]);
-    assert_refused(&compressed(&padding), "belong to no file");
-    let mut garbage = tape(&[file(".ai/tools/a.py", b"x")]);
+    assert_refused(&compress(&padding), "belong to no file");
+    let mut garbage = compressed_tar(&[file(".ai/tools/a.py", b"x")]);
     let second = garbage.clone();
     garbage.push(0);
     assert_refused(&garbage, "belong to no file");
@@ -288,38 +296,43 @@ fn a_tape_ends_where_it_says_and_nothing_follows() {
     assert_refused(&garbage, "belong to no file");
     let mut zeros = whole;
     zeros.extend([0; 10_240]);
-    assert!(unpacked(&compressed(&zeros)).is_ok());
+    assert!(unpack_bytes(&compress(&zeros)).is_ok());
 }
 
 #[test]
-fn damage_is_noticed() {
-    let tar = tape(&[file(".ai/tools/a.py", &[7; 5000])]);
+fn damaged_archives_are_refused() {
+    let tar = compressed_tar(&[file(".ai/tools/a.py", &[7; 5000])]);
     for end in [5, 20, tar.len() - 1] {
-        assert!(unpacked(&tar[..end]).is_err(), "{end}");
+        assert!(unpack_bytes(&tar[..end]).is_err(), "{end}");
     }
     let zip = zip_of(&[(".ai/tools/a.py", b"hello hello hello"), (".ai/tools/b.py", b"x")]);
     for end in [30, zip.len() / 2, zip.len() - 1] {
-        assert!(unpacked(&zip[..end]).is_err(), "{end}");
+        assert!(unpack_bytes(&zip[..end]).is_err(), "{end}");
     }
     let mut header = file(".ai/tools/a.py", b"x");
     header[0] = b'_';
-    assert_refused(&tape(&[header]), "checksum");
+    assert_refused(&compressed_tar(&[header]), "checksum");
     let claimed = sized_entry(b".ai/a", EntryType::Regular, b"x", 5000);
-    assert_refused(&tape(&[claimed]), "not as many bytes");
+    assert_refused(&compressed_tar(&[claimed]), "not as many bytes");
 }
 
 #[test]
-fn too_much_is_refused_before_it_is_written() {
-    let limits =
-        Limits { entries: 3, file_bytes: 100, total_bytes: 150, ratio: 10, any_ratio_bytes: 1 << 20 };
+fn limits_are_enforced_before_writing() {
+    let limits = ArchiveLimits {
+        entries: 3,
+        file_bytes: 100,
+        total_bytes: 150,
+        ratio: 10,
+        ratio_exempt_bytes: 1 << 20,
+    };
     let refused = |bytes: &[u8], what: &str| {
-        let error = unpacked_within(bytes, &limits).expect_err("refused").to_string();
+        let error = unpack_with_limits(bytes, &limits).expect_err("refused").to_string();
         assert!(error.contains(what), "{error}");
     };
     let many: Vec<_> = (0..4).map(|number| (format!(".ai/{number}"), b"x".as_slice())).collect();
     let many: Vec<_> = many.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
     let as_tape = |files: &[(&str, &[u8])]| {
-        tape(&files.iter().map(|(name, bytes)| file(name, bytes)).collect::<Vec<_>>())
+        compressed_tar(&files.iter().map(|(name, bytes)| file(name, bytes)).collect::<Vec<_>>())
     };
     for make in [as_tape as fn(&[(&str, &[u8])]) -> Vec<u8>, zip_of] {
         refused(&make(&many), "3 entries");
@@ -328,27 +341,27 @@ fn too_much_is_refused_before_it_is_written() {
     }
     let folders: Vec<_> =
         (0..4).map(|number| entry(format!(".ai/{number}/").as_bytes(), EntryType::Directory, b"")).collect();
-    refused(&tape(&folders), "3 entries");
+    refused(&compressed_tar(&folders), "3 entries");
 }
 
 #[test]
-fn a_bomb_does_not_go_off() {
-    let limits = Limits { any_ratio_bytes: 1 << 16, ratio: 50, ..Limits::default() };
+fn decompression_bomb_is_refused() {
+    let limits = ArchiveLimits { ratio_exempt_bytes: 1 << 16, ratio: 50, ..ArchiveLimits::default() };
     let zeros = vec![0; 8 << 20];
-    let bombs = [tape(&[file(".ai/a", &zeros)]), zip_of(&[(".ai/a", zeros.as_slice())])];
+    let bombs = [compressed_tar(&[file(".ai/a", &zeros)]), zip_of(&[(".ai/a", zeros.as_slice())])];
     for bomb in bombs {
-        let error = unpacked_within(&bomb, &limits).expect_err("refused");
-        assert!(matches!(error, ArchiveError::TooMuch { .. }), "{error}");
+        let error = unpack_with_limits(&bomb, &limits).expect_err("refused");
+        assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
     }
     // The tape never ends: what it holds is no file at all.
-    let endless = compressed(&[file(".ai/a", b""), vec![0; 64 << 20]].concat());
-    let few = Limits { entries: 10, ..limits };
-    let error = unpacked_within(&endless, &few).expect_err("refused");
-    assert!(matches!(error, ArchiveError::TooMuch { .. }), "{error}");
+    let endless = compress(&[file(".ai/a", b""), vec![0; 64 << 20]].concat());
+    let few = ArchiveLimits { entries: 10, ..limits };
+    let error = unpack_with_limits(&endless, &few).expect_err("refused");
+    assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
 }
 
 #[test]
-fn a_window_of_more_memory_than_needed_is_refused() {
+fn oversized_zstd_window_is_refused() {
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).expect("an encoder");
     encoder.window_log(27).expect("a window");
     let mut whole = file(".ai/tools/a.py", b"x");
@@ -358,7 +371,7 @@ fn a_window_of_more_memory_than_needed_is_refused() {
 }
 
 #[test]
-fn a_zip_says_the_same_twice() {
+fn inconsistent_zip_headers_are_refused() {
     let zip = zip_of(&[(".ai/tools/a.py", b"hello"), (".ai/tools/b.py", b"other")]);
     let list = zip.windows(4).position(|bytes| bytes == b"PK\x01\x02").expect("the list");
     // The header before the file names another one than the list at the end.
@@ -374,7 +387,7 @@ fn a_zip_says_the_same_twice() {
     // A file that the list does not name.
     let mut prefix = b"PK\x03\x04 something before it all".to_vec();
     prefix.extend(&zip);
-    assert!(unpacked(&prefix).is_err());
+    assert!(unpack_bytes(&prefix).is_err());
     let mut suffix = zip.clone();
     suffix.extend(b"something after it all");
     assert_refused(&suffix, "belong to no file");
@@ -384,11 +397,11 @@ fn a_zip_says_the_same_twice() {
     commented.extend(b"abc");
     assert_refused(&commented, "belong to no file");
     // Other content than the checksum says.
-    assert_refused(&replaced(&zip, b"hello", b"jello"), "checksum");
+    assert_refused(&replace_bytes(&zip, b"hello", b"jello"), "checksum");
 }
 
 #[test]
-fn only_plain_files_and_folders_come_out_of_a_zip() {
+fn zip_yields_only_files_and_folders() {
     let linked = |mode: u32| {
         let zip = zip_of(&[(".ai/tools/a.py", b"hello")]);
         let mut zip = zip;
@@ -400,55 +413,55 @@ fn only_plain_files_and_folders_come_out_of_a_zip() {
     assert_refused(&linked(0o120_777), "symbolic link");
     assert_refused(&linked(0o010_644), "neither a file nor a folder");
     assert_refused(&linked(0o060_644), "neither a file nor a folder");
-    assert!(unpacked(&linked(0o100_755)).is_ok());
+    assert!(unpack_bytes(&linked(0o100_755)).is_ok());
     let mut encrypted = zip_of(&[(".ai/tools/a.py", b"hello")]);
     let list = encrypted.windows(4).position(|bytes| bytes == b"PK\x01\x02").expect("the list");
     encrypted[6] |= 1;
     encrypted[list + 8] |= 1;
-    assert!(unpacked(&encrypted).is_err());
+    assert!(unpack_bytes(&encrypted).is_err());
     let mut folder = zip::ZipWriter::new(Cursor::new(Vec::new()));
     folder.add_directory(".ai/tools/", SimpleFileOptions::default()).expect("a folder");
     folder.start_file(".ai/tools/a.py", SimpleFileOptions::default()).expect("a file");
     folder.write_all(b"x").expect("written");
-    assert_eq!(unpacked(&folder.finish().expect("finished").into_inner()).expect("unpacked").len(), 1);
+    assert_eq!(unpack_bytes(&folder.finish().expect("finished").into_inner()).expect("unpacked").len(), 1);
 }
 
 #[test]
-fn files_of_a_zip_do_not_share_bytes() {
+fn overlapping_zip_entries_are_refused() {
     let zip = zip_of(&[(".ai/tools/a.py", b"hello"), (".ai/tools/b.py", b"other")]);
     let list = zip.windows(4).position(|bytes| bytes == b"PK\x01\x02").expect("the list");
     let second = list + 1 + zip[list + 1..].windows(4).position(|b| b == b"PK\x01\x02").expect("second");
     let mut shared = zip.clone();
     shared[second + 42..second + 46].copy_from_slice(&0_u32.to_le_bytes());
-    assert!(unpacked(&shared).is_err());
+    assert!(unpack_bytes(&shared).is_err());
 }
 
 #[test]
-fn what_is_there_already_is_not_touched() {
+fn existing_target_is_not_touched() {
     let folder = tempfile::tempdir().expect("a folder");
     let archive = folder.path().join("a.zip");
     let bytes = zip_of(&[(".ai/a", b"x")]);
-    write_atomic(&archive, &bytes, Mode::Kept).expect("written");
+    write_atomic(&archive, &bytes, FileMode::Preserve).expect("written");
     let into = folder.path().join("into");
-    create_folders(&into.join("kept"), false).expect("a folder");
-    assert!(unpack(&archive, &Limits::default(), &into).is_err());
+    create_dirs(&into.join("kept"), false).expect("a folder");
+    assert!(unpack(&archive, &ArchiveLimits::default(), &into).is_err());
     assert!(into.join("kept").is_dir());
-    assert!(unpack(folder.path(), &Limits::default(), &folder.path().join("other")).is_err());
+    assert!(unpack(folder.path(), &ArchiveLimits::default(), &folder.path().join("other")).is_err());
     assert!(!folder.path().join("other").exists());
 }
 
 /// What comes out of any bytes has plain, distinct names and stays within the bounds.
-fn assert_lawful(bytes: &[u8]) {
-    let limits = Limits {
+fn assert_within_limits(bytes: &[u8]) {
+    let limits = ArchiveLimits {
         entries: 64,
         file_bytes: 1 << 16,
         total_bytes: 1 << 18,
         ratio: 100,
-        any_ratio_bytes: 1 << 17,
+        ratio_exempt_bytes: 1 << 17,
     };
     let (mut names, mut total) = (std::collections::HashSet::new(), 0);
-    let _ = read(Cursor::new(bytes), &limits, &mut |path, bytes| {
-        assert!(path.as_str().starts_with(".ai/") && names.insert(path.folded()), "{path}");
+    let _ = read_archive(Cursor::new(bytes), &limits, &mut |path, bytes| {
+        assert!(path.as_str().starts_with(".ai/") && names.insert(path.case_folded()), "{path}");
         total += bytes.len() as u64;
         assert!(bytes.len() as u64 <= limits.file_bytes && total <= limits.total_bytes);
         Ok(())
@@ -456,7 +469,7 @@ fn assert_lawful(bytes: &[u8]) {
 }
 
 #[test]
-fn an_archive_with_any_byte_changed_is_read_lawfully_or_refused() {
+fn corrupted_archives_stay_within_limits() {
     let long = format!(".ai/tools/{}.py", "x".repeat(150));
     let mut whole = [
         entry(b"././@LongLink", EntryType::GNULongName, format!("{long}\0").as_bytes()),
@@ -467,19 +480,19 @@ fn an_archive_with_any_byte_changed_is_read_lawfully_or_refused() {
     .concat();
     whole.extend([0; 1024]);
     let zip = zip_of(&[(".ai/tools/a.py", b"hello hello hello hello"), (".ai/b", b"x")]);
-    let packed = compressed(&whole);
+    let packed = compress(&whole);
     for change in [0x01, 0x80, 0xff] {
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= change;
-            assert_lawful(&compressed(&changed));
+            assert_within_limits(&compress(&changed));
         }
         for source in [&zip, &packed] {
             for at in 0..source.len() {
                 let mut changed = source.clone();
                 changed[at] ^= change;
-                assert_lawful(&changed);
-                assert_lawful(&source[..at]);
+                assert_within_limits(&changed);
+                assert_within_limits(&source[..at]);
             }
         }
     }

@@ -4,8 +4,8 @@
 use rye_item::ItemType;
 use serde_json::{Map, Value};
 
-use super::{HOOK_LISTS, leaves};
-use crate::contents::File;
+use super::{HOOK_LISTS, flatten_rules};
+use crate::contents::BundleFile;
 use crate::object;
 
 /// Where an item is and what it is called.
@@ -106,7 +106,7 @@ const KNOWLEDGE: [&str; 14] = [
 const PROGRAMS: [&str; 6] = [".py", ".js", ".mjs", ".cjs", ".ts", ".mts"];
 
 /// The fields of an item that are not known to be harmless, a line for each value.
-pub(super) fn remarkable(file: &File, item_type: ItemType) -> Vec<String> {
+pub(super) fn remarkable(file: &BundleFile, item_type: ItemType) -> Vec<String> {
     let is_program = object::extension(&file.path).is_some_and(|extension| PROGRAMS.contains(&extension));
     // Data among tools says neither what it is nor what runs it, and is refused as a tool.
     let is_data = item_type == ItemType::Tool
@@ -139,7 +139,7 @@ pub(super) fn remarkable(file: &File, item_type: ItemType) -> Vec<String> {
         shown.for_each(|(path, shape)| remove(&mut all, path, *shape));
     }
     let mut found = Vec::new();
-    all.iter().for_each(|(key, value)| leaves(Some(value), key, &mut found));
+    all.iter().for_each(|(key, value)| flatten_rules(Some(value), key, &mut found));
     found
 }
 

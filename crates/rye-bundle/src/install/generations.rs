@@ -4,19 +4,19 @@
 use std::path::{Path, PathBuf};
 
 use lillux::Digest;
-use lillux::file::{self, Mode, ReadError};
+use lillux::file::{self, FileMode, ReadError};
 use rye_item::BundleId;
 use semver::Version;
 use serde_json::{Value, json};
 
-use super::{InstallError, State};
+use super::{InstallError, InstallState};
 use crate::archive;
-use crate::path::FilePath;
+use crate::path::BundlePath;
 
 /// How many are kept: the installed one, and three to return to.
-pub const MOST: usize = 4;
-const LARGEST_LIST: u64 = 1 << 16;
-const LIST: &str = "history.json";
+pub const MAX_GENERATIONS: usize = 4;
+const MAX_LIST_BYTES: u64 = 1 << 16;
+const LIST_FILE_NAME: &str = "history.json";
 
 /// One version that was installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,19 +35,19 @@ pub struct Generation {
 ///
 /// # Errors
 /// When the list is there, but cannot be read.
-pub fn read(state: &State, bundle: &BundleId) -> Result<Vec<Generation>, InstallError> {
-    let path = state.generations(bundle).join(LIST);
-    let bytes = match file::read_bounded(&path, LARGEST_LIST) {
+pub fn read_generations(state: &InstallState, bundle: &BundleId) -> Result<Vec<Generation>, InstallError> {
+    let path = state.generations_folder(bundle).join(LIST_FILE_NAME);
+    let bytes = match file::read_bounded(&path, MAX_LIST_BYTES) {
         Ok((bytes, _)) => bytes,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
         Err(ReadError::Io(error)) => return Err(error.into()),
-        Err(error) => return Err(damaged(&path, &error)),
+        Err(error) => return Err(damaged_list(&path, &error)),
     };
-    let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| damaged(&path, &error))?;
-    from_values(&list).ok_or_else(|| damaged(&path, &"an entry has no version or hash"))
+    let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| damaged_list(&path, &error))?;
+    from_values(&list).ok_or_else(|| damaged_list(&path, &"an entry has no version or hash"))
 }
 
-fn damaged(path: &Path, reason: &dyn std::fmt::Display) -> InstallError {
+fn damaged_list(path: &Path, reason: &dyn std::fmt::Display) -> InstallError {
     InstallError::DamagedJournal { path: path.to_owned(), reason: reason.to_string() }
 }
 
@@ -56,14 +56,17 @@ fn damaged(path: &Path, reason: &dyn std::fmt::Display) -> InstallError {
 pub fn after_install(mut known: Vec<Generation>, next: Generation) -> Vec<Generation> {
     known.retain(|generation| generation.manifest_hash != next.manifest_hash);
     known.push(next);
-    let surplus = known.len().saturating_sub(MOST);
+    let surplus = known.len().saturating_sub(MAX_GENERATIONS);
     known.drain(..surplus);
     known
 }
 
 /// The one to return to from `installed`: the last that is another, and the list after returning to it.
 #[must_use]
-pub fn before(known: &[Generation], installed: &Digest) -> Option<(Generation, Vec<Generation>)> {
+pub fn previous_generation(
+    known: &[Generation],
+    installed: &Digest,
+) -> Option<(Generation, Vec<Generation>)> {
     let end = known.iter().rposition(|generation| generation.manifest_hash == *installed);
     let earlier = &known[..end.unwrap_or(known.len())];
     let last = earlier.last()?;
@@ -72,54 +75,58 @@ pub fn before(known: &[Generation], installed: &Digest) -> Option<(Generation, V
 
 /// Where the archive of a version lies.
 #[must_use]
-pub fn archive_path(state: &State, bundle: &BundleId, manifest_hash: &Digest) -> PathBuf {
-    state.generations(bundle).join(format!("{manifest_hash}.tar.zst"))
+pub fn archive_path(state: &InstallState, bundle: &BundleId, manifest_hash: &Digest) -> PathBuf {
+    state.generations_folder(bundle).join(format!("{manifest_hash}.tar.zst"))
 }
 
 /// Keeps the files of the folder `staged` as a version. Until a list names it, it is nothing.
 ///
 /// # Errors
 /// When it cannot be packed.
-pub fn store(
-    state: &State,
+pub fn store_generation(
+    state: &InstallState,
     bundle: &BundleId,
     manifest_hash: &Digest,
     staged: &Path,
-    files: &[FilePath],
+    files: &[BundlePath],
 ) -> Result<(), InstallError> {
     let path = archive_path(state, bundle, manifest_hash);
     if path.exists() {
         return Ok(());
     }
-    file::create_folders(&state.generations(bundle), true)?;
+    file::create_dirs(&state.generations_folder(bundle), true)?;
     Ok(archive::pack(staged, files, &path)?)
 }
 
 /// Writes the list and removes the archives it does not name; an empty list removes all.
-pub(super) fn write(state: &State, bundle: &BundleId, list: &[Generation]) -> Result<(), InstallError> {
-    let folder = state.generations(bundle);
+pub(super) fn write_generations(
+    state: &InstallState,
+    bundle: &BundleId,
+    list: &[Generation],
+) -> Result<(), InstallError> {
+    let folder = state.generations_folder(bundle);
     if list.is_empty() {
         return Ok(file::remove_tree(&folder)?);
     }
-    file::create_folders(&folder, true)?;
+    file::create_dirs(&folder, true)?;
     let text = serde_json::to_vec(&to_values(list)).map_err(std::io::Error::from)?;
-    file::write_atomic(&folder.join(LIST), &text, Mode::Private)?;
-    prune(state, bundle)
+    file::write_atomic(&folder.join(LIST_FILE_NAME), &text, FileMode::Private)?;
+    prune_archives(state, bundle)
 }
 
 /// Removes the archives that no list names: of a change that was taken back.
-pub(super) fn prune(state: &State, bundle: &BundleId) -> Result<(), InstallError> {
-    let folder = state.generations(bundle);
-    let known = read(state, bundle)?;
+pub(super) fn prune_archives(state: &InstallState, bundle: &BundleId) -> Result<(), InstallError> {
+    let folder = state.generations_folder(bundle);
+    let known = read_generations(state, bundle)?;
     if known.is_empty() {
         return Ok(file::remove_tree(&folder)?);
     }
-    let kept: Vec<String> =
+    let listed: Vec<String> =
         known.iter().map(|generation| format!("{}.tar.zst", generation.manifest_hash)).collect();
     for entry in fs_err::read_dir(&folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        if name != LIST && !kept.iter().any(|kept| name == kept.as_str()) {
+        if name != LIST_FILE_NAME && !listed.iter().any(|listed| name == listed.as_str()) {
             file::remove(&entry.path())?;
         }
     }
@@ -168,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_remember_where_they_came_from() {
+    fn versions_record_their_source() {
         let known = vec![generation("1.0.0"), generation("2.0.0")];
         assert_eq!(from_values(&to_values(&known)), Some(known));
         let old = json!({"version": "1.0.0", "manifest_hash": Digest::of(b"x")});
@@ -181,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn three_versions_can_be_returned_to_one_after_the_other() {
+    fn three_versions_can_be_rolled_back() {
         let mut known = Vec::new();
         for version in ["1.0.0", "2.0.0", "3.0.0", "4.0.0", "5.0.0"] {
             known = after_install(known, generation(version));
@@ -189,11 +196,11 @@ mod tests {
         assert_eq!(versions(&known), ["2.0.0", "3.0.0", "4.0.0", "5.0.0"]);
         for expected in ["4.0.0", "3.0.0", "2.0.0"] {
             let installed = known.last().expect("installed").manifest_hash;
-            let (target, after) = before(&known, &installed).expect("an earlier one");
+            let (target, after) = previous_generation(&known, &installed).expect("an earlier one");
             assert_eq!(target, generation(expected));
             known = after;
         }
-        assert_eq!(before(&known, &generation("2.0.0").manifest_hash), None);
+        assert_eq!(previous_generation(&known, &generation("2.0.0").manifest_hash), None);
     }
 
     #[test]

@@ -4,16 +4,16 @@
 use std::path::Path;
 
 use lillux::Digest;
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use rye_item::BundleId;
 use serde_json::{Value, json};
 
 use super::generations::{self, Generation};
-use super::transaction::Change;
-use super::{InstallError, State};
-use crate::path::FilePath;
+use super::transaction::FileChange;
+use super::{InstallError, InstallState};
+use crate::path::BundlePath;
 
-const LARGEST: u64 = 64 << 20;
+const MAX_JOURNAL_BYTES: u64 = 64 << 20;
 
 /// How far a change has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,9 @@ pub(super) struct Journal {
     pub(super) bundle: BundleId,
     /// The folder below `.ai/bundles/` that holds new files, then old ones.
     pub(super) staging: String,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<FileChange>,
     /// Folders below `.ai/` that are made for it, outer ones first.
-    pub(super) made: Vec<String>,
+    pub(super) created_folders: Vec<String>,
     /// Where backups go.
     pub(super) backups: String,
     /// The bundle's versions once it is done.
@@ -52,7 +52,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    pub(super) fn write(&self, state: &State) -> Result<(), InstallError> {
+    pub(super) fn write(&self, state: &InstallState) -> Result<(), InstallError> {
         let changes: Vec<Value> = self
             .changes
             .iter()
@@ -72,19 +72,19 @@ impl Journal {
             "bundle_id": self.bundle.as_str(),
             "staging": self.staging,
             "changes": changes,
-            "made": self.made,
+            "made": self.created_folders,
             "backups": self.backups,
             "history": generations::to_values(&self.history),
         });
         let bytes = serde_json::to_vec(&value).map_err(std::io::Error::from)?;
-        Ok(file::write_atomic(&state.journal(), &bytes, Mode::Private)?)
+        Ok(file::write_atomic(&state.journal_path(), &bytes, FileMode::Private)?)
     }
 
     /// Reads the record, if there is one.
-    pub(super) fn read(state: &State) -> Result<Option<Self>, InstallError> {
-        let path = state.journal();
+    pub(super) fn read(state: &InstallState) -> Result<Option<Self>, InstallError> {
+        let path = state.journal_path();
         let damaged = |reason: String| InstallError::DamagedJournal { path: path.clone(), reason };
-        let bytes = match file::read_bounded(&path, LARGEST) {
+        let bytes = match file::read_bounded(&path, MAX_JOURNAL_BYTES) {
             Ok((bytes, _)) => bytes,
             Err(error) if error.is_absent() => return Ok(None),
             Err(error) => return Err(damaged(error.to_string())),
@@ -93,7 +93,7 @@ impl Journal {
         if value["space"].as_str() != Some(state.space()) {
             return Err(damaged("it is of another space".to_owned()));
         }
-        from_value(&value).map(Some).map_err(damaged)
+        parse_journal(&value).map(Some).map_err(damaged)
     }
 
     pub(super) fn remove(path: &Path) -> Result<(), InstallError> {
@@ -101,7 +101,7 @@ impl Journal {
     }
 }
 
-fn from_value(value: &Value) -> Result<Journal, String> {
+fn parse_journal(value: &Value) -> Result<Journal, String> {
     let text = |value: &Value, key: &str| {
         value[key].as_str().map(str::to_owned).ok_or_else(|| format!("`{key}` is missing"))
     };
@@ -118,27 +118,27 @@ fn from_value(value: &Value) -> Result<Journal, String> {
             Value::String(text) => text.parse::<Digest>().map(Some).map_err(|error| error.to_string()),
             _ => Err(format!("`{key}` is no hash")),
         };
-        changes.push(Change {
-            path: FilePath::new(text(change, "path")?).map_err(|error| error.to_string())?,
+        changes.push(FileChange {
+            path: BundlePath::new(text(change, "path")?).map_err(|error| error.to_string())?,
             old: digest("old")?,
             new: digest("new")?,
             keeps_backup: change["keeps_backup"] == true,
         });
     }
-    let mut made = Vec::new();
+    let mut created_folders = Vec::new();
     for folder in list("made")? {
         let folder = folder.as_str().ok_or("`made` holds no text")?;
-        FilePath::new(format!(".ai/{folder}")).map_err(|error| error.to_string())?;
-        made.push(folder.to_owned());
+        BundlePath::new(format!(".ai/{folder}")).map_err(|error| error.to_string())?;
+        created_folders.push(folder.to_owned());
     }
     let (staging, backups) = (text(value, "staging")?, text(value, "backups")?);
     for name in [&staging, &backups] {
-        FilePath::new(format!(".ai/{name}")).map_err(|error| error.to_string())?;
+        BundlePath::new(format!(".ai/{name}")).map_err(|error| error.to_string())?;
         if name.contains('/') {
             return Err(format!("`{name}` is no plain name"));
         }
     }
-    if !staging.starts_with(super::transaction::STAGING) {
+    if !staging.starts_with(super::transaction::STAGING_PREFIX) {
         return Err("its staging folder is none".to_owned());
     }
     Ok(Journal {
@@ -146,7 +146,7 @@ fn from_value(value: &Value) -> Result<Journal, String> {
         bundle: BundleId::new(text(value, "bundle_id")?).map_err(|error| error.to_string())?,
         staging,
         changes,
-        made,
+        created_folders,
         backups,
         history: generations::from_values(list("history")?).ok_or("`history` cannot be read")?,
     })

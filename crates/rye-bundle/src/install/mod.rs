@@ -4,62 +4,62 @@
 //! What an installation must remember between two commands (its journal, earlier versions, backups) lies in user space,
 //! in a folder per space ([`State`]): a project somebody else made can bring none of it along.
 
+pub mod allowed_paths;
+pub mod copy_source;
 pub mod generations;
+pub mod install_state;
 mod journal;
-pub mod place;
 pub mod plan;
-pub mod site;
-pub mod stage;
-pub mod state;
+pub mod target_dir;
 pub mod transaction;
 
-use lillux::beneath::BeneathError;
+use lillux::dir::DirError;
 use rye_item::BundleId;
 
 use crate::archive::ArchiveError;
 use crate::object;
-use crate::path::FilePath;
+use crate::path::BundlePath;
 
 pub use generations::Generation;
-pub use plan::{Action, Plan, Preference, Row};
-pub use site::{Found, Present, Site};
-pub use state::State;
-pub use transaction::{Change, Transaction, recover};
+pub use install_state::InstallState;
+pub use plan::{ConflictPreference, FileAction, InstallPlan, PlanRow};
+pub use target_dir::{FileState, PathLookup, TargetDir};
+pub use transaction::{FileChange, Transaction, recover};
 
 /// Why files could not be installed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// Another installed bundle has the file.
     #[error("`{path}` belongs to the bundle `{owner}`")]
-    Claimed {
+    OwnedByBundle {
         /// The file.
-        path: FilePath,
+        path: BundlePath,
         /// The bundle that has it.
         owner: BundleId,
     },
     /// Files are in the way that this bundle did not bring.
-    #[error("{} in the way: {}", counted(paths.len()), listed(paths))]
+    #[error("{} in the way: {}", count_files(paths.len()), render_paths(paths))]
     Occupied {
         /// The files.
-        paths: Vec<FilePath>,
+        paths: Vec<BundlePath>,
     },
     /// Items with the same ids are there, in files with other extensions, or executors that a new item is another name of.
-    #[error("{}", shadowed(files))]
-    Shadows {
+    #[error("{}", render_duplicates(files))]
+    DuplicateItems {
         /// What is there, and what the bundle would put beside it.
-        files: Vec<(FilePath, FilePath)>,
+        files: Vec<(BundlePath, BundlePath)>,
     },
     /// Something that is no file stands in the way.
     #[error("`{path}` is in the way: it, or a folder it lies in, is neither a file nor a folder of its own")]
-    InTheWay {
+    NotAFile {
         /// The path.
-        path: FilePath,
+        path: BundlePath,
     },
     /// A file changed between looking and doing.
     #[error("`{path}` was changed meanwhile")]
-    ChangedMeanwhile {
+    ChangedConcurrently {
         /// The file.
-        path: FilePath,
+        path: BundlePath,
     },
     /// The record of an interrupted change cannot be read.
     #[error("the record of an interrupted change, `{}`, cannot be used: {reason}", path.display())]
@@ -71,7 +71,7 @@ pub enum InstallError {
     },
     /// A change failed, and so did taking it back.
     #[error("{failure}; taking it back failed too: {undoing}")]
-    NotUndone {
+    RollbackFailed {
         /// What failed first.
         failure: Box<Self>,
         /// What failed then.
@@ -79,7 +79,7 @@ pub enum InstallError {
     },
     /// A folder holds something a bundle may not.
     #[error("`{}`: {reason}", rye_item::text::one_line(path))]
-    Refused {
+    InvalidFile {
         /// The path.
         path: String,
         /// What is wrong with it.
@@ -93,22 +93,22 @@ pub enum InstallError {
     Io(#[from] std::io::Error),
     /// The system refused, beneath a folder.
     #[error(transparent)]
-    Beneath(#[from] BeneathError),
+    Beneath(#[from] DirError),
 }
 
-fn counted(count: usize) -> String {
+fn count_files(count: usize) -> String {
     match count {
         1 => "a file is".to_owned(),
         count => format!("{count} files are"),
     }
 }
 
-fn shadowed(files: &[(FilePath, FilePath)]) -> String {
+fn render_duplicates(files: &[(BundlePath, BundlePath)]) -> String {
     const FEW: usize = 5;
     let mut pairs: Vec<String> = files
         .iter()
         .take(FEW)
-        .map(|(there, new)| match object::name(there) == object::name(new) {
+        .map(|(there, new)| match object::object_name(there) == object::object_name(new) {
             true => format!("`{there}` has the same item id as the bundle's `{new}`"),
             false => {
                 format!("`{there}` is also called like the bundle's `{new}`, which would run in its place")
@@ -122,7 +122,7 @@ fn shadowed(files: &[(FilePath, FilePath)]) -> String {
 }
 
 /// The first few of many paths.
-fn listed(paths: &[FilePath]) -> String {
+fn render_paths(paths: &[BundlePath]) -> String {
     const FEW: usize = 5;
     let mut names: Vec<String> = paths.iter().take(FEW).map(|path| format!("`{path}`")).collect();
     if paths.len() > FEW {

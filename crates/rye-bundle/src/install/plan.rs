@@ -7,14 +7,14 @@ use lillux::Digest;
 use rye_item::BundleId;
 use serde::Serialize;
 
-use super::transaction::Change;
-use super::{InstallError, Present};
-use crate::path::FilePath;
+use super::transaction::FileChange;
+use super::{FileState, InstallError};
+use crate::path::BundlePath;
 
 /// What happens to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum FileAction {
     /// It is new.
     Add,
     /// It takes the place of what the last version brought.
@@ -33,21 +33,21 @@ pub enum Action {
 
 /// Whose version of a locally changed file stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Preference {
+pub enum ConflictPreference {
     /// The one that is there.
     #[default]
-    Ours,
+    KeepLocal,
     /// The bundle's.
-    Theirs,
+    TakeBundle,
 }
 
 /// One file of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Row {
+pub struct PlanRow {
     /// The file.
-    pub path: FilePath,
+    pub path: BundlePath,
     /// What happens to it.
-    pub action: Action,
+    pub action: FileAction,
     /// What is there now.
     #[serde(skip)]
     pub old: Option<Digest>,
@@ -58,50 +58,54 @@ pub struct Row {
 
 /// What an installation, or an uninstallation, would change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct InstallPlan {
     /// The files, by path.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PlanRow>,
 }
 
 /// What a plan is made from.
 #[derive(Clone, Debug, Default)]
-pub struct Sides {
+pub struct PlanInputs {
     /// What the new version brings; nothing when it is to be uninstalled.
-    pub new: BTreeMap<FilePath, Digest>,
+    pub new: BTreeMap<BundlePath, Digest>,
     /// What the installed version brought: the digest it had is not known, only whether the file still is what it was.
-    pub brought: BTreeMap<FilePath, bool>,
+    pub installed: BTreeMap<BundlePath, bool>,
     /// What is there now, of both.
-    pub present: BTreeMap<FilePath, Present>,
+    pub present: BTreeMap<BundlePath, FileState>,
     /// Which files other installed bundles brought, by name without case.
-    pub claimed: BTreeMap<String, BundleId>,
+    pub owned_by_others: BTreeMap<String, BundleId>,
     /// Files with the id of an item the new version brings, but another extension: only one of the two would be found.
-    pub same_id: BTreeMap<FilePath, SameId>,
+    pub duplicate_items: BTreeMap<BundlePath, DuplicateItem>,
 }
 
 /// A file that is there, and the file of the new version that has the same id.
 #[derive(Clone, Debug)]
-pub struct SameId {
+pub struct DuplicateItem {
     /// The file of the new version.
-    pub new: FilePath,
+    pub new: BundlePath,
     /// What is there.
-    pub present: Present,
+    pub present: FileState,
 }
 
-impl Plan {
+impl InstallPlan {
     /// Decides. `force` lets files that this bundle did not bring be overwritten.
     ///
     /// # Errors
     /// When another bundle has a file, or something is in the way.
-    pub fn new(sides: &Sides, preference: Preference, force: bool) -> Result<Self, InstallError> {
+    pub fn new(
+        inputs: &PlanInputs,
+        preference: ConflictPreference,
+        force: bool,
+    ) -> Result<Self, InstallError> {
         let mut rows = Vec::new();
         let mut occupied = Vec::new();
-        let paths: BTreeSet<&FilePath> = sides.new.keys().chain(sides.brought.keys()).collect();
+        let paths: BTreeSet<&BundlePath> = inputs.new.keys().chain(inputs.installed.keys()).collect();
         for path in paths {
-            let new = sides.new.get(path).copied();
-            let keep = || Row { path: path.clone(), action: Action::Keep, old: None, new: None };
-            match sides.claimed.get(&path.folded()) {
+            let new = inputs.new.get(path).copied();
+            let keep = || PlanRow { path: path.clone(), action: FileAction::Keep, old: None, new: None };
+            match inputs.owned_by_others.get(&path.case_folded()) {
                 Some(owner) if new.is_some() => {
-                    return Err(InstallError::Claimed { path: path.clone(), owner: owner.clone() });
+                    return Err(InstallError::OwnedByBundle { path: path.clone(), owner: owner.clone() });
                 }
                 // Another bundle has it now: it does not go with this one.
                 Some(_) => {
@@ -110,50 +114,54 @@ impl Plan {
                 }
                 None => {}
             }
-            let old = match sides.present.get(path) {
-                None | Some(Present::Absent) => None,
-                Some(Present::File(digest)) => Some(*digest),
+            let old = match inputs.present.get(path) {
+                None | Some(FileState::Absent) => None,
+                Some(FileState::File(digest)) => Some(*digest),
                 // What was brought and is no file any more was changed here: it stays when the bundle goes.
-                Some(Present::Other) if new.is_none() => {
+                Some(FileState::Other) if new.is_none() => {
                     rows.push(keep());
                     continue;
                 }
-                Some(Present::Other) => return Err(InstallError::InTheWay { path: path.clone() }),
+                Some(FileState::Other) => return Err(InstallError::NotAFile { path: path.clone() }),
             };
-            let is_as_brought = sides.brought.get(path).copied();
-            let action = match (old, new, is_as_brought) {
+            let is_unmodified = inputs.installed.get(path).copied();
+            let action = match (old, new, is_unmodified) {
                 (None, None, _) => continue,
-                (None, Some(_), _) => Action::Add,
-                (Some(old), Some(new), _) if old == new => Action::Unchanged,
-                (Some(_), Some(_), Some(true)) => Action::Replace,
-                (Some(_), None, Some(true)) => Action::Remove,
-                (Some(_), Some(_), Some(false)) if preference == Preference::Theirs => Action::Overwrite,
-                (Some(_), None, Some(false)) if preference == Preference::Theirs => Action::Discard,
-                (Some(_), _, Some(false)) => Action::Keep,
-                (Some(_), Some(_), None) if force => Action::Overwrite,
+                (None, Some(_), _) => FileAction::Add,
+                (Some(old), Some(new), _) if old == new => FileAction::Unchanged,
+                (Some(_), Some(_), Some(true)) => FileAction::Replace,
+                (Some(_), None, Some(true)) => FileAction::Remove,
+                (Some(_), Some(_), Some(false)) if preference == ConflictPreference::TakeBundle => {
+                    FileAction::Overwrite
+                }
+                (Some(_), None, Some(false)) if preference == ConflictPreference::TakeBundle => {
+                    FileAction::Discard
+                }
+                (Some(_), _, Some(false)) => FileAction::Keep,
+                (Some(_), Some(_), None) if force => FileAction::Overwrite,
                 (Some(_), _, None) => {
                     occupied.push(path.clone());
                     continue;
                 }
             };
-            rows.push(Row { path: path.clone(), action, old, new });
+            rows.push(PlanRow { path: path.clone(), action, old, new });
         }
         if !occupied.is_empty() {
             return Err(InstallError::Occupied { paths: occupied });
         }
         let mut shadowed = Vec::new();
-        for (path, same) in &sides.same_id {
-            if let Some(owner) = sides.claimed.get(&path.folded()) {
-                return Err(InstallError::Claimed { path: path.clone(), owner: owner.clone() });
+        for (path, same) in &inputs.duplicate_items {
+            if let Some(owner) = inputs.owned_by_others.get(&path.case_folded()) {
+                return Err(InstallError::OwnedByBundle { path: path.clone(), owner: owner.clone() });
             }
             let planned = rows.iter().position(|row| row.path == *path);
             match (planned.map(|index| rows[index].action), &same.present) {
-                (Some(Action::Remove | Action::Discard), _) | (None, Present::Absent) => {}
-                (None | Some(Action::Keep), Present::File(digest)) if force => {
+                (Some(FileAction::Remove | FileAction::Discard), _) | (None, FileState::Absent) => {}
+                (None | Some(FileAction::Keep), FileState::File(digest)) if force => {
                     rows.retain(|row| row.path != *path);
-                    rows.push(Row {
+                    rows.push(PlanRow {
                         path: path.clone(),
-                        action: Action::Discard,
+                        action: FileAction::Discard,
                         old: Some(*digest),
                         new: None,
                     });
@@ -162,7 +170,7 @@ impl Plan {
             }
         }
         if !shadowed.is_empty() {
-            return Err(InstallError::Shadows { files: shadowed });
+            return Err(InstallError::DuplicateItems { files: shadowed });
         }
         rows.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(Self { rows })
@@ -170,14 +178,14 @@ impl Plan {
 
     /// How many files have this fate.
     #[must_use]
-    pub fn count(&self, action: Action) -> usize {
+    pub fn count(&self, action: FileAction) -> usize {
         self.rows.iter().filter(|row| row.action == action).count()
     }
 
     /// The changes to make.
     #[must_use]
-    pub fn changes(&self) -> Vec<Change> {
-        let change = |row: &Row, new: Option<Digest>, keeps_backup: bool| Change {
+    pub fn changes(&self) -> Vec<FileChange> {
+        let change = |row: &PlanRow, new: Option<Digest>, keeps_backup: bool| FileChange {
             path: row.path.clone(),
             old: row.old,
             new,
@@ -186,11 +194,11 @@ impl Plan {
         self.rows
             .iter()
             .filter_map(|row| match row.action {
-                Action::Unchanged | Action::Keep => None,
-                Action::Add | Action::Replace => Some(change(row, row.new, false)),
-                Action::Remove => Some(change(row, None, false)),
-                Action::Overwrite => Some(change(row, row.new, true)),
-                Action::Discard => Some(change(row, None, true)),
+                FileAction::Unchanged | FileAction::Keep => None,
+                FileAction::Add | FileAction::Replace => Some(change(row, row.new, false)),
+                FileAction::Remove => Some(change(row, None, false)),
+                FileAction::Overwrite => Some(change(row, row.new, true)),
+                FileAction::Discard => Some(change(row, None, true)),
             })
             .collect()
     }
@@ -200,8 +208,8 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn path(name: &str) -> FilePath {
-        FilePath::new(format!(".ai/tools/team/{name}")).expect("a path")
+    fn path(name: &str) -> BundlePath {
+        BundlePath::new(format!(".ai/tools/team/{name}")).expect("a path")
     }
 
     fn digest(text: &str) -> Digest {
@@ -209,29 +217,33 @@ mod tests {
     }
 
     /// One file: what the last version left (`Some(true)`: untouched), what is there, what the new one brings.
-    fn sides(brought: Option<bool>, present: Option<&str>, new: Option<&str>) -> Sides {
-        let mut sides = Sides::default();
-        if let Some(brought) = brought {
-            sides.brought.insert(path("a"), brought);
+    fn plan_inputs(installed: Option<bool>, present: Option<&str>, new: Option<&str>) -> PlanInputs {
+        let mut inputs = PlanInputs::default();
+        if let Some(installed) = installed {
+            inputs.installed.insert(path("a"), installed);
         }
-        let there = present.map_or(Present::Absent, |text| Present::File(digest(text)));
-        sides.present.insert(path("a"), there);
+        let there = present.map_or(FileState::Absent, |text| FileState::File(digest(text)));
+        inputs.present.insert(path("a"), there);
         if let Some(new) = new {
-            sides.new.insert(path("a"), digest(new));
+            inputs.new.insert(path("a"), digest(new));
         }
-        sides
+        inputs
     }
 
-    fn fate(sides: &Sides, preference: Preference, force: bool) -> Option<Action> {
-        let plan = Plan::new(sides, preference, force).expect("a plan");
+    fn planned_action(
+        inputs: &PlanInputs,
+        preference: ConflictPreference,
+        force: bool,
+    ) -> Option<FileAction> {
+        let plan = InstallPlan::new(inputs, preference, force).expect("a plan");
         assert!(plan.rows.len() < 2);
         plan.rows.first().map(|row| row.action)
     }
 
     #[test]
-    fn three_sides_decide_what_happens() {
-        use Action::*;
-        use Preference::*;
+    fn action_depends_on_installed_present_and_new() {
+        use ConflictPreference::*;
+        use FileAction::*;
         for (brought, present, new, ours, theirs) in [
             (None, None, Some("n"), Some(Add), Some(Add)),
             (None, Some("n"), Some("n"), Some(Unchanged), Some(Unchanged)),
@@ -244,63 +256,73 @@ mod tests {
             (Some(false), Some("x"), None, Some(Keep), Some(Discard)),
             (Some(true), None, None, None, None),
         ] {
-            let sides = sides(brought, present, new);
-            assert_eq!(fate(&sides, Ours, false), ours, "{brought:?} {present:?} {new:?}");
-            assert_eq!(fate(&sides, Theirs, false), theirs, "{brought:?} {present:?} {new:?}");
+            let inputs = plan_inputs(brought, present, new);
+            assert_eq!(planned_action(&inputs, KeepLocal, false), ours, "{brought:?} {present:?} {new:?}");
+            assert_eq!(planned_action(&inputs, TakeBundle, false), theirs, "{brought:?} {present:?} {new:?}");
         }
     }
 
     #[test]
-    fn same_id_in_another_file_is_discarded_by_force_only() {
+    fn duplicate_item_is_discarded_only_by_force() {
         for (brought, is_refused) in [(None, true), (Some(false), true), (Some(true), false)] {
-            let mut sides = sides(brought, Some("x"), None);
-            sides.new.insert(path("a.py"), digest("n"));
-            let same = SameId { new: path("a.py"), present: Present::File(digest("x")) };
-            sides.same_id.insert(path("a"), same);
-            let refused = Plan::new(&sides, Preference::Ours, false);
-            assert_eq!(matches!(refused, Err(InstallError::Shadows { .. })), is_refused, "{brought:?}");
-            let forced = Plan::new(&sides, Preference::Ours, true).expect("a plan");
-            let gone = forced.count(Action::Discard) + forced.count(Action::Remove);
-            assert_eq!((gone, forced.count(Action::Add), forced.rows.len()), (1, 1, 2), "{brought:?}");
+            let mut inputs = plan_inputs(brought, Some("x"), None);
+            inputs.new.insert(path("a.py"), digest("n"));
+            let same = DuplicateItem { new: path("a.py"), present: FileState::File(digest("x")) };
+            inputs.duplicate_items.insert(path("a"), same);
+            let refused = InstallPlan::new(&inputs, ConflictPreference::KeepLocal, false);
+            assert_eq!(
+                matches!(refused, Err(InstallError::DuplicateItems { .. })),
+                is_refused,
+                "{brought:?}"
+            );
+            let forced = InstallPlan::new(&inputs, ConflictPreference::KeepLocal, true).expect("a plan");
+            let gone = forced.count(FileAction::Discard) + forced.count(FileAction::Remove);
+            assert_eq!((gone, forced.count(FileAction::Add), forced.rows.len()), (1, 1, 2), "{brought:?}");
             let owner = BundleId::new("other").expect("an id");
-            sides.claimed.insert(path("a").folded(), owner);
-            let claimed = Plan::new(&sides, Preference::Ours, true);
-            assert!(matches!(claimed, Err(InstallError::Claimed { .. })), "{brought:?}");
+            inputs.owned_by_others.insert(path("a").case_folded(), owner);
+            let claimed = InstallPlan::new(&inputs, ConflictPreference::KeepLocal, true);
+            assert!(matches!(claimed, Err(InstallError::OwnedByBundle { .. })), "{brought:?}");
         }
     }
 
     #[test]
-    fn a_file_nobody_installed_is_overwritten_by_force_only() {
-        let strange = sides(None, Some("x"), Some("n"));
-        for preference in [Preference::Ours, Preference::Theirs] {
-            let refused = Plan::new(&strange, preference, false);
+    fn unowned_file_is_overwritten_only_by_force() {
+        let strange = plan_inputs(None, Some("x"), Some("n"));
+        for preference in [ConflictPreference::KeepLocal, ConflictPreference::TakeBundle] {
+            let refused = InstallPlan::new(&strange, preference, false);
             assert!(matches!(refused, Err(InstallError::Occupied { paths }) if paths == [path("a")]));
-            assert_eq!(fate(&strange, preference, true), Some(Action::Overwrite));
+            assert_eq!(planned_action(&strange, preference, true), Some(FileAction::Overwrite));
         }
-        let changes = Plan::new(&strange, Preference::Ours, true).expect("a plan").changes();
+        let changes =
+            InstallPlan::new(&strange, ConflictPreference::KeepLocal, true).expect("a plan").changes();
         assert!(changes[0].keeps_backup);
     }
 
     #[test]
-    fn what_is_no_file_is_never_overwritten() {
-        let mut linked = sides(None, None, Some("n"));
-        linked.present.insert(path("a"), Present::Other);
-        assert!(matches!(Plan::new(&linked, Preference::Theirs, true), Err(InstallError::InTheWay { .. })));
+    fn non_files_are_never_overwritten() {
+        let mut linked = plan_inputs(None, None, Some("n"));
+        linked.present.insert(path("a"), FileState::Other);
+        assert!(matches!(
+            InstallPlan::new(&linked, ConflictPreference::TakeBundle, true),
+            Err(InstallError::NotAFile { .. })
+        ));
         // It is only left alone when the bundle goes.
-        let mut gone = sides(Some(false), None, None);
-        gone.present.insert(path("a"), Present::Other);
-        assert_eq!(fate(&gone, Preference::Theirs, true), Some(Action::Keep));
+        let mut gone = plan_inputs(Some(false), None, None);
+        gone.present.insert(path("a"), FileState::Other);
+        assert_eq!(planned_action(&gone, ConflictPreference::TakeBundle, true), Some(FileAction::Keep));
     }
 
     #[test]
     fn another_bundles_file_is_refused_even_by_force() {
-        let mut claimed = sides(None, Some("n"), Some("n"));
-        claimed.claimed.insert(path("A").folded(), BundleId::new("other").expect("an id"));
-        let refused = Plan::new(&claimed, Preference::Theirs, true);
-        assert!(matches!(refused, Err(InstallError::Claimed { owner, .. }) if owner.as_str() == "other"));
+        let mut claimed = plan_inputs(None, Some("n"), Some("n"));
+        claimed.owned_by_others.insert(path("A").case_folded(), BundleId::new("other").expect("an id"));
+        let refused = InstallPlan::new(&claimed, ConflictPreference::TakeBundle, true);
+        assert!(
+            matches!(refused, Err(InstallError::OwnedByBundle { owner, .. }) if owner.as_str() == "other")
+        );
         // What another bundle has taken over since does not keep this one from going.
-        let mut gone = sides(Some(true), Some("o"), None);
-        gone.claimed.insert(path("a").folded(), BundleId::new("other").expect("an id"));
-        assert_eq!(fate(&gone, Preference::Ours, false), Some(Action::Keep));
+        let mut gone = plan_inputs(Some(true), Some("o"), None);
+        gone.owned_by_others.insert(path("a").case_folded(), BundleId::new("other").expect("an id"));
+        assert_eq!(planned_action(&gone, ConflictPreference::KeepLocal, false), Some(FileAction::Keep));
     }
 }

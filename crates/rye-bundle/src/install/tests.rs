@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lillux::Digest;
-use lillux::file::{Mode, create_folders, read_bounded, write_atomic};
+use lillux::file::{FileMode, create_dirs, read_bounded, write_atomic};
 use semver::Version;
 
 use super::journal::{Journal, Phase};
-use super::site::Found;
-use super::transaction::{Recovered, apply, undo};
+use super::target_dir::PathLookup;
+use super::transaction::{RecoveryOutcome, apply_changes, undo_changes};
 use super::*;
 
 type Tree = BTreeMap<String, Option<Vec<u8>>>;
@@ -22,7 +22,7 @@ struct World {
 impl World {
     fn new(files: &[(&str, &str)]) -> Self {
         let world = Self { folder: tempfile::tempdir().expect("a folder") };
-        create_folders(&world.ai(), false).expect("folders");
+        create_dirs(&world.ai(), false).expect("folders");
         for (path, text) in files {
             world.write(path, text);
         }
@@ -37,18 +37,18 @@ impl World {
         self.folder.path().join("user/.ai")
     }
 
-    fn site(&self) -> Site {
-        Site::open(&self.ai()).expect("a site")
+    fn dir(&self) -> TargetDir {
+        TargetDir::open(&self.ai()).expect("a site")
     }
 
-    fn state(&self) -> State {
-        State::of(&self.user(), self.site().path())
+    fn state(&self) -> InstallState {
+        InstallState::for_space(&self.user(), self.dir().path())
     }
 
     fn write(&self, path: &str, text: &str) {
         let path = self.ai().join(path.strip_prefix(".ai/").expect("a path below .ai"));
-        create_folders(path.parent().expect("a folder"), false).expect("folders");
-        write_atomic(&path, text.as_bytes(), Mode::Kept).expect("written");
+        create_dirs(path.parent().expect("a folder"), false).expect("folders");
+        write_atomic(&path, text.as_bytes(), FileMode::Preserve).expect("written");
     }
 
     /// Everything below the space's `.ai/`, folders too.
@@ -79,16 +79,16 @@ fn digest(text: &str) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-fn change(path: &str, old: Option<&str>, new: Option<&str>) -> Change {
-    Change {
-        path: FilePath::new(path).expect("a path"),
+fn change(path: &str, old: Option<&str>, new: Option<&str>) -> FileChange {
+    FileChange {
+        path: BundlePath::new(path).expect("a path"),
         old: old.map(digest),
         new: new.map(digest),
         keeps_backup: false,
     }
 }
 
-const BEFORE: [(&str, &str); 4] = [
+const INITIAL_FILES: [(&str, &str); 4] = [
     (".ai/tools/team/same.py", "same"),
     (".ai/tools/team/old.py", "old 1"),
     (".ai/tools/gone/deep/gone.py", "gone"),
@@ -96,15 +96,15 @@ const BEFORE: [(&str, &str); 4] = [
 ];
 
 /// New contents, by place in the list of changes.
-const NEW: [&str; 5] = ["new", "old 2", "", "manifest 2", "lock 2"];
+const NEW_CONTENTS: [&str; 5] = ["new", "old 2", "", "manifest 2", "lock 2"];
 
-fn changes() -> Vec<Change> {
+fn changes() -> Vec<FileChange> {
     vec![
-        change(".ai/knowledge/team/new/new.md", None, Some(NEW[0])),
-        change(".ai/tools/team/old.py", Some("old 1"), Some(NEW[1])),
+        change(".ai/knowledge/team/new/new.md", None, Some(NEW_CONTENTS[0])),
+        change(".ai/tools/team/old.py", Some("old 1"), Some(NEW_CONTENTS[1])),
         change(".ai/tools/gone/deep/gone.py", Some("gone"), None),
-        change(".ai/bundles/gifts/manifest.yaml", Some("manifest 1"), Some(NEW[3])),
-        change(".ai/bundles/gifts/.bundle-lock.json", None, Some(NEW[4])),
+        change(".ai/bundles/gifts/manifest.yaml", Some("manifest 1"), Some(NEW_CONTENTS[3])),
+        change(".ai/bundles/gifts/.bundle-lock.json", None, Some(NEW_CONTENTS[4])),
     ]
 }
 
@@ -112,181 +112,178 @@ fn bundle() -> BundleId {
     BundleId::new("gifts").expect("an id")
 }
 
-fn transaction<'a>(site: &'a Site, state: &'a State, bundle: &'a BundleId) -> Transaction<'a> {
+fn transaction<'a>(dir: &'a TargetDir, state: &'a InstallState, bundle: &'a BundleId) -> Transaction<'a> {
     let history = vec![Generation {
         version: Version::new(2, 0, 0),
         manifest_hash: Digest::of(b"manifest 2"),
         source: None,
         source_digest: None,
     }];
-    Transaction { site, state, bundle, changes: changes(), backups: "b".to_owned(), history }
+    Transaction { dir, state, bundle, changes: changes(), backups: "b".to_owned(), history }
 }
 
 fn content(index: usize) -> Result<Vec<u8>, InstallError> {
-    Ok(NEW[index].as_bytes().to_vec())
+    Ok(NEW_CONTENTS[index].as_bytes().to_vec())
 }
 
 /// The space after the change, and nothing left of the change itself.
 fn expected_after() -> Tree {
     let world = World::new(&[
         (".ai/tools/team/same.py", "same"),
-        (".ai/tools/team/old.py", NEW[1]),
-        (".ai/knowledge/team/new/new.md", NEW[0]),
-        (".ai/bundles/gifts/manifest.yaml", NEW[3]),
-        (".ai/bundles/gifts/.bundle-lock.json", NEW[4]),
+        (".ai/tools/team/old.py", NEW_CONTENTS[1]),
+        (".ai/knowledge/team/new/new.md", NEW_CONTENTS[0]),
+        (".ai/bundles/gifts/manifest.yaml", NEW_CONTENTS[3]),
+        (".ai/bundles/gifts/.bundle-lock.json", NEW_CONTENTS[4]),
     ]);
     world.tree()
 }
 
 #[test]
-fn a_change_is_made_whole_and_leaves_nothing_of_itself() {
-    let world = World::new(&BEFORE);
-    let (site, state) = (world.site(), world.state());
+fn transaction_applies_and_cleans_up() {
+    let world = World::new(&INITIAL_FILES);
+    let (dir, state) = (world.dir(), world.state());
     let _lock = state.lock().expect("a lock");
-    transaction(&site, &state, &bundle()).run(&content, || Ok(()), &|_, _| {}).expect("made");
+    transaction(&dir, &state, &bundle()).run(&content, || Ok(()), &|_, _| {}).expect("made");
     assert_eq!(world.tree(), expected_after());
-    assert!(!state.journal().exists());
-    assert_eq!(generations::read(&state, &bundle()).expect("read").len(), 1);
-    assert_eq!(recover(&site, &state).expect("nothing to do"), Recovered::Nothing);
+    assert!(!state.journal_path().exists());
+    assert_eq!(generations::read_generations(&state, &bundle()).expect("read").len(), 1);
+    assert_eq!(recover(&dir, &state).expect("nothing to do"), RecoveryOutcome::Nothing);
 }
 
 #[test]
-fn a_change_that_fails_at_any_file_is_taken_back() {
+fn failed_transaction_is_rolled_back() {
     for bad in [0, 1, 3, 4] {
-        let world = World::new(&BEFORE);
-        let (site, state) = (world.site(), world.state());
+        let world = World::new(&INITIAL_FILES);
+        let (dir, state) = (world.dir(), world.state());
         let _lock = state.lock().expect("a lock");
         let before = world.tree();
         let wrong = move |index: usize| match index == bad {
             true => Ok(b"something else".to_vec()),
             false => content(index),
         };
-        let failed = transaction(&site, &state, &bundle()).run(&wrong, || Ok(()), &|_, _| {});
-        assert!(matches!(failed, Err(InstallError::ChangedMeanwhile { .. })), "{failed:?}");
+        let failed = transaction(&dir, &state, &bundle()).run(&wrong, || Ok(()), &|_, _| {});
+        assert!(matches!(failed, Err(InstallError::ChangedConcurrently { .. })), "{failed:?}");
         assert_eq!(world.tree(), before);
-        assert!(!state.journal().exists());
+        assert!(!state.journal_path().exists());
     }
 }
 
 #[test]
-fn a_file_that_changed_meanwhile_stops_the_change() {
+fn concurrent_change_stops_the_transaction() {
     for (path, text) in [
         (".ai/tools/team/old.py", "edited"),
         (".ai/bundles/gifts/.bundle-lock.json", "came"),
         (".ai/tools/gone/deep/gone.py", "edited"),
     ] {
-        let world = World::new(&BEFORE);
+        let world = World::new(&INITIAL_FILES);
         world.write(path, text);
-        let (site, state) = (world.site(), world.state());
+        let (dir, state) = (world.dir(), world.state());
         let _lock = state.lock().expect("a lock");
         let before = world.tree();
-        assert!(
-            transaction(&site, &state, &bundle()).run(&content, || Ok(()), &|_, _| {}).is_err(),
-            "{path}"
-        );
+        assert!(transaction(&dir, &state, &bundle()).run(&content, || Ok(()), &|_, _| {}).is_err(), "{path}");
         assert_eq!(world.tree(), before, "{path}");
     }
 }
 
 /// A space with a change under way: everything staged, the first `applied` files in place.
 fn interrupted(applied: usize, phase: Phase, in_one_step: bool) -> World {
-    let world = World::new(&BEFORE);
-    let (site, state) = (world.site(), world.state());
+    let world = World::new(&INITIAL_FILES);
+    let (dir, state) = (world.dir(), world.state());
     drop(state.lock().expect("the folder"));
     let bundle = bundle();
-    let transaction = transaction(&site, &state, &bundle);
+    let transaction = transaction(&dir, &state, &bundle);
     let journal = Journal {
         phase,
         bundle: bundle.clone(),
         staging: ".staging-0123456789abcdef".to_owned(),
-        made: transaction.missing_folders().expect("folders"),
+        created_folders: transaction.missing_folders().expect("folders"),
         changes: transaction.changes,
         backups: transaction.backups,
         history: transaction.history,
     };
     journal.write(&state).expect("written");
-    let staging = transaction::prepare(&site, &journal, &content, &|_, _| {}).expect("prepared");
-    apply(&site, &staging, &journal.changes[..applied], in_one_step).expect("applied");
+    let staging = transaction::stage_files(&dir, &journal, &content, &|_, _| {}).expect("prepared");
+    apply_changes(&dir, &staging, &journal.changes[..applied], in_one_step).expect("applied");
     world
 }
 
 #[test]
-fn a_change_that_stops_between_any_two_files_is_taken_back() {
-    let before = World::new(&BEFORE).tree();
+fn interrupted_transaction_is_rolled_back() {
+    let before = World::new(&INITIAL_FILES).tree();
     for in_one_step in [true, false] {
         for applied in 0..=changes().len() {
             let world = interrupted(applied, Phase::Applying, in_one_step);
             assert_ne!(world.tree(), before, "{applied}");
             let state = world.state();
-            assert_eq!(recover(&world.site(), &state).expect("recovered"), Recovered::Undone);
+            assert_eq!(recover(&world.dir(), &state).expect("recovered"), RecoveryOutcome::Undone);
             assert_eq!(world.tree(), before, "{in_one_step} {applied}");
-            assert_eq!(recover(&world.site(), &state).expect("nothing"), Recovered::Nothing);
+            assert_eq!(recover(&world.dir(), &state).expect("nothing"), RecoveryOutcome::Nothing);
         }
     }
 }
 
 #[test]
-fn recovery_that_stops_half_way_is_begun_again() {
-    let before = World::new(&BEFORE).tree();
+fn interrupted_recovery_is_restarted() {
+    let before = World::new(&INITIAL_FILES).tree();
     for in_one_step in [true, false] {
         let world = interrupted(changes().len(), Phase::Applying, in_one_step);
-        let (site, state) = (world.site(), world.state());
+        let (dir, state) = (world.dir(), world.state());
         let journal = Journal::read(&state).expect("read").expect("a journal");
         for first in (0..changes().len()).rev() {
             // What taking back the last files leaves.
             let part = Journal { changes: journal.changes.clone(), ..journal.clone() };
-            let staging = site.folder(&format!("bundles/{}", part.staging)).expect("asked");
-            let Found::Here(staging) = staging else { panic!("no staging folder") };
-            transaction::undo_one(&site, &staging, first, &part.changes[first]).expect("taken back");
+            let staging = dir.folder(&format!("bundles/{}", part.staging)).expect("asked");
+            let PathLookup::Found(staging) = staging else { panic!("no staging folder") };
+            transaction::undo_change(&dir, &staging, first, &part.changes[first]).expect("taken back");
             if first == 2 {
                 break;
             }
         }
-        undo(&site, &state, &journal).expect("taken back");
+        undo_changes(&dir, &state, &journal).expect("taken back");
         assert_eq!(world.tree(), before);
     }
 }
 
 #[test]
-fn a_change_that_stops_while_two_files_change_places_is_taken_back() {
-    let before = World::new(&BEFORE).tree();
+fn interrupted_exchange_is_rolled_back() {
+    let before = World::new(&INITIAL_FILES).tree();
     let world = interrupted(1, Phase::Applying, false);
     let (target, aside) =
         (world.ai().join("tools/team/old.py"), world.ai().join("bundles/.staging-0123456789abcdef/1.old"));
     std::fs::hard_link(&target, &aside).expect("moved");
     lillux::file::remove(&target).expect("moved");
-    assert_eq!(recover(&world.site(), &world.state()).expect("recovered"), Recovered::Undone);
+    assert_eq!(recover(&world.dir(), &world.state()).expect("recovered"), RecoveryOutcome::Undone);
     assert_eq!(world.tree(), before);
 }
 
 #[test]
-fn a_change_that_is_in_place_is_finished() {
+fn committed_transaction_is_finished() {
     for in_one_step in [true, false] {
         let world = interrupted(changes().len(), Phase::Committed, in_one_step);
         let state = world.state();
-        assert_eq!(recover(&world.site(), &state).expect("recovered"), Recovered::Finished);
+        assert_eq!(recover(&world.dir(), &state).expect("recovered"), RecoveryOutcome::Finished);
         assert_eq!(world.tree(), expected_after());
-        assert_eq!(generations::read(&state, &bundle()).expect("read").len(), 1);
-        assert!(!state.journal().exists());
+        assert_eq!(generations::read_generations(&state, &bundle()).expect("read").len(), 1);
+        assert!(!state.journal_path().exists());
     }
 }
 
 #[test]
-fn staging_that_stops_half_way_leaves_nothing() {
-    let before = World::new(&BEFORE).tree();
+fn interrupted_staging_leaves_nothing() {
+    let before = World::new(&INITIAL_FILES).tree();
     let world = interrupted(0, Phase::Staging, true);
     lillux::file::remove(&world.ai().join("bundles/.staging-0123456789abcdef/0")).expect("not written yet");
-    recover(&world.site(), &world.state()).expect("recovered");
+    recover(&world.dir(), &world.state()).expect("recovered");
     assert_eq!(world.tree(), before);
 }
 
 #[test]
-fn what_somebody_wrote_since_is_not_lost() {
+fn recovery_keeps_later_local_changes() {
     let world = interrupted(changes().len(), Phase::Applying, true);
     world.write(".ai/tools/team/old.py", "mine");
     world.write(".ai/knowledge/team/new/new.md", "mine");
     world.write(".ai/tools/gone/deep/gone.py", "mine");
-    recover(&world.site(), &world.state()).expect("recovered");
+    recover(&world.dir(), &world.state()).expect("recovered");
     for path in ["tools/team/old.py", "knowledge/team/new/new.md", "tools/gone/deep/gone.py"] {
         assert_eq!(read_bounded(&world.ai().join(path), 99).expect("a file").0, b"mine", "{path}");
     }
@@ -294,47 +291,49 @@ fn what_somebody_wrote_since_is_not_lost() {
 }
 
 #[test]
-fn another_project_at_the_same_place_is_left_alone() {
+fn recovery_leaves_a_replaced_project_alone() {
     let world = interrupted(changes().len(), Phase::Applying, true);
     let state = world.state();
     lillux::file::remove_tree(&world.ai()).expect("removed");
     // The same files, as a clone of the project would have them.
-    for (path, text) in [(".ai/tools/team/old.py", NEW[1]), (".ai/knowledge/team/new/new.md", NEW[0])] {
+    for (path, text) in
+        [(".ai/tools/team/old.py", NEW_CONTENTS[1]), (".ai/knowledge/team/new/new.md", NEW_CONTENTS[0])]
+    {
         world.write(path, text);
     }
     let before = world.tree();
-    recover(&world.site(), &state).expect("recovered");
+    recover(&world.dir(), &state).expect("recovered");
     assert_eq!(world.tree(), before);
-    assert!(!state.journal().exists());
+    assert!(!state.journal_path().exists());
 }
 
 #[test]
-fn links_are_not_followed_by_a_change_or_its_recovery() {
+fn transaction_and_recovery_follow_no_links() {
     let outside = tempfile::tempdir().expect("a folder");
     let secret = outside.path().join("old.py");
-    write_atomic(&secret, b"old 1", Mode::Kept).expect("written");
-    let world = World::new(&BEFORE);
+    write_atomic(&secret, b"old 1", FileMode::Preserve).expect("written");
+    let world = World::new(&INITIAL_FILES);
     lillux::file::remove_tree(&world.ai().join("tools/team")).expect("removed");
     std::os::unix::fs::symlink(outside.path(), world.ai().join("tools/team")).expect("a link");
-    let (site, state) = (world.site(), world.state());
+    let (dir, state) = (world.dir(), world.state());
     let _lock = state.lock().expect("a lock");
-    assert!(transaction(&site, &state, &bundle()).run(&content, || Ok(()), &|_, _| {}).is_err());
+    assert!(transaction(&dir, &state, &bundle()).run(&content, || Ok(()), &|_, _| {}).is_err());
     assert_eq!(read_bounded(&secret, 99).expect("there").0, b"old 1");
 
     let world = interrupted(changes().len(), Phase::Applying, true);
     lillux::file::remove_tree(&world.ai().join("tools/team")).expect("removed");
-    write_atomic(&secret, NEW[1].as_bytes(), Mode::Kept).expect("written");
+    write_atomic(&secret, NEW_CONTENTS[1].as_bytes(), FileMode::Preserve).expect("written");
     std::os::unix::fs::symlink(outside.path(), world.ai().join("tools/team")).expect("a link");
-    recover(&world.site(), &world.state()).expect("recovered");
-    assert_eq!(read_bounded(&secret, 99).expect("there").0, NEW[1].as_bytes());
+    recover(&world.dir(), &world.state()).expect("recovered");
+    assert_eq!(read_bounded(&secret, 99).expect("there").0, NEW_CONTENTS[1].as_bytes());
 }
 
 #[test]
-fn a_journal_that_was_tampered_with_is_refused_and_changes_nothing() {
+fn tampered_journal_is_refused() {
     let world = interrupted(2, Phase::Applying, true);
     let state = world.state();
     let good =
-        String::from_utf8(read_bounded(&state.journal(), 1 << 20).expect("a journal").0).expect("text");
+        String::from_utf8(read_bounded(&state.journal_path(), 1 << 20).expect("a journal").0).expect("text");
     let before = world.tree();
     for (from, to) in [
         (".ai/tools/team/old.py", ".ai/../../secret"),
@@ -349,49 +348,50 @@ fn a_journal_that_was_tampered_with_is_refused_and_changes_nothing() {
     ] {
         let bad = good.replacen(from, to, 1);
         assert_ne!(bad, good, "{from}");
-        write_atomic(&state.journal(), bad.as_bytes(), Mode::Kept).expect("written");
-        let refused = recover(&world.site(), &state);
+        write_atomic(&state.journal_path(), bad.as_bytes(), FileMode::Preserve).expect("written");
+        let refused = recover(&world.dir(), &state);
         assert!(matches!(refused, Err(InstallError::DamagedJournal { .. })), "{to}: {refused:?}");
         assert_eq!(world.tree(), before, "{to}");
     }
 }
 
 #[test]
-fn what_a_killed_process_left_unfinished_is_removed() {
-    let world = World::new(&BEFORE);
-    let (site, state) = (world.site(), world.state());
+fn leftovers_of_killed_process_are_removed() {
+    let world = World::new(&INITIAL_FILES);
+    let (dir, state) = (world.dir(), world.state());
     drop(state.lock().expect("the folder"));
-    assert!(!state.is_unsettled());
+    assert!(!state.has_pending_change());
     // The journal was being written; nothing had happened yet.
-    write_atomic(&state.journal().with_file_name(".rye-half.tmp"), b"{", Mode::Kept).expect("written");
-    assert!(state.is_unsettled());
-    assert_eq!(recover(&site, &state).expect("recovered"), Recovered::Nothing);
-    assert!(!state.is_unsettled());
+    write_atomic(&state.journal_path().with_file_name(".rye-half.tmp"), b"{", FileMode::Preserve)
+        .expect("written");
+    assert!(state.has_pending_change());
+    assert_eq!(recover(&dir, &state).expect("recovered"), RecoveryOutcome::Nothing);
+    assert!(!state.has_pending_change());
     // A version was being packed.
     let failing = || {
-        create_folders(&state.generations(&bundle()), true)?;
-        write_atomic(&state.generations(&bundle()).join(".rye-half.tmp"), b"x", Mode::Kept)?;
+        create_dirs(&state.generations_folder(&bundle()), true)?;
+        write_atomic(&state.generations_folder(&bundle()).join(".rye-half.tmp"), b"x", FileMode::Preserve)?;
         Err(std::io::Error::other("no room").into())
     };
-    assert!(transaction(&site, &state, &bundle()).run(&content, failing, &|_, _| {}).is_err());
-    assert!(!state.generations(&bundle()).exists());
+    assert!(transaction(&dir, &state, &bundle()).run(&content, failing, &|_, _| {}).is_err());
+    assert!(!state.generations_folder(&bundle()).exists());
 }
 
 #[test]
-fn what_is_overwritten_by_force_is_kept_elsewhere() {
-    let world = World::new(&BEFORE);
-    let (site, state) = (world.site(), world.state());
+fn forced_overwrite_keeps_a_backup() {
+    let world = World::new(&INITIAL_FILES);
+    let (dir, state) = (world.dir(), world.state());
     let _lock = state.lock().expect("a lock");
     let bundle = bundle();
-    let mut transaction = transaction(&site, &state, &bundle);
+    let mut transaction = transaction(&dir, &state, &bundle);
     transaction.changes.iter_mut().for_each(|change| change.keeps_backup = true);
     transaction.run(&content, || Ok(()), &|_, _| {}).expect("made");
     assert_eq!(world.tree(), expected_after());
-    let kept = tree(&state.backups("b"));
-    let kept: Vec<_> =
-        kept.iter().filter_map(|(path, bytes)| Some((path.as_str(), bytes.as_ref()?))).collect();
+    let backups = tree(&state.backups_folder("b"));
+    let backups: Vec<_> =
+        backups.iter().filter_map(|(path, bytes)| Some((path.as_str(), bytes.as_ref()?))).collect();
     assert_eq!(
-        kept,
+        backups,
         [
             (".ai/bundles/gifts/manifest.yaml", &b"manifest 1".to_vec()),
             (".ai/tools/gone/deep/gone.py", &b"gone".to_vec()),
@@ -401,31 +401,31 @@ fn what_is_overwritten_by_force_is_kept_elsewhere() {
 }
 
 #[test]
-fn a_folder_is_copied_as_plain_files_or_refused() {
+fn folder_copy_accepts_only_plain_files() {
     let source = tempfile::tempdir().expect("a folder");
     let ai = source.path().join(".ai");
-    create_folders(&ai.join("tools/team"), false).expect("folders");
-    write_atomic(&ai.join("tools/team/a.py"), b"a", Mode::Kept).expect("written");
-    let copied = |limits: &crate::archive::Limits| {
+    create_dirs(&ai.join("tools/team"), false).expect("folders");
+    write_atomic(&ai.join("tools/team/a.py"), b"a", FileMode::Preserve).expect("written");
+    let copied = |limits: &crate::archive::ArchiveLimits| {
         let into = tempfile::tempdir().expect("a folder");
-        let files = stage::copy(source.path(), limits, into.path());
+        let files = copy_source::copy_folder(source.path(), limits, into.path());
         files.map(|files| (files.iter().map(ToString::to_string).collect::<Vec<_>>(), tree(into.path())))
     };
-    let limits = crate::archive::Limits::default();
+    let limits = crate::archive::ArchiveLimits::default();
     let (files, copy) = copied(&limits).expect("copied");
     assert_eq!(files, [".ai/tools/team/a.py"]);
     assert_eq!(copy[".ai/tools/team/a.py"], Some(b"a".to_vec()));
     for small in [
-        crate::archive::Limits { entries: 2, ..limits },
-        crate::archive::Limits { file_bytes: 0, ..limits },
-        crate::archive::Limits { total_bytes: 0, ..limits },
+        crate::archive::ArchiveLimits { entries: 2, ..limits },
+        crate::archive::ArchiveLimits { file_bytes: 0, ..limits },
+        crate::archive::ArchiveLimits { total_bytes: 0, ..limits },
     ] {
-        assert!(matches!(copied(&small), Err(InstallError::Refused { .. })), "{small:?}");
+        assert!(matches!(copied(&small), Err(InstallError::InvalidFile { .. })), "{small:?}");
     }
     std::os::unix::fs::symlink("a.py", ai.join("tools/team/b.py")).expect("a link");
     let refused = copied(&limits).expect_err("refused").to_string();
     assert!(refused.contains("b.py") && refused.contains("symbolic link"), "{refused}");
     lillux::file::remove(&ai.join("tools/team/b.py")).expect("removed");
-    write_atomic(&ai.join("tools/team/A.py"), b"a", Mode::Kept).expect("written");
+    write_atomic(&ai.join("tools/team/A.py"), b"a", FileMode::Preserve).expect("written");
     assert!(copied(&limits).expect_err("refused").to_string().contains("other case"));
 }

@@ -19,7 +19,7 @@ pub const ARCHIVE_LAYER_TYPE: &str = "application/vnd.rye.bundle.layer.v1.tar+zs
 pub const OCI_MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// The largest OCI manifest that is read.
-pub const MAX_INDEX_BYTES: u64 = 1 << 20;
+pub const MAX_OCI_MANIFEST_BYTES: u64 = 1 << 20;
 /// The largest `manifest.yaml` that is read.
 pub const MAX_MANIFEST_BYTES: u64 = 8 << 20;
 /// The largest archive that is taken.
@@ -30,7 +30,7 @@ pub const MAX_ARCHIVE_BYTES: u64 = 256 << 20;
 pub enum NotABundle {
     /// Something else, well made.
     #[error("it is {0}")]
-    Other(String),
+    OtherArtifact(String),
     /// No OCI manifest, or one that breaks a rule.
     #[error("its manifest cannot be used: {0}")]
     Malformed(String),
@@ -58,14 +58,14 @@ pub struct Blob {
 impl Blob {
     /// The digest as registries write it.
     #[must_use]
-    pub fn name(&self) -> String {
+    pub fn digest_text(&self) -> String {
         format!("sha256:{}", self.digest)
     }
 }
 
 /// What a config blob says, for those who list registries: nothing is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Config {
+pub struct ArtifactConfig {
     /// The bundle's id.
     pub id: String,
     /// The bundle's version.
@@ -76,7 +76,7 @@ pub struct Config {
 
 /// The blobs of a bundle in a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct ArtifactParts {
     /// The signed `manifest.yaml`.
     pub manifest: Blob,
     /// The archive.
@@ -95,7 +95,7 @@ struct Descriptor {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Index {
+struct OciManifest {
     schema_version: u32,
     #[serde(default)]
     media_type: Option<String>,
@@ -109,22 +109,26 @@ struct Index {
     annotations: BTreeMap<String, String>,
 }
 
-const TITLE: &str = "org.opencontainers.image.title";
-const VERSION: &str = "org.opencontainers.image.version";
+const TITLE_ANNOTATION: &str = "org.opencontainers.image.title";
+const VERSION_ANNOTATION: &str = "org.opencontainers.image.version";
 
 /// The OCI manifest of a bundle: the same bytes for the same parts.
 ///
 /// # Errors
 /// When it cannot be written as JSON.
-pub fn write(config: &Config, config_blob: &Blob, parts: &Parts) -> Result<Vec<u8>, serde_json::Error> {
+pub fn write_manifest(
+    config: &ArtifactConfig,
+    config_blob: &Blob,
+    parts: &ArtifactParts,
+) -> Result<Vec<u8>, serde_json::Error> {
     let descriptor = |media_type: &str, blob: &Blob, title: Option<String>| Descriptor {
         media_type: media_type.to_owned(),
-        digest: blob.name(),
+        digest: blob.digest_text(),
         size: blob.size,
-        annotations: title.map(|title| (TITLE.to_owned(), title)).into_iter().collect(),
+        annotations: title.map(|title| (TITLE_ANNOTATION.to_owned(), title)).into_iter().collect(),
     };
     let archive = format!("{}-{}.tar.zst", config.id, config.version);
-    serde_json::to_vec(&Index {
+    serde_json::to_vec(&OciManifest {
         schema_version: 2,
         media_type: Some(OCI_MANIFEST_TYPE.to_owned()),
         artifact_type: Some(ARTIFACT_TYPE.to_owned()),
@@ -133,7 +137,7 @@ pub fn write(config: &Config, config_blob: &Blob, parts: &Parts) -> Result<Vec<u
             descriptor(MANIFEST_LAYER_TYPE, &parts.manifest, Some("manifest.yaml".to_owned())),
             descriptor(ARCHIVE_LAYER_TYPE, &parts.archive, Some(archive)),
         ],
-        annotations: [(TITLE, &config.id), (VERSION, &config.version)]
+        annotations: [(TITLE_ANNOTATION, &config.id), (VERSION_ANNOTATION, &config.version)]
             .map(|(name, value)| (name.to_owned(), value.clone()))
             .into(),
     })
@@ -143,41 +147,46 @@ pub fn write(config: &Config, config_blob: &Blob, parts: &Parts) -> Result<Vec<u
 ///
 /// # Errors
 /// When it describes something else, or a bundle that breaks a rule.
-pub fn read(bytes: &[u8]) -> Result<Parts, NotABundle> {
+pub fn parse_manifest(bytes: &[u8]) -> Result<ArtifactParts, NotABundle> {
     let malformed = |reason: &str| NotABundle::Malformed(reason.to_owned());
-    let index: Index = serde_json::from_slice(bytes).map_err(|error| {
+    let manifest_json: OciManifest = serde_json::from_slice(bytes).map_err(|error| {
         NotABundle::Malformed(format!("it is no OCI manifest ({})", one_line(&error.to_string())))
     })?;
-    if index.schema_version != 2 {
+    if manifest_json.schema_version != 2 {
         return Err(malformed("its schema version is not 2"));
     }
-    if let Some(other) = index.media_type.as_deref().filter(|own| *own != OCI_MANIFEST_TYPE) {
-        return Err(NotABundle::Other(format!("of the media type `{}`", one_line(other))));
+    if let Some(other) = manifest_json.media_type.as_deref().filter(|own| *own != OCI_MANIFEST_TYPE) {
+        return Err(NotABundle::OtherArtifact(format!("of the media type `{}`", one_line(other))));
     }
-    if index.artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
-        let config = index.config.as_ref().map(|config| config.media_type.as_str());
-        let found = match (index.artifact_type.as_deref(), config) {
+    if manifest_json.artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
+        let config = manifest_json.config.as_ref().map(|config| config.media_type.as_str());
+        let found = match (manifest_json.artifact_type.as_deref(), config) {
             (Some(other), _) => format!("an artifact of the type `{}`", one_line(other)),
             (None, Some("application/vnd.oci.image.config.v1+json")) => "a container image".to_owned(),
             (None, Some(other)) => format!("an artifact with a config of the type `{}`", one_line(other)),
             (None, None) => "an artifact without type".to_owned(),
         };
-        return Err(NotABundle::Other(found));
+        return Err(NotABundle::OtherArtifact(found));
     }
-    let [manifest, archive] = index.layers.as_slice() else {
+    let [manifest, archive] = manifest_json.layers.as_slice() else {
         return Err(malformed("a bundle has two layers, manifest and archive"));
     };
-    Ok(Parts {
-        manifest: blob(manifest, MANIFEST_LAYER_TYPE, "manifest", MAX_MANIFEST_BYTES)?,
-        archive: blob(archive, ARCHIVE_LAYER_TYPE, "archive", MAX_ARCHIVE_BYTES)?,
+    Ok(ArtifactParts {
+        manifest: parse_blob(manifest, MANIFEST_LAYER_TYPE, "manifest", MAX_MANIFEST_BYTES)?,
+        archive: parse_blob(archive, ARCHIVE_LAYER_TYPE, "archive", MAX_ARCHIVE_BYTES)?,
     })
 }
 
-fn blob(found: &Descriptor, wanted: &str, part: &'static str, limit: u64) -> Result<Blob, NotABundle> {
-    if found.media_type != wanted {
+fn parse_blob(
+    found: &Descriptor,
+    media_type: &str,
+    part: &'static str,
+    limit: u64,
+) -> Result<Blob, NotABundle> {
+    if found.media_type != media_type {
         let other = one_line(&found.media_type);
         return Err(NotABundle::Malformed(format!(
-            "its {part} is of the media type `{other}`, not `{wanted}`"
+            "its {part} is of the media type `{other}`, not `{media_type}`"
         )));
     }
     if found.size > limit {
@@ -199,36 +208,37 @@ mod tests {
         Blob { digest: Digest::of(bytes), size: bytes.len() as u64 }
     }
 
-    fn example() -> (Parts, Value) {
-        let parts = Parts { manifest: blob_of(b"manifest"), archive: blob_of(b"archive") };
-        let config = Config { id: "team-tools".into(), version: "1.0.0".into(), signer: "0".repeat(16) };
-        let bytes = write(&config, &blob_of(b"{}"), &parts).expect("JSON");
+    fn example() -> (ArtifactParts, Value) {
+        let parts = ArtifactParts { manifest: blob_of(b"manifest"), archive: blob_of(b"archive") };
+        let config =
+            ArtifactConfig { id: "team-tools".into(), version: "1.0.0".into(), signer: "0".repeat(16) };
+        let bytes = write_manifest(&config, &blob_of(b"{}"), &parts).expect("JSON");
         (parts, serde_json::from_slice(&bytes).expect("JSON"))
     }
 
     fn reason(value: &Value) -> String {
-        read(value.to_string().as_bytes()).expect_err("refused").to_string()
+        parse_manifest(value.to_string().as_bytes()).expect_err("refused").to_string()
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn manifest_round_trips() {
         let (parts, value) = example();
-        assert_eq!(read(value.to_string().as_bytes()), Ok(parts));
+        assert_eq!(parse_manifest(value.to_string().as_bytes()), Ok(parts));
         assert_eq!(value["artifactType"], ARTIFACT_TYPE);
         assert_eq!(value["config"]["mediaType"], CONFIG_TYPE);
-        assert_eq!(value["layers"][0]["annotations"][TITLE], "manifest.yaml");
-        assert_eq!(value["layers"][1]["annotations"][TITLE], "team-tools-1.0.0.tar.zst");
+        assert_eq!(value["layers"][0]["annotations"][TITLE_ANNOTATION], "manifest.yaml");
+        assert_eq!(value["layers"][1]["annotations"][TITLE_ANNOTATION], "team-tools-1.0.0.tar.zst");
     }
 
     #[test]
-    fn no_change_of_a_byte_makes_it_name_another_blob_of_another_kind() {
+    fn corrupted_manifest_names_no_other_blobs() {
         let (parts, value) = example();
         let good = value.to_string().into_bytes();
         for place in 0..good.len() {
             for byte in [b'0', b'"', b'x', 0xff] {
                 let mut changed = good.clone();
                 changed[place] = byte;
-                if let Ok(read) = read(&changed) {
+                if let Ok(read) = parse_manifest(&changed) {
                     assert!(
                         read.archive.size <= MAX_ARCHIVE_BYTES && read.manifest.size <= MAX_MANIFEST_BYTES
                     );
@@ -243,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_called_by_its_name() {
+    fn other_artifacts_are_named() {
         let image = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST_TYPE, "layers": [],
             "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": "x", "size": 1}});
         assert_eq!(reason(&image), "it is a container image");
@@ -265,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_has_exactly_its_two_layers_within_bounds() {
+    fn bundle_has_exactly_two_bounded_layers() {
         for (path, value) in [
             ("/layers/0/mediaType", json!("text/plain")),
             ("/layers/1/mediaType", json!("application/vnd.oci.image.layer.v1.tar+gzip")),
@@ -278,7 +288,7 @@ mod tests {
         ] {
             let (_, mut artifact) = example();
             *artifact.pointer_mut(path).expect("a place") = value;
-            assert!(read(artifact.to_string().as_bytes()).is_err(), "{path}");
+            assert!(parse_manifest(artifact.to_string().as_bytes()).is_err(), "{path}");
         }
         let (_, mut artifact) = example();
         let third = artifact["layers"][1].clone();

@@ -18,7 +18,7 @@ const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
 /// What proves who the user is.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Credentials {
+pub enum RegistryCredentials {
     /// A name and a password.
     Password {
         /// The name.
@@ -32,7 +32,7 @@ pub enum Credentials {
     RegistryToken(String),
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for RegistryCredentials {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Password { .. } => "Password([redacted])",
@@ -74,19 +74,19 @@ pub struct LoginFile {
 }
 
 /// What a helper program wrote on its stdout, or nothing if it has nothing for this registry.
-pub type HelperAnswer = Result<Option<Vec<u8>>, String>;
+pub type HelperOutput = Result<Option<Vec<u8>>, String>;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Login {
-    auths: BTreeMap<String, Entry>,
+struct LoginConfig {
+    auths: BTreeMap<String, AuthEntry>,
     cred_helpers: BTreeMap<String, String>,
     creds_store: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct AuthEntry {
     auth: Option<String>,
     username: Option<String>,
     password: Option<String>,
@@ -96,7 +96,7 @@ struct Entry {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Told {
+struct HelperReply {
     username: String,
     secret: String,
 }
@@ -106,27 +106,27 @@ struct Told {
 ///
 /// # Errors
 /// When a file or a helper that counts here cannot be used.
-pub fn find(
+pub fn find_credentials(
     files: &[LoginFile],
     reference: &Reference,
-    run: &mut dyn FnMut(&str, &str) -> HelperAnswer,
-) -> Result<Option<Credentials>, CredentialsError> {
+    run: &mut dyn FnMut(&str, &str) -> HelperOutput,
+) -> Result<Option<RegistryCredentials>, CredentialsError> {
     for file in files {
         let broken =
             |reason: &str| CredentialsError::File { path: file.path.clone(), reason: reason.to_owned() };
         // The reader's own words may quote the file.
-        let login: Login =
+        let login: LoginConfig =
             serde_json::from_slice(&file.bytes).map_err(|_| broken("it is not the JSON of a login"))?;
-        let keys = keys(reference);
-        if let Some(helper) = pick(&login.cred_helpers, &keys) {
-            return ask(file, helper, reference, run);
+        let keys = lookup_keys(reference);
+        if let Some(helper) = find_entry(&login.cred_helpers, &keys) {
+            return run_helper(file, helper, reference, run);
         }
-        let found = pick(&login.auths, &keys).map(credentials_of).transpose();
+        let found = find_entry(&login.auths, &keys).map(parse_entry).transpose();
         if let Some(found) = found.map_err(broken)?.flatten() {
             return Ok(Some(found));
         }
         if let Some(helper) = login.creds_store.as_deref().filter(|helper| !helper.is_empty())
-            && let Some(found) = ask(file, helper, reference, run)?
+            && let Some(found) = run_helper(file, helper, reference, run)?
         {
             return Ok(Some(found));
         }
@@ -135,7 +135,7 @@ pub fn find(
 }
 
 /// What an entry for this reference may be called, the closest first: `host/team/tools`, `host/team`, `host`.
-fn keys(reference: &Reference) -> Vec<String> {
+fn lookup_keys(reference: &Reference) -> Vec<String> {
     let mut key = format!("{}/{}", reference.authority(), reference.repository());
     let mut keys = Vec::new();
     loop {
@@ -147,12 +147,12 @@ fn keys(reference: &Reference) -> Vec<String> {
     }
 }
 
-fn pick<'a, T>(map: &'a BTreeMap<String, T>, keys: &[String]) -> Option<&'a T> {
-    keys.iter().find_map(|key| map.iter().find(|(own, _)| plain(own) == *key).map(|(_, value)| value))
+fn find_entry<'a, T>(map: &'a BTreeMap<String, T>, keys: &[String]) -> Option<&'a T> {
+    keys.iter().find_map(|key| map.iter().find(|(own, _)| normalize_key(own) == *key).map(|(_, value)| value))
 }
 
 /// A key without what older versions of docker put around the host.
-fn plain(key: &str) -> String {
+fn normalize_key(key: &str) -> String {
     let key = key.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
     let key = key.strip_suffix("/v1").or_else(|| key.strip_suffix("/v2")).unwrap_or(key);
     match key {
@@ -161,13 +161,13 @@ fn plain(key: &str) -> String {
     }
 }
 
-fn credentials_of(entry: &Entry) -> Result<Option<Credentials>, &'static str> {
+fn parse_entry(entry: &AuthEntry) -> Result<Option<RegistryCredentials>, &'static str> {
     let some = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     if let Some(token) = some(&entry.identitytoken) {
-        return Ok(Some(Credentials::IdentityToken(token)));
+        return Ok(Some(RegistryCredentials::IdentityToken(token)));
     }
     if let Some(token) = some(&entry.registrytoken) {
-        return Ok(Some(Credentials::RegistryToken(token)));
+        return Ok(Some(RegistryCredentials::RegistryToken(token)));
     }
     if let Some(auth) = some(&entry.auth) {
         let lenient = GeneralPurposeConfig::new()
@@ -178,20 +178,20 @@ fn credentials_of(entry: &Entry) -> Result<Option<Credentials>, &'static str> {
         let (user, password) =
             decoded.split_once(':').ok_or("its `auth` for this registry is no `user:password`")?;
         let password = password.trim_end_matches('\0').to_owned();
-        return Ok(Some(Credentials::Password { user: user.to_owned(), password }));
+        return Ok(Some(RegistryCredentials::Password { user: user.to_owned(), password }));
     }
     match (some(&entry.username), some(&entry.password)) {
-        (Some(user), Some(password)) => Ok(Some(Credentials::Password { user, password })),
+        (Some(user), Some(password)) => Ok(Some(RegistryCredentials::Password { user, password })),
         _ => Ok(None),
     }
 }
 
-fn ask(
+fn run_helper(
     file: &LoginFile,
     helper: &str,
     reference: &Reference,
-    run: &mut dyn FnMut(&str, &str) -> HelperAnswer,
-) -> Result<Option<Credentials>, CredentialsError> {
+    run: &mut dyn FnMut(&str, &str) -> HelperOutput,
+) -> Result<Option<RegistryCredentials>, CredentialsError> {
     let program = format!("docker-credential-{helper}");
     let failed = |reason: String| CredentialsError::Helper {
         path: file.path.clone(),
@@ -205,20 +205,20 @@ fn ask(
     }
     let authority = reference.authority();
     let server = if authority == DOCKER_HUB { DOCKER_HUB_KEY } else { authority.as_str() };
-    let Some(answer) = run(&program, server).map_err(failed)? else {
+    let Some(output) = run(&program, server).map_err(failed)? else {
         return Ok(None);
     };
-    let told: Told = serde_json::from_slice(&answer)
+    let reply: HelperReply = serde_json::from_slice(&output)
         .map_err(|_| failed("it wrote no JSON with `Username` and `Secret`".to_owned()))?;
-    Ok(Some(match told.username.as_str() {
-        "<token>" => Credentials::IdentityToken(told.secret),
-        _ => Credentials::Password { user: told.username, password: told.secret },
+    Ok(Some(match reply.username.as_str() {
+        "<token>" => RegistryCredentials::IdentityToken(reply.secret),
+        _ => RegistryCredentials::Password { user: reply.username, password: reply.secret },
     }))
 }
 
 /// A name and a password as they are sent.
 #[must_use]
-pub fn basic(user: &str, password: &str) -> String {
+pub fn basic_auth(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }
 
@@ -228,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    fn found(files: &[Value], reference: &str) -> Result<Option<Credentials>, String> {
+    fn find_in(files: &[Value], reference: &str) -> Result<Option<RegistryCredentials>, String> {
         let files: Vec<LoginFile> = files
             .iter()
             .map(|value| LoginFile { path: "config.json".into(), bytes: value.to_string().into_bytes() })
@@ -243,15 +243,15 @@ mod tests {
             _ => Err("it ended with exit code 1".to_owned()),
         };
         let reference = reference.parse().expect("a reference");
-        find(&files, &reference, &mut helper).map_err(|error| error.to_string())
+        find_credentials(&files, &reference, &mut helper).map_err(|error| error.to_string())
     }
 
-    fn password(user: &str, password: &str) -> Result<Option<Credentials>, String> {
-        Ok(Some(Credentials::Password { user: user.into(), password: password.into() }))
+    fn password(user: &str, password: &str) -> Result<Option<RegistryCredentials>, String> {
+        Ok(Some(RegistryCredentials::Password { user: user.into(), password: password.into() }))
     }
 
     #[test]
-    fn the_closest_entry_of_the_first_file_counts() {
+    fn closest_entry_in_first_file_wins() {
         let auth = |text: &str| json!({"auth": STANDARD.encode(text)});
         let docker = json!({"auths": {
             "https://a.example/v1/": auth("a:1:2"), "b.example:5000": auth("b:2"),
@@ -261,42 +261,42 @@ mod tests {
         let podman =
             json!({"auths": {"a.example": auth("other:9"), "c.example": {"username": "c", "password": "6"}}});
         let files = [docker, podman];
-        assert_eq!(found(&files, "a.example/x"), password("a", "1:2"));
-        assert_eq!(found(&files, "b.example:5000/x"), password("b", "2"));
-        assert_eq!(found(&files, "b.example/x"), Ok(None));
-        assert_eq!(found(&files, "docker.io/x/y"), password("hub", "3"));
-        assert_eq!(found(&files, "c.example/x"), password("c", "6"));
-        assert_eq!(found(&files, "d.example/team/x"), password("team", "4"));
-        assert_eq!(found(&files, "d.example/teams/x"), password("d", "5"));
-        assert_eq!(found(&[], "a.example/x"), Ok(None));
+        assert_eq!(find_in(&files, "a.example/x"), password("a", "1:2"));
+        assert_eq!(find_in(&files, "b.example:5000/x"), password("b", "2"));
+        assert_eq!(find_in(&files, "b.example/x"), Ok(None));
+        assert_eq!(find_in(&files, "docker.io/x/y"), password("hub", "3"));
+        assert_eq!(find_in(&files, "c.example/x"), password("c", "6"));
+        assert_eq!(find_in(&files, "d.example/team/x"), password("team", "4"));
+        assert_eq!(find_in(&files, "d.example/teams/x"), password("d", "5"));
+        assert_eq!(find_in(&[], "a.example/x"), Ok(None));
     }
 
     #[test]
-    fn tokens_are_told_apart() {
+    fn token_kinds_are_distinguished() {
         let file = json!({"auths": {"a.example": {"auth": "eDp5", "identitytoken": "i"}, "b.example": {"registrytoken": "r"}}});
         assert_eq!(
-            found(std::slice::from_ref(&file), "a.example/x"),
-            Ok(Some(Credentials::IdentityToken("i".into())))
+            find_in(std::slice::from_ref(&file), "a.example/x"),
+            Ok(Some(RegistryCredentials::IdentityToken("i".into())))
         );
-        assert_eq!(found(&[file], "b.example/x"), Ok(Some(Credentials::RegistryToken("r".into()))));
+        assert_eq!(find_in(&[file], "b.example/x"), Ok(Some(RegistryCredentials::RegistryToken("r".into()))));
     }
 
     #[test]
-    fn helpers_are_asked_for_the_registry() {
+    fn helpers_are_run_for_the_registry() {
         let file = json!({"credHelpers": {"a.example": "good", "t.example": "token"}, "credsStore": "empty",
             "auths": {"a.example": {"auth": "eDp5"}}});
-        assert_eq!(found(std::slice::from_ref(&file), "a.example/x"), password("u", "a.example"));
+        assert_eq!(find_in(std::slice::from_ref(&file), "a.example/x"), password("u", "a.example"));
         assert_eq!(
-            found(std::slice::from_ref(&file), "t.example/x"),
-            Ok(Some(Credentials::IdentityToken("t".into())))
+            find_in(std::slice::from_ref(&file), "t.example/x"),
+            Ok(Some(RegistryCredentials::IdentityToken("t".into())))
         );
-        assert_eq!(found(&[file], "b.example/x"), Ok(None));
+        assert_eq!(find_in(&[file], "b.example/x"), Ok(None));
         let hub = json!({"credsStore": "good"});
-        assert_eq!(found(&[hub], "docker.io/x"), password("u", "https://index.docker.io/v1/"));
+        assert_eq!(find_in(&[hub], "docker.io/x"), password("u", "https://index.docker.io/v1/"));
     }
 
     #[test]
-    fn what_cannot_be_used_is_said_without_its_secrets() {
+    fn credential_errors_contain_no_secrets() {
         for (file, reason) in [
             (
                 json!({"auths": {"a.example": {"auth": "hunter2!"}}}),
@@ -320,12 +320,12 @@ mod tests {
                 "the credential helper `docker-credential-bad`, which `config.json` names, failed: it ended with exit code 1",
             ),
         ] {
-            assert_eq!(found(&[file], "a.example/x"), Err(reason.to_owned()));
+            assert_eq!(find_in(&[file], "a.example/x"), Err(reason.to_owned()));
         }
-        let shown = format!(
+        let debug_text = format!(
             "{:?}",
-            found(&[json!({"auths": {"a.example": {"auth": "dTpodW50ZXIy"}}})], "a.example/x")
+            find_in(&[json!({"auths": {"a.example": {"auth": "dTpodW50ZXIy"}}})], "a.example/x")
         );
-        assert_eq!(shown, "Ok(Some(Password([redacted])))");
+        assert_eq!(debug_text, "Ok(Some(Password([redacted])))");
     }
 }

@@ -5,7 +5,7 @@
 //! afterwards, by others.
 
 mod artifact;
-mod challenge;
+mod auth_challenge;
 pub mod credentials;
 mod reference;
 mod session;
@@ -16,24 +16,25 @@ mod transfer;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lillux::Cancel;
-use lillux::http::{HttpError, Proxies};
+use lillux::CancelToken;
+use lillux::http::{HttpError, ProxyConfig};
 
-pub use artifact::{ARCHIVE_LAYER_TYPE, ARTIFACT_TYPE, Config, MAX_ARCHIVE_BYTES, NotABundle};
-pub use credentials::{Credentials, CredentialsError};
-pub use reference::{InvalidReference, Reference, Version};
-pub use transfer::{Described, Outgoing, Pulled, Pushed, describe, pull, push};
+pub use artifact::{ARCHIVE_LAYER_TYPE, ARTIFACT_TYPE, ArtifactConfig, MAX_ARCHIVE_BYTES, NotABundle};
+pub use credentials::{CredentialsError, RegistryCredentials};
+pub use reference::{InvalidReference, Reference, ReferenceVersion};
+pub use transfer::{ArtifactDescription, PulledArtifact, PushRequest, PushedArtifact, describe, pull, push};
 
 /// Finds the credentials for a reference; asked only when a registry wants some.
-pub type FindCredentials<'a> = &'a dyn Fn(&Reference) -> Result<Option<Credentials>, CredentialsError>;
+pub type FindCredentials<'a> =
+    &'a dyn Fn(&Reference) -> Result<Option<RegistryCredentials>, CredentialsError>;
 
 /// Hears how many bytes of how many have passed.
 pub type OnBytes<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// How registries are reached.
-pub struct Access<'a> {
+pub struct RegistryAccess<'a> {
     /// The user's proxies.
-    pub proxies: Proxies,
+    pub proxies: ProxyConfig,
     /// Certificates to check https with instead of the system's.
     pub certificate_file: Option<PathBuf>,
     /// Hosts beside the registry that may be at private addresses.
@@ -43,9 +44,9 @@ pub struct Access<'a> {
     /// Who asks.
     pub credentials: FindCredentials<'a>,
     /// Ends everything early.
-    pub cancel: &'a Cancel,
+    pub cancel: &'a CancelToken,
     /// How long to wait before the first repetition.
-    pub pause: Duration,
+    pub retry_interval: Duration,
 }
 
 /// Why nothing was pushed or pulled. No message holds a credential.
@@ -56,7 +57,7 @@ pub enum RegistryError {
     Unreachable(HttpError),
     /// The user may not, or did not say who they are.
     #[error("`{registry}` refuses access to `{repository}` ({said})")]
-    Refused {
+    AccessDenied {
         /// The registry.
         registry: String,
         /// The repository.
@@ -74,7 +75,7 @@ pub enum RegistryError {
     NotFound(String),
     /// An answer the protocol does not know.
     #[error("`{registry}` does not behave like a registry: {said}")]
-    Answer {
+    UnexpectedResponse {
         /// The registry.
         registry: String,
         /// What is wrong.
@@ -90,7 +91,7 @@ pub enum RegistryError {
     },
     /// The bytes are not those that were named.
     #[error("`{registry}` sent something else than it should: {said}")]
-    Unsound {
+    ContentMismatch {
         /// The registry.
         registry: String,
         /// What differs.
@@ -107,7 +108,7 @@ pub enum RegistryError {
     },
     /// What came in could not be kept, or what goes out not be read.
     #[error("{0}")]
-    Unkept(String),
+    LocalIo(String),
     /// Somebody asked for the end.
     #[error("cancelled")]
     Cancelled,
@@ -117,7 +118,7 @@ impl From<HttpError> for RegistryError {
     fn from(error: HttpError) -> Self {
         match error {
             HttpError::Cancelled => Self::Cancelled,
-            HttpError::Unwanted(reason) => Self::Unkept(reason),
+            HttpError::BodyRejected(reason) => Self::LocalIo(reason),
             other => Self::Unreachable(other),
         }
     }

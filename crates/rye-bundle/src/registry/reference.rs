@@ -25,7 +25,7 @@ pub struct InvalidReference {
 
 /// Which version of a repository is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum ReferenceVersion {
     /// A name that may mean something else tomorrow.
     Tag(String),
     /// Exactly these bytes.
@@ -38,13 +38,13 @@ pub struct Reference {
     host: String,
     port: Option<u16>,
     repository: String,
-    version: Version,
+    version: ReferenceVersion,
 }
 
 impl Reference {
     /// Whether `text` says itself that it is a reference.
     #[must_use]
-    pub fn is_meant(text: &str) -> bool {
+    pub fn has_scheme(text: &str) -> bool {
         text.starts_with(SCHEME)
     }
 
@@ -75,7 +75,7 @@ impl Reference {
 
     /// Which version of it is meant.
     #[must_use]
-    pub fn version(&self) -> &Version {
+    pub fn version(&self) -> &ReferenceVersion {
         &self.version
     }
 
@@ -88,8 +88,8 @@ impl Reference {
 
     /// The same repository, at exactly these bytes.
     #[must_use]
-    pub fn pinned(&self, digest: Digest) -> Self {
-        Self { version: Version::Digest(digest), ..self.clone() }
+    pub fn with_digest(&self, digest: Digest) -> Self {
+        Self { version: ReferenceVersion::Digest(digest), ..self.clone() }
     }
 }
 
@@ -97,8 +97,8 @@ impl fmt::Display for Reference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{SCHEME}{}/{}", self.authority(), self.repository)?;
         match &self.version {
-            Version::Tag(tag) => write!(formatter, ":{tag}"),
-            Version::Digest(digest) => write!(formatter, "@sha256:{digest}"),
+            ReferenceVersion::Tag(tag) => write!(formatter, ":{tag}"),
+            ReferenceVersion::Digest(digest) => write!(formatter, "@sha256:{digest}"),
         }
     }
 }
@@ -107,17 +107,17 @@ impl FromStr for Reference {
     type Err = InvalidReference;
 
     fn from_str(text: &str) -> Result<Self, InvalidReference> {
-        read(text).map_err(|reason| InvalidReference { text: text.to_owned(), reason })
+        parse_reference(text).map_err(|reason| InvalidReference { text: text.to_owned(), reason })
     }
 }
 
-fn read(text: &str) -> Result<Reference, &'static str> {
+fn parse_reference(text: &str) -> Result<Reference, &'static str> {
     let rest = text.strip_prefix(SCHEME).unwrap_or(text);
     if rest.contains("://") {
         return Err("only `oci://` or no scheme at all is understood");
     }
     let (authority, path) = rest.split_once('/').ok_or("it names no repository")?;
-    let (host, port) = read_authority(authority)?;
+    let (host, port) = parse_authority(authority)?;
     let (path, digest) = match path.split_once('@') {
         None => (path, None),
         Some((path, digest)) => {
@@ -140,13 +140,13 @@ fn read(text: &str) -> Result<Reference, &'static str> {
         );
     }
     let version = match digest {
-        Some(digest) => Version::Digest(digest),
-        None => Version::Tag(tag.to_owned()),
+        Some(digest) => ReferenceVersion::Digest(digest),
+        None => ReferenceVersion::Tag(tag.to_owned()),
     };
     Ok(Reference { host, port, repository: repository.to_owned(), version })
 }
 
-fn read_authority(text: &str) -> Result<(String, Option<u16>), &'static str> {
+fn parse_authority(text: &str) -> Result<(String, Option<u16>), &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, after) = rest.split_once(']').ok_or("an IPv6 address stands in brackets")?;
@@ -210,12 +210,12 @@ fn is_tag(tag: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn shown(text: &str) -> Result<String, &'static str> {
+    fn parse_and_format(text: &str) -> Result<String, &'static str> {
         text.parse::<Reference>().map(|reference| reference.to_string()).map_err(|error| error.reason)
     }
 
     #[test]
-    fn a_reference_is_read_with_and_without_its_scheme() {
+    fn reference_scheme_is_optional() {
         let digest = "a".repeat(64);
         for (text, expected) in [
             ("ghcr.io/team/tools:1.2.0", "oci://ghcr.io/team/tools:1.2.0"),
@@ -225,17 +225,20 @@ mod tests {
             ("[::1]:5000/a", "oci://[::1]:5000/a:latest"),
             ("127.0.0.1:5000/a--b", "oci://127.0.0.1:5000/a--b:latest"),
         ] {
-            assert_eq!(shown(text).as_deref(), Ok(expected), "{text}");
-            assert_eq!(shown(expected).as_deref(), Ok(expected));
+            assert_eq!(parse_and_format(text).as_deref(), Ok(expected), "{text}");
+            assert_eq!(parse_and_format(expected).as_deref(), Ok(expected));
         }
         let pinned = format!("oci://a.example/b@sha256:{digest}");
-        assert_eq!(shown(&pinned).as_deref(), Ok(pinned.as_str()));
+        assert_eq!(parse_and_format(&pinned).as_deref(), Ok(pinned.as_str()));
         // With both, the digest decides.
-        assert_eq!(shown(&format!("a.example/b:1@sha256:{digest}")).as_deref(), Ok(pinned.as_str()));
+        assert_eq!(
+            parse_and_format(&format!("a.example/b:1@sha256:{digest}")).as_deref(),
+            Ok(pinned.as_str())
+        );
     }
 
     #[test]
-    fn what_is_no_reference_is_refused_with_its_reason() {
+    fn invalid_references_are_refused() {
         for text in [
             "",
             "a",
@@ -271,15 +274,15 @@ mod tests {
             "a.example/a\n",
             "a.example/é",
         ] {
-            assert!(shown(text).is_err(), "{text:?}: {:?}", shown(text));
+            assert!(parse_and_format(text).is_err(), "{text:?}: {:?}", parse_and_format(text));
         }
-        assert!(shown(&format!("a.example/{}", "a".repeat(256))).is_err());
-        assert!(shown(&format!("a.example/a:{}", "a".repeat(129))).is_err());
+        assert!(parse_and_format(&format!("a.example/{}", "a".repeat(256))).is_err());
+        assert!(parse_and_format(&format!("a.example/a:{}", "a".repeat(129))).is_err());
     }
 
     proptest::proptest! {
         #[test]
-        fn what_is_read_is_written_the_same_and_stays_in_its_place(text in "(oci://)?[a-z.]{1,9}(:[0-9]{1,6})?/[a-z0-9._/-]{0,12}(:[A-Za-z0-9._-]{0,5})?|\\PC{0,30}") {
+        fn parsed_references_round_trip(text in "(oci://)?[a-z.]{1,9}(:[0-9]{1,6})?/[a-z0-9._/-]{0,12}(:[A-Za-z0-9._-]{0,5})?|\\PC{0,30}") {
             if let Ok(reference) = text.parse::<Reference>() {
                 let written = reference.to_string();
                 assert_eq!(written.parse::<Reference>(), Ok(reference.clone()));
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_told_by_the_name() {
+    fn loopback_is_detected_by_name() {
         let is = |text: &str| text.parse::<Reference>().expect("a reference").is_loopback();
         assert!(is("localhost/a") && is("127.1.2.3:80/a") && is("[::1]:80/a"));
         assert!(!is("localhost.example/a") && !is("128.0.0.1/a") && !is("a.localhost/a"));

@@ -5,36 +5,39 @@
 
 use std::time::Duration;
 
-use lillux::http::{Client, Header, HttpError, Method, Policy, Request, Response, wait};
+use lillux::http::{
+    AddressPolicy, HttpClient, HttpError, HttpHeader, HttpMethod, HttpRequest, HttpResponse,
+    sleep_unless_cancelled,
+};
 use rye_item::text::one_line;
 use serde::Deserialize;
 use url::Url;
 
-use super::challenge::Challenge;
-use super::credentials::{Credentials, basic};
-use super::{Access, Reference, RegistryError};
+use super::auth_challenge::AuthChallenge;
+use super::credentials::{RegistryCredentials, basic_auth};
+use super::{Reference, RegistryAccess, RegistryError};
 
 /// Where the registry behind `docker.io` is.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 /// How often a question that changes nothing is asked again.
-const RETRIES: u32 = 2;
-const MAX_TOKEN_ANSWER: u64 = 1 << 20;
+const MAX_RETRIES: u32 = 2;
+const MAX_TOKEN_RESPONSE_BYTES: u64 = 1 << 20;
 /// How long one short exchange may take.
-const SHORT: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Takes the body of an answer; it may be begun anew when an exchange breaks off.
-pub(super) trait Sink {
+pub(super) trait BodySink {
     /// Forgets what was taken.
     fn restart(&mut self) -> Result<(), String>;
     /// Takes the next piece.
-    fn take(&mut self, piece: &[u8]) -> Result<(), String>;
+    fn write(&mut self, piece: &[u8]) -> Result<(), String>;
 }
 
 /// One registry, as this reference reaches it.
-pub(super) struct Session<'a> {
-    access: &'a Access<'a>,
+pub(super) struct RegistrySession<'a> {
+    access: &'a RegistryAccess<'a>,
     reference: &'a Reference,
-    client: Client,
+    client: HttpClient,
     base: Url,
     /// What the registry may be asked to allow.
     scope: String,
@@ -42,10 +45,10 @@ pub(super) struct Session<'a> {
     has_credentials: bool,
 }
 
-impl<'a> Session<'a> {
+impl<'a> RegistrySession<'a> {
     pub(super) fn open(
         reference: &'a Reference,
-        access: &'a Access<'a>,
+        access: &'a RegistryAccess<'a>,
         may_write: bool,
     ) -> Result<Self, RegistryError> {
         let host = match reference.host() {
@@ -57,11 +60,12 @@ impl<'a> Session<'a> {
             Url::parse(&format!("{scheme}://{host}{port}/v2/"))
                 .map_err(|error| RegistryError::Unreachable(HttpError::Url(error.to_string())))
         };
-        let client = |base: &Url| -> Result<Client, RegistryError> {
+        let client = |base: &Url| -> Result<HttpClient, RegistryError> {
             let port = base.port_or_known_default().unwrap_or(443);
             let mut allowed = vec![format!("{host}:{port}")];
             allowed.extend(access.allowed_hosts.iter().cloned());
-            let mut client = Client::new(Policy::new(&allowed).map_err(RegistryError::Unreachable)?);
+            let mut client =
+                HttpClient::new(AddressPolicy::new(&allowed).map_err(RegistryError::Unreachable)?);
             if !reference.is_loopback() {
                 client = client.with_proxies(access.proxies.clone());
             }
@@ -75,7 +79,7 @@ impl<'a> Session<'a> {
             access,
             reference,
             base: at(if access.allows_plain_http { "http" } else { "https" })?,
-            client: Client::default(),
+            client: HttpClient::default(),
             scope: format!("repository:{}:{actions}", reference.repository()),
             authorization: None,
             has_credentials: false,
@@ -83,7 +87,7 @@ impl<'a> Session<'a> {
         session.client = client(&session.base)?;
         // On this machine many registries speak plain HTTP, and nobody listens in between.
         if reference.is_loopback() && !access.allows_plain_http {
-            let mut probe = short(Method::Get, &session.base);
+            let mut probe = short_request(HttpMethod::Get, &session.base);
             probe.max_redirects = 0;
             match session.client.send(&probe, access.cancel) {
                 Ok(_) => {}
@@ -104,8 +108,12 @@ impl<'a> Session<'a> {
     }
 
     /// Where an upload goes on, as the registry says.
-    pub(super) fn location(&self, asked: &Url, response: &Response) -> Result<Url, RegistryError> {
-        let next = response.header("location").and_then(|location| asked.join(location).ok());
+    pub(super) fn upload_location(
+        &self,
+        request_url: &Url,
+        response: &HttpResponse,
+    ) -> Result<Url, RegistryError> {
+        let next = response.header("location").and_then(|location| request_url.join(location).ok());
         let next =
             next.ok_or_else(|| self.unexpected(response, "it does not say where the upload goes on"))?;
         if self.base.scheme() == "https" && next.scheme() != "https" {
@@ -116,93 +124,100 @@ impl<'a> Session<'a> {
 
     /// One exchange: authorized when that is asked for, tried again when that harms nobody. With a sink, the body of a
     /// successful answer goes there.
-    pub(super) fn exchange(
+    pub(super) fn send(
         &mut self,
-        request: &Request,
+        request: &HttpRequest,
         url: &Url,
-        mut sink: Option<&mut dyn Sink>,
-    ) -> Result<Response, RegistryError> {
+        mut sink: Option<&mut dyn BodySink>,
+    ) -> Result<HttpResponse, RegistryError> {
         let is_own = url.origin() == self.base.origin();
-        let (mut has_authorized, mut tries) = (false, 0);
+        let (mut has_authorized, mut retries) = (false, 0);
         loop {
             let mut call = request.clone();
             if let Some(authorization) = self.authorization.as_ref().filter(|_| is_own) {
-                call.headers.push(secret("Authorization", authorization));
+                call.headers.push(secret_header("Authorization", authorization));
             }
             let outcome = match &mut sink {
                 None => self.client.send(&call, self.access.cancel),
                 Some(sink) => {
-                    sink.restart().map_err(RegistryError::Unkept)?;
-                    self.client.receive(&call, self.access.cancel, &mut |piece| sink.take(piece))
+                    sink.restart().map_err(RegistryError::LocalIo)?;
+                    self.client.stream_body(&call, self.access.cancel, &mut |piece| sink.write(piece))
                 }
             };
-            let is_passing = match &outcome {
-                Ok(answer) => matches!(answer.status, 408 | 429 | 500 | 502 | 503 | 504),
+            let is_transient = match &outcome {
+                Ok(response) => matches!(response.status, 408 | 429 | 500 | 502 | 503 | 504),
                 Err(error) => matches!(
                     error,
                     HttpError::Connect { .. } | HttpError::Transport { .. } | HttpError::Timeout(_)
                 ),
             };
-            if is_passing && matches!(request.method, Method::Get | Method::Head) && tries < RETRIES {
-                tries += 1;
-                if !wait(self.access.pause * tries, self.access.cancel) {
+            if is_transient
+                && matches!(request.method, HttpMethod::Get | HttpMethod::Head)
+                && retries < MAX_RETRIES
+            {
+                retries += 1;
+                if !sleep_unless_cancelled(self.access.retry_interval * retries, self.access.cancel) {
                     return Err(RegistryError::Cancelled);
                 }
                 continue;
             }
-            let answer = outcome.map_err(RegistryError::from)?;
-            match answer.status {
+            let response = outcome.map_err(RegistryError::from)?;
+            match response.status {
                 401 if is_own && !has_authorized => {
                     has_authorized = true;
-                    self.authorization = Some(self.authorize(&answer)?);
+                    self.authorization = Some(self.authorize(&response)?);
                 }
-                401 | 403 => return Err(self.refused(&answer)),
-                _ => return Ok(answer),
+                401 | 403 => return Err(self.access_denied(&response)),
+                _ => return Ok(response),
             }
         }
     }
 
     /// What to send so that the registry knows who asks.
-    fn authorize(&mut self, refusal: &Response) -> Result<String, RegistryError> {
+    fn authorize(&mut self, refusal: &HttpResponse) -> Result<String, RegistryError> {
         let headers = refusal.headers.iter().filter(|(name, _)| name == "www-authenticate");
-        let challenge = Challenge::read(headers.map(|(_, value)| value.as_str()));
+        let challenge = AuthChallenge::parse(headers.map(|(_, value)| value.as_str()));
         let Some(challenge) = challenge else {
-            return Err(self.refused(refusal));
+            return Err(self.access_denied(refusal));
         };
         let credentials = (self.access.credentials)(self.reference)?;
         self.has_credentials = credentials.is_some();
         match (challenge, credentials) {
-            (_, Some(Credentials::RegistryToken(token))) => Ok(format!("Bearer {token}")),
-            (Challenge::Basic, Some(Credentials::Password { user, password })) => Ok(basic(&user, &password)),
-            (Challenge::Basic, Some(Credentials::IdentityToken(_)) | None) => Err(self.refused(refusal)),
-            (Challenge::Bearer { realm, service }, credentials) => {
-                self.token(&realm, service.as_deref(), credentials.as_ref())
+            (_, Some(RegistryCredentials::RegistryToken(token))) => Ok(format!("Bearer {token}")),
+            (AuthChallenge::Basic, Some(RegistryCredentials::Password { user, password })) => {
+                Ok(basic_auth(&user, &password))
+            }
+            (AuthChallenge::Basic, Some(RegistryCredentials::IdentityToken(_)) | None) => {
+                Err(self.access_denied(refusal))
+            }
+            (AuthChallenge::Bearer { realm, service }, credentials) => {
+                self.fetch_token(&realm, service.as_deref(), credentials.as_ref())
             }
         }
     }
 
     /// Asks the place the registry names for a token.
-    fn token(
+    fn fetch_token(
         &self,
         realm: &str,
         service: Option<&str>,
-        credentials: Option<&Credentials>,
+        credentials: Option<&RegistryCredentials>,
     ) -> Result<String, RegistryError> {
-        let odd = |reason: &str| RegistryError::Answer {
+        let invalid_realm = |reason: &str| RegistryError::UnexpectedResponse {
             registry: self.reference.authority(),
             said: format!("it sends those who ask for a token to {reason}"),
         };
-        let mut url = Url::parse(realm).map_err(|_| odd("something that is no URL"))?;
+        let mut url = Url::parse(realm).map_err(|_| invalid_realm("something that is no URL"))?;
         // Without TLS the password may go where the registry itself is asked without, and nowhere else.
         let is_plain = self.base.scheme() != "https" && url.host() == self.base.host();
         if url.scheme() != "https" && !is_plain {
-            return Err(odd("a place without https"));
+            return Err(invalid_realm("a place without https"));
         }
         let mut parameters = vec![("scope", self.scope.as_str())];
         parameters.extend(service.map(|service| ("service", service)));
-        let mut request = short(Method::Get, &url);
+        let mut request = short_request(HttpMethod::Get, &url);
         match credentials {
-            Some(Credentials::IdentityToken(token)) => {
+            Some(RegistryCredentials::IdentityToken(token)) => {
                 parameters.extend([
                     ("grant_type", "refresh_token"),
                     ("client_id", "rye"),
@@ -210,95 +225,97 @@ impl<'a> Session<'a> {
                 ]);
                 let form =
                     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
-                request.method = Method::Post;
-                request.headers.push(plain("Content-Type", "application/x-www-form-urlencoded"));
+                request.method = HttpMethod::Post;
+                request.headers.push(plain_header("Content-Type", "application/x-www-form-urlencoded"));
                 request.body = Some(form.into_bytes());
             }
-            Some(Credentials::Password { user, password }) => {
+            Some(RegistryCredentials::Password { user, password }) => {
                 url.query_pairs_mut().extend_pairs(parameters);
-                request.headers.push(secret("Authorization", &basic(user, password)));
+                request.headers.push(secret_header("Authorization", &basic_auth(user, password)));
             }
-            Some(Credentials::RegistryToken(_)) | None => {
+            Some(RegistryCredentials::RegistryToken(_)) | None => {
                 url.query_pairs_mut().extend_pairs(parameters);
             }
         }
         request.url = url.to_string();
-        request.max_body_bytes = MAX_TOKEN_ANSWER;
-        let answer = self.client.send(&request, self.access.cancel).map_err(RegistryError::from)?;
-        match answer.status {
+        request.max_body_bytes = MAX_TOKEN_RESPONSE_BYTES;
+        let response = self.client.send(&request, self.access.cancel).map_err(RegistryError::from)?;
+        match response.status {
             200 => {}
-            400 | 401 | 403 => return Err(self.refused(&answer)),
-            _ => return Err(self.unexpected(&answer, "it gives out no token")),
+            400 | 401 | 403 => return Err(self.access_denied(&response)),
+            _ => return Err(self.unexpected(&response, "it gives out no token")),
         }
         #[derive(Deserialize)]
-        struct Given {
+        struct TokenResponse {
             token: Option<String>,
             access_token: Option<String>,
         }
-        let given: Option<Given> = serde_json::from_slice(&answer.body).ok();
-        let token = given.and_then(|given| given.token.or(given.access_token)).unwrap_or_default();
+        let token_response: Option<TokenResponse> = serde_json::from_slice(&response.body).ok();
+        let token = token_response
+            .and_then(|token_response| token_response.token.or(token_response.access_token))
+            .unwrap_or_default();
         let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_token {
-            return Err(self.unexpected(&answer, "it gives out something that is no token"));
+            return Err(self.unexpected(&response, "it gives out something that is no token"));
         }
         Ok(format!("Bearer {token}"))
     }
 
-    fn refused(&self, answer: &Response) -> RegistryError {
-        RegistryError::Refused {
+    fn access_denied(&self, response: &HttpResponse) -> RegistryError {
+        RegistryError::AccessDenied {
             registry: self.reference.authority(),
             repository: self.reference.repository().to_owned(),
-            said: said(answer),
+            said: error_text(response),
             has_credentials: self.has_credentials,
         }
     }
 
     /// An answer that is none of those the protocol knows.
-    pub(super) fn unexpected(&self, answer: &Response, what: &str) -> RegistryError {
-        RegistryError::Answer {
+    pub(super) fn unexpected(&self, response: &HttpResponse, what: &str) -> RegistryError {
+        RegistryError::UnexpectedResponse {
             registry: self.reference.authority(),
-            said: format!("{what} ({})", said(answer)),
+            said: format!("{what} ({})", error_text(response)),
         }
     }
 }
 
 /// The status, and what the registry says about it.
-fn said(answer: &Response) -> String {
+fn error_text(response: &HttpResponse) -> String {
     #[derive(Deserialize)]
-    struct Complaint {
+    struct RegistryErrorEntry {
         #[serde(default)]
         code: String,
         #[serde(default)]
         message: String,
     }
     #[derive(Deserialize)]
-    struct Complaints {
-        errors: Vec<Complaint>,
+    struct RegistryErrorList {
+        errors: Vec<RegistryErrorEntry>,
     }
-    let complaints: Option<Complaints> = serde_json::from_slice(&answer.body).ok();
-    let first = complaints.and_then(|complaints| complaints.errors.into_iter().next());
-    let words = first.map(|complaint| {
-        let text = one_line(&format!("{} {}", complaint.code, complaint.message));
+    let error_list: Option<RegistryErrorList> = serde_json::from_slice(&response.body).ok();
+    let first = error_list.and_then(|error_list| error_list.errors.into_iter().next());
+    let words = first.map(|entry| {
+        let text = one_line(&format!("{} {}", entry.code, entry.message));
         text.trim().chars().take(200).collect::<String>()
     });
     match words.filter(|words| !words.is_empty()) {
-        Some(words) => format!("HTTP {}: {words}", answer.status),
-        None => format!("HTTP {} {}", answer.status, answer.reason).trim_end().to_owned(),
+        Some(words) => format!("HTTP {}: {words}", response.status),
+        None => format!("HTTP {} {}", response.status, response.reason).trim_end().to_owned(),
     }
 }
 
 /// A short exchange with small answers.
-pub(super) fn short(method: Method, url: &Url) -> Request {
-    let mut request = Request::new(method, url.as_str());
-    request.timeout = SHORT;
+pub(super) fn short_request(method: HttpMethod, url: &Url) -> HttpRequest {
+    let mut request = HttpRequest::new(method, url.as_str());
+    request.timeout = REQUEST_TIMEOUT;
     request.max_body_bytes = 64 << 10;
     request
 }
 
-pub(super) fn plain(name: &str, value: &str) -> Header {
-    Header { name: name.to_owned(), value: value.to_owned(), is_secret: false }
+pub(super) fn plain_header(name: &str, value: &str) -> HttpHeader {
+    HttpHeader { name: name.to_owned(), value: value.to_owned(), is_secret: false }
 }
 
-fn secret(name: &str, value: &str) -> Header {
-    Header { name: name.to_owned(), value: value.to_owned(), is_secret: true }
+fn secret_header(name: &str, value: &str) -> HttpHeader {
+    HttpHeader { name: name.to_owned(), value: value.to_owned(), is_secret: true }
 }

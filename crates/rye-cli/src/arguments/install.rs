@@ -6,7 +6,7 @@ use super::WritableSpace;
 
 // Whose version of a file that was changed here stays.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Sides {
+pub struct ConflictArguments {
     /// Replace files that were changed here; a backup is kept
     #[arg(long)]
     pub theirs: bool,
@@ -38,7 +38,7 @@ pub struct InstallArguments {
     pub force: bool,
     /// Whose files stay.
     #[command(flatten)]
-    pub sides: Sides,
+    pub conflict: ConflictArguments,
     /// Accept a version older than one you had
     #[arg(long)]
     pub allow_downgrade: bool,
@@ -76,5 +76,5 @@ pub struct RollbackArguments {
     pub space: Option<WritableSpace>,
     /// Whose files stay.
     #[command(flatten)]
-    pub sides: Sides,
+    pub conflict: ConflictArguments,
 }

@@ -252,7 +252,7 @@ pub struct ResumeArguments {
 pub struct AnswerArguments {
     /// The question's name, or the thread that asks
     #[arg(value_name = "THREAD|REQUEST", add = ArgValueCompleter::new(completion::threads))]
-    pub what: String,
+    pub target: String,
     /// Something to tell the model
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,

@@ -2,28 +2,32 @@
 
 use std::sync::Mutex;
 
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use rye_engine::Error;
-use rye_engine::verbs::bundles::{self, Capabilities, CreateRequest, Found, Judged};
+use rye_engine::verbs::bundles::{
+    self, BundleCapabilities, BundleVerification, CreateRequest, LocatedBundle,
+};
 use serde_json::Value;
 
-use super::{Context, Failure, Outcome, execute, registry};
+use super::{CommandError, CommandResult, Context, execute, registry};
 use crate::arguments::{BundleCommand, CreateArguments, ExecuteArguments, RunBundleArguments};
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, STRONG, paint, shell_path, shown_path};
+use crate::output::{DIM, ERROR, HEADING, NAME, SUCCESS, WARNING, display_path, paint, shell_path};
 
 /// Runs a command of `rye bundle`.
-pub fn run(context: &Context, command: &BundleCommand) -> Outcome {
+pub fn run(context: &Context, command: &BundleCommand) -> CommandResult {
     match command {
         BundleCommand::List => list(context),
         BundleCommand::Create(arguments) => create(context, arguments),
-        BundleCommand::Verify { bundle, plain_http } => verify(context, &find(context, bundle, *plain_http)?),
+        BundleCommand::Verify { bundle, plain_http } => {
+            verify(context, &find_bundle(context, bundle, *plain_http)?)
+        }
         BundleCommand::Inspect { bundle, plain_http } if registry::is_reference(bundle) => {
             registry::inspect(context, bundle, *plain_http)
         }
         BundleCommand::Inspect { bundle, .. } => inspect(context, bundle),
         BundleCommand::Run(arguments) => run_entrypoint(context, arguments),
         BundleCommand::Sbom { bundle, out, plain_http } => {
-            sbom(context, &find(context, bundle, *plain_http)?, out.as_deref())
+            sbom(context, &find_bundle(context, bundle, *plain_http)?, out.as_deref())
         }
         BundleCommand::Push { bundle, reference, plain_http } => {
             registry::push(context, bundle, reference, *plain_http)
@@ -34,12 +38,12 @@ pub fn run(context: &Context, command: &BundleCommand) -> Outcome {
         BundleCommand::Rollback(arguments) => super::install::rollback(context, arguments),
         BundleCommand::Trust { id, signer, revoke: true } => revoke(context, id, signer.as_deref()),
         BundleCommand::Trust { id, signer, revoke: false } => trust(context, id, signer.as_deref()),
-        BundleCommand::Enable { id } => switch(context, id, true),
-        BundleCommand::Disable { id } => switch(context, id, false),
+        BundleCommand::Enable { id } => set_enabled(context, id, true),
+        BundleCommand::Disable { id } => set_enabled(context, id, false),
     }
 }
 
-fn create(context: &Context, arguments: &CreateArguments) -> Outcome {
+fn create(context: &Context, arguments: &CreateArguments) -> CommandResult {
     let name = format!("{}-{}", arguments.id, arguments.version);
     let out = arguments.out.clone().unwrap_or_else(|| name.into());
     let request = CreateRequest {
@@ -48,18 +52,19 @@ fn create(context: &Context, arguments: &CreateArguments) -> Outcome {
         description: arguments.description.clone(),
         entrypoint: arguments.entrypoint.clone(),
         categories: arguments.categories.clone(),
-        out: context.settings.folder.join(out),
+        out: context.settings.working_dir.join(out),
         sign: arguments.sign,
         with_lockfiles: arguments.with_lockfiles,
     };
-    let created = bundles::create(&context.engine, &request).map_err(|error| told_unfit(context, error))?;
-    if context.answered(Some("bundle"), Some(created.bundle_id.as_str()), &created)? {
+    let created =
+        bundles::create(&context.engine, &request).map_err(|error| report_invalid(context, error))?;
+    if context.print_if_json(Some("bundle"), Some(created.bundle_id.as_str()), &created)? {
         return Ok(());
     }
     for signed in &created.signed {
-        context.output.note(format_args!("{} {signed}", paint(GOOD, "signed")));
+        context.output.note(format_args!("{} {signed}", paint(SUCCESS, "signed")));
     }
-    for left_out in &created.left_out {
+    for left_out in &created.excluded {
         context.output.note(format_args!(
             "{} {}: {}",
             paint(DIM, "left out"),
@@ -68,13 +73,13 @@ fn create(context: &Context, arguments: &CreateArguments) -> Outcome {
         ));
     }
     let counts: Vec<String> =
-        created.files_by_type.iter().map(|(kind, count)| bundles::plural(kind, *count)).collect();
-    context.output.result(format_args!(
+        created.files_by_type.iter().map(|(kind, count)| bundles::pluralize(kind, *count)).collect();
+    context.output.print(format_args!(
         "{} {} {} in {}: {}",
-        paint(GOOD, "made"),
+        paint(SUCCESS, "made"),
         paint(NAME, &created.bundle_id),
         created.version,
-        shown_path(&created.path),
+        display_path(&created.path),
         counts.join(", ")
     ))?;
     context.output.note(format_args!(
@@ -86,126 +91,131 @@ fn create(context: &Context, arguments: &CreateArguments) -> Outcome {
 }
 
 /// A person sees every file that cannot be packed, and why.
-fn told_unfit(context: &Context, error: Error) -> Failure {
+fn report_invalid(context: &Context, error: Error) -> CommandError {
     if !context.output.is_json {
-        for unfit in error.details.get("unfit").and_then(Value::as_array).into_iter().flatten() {
-            let text = |key: &str| unfit.get(key).and_then(Value::as_str).unwrap_or_default();
-            context.output.note(format_args!("{} {}: {}", paint(BAD, "•"), text("path"), text("reason")));
+        for invalid in error.details.get("unfit").and_then(Value::as_array).into_iter().flatten() {
+            let text = |key: &str| invalid.get(key).and_then(Value::as_str).unwrap_or_default();
+            context.output.note(format_args!("{} {}: {}", paint(ERROR, "•"), text("path"), text("reason")));
         }
         for problem in error.details.get("problems").and_then(Value::as_array).into_iter().flatten() {
             let problem = rye_item::text::one_line(problem.as_str().unwrap_or_default());
-            context.output.note(format_args!("{} {problem}", paint(BAD, "•")));
+            context.output.note(format_args!("{} {problem}", paint(ERROR, "•")));
         }
     }
     error.into()
 }
 
 /// The bundle that a word names: a reference to a registry, a path, or an id.
-fn find(context: &Context, word: &str, allows_plain_http: bool) -> Result<Found, Failure> {
+fn find_bundle(
+    context: &Context,
+    word: &str,
+    allows_plain_http: bool,
+) -> Result<LocatedBundle, CommandError> {
     if registry::is_reference(word) {
         return registry::find(context, word, allows_plain_http);
     }
-    Ok(bundles::find(&context.engine, word, &context.settings.folder)?)
+    Ok(bundles::find(&context.engine, word, &context.settings.working_dir)?)
 }
 
-fn verify(context: &Context, found: &Found) -> Outcome {
+fn verify(context: &Context, source: &LocatedBundle) -> CommandResult {
     let bar = Mutex::new(context.output.progress("verifying"));
     let progress = |done, total| {
         if let Ok(mut bar) = bar.lock() {
             bar.update(done, total);
         }
     };
-    let judged = bundles::verify(&context.engine, found, &progress);
+    let verification = bundles::verify(&context.engine, source, &progress);
     drop(bar);
     if !context.output.is_json {
-        draw(context, &judged)?;
+        print_verification(context, &verification)?;
     }
-    let id = judged.report.bundle_id.to_string();
-    match judged.failure() {
+    let id = verification.report.bundle_id.to_string();
+    match verification.failure() {
         None => {
-            context.answered(Some("bundle"), Some(&id), &judged)?;
+            context.print_if_json(Some("bundle"), Some(&id), &verification)?;
             Ok(())
         }
         Some(error) => {
-            let data = serde_json::to_value(&judged).map_err(std::io::Error::from)?;
-            Err(Failure::Verb(error, Some(Box::new(data))))
+            let data = serde_json::to_value(&verification).map_err(std::io::Error::from)?;
+            Err(CommandError::Engine(error, Some(Box::new(data))))
         }
     }
 }
 
-fn draw(context: &Context, judged: &Judged) -> std::io::Result<()> {
-    let (output, report) = (&context.output, &judged.report);
+fn print_verification(context: &Context, verification: &BundleVerification) -> std::io::Result<()> {
+    let (output, report) = (&context.output, &verification.report);
     if let Some(error) = &report.manifest_error {
-        output.result(format_args!("{} {error}", paint(BAD, "manifest ")))?;
+        output.print(format_args!("{} {error}", paint(ERROR, "manifest ")))?;
     }
     for path in &report.files_tampered {
         let reason = report.reasons.get(path.as_str()).map(String::as_str).unwrap_or_default();
-        output.result(format_args!("{} {path}: {reason}", paint(BAD, "tampered ")))?;
+        output.print(format_args!("{} {path}: {reason}", paint(ERROR, "tampered ")))?;
     }
     for path in &report.files_missing {
-        output.result(format_args!("{} {path}", paint(BAD, "missing  ")))?;
+        output.print(format_args!("{} {path}", paint(ERROR, "missing  ")))?;
     }
     for path in &report.files_unlisted {
-        output.result(format_args!("{} {path}", paint(BAD, "unlisted ")))?;
+        output.print(format_args!("{} {path}", paint(ERROR, "unlisted ")))?;
     }
     let version = report.version.as_deref().unwrap_or_default();
-    let word = if report.is_verified() { paint(GOOD, "verified") } else { paint(BAD, "failed") };
-    output.result(format_args!(
+    let word = if report.is_verified() { paint(SUCCESS, "verified") } else { paint(ERROR, "failed") };
+    output.print(format_args!(
         "{word} {} {version}: {} of {} ok",
         paint(NAME, &report.bundle_id),
         report.files_ok,
         rye_item::text::counted(report.files_checked, "file")
     ))?;
-    draw_signer(context, judged)
+    print_signer(context, verification)
 }
 
-fn draw_signer(context: &Context, judged: &Judged) -> std::io::Result<()> {
-    let Some(signer) = &judged.report.signer else {
+fn print_signer(context: &Context, verification: &BundleVerification) -> std::io::Result<()> {
+    let Some(signer) = &verification.report.signer else {
         return Ok(());
     };
-    let style = if judged.approved { GOOD } else { CAUTION };
-    let standing = paint(style, judged.trust.as_str());
-    context.output.result(format_args!("signer {} ({}): {standing}", signer.fingerprint, signer.owner))
+    let style = if verification.approved { SUCCESS } else { WARNING };
+    let trust = paint(style, verification.trust.as_str());
+    context.output.print(format_args!("signer {} ({}): {trust}", signer.fingerprint, signer.owner))
 }
 
-fn inspect(context: &Context, word: &str) -> Outcome {
-    let found = bundles::find(&context.engine, word, &context.settings.folder)?;
-    let inspected = bundles::inspect(&context.engine, &found).map_err(|error| told_unfit(context, error))?;
+fn inspect(context: &Context, word: &str) -> CommandResult {
+    let source = bundles::find(&context.engine, word, &context.settings.working_dir)?;
+    let inspected =
+        bundles::inspect(&context.engine, &source).map_err(|error| report_invalid(context, error))?;
     let about = &inspected.bundle;
-    if context.answered(Some("bundle"), Some(&about.id), &inspected)? {
+    if context.print_if_json(Some("bundle"), Some(&about.id), &inspected)? {
         return Ok(());
     }
     let output = &context.output;
-    output.result(format_args!("{} {}", paint(NAME, &about.id), about.version))?;
+    output.print(format_args!("{} {}", paint(NAME, &about.id), about.version))?;
     if !about.description.is_empty() {
-        output.result(format_args!("  {}", about.description))?;
+        output.print(format_args!("  {}", about.description))?;
     }
     let counts: Vec<String> =
-        inspected.files_by_type.iter().map(|(kind, count)| bundles::plural(kind, *count)).collect();
-    output.result(format_args!("  {}; {} bytes", counts.join(", "), inspected.size))?;
+        inspected.files_by_type.iter().map(|(kind, count)| bundles::pluralize(kind, *count)).collect();
+    output.print(format_args!("  {}; {} bytes", counts.join(", "), inspected.size))?;
     if let Some(entrypoint) = &about.entrypoint {
-        output.result(format_args!("  entrypoint: {entrypoint}"))?;
+        output.print(format_args!("  entrypoint: {entrypoint}"))?;
     }
     if !about.categories.is_empty() {
-        output.result(format_args!("  categories: {}", about.categories.join(", ")))?;
+        output.print(format_args!("  categories: {}", about.categories.join(", ")))?;
     }
-    draw_signer(context, &inspected.verification)?;
+    print_signer(context, &inspected.verification)?;
     let mut kind = "";
     for file in &inspected.files {
         if file.kind != kind {
             kind = file.kind;
-            output.result(paint(STRONG, kind))?;
+            output.print(paint(HEADING, kind))?;
         }
         let name = file.item_id.as_deref().unwrap_or(&file.path);
-        output.result(format_args!("  {name} {}", paint(DIM, format_args!("{} bytes", file.size))))?;
+        output.print(format_args!("  {name} {}", paint(DIM, format_args!("{} bytes", file.size))))?;
     }
     if !inspected.capabilities.is_empty() {
-        output.result(paint(STRONG, "asks for"))?;
+        output.print(paint(HEADING, "asks for"))?;
     }
-    for (word, asked) in inspected.capabilities.groups() {
-        for (what, items) in asked {
+    for (word, capabilities) in inspected.capabilities.groups() {
+        for (capability, items) in capabilities {
             let items = items.iter().cloned().collect::<Vec<_>>().join(", ");
-            output.result(format_args!("  {word} {what} {}", paint(DIM, items)))?;
+            output.print(format_args!("  {word} {capability} {}", paint(DIM, items)))?;
         }
     }
     if let Some(error) = inspected.verification.failure() {
@@ -214,7 +224,7 @@ fn inspect(context: &Context, word: &str) -> Outcome {
     Ok(())
 }
 
-fn run_entrypoint(context: &Context, arguments: &RunBundleArguments) -> Outcome {
+fn run_entrypoint(context: &Context, arguments: &RunBundleArguments) -> CommandResult {
     let item = bundles::entrypoint(&context.engine, &arguments.id)?;
     let mut words = vec![item.to_string()];
     words.extend(arguments.words.iter().cloned());
@@ -229,47 +239,49 @@ fn run_entrypoint(context: &Context, arguments: &RunBundleArguments) -> Outcome 
     execute::execute(context, &execution)
 }
 
-fn sbom(context: &Context, found: &Found, out: Option<&std::path::Path>) -> Outcome {
-    let bill = bundles::sbom(&context.engine, found)?;
-    let mut text = serde_json::to_string_pretty(&bill).map_err(std::io::Error::from)?;
+fn sbom(context: &Context, source: &LocatedBundle, out: Option<&std::path::Path>) -> CommandResult {
+    let document = bundles::sbom(&context.engine, source)?;
+    let mut text = serde_json::to_string_pretty(&document).map_err(std::io::Error::from)?;
     text.push('\n');
     if let Some(path) = out {
-        file::write_atomic(&context.settings.folder.join(path), text.as_bytes(), Mode::Kept)
+        file::write_atomic(&context.settings.working_dir.join(path), text.as_bytes(), FileMode::Preserve)
             .map_err(Error::from)?;
     }
-    let id = found.manifest.id().to_string();
-    if context.answered(Some("bundle"), Some(&id), &bill)? {
+    let id = source.manifest.id().to_string();
+    if context.print_if_json(Some("bundle"), Some(&id), &document)? {
         return Ok(());
     }
     match out {
-        Some(path) => context.output.result(format_args!("{} {}", paint(GOOD, "wrote"), shown_path(path)))?,
-        None => context.output.raw(&text)?,
+        Some(path) => {
+            context.output.print(format_args!("{} {}", paint(SUCCESS, "wrote"), display_path(path)))?
+        }
+        None => context.output.print_raw(&text)?,
     }
     Ok(())
 }
 
 /// `rye bundle list`
-fn list(context: &Context) -> Outcome {
+fn list(context: &Context) -> CommandResult {
     let rows = bundles::list(&context.engine);
-    if context.answered(None, None, &serde_json::json!({ "bundles": rows }))? {
+    if context.print_if_json(None, None, &serde_json::json!({ "bundles": rows }))? {
         return Ok(());
     }
     let mut table =
         context.output.table(&["bundle", "space", "version", "standing", "items", "categories", "path"]);
     for row in &rows {
-        let path = row.path.as_ref().map_or_else(|| "inside rye".to_owned(), |path| shown_path(path));
+        let path = row.path.as_ref().map_or_else(|| "inside rye".to_owned(), |path| display_path(path));
         let categories = if row.categories.is_empty() { "all".to_owned() } else { row.categories.join(", ") };
         table.add_row([
             row.bundle_id.clone(),
             row.space.tier().as_str().to_owned(),
             rye_item::text::one_line(&row.version),
-            row.standing.to_owned(),
+            row.status.to_owned(),
             row.items.to_string(),
             rye_item::text::one_line(&categories),
             path,
         ]);
     }
-    context.output.result(table.trim_fmt())?;
+    context.output.print(table.trim_fmt())?;
     for row in &rows {
         if let Some(package) = &row.package {
             context
@@ -289,15 +301,15 @@ fn list(context: &Context) -> Outcome {
 }
 
 /// `rye bundle trust`
-fn trust(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
+fn trust(context: &Context, id: &str, signer: Option<&str>) -> CommandResult {
     let approved = bundles::trust(&context.engine, id, signer)?;
-    if !context.answered(Some("bundle"), Some(&approved.bundle_id), &approved)? {
-        for asked in approved.capabilities.beyond(&Capabilities::default()) {
-            context.output.note(format_args!("{} asks for {asked}", paint(CAUTION, "+")));
+    if !context.print_if_json(Some("bundle"), Some(&approved.bundle_id), &approved)? {
+        for capability in approved.capabilities.added_since(&BundleCapabilities::default()) {
+            context.output.note(format_args!("{} asks for {capability}", paint(WARNING, "+")));
         }
-        context.output.result(format_args!(
+        context.output.print(format_args!(
             "{} {} ({}) for the bundle {}, and for nothing else",
-            paint(GOOD, "approved"),
+            paint(SUCCESS, "approved"),
             paint(NAME, approved.fingerprint),
             approved.owner,
             approved.bundle_id
@@ -307,15 +319,15 @@ fn trust(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
 }
 
 /// `rye bundle trust --revoke`
-fn revoke(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
+fn revoke(context: &Context, id: &str, signer: Option<&str>) -> CommandResult {
     let revoked = bundles::revoke(&context.engine, id, signer)?;
-    if context.answered(Some("bundle"), Some(&revoked.bundle_id), &revoked)? {
+    if context.print_if_json(Some("bundle"), Some(&revoked.bundle_id), &revoked)? {
         return Ok(());
     }
     for fingerprint in &revoked.fingerprints {
-        context.output.result(format_args!(
+        context.output.print(format_args!(
             "{} the approval of {} for the bundle {}",
-            paint(CAUTION, "revoked"),
+            paint(WARNING, "revoked"),
             paint(NAME, fingerprint),
             revoked.bundle_id
         ))?;
@@ -329,17 +341,17 @@ fn revoke(context: &Context, id: &str, signer: Option<&str>) -> Outcome {
 }
 
 /// `rye bundle enable` and `rye bundle disable`
-fn switch(context: &Context, id: &str, enable: bool) -> Outcome {
-    let answer = bundles::switch(&context.engine, id, enable)?;
-    if context.answered(Some("bundle"), Some(&answer.bundle_id), &answer)? {
+fn set_enabled(context: &Context, id: &str, enable: bool) -> CommandResult {
+    let response = bundles::set_enabled(&context.engine, id, enable)?;
+    if context.print_if_json(Some("bundle"), Some(&response.bundle_id), &response)? {
         return Ok(());
     }
-    let word = match (answer.enabled, answer.changed) {
-        (true, true) => paint(GOOD, "enabled"),
-        (true, false) => paint(GOOD, "already enabled"),
-        (false, true) => paint(CAUTION, "disabled"),
+    let word = match (response.enabled, response.changed) {
+        (true, true) => paint(SUCCESS, "enabled"),
+        (true, false) => paint(SUCCESS, "already enabled"),
+        (false, true) => paint(WARNING, "disabled"),
         (false, false) => paint(DIM, "was not enabled"),
     };
-    context.output.result(format_args!("{word} {}", answer.bundle_id))?;
+    context.output.print(format_args!("{word} {}", response.bundle_id))?;
     Ok(())
 }

@@ -1,31 +1,31 @@
 //! `run --dry-run`: what a thread would be, before the first token is bought.
 
 use rye_agent::capability::Capabilities;
-use rye_agent::prepare::{self, Order, Prepared};
+use rye_agent::prepare::{self, PreparedThread, ThreadRequest};
 use serde_json::{Value, json};
 
-use super::{Context, Outcome};
-use crate::live::words::{amount, count, duration, short};
-use crate::output::{CAUTION, DIM, STRONG, paint};
+use super::{CommandResult, Context};
+use crate::live::format::{format_count, format_duration, format_money, truncate};
+use crate::output::{DIM, HEADING, WARNING, paint};
 
 /// Prepares a thread as `run` would, and shows it.
-pub fn show(context: &Context, order: &Order) -> Outcome {
-    let environment = context.settings.host().environment.into_iter().collect();
-    let prepared = prepare::prepare(&context.engine, &environment, order)?;
-    let (kind, id) = (Some("directive"), Some(order.directive.id.as_str()));
-    if context.answered(kind, id, &value(&prepared))? {
+pub fn show(context: &Context, request: &ThreadRequest) -> CommandResult {
+    let environment = context.settings.host().variables.into_iter().collect();
+    let prepared = prepare::prepare(&context.engine, &environment, request)?;
+    let (kind, id) = (Some("directive"), Some(request.directive.id.as_str()));
+    if context.print_if_json(kind, id, &to_value(&prepared))? {
         return Ok(());
     }
-    context.output.result(draw(&prepared))?;
+    context.output.print(render(&prepared))?;
     Ok(())
 }
 
-fn grants(capabilities: &Capabilities) -> Vec<&str> {
+fn grant_names(capabilities: &Capabilities) -> Vec<&str> {
     capabilities.iter().collect()
 }
 
-fn value(prepared: &Prepared) -> Value {
-    let (own, shared) = (&prepared.spec.own, &prepared.spec.shared);
+fn to_value(prepared: &PreparedThread) -> Value {
+    let (own, shared) = (&prepared.spec.instance, &prepared.spec.template);
     let hooks: Vec<Value> = shared
         .hooks
         .all()
@@ -42,11 +42,11 @@ fn value(prepared: &Prepared) -> Value {
         "inputs": own.inputs,
         "outputs": shared.outputs,
         "tools": shared.definitions.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(),
-        "capabilities": grants(&own.capabilities),
+        "capabilities": grant_names(&own.capabilities),
         "limits": own.limits.to_value(),
         "provider": shared.provider,
         "model": shared.model,
-        "price": price(prepared),
+        "price": price_value(prepared),
         "context_window": shared.context_window,
         "max_output_tokens": shared.max_output_tokens,
         "hooks": hooks,
@@ -55,8 +55,8 @@ fn value(prepared: &Prepared) -> Value {
 }
 
 /// Dollars for a million tokens.
-fn price(prepared: &Prepared) -> Value {
-    match &prepared.spec.shared.price {
+fn price_value(prepared: &PreparedThread) -> Value {
+    match &prepared.spec.template.price {
         None => Value::Null,
         Some(price) => {
             let million = |nanos: u64| rye_agent::money::Nanos(nanos.saturating_mul(1_000_000)).dollars();
@@ -65,53 +65,57 @@ fn price(prepared: &Prepared) -> Value {
     }
 }
 
-fn draw(prepared: &Prepared) -> String {
-    let (own, shared) = (&prepared.spec.own, &prepared.spec.shared);
+fn render(prepared: &PreparedThread) -> String {
+    let (own, shared) = (&prepared.spec.instance, &prepared.spec.template);
     let mut lines = vec![format!(
         "{} {}",
-        paint(STRONG, short(&shared.directive, 80)),
+        paint(HEADING, truncate(&shared.directive, 80)),
         paint(DIM, "would run; nothing was")
     )];
-    let mut fact = |name: &str, value: String| {
+    let mut add_field = |name: &str, value: String| {
         if !value.is_empty() {
             lines.push(format!("  {} {value}", paint(DIM, format_args!("{name:<10}"))));
         }
     };
-    fact("provider", short(&shared.provider, 80));
-    fact("model", short(&shared.model, 80));
-    fact(
+    add_field("provider", truncate(&shared.provider, 80));
+    add_field("model", truncate(&shared.model, 80));
+    add_field(
         "price",
         match &shared.price {
             None => "not known: tokens are limited, money is not".to_owned(),
             Some(price) if price.input == 0 && price.output == 0 => "nothing".to_owned(),
             Some(price) => {
-                let million = |nanos: u64| amount(rye_agent::money::Nanos(nanos.saturating_mul(1_000_000)));
+                let million =
+                    |nanos: u64| format_money(rye_agent::money::Nanos(nanos.saturating_mul(1_000_000)));
                 format!("{} in, {} out, for a million tokens", million(price.input), million(price.output))
             }
         },
     );
     let limits = &own.limits;
-    let mut shown = Vec::new();
-    shown.extend(limits.turns.map(|turns| format!("turns {}", count(turns))));
-    shown.extend(limits.tokens.map(|tokens| format!("tokens {}", count(tokens))));
-    shown.extend(limits.spend.map(|spend| format!("spend {}", amount(spend))));
-    shown.extend(limits.spawns.map(|spawns| format!("spawns {}", count(spawns))));
-    shown.extend(limits.depth.map(|depth| format!("depth {}", count(depth))));
-    let time = limits.duration_seconds.map(|seconds| duration(seconds.saturating_mul(1000)));
-    shown.extend(time.map(|time| format!("time {time}")));
-    fact("limits", shown.join(" · "));
-    let grants = grants(&own.capabilities);
-    fact("may", if grants.is_empty() { "nothing".to_owned() } else { short(&grants.join(", "), 400) });
+    let mut limit_parts = Vec::new();
+    limit_parts.extend(limits.turns.map(|turns| format!("turns {}", format_count(turns))));
+    limit_parts.extend(limits.tokens.map(|tokens| format!("tokens {}", format_count(tokens))));
+    limit_parts.extend(limits.spend.map(|spend| format!("spend {}", format_money(spend))));
+    limit_parts.extend(limits.spawns.map(|spawns| format!("spawns {}", format_count(spawns))));
+    limit_parts.extend(limits.depth.map(|depth| format!("depth {}", format_count(depth))));
+    let time = limits.duration_seconds.map(|seconds| format_duration(seconds.saturating_mul(1000)));
+    limit_parts.extend(time.map(|time| format!("time {time}")));
+    add_field("limits", limit_parts.join(" · "));
+    let grants = grant_names(&own.capabilities);
+    add_field(
+        "may",
+        if grants.is_empty() { "nothing".to_owned() } else { truncate(&grants.join(", "), 400) },
+    );
     let tools: Vec<&str> = shared.definitions.tools.iter().map(|tool| tool.name.as_str()).collect();
-    fact("tools", if tools.is_empty() { "none".to_owned() } else { short(&tools.join(", "), 400) });
+    add_field("tools", if tools.is_empty() { "none".to_owned() } else { truncate(&tools.join(", "), 400) });
     let hooks: Vec<String> =
         shared.hooks.all().iter().map(|hook| format!("{} ({})", hook.id, hook.event)).collect();
-    fact("hooks", short(&hooks.join(", "), 400));
+    add_field("hooks", truncate(&hooks.join(", "), 400));
     let outputs: Vec<&str> =
         shared.outputs.iter().filter_map(|output| output.get("name").and_then(Value::as_str)).collect();
-    fact("returns", short(&outputs.join(", "), 400));
+    add_field("returns", truncate(&outputs.join(", "), 400));
     for notice in &prepared.notices {
-        lines.push(format!("  {} {}", paint(CAUTION, "!"), rye_item::text::one_line(notice)));
+        lines.push(format!("  {} {}", paint(WARNING, "!"), rye_item::text::one_line(notice)));
     }
     let parts =
         [("system", shared.system.iter().collect()), ("before", shared.before.iter().collect::<Vec<_>>())];
@@ -120,8 +124,8 @@ fn draw(prepared: &Prepared) -> String {
     for (name, texts) in parts {
         for text in texts {
             lines.push(String::new());
-            lines.push(paint(STRONG, name));
-            lines.extend(rye_item::text::without_controls(text).lines().map(str::to_owned));
+            lines.push(paint(HEADING, name));
+            lines.extend(rye_item::text::strip_controls(text).lines().map(str::to_owned));
         }
     }
     lines.join("\n")

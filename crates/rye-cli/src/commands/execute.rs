@@ -3,67 +3,70 @@
 use std::io::Read;
 use std::path::Path;
 
-use lillux::Cancel;
-use rye_engine::verbs::execute::{self, Answer, Caller, Demand, Mode, Progress, Request};
+use lillux::CancelToken;
+use rye_engine::verbs::execute::{
+    self, Caller, ExecuteMode, ExecuteRequest, ExecuteResponse, LockMode, ProgressListener,
+};
 use rye_engine::{Code, Error};
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
 
-use super::{Context, Failure, Outcome};
+use super::{CommandError, CommandResult, Context};
 use crate::arguments::ExecuteArguments;
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, Output, paint};
+use crate::output::{DIM, ERROR, NAME, Output, SUCCESS, WARNING, paint};
 use crate::settings;
 
 /// The largest parameters that are read from a file or a pipe.
-const MOST_PARAMETERS: u64 = 64 << 20;
+const MAX_PARAMETERS_SIZE: u64 = 64 << 20;
 
 /// How much of what a failing tool gave is shown to a person.
-const MOST_SHOWN: usize = 8 << 10;
+const MAX_PRINTED_BYTES: usize = 8 << 10;
 
 /// `rye execute`
-pub fn execute(context: &Context, arguments: &ExecuteArguments) -> Outcome {
+pub fn execute(context: &Context, arguments: &ExecuteArguments) -> CommandResult {
     let output = context.output;
-    let tell = move |line: &str| output.note(paint(DIM, rye_item::text::one_line(line)));
-    let request = Request { progress: Some(Progress::new(tell)), ..request(arguments)? };
+    let print = move |line: &str| output.note(paint(DIM, rye_item::text::one_line(line)));
+    let request =
+        ExecuteRequest { progress: Some(ProgressListener::new(print)), ..build_request(arguments)? };
     settings::cancel_on_signals(&request.cancel);
     let output = &context.output;
-    let answer = execute::execute(&context.engine, &request).map_err(|error| failure(output, error))?;
+    let answer = execute::execute(&context.engine, &request).map_err(|error| report_error(output, error))?;
     if output.is_json {
-        output.json(&answer.into_value())?;
+        output.print_json(&answer.into_value())?;
         return Ok(());
     }
-    draw(output, &answer)
+    print_result(output, &answer)
 }
 
-fn request(arguments: &ExecuteArguments) -> Result<Request, Error> {
-    let (item, rest) = item_and_rest(&arguments.words)?;
-    Ok(Request {
+fn build_request(arguments: &ExecuteArguments) -> Result<ExecuteRequest, Error> {
+    let (item, rest) = split_item(&arguments.words)?;
+    Ok(ExecuteRequest {
         item,
-        parameters: arguments.params.as_deref().map(parameters).transpose()?.unwrap_or_default(),
-        words: pairs(rest)?,
-        mode: if arguments.dry_run { Mode::DryRun } else { Mode::Run },
+        parameters: arguments.params.as_deref().map(parse_parameters).transpose()?.unwrap_or_default(),
+        words: parse_pairs(rest)?,
+        mode: if arguments.dry_run { ExecuteMode::DryRun } else { ExecuteMode::Run },
         wants_trace: arguments.trace,
-        demand: match (arguments.locked, arguments.frozen) {
-            (true, _) => Demand::Locked,
-            (false, true) => Demand::Frozen,
-            (false, false) => Demand::Hold,
+        lock_mode: match (arguments.locked, arguments.frozen) {
+            (true, _) => LockMode::Locked,
+            (false, true) => LockMode::Frozen,
+            (false, false) => LockMode::Enforce,
         },
-        cancel: Cancel::new()?,
+        cancel: CancelToken::new()?,
         progress: None,
-        waits: None,
+        on_blocking: None,
         caller: Caller::Person,
         thread: None,
-        door: None,
+        callbacks: None,
         grants: None,
     })
 }
 
 /// `tool ID …`, `tool:ID …` or just `ID …`, which is a tool.
-pub(super) fn item_and_rest(words: &[String]) -> Result<(ItemRef, &[String]), Error> {
+pub(super) fn split_item(words: &[String]) -> Result<(ItemRef, &[String]), Error> {
     let parse = rye_engine::verbs::sign::parse_item;
     match words {
-        [kind, id, rest @ ..] if kind.parse::<ItemType>().is_ok() && !id.contains('=') => {
-            Ok((parse(Some(kind), id)?, rest))
+        [item_type, id, rest @ ..] if item_type.parse::<ItemType>().is_ok() && !id.contains('=') => {
+            Ok((parse(Some(item_type), id)?, rest))
         }
         [id, rest @ ..] if ItemRef::split_canonical(id).is_some() => Ok((parse(None, id)?, rest)),
         [id, rest @ ..] => Ok((parse(Some("tool"), id)?, rest)),
@@ -73,7 +76,7 @@ pub(super) fn item_and_rest(words: &[String]) -> Result<(ItemRef, &[String]), Er
 }
 
 /// `key=value`, several times.
-pub(super) fn pairs(words: &[String]) -> Result<Vec<(String, String)>, Error> {
+pub(super) fn parse_pairs(words: &[String]) -> Result<Vec<(String, String)>, Error> {
     let pair = |word: &String| match word.split_once('=').filter(|(name, _)| !name.is_empty()) {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => {
@@ -86,19 +89,19 @@ pub(super) fn pairs(words: &[String]) -> Result<Vec<(String, String)>, Error> {
 }
 
 /// `--params`: JSON, `@file` or `-` for standard input.
-pub(super) fn parameters(given: &str) -> Result<Map<String, Value>, Error> {
-    let text = match given.strip_prefix('@') {
+pub(super) fn parse_parameters(argument: &str) -> Result<Map<String, Value>, Error> {
+    let text = match argument.strip_prefix('@') {
         Some(path) => {
-            let (bytes, _) = lillux::file::read_bounded(Path::new(path), MOST_PARAMETERS)
+            let (bytes, _) = lillux::file::read_bounded(Path::new(path), MAX_PARAMETERS_SIZE)
                 .map_err(|error| Error::read(&error))?;
             String::from_utf8_lossy(&bytes).into_owned()
         }
-        None if given == "-" => {
+        None if argument == "-" => {
             let mut text = String::new();
-            std::io::stdin().lock().take(MOST_PARAMETERS).read_to_string(&mut text)?;
+            std::io::stdin().lock().take(MAX_PARAMETERS_SIZE).read_to_string(&mut text)?;
             text
         }
-        None => given.to_owned(),
+        None => argument.to_owned(),
     };
     if text.trim().is_empty() {
         return Ok(Map::new());
@@ -115,18 +118,18 @@ pub(super) fn parameters(given: &str) -> Result<Map<String, Value>, Error> {
 }
 
 /// A failure, with what the tool printed shown to a person.
-pub(super) fn failure(output: &Output, error: Error) -> Failure {
+pub(super) fn report_error(output: &Output, error: Error) -> CommandError {
     if !output.is_json {
-        show_beside(output, &error.details);
+        print_details(output, &error.details);
         // A failing tool may have said a lot before it failed.
         if let Some(data) = error.details.get("data").filter(|data| !data.is_null())
             && let Ok(pretty) = serde_json::to_string_pretty(data)
         {
-            let cut = pretty.floor_char_boundary(MOST_SHOWN);
-            output.note(rye_item::text::without_controls(&pretty[..cut]));
+            let cut = pretty.floor_char_boundary(MAX_PRINTED_BYTES);
+            output.note(rye_item::text::strip_controls(&pretty[..cut]));
             if cut < pretty.len() {
                 let rest = pretty.len() - cut;
-                output.note(paint(CAUTION, format_args!("… and {rest} bytes more: --json has all of it")));
+                output.note(paint(WARNING, format_args!("… and {rest} bytes more: --json has all of it")));
             }
         }
     }
@@ -134,10 +137,10 @@ pub(super) fn failure(output: &Output, error: Error) -> Failure {
 }
 
 /// The result of a run, for people.
-pub(super) fn draw(output: &Output, answer: &Answer) -> Outcome {
-    show_beside(output, &answer.facts);
-    if let Some(message) = answer.facts.get("message").and_then(Value::as_str) {
-        output.note(paint(GOOD, message));
+pub(super) fn print_result(output: &Output, answer: &ExecuteResponse) -> CommandResult {
+    print_details(output, &answer.extra);
+    if let Some(message) = answer.extra.get("message").and_then(Value::as_str) {
+        output.note(paint(SUCCESS, message));
         return Ok(());
     }
     let text = match answer.item.item_type {
@@ -145,19 +148,19 @@ pub(super) fn draw(output: &Output, answer: &Answer) -> Outcome {
         ItemType::Tool | ItemType::Config => answer.data.as_str(),
     };
     match text {
-        Some(text) => output.raw(&rye_item::text::without_controls(text))?,
+        Some(text) => output.print_raw(&rye_item::text::strip_controls(text))?,
         None => {
             let pretty = serde_json::to_string_pretty(&answer.data).map_err(std::io::Error::from)?;
-            output.result(rye_item::text::without_controls(&pretty))?;
+            output.print(rye_item::text::strip_controls(&pretty))?;
         }
     }
     Ok(())
 }
 
 /// What stands beside a result, on stderr: the trace, warnings, and what the tool printed.
-fn show_beside(output: &Output, facts: &Map<String, Value>) {
+fn print_details(output: &Output, facts: &Map<String, Value>) {
     for row in facts.get("trace").and_then(Value::as_array).into_iter().flatten() {
-        show_step(output, row);
+        print_step(output, row);
     }
     for warning in facts.get("warnings").and_then(Value::as_array).into_iter().flatten() {
         output.warn(rye_item::text::one_line(warning.as_str().unwrap_or_default()));
@@ -166,18 +169,18 @@ fn show_beside(output: &Output, facts: &Map<String, Value>) {
         output.note(paint(DIM, rye_item::text::one_line(note.as_str().unwrap_or_default())));
     }
     let logs = facts.get("logs");
-    for (channel, style) in [("stdout", DIM), ("stderr", CAUTION)] {
+    for (channel, style) in [("stdout", DIM), ("stderr", WARNING)] {
         let text = logs.and_then(|logs| logs.get(channel)).and_then(Value::as_str).unwrap_or_default();
         for line in text.lines() {
-            output.note(format_args!("{} {}", paint(style, "│"), rye_item::text::without_controls(line)));
+            output.note(format_args!("{} {}", paint(style, "│"), rye_item::text::strip_controls(line)));
         }
     }
     if facts.get("truncated") == Some(&Value::Bool(true)) {
-        output.note(paint(CAUTION, "output was cut: only its beginning and end are kept"));
+        output.note(paint(WARNING, "output was cut: only its beginning and end are kept"));
     }
 }
 
-fn show_step(output: &Output, row: &Value) {
+fn print_step(output: &Output, row: &Value) {
     let step = row.get("step").and_then(Value::as_str).unwrap_or_default();
     let facts: Vec<String> = row
         .as_object()
@@ -186,7 +189,7 @@ fn show_step(output: &Output, row: &Value) {
         .filter(|(key, value)| *key != "step" && !value.is_null())
         .map(|(key, value)| match value {
             Value::String(text) => format!("{} {}", paint(DIM, key), rye_item::text::one_line(text)),
-            Value::Bool(false) => format!("{} {}", paint(DIM, key), paint(BAD, "false")),
+            Value::Bool(false) => format!("{} {}", paint(DIM, key), paint(ERROR, "false")),
             other => format!("{} {}", paint(DIM, key), rye_item::text::one_line(&other.to_string())),
         })
         .collect();

@@ -3,23 +3,26 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use rye_engine::verbs::bundles::plural;
+use rye_engine::verbs::bundles::pluralize;
 use rye_engine::verbs::install::{
-    self, Action, Installed, Options, Preference, Prepared, Row, Shown, Source, Uninstalled,
+    self, ConflictPreference, FileAction, InstallOptions, InstallPreview, InstallResponse, InstallSource,
+    PlanRow, PreparedInstall, UninstallResponse,
 };
 use rye_engine::{Code, Error};
 use rye_item::BundleId;
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 
-use super::{Context, Failure, Outcome, registry, says_yes};
-use crate::arguments::{InstallArguments, RollbackArguments, Sides, UninstallArguments, WritableSpace};
-use crate::output::{CAUTION, DIM, GOOD, NAME, Progress, STRONG, paint, shown_path};
+use super::{CommandError, CommandResult, Context, confirm, registry};
+use crate::arguments::{
+    ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments, WritableSpace,
+};
+use crate::output::{DIM, HEADING, NAME, ProgressReporter, SUCCESS, WARNING, display_path, paint};
 
 /// How many files are listed before the question; `--dry-run` lists all.
-const MOST_ROWS: usize = 30;
+const MAX_ROWS: usize = 30;
 
 /// `rye install`
-pub fn install(context: &Context, arguments: &InstallArguments) -> Outcome {
+pub fn install(context: &Context, arguments: &InstallArguments) -> CommandResult {
     let trust = arguments.trust.as_deref().map(|text| {
         text.parse().map_err(|_| {
             Error::new(
@@ -29,40 +32,44 @@ pub fn install(context: &Context, arguments: &InstallArguments) -> Outcome {
             .hint("a fingerprint is 16 hex characters, such as 5423d3b7c06f7594")
         })
     });
-    let options = Options {
-        space: arguments.space.map_or(Tier::Project, WritableSpace::tier),
+    let options = InstallOptions {
+        space: arguments.space.map_or(SpaceTier::Project, WritableSpace::tier),
         force: arguments.force,
-        preference: preference(&arguments.sides),
+        preference: conflict_preference(&arguments.conflict),
         trust: trust.transpose()?,
         allows_downgrade: arguments.allow_downgrade,
     };
     let prepared = prepare(context, arguments, options)?;
     if arguments.dry_run {
-        if !context.answered(Some("bundle"), Some(&prepared.shown.bundle_id), &prepared.shown)? {
-            draw(&prepared.shown, usize::MAX, &mut |line| context.output.result(line))?;
+        if !context.print_if_json(Some("bundle"), Some(&prepared.preview.bundle_id), &prepared.preview)? {
+            print_plan(&prepared.preview, usize::MAX, &mut |line| context.output.print(line))?;
             context.output.note("nothing was changed: --dry-run");
         }
         return Ok(());
     }
     if !context.output.is_json {
-        draw(&prepared.shown, MOST_ROWS, &mut |line| {
+        print_plan(&prepared.preview, MAX_ROWS, &mut |line| {
             context.output.note(line);
             Ok(())
         })?;
     }
-    agree(context, &prepared, arguments)?;
-    finish(context, &prepared)
+    require_consent(context, &prepared, arguments)?;
+    apply(context, &prepared)
 }
 
 /// Brings the bundle from where it is and works out what would change.
-fn prepare(context: &Context, arguments: &InstallArguments, options: Options) -> Result<Prepared, Failure> {
+fn prepare(
+    context: &Context,
+    arguments: &InstallArguments,
+    options: InstallOptions,
+) -> Result<PreparedInstall, CommandError> {
     let bar = Mutex::new(context.output.progress("verifying"));
-    let progress = |done, total| update(&bar, done, total);
+    let progress = |done, total| update_progress(&bar, done, total);
     if registry::is_reference(&arguments.source) {
         return registry::prepare(context, &arguments.source, arguments.plain_http, options, &progress);
     }
-    let source = Source {
-        path: context.settings.folder.join(&arguments.source),
+    let source = InstallSource {
+        path: context.settings.working_dir.join(&arguments.source),
         name: arguments.source.clone(),
         digest: None,
     };
@@ -70,54 +77,55 @@ fn prepare(context: &Context, arguments: &InstallArguments, options: Options) ->
 }
 
 /// `rye bundle rollback`: naming the bundle is the consent.
-pub fn rollback(context: &Context, arguments: &RollbackArguments) -> Outcome {
+pub fn rollback(context: &Context, arguments: &RollbackArguments) -> CommandResult {
     let id = BundleId::new(arguments.id.as_str()).map_err(Error::from)?;
     let bar = Mutex::new(context.output.progress("verifying"));
     let prepared = install::prepare_rollback(
         &context.engine,
         &id,
         arguments.space.map(WritableSpace::tier),
-        preference(&arguments.sides),
-        &|done, total| update(&bar, done, total),
+        conflict_preference(&arguments.conflict),
+        &|done, total| update_progress(&bar, done, total),
     )?;
     drop(bar);
     if !context.output.is_json {
-        draw(&prepared.shown, MOST_ROWS, &mut |line| {
+        print_plan(&prepared.preview, MAX_ROWS, &mut |line| {
             context.output.note(line);
             Ok(())
         })?;
     }
-    finish(context, &prepared)
+    apply(context, &prepared)
 }
 
-fn finish(context: &Context, prepared: &Prepared) -> Outcome {
+fn apply(context: &Context, prepared: &PreparedInstall) -> CommandResult {
     let bar = Mutex::new(context.output.progress("installing"));
-    let mut done = install::install(&context.engine, prepared, &|done, total| update(&bar, done, total))?;
+    let mut done =
+        install::install(&context.engine, prepared, &|done, total| update_progress(&bar, done, total))?;
     drop(bar);
     // The signer counts only for an engine that has seen what is installed now.
     done.refresh_lockfiles(&context.settings.engine()?);
-    if context.answered(Some("bundle"), Some(&done.bundle_id), &done)? {
+    if context.print_if_json(Some("bundle"), Some(&done.bundle_id), &done)? {
         return Ok(());
     }
-    draw_installed(context, &done)
+    print_install(context, &done)
 }
 
 /// `rye uninstall`: naming the bundle is the consent.
-pub fn uninstall(context: &Context, arguments: &UninstallArguments) -> Outcome {
+pub fn uninstall(context: &Context, arguments: &UninstallArguments) -> CommandResult {
     let id = BundleId::new(arguments.id.as_str()).map_err(Error::from)?;
     let space = arguments.space.map(WritableSpace::tier);
     let done = install::uninstall(&context.engine, &id, space, arguments.force, &|_, _| {})?;
-    if context.answered(Some("bundle"), Some(&done.bundle_id), &done)? {
+    if context.print_if_json(Some("bundle"), Some(&done.bundle_id), &done)? {
         return Ok(());
     }
-    draw_uninstalled(context, &done)
+    print_uninstall(context, &done)
 }
 
-fn preference(sides: &Sides) -> Preference {
-    if sides.theirs { Preference::Theirs } else { Preference::Ours }
+fn conflict_preference(conflict: &ConflictArguments) -> ConflictPreference {
+    if conflict.theirs { ConflictPreference::TakeBundle } else { ConflictPreference::KeepLocal }
 }
 
-fn update(bar: &Mutex<Progress>, done: usize, total: usize) {
+fn update_progress(bar: &Mutex<ProgressReporter>, done: usize, total: usize) {
     // A bar that another thread broke is not drawn any more.
     if let Ok(mut bar) = bar.lock() {
         bar.update(done, total);
@@ -125,186 +133,190 @@ fn update(bar: &Mutex<Progress>, done: usize, total: usize) {
 }
 
 /// Gets the user's word, or refuses: for an unknown signer by name, for the rest by a yes.
-fn agree(context: &Context, prepared: &Prepared, arguments: &InstallArguments) -> Outcome {
-    let (shown, output) = (&prepared.shown, &context.output);
-    let signer = &shown.signer;
-    let refused = |error: Error| -> Outcome {
-        let data = serde_json::to_value(shown).map_err(std::io::Error::from)?;
-        Err(Failure::Verb(error, Some(Box::new(data))))
+fn require_consent(
+    context: &Context,
+    prepared: &PreparedInstall,
+    arguments: &InstallArguments,
+) -> CommandResult {
+    let (plan, output) = (&prepared.preview, &context.output);
+    let signer = &plan.signer;
+    let refuse = |error: Error| -> CommandResult {
+        let data = serde_json::to_value(plan).map_err(std::io::Error::from)?;
+        Err(CommandError::Engine(error, Some(Box::new(data))))
     };
     let is_interactive = context.settings.is_interactive && !output.is_json;
     if signer.needs_trust {
-        let unknown = || {
+        let unknown_signer = || {
             Error::new(
                 Code::UnknownSigner,
                 format!(
                     "`{}` is signed by {}, whom you do not trust yet",
-                    shown.bundle_id, signer.fingerprint
+                    plan.bundle_id, signer.fingerprint
                 ),
             )
             .detail("fingerprint", signer.fingerprint.as_str())
             .hint("compare the fingerprint with what its maker publishes elsewhere")
-            .hint(format!("if it is theirs: {}", agreeing(arguments, shown)))
+            .hint(format!("if it is theirs: {}", consent_command(arguments, plan)))
         };
         if !is_interactive {
-            return refused(unknown());
+            return refuse(unknown_signer());
         }
         output.note(format_args!(
             "let {} ({}) vouch for this bundle, and for nothing else? Compare the fingerprint first. [y/N]",
             paint(NAME, signer.fingerprint),
             signer.owner
         ));
-        if !says_yes()? {
-            return refused(unknown());
+        if !confirm()? {
+            return refuse(unknown_signer());
         }
     }
-    if arguments.yes || prepared.changes_nothing() {
+    if arguments.yes || prepared.is_noop() {
         return Ok(());
     }
-    let consent = || {
-        Error::new(Code::InstallConsent, format!("`{}` was not installed: nobody agreed", shown.bundle_id))
-            .hint(format!("if you agree to the plan: {}", agreeing(arguments, shown)))
+    let not_confirmed = || {
+        Error::new(Code::InstallConsent, format!("`{}` was not installed: nobody agreed", plan.bundle_id))
+            .hint(format!("if you agree to the plan: {}", consent_command(arguments, plan)))
             .hint("rye install … --dry-run shows every file")
     };
     if !is_interactive {
-        return refused(consent());
+        return refuse(not_confirmed());
     }
     output.note("install it? [y/N]");
-    if says_yes()? { Ok(()) } else { refused(consent()) }
+    if confirm()? { Ok(()) } else { refuse(not_confirmed()) }
 }
 
 /// The command that agrees to the plan.
-fn agreeing(arguments: &InstallArguments, shown: &Shown) -> String {
+fn consent_command(arguments: &InstallArguments, plan: &InstallPreview) -> String {
     let source = rye_item::text::shell_word(&arguments.source);
     let mut command = format!("rye install {source}");
     if arguments.space == Some(WritableSpace::User) {
         command.push_str(" --space user");
     }
-    if !shown.signer.trusted && !shown.signer.approved {
-        command.push_str(&format!(" --trust {}", shown.signer.fingerprint));
+    if !plan.signer.trusted && !plan.signer.approved {
+        command.push_str(&format!(" --trust {}", plan.signer.fingerprint));
     }
-    for (is_given, flag) in [
+    for (is_set, flag) in [
         (arguments.force, " --force"),
-        (arguments.sides.theirs, " --theirs"),
+        (arguments.conflict.theirs, " --theirs"),
         (arguments.allow_downgrade, " --allow-downgrade"),
     ] {
-        command.push_str(if is_given { flag } else { "" });
+        command.push_str(if is_set { flag } else { "" });
     }
     command + " --yes"
 }
 
 /// Draws a plan, line by line.
-fn draw(
-    shown: &Shown,
-    most: usize,
-    line: &mut dyn FnMut(String) -> std::io::Result<()>,
+fn print_plan(
+    plan: &InstallPreview,
+    max_rows: usize,
+    print: &mut dyn FnMut(String) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
-    let version = match &shown.previous_version {
-        Some(previous) if *previous != shown.version => format!("{previous} → {}", shown.version),
-        Some(_) | None => shown.version.clone(),
+    let version = match &plan.previous_version {
+        Some(previous) if *previous != plan.version => format!("{previous} → {}", plan.version),
+        Some(_) | None => plan.version.clone(),
     };
-    line(format!(
+    print(format!(
         "{} {version} into {} space{}",
-        paint(STRONG, &shown.bundle_id),
-        shown.space,
-        if shown.description.is_empty() { String::new() } else { format!(": {}", shown.description) }
+        paint(HEADING, &plan.bundle_id),
+        plan.space,
+        if plan.description.is_empty() { String::new() } else { format!(": {}", plan.description) }
     ))?;
-    let signer = &shown.signer;
+    let signer = &plan.signer;
     let standing = match (signer.trusted, signer.approved) {
-        (true, _) => paint(GOOD, "you trust this key"),
-        (false, true) => paint(GOOD, "you approved it for this bundle"),
-        (false, false) => paint(CAUTION, "you do not know this key"),
+        (true, _) => paint(SUCCESS, "you trust this key"),
+        (false, true) => paint(SUCCESS, "you approved it for this bundle"),
+        (false, false) => paint(WARNING, "you do not know this key"),
     };
-    line(format!("signed by {} {}: {standing}", signer.owner, paint(NAME, signer.fingerprint)))?;
-    let items: Vec<String> = shown.items.iter().map(|(kind, count)| plural(kind, *count)).collect();
-    line(format!("holds {}", if items.is_empty() { "nothing".to_owned() } else { items.join(", ") }))?;
-    let rows: Vec<&Row> = shown.files.iter().filter(|row| row.action != Action::Unchanged).collect();
-    for row in rows.iter().take(most) {
+    print(format!("signed by {} {}: {standing}", signer.owner, paint(NAME, signer.fingerprint)))?;
+    let items: Vec<String> = plan.items.iter().map(|(kind, count)| pluralize(kind, *count)).collect();
+    print(format!("holds {}", if items.is_empty() { "nothing".to_owned() } else { items.join(", ") }))?;
+    let rows: Vec<&PlanRow> = plan.files.iter().filter(|row| row.action != FileAction::Unchanged).collect();
+    for row in rows.iter().take(max_rows) {
         let word = match row.action {
-            Action::Add => paint(GOOD, "add      "),
-            Action::Replace => paint(GOOD, "replace  "),
-            Action::Unchanged => paint(DIM, "unchanged"),
-            Action::Remove => paint(CAUTION, "remove   "),
-            Action::Keep => paint(CAUTION, "keep     "),
-            Action::Overwrite => paint(CAUTION, "overwrite"),
-            Action::Discard => paint(CAUTION, "discard  "),
+            FileAction::Add => paint(SUCCESS, "add      "),
+            FileAction::Replace => paint(SUCCESS, "replace  "),
+            FileAction::Unchanged => paint(DIM, "unchanged"),
+            FileAction::Remove => paint(WARNING, "remove   "),
+            FileAction::Keep => paint(WARNING, "keep     "),
+            FileAction::Overwrite => paint(WARNING, "overwrite"),
+            FileAction::Discard => paint(WARNING, "discard  "),
         };
-        let why = match row.action {
-            Action::Keep => " (changed here)",
-            Action::Overwrite | Action::Discard => " (a backup is kept)",
-            Action::Add | Action::Replace | Action::Unchanged | Action::Remove => "",
+        let note = match row.action {
+            FileAction::Keep => " (changed here)",
+            FileAction::Overwrite | FileAction::Discard => " (a backup is kept)",
+            FileAction::Add | FileAction::Replace | FileAction::Unchanged | FileAction::Remove => "",
         };
-        line(format!("  {word} {}{}", row.path, paint(DIM, why)))?;
+        print(format!("  {word} {}{}", row.path, paint(DIM, note)))?;
     }
-    if rows.len() > most {
-        line(format!("  … and {} more; --dry-run shows all", rows.len() - most))?;
+    if rows.len() > max_rows {
+        print(format!("  … and {} more; --dry-run shows all", rows.len() - max_rows))?;
     }
-    if shown.counts.unchanged > 0 {
-        line(format!("  {} {}", paint(DIM, "unchanged"), plural("file", shown.counts.unchanged)))?;
+    if plan.counts.unchanged > 0 {
+        print(format!("  {} {}", paint(DIM, "unchanged"), pluralize("file", plan.counts.unchanged)))?;
     }
-    for added in &shown.capabilities_added {
-        line(format!("{} asks for {added}", paint(CAUTION, "+")))?;
+    for added in &plan.capabilities_added {
+        print(format!("{} asks for {added}", paint(WARNING, "+")))?;
     }
-    for removed in &shown.capabilities_removed {
-        line(format!("{} no longer asks for {removed}", paint(DIM, "-")))?;
+    for removed in &plan.capabilities_removed {
+        print(format!("{} no longer asks for {removed}", paint(DIM, "-")))?;
     }
-    for hidden in &shown.hides {
-        line(format!("{} hides {hidden}", paint(CAUTION, "!")))?;
+    for hidden in &plan.hides {
+        print(format!("{} hides {hidden}", paint(WARNING, "!")))?;
     }
-    for hidden in &shown.hidden_by {
-        line(format!("{} is hidden by {hidden}", paint(CAUTION, "!")))?;
+    for hidden in &plan.hidden_by {
+        print(format!("{} is hidden by {hidden}", paint(WARNING, "!")))?;
     }
-    for warning in &shown.warnings {
-        line(format!("{} {warning}", paint(CAUTION, "!")))?;
+    for warning in &plan.warnings {
+        print(format!("{} {warning}", paint(WARNING, "!")))?;
     }
     Ok(())
 }
 
-fn draw_installed(context: &Context, done: &Installed) -> Outcome {
+fn print_install(context: &Context, done: &InstallResponse) -> CommandResult {
     let from = match &done.previous_version {
         Some(previous) if *previous != done.version => format!(" (was {previous})"),
         Some(_) | None => String::new(),
     };
-    context.output.result(format_args!(
+    context.output.print(format_args!(
         "{} {} {}{from} in {} space",
-        paint(GOOD, done.status),
+        paint(SUCCESS, done.status),
         paint(NAME, &done.bundle_id),
         done.version,
         done.space
     ))?;
     for lockfile in &done.lockfiles {
-        let path = paint(DIM, shown_path(Path::new(lockfile)));
+        let path = paint(DIM, display_path(Path::new(lockfile)));
         context.output.note(format_args!("pinned as installed: {path}"));
     }
-    tell_left(context, &done.kept, done.backups.as_deref());
+    print_leftovers(context, &done.kept, done.backups.as_deref());
     Ok(())
 }
 
-fn draw_uninstalled(context: &Context, done: &Uninstalled) -> Outcome {
-    context.output.result(format_args!(
+fn print_uninstall(context: &Context, done: &UninstallResponse) -> CommandResult {
+    context.output.print(format_args!(
         "{} {} {} from {} space: {} removed",
-        paint(GOOD, done.status),
+        paint(SUCCESS, done.status),
         paint(NAME, &done.bundle_id),
         done.version,
         done.space,
-        plural("file", done.files_removed)
+        pluralize("file", done.files_removed)
     ))?;
     for lockfile in &done.lockfiles {
-        let path = paint(DIM, shown_path(Path::new(lockfile)));
-        context.output.note(format_args!("{} {path}", paint(CAUTION, "removed your lockfile")));
+        let path = paint(DIM, display_path(Path::new(lockfile)));
+        context.output.note(format_args!("{} {path}", paint(WARNING, "removed your lockfile")));
     }
     for lockfile in &done.lockfiles_left {
-        let path = paint(DIM, shown_path(Path::new(lockfile)));
+        let path = paint(DIM, display_path(Path::new(lockfile)));
         context.output.note(format_args!(
             "{} {path}: it is the team's; remove it with: rye lock remove ID --scope project",
-            paint(CAUTION, "kept")
+            paint(WARNING, "kept")
         ));
     }
-    tell_left(context, &done.kept, done.backups.as_deref());
+    print_leftovers(context, &done.kept, done.backups.as_deref());
     for signer in &done.approved_signers {
         context.output.note(format_args!(
             "{} {} is still approved for the bundle {}; withdraw that: {}",
-            paint(CAUTION, "signer"),
+            paint(WARNING, "signer"),
             paint(NAME, signer.fingerprint),
             done.bundle_id,
             signer.revoke
@@ -319,11 +331,11 @@ fn draw_uninstalled(context: &Context, done: &Uninstalled) -> Outcome {
     Ok(())
 }
 
-fn tell_left(context: &Context, kept: &[impl std::fmt::Display], backups: Option<&str>) {
+fn print_leftovers(context: &Context, kept: &[impl std::fmt::Display], backups: Option<&str>) {
     for path in kept {
-        context.output.note(format_args!("{} {path}: it was changed here", paint(CAUTION, "kept")));
+        context.output.note(format_args!("{} {path}: it was changed here", paint(WARNING, "kept")));
     }
     if let Some(backups) = backups {
-        context.output.note(format_args!("backups are in {}", paint(DIM, shown_path(Path::new(backups)))));
+        context.output.note(format_args!("backups are in {}", paint(DIM, display_path(Path::new(backups)))));
     }
 }

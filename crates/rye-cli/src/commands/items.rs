@@ -1,36 +1,36 @@
 //! `search`, `load`, `fetch`, `why`.
 
 use anstyle::Style;
-use rye_engine::verbs::load::{self, Loaded, Signer};
-use rye_engine::verbs::search::{self, Answer, parse_scope};
+use rye_engine::verbs::load::{self, ItemSigner, LoadedItem};
+use rye_engine::verbs::search::{self, SearchResponse, parse_scope};
 use rye_engine::verbs::why;
 use rye_engine::{Code, Error};
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType};
 
-use super::{Context, Outcome, item_of};
+use super::{CommandResult, Context, parse_item_ref};
 use crate::arguments::{
     FetchArguments, ItemArguments, LoadArguments, SearchArguments, SpaceName, WritableSpace,
 };
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, STRONG, paint, shown_path};
+use crate::output::{DIM, ERROR, HEADING, NAME, SUCCESS, WARNING, display_path, paint};
 
 /// The style of a verdict's word.
 fn verdict_style(verdict: &str) -> Style {
     match verdict {
-        "full" => GOOD,
-        "partial" => CAUTION,
-        _ => BAD,
+        "full" => SUCCESS,
+        "partial" => WARNING,
+        _ => ERROR,
     }
 }
 
 /// `rye search`
-pub fn search(context: &Context, arguments: &SearchArguments) -> Outcome {
+pub fn search(context: &Context, arguments: &SearchArguments) -> CommandResult {
     let (item_type, prefix) = match (&arguments.scope, &arguments.item_type) {
         (Some(scope), _) => parse_scope(scope).map(|(item_type, prefix)| (Some(item_type), prefix))?,
         (None, Some(word)) => (Some(word.parse::<ItemType>().map_err(Error::from)?), String::new()),
         (None, None) => (None, String::new()),
     };
-    let options = search::Options {
+    let options = search::SearchOptions {
         query: join_words(&arguments.query),
         item_type,
         prefix,
@@ -60,27 +60,27 @@ pub(super) fn join_words(words: &[String]) -> String {
     }
 }
 
-fn show_search(context: &Context, options: &search::Options) -> Outcome {
+fn show_search(context: &Context, options: &search::SearchOptions) -> CommandResult {
     let mut progress = context.output.progress("indexing");
-    let answer = search::search(&context.engine, options, &mut |done, total| progress.update(done, total))?;
+    let response = search::search(&context.engine, options, &mut |done, total| progress.update(done, total))?;
     drop(progress);
-    if context.answered(None, None, &answer)? {
+    if context.print_if_json(None, None, &response)? {
         return Ok(());
     }
-    draw_search(context, &answer)
+    print_search(context, &response)
 }
 
-fn draw_search(context: &Context, answer: &Answer) -> Outcome {
+fn print_search(context: &Context, response: &SearchResponse) -> CommandResult {
     let output = &context.output;
-    if answer.results.is_empty() {
+    if response.results.is_empty() {
         output.note("nothing found");
-        if !answer.suggestions.is_empty() {
-            output.note(format_args!("did you mean: {}", answer.suggestions.join(", ")));
+        if !response.suggestions.is_empty() {
+            output.note(format_args!("did you mean: {}", response.suggestions.join(", ")));
         }
         return Ok(());
     }
     let mut table = output.table(&["", "type", "id", "space", "description"]);
-    for row in &answer.results {
+    for row in &response.results {
         let text = if row.description.is_empty() { &row.title } else { &row.description };
         let mut space = row.space.clone();
         if !row.shadows.is_empty() {
@@ -103,17 +103,17 @@ fn draw_search(context: &Context, answer: &Answer) -> Outcome {
             text.clone(),
         ]);
     }
-    output.result(table.trim_fmt())?;
-    let shown = answer.results.len();
-    if answer.total > shown {
-        output.note(format_args!("{shown} of {} shown; --limit or --all shows more", answer.total));
+    output.print(table.trim_fmt())?;
+    let printed = response.results.len();
+    if response.total > printed {
+        output.note(format_args!("{printed} of {} shown; --limit or --all shows more", response.total));
     }
     Ok(())
 }
 
 /// `rye load`
-pub fn load(context: &Context, arguments: &LoadArguments) -> Outcome {
-    let item = item_of(&arguments.item)?;
+pub fn load(context: &Context, arguments: &LoadArguments) -> CommandResult {
+    let item = parse_item_ref(&arguments.item)?;
     let from = arguments.from.and_then(SpaceName::tier);
     load_or_copy(context, &item, from, arguments.to, arguments.unverified)
 }
@@ -121,52 +121,52 @@ pub fn load(context: &Context, arguments: &LoadArguments) -> Outcome {
 fn load_or_copy(
     context: &Context,
     item: &ItemRef,
-    from: Option<Tier>,
+    from: Option<SpaceTier>,
     to: Option<WritableSpace>,
     unverified: bool,
-) -> Outcome {
+) -> CommandResult {
     if let Some(to) = to {
         let copied = load::copy(&context.engine, item, from, to.tier())?;
-        if !context.answered(Some(item.item_type.as_str()), Some(item.id.as_str()), &copied)? {
-            context.output.result(format_args!(
+        if !context.print_if_json(Some(item.item_type.as_str()), Some(item.id.as_str()), &copied)? {
+            context.output.print(format_args!(
                 "{} {} from {} to {}, signed by {}",
-                paint(GOOD, "copied"),
+                paint(SUCCESS, "copied"),
                 paint(NAME, item),
                 copied.from,
-                shown_path(&copied.path),
+                display_path(&copied.path),
                 copied.signer
             ))?;
         }
         return Ok(());
     }
     if unverified && !context.settings.is_interactive {
-        let error = Error::new(Code::ConsentNeeded, "--unverified works at a terminal only").of(item);
+        let error = Error::new(Code::ConsentNeeded, "--unverified works at a terminal only").for_item(item);
         return Err(error.hint("read the file itself instead").into());
     }
-    let loaded = load::load(&context.engine, item, load::Options { from, unverified })?;
+    let loaded = load::load(&context.engine, item, load::LoadOptions { from, unverified })?;
     for warning in &loaded.warnings {
-        context.output.warn(rye_item::text::without_controls(warning));
+        context.output.warn(rye_item::text::strip_controls(warning));
     }
-    if context.answered(Some(item.item_type.as_str()), Some(item.id.as_str()), &loaded)? {
+    if context.print_if_json(Some(item.item_type.as_str()), Some(item.id.as_str()), &loaded)? {
         return Ok(());
     }
-    draw_loaded(context, item, &loaded)
+    print_item(context, item, &loaded)
 }
 
-fn draw_loaded(context: &Context, item: &ItemRef, loaded: &Loaded) -> Outcome {
+fn print_item(context: &Context, item: &ItemRef, loaded: &LoadedItem) -> CommandResult {
     context.output.detail(format_args!(
         "{} · {} · {} · {}",
-        paint(STRONG, item),
+        paint(HEADING, item),
         loaded.space,
         paint(verdict_style(loaded.verdict.as_str()), loaded.verdict.as_str()),
-        shown_path(&loaded.path)
+        display_path(&loaded.path)
     ));
-    context.output.raw(&rye_item::text::without_controls(&loaded.content))?;
+    context.output.print_raw(&rye_item::text::strip_controls(&loaded.content))?;
     Ok(())
 }
 
 /// `rye fetch`
-pub fn fetch(context: &Context, arguments: &FetchArguments) -> Outcome {
+pub fn fetch(context: &Context, arguments: &FetchArguments) -> CommandResult {
     let from = arguments.from.and_then(SpaceName::tier);
     let (item_type, id) = match (&arguments.first, &arguments.second) {
         (Some(first), Some(id)) => (Some(first.as_str()), Some(id.as_str())),
@@ -184,15 +184,15 @@ pub fn fetch(context: &Context, arguments: &FetchArguments) -> Outcome {
             load_or_copy(context, &item, from, arguments.to, false)
         }
         (None, Some(query)) => {
-            let (mut wanted, mut prefix) =
+            let (mut filter_type, mut prefix) =
                 (item_type.map(str::parse::<ItemType>).transpose().map_err(Error::from)?, String::new());
             if let Some(scope) = &arguments.scope {
                 let (scope_type, scope_prefix) = parse_scope(scope)?;
-                (wanted, prefix) = (Some(scope_type), scope_prefix);
+                (filter_type, prefix) = (Some(scope_type), scope_prefix);
             }
-            let options = search::Options {
+            let options = search::SearchOptions {
                 query: query.clone(),
-                item_type: wanted,
+                item_type: filter_type,
                 prefix,
                 tier: from,
                 limit: arguments.limit,
@@ -210,28 +210,28 @@ pub fn fetch(context: &Context, arguments: &FetchArguments) -> Outcome {
 }
 
 /// `rye why`
-pub fn why(context: &Context, arguments: &ItemArguments) -> Outcome {
-    let item = item_of(arguments)?;
-    let answer = why::why(&context.engine, &item)?;
-    if context.answered(Some(item.item_type.as_str()), Some(item.id.as_str()), &answer)? {
+pub fn why(context: &Context, arguments: &ItemArguments) -> CommandResult {
+    let item = parse_item_ref(arguments)?;
+    let response = why::why(&context.engine, &item)?;
+    if context.print_if_json(Some(item.item_type.as_str()), Some(item.id.as_str()), &response)? {
         return Ok(());
     }
-    context.output.result(draw_why(&item, &answer))?;
+    context.output.print(render_why(&item, &response))?;
     Ok(())
 }
 
-fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
+fn render_why(item: &ItemRef, response: &why::WhyResponse) -> String {
     let mut lines = Vec::new();
-    let version = answer.item.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
-    lines.push(format!("{}{}", paint(STRONG, item), paint(DIM, version)));
-    lines.push(format!("├─ {}", paint(STRONG, "where")));
-    let last = answer.tiers.len().saturating_sub(1);
-    let winner = answer.tiers.iter().position(|tier| tier.found);
-    for (index, tier) in answer.tiers.iter().enumerate() {
+    let version = response.item.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
+    lines.push(format!("{}{}", paint(HEADING, item), paint(DIM, version)));
+    lines.push(format!("├─ {}", paint(HEADING, "where")));
+    let last = response.tiers.len().saturating_sub(1);
+    let winner = response.tiers.iter().position(|tier| tier.found);
+    for (index, tier) in response.tiers.iter().enumerate() {
         let branch = if index == last { "└─" } else { "├─" };
         let (mark, note) = match (tier.found, Some(index) == winner) {
-            (true, true) => (paint(GOOD, "●"), String::new()),
-            (true, false) => (paint(CAUTION, "○"), paint(CAUTION, " hidden")),
+            (true, true) => (paint(SUCCESS, "●"), String::new()),
+            (true, false) => (paint(WARNING, "○"), paint(WARNING, " hidden")),
             (false, _) => (paint(DIM, "·"), paint(DIM, " not there")),
         };
         let verdict = match tier.verdict {
@@ -240,30 +240,30 @@ fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
             }
             _ => String::new(),
         };
-        let path = if tier.found { shown_path(&tier.path) } else { paint(DIM, shown_path(&tier.path)) };
+        let path = if tier.found { display_path(&tier.path) } else { paint(DIM, display_path(&tier.path)) };
         lines.push(format!("│  {branch} {mark} {} {path}{note}{verdict}", paint(NAME, &tier.space)));
     }
-    lines.push(format!("├─ {} {}", paint(STRONG, "signature"), signature_line(answer)));
-    if answer.chain.is_empty() {
+    lines.push(format!("├─ {} {}", paint(HEADING, "signature"), signature_line(response)));
+    if response.chain.is_empty() {
         lines.push(format!(
             "└─ {} {}",
-            paint(STRONG, "runs on"),
+            paint(HEADING, "runs on"),
             paint(DIM, "nothing: it is text for a model")
         ));
     } else {
-        lines.push(format!("└─ {}", paint(STRONG, "runs on")));
-        for (depth, element) in answer.chain.iter().enumerate() {
+        lines.push(format!("└─ {}", paint(HEADING, "runs on")));
+        for (depth, element) in response.chain.iter().enumerate() {
             let indent = "   ".repeat(depth + 1);
             let state = match (&element.space, element.verdict) {
-                _ if element.problem.is_some() => paint(BAD, element.problem.unwrap_or_default()),
+                _ if element.problem.is_some() => paint(ERROR, element.problem.unwrap_or_default()),
                 (Some(space), Some(verdict)) => {
                     let hash =
                         element.hash.as_deref().map(|hash| format!(" {}", &hash[..12])).unwrap_or_default();
                     let signer = element.signer.as_ref().and_then(|signer| signer.owner.as_deref());
                     let signer = signer.map(|owner| format!(" by {owner}")).unwrap_or_default();
                     let lock = match element.lock {
-                        Some("pinned") => paint(GOOD, " pinned"),
-                        Some(other) => paint(BAD, format_args!(" {other} since it was pinned")),
+                        Some("pinned") => paint(SUCCESS, " pinned"),
+                        Some(other) => paint(ERROR, format_args!(" {other} since it was pinned")),
                         None => String::new(),
                     };
                     format!(
@@ -273,35 +273,35 @@ fn draw_why(item: &ItemRef, answer: &why::Answer) -> String {
                         paint(DIM, hash)
                     )
                 }
-                _ => paint(BAD, "not found"),
+                _ => paint(ERROR, "not found"),
             };
             lines.push(format!("{indent}└─ {} {state}", element.item_id));
         }
     }
-    if let Some(lock) = &answer.lock {
+    if let Some(lock) = &response.lock {
         let text = |key: &str| lock.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
         let state = text("state");
-        let style = if state == "held" { GOOD } else { CAUTION };
+        let style = if state == "held" { SUCCESS } else { WARNING };
         let reason = rye_item::text::one_line(text("reason"));
-        lines.push(format!("   {} {} {reason}", paint(STRONG, "lockfile"), paint(style, state)));
+        lines.push(format!("   {} {} {reason}", paint(HEADING, "lockfile"), paint(style, state)));
     }
-    if let Some(problem) = &answer.chain_problem {
-        lines.push(format!("   {} {}", paint(BAD, "cannot run:"), rye_item::text::one_line(problem)));
+    if let Some(problem) = &response.chain_problem {
+        lines.push(format!("   {} {}", paint(ERROR, "cannot run:"), rye_item::text::one_line(problem)));
     }
     lines.join("\n")
 }
 
-fn signature_line(answer: &why::Answer) -> String {
-    let verdict = answer.item.verdict.as_str();
+fn signature_line(response: &why::WhyResponse) -> String {
+    let verdict = response.item.verdict.as_str();
     let verdict_text = paint(verdict_style(verdict), verdict);
-    let reason = answer
+    let reason = response
         .item
         .reason
         .as_deref()
         .map(|reason| format!(": {}", rye_item::text::one_line(reason)))
         .unwrap_or_default();
-    match &answer.signer {
-        Some(Signer { fingerprint, owner, signed_at, .. }) => {
+    match &response.signer {
+        Some(ItemSigner { fingerprint, owner, signed_at, .. }) => {
             let owner = owner.as_deref().unwrap_or("unknown");
             format!("{verdict_text}{reason}, by {owner} {} at {signed_at}", paint(DIM, fingerprint))
         }

@@ -4,22 +4,22 @@ use rye_engine::verbs::keys::{self, TrustOptions};
 use rye_engine::{Code, Error};
 use serde_json::json;
 
-use super::{Context, Outcome};
+use super::{CommandResult, Context};
 use crate::arguments::{KeysCommand, WritableSpace};
-use crate::output::{BAD, GOOD, NAME, paint, shown_path};
+use crate::output::{ERROR, NAME, SUCCESS, display_path, paint};
 
 /// Runs a command of `rye keys`.
-pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
+pub fn run(context: &Context, command: &KeysCommand) -> CommandResult {
     let engine = &context.engine;
-    let owner = |given: &Option<String>| given.clone().unwrap_or_else(|| context.settings.owner.clone());
+    let owner = |option: &Option<String>| option.clone().unwrap_or_else(|| context.settings.owner.clone());
     match command {
         KeysCommand::Generate { owner: name } => {
             let generated = keys::generate(engine, &owner(name))?;
-            told_key(context, "made", &generated)
+            print_key(context, "made", &generated)
         }
         KeysCommand::Import { file, owner: name } => {
             let imported = keys::import(engine, file, &owner(name))?;
-            told_key(context, "imported", &imported)
+            print_key(context, "imported", &imported)
         }
         KeysCommand::List => list(context),
         KeysCommand::Show { fingerprint } => show(context, fingerprint.as_deref()),
@@ -30,14 +30,14 @@ pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
                 may_introduce: *may_introduce,
             };
             let trusted = keys::trust(engine, file, &options)?;
-            if !context.answered(Some("key"), Some(trusted.fingerprint.as_str()), &trusted)? {
-                let place = match &trusted.projects {
+            if !context.print_if_json(Some("key"), Some(trusted.fingerprint.as_str()), &trusted)? {
+                let scope = match &trusted.projects {
                     None => "everywhere".to_owned(),
                     Some(projects) => rye_item::text::one_line(&format!("in {}", projects.join(", "))),
                 };
-                context.output.result(format_args!(
-                    "{} {} ({}) {place}",
-                    paint(GOOD, "trusted"),
+                context.output.print(format_args!(
+                    "{} {} ({}) {scope}",
+                    paint(SUCCESS, "trusted"),
                     paint(NAME, trusted.fingerprint),
                     trusted.owner
                 ))?;
@@ -46,10 +46,10 @@ pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
         }
         KeysCommand::Revoke { fingerprint, reason } => {
             let revoked = keys::revoke(engine, fingerprint, reason)?;
-            if !context.answered(Some("key"), Some(revoked.fingerprint.as_str()), &revoked)? {
-                context.output.result(format_args!(
+            if !context.print_if_json(Some("key"), Some(revoked.fingerprint.as_str()), &revoked)? {
+                context.output.print(format_args!(
                     "{} {}: nothing it signed verifies any more",
-                    paint(BAD, "revoked"),
+                    paint(ERROR, "revoked"),
                     revoked.fingerprint
                 ))?;
             }
@@ -61,38 +61,40 @@ pub fn run(context: &Context, command: &KeysCommand) -> Outcome {
                 keys::write_export(path, &text)?;
             }
             let data = json!({ "fingerprint": fingerprint, "document": text, "path": output });
-            if context.answered(Some("key"), Some(fingerprint.as_str()), &data)? {
+            if context.print_if_json(Some("key"), Some(fingerprint.as_str()), &data)? {
                 return Ok(());
             }
             match output {
-                Some(path) => {
-                    context.output.result(format_args!("{} {}", paint(GOOD, "wrote"), shown_path(path)))?
-                }
-                None => context.output.raw(&text)?,
+                Some(path) => context.output.print(format_args!(
+                    "{} {}",
+                    paint(SUCCESS, "wrote"),
+                    display_path(path)
+                ))?,
+                None => context.output.print_raw(&text)?,
             }
             Ok(())
         }
     }
 }
 
-fn told_key(context: &Context, word: &str, generated: &keys::Generated) -> Outcome {
-    if !context.answered(Some("key"), Some(generated.fingerprint.as_str()), generated)? {
-        context.output.result(format_args!(
+fn print_key(context: &Context, word: &str, generated: &keys::GeneratedKey) -> CommandResult {
+    if !context.print_if_json(Some("key"), Some(generated.fingerprint.as_str()), generated)? {
+        context.output.print(format_args!(
             "{} the key {} in {}",
-            paint(GOOD, word),
+            paint(SUCCESS, word),
             paint(NAME, generated.fingerprint),
-            shown_path(&generated.folder)
+            display_path(&generated.folder)
         ))?;
     }
     Ok(())
 }
 
-fn list(context: &Context) -> Outcome {
+fn list(context: &Context) -> CommandResult {
     let listing = keys::list(&context.engine);
     for broken in &listing.broken {
         context.output.warn(rye_item::text::one_line(broken));
     }
-    if context.answered(None, None, &listing)? {
+    if context.print_if_json(None, None, &listing)? {
         return Ok(());
     }
     if listing.keys.is_empty() {
@@ -119,11 +121,11 @@ fn list(context: &Context) -> Outcome {
             notes.join("; "),
         ]);
     }
-    context.output.result(table.trim_fmt())?;
+    context.output.print(table.trim_fmt())?;
     Ok(())
 }
 
-fn show(context: &Context, fingerprint: Option<&str>) -> Outcome {
+fn show(context: &Context, fingerprint: Option<&str>) -> CommandResult {
     let listing = keys::list(&context.engine);
     let key = listing.keys.iter().find(|key| match fingerprint {
         Some(wanted) => key.fingerprint.as_str() == wanted,
@@ -138,19 +140,19 @@ fn show(context: &Context, fingerprint: Option<&str>) -> Outcome {
         };
         return Err(Error::new(Code::UnknownKey, message).hint("rye keys list").into());
     };
-    if context.answered(Some("key"), Some(key.fingerprint.as_str()), key)? {
+    if context.print_if_json(Some("key"), Some(key.fingerprint.as_str()), key)? {
         return Ok(());
     }
     let own = if key.own { " (yours)" } else { "" };
-    context.output.result(format_args!(
+    context.output.print(format_args!(
         "{}{own}\n  owner: {}\n  trust: {}\n  document: {}",
         paint(NAME, key.fingerprint),
         key.owner,
         key.trust,
-        shown_path(&key.path)
+        display_path(&key.path)
     ))?;
     if let Some(reason) = &key.reason {
-        context.output.result(format_args!("  note: {reason}"))?;
+        context.output.print(format_args!("  note: {reason}"))?;
     }
     Ok(())
 }

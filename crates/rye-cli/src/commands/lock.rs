@@ -1,60 +1,60 @@
 //! `rye lock`.
 
 use rye_engine::Code;
-use rye_engine::lockfiles::Entry;
-use rye_engine::programs::{NewProgram, ProgramReview, Recorded, review_tools};
+use rye_engine::lockfiles::LockedElement;
+use rye_engine::programs::{NewProgram, ProgramRecordReport, ProgramReview, review_tools};
 use rye_engine::verbs::lock::{
-    self, Change, CheckReport, CheckState, Reach, RemovedLockfiles, Row, Shown, Standing, Updated,
-    UpdatedAll, Verified,
+    self, LockCheckReport, LockListScope, LockUpdate, LockUpdateReport, LockVerifyReport, LockfileChange,
+    LockfileDetails, LockfileRow, LockfileStatus, RemovedLockfiles, ToolLockState,
 };
 use rye_engine::verbs::sign;
 use rye_item::ItemRef;
 use rye_item::text::counted;
 use serde_json::json;
 
-use super::{Context, Failure, Outcome, failed_with, programs};
+use super::{CommandError, CommandResult, Context, error_with_data, programs};
 use crate::arguments::{LockCommand, WritableSpace};
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint, shown_path};
+use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, display_path, paint};
 
 /// Runs a command of `rye lock`.
-pub fn run(context: &Context, command: &LockCommand) -> Outcome {
+pub fn run(context: &Context, command: &LockCommand) -> CommandResult {
     let engine = &context.engine;
-    let resolve = |item: &ItemRef| rye_engine::resolved::resolved(engine, item);
+    let resolve = |item: &ItemRef| rye_engine::resolve::resolve_tool(engine, item);
     match command {
         LockCommand::List { all } => {
-            let reach = if *all { Reach::All } else { Reach::Own };
+            let reach = if *all { LockListScope::All } else { LockListScope::ProjectAndUser };
             show_list(context, &lock::list(engine, reach, &resolve))
         }
         LockCommand::Show { id } => {
             let item = sign::parse_item(Some("tool"), id)?;
-            show_pinned(context, &item, &lock::show(engine, &item, &resolve)?)
+            show_lockfiles(context, &item, &lock::show(engine, &item, &resolve)?)
         }
         LockCommand::Verify { id } => {
             let item = id.as_deref().map(|id| sign::parse_item(Some("tool"), id)).transpose()?;
-            show_verified(context, item.as_ref(), &lock::verify(engine, item.as_ref(), &resolve)?)
+            show_verification(context, item.as_ref(), &lock::verify(engine, item.as_ref(), &resolve)?)
         }
         LockCommand::Check { scope } => {
-            show_checked(context, &lock::check(engine, scope.map(WritableSpace::tier), &resolve)?)
+            show_check(context, &lock::check(engine, scope.map(WritableSpace::tier), &resolve)?)
         }
         LockCommand::Update { id: Some(id), scope, yes, .. } => {
             let item = sign::parse_item(Some("tool"), id)?;
             let scope = scope.map(WritableSpace::tier);
             let review = reviewed(context, std::slice::from_ref(&item), *yes, item.id.as_str())?;
             let updated = lock::update(engine, &item, scope, &resolve)?;
-            show_updated(context, &updated, review)
+            show_update(context, &updated, review)
         }
         LockCommand::Update { id: None, scope, yes, .. } => {
             let tools = lock::pinnable_tools(engine, &resolve)?;
             let review = reviewed(context, &tools, *yes, "--all")?;
             let all = lock::update_all(engine, scope.map(WritableSpace::tier), &resolve)?;
-            show_all_updated(context, &all, review)
+            show_update_all(context, &all, review)
         }
         LockCommand::Remove { id, scope } => {
             let item = sign::parse_item(Some("tool"), id)?;
             let scope = scope.map(WritableSpace::tier);
-            show_removed(context, &item, &lock::remove(engine, &item, scope, &resolve)?)
+            show_removal(context, &item, &lock::remove(engine, &item, scope, &resolve)?)
         }
-        LockCommand::Prune => show_pruned(context, &lock::prune(engine, &resolve)?),
+        LockCommand::Prune => show_prune(context, &lock::prune(engine, &resolve)?),
     }
 }
 
@@ -64,7 +64,7 @@ fn reviewed(
     tools: &[ItemRef],
     is_agreed: bool,
     what: &str,
-) -> Result<ProgramReview, Failure> {
+) -> Result<ProgramReview, CommandError> {
     let review = review_tools(&context.engine, tools)?;
     match programs::has_consent(&context.settings, &context.output, &review, is_agreed)? {
         true => Ok(review),
@@ -72,18 +72,21 @@ fn reviewed(
     }
 }
 
-fn painted(state: Standing) -> String {
+fn paint_state(state: LockfileStatus) -> String {
     let style = match state {
-        Standing::Ok => GOOD,
-        Standing::Stale => CAUTION,
-        Standing::Mismatch | Standing::Downgrade | Standing::Corrupt | Standing::Refused => BAD,
-        Standing::Gone | Standing::Elsewhere => DIM,
+        LockfileStatus::Ok => SUCCESS,
+        LockfileStatus::Stale => WARNING,
+        LockfileStatus::Mismatch
+        | LockfileStatus::Downgrade
+        | LockfileStatus::Corrupt
+        | LockfileStatus::Refused => ERROR,
+        LockfileStatus::Gone | LockfileStatus::Elsewhere => DIM,
     };
     paint(style, state.as_str())
 }
 
-fn show_list(context: &Context, rows: &[Row]) -> Outcome {
-    if context.answered(None, None, &json!({ "lockfiles": rows }))? {
+fn show_list(context: &Context, rows: &[LockfileRow]) -> CommandResult {
+    if context.print_if_json(None, None, &json!({ "lockfiles": rows }))? {
         return Ok(());
     }
     if rows.is_empty() {
@@ -102,41 +105,43 @@ fn show_list(context: &Context, rows: &[Row]) -> Outcome {
             row.why.as_deref().map(rye_item::text::one_line).unwrap_or_default(),
         ]);
     }
-    context.output.result(table.trim_fmt())?;
+    context.output.print(table.trim_fmt())?;
     Ok(())
 }
 
-fn show_pinned(context: &Context, item: &ItemRef, lockfiles: &[Shown]) -> Outcome {
+fn show_lockfiles(context: &Context, item: &ItemRef, lockfiles: &[LockfileDetails]) -> CommandResult {
     let data = json!({ "lockfiles": lockfiles });
-    if context.answered(Some("tool"), Some(item.id.as_str()), &data)? {
+    if context.print_if_json(Some("tool"), Some(item.id.as_str()), &data)? {
         return Ok(());
     }
-    for shown in lockfiles {
-        let row = &shown.row;
-        context.output.result(format_args!(
+    for lockfile in lockfiles {
+        let row = &lockfile.row;
+        context.output.print(format_args!(
             "{}@{} {} {}",
             paint(NAME, &row.tool_id),
             row.version,
-            painted(row.state),
-            paint(DIM, shown_path(&row.path))
+            paint_state(row.state),
+            paint(DIM, display_path(&row.path))
         ))?;
-        for (depth, entry) in shown.chain.iter().enumerate() {
-            context.output.result(branch(depth, entry))?;
+        for (depth, entry) in lockfile.chain.iter().enumerate() {
+            context.output.print(format_element(depth, entry))?;
         }
-        for (count, noun, place) in [(shown.files, "file", " beside it"), (shown.packages, "package", "")] {
+        for (count, noun, place) in
+            [(lockfile.files, "file", " beside it"), (lockfile.packages, "package", "")]
+        {
             if count > 0 {
-                context.output.result(format_args!("  and {}{place}", counted(count, noun)))?;
+                context.output.print(format_args!("  and {}{place}", counted(count, noun)))?;
             }
         }
-        if let Some(why) = &row.why {
-            context.output.result(format_args!("  {}", rye_item::text::one_line(why)))?;
+        if let Some(reason) = &row.why {
+            context.output.print(format_args!("  {}", rye_item::text::one_line(reason)))?;
         }
     }
     Ok(())
 }
 
 /// One element of a pinned chain, one step further in than what runs on it.
-fn branch(depth: usize, entry: &Entry) -> String {
+fn format_element(depth: usize, entry: &LockedElement) -> String {
     let stem = if depth == 0 { String::new() } else { format!("{}└─ ", "   ".repeat(depth - 1)) };
     format!(
         "  {stem}{} {} {}",
@@ -146,104 +151,104 @@ fn branch(depth: usize, entry: &Entry) -> String {
     )
 }
 
-fn show_verified(context: &Context, item: Option<&ItemRef>, answer: &Verified) -> Outcome {
+fn show_verification(context: &Context, item: Option<&ItemRef>, report: &LockVerifyReport) -> CommandResult {
     if !context.output.is_json {
-        for row in &answer.lockfiles {
-            let why = row.why.as_deref().map(|why| format!(": {}", rye_item::text::one_line(why)));
+        for row in &report.lockfiles {
+            let reason = row.why.as_deref().map(|reason| format!(": {}", rye_item::text::one_line(reason)));
             let line = format!(
                 "{} {}@{} {}{}",
-                painted(row.state),
+                paint_state(row.state),
                 paint(NAME, &row.tool_id),
                 row.version,
-                paint(DIM, shown_path(&row.path)),
-                why.unwrap_or_default()
+                paint(DIM, display_path(&row.path)),
+                reason.unwrap_or_default()
             );
             match row.state {
-                Standing::Ok | Standing::Elsewhere => context.output.detail(line),
-                Standing::Stale
-                | Standing::Mismatch
-                | Standing::Downgrade
-                | Standing::Corrupt
-                | Standing::Refused
-                | Standing::Gone => context.output.result(line)?,
+                LockfileStatus::Ok | LockfileStatus::Elsewhere => context.output.detail(line),
+                LockfileStatus::Stale
+                | LockfileStatus::Mismatch
+                | LockfileStatus::Downgrade
+                | LockfileStatus::Corrupt
+                | LockfileStatus::Refused
+                | LockfileStatus::Gone => context.output.print(line)?,
             }
         }
-        context.output.result(summary(answer))?;
+        context.output.print(summary(report))?;
     }
-    if answer.is_good() {
+    if report.is_ok() {
         let item_id = item.map(|item| item.id.as_str());
-        context.answered(item.map(|_| "tool"), item_id, answer)?;
+        context.print_if_json(item.map(|_| "tool"), item_id, report)?;
         return Ok(());
     }
-    let differing = answer.mismatch + answer.downgrade + answer.refused;
-    let bad = differing + answer.corrupt;
+    let differing = report.mismatch + report.downgrade + report.refused;
+    let bad = differing + report.corrupt;
     let code = if differing > 0 { Code::LockMismatch } else { Code::LockCorrupt };
-    let lockfiles = counted(answer.checked, "lockfile");
+    let lockfiles = counted(report.checked, "lockfile");
     let verb = if bad == 1 { "doesn't" } else { "don't" };
     let message = format!("{bad} of {lockfiles} {verb} match what would run now");
-    let data = serde_json::to_value(answer).map_err(std::io::Error::from)?;
+    let data = serde_json::to_value(report).map_err(std::io::Error::from)?;
     let hint = "look at what changed; if it is right: rye lock update ID";
-    match failed_with(code, message, hint, data) {
-        Failure::Verb(mut error, data) => {
+    match error_with_data(code, message, hint, data) {
+        CommandError::Engine(mut error, data) => {
             error.item = item.map(|item| item.id.to_string());
-            Err(Failure::Verb(error, data))
+            Err(CommandError::Engine(error, data))
         }
-        other @ (Failure::Output(_) | Failure::Ended(_)) => Err(other),
+        other @ (CommandError::Output(_) | CommandError::Exit(_)) => Err(other),
     }
 }
 
-fn summary(answer: &Verified) -> String {
+fn summary(report: &LockVerifyReport) -> String {
     let parts = [
-        ("ok", answer.ok),
-        ("stale", answer.stale),
-        ("mismatch", answer.mismatch),
-        ("downgrade", answer.downgrade),
-        ("corrupt", answer.corrupt),
-        ("refused", answer.refused),
-        ("gone", answer.gone),
-        ("elsewhere", answer.elsewhere),
+        ("ok", report.ok),
+        ("stale", report.stale),
+        ("mismatch", report.mismatch),
+        ("downgrade", report.downgrade),
+        ("corrupt", report.corrupt),
+        ("refused", report.refused),
+        ("gone", report.gone),
+        ("elsewhere", report.elsewhere),
     ];
     let parts = parts.iter().filter(|(word, count)| *count > 0 || *word == "ok");
     let parts = parts.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ");
-    format!("{} checked: {parts}", counted(answer.checked, "lockfile"))
+    format!("{} checked: {parts}", counted(report.checked, "lockfile"))
 }
 
-fn show_checked(context: &Context, report: &CheckReport) -> Outcome {
+fn show_check(context: &Context, report: &LockCheckReport) -> CommandResult {
     if !context.output.is_json {
         for tool in &report.tools {
             let style = match tool.state {
-                CheckState::Ok => GOOD,
-                CheckState::Unpinned | CheckState::Stale => CAUTION,
-                CheckState::Mismatch | CheckState::Corrupt | CheckState::Refused => BAD,
+                ToolLockState::Ok => SUCCESS,
+                ToolLockState::Unpinned | ToolLockState::Stale => WARNING,
+                ToolLockState::Mismatch | ToolLockState::Corrupt | ToolLockState::Refused => ERROR,
             };
-            let why = tool.why.as_deref().map(|why| format!(": {}", rye_item::text::one_line(why)));
+            let reason = tool.why.as_deref().map(|reason| format!(": {}", rye_item::text::one_line(reason)));
             let version = tool.version.as_deref().map(|version| format!("@{version}")).unwrap_or_default();
             let line = format!(
                 "{} {}{version}{}",
                 paint(style, tool.state.as_str()),
                 paint(NAME, &tool.tool_id),
-                why.unwrap_or_default()
+                reason.unwrap_or_default()
             );
             match tool.state {
-                CheckState::Ok => context.output.detail(line),
-                CheckState::Unpinned
-                | CheckState::Stale
-                | CheckState::Mismatch
-                | CheckState::Corrupt
-                | CheckState::Refused => context.output.result(line)?,
+                ToolLockState::Ok => context.output.detail(line),
+                ToolLockState::Unpinned
+                | ToolLockState::Stale
+                | ToolLockState::Mismatch
+                | ToolLockState::Corrupt
+                | ToolLockState::Refused => context.output.print(line)?,
             }
         }
         let tools = counted(report.checked, "tool");
-        context.output.result(format_args!("{tools} checked: {} ok", report.ok))?;
+        context.output.print(format_args!("{tools} checked: {} ok", report.ok))?;
     }
     match report.failure() {
         None => {
-            context.answered(None, None, report)?;
+            context.print_if_json(None, None, report)?;
             Ok(())
         }
         Some(error) => {
             let data = serde_json::to_value(report).map_err(std::io::Error::from)?;
-            Err(Failure::Verb(error, Some(Box::new(data))))
+            Err(CommandError::Engine(error, Some(Box::new(data))))
         }
     }
 }
@@ -254,28 +259,28 @@ struct UpdateAnswer<'a, T> {
     #[serde(flatten)]
     updated: &'a T,
     /// The project's programs that the tools may run on.
-    recorded: Recorded,
+    recorded: ProgramRecordReport,
     new_programs: Vec<NewProgram>,
 }
 
 impl<'a, T> UpdateAnswer<'a, T> {
-    fn new(context: &Context, updated: &'a T, review: ProgramReview) -> Result<Self, Failure> {
+    fn new(context: &Context, updated: &'a T, review: ProgramReview) -> Result<Self, CommandError> {
         let new_programs = review.new.clone();
         Ok(Self { updated, new_programs, recorded: review.record(&context.engine)? })
     }
 }
 
-fn show_all_updated(context: &Context, all: &UpdatedAll, review: ProgramReview) -> Outcome {
+fn show_update_all(context: &Context, all: &LockUpdateReport, review: ProgramReview) -> CommandResult {
     let answer = UpdateAnswer::new(context, all, review)?;
     if !context.output.is_json {
         programs::show_recorded(&context.output, &answer.recorded);
         for updated in &all.tools {
-            draw_updated(context, updated, false)?;
+            print_update(context, updated, false)?;
         }
         for failed in &all.failed {
             let error = rye_item::text::one_line(&failed.error);
-            let word = paint(BAD, "refused");
-            context.output.result(format_args!("{word} {}: {error}", paint(NAME, &failed.tool_id)))?;
+            let word = paint(ERROR, "refused");
+            context.output.print(format_args!("{word} {}: {error}", paint(NAME, &failed.tool_id)))?;
             for hint in &failed.hints {
                 context.output.note(format_args!("  {}", rye_item::text::one_line(hint)));
             }
@@ -286,46 +291,46 @@ fn show_all_updated(context: &Context, all: &UpdatedAll, review: ProgramReview) 
     }
     match all.failure() {
         None => {
-            context.answered(None, None, &answer)?;
+            context.print_if_json(None, None, &answer)?;
             Ok(())
         }
         Some(error) => {
             let data = serde_json::to_value(&answer).map_err(std::io::Error::from)?;
-            Err(Failure::Verb(error, Some(Box::new(data))))
+            Err(CommandError::Engine(error, Some(Box::new(data))))
         }
     }
 }
 
-fn show_removed(context: &Context, item: &ItemRef, answer: &RemovedLockfiles) -> Outcome {
-    if context.answered(Some("tool"), Some(item.id.as_str()), answer)? {
+fn show_removal(context: &Context, item: &ItemRef, report: &RemovedLockfiles) -> CommandResult {
+    if context.print_if_json(Some("tool"), Some(item.id.as_str()), report)? {
         return Ok(());
     }
-    for (rows, word) in [(&answer.removed, paint(CAUTION, "removed")), (&answer.kept, paint(DIM, "kept"))] {
+    for (rows, word) in [(&report.removed, paint(WARNING, "removed")), (&report.kept, paint(DIM, "kept"))] {
         for row in rows {
-            let why = row.why.as_deref().map(|why| format!(": {}", rye_item::text::one_line(why)));
-            context.output.result(format_args!(
+            let reason = row.why.as_deref().map(|reason| format!(": {}", rye_item::text::one_line(reason)));
+            context.output.print(format_args!(
                 "{word} {}@{} {}{}",
                 paint(NAME, &row.tool_id),
                 row.version,
-                paint(DIM, shown_path(&row.path)),
-                why.unwrap_or_default()
+                paint(DIM, display_path(&row.path)),
+                reason.unwrap_or_default()
             ))?;
         }
     }
     Ok(())
 }
 
-fn show_updated(context: &Context, updated: &Updated, review: ProgramReview) -> Outcome {
+fn show_update(context: &Context, updated: &LockUpdate, review: ProgramReview) -> CommandResult {
     let answer = UpdateAnswer::new(context, updated, review)?;
-    if context.answered(Some("tool"), Some(&updated.tool_id), &answer)? {
+    if context.print_if_json(Some("tool"), Some(&updated.tool_id), &answer)? {
         warn_remaining(context, updated);
         return Ok(());
     }
     programs::show_recorded(&context.output, &answer.recorded);
-    draw_updated(context, updated, true)
+    print_update(context, updated, true)
 }
 
-fn warn_remaining(context: &Context, updated: &Updated) {
+fn warn_remaining(context: &Context, updated: &LockUpdate) {
     if let Some(remaining) = &updated.remaining {
         let remaining = rye_item::text::one_line(remaining);
         context.output.warn(format_args!(
@@ -335,47 +340,47 @@ fn warn_remaining(context: &Context, updated: &Updated) {
     }
 }
 
-fn draw_updated(context: &Context, updated: &Updated, with_chain: bool) -> Outcome {
+fn print_update(context: &Context, updated: &LockUpdate, with_chain: bool) -> CommandResult {
     warn_remaining(context, updated);
     for file in &updated.lockfiles {
         let word = match file.change {
-            Change::Made => paint(GOOD, "pinned"),
-            Change::Replaced => paint(GOOD, "updated"),
-            Change::Unchanged => paint(DIM, "unchanged"),
-            Change::Removed => paint(CAUTION, "removed"),
+            LockfileChange::Created => paint(SUCCESS, "pinned"),
+            LockfileChange::Replaced => paint(SUCCESS, "updated"),
+            LockfileChange::Unchanged => paint(DIM, "unchanged"),
+            LockfileChange::Removed => paint(WARNING, "removed"),
         };
-        context.output.result(format_args!(
+        context.output.print(format_args!(
             "{word} {}@{} {}",
             paint(NAME, &updated.tool_id),
             rye_item::text::one_line(&updated.version),
-            paint(DIM, shown_path(&file.path))
+            paint(DIM, display_path(&file.path))
         ))?;
         for change in &file.changes {
-            context.output.result(format_args!("  • {change}"))?;
+            context.output.print(format_args!("  • {change}"))?;
         }
-        if let Some(why) = &file.why {
-            context.output.result(format_args!("  • {}", rye_item::text::one_line(why)))?;
+        if let Some(reason) = &file.why {
+            context.output.print(format_args!("  • {}", rye_item::text::one_line(reason)))?;
         }
-        if file.change == Change::Made && with_chain {
+        if file.change == LockfileChange::Created && with_chain {
             for (depth, entry) in updated.chain.iter().enumerate() {
-                context.output.result(branch(depth, entry))?;
+                context.output.print(format_element(depth, entry))?;
             }
         }
     }
     Ok(())
 }
 
-fn show_pruned(context: &Context, removed: &[Row]) -> Outcome {
-    if context.answered(None, None, &json!({ "removed": removed }))? {
+fn show_prune(context: &Context, removed: &[LockfileRow]) -> CommandResult {
+    if context.print_if_json(None, None, &json!({ "removed": removed }))? {
         return Ok(());
     }
     for row in removed {
-        context.output.result(format_args!(
+        context.output.print(format_args!(
             "{} {}@{} {}: {}",
-            paint(CAUTION, "removed"),
+            paint(WARNING, "removed"),
             paint(NAME, &row.tool_id),
             row.version,
-            paint(DIM, shown_path(&row.path)),
+            paint(DIM, display_path(&row.path)),
             row.why.as_deref().map(rye_item::text::one_line).unwrap_or_default()
         ))?;
     }

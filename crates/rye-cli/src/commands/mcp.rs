@@ -3,42 +3,42 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lillux::file::{self, Mode, TemporaryFolders};
-use rye_agent::door::client::Visitor;
-use rye_engine::{Error, Host};
-use rye_server::install::{self, Client};
-use rye_server::{HttpOptions, Setup, Stop};
+use lillux::file::{self, FileMode, TempDirPool};
+use rye_agent::callback::client::CallbackClient;
+use rye_engine::{Error, HostEnvironment};
+use rye_server::install::{self, ClientApp};
+use rye_server::{HttpOptions, ServerSetup, ShutdownHandle};
 use serde_json::json;
 
-use super::{Failure, Outcome, background};
+use super::{CommandError, CommandResult, background};
 use crate::arguments::{McpArguments, McpCommand};
-use crate::global::Global;
-use crate::output::{DIM, GOOD, NAME, Output, STRONG, paint, shown_path};
+use crate::global::GlobalArguments;
+use crate::output::{DIM, HEADING, NAME, Output, SUCCESS, display_path, paint};
 use crate::settings::{self, Settings};
 
 /// `rye mcp`
-pub fn run(global: &Global, arguments: &McpArguments) -> Outcome {
+pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult {
     if let Some(McpCommand::Install { client, print }) = &arguments.command {
         return install(global, client.parse()?, *print);
     }
     // No engine yet: a client waits for the first answer, and most requests name their own project anyway.
     let settings = Settings::read(global)?;
-    let setup = Setup {
+    let setup = ServerSetup {
         roots: settings.roots.clone(),
-        host: Host {
-            launcher: settings.launcher.clone().keeping_some(),
-            temporaries: TemporaryFolders::keeping(2),
+        host: HostEnvironment {
+            launcher: settings.launcher.clone().with_pool(),
+            temporary_folders: TempDirPool::with_capacity(2),
             ..settings.host()
         },
         clock: settings::system_clock,
         version: env!("CARGO_PKG_VERSION"),
-        door: None,
-        background: background::process(&settings),
+        callback: None,
+        daemon_command: background::daemon_command(&settings),
     };
-    let stop = Stop::new();
-    settings::on_end_signals({
+    let stop = ShutdownHandle::new();
+    settings::on_termination_signals({
         let stop = stop.clone();
-        move || stop.stop()
+        move || stop.shutdown()
     });
     match &arguments.http {
         None => {
@@ -47,7 +47,7 @@ pub fn run(global: &Global, arguments: &McpArguments) -> Outcome {
                 output.note("waiting for a client to speak MCP on standard input; Ctrl-C ends");
                 output.note("a client is told of this server with: rye mcp install CLIENT");
             }
-            rye_server::serve_stdio(setup, &stop).map_err(Failure::from)
+            rye_server::serve_stdio(setup, &stop).map_err(CommandError::from)
         }
         Some(address) => {
             let options = HttpOptions {
@@ -56,38 +56,38 @@ pub fn run(global: &Global, arguments: &McpArguments) -> Outcome {
                 hosts: arguments.allow_host.clone(),
             };
             let output = Output::new(global, None, false);
-            let mut told = Ok(());
+            let mut printed = Ok(());
             rye_server::serve_http(setup, &options, &stop, |listening| {
-                told = tell(output, listening);
+                printed = print_listening(output, listening);
             })?;
-            told
+            printed
         }
     }
 }
 
 /// `rye mcp` inside a tool: every call goes through the door.
-pub fn through(global: &Global, visitor: Visitor) -> Outcome {
+pub fn serve_in_sandbox(global: &GlobalArguments, client: CallbackClient) -> CommandResult {
     let settings = Settings::read(global)?;
-    let setup = Setup {
+    let setup = ServerSetup {
         roots: settings.roots.clone(),
         host: settings.host(),
         clock: settings::system_clock,
         version: env!("CARGO_PKG_VERSION"),
-        door: Some(Arc::new(visitor)),
-        background: None,
+        callback: Some(Arc::new(client)),
+        daemon_command: None,
     };
-    rye_server::serve_stdio(setup, &Stop::new()).map_err(Failure::from)
+    rye_server::serve_stdio(setup, &ShutdownHandle::new()).map_err(CommandError::from)
 }
 
 /// Where the server is and how to use it; never the token itself.
-fn tell(output: Output, listening: &rye_server::Listening) -> Outcome {
-    let token_file = shown_path(&listening.token_file);
+fn print_listening(output: Output, listening: &rye_server::HttpEndpoint) -> CommandResult {
+    let token_file = display_path(&listening.token_file);
     if output.is_json {
         let data = json!({"url": listening.url, "token_file": token_file});
-        output.json(&rye_engine::success(None, None, data))?;
+        output.print_json(&rye_engine::success_response(None, None, data))?;
         return Ok(());
     }
-    output.result(format_args!("serving {}", paint(STRONG, &listening.url)))?;
+    output.print(format_args!("serving {}", paint(HEADING, &listening.url)))?;
     output.note(format_args!(
         "clients send the header {}",
         paint(DIM, format_args!("Authorization: Bearer $(cat {token_file})"))
@@ -96,59 +96,57 @@ fn tell(output: Output, listening: &rye_server::Listening) -> Outcome {
 }
 
 /// The largest configuration that is changed.
-const MOST_CONFIGURATION: u64 = 16 << 20;
+const MAX_CONFIG_SIZE: u64 = 16 << 20;
 
 /// `rye mcp install`
-fn install(global: &Global, client: Client, only_print: bool) -> Outcome {
+fn install(global: &GlobalArguments, client: ClientApp, print_only: bool) -> CommandResult {
     let settings = Settings::read(global)?;
     let output = Output::new(global, None, false);
-    let project = settings.roots.project.clone().unwrap_or_else(|| settings.folder.clone());
-    let path = client.path(&settings.home, &project);
-    let program = settings::own_program();
-    if only_print {
-        let entry = install::alone(client, &program)?;
+    let project = settings.roots.project.clone().unwrap_or_else(|| settings.working_dir.clone());
+    let path = client.config_path(&settings.home, &project);
+    let program = settings::current_exe();
+    if print_only {
+        let entry = install::new_config(client, &program)?;
         if output.is_json {
-            let data = json!({"client": client.as_str(), "path": shown_path(&path), "entry": entry});
-            output.json(&rye_engine::success(None, None, data))?;
+            let data = json!({"client": client.as_str(), "path": display_path(&path), "entry": entry});
+            output.print_json(&rye_engine::success_response(None, None, data))?;
             return Ok(());
         }
-        output.note(format_args!("{} should hold:", paint(NAME, shown_path(&path))));
-        output.raw(&entry)?;
+        output.note(format_args!("{} should hold:", paint(NAME, display_path(&path))));
+        output.print_raw(&entry)?;
         return Ok(());
     }
-    let before = present(&path)?;
-    let after = install::changed(client, &program, before.as_deref())?;
+    let before = read_config(&path)?;
+    let after = install::update_config(client, &program, before.as_deref())?;
     let is_changed = before.as_deref() != Some(after.as_str());
     if is_changed {
         refuse_linked(&project, &path)?;
     }
-    let backup = if is_changed { write(&path, before.as_deref(), &after)? } else { None };
+    let backup = if is_changed { write_config(&path, before.as_deref(), &after)? } else { None };
     if output.is_json {
         let data = json!({
-            "client": client.as_str(), "path": shown_path(&path), "changed": is_changed,
-            "backup": backup.as_deref().map(shown_path),
+            "client": client.as_str(), "path": display_path(&path), "changed": is_changed,
+            "backup": backup.as_deref().map(display_path),
         });
-        output.json(&rye_engine::success(None, None, data))?;
+        output.print_json(&rye_engine::success_response(None, None, data))?;
         return Ok(());
     }
     if !is_changed {
-        output.result(format_args!("{} already knows rye: {}", client.as_str(), shown_path(&path)))?;
+        output.print(format_args!("{} already knows rye: {}", client.as_str(), display_path(&path)))?;
         return Ok(());
     }
-    output.note(rye_item::text::without_controls(&install::diff(
-        before.as_deref().unwrap_or_default(),
-        &after,
-    )));
-    output.result(format_args!("{} {}", paint(GOOD, "changed"), shown_path(&path)))?;
+    output
+        .note(rye_item::text::strip_controls(&install::diff(before.as_deref().unwrap_or_default(), &after)));
+    output.print(format_args!("{} {}", paint(SUCCESS, "changed"), display_path(&path)))?;
     if let Some(backup) = backup {
-        output.note(format_args!("as it was: {}", paint(DIM, shown_path(&backup))));
+        output.note(format_args!("as it was: {}", paint(DIM, display_path(&backup))));
     }
     output.note(format_args!("start {} anew to use it", client.as_str()));
     Ok(())
 }
 
-fn present(path: &Path) -> Result<Option<String>, Error> {
-    match file::read_bounded(path, MOST_CONFIGURATION) {
+fn read_config(path: &Path) -> Result<Option<String>, Error> {
+    match file::read_bounded(path, MAX_CONFIG_SIZE) {
         Ok((bytes, _)) => String::from_utf8(bytes).map(Some).map_err(|_| {
             Error::new(rye_engine::Code::ClientConfig, format!("`{}` is not text", path.display()))
                 .hint("see what should be there: rye mcp install CLIENT --print")
@@ -171,20 +169,20 @@ fn refuse_linked(project: &Path, path: &Path) -> Result<(), Error> {
 }
 
 /// Writes the configuration, and what it was beside it.
-fn write(path: &Path, before: Option<&str>, after: &str) -> Result<Option<PathBuf>, Error> {
+fn write_config(path: &Path, before: Option<&str>, after: &str) -> Result<Option<PathBuf>, Error> {
     // The file itself is replaced, not a link to it.
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if let Some(folder) = target.parent() {
-        file::create_folders(folder, false)?;
+        file::create_dirs(folder, false)?;
     }
     let backup = before.map(|before| {
         let mut name = target.clone().into_os_string();
         name.push(".before-rye");
         let backup = PathBuf::from(name);
         // It may hold secrets, as the file itself may.
-        file::write_atomic(&backup, before.as_bytes(), Mode::Private).map(|()| backup)
+        file::write_atomic(&backup, before.as_bytes(), FileMode::Private).map(|()| backup)
     });
     let backup = backup.transpose()?;
-    file::write_atomic(&target, after.as_bytes(), Mode::Kept)?;
+    file::write_atomic(&target, after.as_bytes(), FileMode::Preserve)?;
     Ok(backup)
 }

@@ -4,7 +4,7 @@ mod background;
 mod bundles;
 mod dry_run;
 mod execute;
-mod inside;
+mod in_sandbox;
 mod install;
 mod items;
 mod keys;
@@ -20,51 +20,51 @@ mod threads;
 use std::io;
 
 use clap_complete::env::Shells;
-use rye_agent::store::StoreError;
+use rye_agent::store::ThreadStoreError;
 use rye_engine::{Code, DevMode, Engine, Error};
 use rye_item::{ItemRef, ItemType};
 use rye_space::Roots;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::arguments::{Arguments, Command, ConfigCommand, ItemArguments};
+use crate::arguments::{Arguments, CliCommand, ConfigCommand, ItemArguments};
 use crate::explain;
-use crate::global::Global;
+use crate::global::GlobalArguments;
 use crate::output::Output;
 use crate::settings::{self, Settings};
 
-pub use threads::Shelf;
+pub use threads::ThreadIndex;
 
 /// Why a command did not work.
-pub enum Failure {
+pub enum CommandError {
     /// The verb failed; the data is shown all the same.
-    Verb(Error, Option<Box<Value>>),
+    Engine(Error, Option<Box<Value>>),
     /// The result could not be printed.
     Output(io::Error),
     /// Everything was shown; only the exit code is left to give.
-    Ended(u8),
+    Exit(u8),
 }
 
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
+impl From<ThreadStoreError> for CommandError {
+    fn from(error: ThreadStoreError) -> Self {
         Error::from(error).into()
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CommandError {
     fn from(error: Error) -> Self {
-        Self::Verb(error, None)
+        Self::Engine(error, None)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
 }
 
 /// What a command comes to.
-pub type Outcome = Result<(), Failure>;
+pub type CommandResult = Result<(), CommandError>;
 
 /// What most commands need.
 pub struct Context {
@@ -77,28 +77,28 @@ pub struct Context {
 }
 
 impl Context {
-    fn open(global: &Global) -> Result<Self, Failure> {
-        Self::on(Settings::read(global)?, global)
+    fn open(global: &GlobalArguments) -> Result<Self, CommandError> {
+        Self::with_settings(Settings::read(global)?, global)
     }
 
     /// As [`Context::open`], without the project's items: for what must work in a project that would be refused.
-    fn open_outside(global: &Global) -> Result<Self, Failure> {
+    fn open_without_project(global: &GlobalArguments) -> Result<Self, CommandError> {
         let settings = Settings::read(global)?;
         let project = settings.roots.project.clone();
         let outside = Roots { project: None, ..settings.roots.clone() };
-        let mut context = Self::on(Settings { roots: outside, ..settings }, global)?;
+        let mut context = Self::with_settings(Settings { roots: outside, ..settings }, global)?;
         context.settings.roots.project = project;
         Ok(context)
     }
 
     /// As [`Context::open`], for a command that probably starts a process: its launcher begins meanwhile.
-    fn open_to_run(global: &Global) -> Result<Self, Failure> {
+    fn open_for_run(global: &GlobalArguments) -> Result<Self, CommandError> {
         let settings = Settings::read(global)?;
-        settings.launcher.prepare();
-        Self::on(settings, global)
+        settings.launcher.prestart();
+        Self::with_settings(settings, global)
     }
 
-    fn on(settings: Settings, global: &Global) -> Result<Self, Failure> {
+    fn with_settings(settings: Settings, global: &GlobalArguments) -> Result<Self, CommandError> {
         if let Some(folder) = settings.roots.project.as_ref().filter(|_| global.project.is_some())
             && !folder.is_dir()
         {
@@ -111,12 +111,12 @@ impl Context {
         let wants_progress = engine.workspace.settings.get("display.progress") != Some(&Value::Bool(false));
         let output = Output::new(global, text("display.color"), wants_progress);
         let context = Self { settings, engine, output };
-        context.tell_notices();
+        context.print_notices();
         Ok(context)
     }
 
     /// What the user should know before the result, one line each.
-    fn tell_notices(&self) {
+    fn print_notices(&self) {
         let workspace = &self.engine.workspace;
         match self.engine.dev_mode {
             DevMode::Off => {}
@@ -125,7 +125,7 @@ impl Context {
                 "RYE_DEV_MODE is ignored: this project is not both approved and listed in `dev_mode.projects` of signed user config",
             ),
         }
-        for remark in &workspace.remarks {
+        for remark in &workspace.hints {
             self.output.detail(rye_item::text::one_line(remark));
         }
         for notice in &workspace.notices {
@@ -150,17 +150,22 @@ impl Context {
     }
 
     /// Prints a JSON answer if JSON is wanted; says whether it did.
-    fn answered(&self, kind: Option<&str>, item_id: Option<&str>, data: &impl Serialize) -> io::Result<bool> {
+    fn print_if_json(
+        &self,
+        item_type: Option<&str>,
+        item_id: Option<&str>,
+        data: &impl Serialize,
+    ) -> io::Result<bool> {
         if self.output.is_json {
             let data = serde_json::to_value(data)?;
-            self.output.json(&rye_engine::success(kind, item_id, data))?;
+            self.output.print_json(&rye_engine::success_response(item_type, item_id, data))?;
         }
         Ok(self.output.is_json)
     }
 }
 
 /// The item a command names.
-fn item_of(arguments: &ItemArguments) -> Result<ItemRef, Error> {
+fn parse_item_ref(arguments: &ItemArguments) -> Result<ItemRef, Error> {
     match &arguments.second {
         Some(id) => rye_engine::verbs::sign::parse_item(Some(&arguments.first), id),
         None if arguments.first.parse::<ItemType>().is_ok() => {
@@ -173,56 +178,60 @@ fn item_of(arguments: &ItemArguments) -> Result<ItemRef, Error> {
 }
 
 /// Runs a command.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments) -> CommandResult {
     let global = &arguments.global;
-    if let Some(inside) = settings::inside() {
-        return inside::run(arguments, &inside);
+    if let Some(sandbox) = settings::sandbox_context() {
+        return in_sandbox::run(arguments, &sandbox);
     }
     match &arguments.command {
-        Command::Init => setup::init(global),
-        Command::Explain { code } => explain_code(global, code),
-        Command::Completions { shell } => print_completions(global, shell),
-        Command::Trust(trust) => setup::trust(&Context::open_outside(global)?, trust),
-        Command::Keys(command) => keys::run(&Context::open(global)?, command),
-        Command::Search(search) => items::search(&Context::open(global)?, search),
-        Command::Load(load) => items::load(&Context::open(global)?, load),
-        Command::Fetch(fetch) => items::fetch(&Context::open(global)?, fetch),
-        Command::Execute(execute) if execute.dry_run => execute::execute(&Context::open(global)?, execute),
-        Command::Execute(execute) => execute::execute(&Context::open_to_run(global)?, execute),
-        Command::Run(arguments) => run::run(global, arguments),
-        Command::Thread(command) => threads::run(global, command),
-        Command::Sign(sign) => signing::sign(&Context::open(global)?, sign),
-        Command::Verify(verify) => signing::verify(&Context::open(global)?, verify),
-        Command::Why(item) => items::why(&Context::open(global)?, item),
-        Command::Config(ConfigCommand::Show { id, origin }) => {
+        CliCommand::Init => setup::init(global),
+        CliCommand::Explain { code } => explain_code(global, code),
+        CliCommand::Completions { shell } => print_completions(global, shell),
+        CliCommand::Trust(trust) => setup::trust(&Context::open_without_project(global)?, trust),
+        CliCommand::Keys(command) => keys::run(&Context::open(global)?, command),
+        CliCommand::Search(search) => items::search(&Context::open(global)?, search),
+        CliCommand::Load(load) => items::load(&Context::open(global)?, load),
+        CliCommand::Fetch(fetch) => items::fetch(&Context::open(global)?, fetch),
+        CliCommand::Execute(execute) if execute.dry_run => execute::execute(&Context::open(global)?, execute),
+        CliCommand::Execute(execute) => execute::execute(&Context::open_for_run(global)?, execute),
+        CliCommand::Run(arguments) => run::run(global, arguments),
+        CliCommand::Thread(command) => threads::run(global, command),
+        CliCommand::Sign(sign) => signing::sign(&Context::open(global)?, sign),
+        CliCommand::Verify(verify) => signing::verify(&Context::open(global)?, verify),
+        CliCommand::Why(item) => items::why(&Context::open(global)?, item),
+        CliCommand::Config(ConfigCommand::Show { id, origin }) => {
             setup::show_config(&Context::open(global)?, id.as_deref(), *origin)
         }
-        Command::Lock(command) => lock::run(&Context::open(global)?, command),
-        Command::Bundle(command) => bundles::run(&Context::open(global)?, command),
-        Command::Install(arguments) => install::install(&Context::open(global)?, arguments),
-        Command::Uninstall(arguments) => install::uninstall(&Context::open(global)?, arguments),
-        Command::Mcp(arguments) => mcp::run(global, arguments),
-        Command::Background { keys } => background::run(keys),
-        Command::Doctor => setup::doctor(&Context::open(global)?),
+        CliCommand::Lock(command) => lock::run(&Context::open(global)?, command),
+        CliCommand::Bundle(command) => bundles::run(&Context::open(global)?, command),
+        CliCommand::Install(arguments) => install::install(&Context::open(global)?, arguments),
+        CliCommand::Uninstall(arguments) => install::uninstall(&Context::open(global)?, arguments),
+        CliCommand::Mcp(arguments) => mcp::run(global, arguments),
+        CliCommand::Background { keys } => background::run(keys),
+        CliCommand::Doctor => setup::doctor(&Context::open(global)?),
     }
 }
 
-fn explain_code(global: &Global, code: &str) -> Outcome {
+fn explain_code(global: &GlobalArguments, code: &str) -> CommandResult {
     let output = Output::new(global, None, false);
-    let Some((code, page)) = explain::page(code) else {
+    let Some((code, page)) = explain::find_page(code) else {
         let error =
             Error::new(Code::NotFound, format!("there is no error `{}`", rye_item::text::one_line(code)));
         return Err(error.hint("a code looks like RYE0402").into());
     };
     if output.is_json {
-        output.json(&rye_engine::success(Some("error"), Some(code), serde_json::json!({ "page": page })))?;
+        output.print_json(&rye_engine::success_response(
+            Some("error"),
+            Some(code),
+            serde_json::json!({ "page": page }),
+        ))?;
     } else {
-        output.raw(page)?;
+        output.print_raw(page)?;
     }
     Ok(())
 }
 
-fn print_completions(global: &Global, shell: &str) -> Outcome {
+fn print_completions(global: &GlobalArguments, shell: &str) -> CommandResult {
     let shells = Shells::builtins();
     let Some(completer) = shells.completer(shell) else {
         let known = shells.names().collect::<Vec<_>>().join(", ");
@@ -237,20 +246,24 @@ fn print_completions(global: &Global, shell: &str) -> Outcome {
     let script = String::from_utf8_lossy(&script);
     let output = Output::new(global, None, false);
     if output.is_json {
-        output.json(&rye_engine::success(None, None, serde_json::json!({ "script": script })))?;
+        output.print_json(&rye_engine::success_response(
+            None,
+            None,
+            serde_json::json!({ "script": script }),
+        ))?;
     } else {
-        output.raw(&script)?;
+        output.print_raw(&script)?;
     }
     Ok(())
 }
 
 /// An answer that is shown, and still a failure.
-fn failed_with(code: Code, message: String, hint: &str, data: Value) -> Failure {
-    Failure::Verb(Error::new(code, message).hint(hint), Some(Box::new(data)))
+fn error_with_data(code: Code, message: String, hint: &str, data: Value) -> CommandError {
+    CommandError::Engine(Error::new(code, message).hint(hint), Some(Box::new(data)))
 }
 
 /// Whether whoever is there says yes.
-fn says_yes() -> io::Result<bool> {
+fn confirm() -> io::Result<bool> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -1,11 +1,11 @@
 //! Shows programs of a project that are new or changed, and asks before they are recorded.
 
-use rye_engine::programs::{NewProgram, ProgramReview, Recorded};
+use rye_engine::programs::{NewProgram, ProgramRecordReport, ProgramReview};
 use rye_engine::{Code, Error};
 use rye_item::text::{counted, one_line};
 
-use super::{Failure, says_yes};
-use crate::output::{CAUTION, DIM, NAME, Output, paint};
+use super::{CommandError, confirm};
+use crate::output::{DIM, NAME, Output, WARNING, paint};
 use crate::settings::Settings;
 
 /// Lets the user see what would be recorded. Gives whether they agree.
@@ -27,22 +27,22 @@ pub(super) fn has_consent(
     }
     let programs = if review.new.len() == 1 { "this program" } else { "these programs" };
     output.ask(format_args!("let tools of the project run on {programs}? [y/N]"));
-    says_yes()
+    confirm()
 }
 
 /// The refusal of a command that records what the user did not agree to; `command` is what agrees.
-pub(super) fn refusal(review: &ProgramReview, command: &str) -> Failure {
+pub(super) fn refusal(review: &ProgramReview, command: &str) -> CommandError {
     let names: Vec<String> = review.new.iter().map(|new| format!("`{}`", one_line(&new.path))).collect();
     let verb = if names.len() == 1 { "is" } else { "are" };
     let message = format!("{} {verb} not recorded, and nothing was changed", names.join(", "));
     let data = serde_json::json!({ "new_programs": review.new });
     let hint =
         format!("look at what was shown; tools of the project will run on it, if you agree: {command}");
-    Failure::Verb(Error::new(Code::ConsentNeeded, message).hint(hint), Some(Box::new(data)))
+    CommandError::Engine(Error::new(Code::ConsentNeeded, message).hint(hint), Some(Box::new(data)))
 }
 
 /// Says which programs of a project were recorded.
-pub(super) fn show_recorded(output: &Output, recorded: &Recorded) {
+pub(super) fn show_recorded(output: &Output, recorded: &ProgramRecordReport) {
     for program in &recorded.programs {
         output.note(format_args!("recorded {}: used until it changes", one_line(program)));
     }
@@ -55,7 +55,7 @@ fn show(output: &Output, program: &NewProgram) {
     let word = if program.is_change { "changed program" } else { "new program" };
     output.ask(format_args!(
         "{} {}: {}",
-        paint(CAUTION, word),
+        paint(WARNING, word),
         paint(NAME, one_line(&program.path)),
         program.kind()
     ));

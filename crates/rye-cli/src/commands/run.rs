@@ -1,66 +1,66 @@
 //! `run`: a directive in a thread, shown as it goes.
 
-use rye_agent::driver::Signal;
-use rye_agent::prepare::Order;
+use rye_agent::driver::CancelSignal;
+use rye_agent::prepare::ThreadRequest;
 use rye_agent::store::ThreadRow;
-use rye_agent::threads::{Started, Threads, async_answer};
+use rye_agent::threads::{StartedThread, Threads, started_response};
 use rye_engine::{Code, Error};
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
 
-use super::threads::{Shelf, steer, work};
-use super::{Context, Outcome, dry_run, execute};
+use super::threads::{ThreadIndex, control, runner};
+use super::{CommandResult, Context, dry_run, execute};
 use crate::arguments::RunArguments;
-use crate::global::Global;
+use crate::global::GlobalArguments;
 use crate::output::{DIM, paint};
 
 /// `rye run`
-pub fn run(global: &Global, arguments: &RunArguments) -> Outcome {
+pub fn run(global: &GlobalArguments, arguments: &RunArguments) -> CommandResult {
     if arguments.dry_run {
         let context = Context::open(global)?;
-        return dry_run::show(&context, &order(arguments)?);
+        return dry_run::show(&context, &thread_request(arguments)?);
     }
-    let wanted = Wanted::of(arguments)?;
+    let request = RunRequest::from_arguments(arguments)?;
     if arguments.is_async {
         let context = Context::open(global)?;
-        let old = old(&context, arguments)?;
-        return in_background(context, wanted, old.as_ref());
+        let previous = continued_thread(&context, arguments)?;
+        return run_in_background(context, request, previous.as_ref());
     }
-    let context = Context::open_to_run(global)?;
-    let old = old(&context, arguments)?;
-    work::refuse_early(&context, &wanted.order)?;
-    work::drive(
+    let context = Context::open_for_run(global)?;
+    let previous = continued_thread(&context, arguments)?;
+    runner::check_startable(&context, &request.thread)?;
+    runner::drive(
         context,
         |_| {},
-        async move |threads, signal| wanted.begin(threads, old.as_ref(), signal).await,
+        async move |threads, signal| request.start(threads, previous.as_ref(), signal).await,
     )
 }
 
 /// What was asked for.
-struct Wanted {
-    order: Order,
+struct RunRequest {
+    thread: ThreadRequest,
     message: Option<String>,
 }
 
-impl Wanted {
-    fn of(arguments: &RunArguments) -> Result<Self, Error> {
-        Ok(Self { order: order(arguments)?, message: arguments.message.clone() })
+impl RunRequest {
+    fn from_arguments(arguments: &RunArguments) -> Result<Self, Error> {
+        Ok(Self { thread: thread_request(arguments)?, message: arguments.message.clone() })
     }
 
-    async fn begin(
+    async fn start(
         self,
         threads: &Threads,
-        old: Option<&ThreadRow>,
-        signal: Signal,
-    ) -> Result<Started, Error> {
-        match old {
-            Some(old) => threads.continue_from(old, self.message, signal).await,
-            None => threads.start(self.order, signal).await,
+        previous: Option<&ThreadRow>,
+        signal: CancelSignal,
+    ) -> Result<StartedThread, Error> {
+        match previous {
+            Some(previous) => threads.continue_from(previous, self.message, signal).await,
+            None => threads.start(self.thread, signal).await,
         }
     }
 }
 
-pub(super) fn order(arguments: &RunArguments) -> Result<Order, Error> {
+pub(super) fn thread_request(arguments: &RunArguments) -> Result<ThreadRequest, Error> {
     let parse = rye_engine::verbs::sign::parse_item;
     let item = match ItemRef::split_canonical(&arguments.directive) {
         Some(_) => parse(None, &arguments.directive)?,
@@ -69,25 +69,27 @@ pub(super) fn order(arguments: &RunArguments) -> Result<Order, Error> {
     if item.item_type != ItemType::Directive {
         let message = format!("a {} is not run in a thread", item.item_type);
         return Err(Error::new(Code::InvalidArgument, message)
-            .of(&item)
+            .for_item(&item)
             .hint(format!("rye execute {} {}", item.item_type, item.id)));
     }
-    let mut inputs = arguments.params.as_deref().map(execute::parameters).transpose()?.unwrap_or_default();
-    inputs
-        .extend(execute::pairs(&arguments.inputs)?.into_iter().map(|(name, word)| (name, Value::from(word))));
-    let mut order = Order::new(item, inputs);
-    order.model.clone_from(&arguments.model);
-    order.provider.clone_from(&arguments.provider);
-    order.limits = steer::limits(&arguments.limits, false)?;
-    Ok(order)
+    let mut inputs =
+        arguments.params.as_deref().map(execute::parse_parameters).transpose()?.unwrap_or_default();
+    inputs.extend(
+        execute::parse_pairs(&arguments.inputs)?.into_iter().map(|(name, word)| (name, Value::from(word))),
+    );
+    let mut request = ThreadRequest::new(item, inputs);
+    request.model.clone_from(&arguments.model);
+    request.provider.clone_from(&arguments.provider);
+    request.limits = control::parse_limits(&arguments.limits, false)?;
+    Ok(request)
 }
 
 /// The thread to go on from, which must be one of this directive.
-fn old(context: &Context, arguments: &RunArguments) -> Result<Option<ThreadRow>, Error> {
+fn continued_thread(context: &Context, arguments: &RunArguments) -> Result<Option<ThreadRow>, Error> {
     let Some(word) = &arguments.continues else {
         return Ok(None);
     };
-    let (_, row) = Shelf::with(&context.settings, word)?;
+    let (_, row) = ThreadIndex::open_thread(&context.settings, word)?;
     let directive = arguments.directive.strip_prefix("directive:").unwrap_or(&arguments.directive);
     if row.directive != directive {
         let message =
@@ -99,36 +101,36 @@ fn old(context: &Context, arguments: &RunArguments) -> Result<Option<ThreadRow>,
 }
 
 /// Leaves the thread to the process that runs such threads; it is there for good when this returns.
-fn in_background(context: Context, wanted: Wanted, old: Option<&ThreadRow>) -> Outcome {
-    work::refuse_early(&context, &wanted.order)?;
+fn run_in_background(context: Context, request: RunRequest, previous: Option<&ThreadRow>) -> CommandResult {
+    runner::check_startable(&context, &request.thread)?;
     let Context { settings, engine, output } = context;
-    let threads = work::open(&settings, engine, None)?;
-    let left = work::runtime()?.block_on(async {
-        match old {
-            Some(old) => threads.continue_in_background(old, wanted.message).await,
-            None => threads.start_in_background(wanted.order).await,
+    let threads = runner::open_threads(&settings, engine, None)?;
+    let started = runner::build_runtime()?.block_on(async {
+        match previous {
+            Some(previous) => threads.continue_in_background(previous, request.message).await,
+            None => threads.start_in_background(request.thread).await,
         }
     })?;
-    for notice in &left.notices {
+    for notice in &started.notices {
         output.warn(rye_item::text::one_line(notice));
     }
-    let id = &left.thread_id;
+    let id = &started.thread_id;
     if output.is_json {
-        let mut value = async_answer(id, &left.directive, *left.with.as_ref().unwrap_or(&0));
-        if let Err(why) = &left.with {
+        let mut value = started_response(id, &started.directive, *started.runner.as_ref().unwrap_or(&0));
+        if let Err(reason) = &started.runner {
             value["status"] = Value::from("created");
-            value["note"] = Value::from(why.as_str());
+            value["note"] = Value::from(reason.as_str());
         }
-        output.json(&value)?;
+        output.print_json(&value)?;
         return Ok(());
     }
-    output.result(id)?;
-    match &left.with {
+    output.print(id)?;
+    match &started.runner {
         Ok(_) => {
             output.note(paint(DIM, format_args!("it goes on by itself; follow it: rye thread tail {id}")));
         }
-        Err(why) => {
-            output.warn(format_args!("nobody runs it yet: {}", rye_item::text::one_line(why)));
+        Err(reason) => {
+            output.warn(format_args!("nobody runs it yet: {}", rye_item::text::one_line(reason)));
             output.note(format_args!("to have it run: rye thread wait {id}"));
         }
     }
@@ -136,7 +138,7 @@ fn in_background(context: Context, wanted: Wanted, old: Option<&ThreadRow>) -> O
 }
 
 /// The failure that another process told of.
-pub(super) fn failure(value: &Value) -> Error {
+pub(super) fn error_from_value(value: &Value) -> Error {
     let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
     let code = Code::ALL.iter().copied().find(|code| code.as_str() == text("code"));
     let mut error = Error::new(code.unwrap_or(Code::ThreadFailed), text("error"));

@@ -1,48 +1,48 @@
 //! `init`, `trust`, `config`, `doctor`.
 
-use rye_engine::programs::{NewProgram, ProgramReview, Recorded, review_project};
-use rye_engine::verbs::doctor::{self, Level};
+use rye_engine::programs::{NewProgram, ProgramRecordReport, ProgramReview, review_project};
+use rye_engine::verbs::doctor::{self, Severity};
 use rye_engine::verbs::{config, init as init_verb, trust as trust_verb};
-use rye_engine::{Code, Engine, Error, Options};
+use rye_engine::{Code, Engine, EngineOptions, Error};
 use rye_item::ItemId;
 use rye_item::text::{counted, shell_word};
 use rye_space::Roots;
 
-use super::{Context, Failure, Outcome, failed_with, programs};
+use super::{CommandError, CommandResult, Context, error_with_data, programs};
 use crate::arguments::TrustArguments;
-use crate::global::Global;
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, Output, STRONG, paint, shown_path};
+use crate::global::GlobalArguments;
+use crate::output::{DIM, ERROR, HEADING, NAME, Output, SUCCESS, WARNING, display_path, paint};
 use crate::settings::{Settings, system_clock};
 
 /// `rye init`
-pub fn init(global: &Global) -> Outcome {
+pub fn init(global: &GlobalArguments) -> CommandResult {
     let settings = Settings::read(global)?;
     let output = Output::new(global, None, true);
     let folder = match &global.project {
-        Some(path) => settings.folder.join(path),
-        None => settings.folder.clone(),
+        Some(path) => settings.working_dir.join(path),
+        None => settings.working_dir.clone(),
     };
     let answer = init_verb::init(&settings.roots, &folder, &settings.owner, system_clock)?;
     let recorded = record_after_init(&settings, &output, &answer)?;
     if output.is_json {
         let data = InitAnswer { answer: &answer, recorded: &recorded };
         let data = serde_json::to_value(&data).map_err(std::io::Error::from)?;
-        output.json(&rye_engine::success(None, None, data))?;
+        output.print_json(&rye_engine::success_response(None, None, data))?;
         return Ok(());
     }
     if global.quiet {
         return Ok(());
     }
-    let made = if answer.key_created { "made your key" } else { "your key is" };
-    output.result(format_args!("{} {made} {}", paint(GOOD, "✓"), paint(NAME, answer.fingerprint)))?;
+    let label = if answer.key_created { "made your key" } else { "your key is" };
+    output.print(format_args!("{} {label} {}", paint(SUCCESS, "✓"), paint(NAME, answer.fingerprint)))?;
     for path in &answer.created {
-        output.result(format_args!("{} {}", paint(GOOD, "+"), shown_path(path)))?;
+        output.print(format_args!("{} {}", paint(SUCCESS, "+"), display_path(path)))?;
     }
     if answer.created.is_empty() {
-        output.result(paint(DIM, "everything is there already"))?;
+        output.print(paint(DIM, "everything is there already"))?;
     }
     if let Some(project) = &answer.project {
-        output.result(format_args!("{} {} is approved", paint(GOOD, "✓"), shown_path(project)))?;
+        output.print(format_args!("{} {} is approved", paint(SUCCESS, "✓"), display_path(project)))?;
         programs::show_recorded(&output, &recorded);
         output.note("next: rye search hello · rye load tool examples/hello · rye why tool examples/hello");
     }
@@ -53,19 +53,19 @@ pub fn init(global: &Global) -> Outcome {
 #[derive(serde::Serialize)]
 struct InitAnswer<'a> {
     #[serde(flatten)]
-    answer: &'a init_verb::Answer,
-    recorded: &'a Recorded,
+    answer: &'a init_verb::InitResponse,
+    recorded: &'a ProgramRecordReport,
 }
 
 /// Records the programs of a project that was just made, if the user agrees. If not, the project is made all the same.
 fn record_after_init(
     settings: &Settings,
     output: &Output,
-    answer: &init_verb::Answer,
-) -> Result<Recorded, Failure> {
-    let Some(project) = &answer.project else { return Ok(Recorded::default()) };
+    answer: &init_verb::InitResponse,
+) -> Result<ProgramRecordReport, CommandError> {
+    let Some(project) = &answer.project else { return Ok(ProgramRecordReport::default()) };
     let roots = Roots { project: Some(project.clone()), ..settings.roots.clone() };
-    let engine = Engine::open(roots, Options::default(), system_clock())?;
+    let engine = Engine::open(roots, EngineOptions::default(), system_clock())?;
     let review = review_project(&engine, project)?;
     if programs::has_consent(settings, output, &review, false)? {
         return Ok(review.record(&engine)?);
@@ -76,10 +76,10 @@ fn record_after_init(
 }
 
 /// `rye trust`
-pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
+pub fn trust(context: &Context, arguments: &TrustArguments) -> CommandResult {
     let folder = match (&arguments.folder, &context.settings.roots.project) {
         // Without a dot at its end, so that it can be shown.
-        (Some(folder), _) => context.settings.folder.join(folder).components().collect(),
+        (Some(folder), _) => context.settings.working_dir.join(folder).components().collect(),
         (None, Some(project)) => project.clone(),
         (None, None) => return Err(Error::new(Code::PathNotFound, "there is no project here").into()),
     };
@@ -87,8 +87,8 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
         trust_verb::check(&context.engine, &folder)?;
     }
     let is_consent = arguments.folder.is_some() || arguments.yes || arguments.revoke;
-    if !is_consent && !is_agreed(context, &folder)? {
-        return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", shown_path(&folder)))
+    if !is_consent && !confirm_trust(context, &folder)? {
+        return Err(Error::new(Code::ConsentNeeded, format!("`{}` was not approved", display_path(&folder)))
             .hint("name the folder, rye trust DIR, or add --yes")
             .into());
     }
@@ -103,22 +103,26 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
     let answer = trust_verb::trust(&context.engine, &folder, !arguments.revoke)?;
     let new_programs = review.new.clone();
     let recorded = review.record(&context.engine)?;
-    if context.answered(None, None, &TrustAnswer { answer: &answer, recorded: &recorded, new_programs })? {
+    if context.print_if_json(
+        None,
+        None,
+        &TrustOutput { answer: &answer, recorded: &recorded, new_programs },
+    )? {
         return Ok(());
     }
     let word = match (answer.approved, answer.changed) {
-        (true, true) => paint(GOOD, "approved"),
-        (true, false) => paint(GOOD, "already approved"),
-        (false, true) => paint(CAUTION, "no longer approved"),
+        (true, true) => paint(SUCCESS, "approved"),
+        (true, false) => paint(SUCCESS, "already approved"),
+        (false, true) => paint(WARNING, "no longer approved"),
         (false, false) => paint(DIM, "was not approved"),
     };
-    context.output.result(format_args!("{word} {}", rye_item::text::one_line(&answer.project)))?;
+    context.output.print(format_args!("{word} {}", rye_item::text::one_line(&answer.project)))?;
     for owner in &answer.owners {
         context.output.note(format_args!("it belongs to another user (uid {owner}), who can change it"));
     }
     if answer.approved && answer.changed {
         context.output.note("this allows:");
-        for what in trust_verb::ALLOWS {
+        for what in trust_verb::APPROVAL_EFFECTS {
             context.output.note(format_args!("  • {what}"));
         }
     }
@@ -128,20 +132,20 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> Outcome {
 
 /// What `rye trust` answers as JSON.
 #[derive(serde::Serialize)]
-struct TrustAnswer<'a> {
+struct TrustOutput<'a> {
     #[serde(flatten)]
-    answer: &'a trust_verb::Answer,
-    recorded: &'a Recorded,
+    answer: &'a trust_verb::TrustResponse,
+    recorded: &'a ProgramRecordReport,
     new_programs: Vec<NewProgram>,
 }
 
 /// Asks whoever is there; nobody there means no.
-fn is_agreed(context: &Context, folder: &std::path::Path) -> std::io::Result<bool> {
+fn confirm_trust(context: &Context, folder: &std::path::Path) -> std::io::Result<bool> {
     if !context.settings.is_interactive {
         return Ok(false);
     }
-    context.output.note(format_args!("approving {} allows:", shown_path(folder)));
-    for what in trust_verb::ALLOWS {
+    context.output.note(format_args!("approving {} allows:", display_path(folder)));
+    for what in trust_verb::APPROVAL_EFFECTS {
         context.output.note(format_args!("  • {what}"));
     }
     context.output.note("approve it? [y/N]");
@@ -151,10 +155,10 @@ fn is_agreed(context: &Context, folder: &std::path::Path) -> std::io::Result<boo
 }
 
 /// `rye config show`
-pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Outcome {
+pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> CommandResult {
     let id = id.map(ItemId::new).transpose().map_err(Error::from)?;
     let answer = config::show(&context.engine, id.as_ref())?;
-    if context.answered(None, None, &answer)? {
+    if context.print_if_json(None, None, &answer)? {
         return Ok(());
     }
     let mut table =
@@ -169,21 +173,21 @@ pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Ou
         let row = [name, value, setting.origin.clone()];
         table.add_row(if with_origin { row.to_vec() } else { row[..2].to_vec() });
     }
-    context.output.result(table.trim_fmt())?;
+    context.output.print(table.trim_fmt())?;
     for ignored in
         answer.ignored.iter().filter(|ignored| !context.engine.workspace.settings.ignored.contains(ignored))
     {
         context.output.warn(format_args!(
             "`{}` in {} is ignored: {}",
             rye_item::text::one_line(&ignored.key),
-            shown_path(&ignored.path),
+            display_path(&ignored.path),
             rye_item::text::one_line(&ignored.reason)
         ));
     }
-    for flat in &answer.flat {
+    for flat in &answer.misplaced {
         context.output.warn(format_args!(
             "{}: {}",
-            shown_path(&flat.path),
+            display_path(&flat.path),
             rye_item::text::one_line(&flat.reason)
         ));
     }
@@ -191,57 +195,57 @@ pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Ou
 }
 
 /// `rye doctor`
-pub fn doctor(context: &Context) -> Outcome {
+pub fn doctor(context: &Context) -> CommandResult {
     let mut bar = context.output.progress("looking");
-    let answer = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
+    let report = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
     drop(bar);
     if !context.output.is_json {
-        for finding in &answer.findings {
+        for finding in &report.findings {
             let mark = match finding.level {
-                Level::Ok => paint(GOOD, "✓"),
-                Level::Info => paint(DIM, "·"),
-                Level::Warning => paint(CAUTION, "!"),
-                Level::Error => paint(BAD, "✗"),
+                Severity::Ok => paint(SUCCESS, "✓"),
+                Severity::Info => paint(DIM, "·"),
+                Severity::Warning => paint(WARNING, "!"),
+                Severity::Error => paint(ERROR, "✗"),
             };
             let message = rye_item::text::one_line(&finding.message);
-            context.output.result(format_args!(
+            context.output.print(format_args!(
                 "{mark} {} {message}",
-                paint(STRONG, format_args!("{:10}", finding.check))
+                paint(HEADING, format_args!("{:10}", finding.check))
             ))?;
             if let Some(path) = &finding.path {
-                context.output.result(format_args!("             {}", paint(DIM, shown_path(path))))?;
+                context.output.print(format_args!("             {}", paint(DIM, display_path(path))))?;
             }
             if let Some(remedy) = &finding.remedy {
-                context.output.result(format_args!(
+                context.output.print(format_args!(
                     "             {} {}",
                     paint(DIM, "→"),
                     rye_item::text::one_line(remedy)
                 ))?;
             }
         }
-        context.output.result(format_args!(
+        context.output.print(format_args!(
             "{}, {}",
-            counted(answer.errors, "error"),
-            counted(answer.warnings, "warning")
+            counted(report.errors, "error"),
+            counted(report.warnings, "warning")
         ))?;
     }
-    if answer.errors == 0 {
-        context.answered(None, None, &answer)?;
+    if report.errors == 0 {
+        context.print_if_json(None, None, &report)?;
         return Ok(());
     }
     if !context.output.is_json {
-        return Err(quiet_failure(&answer));
+        return Err(unhealthy_error(&report));
     }
-    let data = serde_json::to_value(&answer).map_err(std::io::Error::from)?;
-    Err(failed_with(
+    let data = serde_json::to_value(&report).map_err(std::io::Error::from)?;
+    Err(error_with_data(
         Code::Unhealthy,
-        format!("{} found", counted(answer.errors, "problem")),
+        format!("{} found", counted(report.errors, "problem")),
         "each finding has its remedy",
         data,
     ))
 }
 
-fn quiet_failure(answer: &doctor::Answer) -> Failure {
-    let message = format!("{} found", counted(answer.errors, "problem"));
-    Failure::Verb(Error::new(Code::Unhealthy, message).hint("each finding above has its remedy"), None)
+fn unhealthy_error(report: &doctor::DoctorReport) -> CommandError {
+    let message = format!("{} found", counted(report.errors, "problem"));
+    CommandError::Engine(Error::new(Code::Unhealthy, message).hint("each finding above has its remedy"), None)
 }

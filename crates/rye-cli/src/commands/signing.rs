@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use rye_engine::verbs::sign::{self, Answer as SignAnswer, SignedItem};
-use rye_engine::verbs::verify::{self, Answer as VerifyAnswer};
+use rye_engine::verbs::sign::{self, SignResponse as SignAnswer, SignedItem};
+use rye_engine::verbs::verify::{self, VerifyReport as VerifyAnswer};
 use rye_engine::{Code, Error};
 use rye_item::text::counted;
 use rye_item::{ItemRef, ItemType};
 
-use super::{Context, Failure, Outcome, failed_with};
+use super::{CommandError, CommandResult, Context, error_with_data};
 use crate::arguments::{SignArguments, VerifyArguments, WritableSpace};
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint, shown_path};
+use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, display_path, paint};
 
 /// What the words of a command name.
-enum Named {
+enum Target {
     /// Files.
     Paths(Vec<PathBuf>),
     /// An item or a pattern of a type.
@@ -21,7 +21,7 @@ enum Named {
 }
 
 /// `TYPE ID`, `type:id`, or paths. A word that is a type is a type, not a path.
-fn named(words: &[String]) -> Result<Named, Error> {
+fn parse_target(words: &[String]) -> Result<Target, Error> {
     match words {
         [item_type, id] if item_type.parse::<ItemType>().is_ok() => {
             let item_type = item_type.parse()?;
@@ -29,11 +29,11 @@ fn named(words: &[String]) -> Result<Named, Error> {
                 Some((stated, rest)) if stated == item_type => rest,
                 _ => id,
             };
-            Ok(Named::Item(item_type, id.to_owned()))
+            Ok(Target::Item(item_type, id.to_owned()))
         }
         [one] if !Path::new(one).exists() && ItemRef::split_canonical(one).is_some() => {
             let (item_type, id) = ItemRef::split_canonical(one).unwrap_or((ItemType::Tool, one));
-            Ok(Named::Item(item_type, id.to_owned()))
+            Ok(Target::Item(item_type, id.to_owned()))
         }
         [item_type] if !Path::new(item_type).exists() && item_type.parse::<ItemType>().is_ok() => {
             let error = Error::new(Code::InvalidArgument, format!("which {item_type}? an id is missing"));
@@ -45,45 +45,45 @@ fn named(words: &[String]) -> Result<Named, Error> {
                 .hint(format!("quote the pattern, so that the shell leaves it alone: {item_type} 'team/*'")))
         }
         [first, ..] if !Path::new(first).exists() && !first.contains(['/', '.']) => {
-            Err(rye_item::id::UnknownType(first.clone()).into())
+            Err(rye_item::id::UnknownItemType(first.clone()).into())
         }
-        paths => Ok(Named::Paths(paths.iter().map(PathBuf::from).collect())),
+        paths => Ok(Target::Paths(paths.iter().map(PathBuf::from).collect())),
     }
 }
 
 /// `rye sign`
-pub fn sign(context: &Context, arguments: &SignArguments) -> Outcome {
+pub fn sign(context: &Context, arguments: &SignArguments) -> CommandResult {
     let tier = arguments.space.map(WritableSpace::tier);
     let mut bar = context.output.progress("signing");
     let mut progress = |done, total| bar.update(done, total);
-    let mut answer = match named(&arguments.what)? {
-        Named::Item(item_type, id) if sign::is_glob(&id) => {
+    let mut report = match parse_target(&arguments.what)? {
+        Target::Item(item_type, id) if sign::is_glob(&id) => {
             sign::sign_glob(&context.engine, item_type, &id, tier, &mut progress)?
         }
-        Named::Item(item_type, id) => {
+        Target::Item(item_type, id) => {
             let item = sign::parse_item(Some(item_type.as_str()), &id)?;
             let mut signed = sign::sign_item(&context.engine, &item, tier)?;
             refresh_lockfile(context, &mut signed);
-            return show_signed_one(context, &signed);
+            return show_signed_item(context, &signed);
         }
-        Named::Paths(paths) => {
-            let mut answer = sign::sign_paths(&context.engine, &paths, &mut progress)?;
+        Target::Paths(paths) => {
+            let mut report = sign::sign_paths(&context.engine, &paths, &mut progress)?;
             if paths.len() == 1 {
-                match (answer.signed.pop(), answer.failed.pop()) {
+                match (report.signed.pop(), report.failed.pop()) {
                     (Some(mut signed), _) => {
                         refresh_lockfile(context, &mut signed);
-                        return show_signed_one(context, &signed);
+                        return show_signed_item(context, &signed);
                     }
                     (None, Some(failed)) => return Err(failed.error.into()),
                     (None, None) => {}
                 }
             }
-            answer
+            report
         }
     };
     drop(bar);
-    answer.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
-    show_signed(context, &answer)
+    report.signed.iter_mut().for_each(|signed| refresh_lockfile(context, signed));
+    show_sign_report(context, &report)
 }
 
 /// Signing here is consent: the user's own lockfile of the tool follows. A lockfile that cannot does not undo it.
@@ -96,99 +96,99 @@ fn refresh_lockfile(context: &Context, signed: &mut SignedItem) {
         ));
     }
     if let Some(path) = &signed.lockfile {
-        context.output.note(format_args!("pinned as signed: {}", paint(DIM, shown_path(path))));
+        context.output.note(format_args!("pinned as signed: {}", paint(DIM, display_path(path))));
     }
 }
 
-fn show_signed_one(context: &Context, signed: &SignedItem) -> Outcome {
+fn show_signed_item(context: &Context, signed: &SignedItem) -> CommandResult {
     for warning in &signed.warnings {
         context.output.warn(format_args!(
             "{}:{}",
-            shown_path(&signed.path),
+            display_path(&signed.path),
             rye_item::text::one_line(&warning.to_string())
         ));
     }
-    if context.answered(Some(signed.item_type.as_str()), Some(&signed.item_id), signed)? {
+    if context.print_if_json(Some(signed.item_type.as_str()), Some(&signed.item_id), signed)? {
         return Ok(());
     }
-    let word = if signed.unchanged { paint(DIM, "unchanged") } else { paint(GOOD, "signed") };
-    context.output.result(format_args!(
+    let word = if signed.unchanged { paint(DIM, "unchanged") } else { paint(SUCCESS, "signed") };
+    context.output.print(format_args!(
         "{word} {}:{} {}",
         signed.item_type,
         paint(NAME, &signed.item_id),
-        paint(DIM, shown_path(&signed.path))
+        paint(DIM, display_path(&signed.path))
     ))?;
     Ok(())
 }
 
-fn show_signed(context: &Context, answer: &SignAnswer) -> Outcome {
+fn show_sign_report(context: &Context, report: &SignAnswer) -> CommandResult {
     if !context.output.is_json {
-        for signed in &answer.signed {
+        for signed in &report.signed {
             for warning in &signed.warnings {
                 context.output.warn(format_args!(
                     "{}:{}",
-                    shown_path(&signed.path),
+                    display_path(&signed.path),
                     rye_item::text::one_line(&warning.to_string())
                 ));
             }
         }
-        for failed in &answer.failed {
-            context.output.failure(&failed.error, None)?;
+        for failed in &report.failed {
+            context.output.print_error(&failed.error, None)?;
         }
-        context.output.result(answer.summary())?;
+        context.output.print(report.summary())?;
     }
-    match answer.failure() {
-        Some(error) => Err(Failure::Verb(error, Some(Box::new(answer.to_value())))),
+    match report.failure() {
+        Some(error) => Err(CommandError::Engine(error, Some(Box::new(report.to_value())))),
         None => {
-            context.answered(None, None, &answer.to_value())?;
+            context.print_if_json(None, None, &report.to_value())?;
             Ok(())
         }
     }
 }
 
 /// `rye verify`
-pub fn verify(context: &Context, arguments: &VerifyArguments) -> Outcome {
-    let options = verify::Options { metadata: arguments.metadata };
+pub fn verify(context: &Context, arguments: &VerifyArguments) -> CommandResult {
+    let options = verify::VerifyOptions { metadata: arguments.metadata };
     let mut bar = context.output.progress("verifying");
     let mut progress = |done, total| bar.update(done, total);
     let engine = &context.engine;
-    let answer = match (&arguments.root, arguments.what.as_slice()) {
+    let report = match (&arguments.root, arguments.what.as_slice()) {
         (Some(root), _) => verify::verify_root(engine, root, options, &mut progress)?,
         (None, []) => verify::verify_all(engine, options, &mut progress),
-        (None, words) => match named(words)? {
-            Named::Item(item_type, id) => {
+        (None, words) => match parse_target(words)? {
+            Target::Item(item_type, id) => {
                 let item = sign::parse_item(Some(item_type.as_str()), &id)?;
                 verify::verify_item(engine, &item, options)?
             }
-            Named::Paths(paths) => verify::verify_paths(engine, &paths, options, &mut progress)?,
+            Target::Paths(paths) => verify::verify_paths(engine, &paths, options, &mut progress)?,
         },
     };
     drop(bar);
-    show_verified(context, &answer)
+    show_verify_report(context, &report)
 }
 
-fn show_verified(context: &Context, answer: &VerifyAnswer) -> Outcome {
+fn show_verify_report(context: &Context, report: &VerifyAnswer) -> CommandResult {
     if !context.output.is_json {
-        draw_verified(context, answer)?;
+        print_verify_report(context, report)?;
     }
-    if answer.is_all_full() && answer.invalid == 0 {
-        context.answered(None, None, answer)?;
+    if report.is_fully_verified() && report.invalid == 0 {
+        context.print_if_json(None, None, report)?;
         return Ok(());
     }
-    let data = serde_json::to_value(answer).map_err(std::io::Error::from)?;
-    let (code, message) = if answer.is_all_full() {
-        (Code::Invalid, format!("{} of {} cannot be parsed", answer.invalid, counted(answer.checked, "file")))
+    let data = serde_json::to_value(report).map_err(std::io::Error::from)?;
+    let (code, message) = if report.is_fully_verified() {
+        (Code::Invalid, format!("{} of {} cannot be parsed", report.invalid, counted(report.checked, "file")))
     } else {
         (
-            worst_code(answer),
+            most_severe_code(report),
             format!(
                 "{} of {} not fully signed and trusted",
-                answer.checked - answer.full,
-                counted(answer.checked, "file")
+                report.checked - report.full,
+                counted(report.checked, "file")
             ),
         )
     };
-    Err(failed_with(
+    Err(error_with_data(
         code,
         message,
         "rye sign covers what you have read; rye why TYPE ID shows one item",
@@ -196,77 +196,77 @@ fn show_verified(context: &Context, answer: &VerifyAnswer) -> Outcome {
     ))
 }
 
-fn worst_code(answer: &VerifyAnswer) -> Code {
+fn most_severe_code(report: &VerifyAnswer) -> Code {
     let counts = [
-        (answer.tampered, Code::Tampered),
-        (answer.revoked, Code::Revoked),
-        (answer.untrusted, Code::Untrusted),
-        (answer.misplaced, Code::Misplaced),
-        (answer.unsigned, Code::Unsigned),
-        (answer.partial, Code::Partial),
+        (report.tampered, Code::Tampered),
+        (report.revoked, Code::Revoked),
+        (report.untrusted, Code::Untrusted),
+        (report.misplaced, Code::Misplaced),
+        (report.unsigned, Code::Unsigned),
+        (report.partial, Code::Partial),
     ];
     // Nobody vouches for what cannot be read.
     counts.into_iter().find(|(count, _)| *count > 0).map_or(Code::Unsigned, |(_, code)| code)
 }
 
-fn draw_verified(context: &Context, answer: &VerifyAnswer) -> std::io::Result<()> {
+fn print_verify_report(context: &Context, report: &VerifyAnswer) -> std::io::Result<()> {
     let output = &context.output;
-    for row in &answer.items {
+    for row in &report.items {
         let verdict = row.verdict.as_str();
         if verdict == "full" && row.problems.is_empty() {
-            output.detail(format_args!("{} {}", paint(GOOD, "full"), shown_path(&row.path)));
+            output.detail(format_args!("{} {}", paint(SUCCESS, "full"), display_path(&row.path)));
             continue;
         }
         let style = if verdict == "partial" {
-            CAUTION
+            WARNING
         } else if verdict == "full" {
-            GOOD
+            SUCCESS
         } else {
-            BAD
+            ERROR
         };
         let reason = row
             .reason
             .as_deref()
             .map(|reason| format!(": {}", rye_item::text::one_line(reason)))
             .unwrap_or_default();
-        output.result(format_args!(
+        output.print(format_args!(
             "{} {}{reason}",
             paint(style, format_args!("{verdict:9}")),
-            shown_path(&row.path)
+            display_path(&row.path)
         ))?;
         for problem in &row.problems {
-            output.result(format_args!(
+            output.print(format_args!(
                 "  {} {}",
-                paint(BAD, "•"),
+                paint(ERROR, "•"),
                 rye_item::text::one_line(&problem.to_string())
             ))?;
         }
     }
-    for unreadable in &answer.unreadable {
+    for unreadable in &report.unreadable {
         let reason = rye_item::text::one_line(&unreadable.reason);
-        output.result(format_args!(
+        output.print(format_args!(
             "{} {}: {reason}",
-            paint(BAD, "unread   "),
-            shown_path(&unreadable.path)
+            paint(ERROR, "unread   "),
+            display_path(&unreadable.path)
         ))?;
     }
     let parts = [
-        ("full", answer.full),
-        ("partial", answer.partial),
-        ("unsigned", answer.unsigned),
-        ("tampered", answer.tampered),
-        ("misplaced", answer.misplaced),
-        ("untrusted", answer.untrusted),
-        ("revoked", answer.revoked),
-        ("unreadable", answer.unreadable.len()),
+        ("full", report.full),
+        ("partial", report.partial),
+        ("unsigned", report.unsigned),
+        ("tampered", report.tampered),
+        ("misplaced", report.misplaced),
+        ("untrusted", report.untrusted),
+        ("revoked", report.revoked),
+        ("unreadable", report.unreadable.len()),
     ];
     let parts = parts.iter().filter(|(word, count)| *count > 0 || *word == "full");
     let parts = parts.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ");
-    output.result(format_args!("{} checked: {parts}", answer.checked))?;
-    for signer in answer.signers.iter().flatten() {
-        let style = if signer.approved { GOOD } else { CAUTION };
-        let standing = paint(style, signer.trust.as_str());
-        output.result(format_args!("signer {} ({}): {standing}", signer.fingerprint, signer.owner))?;
+    output.print(format_args!("{} checked: {parts}", report.checked))?;
+    for signer in report.signers.iter().flatten() {
+        let style = if signer.approved { SUCCESS } else { WARNING };
+        let trust = paint(style, signer.trust.as_str());
+        output.print(format_args!("signer {} ({}): {trust}", signer.fingerprint, signer.owner))?;
     }
     Ok(())
 }

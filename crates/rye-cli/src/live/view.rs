@@ -6,23 +6,25 @@ use anstyle::Style;
 use rye_agent::money::Nanos;
 use serde_json::Value;
 
-use super::words::{amount, arguments, count, duration, failure, several, short};
-use crate::output::{BAD, CAUTION, DIM, GOOD, NAME, paint};
+use super::format::{
+    error_message, format_arguments, format_count, format_duration, format_money, pluralize, truncate,
+};
+use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, paint};
 
 /// The longest arguments, and the longest reason of a failure, on a line.
-const LONGEST: usize = 60;
+const MAX_TEXT_LENGTH: usize = 60;
 
 /// How much is to be seen.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
+pub struct ViewOptions {
     /// Words of the model are shown as they come; else once they are whole.
-    pub streams: bool,
+    pub stream: bool,
     /// Calls of children are shown too.
-    pub shows_inner_calls: bool,
+    pub show_inner_calls: bool,
     /// Events that seldom matter are shown too.
     pub is_verbose: bool,
     /// Why the thread itself stopped is told by somebody else.
-    pub leaves_reason: bool,
+    pub omit_reason: bool,
     /// Columns of the terminal; words on their way are broken there.
     pub width: usize,
 }
@@ -30,30 +32,30 @@ pub struct Manner {
 /// What has been seen of some threads.
 #[derive(Debug)]
 pub struct View {
-    manner: Manner,
+    options: ViewOptions,
     root: Option<String>,
-    threads: BTreeMap<String, Seen>,
+    threads: BTreeMap<String, ThreadProgress>,
     /// Words of the root's answer so far.
-    streamed: String,
+    stream_text: String,
     /// Where in them the part begins that is not a line yet.
     line_start: usize,
     /// An answer that may turn out to be the result.
-    held: Option<String>,
+    pending: Option<String>,
     /// The last answer that was shown whole.
-    shown: Option<String>,
+    last_printed: Option<String>,
 }
 
 /// One thread.
 #[derive(Debug, Default)]
-struct Seen {
+struct ThreadProgress {
     directive: String,
     depth: usize,
     turns: u64,
     tokens: u64,
     spend: Nanos,
-    most_turns: Option<u64>,
-    most_spend: Option<Nanos>,
-    running: Vec<Call>,
+    max_turns: Option<u64>,
+    max_spend: Option<Nanos>,
+    running_calls: Vec<Call>,
     is_thinking: bool,
     has_ended: bool,
 }
@@ -71,91 +73,91 @@ impl Call {
     fn new(payload: &Value) -> Self {
         let of = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
         let input = payload.get("input").unwrap_or(&Value::Null);
-        let tool = short(of("tool"), LONGEST);
+        let tool = truncate(of("tool"), MAX_TEXT_LENGTH);
         let (tool, input) = match input.get("item_id").and_then(Value::as_str) {
             Some(item) if tool.starts_with("rye_") => {
                 let inner = input.get("parameters").filter(|inner| inner.is_object());
-                (format!("{tool} {}", short(item, LONGEST)), inner.unwrap_or(&Value::Null))
+                (format!("{tool} {}", truncate(item, MAX_TEXT_LENGTH)), inner.unwrap_or(&Value::Null))
             }
             _ => (tool, input),
         };
-        Self { id: of("call_id").to_owned(), tool, arguments: arguments(input, LONGEST) }
+        Self { id: of("call_id").to_owned(), tool, arguments: format_arguments(input, MAX_TEXT_LENGTH) }
     }
 }
 
 impl View {
     /// Nothing seen yet. What `root` is, if it is known, is not a child of anybody.
-    pub fn new(manner: Manner) -> Self {
+    pub fn new(options: ViewOptions) -> Self {
         Self {
-            manner,
+            options,
             root: None,
             threads: BTreeMap::new(),
-            streamed: String::new(),
+            stream_text: String::new(),
             line_start: 0,
-            held: None,
-            shown: None,
+            pending: None,
+            last_printed: None,
         }
     }
 
     /// The thread it is about, and what it had used before.
-    pub fn begin(&mut self, thread: &str, turns: u64, tokens: u64, spend: Nanos) {
+    pub fn set_root(&mut self, thread: &str, turns: u64, tokens: u64, spend: Nanos) {
         self.root = Some(thread.to_owned());
-        let seen = self.threads.entry(thread.to_owned()).or_default();
-        (seen.turns, seen.tokens, seen.spend) = (turns, tokens, spend);
+        let progress = self.threads.entry(thread.to_owned()).or_default();
+        (progress.turns, progress.tokens, progress.spend) = (turns, tokens, spend);
     }
 
     /// A thread below it, so many levels down.
-    pub fn know(&mut self, child: &str, directive: &str, depth: usize) {
-        let seen = self.threads.entry(child.to_owned()).or_default();
-        seen.depth = depth;
-        directive.clone_into(&mut seen.directive);
+    pub fn add_child(&mut self, child: &str, directive: &str, depth: usize) {
+        let progress = self.threads.entry(child.to_owned()).or_default();
+        progress.depth = depth;
+        directive.clone_into(&mut progress.directive);
     }
 
     /// Words on their way; lines that are whole by now.
-    pub fn words(&mut self, thread: &str, text: &str) -> Vec<String> {
-        if !self.manner.streams || self.root.as_deref().is_some_and(|root| root != thread) {
+    pub fn push_text(&mut self, thread: &str, text: &str) -> Vec<String> {
+        if !self.options.stream || self.root.as_deref().is_some_and(|root| root != thread) {
             return Vec::new();
         }
-        self.streamed.push_str(text);
+        self.stream_text.push_str(text);
         let mut lines = Vec::new();
-        while let Some(length) = self.streamed[self.line_start..].find('\n') {
+        while let Some(length) = self.stream_text[self.line_start..].find('\n') {
             let end = self.line_start + length;
-            lines.extend(self.wrapped(end));
-            lines.push(self.shown_part(end));
+            lines.extend(self.wrap_lines(end));
+            lines.push(self.format_part(end));
             self.line_start = end + 1;
         }
-        lines.extend(self.wrapped(self.streamed.len()));
+        lines.extend(self.wrap_lines(self.stream_text.len()));
         lines
     }
 
     /// The words between the last line and `end`, safe to show.
-    fn shown_part(&self, end: usize) -> String {
-        rye_item::text::without_controls(&self.streamed[self.line_start..end]).replace('\t', "    ")
+    fn format_part(&self, end: usize) -> String {
+        rye_item::text::strip_controls(&self.stream_text[self.line_start..end]).replace('\t', "    ")
     }
 
     /// Lines that are broken off because they are too wide.
-    fn wrapped(&mut self, end: usize) -> Vec<String> {
-        let width = self.manner.width.max(20);
+    fn wrap_lines(&mut self, end: usize) -> Vec<String> {
+        let width = self.options.width.max(20);
         let mut lines = Vec::new();
         loop {
-            let part = &self.streamed[self.line_start..end];
+            let part = &self.stream_text[self.line_start..end];
             let Some((limit, _)) = part.char_indices().nth(width) else {
                 return lines;
             };
             let at = part[..limit].rfind(' ').map_or(limit, |blank| blank + 1);
-            let broken = self.line_start + at;
-            lines.push(self.shown_part(broken).trim_end().to_owned());
-            self.line_start = broken;
+            let line_end = self.line_start + at;
+            lines.push(self.format_part(line_end).trim_end().to_owned());
+            self.line_start = line_end;
         }
     }
 
     /// The words that are no line yet.
-    pub fn partial(&self) -> String {
-        self.shown_part(self.streamed.len())
+    pub fn partial_line(&self) -> String {
+        self.format_part(self.stream_text.len())
     }
 
     /// An event; lines that follow from it.
-    pub fn event(&mut self, envelope: &Value) -> Vec<String> {
+    pub fn handle_event(&mut self, envelope: &Value) -> Vec<String> {
         let text = |key: &str| envelope.get(key).and_then(Value::as_str).unwrap_or_default();
         let (kind, thread) = (text("event_type"), text("thread_id").to_owned());
         let payload = envelope.get("payload").unwrap_or(&Value::Null);
@@ -168,14 +170,17 @@ impl View {
         let mut lines = Vec::new();
         match kind {
             "thread_started" | "thread_resumed" | "thread_continued" => {
-                let seen = self.threads.entry(thread.clone()).or_default();
-                of("directive").clone_into(&mut seen.directive);
+                let progress = self.threads.entry(thread.clone()).or_default();
+                of("directive").clone_into(&mut progress.directive);
                 let limits = payload.get("limits");
-                seen.most_turns = limits.and_then(|limits| limits.get("turns")).and_then(Value::as_u64);
-                seen.most_spend = limits.and_then(|limits| limits.get("spend")).and_then(Nanos::from_value);
+                progress.max_turns = limits.and_then(|limits| limits.get("turns")).and_then(Value::as_u64);
+                progress.max_spend =
+                    limits.and_then(|limits| limits.get("spend")).and_then(Nanos::from_value);
                 if is_root {
-                    let mut parts = vec![short(of("directive"), LONGEST)];
-                    parts.extend(["provider", "model"].map(of).iter().map(|part| short(part, LONGEST)));
+                    let mut parts = vec![truncate(of("directive"), MAX_TEXT_LENGTH)];
+                    parts.extend(
+                        ["provider", "model"].map(of).iter().map(|part| truncate(part, MAX_TEXT_LENGTH)),
+                    );
                     parts.push(thread);
                     parts.retain(|part| !part.is_empty());
                     // A provider with one model is often named as it is.
@@ -184,35 +189,35 @@ impl View {
                     lines.push(paint(DIM, format_args!("▶ {word}{}", parts.join(" · "))));
                 }
             }
-            "cognition_out" => lines.extend(self.answered(&thread, is_root, payload)),
+            "cognition_out" => lines.extend(self.on_response(&thread, is_root, payload)),
             "cognition_in" => {
-                lines.extend(self.unheld());
-                let seen = self.threads.entry(thread).or_default();
-                seen.is_thinking = true;
+                lines.extend(self.flush_pending());
+                let progress = self.threads.entry(thread).or_default();
+                progress.is_thinking = true;
             }
             "tool_call_start" => {
-                lines.extend(self.unheld());
+                lines.extend(self.flush_pending());
                 let call = Call::new(payload);
-                self.threads.entry(thread).or_default().running.push(call);
+                self.threads.entry(thread).or_default().running_calls.push(call);
             }
             "tool_call_result" => {
-                if let Some(line) = self.called(&thread, payload)
-                    && (is_root || self.manner.shows_inner_calls)
+                if let Some(line) = self.on_tool_result(&thread, payload)
+                    && (is_root || self.options.show_inner_calls)
                 {
                     lines.push(line);
                 }
             }
             // What the model itself was refused is told with its call.
-            "permission_denied" if of("asker") == "tool" && (is_root || self.manner.shows_inner_calls) => {
-                let depth = self.threads.get(&thread).map_or(0, |seen| seen.depth) + 1;
-                let why = short(of("error"), 2 * LONGEST);
-                lines.push(format!("{}{} its tool: {why}", "  ".repeat(depth), paint(BAD, "✗")));
+            "permission_denied" if of("asker") == "tool" && (is_root || self.options.show_inner_calls) => {
+                let depth = self.threads.get(&thread).map_or(0, |progress| progress.depth) + 1;
+                let reason = truncate(of("error"), 2 * MAX_TEXT_LENGTH);
+                lines.push(format!("{}{} its tool: {reason}", "  ".repeat(depth), paint(ERROR, "✗")));
             }
             "child_thread_started" => {
-                let depth = self.threads.get(&thread).map_or(0, |seen| seen.depth) + 1;
-                self.know(of("child_thread_id"), of("child_directive"), depth);
-                let name = short(of("child_directive"), LONGEST);
-                let id = short(of("child_thread_id"), LONGEST);
+                let depth = self.threads.get(&thread).map_or(0, |progress| progress.depth) + 1;
+                self.add_child(of("child_thread_id"), of("child_directive"), depth);
+                let name = truncate(of("child_directive"), MAX_TEXT_LENGTH);
+                let id = truncate(of("child_thread_id"), MAX_TEXT_LENGTH);
                 lines.push(format!(
                     "{}↳ {} {}",
                     "  ".repeat(depth),
@@ -222,46 +227,47 @@ impl View {
             }
             "thread_completed" | "thread_error" | "thread_cancelled" | "thread_killed"
             | "thread_suspended" => {
-                lines.extend(self.ended(&thread, is_root, kind, payload));
+                lines.extend(self.on_thread_end(&thread, is_root, kind, payload));
             }
             "retry_scheduled" => {
                 if is_root {
-                    lines.extend(self.broken_off());
+                    lines.extend(self.flush_stream());
                 }
-                let seen = self.threads.entry(thread).or_default();
+                let progress = self.threads.entry(thread).or_default();
                 lines.push(format!(
                     "{}{} attempt {} of {} in {}: {}",
-                    "  ".repeat(seen.depth),
-                    paint(CAUTION, "↻"),
+                    "  ".repeat(progress.depth),
+                    paint(WARNING, "↻"),
                     number("attempt"),
                     number("of"),
-                    duration(number("delay_ms")),
-                    short(of("error"), LONGEST)
+                    format_duration(number("delay_ms")),
+                    truncate(of("error"), MAX_TEXT_LENGTH)
                 ));
             }
             "human_approval_requested" => {
-                let depth = self.threads.get(&thread).map_or(0, |seen| seen.depth);
+                let depth = self.threads.get(&thread).map_or(0, |progress| progress.depth);
                 lines.push(format!(
                     "{}{} {} {}",
                     "  ".repeat(depth),
-                    paint(CAUTION, "?"),
-                    short(of("prompt"), 2 * LONGEST),
+                    paint(WARNING, "?"),
+                    truncate(of("prompt"), 2 * MAX_TEXT_LENGTH),
                     paint(DIM, format_args!("· rye thread approve {thread}"))
                 ));
             }
             "hook_failed" => {
-                let (hook, error) = (short(of("hook"), LONGEST), short(of("error"), 2 * LONGEST));
-                lines.push(format!("{} hook {hook} failed: {error}", paint(CAUTION, "!")));
+                let (hook, error) =
+                    (truncate(of("hook"), MAX_TEXT_LENGTH), truncate(of("error"), 2 * MAX_TEXT_LENGTH));
+                lines.push(format!("{} hook {hook} failed: {error}", paint(WARNING, "!")));
             }
             "context_compacted" => {
-                let removed = several(number("messages_removed"), "message");
+                let removed = pluralize(number("messages_removed"), "message");
                 lines.push(paint(DIM, format_args!("… the conversation was shortened by {removed}")));
             }
             other
-                if self.manner.is_verbose
+                if self.options.is_verbose
                     && !matches!(other, "cognition_out_delta" | "cognition_reasoning") =>
             {
-                lines.push(paint(DIM, format_args!("· {}", short(other, LONGEST))));
+                lines.push(paint(DIM, format_args!("· {}", truncate(other, MAX_TEXT_LENGTH))));
             }
             _ => {}
         }
@@ -269,141 +275,149 @@ impl View {
     }
 
     /// The model has answered.
-    fn answered(&mut self, thread: &str, is_root: bool, payload: &Value) -> Vec<String> {
+    fn on_response(&mut self, thread: &str, is_root: bool, payload: &Value) -> Vec<String> {
         let number = |key: &str| payload.get(key).and_then(Value::as_u64).unwrap_or(0);
         let is_partial = payload.get("is_partial").and_then(Value::as_bool).unwrap_or(false);
-        let seen = self.threads.entry(thread.to_owned()).or_default();
-        seen.is_thinking = false;
-        seen.turns += u64::from(!is_partial);
-        seen.tokens =
-            seen.tokens.saturating_add(number("input_tokens")).saturating_add(number("output_tokens"));
-        seen.spend = seen.spend.plus(payload.get("spend").and_then(Nanos::from_value).unwrap_or_default());
+        let progress = self.threads.entry(thread.to_owned()).or_default();
+        progress.is_thinking = false;
+        progress.turns += u64::from(!is_partial);
+        progress.tokens =
+            progress.tokens.saturating_add(number("input_tokens")).saturating_add(number("output_tokens"));
+        progress.spend =
+            progress.spend.plus(payload.get("spend").and_then(Nanos::from_value).unwrap_or_default());
         let text = payload.get("text").and_then(Value::as_str).unwrap_or_default();
         let mut lines = Vec::new();
         if !is_root {
             return lines;
         }
-        lines.extend(self.unheld());
-        if self.streamed.is_empty() {
-            self.held = Some(text.to_owned()).filter(|text| !text.trim().is_empty());
+        lines.extend(self.flush_pending());
+        if self.stream_text.is_empty() {
+            self.pending = Some(text.to_owned()).filter(|text| !text.trim().is_empty());
             return lines;
         }
         // Words on their way may be lost: then this was not all of it.
-        self.shown = (self.streamed == text).then(|| text.to_owned());
-        lines.extend(self.broken_off());
+        self.last_printed = (self.stream_text == text).then(|| text.to_owned());
+        lines.extend(self.flush_stream());
         lines
     }
 
     /// An answer that is not the result after all.
-    fn unheld(&mut self) -> Vec<String> {
-        let Some(text) = self.held.take() else {
+    fn flush_pending(&mut self) -> Vec<String> {
+        let Some(text) = self.pending.take() else {
             return Vec::new();
         };
-        let lines = rye_item::text::without_controls(&text).lines().map(str::to_owned).collect();
-        self.shown = Some(text);
+        let lines = rye_item::text::strip_controls(&text).lines().map(str::to_owned).collect();
+        self.last_printed = Some(text);
         lines
     }
 
     /// Words of an answer that does not come any more.
-    fn broken_off(&mut self) -> Option<String> {
-        let rest = Some(self.partial()).filter(|rest| !rest.is_empty());
-        self.streamed.clear();
+    fn flush_stream(&mut self) -> Option<String> {
+        let rest = Some(self.partial_line()).filter(|rest| !rest.is_empty());
+        self.stream_text.clear();
         self.line_start = 0;
         rest
     }
 
     /// A call has come back.
-    fn called(&mut self, thread: &str, payload: &Value) -> Option<String> {
-        let seen = self.threads.get_mut(thread)?;
+    fn on_tool_result(&mut self, thread: &str, payload: &Value) -> Option<String> {
+        let progress = self.threads.get_mut(thread)?;
         let id = payload.get("call_id").and_then(Value::as_str).unwrap_or_default();
-        let call = match seen.running.iter().position(|call| call.id == id) {
-            Some(place) => seen.running.remove(place),
+        let call = match progress.running_calls.iter().position(|call| call.id == id) {
+            Some(index) => progress.running_calls.remove(index),
             // It was begun before a crash, by another process.
             None => {
                 Call { id: id.to_owned(), tool: "a call begun before".to_owned(), arguments: String::new() }
             }
         };
-        let took = duration(payload.get("duration_ms").and_then(Value::as_u64).unwrap_or(0));
+        let elapsed = format_duration(payload.get("duration_ms").and_then(Value::as_u64).unwrap_or(0));
         let failed = payload.get("error").map(|error| match error {
-            Value::String(text) => failure(text, 2 * LONGEST),
-            other => short(&other.to_string(), 2 * LONGEST),
+            Value::String(text) => error_message(text, 2 * MAX_TEXT_LENGTH),
+            other => truncate(&other.to_string(), 2 * MAX_TEXT_LENGTH),
         });
-        let mark = if failed.is_some() { paint(BAD, "✗") } else { paint(GOOD, "✓") };
+        let mark = if failed.is_some() { paint(ERROR, "✗") } else { paint(SUCCESS, "✓") };
         let mut parts = vec![paint(NAME, &call.tool)];
         parts.extend(Some(call.arguments).filter(|arguments| !arguments.is_empty()));
-        parts.push(paint(DIM, took));
-        parts.extend(failed.map(|failed| paint(CAUTION, failed)));
-        Some(format!("{}{mark} {}", "  ".repeat(seen.depth), parts.join(" · ")))
+        parts.push(paint(DIM, elapsed));
+        parts.extend(failed.map(|failed| paint(WARNING, failed)));
+        Some(format!("{}{mark} {}", "  ".repeat(progress.depth), parts.join(" · ")))
     }
 
     /// A thread has ended or stopped.
-    fn ended(&mut self, thread: &str, is_root: bool, kind: &str, payload: &Value) -> Vec<String> {
+    fn on_thread_end(
+        &mut self,
+        thread: &str,
+        is_root: bool,
+        event_type: &str,
+        payload: &Value,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         if is_root {
-            lines.extend(self.broken_off());
+            lines.extend(self.flush_stream());
         }
-        let seen = self.threads.entry(thread.to_owned()).or_default();
-        seen.has_ended = true;
-        seen.running.clear();
-        let status = kind.strip_prefix("thread_").unwrap_or(kind);
+        let progress = self.threads.entry(thread.to_owned()).or_default();
+        progress.has_ended = true;
+        progress.running_calls.clear();
+        let status = event_type.strip_prefix("thread_").unwrap_or(event_type);
         let (mark, style) = status_mark(status);
         let cost = payload.get("cost");
-        let used = |key: &str, otherwise: u64| {
-            cost.and_then(|cost| cost.get(key)).and_then(Value::as_u64).unwrap_or(otherwise)
+        let used = |key: &str, default: u64| {
+            cost.and_then(|cost| cost.get(key)).and_then(Value::as_u64).unwrap_or(default)
         };
-        let tokens = used("input_tokens", seen.tokens).saturating_add(used("output_tokens", 0));
-        let spend = cost.and_then(|cost| cost.get("spend")).and_then(Nanos::from_value).unwrap_or(seen.spend);
-        let mut parts = vec![paint(style, format_args!("{mark} {}", status_word(status)))];
+        let tokens = used("input_tokens", progress.tokens).saturating_add(used("output_tokens", 0));
+        let spend =
+            cost.and_then(|cost| cost.get("spend")).and_then(Nanos::from_value).unwrap_or(progress.spend);
+        let mut parts = vec![paint(style, format_args!("{mark} {}", status_label(status)))];
         if !is_root {
-            parts.push(short(&seen.directive, LONGEST));
+            parts.push(truncate(&progress.directive, MAX_TEXT_LENGTH));
         }
-        parts.push(several(used("turns", seen.turns), "turn"));
-        parts.push(several(tokens, "token"));
-        parts.push(amount(spend));
-        parts.extend(used_time(cost));
+        parts.push(pluralize(used("turns", progress.turns), "turn"));
+        parts.push(pluralize(tokens, "token"));
+        parts.push(format_money(spend));
+        parts.extend(elapsed_time(cost));
         let reason = ["error", "reason"].iter().find_map(|key| payload.get(key)).and_then(Value::as_str);
         if let Some(reason) = reason.filter(|_| !is_root) {
-            parts.push(paint(CAUTION, short(reason, 2 * LONGEST)));
+            parts.push(paint(WARNING, truncate(reason, 2 * MAX_TEXT_LENGTH)));
         }
-        lines.push(format!("{}{}", "  ".repeat(seen.depth), parts.join(" · ")));
-        if let Some(reason) = reason.filter(|_| is_root && !self.manner.leaves_reason) {
-            lines.push(format!("  {}", paint(style, short(reason, 10 * LONGEST))));
+        lines.push(format!("{}{}", "  ".repeat(progress.depth), parts.join(" · ")));
+        if let Some(reason) = reason.filter(|_| is_root && !self.options.omit_reason) {
+            lines.push(format!("  {}", paint(style, truncate(reason, 10 * MAX_TEXT_LENGTH))));
         }
         lines
     }
 
     /// What is still to be shown when nothing more comes.
-    pub fn rest(&mut self) -> Vec<String> {
-        let mut lines = self.unheld();
-        lines.extend(self.broken_off());
+    pub fn flush(&mut self) -> Vec<String> {
+        let mut lines = self.flush_pending();
+        lines.extend(self.flush_stream());
         lines
     }
 
     /// Whether this text has been shown already, whole.
-    pub fn has_shown(&self, text: &str) -> bool {
-        self.shown.as_deref() == Some(text)
+    pub fn has_printed(&self, text: &str) -> bool {
+        self.last_printed.as_deref() == Some(text)
     }
 
     /// Where it stands, in one line: turns, tokens, money, time, and what goes on.
-    pub fn status(&self, elapsed_ms: u64) -> String {
+    pub fn status_line(&self, elapsed_ms: u64) -> String {
         let root = self.root.as_ref().and_then(|root| self.threads.get(root));
-        let of_limit = |most: Option<String>| most.map(|most| format!("/{most}")).unwrap_or_default();
+        let of_limit = |limit: Option<String>| limit.map(|limit| format!("/{limit}")).unwrap_or_default();
         let turn = root.map_or(0, |root| root.turns) + 1;
-        let most_turns = of_limit(root.and_then(|root| root.most_turns).map(count));
-        let tokens = self.threads.values().fold(0_u64, |sum, seen| sum.saturating_add(seen.tokens));
-        let spend = self.threads.values().fold(Nanos(0), |sum, seen| sum.plus(seen.spend));
-        let most_spend = of_limit(root.and_then(|root| root.most_spend).map(amount));
+        let max_turns = of_limit(root.and_then(|root| root.max_turns).map(format_count));
+        let tokens = self.threads.values().fold(0_u64, |sum, progress| sum.saturating_add(progress.tokens));
+        let spend = self.threads.values().fold(Nanos(0), |sum, progress| sum.plus(progress.spend));
+        let max_spend = of_limit(root.and_then(|root| root.max_spend).map(format_money));
         let mut parts = vec![
-            format!("turn {turn}{most_turns}"),
-            several(tokens, "token"),
-            format!("{}{most_spend}", amount(spend)),
-            duration(elapsed_ms),
+            format!("turn {turn}{max_turns}"),
+            pluralize(tokens, "token"),
+            format!("{}{max_spend}", format_money(spend)),
+            format_duration(elapsed_ms),
         ];
         let running: Vec<&str> = self
             .threads
             .values()
-            .filter(|seen| !seen.has_ended)
-            .flat_map(|seen| seen.running.iter().map(|call| call.tool.as_str()))
+            .filter(|progress| !progress.has_ended)
+            .flat_map(|progress| progress.running_calls.iter().map(|call| call.tool.as_str()))
             .collect();
         match running.as_slice() {
             [] if root.is_some_and(|root| root.is_thinking) => parts.push("the model answers".to_owned()),
@@ -416,13 +430,13 @@ impl View {
 }
 
 /// Seconds at work, if anybody counted them.
-fn used_time(cost: Option<&Value>) -> Option<String> {
+fn elapsed_time(cost: Option<&Value>) -> Option<String> {
     let seconds = cost?.get("elapsed_seconds")?.as_u64()?;
-    Some(duration(seconds.saturating_mul(1000))).filter(|_| seconds > 0)
+    Some(format_duration(seconds.saturating_mul(1000))).filter(|_| seconds > 0)
 }
 
 /// A status in words of people.
-pub fn status_word(status: &str) -> &str {
+pub fn status_label(status: &str) -> &str {
     match status {
         "error" => "failed",
         other => other,
@@ -432,12 +446,12 @@ pub fn status_word(status: &str) -> &str {
 /// A status's mark and how it looks.
 pub fn status_mark(status: &str) -> (&'static str, Style) {
     match status {
-        "completed" => ("✓", GOOD),
+        "completed" => ("✓", SUCCESS),
         "running" | "created" => ("●", NAME),
-        "suspended" => ("◼", CAUTION),
+        "suspended" => ("◼", WARNING),
         "continued" => ("→", DIM),
-        "interrupted" => ("!", CAUTION),
-        _ => ("✗", BAD),
+        "interrupted" => ("!", WARNING),
+        _ => ("✗", ERROR),
     }
 }
 

@@ -35,14 +35,14 @@ const EDGES: [(&str, &[&str]); 17] = [
             "rye-trust",
         ],
     ),
-    ("rye-background", &["lillux", "rye-agent", "rye-engine", "rye-item", "rye-space"]),
-    ("rye-server", &["lillux", "rye-agent", "rye-background", "rye-engine", "rye-item", "rye-space"]),
+    ("rye-daemon", &["lillux", "rye-agent", "rye-engine", "rye-item", "rye-space"]),
+    ("rye-server", &["lillux", "rye-agent", "rye-daemon", "rye-engine", "rye-item", "rye-space"]),
     (
         "rye-cli",
         &[
             "lillux",
             "rye-agent",
-            "rye-background",
+            "rye-daemon",
             "rye-engine",
             "rye-item",
             "rye-model",
@@ -54,7 +54,7 @@ const EDGES: [(&str, &[&str]); 17] = [
 ];
 
 /// Names that gather everything and mean nothing.
-const NOT_NAMES: [&str; 4] = ["core", "common", "utils", "types"];
+const VAGUE_NAMES: [&str; 4] = ["core", "common", "utils", "types"];
 
 const MAX_LINES: usize = 600;
 
@@ -73,7 +73,7 @@ fn metadata() -> Metadata {
 }
 
 #[test]
-fn crates_depend_only_on_the_rooms_below_them() {
+fn crates_depend_only_on_allowed_crates() {
     let metadata = metadata();
     let members: BTreeSet<&str> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
     let mut found: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -112,18 +112,18 @@ fn test_helpers_are_for_tests_only() {
 }
 
 #[test]
-fn crates_have_names_that_mean_something() {
+fn crate_names_are_specific() {
     for package in metadata().packages {
         let last = package.name.rsplit('-').next().unwrap_or_default().to_owned();
-        assert!(!NOT_NAMES.contains(&last.as_str()), "{}", package.name);
+        assert!(!VAGUE_NAMES.contains(&last.as_str()), "{}", package.name);
     }
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+fn collect_sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            sources(&path, found);
+            collect_sources(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             found.push(path);
         }
@@ -131,11 +131,11 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn no_source_file_is_too_long_to_read() {
+fn source_files_are_short() {
     let mut files = Vec::new();
     for package in metadata().packages {
         let folder = package.manifest_path.parent().expect("a folder").join("src");
-        sources(folder.as_std_path(), &mut files);
+        collect_sources(folder.as_std_path(), &mut files);
     }
     assert!(files.len() > 30);
     let long: Vec<(PathBuf, usize)> = files

@@ -9,13 +9,14 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::running::{
-    RYE, answer, assert_none_left, failure, function, function_with, result_of, sandbox_settings, shell,
-};
 use crate::support::{User, run, snapshot, text};
+use crate::tool_support::{
+    RYE, assert_no_processes, execute, execute_error, execute_with, sandbox_settings, write_function,
+    write_function_with, write_shell_tool,
+};
 
 /// Defines `attempt(function, …)` for a tool: `"done"`, or the name of the error.
-const ATTEMPT: &str = r#"
+const ATTEMPT_HELPER: &str = r#"
 import errno, os, signal, socket, sys, time
 def attempt(function, *arguments):
     try:
@@ -32,8 +33,8 @@ def read(path):
             raise OSError(errno.ENODATA, "empty")
 "#;
 
-fn attacker(user: &User, metadata: &str, body: &str) {
-    function_with(user, "attack", metadata, &format!("{ATTEMPT}\n{}", body.trim_matches('\n')));
+fn write_attacker(user: &User, metadata: &str, body: &str) {
+    write_function_with(user, "attack", metadata, &format!("{ATTEMPT_HELPER}\n{}", body.trim_matches('\n')));
 }
 
 /// A mark that every process of this user's runs carries, and no other.
@@ -53,19 +54,19 @@ fn assert_enforced(answer: &Value, rule: &str, mechanism: &str) {
 }
 
 /// What became of each attempt that is a key of `done`.
-fn all_refused(done: &Value) {
+fn assert_all_refused(done: &Value) {
     let attempts = done.as_object().expect("attempts");
     assert!(!attempts.is_empty());
-    for (what, became) in attempts {
-        assert_ne!(became, "done", "{what} was not stopped: {done}");
+    for (attempt, outcome) in attempts {
+        assert_ne!(outcome, "done", "{attempt} was not stopped: {done}");
     }
 }
 
 #[test]
-fn the_receipt_names_every_rule_its_mechanism_and_its_version() {
-    let user = User::ready();
-    function_with(&user, "quiet", "SANDBOX = {'network': False}", "return 1");
-    let answer = answer(&user, "quiet", &[]);
+fn receipt_names_every_rule_and_mechanism() {
+    let user = User::initialized();
+    write_function_with(&user, "quiet", "SANDBOX = {'network': False}", "return 1");
+    let answer = execute(&user, "quiet", &[]);
     for (rule, mechanism) in [
         ("writes", "landlock"),
         ("hidden", "mount_namespace"),
@@ -92,13 +93,13 @@ fn the_receipt_names_every_rule_its_mechanism_and_its_version() {
 }
 
 #[test]
-fn nothing_is_written_outside_the_project() {
-    let user = User::ready();
-    let outside = user.world.path().join("outside");
+fn writes_outside_the_project_fail() {
+    let user = User::initialized();
+    let outside = user.context.path().join("outside");
     fs::create_dir(&outside).expect("a folder");
-    user.world.write("outside/theirs", "theirs");
+    user.context.write("outside/theirs", "theirs");
     std::os::unix::fs::symlink(&outside, user.project().join("out")).expect("a link");
-    attacker(
+    write_attacker(
         &user,
         "",
         r#"
@@ -117,30 +118,30 @@ return done
 "#,
     );
     let before = (snapshot(&user.home().join(".ai/config")), snapshot(&outside));
-    let answer = answer(
+    let answer = execute(
         &user,
         "attack",
         &["--params", &json!({"outside": outside.display().to_string()}).to_string()],
     );
-    all_refused(&answer["data"]);
+    assert_all_refused(&answer["data"]);
     assert_enforced(&answer, "writes", "landlock");
     assert_eq!((snapshot(&user.home().join(".ai/config")), snapshot(&outside)), before);
-    assert_eq!(user.world.read("project/inside"), b"evil");
+    assert_eq!(user.context.read("project/inside"), b"evil");
     for path in ["/tmp/rye-evil", "/var/tmp/rye-evil", "/etc/rye-evil", "/rye-evil"] {
         assert!(!Path::new(path).exists(), "{path}");
     }
 }
 
 #[test]
-fn keys_and_secrets_are_not_read() {
-    let user = User::ready();
-    user.world.write("home/.ssh/id_ed25519", "secret");
-    user.world.write("home/.gnupg/private", "secret");
-    user.world.write("home/.netrc", "secret");
-    user.world.write("home/.ai/config/keys/signing/thread_secret", "secret");
+fn keys_and_secrets_are_unreadable() {
+    let user = User::initialized();
+    user.context.write("home/.ssh/id_ed25519", "secret");
+    user.context.write("home/.gnupg/private", "secret");
+    user.context.write("home/.netrc", "secret");
+    user.context.write("home/.ai/config/keys/signing/thread_secret", "secret");
     let key = user.home().join(".ai/config/keys/signing/private_key.pem");
     std::os::unix::fs::symlink(&key, user.project().join("key-link")).expect("a link");
-    attacker(
+    write_attacker(
         &user,
         "",
         r#"
@@ -153,19 +154,19 @@ done["a program"] = "done" if b"secret" in subprocess.run(["cat", home + "/.ssh/
 return done
 "#,
     );
-    let answer = answer(&user, "attack", &[]);
-    all_refused(&answer["data"]);
+    let answer = execute(&user, "attack", &[]);
+    assert_all_refused(&answer["data"]);
     assert_enforced(&answer, "hidden", "mount_namespace");
 }
 
 #[test]
-fn config_lockfiles_threads_and_bundles_of_the_project_stay_as_they_are() {
-    let user = User::ready();
-    let kept = [".ai/config", ".ai/lockfiles", ".ai/threads", ".ai/bundles", "lockfiles"];
-    for folder in kept {
-        user.world.write(&format!("project/{folder}/x"), "as it was");
+fn protected_project_files_are_read_only() {
+    let user = User::initialized();
+    let saved = [".ai/config", ".ai/lockfiles", ".ai/threads", ".ai/bundles", "lockfiles"];
+    for folder in saved {
+        user.context.write(&format!("project/{folder}/x"), "as it was");
     }
-    attacker(
+    write_attacker(
         &user,
         "",
         r#"
@@ -180,16 +181,16 @@ return done
 "#,
     );
     let before = snapshot(&user.project());
-    let answer = answer(&user, "attack", &["--params", &json!({ "kept": kept }).to_string()]);
-    all_refused(&answer["data"]);
+    let answer = execute(&user, "attack", &["--params", &json!({ "kept": saved }).to_string()]);
+    assert_all_refused(&answer["data"]);
     assert_enforced(&answer, "read_only", "mount_namespace");
     assert_eq!(snapshot(&user.project()), before);
 }
 
 #[test]
 fn a_daemon_does_not_outlive_its_tool() {
-    let user = User::ready();
-    attacker(
+    let user = User::initialized();
+    write_attacker(
         &user,
         "",
         r#"
@@ -209,24 +210,24 @@ while not any(name.startswith("daemon-") for name in os.listdir(".")):
 return "left a daemon"
 "#,
     );
-    let answer = answer(&user, "attack", &[]);
+    let answer = execute(&user, "attack", &[]);
     assert_eq!(answer["data"], "left a daemon");
     assert_enforced(&answer, "descendants", "pid_namespace");
-    assert_none_left(&marker(&user));
-    shell(
+    assert_no_processes(&marker(&user));
+    write_shell_tool(
         &user,
         "background",
         "",
         "(setsid nohup sleep 600 >/dev/null 2>&1 &)\nnohup sleep 600 >/dev/null 2>&1 &\ndisown\necho 1",
     );
-    assert_eq!(result_of(&user, "background", &json!({})), json!(1));
-    assert_none_left(&marker(&user));
+    assert_eq!(execute_with(&user, "background", &json!({})), json!(1));
+    assert_no_processes(&marker(&user));
 }
 
 #[test]
-fn a_daemon_that_ignores_signals_ends_with_the_time() {
-    let user = User::ready();
-    attacker(
+fn daemon_ignoring_signals_ends_at_timeout() {
+    let user = User::initialized();
+    write_attacker(
         &user,
         "CONFIG = {'timeout': 1}",
         r#"
@@ -238,44 +239,49 @@ while True:
     time.sleep(600)
 "#,
     );
-    let answer = failure(&user, "attack", &[], 1, "RYE0802");
+    let answer = execute_error(&user, "attack", &[], 1, "RYE0802");
     assert_enforced(&answer, "descendants", "pid_namespace");
-    assert_none_left(&marker(&user));
+    assert_no_processes(&marker(&user));
 }
 
 #[test]
-fn a_file_does_not_grow_beyond_its_limit() {
-    let user = User::ready();
+fn file_size_limit_is_enforced() {
+    let user = User::initialized();
     sandbox_settings(&user, "limits:\n  file_megabytes: 1\n");
-    function(
+    write_function(
         &user,
         "grow",
         "with open('large', 'wb', buffering=0) as file:\n    while True:\n        file.write(b'x' * 65536)",
     );
-    let answer = failure(&user, "grow", &[], 1, "RYE0801");
+    let answer = execute_error(&user, "grow", &[], 1, "RYE0801");
     assert_eq!(answer["error"], "OSError: [Errno 27] File too large");
     assert_enforced(&answer, "resources", "resource_limit");
     assert_eq!(fs::metadata(user.project().join("large")).expect("the file").len(), 1 << 20);
     // A tool's own declaration cannot loosen it.
     let declares = "SANDBOX = {'limits': {'file_megabytes': 4096}}";
-    function_with(&user, "more", declares, "with open('larger', 'wb') as file:\n    file.truncate(2 << 20)");
-    failure(&user, "more", &[], 1, "RYE0801");
-    shell(&user, "spills", "", "head -c 2000000 /dev/zero > spilled; echo \"$?\"");
-    assert_ne!(result_of(&user, "spills", &json!({})), json!(0));
+    write_function_with(
+        &user,
+        "more",
+        declares,
+        "with open('larger', 'wb') as file:\n    file.truncate(2 << 20)",
+    );
+    execute_error(&user, "more", &[], 1, "RYE0801");
+    write_shell_tool(&user, "spills", "", "head -c 2000000 /dev/zero > spilled; echo \"$?\"");
+    assert_ne!(execute_with(&user, "spills", &json!({})), json!(0));
     assert_eq!(fs::metadata(user.project().join("spilled")).expect("the file").len(), 1 << 20);
 }
 
 /// The most memory a process has held so far, in KiB.
-fn high_water(child: &Child) -> Option<u64> {
+fn peak_memory(child: &Child) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[test]
-fn three_hundred_megabytes_of_output_are_drained_in_bounded_memory() {
-    let user = User::ready();
-    shell(&user, "floods", "", "head -c 300000000 /dev/zero | tr '\\0' 'x'\necho\necho '\"end\"'");
+fn huge_output_uses_bounded_memory() {
+    let user = User::initialized();
+    write_shell_tool(&user, "floods", "", "head -c 300000000 /dev/zero | tr '\\0' 'x'\necho\necho '\"end\"'");
     let mut command = user.program(RYE);
     command.args(["--json", "execute", "team/floods", "--trace"]).stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("started");
@@ -284,9 +290,9 @@ fn three_hundred_megabytes_of_output_are_drained_in_bounded_memory() {
         let mut text = Vec::new();
         stdout.read_to_end(&mut text).map(|_| text)
     });
-    let mut most = 0;
+    let mut peak = 0;
     let status = loop {
-        most = high_water(&child).unwrap_or(0).max(most);
+        peak = peak_memory(&child).unwrap_or(0).max(peak);
         if let Some(status) = child.try_wait().expect("a state") {
             break status;
         }
@@ -299,15 +305,15 @@ fn three_hundred_megabytes_of_output_are_drained_in_bounded_memory() {
     assert_eq!((&answer["data"], &answer["truncated"]), (&json!("end"), &json!(true)));
     let run = answer["trace"].as_array().expect("a trace").iter().find(|row| row["step"] == "run");
     assert_eq!(run.expect("a run")["stdout_bytes"], 300_000_007);
-    assert!(most > 0 && most < 150 << 10, "{most} KiB");
+    assert!(peak > 0 && peak < 150 << 10, "{peak} KiB");
 }
 
 #[test]
-fn a_flood_of_processes_is_stopped_and_named() {
-    let user = User::ready();
+fn fork_bomb_is_stopped_and_reported() {
+    let user = User::initialized();
     sandbox_settings(&user, "limits:\n  processes: 50\n");
     // It ends by itself at 400 processes and after half a minute, whatever happens.
-    attacker(
+    write_attacker(
         &user,
         "",
         r#"
@@ -320,15 +326,15 @@ for count in range(400):
 time.sleep(30)
 "#,
     );
-    let answer = failure(&user, "attack", &[], 1, "RYE0804");
+    let answer = execute_error(&user, "attack", &[], 1, "RYE0804");
     assert_eq!(answer["error"], "it started more than 50 processes");
     assert_enforced(&answer, "processes", "counting");
-    assert_none_left(&marker(&user));
+    assert_no_processes(&marker(&user));
 }
 
 #[test]
-fn a_closed_network_reaches_nothing() {
-    let user = User::ready();
+fn disabled_network_is_unreachable() {
+    let user = User::initialized();
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let path = user.project().join("listener.sock");
     let _unix = UnixListener::bind(&path).expect("a listener");
@@ -349,29 +355,29 @@ def listen():
     server = socket.socket(); server.bind(("0.0.0.0", 0)); server.listen()
 return {function.__name__: attempt(function) for function in (tcp, unix, udp, tcp6, netlink, packet, listen)}
 "#;
-    let given =
+    let input =
         json!({"port": tcp.local_addr().expect("an address").port(), "path": path.display().to_string()});
-    let words = ["--params", &given.to_string()];
-    attacker(&user, "", body);
-    let open = answer(&user, "attack", &words)["data"].clone();
+    let words = ["--params", &input.to_string()];
+    write_attacker(&user, "", body);
+    let open = execute(&user, "attack", &words)["data"].clone();
     assert!(open["tcp"] == "done" && open["unix"] != "done", "{open}");
     // The tool says so.
-    attacker(&user, "SANDBOX = {'network': False}", body);
-    let closed = answer(&user, "attack", &words);
-    all_refused(&closed["data"]);
+    write_attacker(&user, "SANDBOX = {'network': False}", body);
+    let closed = execute(&user, "attack", &words);
+    assert_all_refused(&closed["data"]);
     assert_enforced(&closed, "network", "network_namespace");
     // The user says so, whatever the tool says.
-    attacker(&user, "SANDBOX = {'network': True}", body);
+    write_attacker(&user, "SANDBOX = {'network': True}", body);
     sandbox_settings(&user, "network: false\n");
-    all_refused(&answer(&user, "attack", &words)["data"]);
+    assert_all_refused(&execute(&user, "attack", &words)["data"]);
 }
 
 #[test]
-fn other_processes_are_neither_traced_nor_ended_nor_read() {
-    let user = User::ready();
+fn other_processes_are_inaccessible() {
+    let user = User::initialized();
     let mut other =
         Command::new("sleep").arg("600").env_clear().env("THEIR_MARK", "theirs").spawn().expect("started");
-    attacker(
+    write_attacker(
         &user,
         "",
         r#"
@@ -399,26 +405,26 @@ for path in glob.glob("/proc/[0-9]*/environ"):
 return done
 "#,
     );
-    let given = json!({"other": other.id(), "caller": std::process::id()}).to_string();
-    let words = ["--json", "execute", "team/attack", "--params", &given];
-    let ran = run(user.command().env("SECRET_TOKEN", "OF_THE_CALLER").args(words));
-    assert_eq!(ran.exit, 0, "{ran}");
+    let input = json!({"other": other.id(), "caller": std::process::id()}).to_string();
+    let words = ["--json", "execute", "team/attack", "--params", &input];
+    let result = run(user.command().env("SECRET_TOKEN", "OF_THE_CALLER").args(words));
+    assert_eq!(result.exit, 0, "{result}");
     let lives = other.try_wait().expect("a state").is_none();
     other.kill().expect("ended");
     other.wait().expect("collected");
-    assert!(lives, "{ran}");
-    let answer = ran.json();
-    all_refused(&answer["data"]);
+    assert!(lives, "{result}");
+    let answer = result.json();
+    assert_all_refused(&answer["data"]);
     assert_enforced(&answer, "other_processes", "pid_namespace");
     assert_enforced(&answer, "system_calls", "seccomp");
 }
 
 #[test]
-fn the_temporary_folder_is_private_and_goes_with_the_run() {
-    let user = User::ready();
-    let temporary = user.world.path().join("temporary");
+fn temporary_dir_is_private_and_removed() {
+    let user = User::initialized();
+    let temporary = user.context.path().join("temporary");
     fs::create_dir(&temporary).expect("a folder");
-    attacker(
+    write_attacker(
         &user,
         "",
         r#"
@@ -432,15 +438,18 @@ return {"place": place, "inside": inside, "mode": stat.S_IMODE(os.stat(place).st
         "same": os.environ["TMP"] == place == os.environ["TEMP"]}
 "#,
     );
-    let ran = run(user.command().env("TMPDIR", &temporary).args(["--json", "execute", "team/attack"]));
-    assert_eq!(ran.exit, 0, "{ran}");
-    let data = ran.json()["data"].clone();
-    let place = text(&data["place"]);
-    assert!(Path::new(&place).parent() == Some(&*temporary), "{data}");
-    assert_eq!((&data["inside"], &data["mode"], &data["same"]), (&json!(place), &json!(0o700), &json!(true)));
-    all_refused(&json!({"others": data["others"]}));
+    let result = run(user.command().env("TMPDIR", &temporary).args(["--json", "execute", "team/attack"]));
+    assert_eq!(result.exit, 0, "{result}");
+    let data = result.json()["data"].clone();
+    let location = text(&data["place"]);
+    assert!(Path::new(&location).parent() == Some(&*temporary), "{data}");
+    assert_eq!(
+        (&data["inside"], &data["mode"], &data["same"]),
+        (&json!(location), &json!(0o700), &json!(true))
+    );
+    assert_all_refused(&json!({"others": data["others"]}));
     assert_eq!(fs::read_dir(&temporary).expect("the folder").count(), 0);
-    function(
+    write_function(
         &user,
         "fails",
         "import os\nopen(os.environ['TMPDIR'] + '/x', 'w').close()\nraise SystemExit(3)",
@@ -450,25 +459,25 @@ return {"place": place, "inside": inside, "mode": stat.S_IMODE(os.stat(place).st
 }
 
 #[test]
-fn a_temporary_folder_nested_deeper_than_any_path_goes_too() {
-    let user = User::ready();
-    let temporary = user.world.path().join("temporary");
+fn deeply_nested_temporary_dir_is_removed() {
+    let user = User::initialized();
+    let temporary = user.context.path().join("temporary");
     fs::create_dir(&temporary).expect("a folder");
     let body = "import os\nos.chdir(os.environ['TMPDIR'])\nfor _ in range(2500):\n    os.mkdir('d')\n    os.chdir('d')\nreturn 1";
-    function(&user, "digs", body);
-    let ran = run(user.command().env("TMPDIR", &temporary).args(["execute", "team/digs"]));
-    assert_eq!(ran.exit, 0, "{ran}");
+    write_function(&user, "digs", body);
+    let result = run(user.command().env("TMPDIR", &temporary).args(["execute", "team/digs"]));
+    assert_eq!(result.exit, 0, "{result}");
     assert_eq!(fs::read_dir(&temporary).expect("the folder").count(), 0);
 }
 
 #[test]
-fn a_sandbox_that_cannot_be_read_is_refused_and_every_kind_of_tool_can_declare_one() {
-    let user = User::ready();
+fn invalid_sandbox_declaration_is_refused() {
+    let user = User::initialized();
     user.write(
         "tools/team/computed.py",
-        crate::running::function_text("SANDBOX = {'network': NETWORK}", "return 1"),
+        crate::tool_support::function_text("SANDBOX = {'network': NETWORK}", "return 1"),
     );
-    user.refused(["sign", "tool", "team/computed"], 9, "RYE0301");
+    user.assert_refused(["sign", "tool", "team/computed"], 9, "RYE0301");
     fs::remove_file(user.project().join(".ai/tools/team/computed.py")).expect("removed");
     let key = |quote: &str, equals: &str, more: &str| {
         let names = ["version", "tool_type", "executor_id", "category", "description"];
@@ -488,8 +497,8 @@ fn a_sandbox_that_cannot_be_read_is_refused_and_every_kind_of_tool_can_declare_o
                 .collect(),
         ),
     ] {
-        let path = crate::running::signed(&user, "team/kinds", extension, &text);
-        let trace = answer(&user, "kinds", &["--dry-run", "--trace"])["trace"].clone();
+        let path = crate::tool_support::write_signed_tool(&user, "team/kinds", extension, &text);
+        let trace = execute(&user, "kinds", &["--dry-run", "--trace"])["trace"].clone();
         let step = trace.as_array().expect("a trace").iter().find(|row| row["step"] == "sandbox").cloned();
         assert_eq!(step.expect("a sandbox")["network"], false, "{extension}");
         fs::remove_file(path).expect("removed");
@@ -497,10 +506,10 @@ fn a_sandbox_that_cannot_be_read_is_refused_and_every_kind_of_tool_can_declare_o
 }
 
 #[test]
-fn at_level_strict_only_what_is_declared_is_open() {
-    let user = User::ready();
+fn strict_level_opens_only_declared_paths() {
+    let user = User::initialized();
     for path in ["project/data/in", "project/other/in", "project/out/x", "home/notes"] {
-        user.world.write(path, "text");
+        user.context.write(path, "text");
     }
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     // A shell: Python may lie in a folder of the user's, which strict does not open.
@@ -519,12 +528,12 @@ result="{$(
 echo new > out/new && echo new > "$TMPDIR/new" && echo $result
 "#;
     let check = |metadata: &str| {
-        shell(&user, "attack", metadata, body);
+        write_shell_tool(&user, "attack", metadata, body);
         let port = listener.local_addr().expect("an address").port();
-        let mut answer = answer(&user, "attack", &[&format!("port={port}")]);
+        let mut answer = execute(&user, "attack", &[&format!("port={port}")]);
         let data = answer["data"].as_object_mut().unwrap_or_else(|| panic!("no result"));
         assert_eq!((data.remove("read"), data.len()), (Some(json!("text")), 8), "{answer}");
-        all_refused(&answer["data"]);
+        assert_all_refused(&answer["data"]);
         assert_enforced(&answer, "writes", "landlock");
         assert_enforced(&answer, "network", "network_namespace");
     };
@@ -537,9 +546,9 @@ echo new > out/new && echo new > "$TMPDIR/new" && echo $result
 }
 
 #[test]
-fn a_tool_does_not_get_what_is_hidden_by_declaring_it() {
-    let user = User::ready();
-    user.world.write("home/.ssh/id", "secret");
+fn declaring_a_hidden_path_does_not_expose_it() {
+    let user = User::initialized();
+    user.context.write("home/.ssh/id", "secret");
     for declared in [
         "'read': ['~/.ssh'], 'level': 'strict'",
         "'write': ['~/.ssh']",
@@ -547,33 +556,33 @@ fn a_tool_does_not_get_what_is_hidden_by_declaring_it() {
         "'write': ['{project_path}/.ai/config']",
         "'write': ['{project_path}/../x']",
     ] {
-        function_with(&user, "asks", &format!("SANDBOX = {{{declared}}}"), "return 1");
-        user.refused(["execute", "team/asks"], 5, "RYE0806");
+        write_function_with(&user, "asks", &format!("SANDBOX = {{{declared}}}"), "return 1");
+        user.assert_refused(["execute", "team/asks"], 5, "RYE0806");
     }
 }
 
 #[test]
-fn a_project_does_not_loosen_the_sandbox() {
-    let user = User::ready();
+fn project_cannot_loosen_the_sandbox() {
+    let user = User::initialized();
     user.write(
         "config/execution/sandbox.yaml",
         "version: \"1.0.0\"\ncategory: execution\nlevel: \"off\"\nhidden: []\n",
     );
     user.ok(["sign", "config", "execution/sandbox"]);
-    attacker(
+    write_attacker(
         &user,
         "SANDBOX = {'level': 'off'}",
         "return {'home': attempt(write, os.environ['HOME'] + '/x')}",
     );
-    let answer = answer(&user, "attack", &[]);
-    all_refused(&answer["data"]);
+    let answer = execute(&user, "attack", &[]);
+    assert_all_refused(&answer["data"]);
     assert_enforced(&answer, "writes", "landlock");
 }
 
 #[test]
-fn what_a_tool_prints_cannot_draw_on_the_terminal() {
-    let user = User::ready();
-    function(
+fn tool_output_has_no_terminal_escapes() {
+    let user = User::initialized();
+    write_function(
         &user,
         "draws",
         "import sys\nprint('\\x1b[2Jlog')\nsys.stderr.write('\\x1b]0;title\\x07\\n')\nreturn {'x\\x1b[1m': '\\x1b[2J\\u202e'}",

@@ -5,29 +5,31 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-use rye_test::fake_model::{FakeModel, Gate, Reply};
+use rye_test::fake_model::{FakeModel, FakeReply, Gate};
 use serde_json::{Value, json};
 
 use crate::mcp_client::Client;
-use crate::running::eventually;
 use crate::support::{Run, User, run, text};
-use crate::thread_run::{FILES, asking, beside, directive, threads};
+use crate::thread_run::{FILES, command_with_model, spawn_with_model, threads, write_directive};
+use crate::tool_support::eventually;
 
 /// The key of [`asking`].
-const KEY: &str = "sk-of-a-test-0123456789";
+const API_KEY: &str = "sk-of-a-test-0123456789";
 
-fn user() -> User {
-    let user = User::ready();
-    directive(&user, "ask", FILES, "", "Say hello.");
+fn user_with_directive() -> User {
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
     user
 }
 
 /// A model whose first so many requests get no answer.
-fn silent_first(count: u64) -> FakeModel {
-    FakeModel::start(move |seen| if seen.n <= count { Reply::hang() } else { Reply::text("Hello.") })
+fn hang_first(count: u64) -> FakeModel {
+    FakeModel::start(
+        move |request| if request.number <= count { FakeReply::hang() } else { FakeReply::text("Hello.") },
+    )
 }
 
-fn den(user: &User) -> PathBuf {
+fn runtime_dir(user: &User) -> PathBuf {
     user.home().join(".ai/config/keys/signing/background")
 }
 
@@ -49,33 +51,33 @@ fn signal(name: &str, pid: u32) {
 }
 
 /// Ends the one process of this user that runs threads.
-fn kill(user: &User) {
+fn kill_daemon(user: &User) {
     let found = processes(user);
     assert_eq!(found.len(), 1, "{found:?}");
     signal("-KILL", found[0]);
     assert!(eventually(|| processes(user).is_empty()));
 }
 
-fn ended(child: Child) -> Run {
-    Run::of(&child.wait_with_output().expect("an end"))
+fn wait_for_run(child: Child) -> Run {
+    Run::from_output(&child.wait_with_output().expect("an end"))
 }
 
 /// Starts a thread in the background; its name.
-fn started(user: &User, model: &FakeModel) -> String {
-    let started = run(asking(user, model).args(["--json", "run", "team/ask", "--async"]));
+fn start_in_background(user: &User, model: &FakeModel) -> String {
+    let started = run(command_with_model(user, model).args(["--json", "run", "team/ask", "--async"]));
     assert_eq!(started.exit, 0, "{started}");
     text(&started.json()["thread_id"])
 }
 
 #[test]
-fn many_who_start_at_once_get_one_process_and_it_ends_when_it_has_nothing_to_do() {
-    let user = user();
+fn concurrent_starts_share_one_idle_exiting_daemon() {
+    let user = user_with_directive();
     let gate = Gate::closed();
-    let held = gate.clone();
-    let model = FakeModel::start(move |_| Reply::text("Hello.").held(&held));
+    let pending = gate.clone();
+    let model = FakeModel::start(move |_| FakeReply::text("Hello.").with_gate(&pending));
     let words = ["--json", "run", "team/ask", "--async"];
-    let starters: Vec<Child> = (0..4).map(|_| beside(&user, &model, &words)).collect();
-    let answers: Vec<Value> = starters.into_iter().map(|starter| ended(starter).json()).collect();
+    let starters: Vec<Child> = (0..4).map(|_| spawn_with_model(&user, &model, &words)).collect();
+    let answers: Vec<Value> = starters.into_iter().map(|starter| wait_for_run(starter).json()).collect();
     let pids: Vec<u64> = answers.iter().filter_map(|answer| answer["pid"].as_u64()).collect();
     assert!(pids.len() == 4 && pids.iter().all(|pid| *pid == pids[0]), "{answers:?}");
     // Those that were not needed have ended.
@@ -88,38 +90,38 @@ fn many_who_start_at_once_get_one_process_and_it_ends_when_it_has_nothing_to_do(
         user.ok(["thread", "wait", &text(&answer["thread_id"]), "--timeout", "60"]);
     }
     assert!(eventually(|| processes(&user).is_empty()), "it ends by itself");
-    let left = std::fs::read_dir(den(&user).join("places")).expect("places").count();
+    let left = std::fs::read_dir(runtime_dir(&user).join("places")).expect("places").count();
     assert_eq!(left, 0, "and remembers no place without threads");
 }
 
 #[test]
-fn whoever_reads_what_the_starter_inherited_does_not_wait_for_the_process() {
-    let user = user();
-    let model = silent_first(9);
+fn daemon_closes_inherited_descriptors() {
+    let user = user_with_directive();
+    let model = hang_first(9);
     let mut starter = user.program("sh");
-    starter.env("OPENAI_API_KEY", KEY).env("OPENAI_BASE_URL", format!("{}/v1", model.url()));
+    starter.env("OPENAI_API_KEY", API_KEY).env("OPENAI_BASE_URL", format!("{}/v1", model.url()));
     // Descriptor 3 is the pipe; rye knows nothing of it.
     let script = "exec 3>&1; \"$0\" -q run team/ask --async >/dev/null 2>&1";
-    starter.args(["-c", script, crate::running::RYE]).stdout(std::process::Stdio::piped());
+    starter.args(["-c", script, crate::tool_support::RYE]).stdout(std::process::Stdio::piped());
     let output = starter.spawn().expect("started").wait_with_output().expect("the end of the pipe");
     assert!(output.status.success());
     assert_eq!(processes(&user).len(), 1, "it is at work");
-    kill(&user);
+    kill_daemon(&user);
 }
 
 #[test]
-fn whoever_waits_gets_the_answer_though_the_process_was_killed() {
-    let user = user();
-    let model = silent_first(1);
-    let id = started(&user, &model);
+fn wait_survives_a_killed_daemon() {
+    let user = user_with_directive();
+    let model = hang_first(1);
+    let id = start_in_background(&user, &model);
     model.wait_for_requests(1);
-    let waiter = beside(&user, &model, &["--json", "thread", "wait", &id]);
-    let follower = beside(&user, &model, &["thread", "tail", &id]);
-    kill(&user);
-    let waited = ended(waiter);
+    let waiter = spawn_with_model(&user, &model, &["--json", "thread", "wait", &id]);
+    let follower = spawn_with_model(&user, &model, &["thread", "tail", &id]);
+    kill_daemon(&user);
+    let waited = wait_for_run(waiter);
     assert_eq!(waited.exit, 0, "{waited}");
     assert_eq!(waited.json()["data"]["results"][&id]["status"], "completed", "{waited}");
-    let followed = ended(follower);
+    let followed = wait_for_run(follower);
     assert!(followed.exit == 0 && followed.stdout.contains("completed"), "{followed}");
     assert_eq!(model.count(), 2, "one in flight, one after");
     let row = threads(&user).remove(0);
@@ -128,33 +130,33 @@ fn whoever_waits_gets_the_answer_though_the_process_was_killed() {
 }
 
 #[test]
-fn looking_is_enough_for_an_abandoned_thread_to_go_on() {
-    let user = user();
-    let model = silent_first(1);
-    let id = started(&user, &model);
+fn listing_resumes_an_abandoned_thread() {
+    let user = user_with_directive();
+    let model = hang_first(1);
+    let id = start_in_background(&user, &model);
     model.wait_for_requests(1);
-    kill(&user);
-    let listed = run(asking(&user, &model).args(["--json", "thread", "list"])).json();
+    kill_daemon(&user);
+    let listed = run(command_with_model(&user, &model).args(["--json", "thread", "list"])).json();
     assert_eq!(listed["data"]["threads"][0]["is_interrupted"], false, "{listed}");
     user.ok(["thread", "wait", &id, "--timeout", "60"]);
 }
 
 #[test]
-fn a_starter_that_is_killed_before_its_answer_has_started_its_thread() {
-    let user = user();
-    let model = silent_first(1);
-    let first = started(&user, &model);
+fn killed_starter_has_started_its_thread() {
+    let user = user_with_directive();
+    let model = hang_first(1);
+    let first = start_in_background(&user, &model);
     model.wait_for_requests(1);
     // It hears nobody any more: what is asked of it now is never answered.
     signal("-STOP", processes(&user)[0]);
-    let mut starter = beside(&user, &model, &["run", "team/ask", "--async"]);
+    let mut starter = spawn_with_model(&user, &model, &["run", "team/ask", "--async"]);
     assert!(eventually(|| threads(&user).len() == 2), "it is there before anybody runs it");
     starter.kill().expect("killed");
     starter.wait().expect("an end");
-    kill(&user);
+    kill_daemon(&user);
     for row in threads(&user) {
         let id = text(&row["thread_id"]);
-        let waited = run(asking(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
+        let waited = run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
         assert_eq!(waited.exit, 0, "{waited}");
     }
     assert_eq!(threads(&user).len(), 2);
@@ -163,11 +165,11 @@ fn a_starter_that_is_killed_before_its_answer_has_started_its_thread() {
 }
 
 /// Every file below a folder.
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+fn collect_files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let entry = entry.expect("an entry");
         match entry.file_type().expect("a type") {
-            kind if kind.is_dir() => files(&entry.path(), found),
+            kind if kind.is_dir() => collect_files(&entry.path(), found),
             kind if kind.is_file() => found.push(entry.path()),
             _ => {}
         }
@@ -175,40 +177,42 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn no_environment_is_written_to_disk_and_nobody_else_may_enter() {
-    let user = user();
-    let model = silent_first(1);
-    let id = started(&user, &model);
+fn environment_stays_off_disk_and_dir_private() {
+    let user = user_with_directive();
+    let model = hang_first(1);
+    let id = start_in_background(&user, &model);
     model.wait_for_requests(1);
-    kill(&user);
-    let waited = run(asking(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
+    kill_daemon(&user);
+    let waited = run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
     assert_eq!(waited.exit, 0, "{waited}");
     let mut all = Vec::new();
-    [user.home(), user.project(), user.world.cache()].iter().for_each(|folder| files(folder, &mut all));
+    [user.home(), user.project(), user.context.cache()]
+        .iter()
+        .for_each(|folder| collect_files(folder, &mut all));
     assert!(all.len() > 10);
     for path in all {
         let bytes = std::fs::read(&path).unwrap_or_default();
-        let is_in = bytes.windows(KEY.len()).any(|window| window == KEY.as_bytes());
+        let is_in = bytes.windows(API_KEY.len()).any(|window| window == API_KEY.as_bytes());
         assert!(!is_in, "{}", path.display());
     }
     let mode = |path: &Path| std::fs::metadata(path).expect("a file").permissions().mode() & 0o777;
-    assert_eq!(mode(&den(&user)), 0o700);
-    for entry in std::fs::read_dir(den(&user)).expect("a folder") {
+    assert_eq!(mode(&runtime_dir(&user)), 0o700);
+    for entry in std::fs::read_dir(runtime_dir(&user)).expect("a folder") {
         let path = entry.expect("an entry").path();
         assert_eq!(mode(&path) & 0o077, 0, "{}", path.display());
     }
     // One that others may enter is not used.
     assert!(eventually(|| processes(&user).is_empty()));
-    std::fs::set_permissions(den(&user), std::fs::Permissions::from_mode(0o755)).expect("opened up");
+    std::fs::set_permissions(runtime_dir(&user), std::fs::Permissions::from_mode(0o755)).expect("opened up");
     let before = threads(&user).len();
-    let refused = run(asking(&user, &model).args(["--json", "run", "team/ask", "--async"]));
+    let refused = run(command_with_model(&user, &model).args(["--json", "run", "team/ask", "--async"]));
     refused.error(1, "RYE1136");
     assert_eq!(threads(&user).len(), before, "no thread is left behind");
 }
 
 /// Says something to the process, and gives what it answers.
-fn said(user: &User, bytes: &[u8]) -> String {
-    let folder = den(user);
+fn send_raw(user: &User, bytes: &[u8]) -> String {
+    let folder = runtime_dir(user);
     let socket = std::fs::read_dir(&folder).expect("a folder").filter_map(|entry| {
         let name = entry.ok()?.file_name().into_string().ok()?;
         name.ends_with(".sock").then_some(name)
@@ -224,18 +228,19 @@ fn said(user: &User, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn whatever_is_said_to_the_process_it_goes_on() {
-    let user = user();
+fn daemon_survives_malformed_requests() {
+    let user = user_with_directive();
     let gate = Gate::closed();
-    let held = gate.clone();
-    let model = FakeModel::start(move |_| Reply::text("Hello.").held(&held));
-    let id = started(&user, &model);
-    let place = std::fs::read_dir(den(&user).join("places")).expect("places").next().expect("a place");
-    let place: Value =
-        serde_json::from_slice(&std::fs::read(place.expect("an entry").path()).expect("a place"))
+    let pending = gate.clone();
+    let model = FakeModel::start(move |_| FakeReply::text("Hello.").with_gate(&pending));
+    let id = start_in_background(&user, &model);
+    let location =
+        std::fs::read_dir(runtime_dir(&user).join("places")).expect("places").next().expect("a place");
+    let location: Value =
+        serde_json::from_slice(&std::fs::read(location.expect("an entry").path()).expect("a place"))
             .expect("JSON");
     let request = |change: &dyn Fn(&mut Value)| {
-        let mut request = json!({"place": place, "environment": {}, "threads": [id]});
+        let mut request = json!({"place": location, "environment": {}, "threads": [id]});
         change(&mut request);
         format!("{request}\n").into_bytes()
     };
@@ -251,15 +256,15 @@ fn whatever_is_said_to_the_process_it_goes_on() {
         (request(&|request| request["place"]["signing_keys"] = json!(elsewhere)), "another user's"),
     ];
     for (bytes, why) in cases {
-        let answer = said(&user, &bytes);
+        let answer = send_raw(&user, &bytes);
         assert!(answer.contains("refused") && answer.contains(why), "{why}: {answer}");
     }
-    let nowhere = said(&user, &request(&|request| request["place"]["threads"] = json!(elsewhere)));
+    let nowhere = send_raw(&user, &request(&|request| request["place"]["threads"] = json!(elsewhere)));
     assert!(nowhere.contains("no threads in"), "{nowhere}");
-    let missing = said(&user, &request(&|request| request["threads"] = json!(["thread-000000000000"])));
+    let missing = send_raw(&user, &request(&|request| request["threads"] = json!(["thread-000000000000"])));
     assert!(missing.contains(r#""left":{"thread-000000000000":"#), "{missing}");
     // A thread that runs is not started a second time.
-    let again = said(&user, &request(&|_| {}));
+    let again = send_raw(&user, &request(&|_| {}));
     assert!(again.contains(r#""left":{}"#), "{again}");
     gate.open();
     user.ok(["thread", "wait", &id, "--timeout", "60"]);
@@ -267,42 +272,42 @@ fn whatever_is_said_to_the_process_it_goes_on() {
 }
 
 #[test]
-fn a_thread_without_its_key_is_left_with_the_reason() {
-    let user = user();
-    let model = silent_first(1);
-    let id = started(&user, &model);
+fn thread_without_api_key_records_the_reason() {
+    let user = user_with_directive();
+    let model = hang_first(1);
+    let id = start_in_background(&user, &model);
     model.wait_for_requests(1);
-    kill(&user);
+    kill_daemon(&user);
     // This command has no key to give.
     let waited = user.run(["thread", "wait", &id, "--timeout", "60"]);
     assert_eq!(waited.exit, 1, "{waited}");
     assert!(waited.stdout.contains("interrupted") && waited.stderr.contains("OPENAI_API_KEY"), "{waited}");
-    let shown = user.ok(["thread", "show", &id]);
-    assert!(shown.stdout.contains("interrupted") && shown.stdout.contains("OPENAI_API_KEY"), "{shown}");
+    let output = user.ok(["thread", "show", &id]);
+    assert!(output.stdout.contains("interrupted") && output.stdout.contains("OPENAI_API_KEY"), "{output}");
     assert_eq!(threads(&user)[0]["status"], "running", "it has not failed");
-    let waited = run(asking(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
+    let waited = run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
     assert_eq!((waited.exit, threads(&user)[0]["note"].is_null()), (0, true), "{waited}");
 }
 
 #[test]
-fn threads_of_another_project_go_on_when_the_process_starts_unless_its_settings_say_no() {
+fn daemon_resumes_other_projects_unless_disabled() {
     for is_wanted in [true, false] {
-        let user = user();
+        let user = user_with_directive();
         let text = format!(
             "version: \"1.0.0\"\ncategory: agent\nname: coordination\ncoordination: {{orphan_detection: {{scan_on_startup: {is_wanted}}}}}\n"
         );
         user.write("config/agent/coordination.yaml", text);
         user.ok(["sign", "config", "agent/coordination", "--space", "project"]);
-        let model = silent_first(1);
-        let id = started(&user, &model);
+        let model = hang_first(1);
+        let id = start_in_background(&user, &model);
         model.wait_for_requests(1);
-        kill(&user);
+        kill_daemon(&user);
         // Somebody starts something elsewhere.
-        let other = user.world.home().join("other");
+        let other = user.context.home().join("other");
         std::fs::create_dir_all(&other).expect("a folder");
         run(user.command().current_dir(&other).args(["init"]));
         let greet = ["--json", "run", "examples/greet", "name=Ada", "--async", "--provider", "offline"];
-        let elsewhere = run(asking(&user, &model).current_dir(&other).args(greet));
+        let elsewhere = run(command_with_model(&user, &model).current_dir(&other).args(greet));
         assert_eq!(elsewhere.exit, 0, "{elsewhere}");
         let greeting = crate::support::text(&elsewhere.json()["thread_id"]);
         let waited = user.command().current_dir(&other).args(["thread", "wait", &greeting]).output();
@@ -313,155 +318,159 @@ fn threads_of_another_project_go_on_when_the_process_starts_unless_its_settings_
             assert!(eventually(|| processes(&user).is_empty()), "there was nothing else to do");
             assert_eq!(model.count(), 1);
         }
-        let waited = run(asking(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
+        let waited = run(command_with_model(&user, &model).args(["thread", "wait", &id, "--timeout", "60"]));
         assert_eq!((waited.exit, model.count()), (0, 2), "{waited}");
     }
 }
 
 #[test]
-fn a_thread_that_a_server_started_outlives_the_server() {
-    let user = user();
+fn thread_outlives_the_server_that_started_it() {
+    let user = user_with_directive();
     let gate = Gate::closed();
-    let held = gate.clone();
-    let model = FakeModel::start(move |_| Reply::text("Hello.").held(&held));
+    let pending = gate.clone();
+    let model = FakeModel::start(move |_| FakeReply::text("Hello.").with_gate(&pending));
     let url = format!("{}/v1", model.url());
-    let mut client = Client::with(&user, &[("OPENAI_API_KEY", KEY), ("OPENAI_BASE_URL", &url)], json!({}));
+    let mut client =
+        Client::connect_with(&user, &[("OPENAI_API_KEY", API_KEY), ("OPENAI_BASE_URL", &url)], json!({}));
     let order = json!({"item_id": "directive:team/ask", "thread": "fork", "async": true});
     let answer = client.call("rye_execute", order);
     let (id, pid) = (text(&answer["data"]["thread_id"]), answer["data"]["pid"].as_u64());
     assert_eq!(processes(&user).first().map(|pid| u64::from(*pid)), pid, "{answer}");
     model.wait_for_requests(1);
-    client.end();
+    client.close();
     gate.open();
     user.ok(["thread", "wait", &id, "--timeout", "60"]);
     assert_eq!(model.count(), 1);
 }
 
 #[test]
-fn a_server_leaves_no_dead_process_behind() {
-    let user = user();
-    let mut client = Client::ready(&user);
+fn server_leaves_no_zombie_process() {
+    let user = user_with_directive();
+    let mut client = Client::connect(&user);
     let order = json!({"item_id": "directive:team/ask", "thread": "fork", "async": true});
     let answer = client.call("rye_execute", order);
     let process = PathBuf::from(format!("/proc/{}", answer["data"]["pid"]));
     assert!(process.exists(), "{answer}");
     assert!(eventually(|| !process.exists()), "it ends, and whoever started it collects it");
-    client.end();
+    client.close();
 }
 
 #[test]
-fn a_tool_cannot_reach_the_process() {
-    let user = user();
+fn tool_cannot_reach_the_daemon() {
+    let user = user_with_directive();
     let gate = Gate::closed();
-    let held = gate.clone();
-    let model = FakeModel::start(move |_| Reply::text("Hello.").held(&held));
-    let id = started(&user, &model);
+    let pending = gate.clone();
+    let model = FakeModel::start(move |_| FakeReply::text("Hello.").with_gate(&pending));
+    let id = start_in_background(&user, &model);
     let body = format!(
         "import glob, os, socket\nfolder = {:?}\nfound = glob.glob(folder + '/*.sock')\ntry:\n    names = os.listdir(folder)\nexcept OSError:\n    names = []\nreturn {{'found': found, 'names': names}}",
-        den(&user).display().to_string()
+        runtime_dir(&user).display().to_string()
     );
-    crate::running::function(&user, "reach", &body);
-    let result = crate::running::result(&user, "reach", &[]);
+    crate::tool_support::write_function(&user, "reach", &body);
+    let result = crate::tool_support::execute_data(&user, "reach", &[]);
     assert_eq!(result, json!({"found": [], "names": []}), "its folder is hidden");
     gate.open();
     user.ok(["thread", "wait", &id, "--timeout", "60"]);
 }
 
 #[test]
-fn a_child_that_nobody_waits_for_outlives_the_run_which_says_so() {
-    let user = User::ready();
+fn detached_child_outlives_its_run() {
+    let user = User::initialized();
     let rights = "<permissions><execute><tool>rye.agent.threads.*</tool></execute></permissions>";
-    directive(&user, "lead", rights, "", "I am the lead.");
-    directive(&user, "ask", FILES, "", "Say hello.");
+    write_directive(&user, "lead", rights, "", "I am the lead.");
+    write_directive(&user, "ask", FILES, "", "Say hello.");
     let gate = Gate::closed();
-    let held = gate.clone();
-    let model = FakeModel::start(move |seen| {
-        if seen.body.to_string().contains("Say hello.") {
-            return Reply::text("Hello.").held(&held);
+    let pending = gate.clone();
+    let model = FakeModel::start(move |request| {
+        if request.body.to_string().contains("Say hello.") {
+            return FakeReply::text("Hello.").with_gate(&pending);
         }
         let child = json!({"directive_name": "team/ask", "async_exec": true});
-        match seen.tool_results {
-            0 => Reply::calls([("rye_agent_threads_thread_directive", child)]),
-            _ => Reply::text("done"),
+        match request.tool_results {
+            0 => FakeReply::calls([("rye_agent_threads_thread_directive", child)]),
+            _ => FakeReply::text("done"),
         }
     });
-    let led = run(asking(&user, &model).args(["run", "team/lead"]));
+    let led = run(command_with_model(&user, &model).args(["run", "team/lead"]));
     assert_eq!((led.exit, led.stdout.as_str()), (0, "done\n"), "{led}");
     let rows = threads(&user);
     let (child, root) = (text(&rows[0]["thread_id"]), text(&rows[1]["thread_id"]));
-    let told = format!("still at work in the background: 1 thread it started; rye thread tree {root}");
-    assert!(led.stderr.contains(&told), "{led}");
+    let output = format!("still at work in the background: 1 thread it started; rye thread tree {root}");
+    assert!(led.stderr.contains(&output), "{led}");
     gate.open();
     user.ok(["thread", "wait", &child, "--timeout", "60"]);
 }
 
 #[test]
-fn a_copy_of_a_project_goes_on_with_nothing_by_itself() {
-    let user = user();
-    let model = silent_first(1);
-    let id = started(&user, &model);
+fn copied_project_resumes_no_threads() {
+    let user = user_with_directive();
+    let model = hang_first(1);
+    let id = start_in_background(&user, &model);
     model.wait_for_requests(1);
-    kill(&user);
+    kill_daemon(&user);
     let copy = user.home().join("copy");
     crate::support::copy_tree(&user.project(), &copy);
     let wait = ["thread", "wait", id.as_str(), "--timeout", "60"];
     let list = ["--json", "thread", "list"];
-    let listed = run(asking(&user, &model).current_dir(&copy).args(list));
+    let listed = run(command_with_model(&user, &model).current_dir(&copy).args(list));
     assert_eq!(listed.json()["data"]["threads"][0]["is_interrupted"], true, "{listed}");
-    let waited = run(asking(&user, &model).current_dir(&copy).args(wait));
+    let waited = run(command_with_model(&user, &model).current_dir(&copy).args(wait));
     assert!(waited.exit == 1 && waited.stdout.contains("interrupted"), "{waited}");
     assert_eq!((model.count(), processes(&user).len()), (1, 0));
     // Where it was started it does.
-    let waited = run(asking(&user, &model).args(wait));
+    let waited = run(command_with_model(&user, &model).args(wait));
     assert_eq!((waited.exit, model.count()), (0, 2), "{waited}");
 }
 
 #[test]
-fn where_the_process_cannot_run_the_command_says_so_and_leaves_no_thread() {
-    let user = user();
-    let model = silent_first(0);
-    let id = started(&user, &model);
+fn failed_daemon_start_leaves_no_thread() {
+    let user = user_with_directive();
+    let model = hang_first(0);
+    let id = start_in_background(&user, &model);
     user.ok(["thread", "wait", &id, "--timeout", "60"]);
     assert!(eventually(|| processes(&user).is_empty()));
-    for entry in std::fs::read_dir(den(&user)).expect("a folder") {
+    for entry in std::fs::read_dir(runtime_dir(&user)).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.extension().is_some_and(|extension| extension == "lock") && path.is_file() {
             std::fs::remove_file(&path).expect("removed");
             std::fs::create_dir(&path).expect("something else in its place");
         }
     }
-    let refused = run(asking(&user, &model).args(["--json", "run", "team/ask", "--async"]));
+    let refused = run(command_with_model(&user, &model).args(["--json", "run", "team/ask", "--async"]));
     let error = refused.error(1, "RYE1136");
     assert!(text(&error["error"]).contains("it ends as soon as it is started"), "{error}");
     assert_eq!((threads(&user).len(), model.count()), (1, 1));
 }
 
 #[test]
-fn an_interrupt_of_the_run_reaches_its_children_in_the_background() {
-    let user = User::ready();
+fn interrupt_reaches_background_children() {
+    let user = User::initialized();
     let rights = "<permissions><execute><tool>rye.agent.threads.*</tool></execute></permissions>";
-    directive(&user, "lead", rights, "", "I am the lead.");
-    directive(&user, "ask", FILES, "", "Say hello.");
-    let model = FakeModel::start(move |seen| {
-        if seen.body.to_string().contains("Say hello.") {
-            return Reply::hang();
+    write_directive(&user, "lead", rights, "", "I am the lead.");
+    write_directive(&user, "ask", FILES, "", "Say hello.");
+    let model = FakeModel::start(move |request| {
+        if request.body.to_string().contains("Say hello.") {
+            return FakeReply::hang();
         }
         let child = json!({"directive_name": "team/ask", "async_exec": true});
-        match seen.tool_results {
-            0 => Reply::calls([("rye_agent_threads_thread_directive", child)]),
+        match request.tool_results {
+            0 => FakeReply::calls([("rye_agent_threads_thread_directive", child)]),
             _ => {
-                let ids: Vec<Value> =
-                    seen.results().iter().filter_map(|result| serde_json::from_str(result).ok()).collect();
+                let ids: Vec<Value> = request
+                    .tool_result_texts()
+                    .iter()
+                    .filter_map(|result| serde_json::from_str(result).ok())
+                    .collect();
                 let wait = json!({"operation": "wait_threads", "thread_ids": [ids[0]["thread_id"]]});
-                Reply::calls([("rye_agent_threads_orchestrator", wait)])
+                FakeReply::calls([("rye_agent_threads_orchestrator", wait)])
             }
         }
     });
-    let led = beside(&user, &model, &["run", "team/lead"]);
+    let led = spawn_with_model(&user, &model, &["run", "team/lead"]);
     // The lead has asked twice, the child once.
     model.wait_for_requests(3);
     signal("-INT", led.id());
-    let led = ended(led);
+    let led = wait_for_run(led);
     assert_eq!(led.exit, 7, "{led}");
     assert!(eventually(|| threads(&user).iter().all(|row| row["status"] == "cancelled")));
     model.wait_for_abandoned(1);

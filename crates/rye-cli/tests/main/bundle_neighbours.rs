@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::installing::{Maker, install};
-use crate::running::{function_text, signed};
+use crate::install::{BundleAuthor, install};
 use crate::support::{User, differences, run, text};
+use crate::tool_support::{function_text, write_signed_tool};
 
 /// A tool that imports `json` and gives whose that is.
 fn importer(category: &str) -> String {
@@ -21,8 +21,8 @@ fn module(category: &str, owner: &str) -> String {
 }
 
 /// The maker's package `team/kit`: a tool that imports `json`, and the maker's own `json`.
-fn maker_of_a_package() -> Maker {
-    let maker = Maker::new();
+fn maker_of_a_package() -> BundleAuthor {
+    let maker = BundleAuthor::new();
     for (name, content) in [
         ("__init__", rye_test::tool("team/kit", "A package")),
         ("json", module("team/kit", "maker")),
@@ -41,17 +41,17 @@ fn owner_seen_by(user: &User, id: &str) -> Value {
 #[test]
 fn own_tools_import_no_file_of_a_bundle() {
     let maker = maker_of_a_package();
-    let user = User::ready();
+    let user = User::initialized();
     // Alone in its folder: the bundle's `__init__.py` makes no package of it.
-    signed(&user, "team/kit/mine", "py", &importer("team/kit"));
-    install(&user, &maker.make("1.0.0"), &maker, &[]);
+    write_signed_tool(&user, "team/kit/mine", "py", &importer("team/kit"));
+    install(&user, &maker.create("1.0.0"), &maker, &[]);
     assert_eq!(owner_seen_by(&user, "team/kit/mine"), json!("standard"));
     assert_eq!(owner_seen_by(&user, "team/kit/theirs"), json!("maker"));
     // In a package of the user's own that is around the bundle's files.
-    signed(&user, "team/__init__", "py", &rye_test::tool("team", "A package"));
-    signed(&user, "team/mine", "py", &importer("team"));
+    write_signed_tool(&user, "team/__init__", "py", &rye_test::tool("team", "A package"));
+    write_signed_tool(&user, "team/mine", "py", &importer("team"));
     assert_eq!(owner_seen_by(&user, "team/mine"), json!("standard"));
-    signed(&user, "team/json", "py", &module("team", "user"));
+    write_signed_tool(&user, "team/json", "py", &module("team", "user"));
     assert_eq!(owner_seen_by(&user, "team/mine"), json!("user"));
     let run = user.run(["execute", "team/mine", "--frozen"]);
     assert!(run.stderr.contains("do not belong to the same bundle"), "{run}");
@@ -61,26 +61,26 @@ fn own_tools_import_no_file_of_a_bundle() {
 fn bundle_tools_import_no_file_of_the_user() {
     let maker = maker_of_a_package();
     fs::remove_file(maker.user.project().join(".ai/tools/team/kit/json.py")).expect("removed");
-    let user = User::ready();
-    install(&user, &maker.make("1.0.0"), &maker, &[]);
-    signed(&user, "team/kit/json", "py", &module("team/kit", "user"));
+    let user = User::initialized();
+    install(&user, &maker.create("1.0.0"), &maker, &[]);
+    write_signed_tool(&user, "team/kit/json", "py", &module("team/kit", "user"));
     assert_eq!(owner_seen_by(&user, "team/kit/theirs"), json!("standard"));
 }
 
 #[test]
 fn upgraded_bundle_changes_no_pinned_tool_beside_it() {
-    let maker = Maker::new();
-    let user = User::ready();
-    install(&user, &maker.make("1.0.0"), &maker, &[]);
+    let maker = BundleAuthor::new();
+    let user = User::initialized();
+    install(&user, &maker.create("1.0.0"), &maker, &[]);
     for (name, content) in
         [("__init__", rye_test::tool("team/kit", "A package")), ("mine", importer("team/kit"))]
     {
-        signed(&user, &format!("team/kit/{name}"), "py", &content);
+        write_signed_tool(&user, &format!("team/kit/{name}"), "py", &content);
     }
     user.ok(["execute", "team/kit/mine"]);
     maker.user.write("tools/team/kit/json.py", module("team/kit", "maker"));
     maker.user.ok(["sign", "tool", "team/kit/*"]);
-    install(&user, &maker.make("2.0.0"), &maker, &[]);
+    install(&user, &maker.create("2.0.0"), &maker, &[]);
     assert!(user.project().join(".ai/tools/team/kit/json.py").exists());
     assert_eq!(user.data(["execute", "team/kit/mine", "--locked"]), json!("standard"));
 }
@@ -88,11 +88,11 @@ fn upgraded_bundle_changes_no_pinned_tool_beside_it() {
 #[test]
 fn generally_trusted_makers_files_are_not_imported_either() {
     let maker = maker_of_a_package();
-    let user = User::ready();
-    user.ok(["keys", "trust", maker.user.identity().to_str().expect("text"), "--space", "user"]);
-    signed(&user, "team/__init__", "py", &rye_test::tool("team", "A package"));
-    install(&user, &maker.make("1.0.0"), &maker, &[]);
-    signed(&user, "team/kit/mine", "py", &importer("team/kit"));
+    let user = User::initialized();
+    user.ok(["keys", "trust", maker.user.identity_document().to_str().expect("text"), "--space", "user"]);
+    write_signed_tool(&user, "team/__init__", "py", &rye_test::tool("team", "A package"));
+    install(&user, &maker.create("1.0.0"), &maker, &[]);
+    write_signed_tool(&user, "team/kit/mine", "py", &importer("team/kit"));
     assert_eq!(owner_seen_by(&user, "team/kit/mine"), json!("standard"));
     user.ok(["bundle", "trust", "gifts", "--revoke"]);
     assert_eq!(owner_seen_by(&user, "team/kit/mine"), json!("standard"));
@@ -101,9 +101,9 @@ fn generally_trusted_makers_files_are_not_imported_either() {
 #[test]
 fn lockfile_alone_makes_no_file_a_bundles() {
     let maker = maker_of_a_package();
-    let user = User::ready();
-    install(&user, &maker.make("1.0.0"), &maker, &[]);
-    signed(&user, "team/kit/mine", "py", &importer("team/kit"));
+    let user = User::initialized();
+    install(&user, &maker.create("1.0.0"), &maker, &[]);
+    write_signed_tool(&user, "team/kit/mine", "py", &importer("team/kit"));
     // A lockfile of the project that was changed by hand says that the user's tool is the bundle's.
     let path = user.project().join(".ai/bundles/gifts/.bundle-lock.json");
     let mut lock: Value = serde_json::from_slice(&fs::read(&path).expect("a lockfile")).expect("JSON");
@@ -111,7 +111,7 @@ fn lockfile_alone_makes_no_file_a_bundles() {
     fs::write(&path, lock.to_string()).expect("written");
     assert_eq!(owner_seen_by(&user, "team/kit/mine"), json!("standard"));
     fs::write(&path, "{}").expect("written");
-    let refused = user.refused(["execute", "team/kit/mine", "--frozen"], 4, "RYE0618");
+    let refused = user.assert_refused(["execute", "team/kit/mine", "--frozen"], 4, "RYE0618");
     assert!(text(&refused["error"]).contains("the lockfile of the bundle `gifts`"), "{refused}");
 }
 
@@ -119,9 +119,9 @@ const RUNTIME: &str = "version: \"1.0.0\"\ntool_type: runtime\nexecutor_id: rye/
 
 /// A bundle with a runtime called like another name of the built-in ones.
 fn maker_of_a_runtime() -> (User, PathBuf) {
-    let maker = User::ready();
+    let maker = User::initialized();
     maker.write("tools/python_runtime.yaml", RUNTIME);
-    let folder = maker.world.path().join("takeover");
+    let folder = maker.context.path().join("takeover");
     let words = ["bundle", "create", "takeover", "--version", "1.0.0", "--category", "python_runtime"];
     maker.ok(words.iter().copied().chain(["--sign", "--out", folder.to_str().expect("text")]));
     (maker, folder)
@@ -130,14 +130,14 @@ fn maker_of_a_runtime() -> (User, PathBuf) {
 fn with_short_executor(user: &User) {
     let tool =
         function_text("", "return 'mine'").replace("rye/core/runtimes/python/function", "python_runtime");
-    signed(user, "team/short", "py", &tool);
+    write_signed_tool(user, "team/short", "py", &tool);
 }
 
 #[test]
 fn install_names_executors_hidden_by_another_name() {
     let (maker, folder) = maker_of_a_runtime();
     let (folder, key) = (folder.to_str().expect("text"), maker.fingerprint());
-    let user = User::ready();
+    let user = User::initialized();
     let plan = user.data(["install", folder, "--trust", &key, "--dry-run"]);
     let hides = |id: &str| {
         json!(format!(
@@ -153,13 +153,13 @@ fn install_names_executors_hidden_by_another_name() {
 fn install_refuses_to_stand_before_the_users_executor() {
     let (maker, folder) = maker_of_a_runtime();
     let (folder, key) = (folder.to_str().expect("text"), maker.fingerprint());
-    let user = User::ready();
+    let user = User::initialized();
     let own = RUNTIME
         .replace("category: \"\"", "category: rye/core/runtimes/python")
         .replace("name: python_runtime", "name: script");
     user.write("tools/rye/core/runtimes/python/script.yaml", own);
     let before = user.snapshot();
-    let refused = user.refused(["install", folder, "--trust", &key, "--yes"], 5, "RYE0613");
+    let refused = user.assert_refused(["install", folder, "--trust", &key, "--yes"], 5, "RYE0613");
     assert!(text(&refused["error"]).contains("which would run in its place"), "{refused}");
     assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
 }
@@ -167,7 +167,7 @@ fn install_refuses_to_stand_before_the_users_executor() {
 #[test]
 fn configured_bundle_takes_no_other_name_of_an_executor() {
     let (_maker, folder) = maker_of_a_runtime();
-    let user = User::ready();
+    let user = User::initialized();
     with_short_executor(&user);
     let run_there = |words: &[&str]| {
         let run = run(user.command().env("RYE_BUNDLE_PATH", &folder).args(words).arg("--json"));

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::installing::{Maker, install};
-use crate::running::function_text;
+use crate::install::{BundleAuthor, install};
 use crate::support::{User, run, text};
+use crate::tool_support::function_text;
 
 /// Makes the bundle `gifts` with lockfiles.
-fn make_pinned(maker: &Maker, version: &str) -> std::path::PathBuf {
-    let out = maker.user.world.path().join(format!("pinned-{version}"));
+fn create_pinned(maker: &BundleAuthor, version: &str) -> std::path::PathBuf {
+    let out = maker.user.context.path().join(format!("pinned-{version}"));
     let words = ["bundle", "create", "gifts", "--version", version, "--category", "team", "--with-lockfiles"];
     // A `.json` file among the tools cannot be signed; the manifest covers it.
     maker.user.run(["sign", "tool", "team/*"]);
@@ -22,8 +22,8 @@ fn make_pinned(maker: &Maker, version: &str) -> std::path::PathBuf {
 }
 
 /// A user who has the bundle in `folder` as a part of the system space.
-fn with_bundle(folder: &Path) -> User {
-    let user = User::ready();
+fn user_with_bundle(folder: &Path) -> User {
+    let user = User::initialized();
     let config =
         format!("version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  paths: [\"{}\"]\n", folder.display());
     user.write_user("config/config.yaml", config);
@@ -36,49 +36,52 @@ const LOCKFILE: &str = ".ai/lockfiles/team/hi@1.0.0.lock.json";
 
 #[test]
 fn shipped_lockfile_pins_in_system_space() {
-    let maker = Maker::new();
-    let made = make_pinned(&maker, "1.0.0");
+    let maker = BundleAuthor::new();
+    let made = create_pinned(&maker, "1.0.0");
     let lockfile: Value = serde_json::from_slice(&fs::read(made.join(LOCKFILE)).expect("one")).expect("JSON");
     assert_eq!(lockfile["resolved_chain"][0]["space"], "system:gifts", "{lockfile}");
     assert_eq!(lockfile["resolved_chain"][0]["provider_version"], "1.0.0", "{lockfile}");
-    let user = with_bundle(&made);
+    let user = user_with_bundle(&made);
     assert_eq!(user.data(["bundle", "verify", "gifts"])["status"], "verified");
-    let held = user.ok(["--json", "execute", "team/hi", "--locked"]).json();
-    assert_eq!(held["lock"], json!({"state": "held", "paths": [made.join(LOCKFILE).display().to_string()]}));
+    let response = user.ok(["--json", "execute", "team/hi", "--locked"]).json();
+    assert_eq!(
+        response["lock"],
+        json!({"state": "held", "paths": [made.join(LOCKFILE).display().to_string()]})
+    );
     assert!(!user.home().join(".ai/lockfiles").exists());
 
     // Other bytes than the manifest lists are damaged; a file that it does not list does not exist.
     let good = fs::read(made.join(LOCKFILE)).expect("one");
     fs::write(made.join(LOCKFILE), String::from_utf8_lossy(&good).replace("\n", " ")).expect("changed");
-    user.refused(["execute", "team/hi"], 8, "RYE0503");
+    user.assert_refused(["execute", "team/hi"], 8, "RYE0503");
     fs::write(made.join(LOCKFILE), good).expect("as it was");
     user.ok(["execute", "team/hi", "--locked"]);
-    let plain = maker.make("2.0.0");
+    let plain = maker.create("2.0.0");
     fs::create_dir_all(plain.join(".ai/lockfiles/team")).expect("folders");
     fs::write(plain.join(LOCKFILE), "{").expect("a stray file");
-    let user = with_bundle(&plain);
+    let user = user_with_bundle(&plain);
     user.ok(["execute", "team/hi", "--frozen"]);
-    user.refused(["execute", "team/hi", "--locked"], 8, "RYE0502");
+    user.assert_refused(["execute", "team/hi", "--locked"], 8, "RYE0502");
 }
 
 #[test]
 fn shipped_lockfile_pins_imports() {
-    let maker = Maker::new();
+    let maker = BundleAuthor::new();
     maker.user.write("tools/team/__init__.py", rye_test::tool("team", "A package"));
     maker.user.write("tools/team/helper.py", format!("{}\nVALUE = 7\n", rye_test::tool("team", "Helps")));
     maker.user.write("tools/team/hi.py", function_text("", "from . import helper\nreturn helper.VALUE"));
-    let made = make_pinned(&maker, "1.0.0");
+    let made = create_pinned(&maker, "1.0.0");
     let lockfile: Value = serde_json::from_slice(&fs::read(made.join(LOCKFILE)).expect("one")).expect("JSON");
     assert!(lockfile["verified_deps"].to_string().contains("helper.py"), "{lockfile}");
-    let user = with_bundle(&made);
+    let user = user_with_bundle(&made);
     assert_eq!(user.data(["execute", "team/hi", "--locked"]), json!(7));
 }
 
 #[test]
-fn installing_leaves_shipped_lockfiles_behind() {
-    let maker = Maker::new();
-    let made = make_pinned(&maker, "1.0.0");
-    let user = User::ready();
+fn install_skips_shipped_lockfiles() {
+    let maker = BundleAuthor::new();
+    let made = create_pinned(&maker, "1.0.0");
+    let user = User::initialized();
     install(&user, &made, &maker, &[]);
     assert_eq!(user.data(["execute", "team/hi"]), json!(1));
     assert!(!user.project().join(LOCKFILE).exists());
@@ -86,8 +89,8 @@ fn installing_leaves_shipped_lockfiles_behind() {
 }
 
 #[test]
-fn tool_that_cannot_run_in_a_bundle_is_not_pinned() {
-    let maker = Maker::new();
+fn unrunnable_bundle_tool_is_not_pinned() {
+    let maker = BundleAuthor::new();
     let runtime = "version: \"1.0.0\"\ntool_type: runtime\nexecutor_id: rye/core/primitives/subprocess\ncategory: other\nname: shell\ndescription: Runs\nconfig:\n  command: /bin/bash\n  args: [\"{tool_path}\"]\n";
     maker.user.write("tools/other/shell.yaml", runtime);
     maker.user.ok(["sign", "tool", "other/shell"]);
@@ -97,15 +100,15 @@ fn tool_that_cannot_run_in_a_bundle_is_not_pinned() {
     maker.user.run(["sign", "tool", "team/*"]);
     maker.user.ok(["sign", "knowledge", "team/*"]);
     let words = ["bundle", "create", "gifts", "--version", "1.0.0", "--category", "team", "--with-lockfiles"];
-    let refusal = maker.user.refused(words, 4, "RYE0605");
+    let refusal = maker.user.assert_refused(words, 4, "RYE0605");
     assert!(text(&refusal["error"]).contains("other/shell"), "{refusal}");
     assert!(!maker.user.project().join("gifts-1.0.0").exists());
 }
 
 #[test]
 fn bundle_commands_work_inside_the_bundles_folder() {
-    let maker = Maker::new();
-    let made = maker.make("1.0.0");
+    let maker = BundleAuthor::new();
+    let made = maker.create("1.0.0");
     let user = &maker.user;
     let inside = |folder: &Path, words: &[&str]| {
         let run = run(user.command().current_dir(folder).arg("--json").args(words));
@@ -126,5 +129,5 @@ fn bundle_commands_work_inside_the_bundles_folder() {
     }
     assert_eq!(inside(&made.join(".ai/tools"), &["bundle", "verify", "../.."])["status"], "verified");
     // A project that holds no bundle still says so.
-    user.refused(["bundle", "verify", "."], 3, "RYE0604");
+    user.assert_refused(["bundle", "verify", "."], 3, "RYE0604");
 }

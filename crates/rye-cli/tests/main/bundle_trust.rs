@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::installing;
+use crate::install;
 use crate::support::{User, copy_file, copy_tree, text};
 
 /// A maker and the bundle they made: a tool `team/x`, a tool without a signature `team/plain`, a config.
-struct Maker {
+struct BundleAuthor {
     user: User,
     folder: PathBuf,
 }
 
-impl Maker {
+impl BundleAuthor {
     fn new() -> Self {
-        let user = User::ready();
+        let user = User::initialized();
         user.write("tools/team/x.py", rye_test::tool("team", "Bundled x"));
         user.write(
             "tools/team/plain.json",
@@ -26,10 +26,10 @@ impl Maker {
         user.write("config/team/extra.yaml", "version: \"1.0.0\"\ncategory: team\nname: extra\n");
         user.ok(["sign", "tool", "team/x"]);
         user.ok(["sign", "config", "team/extra"]);
-        Self::made(user, "1.0.0")
+        Self::create_bundle(user, "1.0.0")
     }
 
-    fn made(user: User, version: &str) -> Self {
+    fn create_bundle(user: User, version: &str) -> Self {
         user.ok(["bundle", "create", "gifts", "--version", version, "--category", "team"]);
         let folder = user.project().join(format!("gifts-{version}"));
         Self { user, folder }
@@ -64,24 +64,24 @@ fn write_lock(root: &Path, id: &str, files: &[&str]) {
     fs::write(folder.join(".bundle-lock.json"), lock.to_string()).expect("written");
 }
 
-fn standing(user: &User) -> Value {
+fn bundle_row(user: &User) -> Value {
     let data = user.data(["bundle", "list"]);
     let rows = data["bundles"].as_array().expect("bundles");
     rows.iter().find(|row| row["bundle_id"] == "gifts").unwrap_or_else(|| panic!("none: {data}")).clone()
 }
 
 #[test]
-fn an_approved_signer_counts_for_what_its_bundle_installed() {
-    let maker = Maker::new();
+fn approved_signer_covers_its_installed_items() {
+    let maker = BundleAuthor::new();
     for is_project in [true, false] {
-        let user = User::ready();
+        let user = User::initialized();
         let root = if is_project { user.project() } else { user.home() };
         maker.install(&root);
         // Being there is not enough, however well it is signed.
-        let error = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+        let error = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
         assert!(error["hints"].to_string().contains("rye bundle trust gifts"), "{error}");
-        user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
-        assert_eq!(standing(&user)["standing"], "not approved");
+        user.assert_refused(["load", "tool", "team/plain"], 4, "RYE0401");
+        assert_eq!(bundle_row(&user)["standing"], "not approved");
         let report = user.data(["bundle", "verify", "gifts"]);
         assert_eq!((&report["status"], &report["approved"]), (&json!("verified"), &json!(false)), "{report}");
 
@@ -94,7 +94,7 @@ fn an_approved_signer_counts_for_what_its_bundle_installed() {
         // A file that cannot carry a signature is covered by the manifest.
         user.ok(["load", "tool", "team/plain"]);
         assert_eq!(
-            (&standing(&user)["standing"], &standing(&user)["space"]),
+            (&bundle_row(&user)["standing"], &bundle_row(&user)["space"]),
             (&json!("installed"), &json!(space))
         );
         let report = user.data(["bundle", "verify", "gifts"]);
@@ -104,20 +104,20 @@ fn an_approved_signer_counts_for_what_its_bundle_installed() {
 }
 
 #[test]
-fn the_record_remembers_version_and_manifest() {
-    let maker = Maker::new();
-    let user = User::ready();
+fn approval_records_version_and_manifest() {
+    let maker = BundleAuthor::new();
+    let user = User::initialized();
     maker.install(&user.project());
     user.ok(["bundle", "trust", "gifts"]);
-    let record = user.world.text("home/.ai/config/trust/bundles.yaml");
+    let record = user.context.text("home/.ai/config/trust/bundles.yaml");
     let manifest = fs::read(user.project().join(".ai/bundles/gifts/manifest.yaml")).expect("a manifest");
     let hash = lillux::Digest::of(&manifest).to_hex();
     assert!(record.contains("version: \"1.0.0\"") && record.contains(&hash), "{record}");
 }
 
 /// A user who has the bundle installed in their project and approved its signer.
-fn approved(maker: &Maker) -> User {
-    let user = User::ready();
+fn approved_user(maker: &BundleAuthor) -> User {
+    let user = User::initialized();
     maker.install(&user.project());
     user.ok(["bundle", "trust", "gifts"]);
     user.ok(["load", "tool", "team/x"]);
@@ -125,71 +125,71 @@ fn approved(maker: &Maker) -> User {
 }
 
 #[test]
-fn a_bundles_key_vouches_for_no_other_item_of_the_space() {
-    let maker = Maker::new();
+fn bundle_key_covers_no_other_items() {
+    let maker = BundleAuthor::new();
     let other = maker.user.signed_tool("other", "Another of the same maker");
-    let user = approved(&maker);
+    let user = approved_user(&maker);
     copy_file(&other, &user.project().join(".ai/tools/team/other.py"));
-    user.refused(["load", "tool", "team/other"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/other"], 4, "RYE0404");
     // Neither the lockfile alone nor the manifest alone is enough.
     write_lock(&user.project(), "gifts", &[".ai/tools/team/x.py", ".ai/tools/team/other.py"]);
-    user.refused(["load", "tool", "team/other"], 4, "RYE0404");
-    user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
+    user.assert_refused(["load", "tool", "team/other"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/plain"], 4, "RYE0401");
     user.ok(["load", "tool", "team/x"]);
     write_lock(&user.project(), "gifts", &[]);
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
 }
 
 #[test]
-fn a_bundles_key_does_not_vouch_in_another_space() {
-    let maker = Maker::new();
-    let user = approved(&maker);
+fn bundle_key_is_untrusted_in_other_spaces() {
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
     copy_file(&user.project().join(".ai/tools/team/x.py"), &user.home().join(".ai/tools/team/x.py"));
     fs::remove_file(user.project().join(".ai/tools/team/x.py")).expect("removed");
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
 }
 
 #[test]
-fn other_content_by_the_same_key_is_not_what_was_installed() {
-    let maker = Maker::new();
-    let user = approved(&maker);
+fn replaced_content_by_same_key_is_refused() {
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
     // The maker's own later, properly signed tool at the same place.
     let later = maker.user.signed_tool("x", "Bundled x, later");
     copy_file(&later, &user.project().join(".ai/tools/team/x.py"));
-    let error = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    let error = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     assert!(text(&error["error"]).contains("lists other content"), "{error}");
     // A changed file that cannot carry a signature.
     fs::write(user.project().join(".ai/tools/team/plain.json"), "{}").expect("changed");
-    user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
+    user.assert_refused(["load", "tool", "team/plain"], 4, "RYE0401");
     // The same id with another extension, which would be looked at first.
     copy_file(
         &user.project().join(".ai/tools/team/plain.json"),
         &user.project().join(".ai/tools/team/plain.yaml"),
     );
-    user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
+    user.assert_refused(["load", "tool", "team/plain"], 4, "RYE0401");
 }
 
 #[test]
-fn a_manifest_by_another_key_counts_for_nothing() {
-    let maker = Maker::new();
-    let user = approved(&maker);
-    let stranger = Maker::new();
-    stranger.install(&user.project());
+fn manifest_by_another_key_is_ignored() {
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
+    let other_user = BundleAuthor::new();
+    other_user.install(&user.project());
     let run = user.run(["load", "tool", "team/x", "--json"]);
     run.error(4, "RYE0404");
     assert!(run.stderr.contains("the bundle `gifts` in project space does not count"), "{run}");
-    let row = standing(&user);
+    let row = bundle_row(&user);
     assert_eq!(row["standing"], "not approved");
     assert!(text(&row["note"]).contains("not signed by the key you approved"), "{row}");
     // The report is on the manifest, and it does not hold.
-    let error = user.refused(["bundle", "verify", "gifts"], 4, "RYE0603");
+    let error = user.assert_refused(["bundle", "verify", "gifts"], 4, "RYE0603");
     assert_eq!(error["data"]["manifest_valid"], false);
 }
 
 #[test]
-fn a_manifest_that_was_changed_counts_for_nothing() {
-    let maker = Maker::new();
-    let user = approved(&maker);
+fn changed_manifest_is_ignored() {
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
     let path = user.project().join(".ai/bundles/gifts/manifest.yaml");
     let original = fs::read_to_string(&path).expect("a manifest");
     for changed in [
@@ -200,7 +200,7 @@ fn a_manifest_that_was_changed_counts_for_nothing() {
     ] {
         fs::write(&path, changed).expect("changed");
         write_lock(&user.project(), "gifts", &[".ai/tools/team/x.py"]);
-        user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+        user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     }
     fs::write(&path, &original).expect("put back");
     // A lockfile that was written for another manifest.
@@ -208,86 +208,89 @@ fn a_manifest_that_was_changed_counts_for_nothing() {
     let text = fs::read_to_string(&lock).expect("a lockfile");
     for broken in [text.clone(), text.replace("gifts", "other"), "{}".to_owned(), "[".to_owned()] {
         fs::write(&lock, broken).expect("changed");
-        user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+        user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     }
     fs::remove_file(&lock).expect("removed");
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     write_lock(&user.project(), "gifts", &[".ai/tools/team/x.py"]);
     user.ok(["load", "tool", "team/x"]);
 }
 
 #[test]
-fn a_manifest_or_lockfile_behind_a_link_counts_for_nothing() {
-    let maker = Maker::new();
+fn symlinked_manifest_or_lockfile_is_ignored() {
+    let maker = BundleAuthor::new();
     for file in ["manifest.yaml", ".bundle-lock.json"] {
-        let user = approved(&maker);
+        let user = approved_user(&maker);
         let path = user.project().join(".ai/bundles/gifts").join(file);
         let elsewhere = user.project().join(".ai/elsewhere");
         fs::rename(&path, &elsewhere).expect("moved");
         std::os::unix::fs::symlink(&elsewhere, &path).expect("linked");
-        user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+        user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     }
 }
 
 #[test]
 fn an_approval_is_for_one_bundle_id() {
-    let maker = Maker::new();
-    let user = approved(&maker);
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
     // The same maker's bundle of another name, which the user did not approve.
     fs::rename(user.project().join(".ai/bundles/gifts"), user.project().join(".ai/bundles/other"))
         .expect("renamed");
     write_lock(&user.project(), "other", &[".ai/tools/team/x.py"]);
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
 }
 
 #[test]
-fn config_is_signed_by_a_bundle_within_its_categories() {
-    let maker = Maker::new();
-    let user = approved(&maker);
+fn bundle_config_is_limited_to_its_categories() {
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
     user.ok(["verify", "config", "team/extra"]);
     // The same file elsewhere belongs to another user.
     let project = user.project();
     copy_file(&project.join(".ai/config/team/extra.yaml"), &project.join(".ai/config/other/extra.yaml"));
-    let report = user.refused(["verify", "config", "other/extra"], 4, "RYE0404");
+    let report = user.assert_refused(["verify", "config", "other/extra"], 4, "RYE0404");
     assert_eq!(report["data"]["untrusted"], 1, "{report}");
 }
 
 #[test]
-fn a_revoked_signer_takes_what_was_installed_with_it() {
-    let maker = Maker::new();
-    let user = approved(&maker);
+fn revoking_signer_disables_installed_items() {
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
     user.ok(["keys", "revoke", &maker.user.fingerprint()]);
-    user.refused(["load", "tool", "team/x"], 4, "RYE0405");
-    user.refused(["load", "tool", "team/plain"], 4, "RYE0401");
-    user.refused(["bundle", "verify", "gifts"], 4, "RYE0603");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0405");
+    user.assert_refused(["load", "tool", "team/plain"], 4, "RYE0401");
+    user.assert_refused(["bundle", "verify", "gifts"], 4, "RYE0603");
 }
 
 #[test]
-fn a_forged_signer_document_approves_nobody() {
-    let maker = Maker::new();
-    let user = User::ready();
+fn forged_signer_document_is_refused() {
+    let maker = BundleAuthor::new();
+    let user = User::initialized();
     maker.install(&user.project());
-    let stranger = User::ready();
-    copy_file(&stranger.identity(), &user.project().join(".ai/bundles/gifts/signer.toml"));
-    user.refused(["bundle", "trust", "gifts"], 4, "RYE0602");
+    let other_user = User::initialized();
+    copy_file(&other_user.identity_document(), &user.project().join(".ai/bundles/gifts/signer.toml"));
+    user.assert_refused(["bundle", "trust", "gifts"], 4, "RYE0602");
     fs::remove_file(user.project().join(".ai/bundles/gifts/signer.toml")).expect("removed");
-    user.refused(["bundle", "trust", "gifts"], 4, "RYE0602");
+    user.assert_refused(["bundle", "trust", "gifts"], 4, "RYE0602");
     assert!(!user.home().join(".ai/config/trust/bundles.yaml").exists());
 }
 
 #[test]
-fn a_bundle_is_not_made_of_another_bundles_items() {
-    let maker = Maker::new();
-    let user = approved(&maker);
-    let error =
-        user.refused(["bundle", "create", "mine", "--version", "1.0.0", "--category", "team"], 4, "RYE0605");
+fn bundle_items_are_not_repackaged() {
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
+    let error = user.assert_refused(
+        ["bundle", "create", "mine", "--version", "1.0.0", "--category", "team"],
+        4,
+        "RYE0605",
+    );
     assert!(error["unfit"].to_string().contains("another bundle"), "{error}");
 }
 
 #[test]
-fn development_mode_does_not_forgive_what_a_bundle_installed() {
-    let maker = Maker::new();
-    let user = approved(&maker);
+fn dev_mode_does_not_cover_bundle_items() {
+    let maker = BundleAuthor::new();
+    let user = approved_user(&maker);
     let config = format!(
         "version: \"1.0.0\"\ncategory: \"\"\ndev_mode:\n  projects: [\"{}\"]\n",
         user.project().display()
@@ -303,10 +306,10 @@ fn development_mode_does_not_forgive_what_a_bundle_installed() {
 }
 
 #[test]
-fn a_file_without_signature_in_an_approved_system_bundle_is_covered_by_its_manifest() {
-    let maker = Maker::new();
-    let user = User::ready();
-    let folder = user.world.path().join("gifts");
+fn manifest_covers_unsigned_system_files() {
+    let maker = BundleAuthor::new();
+    let user = User::initialized();
+    let folder = user.context.path().join("gifts");
     copy_tree(&maker.folder, &folder);
     let with_path = |words: &[&str]| {
         crate::support::run(user.command().env("RYE_BUNDLE_PATH", &folder).args(words).arg("--json"))
@@ -321,34 +324,34 @@ fn a_file_without_signature_in_an_approved_system_bundle_is_covered_by_its_manif
 
 #[test]
 fn verify_says_for_what_a_signer_is_trusted() {
-    let maker = installing::Maker::new();
-    let source = maker.make("1.0.0");
+    let maker = install::BundleAuthor::new();
+    let source = maker.create("1.0.0");
     let verify = |user: &User| user.ok(["bundle", "verify", source.to_str().expect("text")]).stdout;
-    let user = User::ready();
+    let user = User::initialized();
     assert!(verify(&user).contains("not trusted by you"));
-    installing::install(&user, &source, &maker, &[]);
+    install::install(&user, &source, &maker, &[]);
     assert!(verify(&user).contains("approved by you for this bundle only"));
     assert_eq!(user.data(["bundle", "verify", "gifts"])["trust"], "bundle_only");
-    user.ok(["keys", "trust", maker.user.identity().to_str().expect("text"), "--space", "user"]);
+    user.ok(["keys", "trust", maker.user.identity_document().to_str().expect("text"), "--space", "user"]);
     assert!(verify(&user).contains("trusted by you for everything it signs"));
     assert!(user.ok(["bundle", "verify", "ryeos-core"]).stdout.contains("part of rye"));
 }
 
 #[test]
 fn uninstall_names_the_approval_that_stays() {
-    let maker = installing::Maker::new();
-    let source = maker.make("1.0.0");
-    let user = User::ready();
-    installing::install(&user, &source, &maker, &[]);
+    let maker = install::BundleAuthor::new();
+    let source = maker.create("1.0.0");
+    let user = User::initialized();
+    install::install(&user, &source, &maker, &[]);
     let gone = user.ok(["uninstall", "gifts"]);
     let line = format!("{} is still approved for the bundle gifts", maker.fingerprint());
     assert!(gone.stderr.contains(&line), "{gone}");
     assert!(gone.stderr.contains("withdraw that: rye bundle trust gifts --revoke\n"), "{gone}");
     // The command works, and afterwards nothing is said.
     user.ok(["bundle", "trust", "gifts", "--revoke"]);
-    let refused = user.refused(["install", source.to_str().expect("text"), "--yes"], 4, "RYE0615");
+    let refused = user.assert_refused(["install", source.to_str().expect("text"), "--yes"], 4, "RYE0615");
     assert!(text(&refused["error"]).contains("do not trust"), "{refused}");
-    installing::install(&user, &source, &maker, &[]);
+    install::install(&user, &source, &maker, &[]);
     let signers = user.data(["uninstall", "gifts"])["approved_signers"].clone();
     assert_eq!(signers[0]["fingerprint"], maker.fingerprint());
     assert_eq!(signers[0]["revoke"], "rye bundle trust gifts --revoke");

@@ -16,7 +16,7 @@ struct Bundle {
 
 impl Bundle {
     fn new() -> Self {
-        let author = User::ready();
+        let author = User::initialized();
         for (file, source) in [
             ("tools/team/x.py", rye_test::tool("team", "Bundled x")),
             ("tools/teamx/y.py", rye_test::tool("teamx", "Bundled y")),
@@ -26,7 +26,7 @@ impl Bundle {
         }
         author.ok(["sign", "tool", "team*/*"]);
         author.ok(["sign", "knowledge", "team/*"]);
-        let folder = author.world.path().join("gifts");
+        let folder = author.context.path().join("gifts");
         copy_tree(&author.project(), &folder);
         fs::remove_dir_all(folder.join(".ai/tools/examples")).expect("removed");
         let name = format!(".ai/config/keys/trusted/{}.toml", author.fingerprint());
@@ -36,7 +36,7 @@ impl Bundle {
 
     /// A user who has configured this bundle with these further settings of the entry.
     fn user(&self, more: &str) -> User {
-        let user = User::ready();
+        let user = User::initialized();
         user.write_user(
             "config/config.yaml",
             format!(
@@ -56,13 +56,13 @@ fn bundle_row(user: &User) -> serde_json::Value {
 }
 
 #[test]
-fn a_bundle_counts_once_its_signer_is_approved() {
+fn bundle_is_used_once_signer_is_approved() {
     let bundle = Bundle::new();
     let user = bundle.user("");
     assert_eq!(bundle_row(&user)["standing"], "not approved");
-    let refusal = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    let refusal = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     assert!(text(&refusal["hints"][0]).contains("rye bundle trust gifts"), "{refusal}");
-    user.refused(["load", "tool", "team/x", "--to", "project"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x", "--to", "project"], 4, "RYE0404");
     let found = user.data(["search", "Bundled"]);
     assert_eq!(rows(&found).len(), 3, "{found}");
     assert!(rows(&found).iter().all(|row| row["verdict"] == "untrusted" && row["signed"] == false));
@@ -86,27 +86,27 @@ fn a_bundle_counts_once_its_signer_is_approved() {
 }
 
 #[test]
-fn a_bundles_key_vouches_for_nothing_else() {
+fn bundle_key_covers_only_its_bundle() {
     let bundle = Bundle::new();
     let user = bundle.user("");
     user.ok(["bundle", "trust", "gifts"]);
     let source = bundle.folder.join(".ai/tools/team/x.py");
     copy_file(&source, &user.project().join(".ai/tools/team/x.py"));
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     fs::remove_file(user.project().join(".ai/tools/team/x.py")).expect("removed");
     copy_file(&source, &user.home().join(".ai/tools/team/x.py"));
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
 }
 
 #[test]
-fn categories_admit_whole_segments() {
+fn categories_match_whole_segments() {
     let bundle = Bundle::new();
     let user = bundle.user("      categories: [team]\n");
     user.ok(["bundle", "trust", "gifts"]);
     user.ok(["load", "tool", "team/x"]);
-    user.refused(["load", "tool", "teamx/y"], 3, "RYE0201");
-    user.refused(["why", "tool", "teamx/y"], 3, "RYE0201");
-    let mut found = user.found("Bundled");
+    user.assert_refused(["load", "tool", "teamx/y"], 3, "RYE0201");
+    user.assert_refused(["why", "tool", "teamx/y"], 3, "RYE0201");
+    let mut found = user.search_ids("Bundled");
     found.sort();
     assert_eq!(found, ["team/lore", "team/x"]);
 }
@@ -120,47 +120,47 @@ fn an_approval_is_pinned_to_one_key() {
     let other = Bundle::new();
     fs::remove_dir_all(&bundle.folder).expect("removed");
     copy_tree(&other.folder, &bundle.folder);
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
 }
 
 #[test]
-fn a_revoked_signer_takes_the_bundle_with_it() {
+fn revoked_signer_disables_its_bundle() {
     let bundle = Bundle::new();
     let user = bundle.user("");
     user.ok(["bundle", "trust", "gifts"]);
     user.ok(["keys", "revoke", &bundle.author.fingerprint()]);
-    user.refused(["load", "tool", "team/x"], 4, "RYE0405");
-    user.refused(["bundle", "trust", "gifts"], 4, "RYE0405");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0405");
+    user.assert_refused(["bundle", "trust", "gifts"], 4, "RYE0405");
 }
 
 #[test]
-fn approval_says_what_it_needs() {
+fn trust_error_names_missing_input() {
     let bundle = Bundle::new();
     let user = bundle.user("");
-    user.refused(["bundle", "trust", "nowhere"], 3, "RYE0601");
-    user.refused(["bundle", "trust", "ryeos-core"], 3, "RYE0601");
-    user.refused(["bundle", "trust", "gifts", "--signer", "0123456789abcdef"], 4, "RYE0602");
+    user.assert_refused(["bundle", "trust", "nowhere"], 3, "RYE0601");
+    user.assert_refused(["bundle", "trust", "ryeos-core"], 3, "RYE0601");
+    user.assert_refused(["bundle", "trust", "gifts", "--signer", "0123456789abcdef"], 4, "RYE0602");
     fs::remove_dir_all(bundle.folder.join(".ai/config/keys")).expect("removed");
-    user.refused(["bundle", "trust", "gifts"], 4, "RYE0602");
+    user.assert_refused(["bundle", "trust", "gifts"], 4, "RYE0602");
 }
 
 #[test]
-fn several_signers_are_told_apart() {
-    let (bundle, other) = (Bundle::new(), User::ready());
+fn several_signers_need_a_choice() {
+    let (bundle, other) = (Bundle::new(), User::initialized());
     copy_file(
-        &other.identity(),
+        &other.identity_document(),
         &bundle.folder.join(format!(".ai/config/keys/trusted/{}.toml", other.fingerprint())),
     );
     let user = bundle.user("");
-    user.refused(["bundle", "trust", "gifts"], 4, "RYE0602");
+    user.assert_refused(["bundle", "trust", "gifts"], 4, "RYE0602");
     user.ok(["bundle", "trust", "gifts", "--signer", &other.fingerprint()]);
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     user.ok(["bundle", "trust", "gifts", "--signer", &bundle.author.fingerprint()]);
     user.ok(["load", "tool", "team/x"]);
 }
 
 #[test]
-fn a_bundle_that_is_not_approved_shadows_nothing() {
+fn unapproved_bundle_shadows_no_items() {
     let bundle = Bundle::new();
     copy_file(
         &bundle.folder.join(".ai/knowledge/team/lore.md"),
@@ -171,25 +171,25 @@ fn a_bundle_that_is_not_approved_shadows_nothing() {
     assert_eq!(loaded["space"], "system:ryeos-core");
     let config = "version: \"1.0.0\"\ncategory: \"\"\nsearch:\n  limit: 1\n";
     fs::write(bundle.folder.join(".ai/config/config.yaml"), config).expect("written");
-    let shown = user.data(["config", "show", "config"]);
-    assert_eq!(shown["config"]["config"]["search"]["limit"], 10);
+    let output = user.data(["config", "show", "config"]);
+    assert_eq!(output["config"]["config"]["search"]["limit"], 10);
 }
 
 #[test]
-fn a_folder_named_by_the_environment_needs_approval_too() {
+fn bundle_path_variable_needs_approval() {
     let bundle = Bundle::new();
-    let user = User::ready();
+    let user = User::initialized();
     let with_path =
         |words: &[&str]| run(user.command().env("RYE_BUNDLE_PATH", &bundle.folder).args(words).arg("--json"));
     with_path(&["load", "tool", "team/x"]).error(4, "RYE0404");
     assert_eq!(with_path(&["bundle", "trust", "gifts"]).exit, 0);
     assert_eq!(with_path(&["load", "tool", "team/x"]).exit, 0);
-    user.refused(["load", "tool", "team/x"], 3, "RYE0201");
+    user.assert_refused(["load", "tool", "team/x"], 3, "RYE0201");
 }
 
 #[test]
-fn a_folder_that_is_no_bundle_is_said_and_left_out() {
-    let user = User::ready();
+fn invalid_bundle_folder_is_reported_and_skipped() {
+    let user = User::initialized();
     user.write_user(
         "config/config.yaml",
         "version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  paths: [/no/such/folder, relative/path]\n",
@@ -199,9 +199,9 @@ fn a_folder_that_is_no_bundle_is_said_and_left_out() {
 }
 
 #[test]
-fn verify_root_lets_a_bundle_vouch_for_itself_and_says_who_is_trusted() {
+fn verify_root_uses_the_bundles_own_keys() {
     let bundle = Bundle::new();
-    let user = User::ready();
+    let user = User::initialized();
     let folder = bundle.folder.to_str().expect("text").to_owned();
     let data = user.data(["verify", "--root", &folder]);
     assert_eq!(data["full"], data["checked"], "{data}");
@@ -215,15 +215,15 @@ fn verify_root_lets_a_bundle_vouch_for_itself_and_says_who_is_trusted() {
     assert_eq!(row["metadata"]["title"], "Bundled lore");
 
     fs::write(bundle.folder.join(".ai/tools/team/x.py"), "x = 1\n").expect("written");
-    let tampered = user.refused(["verify", "--root", &folder], 4, "RYE0401");
+    let tampered = user.assert_refused(["verify", "--root", &folder], 4, "RYE0401");
     assert_eq!(tampered["data"]["unsigned"], 1);
-    user.refused(["verify", "--root", "/no/such/folder"], 3, "RYE0202");
+    user.assert_refused(["verify", "--root", "/no/such/folder"], 3, "RYE0202");
 }
 
 /// An item of the opt-in bundle `ryeos-code`.
 const GIT: &str = "rye/code/git/git";
 
-fn standing(user: &User, id: &str) -> String {
+fn bundle_trust(user: &User, id: &str) -> String {
     let data = user.data(["bundle", "list"]);
     let list = data["bundles"].as_array().expect("bundles");
     let row = list.iter().find(|row| row["bundle_id"] == id).unwrap_or_else(|| panic!("no bundle: {data}"));
@@ -231,19 +231,19 @@ fn standing(user: &User, id: &str) -> String {
 }
 
 #[test]
-fn an_opt_in_bundle_counts_while_it_is_enabled() {
-    let user = User::ready();
-    assert_eq!(standing(&user, "ryeos-code"), "available");
-    assert!(!user.found("git").contains(&GIT.to_owned()));
-    user.refused(["load", "tool", GIT], 3, "RYE0201");
+fn opt_in_bundle_is_used_while_enabled() {
+    let user = User::initialized();
+    assert_eq!(bundle_trust(&user, "ryeos-code"), "available");
+    assert!(!user.search_ids("git").contains(&GIT.to_owned()));
+    user.assert_refused(["load", "tool", GIT], 3, "RYE0201");
 
     let answer = user.data(["bundle", "enable", "ryeos-code"]);
     assert_eq!(
         (&answer["bundle_id"], &answer["enabled"], &answer["changed"]),
         (&json!("ryeos-code"), &json!(true), &json!(true))
     );
-    assert_eq!(standing(&user, "ryeos-code"), "enabled");
-    assert!(user.found("git").contains(&GIT.to_owned()));
+    assert_eq!(bundle_trust(&user, "ryeos-code"), "enabled");
+    assert!(user.search_ids("git").contains(&GIT.to_owned()));
     let loaded = user.data(["load", "tool", GIT]);
     assert_eq!(
         (&loaded["space"], &loaded["signer"]["trusted_by"]),
@@ -252,45 +252,45 @@ fn an_opt_in_bundle_counts_while_it_is_enabled() {
     assert_eq!(user.data(["bundle", "enable", "ryeos-code"])["changed"], false);
 
     assert_eq!(user.data(["bundle", "disable", "ryeos-code"])["changed"], true);
-    assert_eq!(standing(&user, "ryeos-code"), "available");
-    assert!(!user.found("git").contains(&GIT.to_owned()));
-    user.refused(["load", "tool", GIT], 3, "RYE0201");
+    assert_eq!(bundle_trust(&user, "ryeos-code"), "available");
+    assert!(!user.search_ids("git").contains(&GIT.to_owned()));
+    user.assert_refused(["load", "tool", GIT], 3, "RYE0201");
     assert_eq!(user.data(["bundle", "disable", "ryeos-code"])["changed"], false);
 }
 
 #[test]
-fn enabling_keeps_approved_signers_and_approving_keeps_enabled_bundles() {
+fn enabling_and_approving_are_independent() {
     let bundle = Bundle::new();
     let user = bundle.user("");
     user.ok(["bundle", "enable", "ryeos-code"]);
     user.ok(["bundle", "trust", "gifts"]);
-    assert_eq!(standing(&user, "ryeos-code"), "enabled");
+    assert_eq!(bundle_trust(&user, "ryeos-code"), "enabled");
     user.ok(["bundle", "disable", "ryeos-code"]);
-    assert_eq!(standing(&user, "gifts"), "approved");
+    assert_eq!(bundle_trust(&user, "gifts"), "approved");
 }
 
 #[test]
 fn only_opt_in_bundles_are_enabled() {
-    let user = User::ready();
-    user.refused(["bundle", "enable", "nowhere"], 3, "RYE0601");
-    user.refused(["bundle", "disable", "../x"], 3, "RYE0601");
-    user.refused(["bundle", "enable", "ryeos-core"], 2, "RYE0104");
-    user.refused(["bundle", "disable", "ryeos-core"], 2, "RYE0104");
+    let user = User::initialized();
+    user.assert_refused(["bundle", "enable", "nowhere"], 3, "RYE0601");
+    user.assert_refused(["bundle", "disable", "../x"], 3, "RYE0601");
+    user.assert_refused(["bundle", "enable", "ryeos-core"], 2, "RYE0104");
+    user.assert_refused(["bundle", "disable", "ryeos-core"], 2, "RYE0104");
 }
 
 #[test]
 fn enabling_needs_a_key() {
     let user = User::new();
-    user.refused(["bundle", "enable", "ryeos-code"], 4, "RYE0411");
-    assert_eq!(standing(&user, "ryeos-code"), "available");
+    user.assert_refused(["bundle", "enable", "ryeos-code"], 4, "RYE0411");
+    assert_eq!(bundle_trust(&user, "ryeos-code"), "available");
 }
 
 #[test]
-fn a_record_that_nobody_signed_enables_nothing() {
-    let user = User::ready();
+fn unsigned_record_enables_no_bundle() {
+    let user = User::initialized();
     let record = "version: \"1.0.0\"\ncategory: trust\nbundles: []\nenabled:\n  - id: ryeos-code\n";
     user.write_user("config/trust/bundles.yaml", record);
-    assert_eq!(standing(&user, "ryeos-code"), "available");
-    user.refused(["load", "tool", GIT], 3, "RYE0201");
-    user.refused(["bundle", "enable", "ryeos-code"], 4, "RYE0419");
+    assert_eq!(bundle_trust(&user, "ryeos-code"), "available");
+    user.assert_refused(["load", "tool", GIT], 3, "RYE0201");
+    user.assert_refused(["bundle", "enable", "ryeos-code"], 4, "RYE0419");
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::installing::{Maker, install};
-use crate::running::{function_text, signed};
+use crate::install::{BundleAuthor, install};
 use crate::support::{User, differences, text};
+use crate::tool_support::{function_text, write_signed_tool};
 
 fn at(version: &str) -> String {
     function_text("", &format!("return '{version}'")).replace("\"1.0.0\"", &format!("\"{version}\""))
@@ -22,16 +22,16 @@ struct Versions {
 
 impl Versions {
     fn new(older_is_pinned: bool, settings: &str) -> Self {
-        let user = User::ready();
+        let user = User::initialized();
         if !settings.is_empty() {
             user.write_user("config/config.yaml", settings);
         }
-        let path = signed(&user, "team/x", "py", &at("1.9.0"));
+        let path = write_signed_tool(&user, "team/x", "py", &at("1.9.0"));
         if older_is_pinned {
             user.ok(["execute", "team/x"]);
         }
         let old = fs::read(&path).expect("a tool");
-        signed(&user, "team/x", "py", &at("1.10.0"));
+        write_signed_tool(&user, "team/x", "py", &at("1.10.0"));
         user.ok(["execute", "team/x"]);
         Self { user, path, old }
     }
@@ -42,9 +42,9 @@ impl Versions {
 
     fn refused(&self) -> Value {
         for flag in ["--locked", "--frozen", "--dry-run"] {
-            self.user.refused(["execute", "team/x", flag], 8, "RYE0501");
+            self.user.assert_refused(["execute", "team/x", flag], 8, "RYE0501");
         }
-        self.user.refused(["execute", "team/x"], 8, "RYE0501")
+        self.user.assert_refused(["execute", "team/x"], 8, "RYE0501")
     }
 
     fn states(&self) -> Vec<(String, String)> {
@@ -85,7 +85,7 @@ fn lock_verify_names_a_downgrade() {
         assert_eq!(run.exit, 8, "{run}");
         assert!(run.stdout.contains("downgrade team/x@1.10.0"), "{run}");
     }
-    let check = versions.user.refused(["lock", "check"], 8, "RYE0506");
+    let check = versions.user.assert_refused(["lock", "check"], 8, "RYE0506");
     assert!(check.to_string().contains("is older than the pinned version"), "{check}");
     // Pruning does not remove it.
     versions.user.ok(["lock", "prune"]);
@@ -106,7 +106,7 @@ fn lock_update_accepts_a_downgrade() {
         assert_eq!(versions.user.data(["execute", "team/x", "--locked"]), json!("1.9.0"));
         assert_eq!(versions.states(), pairs(&[("1.9.0", "ok")]));
         // The newer one is a new version again.
-        signed(&versions.user, "team/x", "py", &at("1.10.0"));
+        write_signed_tool(&versions.user, "team/x", "py", &at("1.10.0"));
         versions.user.ok(["execute", "team/x"]);
         versions.put_back();
         versions.refused();
@@ -130,7 +130,7 @@ fn teams_pin_of_a_newer_version_refuses_too() {
 #[test]
 fn other_projects_pins_are_no_downgrade() {
     let versions = Versions::new(false, "");
-    let elsewhere = versions.user.world.path().join("elsewhere");
+    let elsewhere = versions.user.context.path().join("elsewhere");
     fs::create_dir_all(elsewhere.join(".ai/tools/team")).expect("made");
     fs::write(elsewhere.join(".ai/tools/team/x.py"), &versions.old).expect("written");
     let elsewhere = elsewhere.to_str().expect("text");
@@ -142,12 +142,12 @@ fn other_projects_pins_are_no_downgrade() {
 
 #[test]
 fn hidden_tools_newer_pin_counts_until_accepted() {
-    let user = User::ready();
+    let user = User::initialized();
     user.write_user("tools/team/x.py", at("2.0.0"));
     user.ok(["sign", "tool", "team/x", "--space", "user"]);
     user.ok(["execute", "team/x"]);
-    let path = signed(&user, "team/x", "py", &at("1.0.0"));
-    user.refused(["execute", "team/x"], 8, "RYE0501");
+    let path = write_signed_tool(&user, "team/x", "py", &at("1.0.0"));
+    user.assert_refused(["execute", "team/x"], 8, "RYE0501");
     user.ok(["lock", "update", "team/x"]);
     assert_eq!(user.data(["execute", "team/x", "--locked"]), json!("1.0.0"));
     // The user's own pin was kept.
@@ -161,7 +161,7 @@ fn damaged_pin_of_a_newer_version_is_not_absent() {
     versions.put_back();
     let pin = versions.user.home().join(".ai/lockfiles/team/x@1.10.0.lock.json");
     fs::write(&pin, "{}").expect("written");
-    versions.user.refused(["execute", "team/x"], 8, "RYE0503");
+    versions.user.assert_refused(["execute", "team/x"], 8, "RYE0503");
     versions.user.ok(["lock", "update", "team/x"]);
     versions.user.ok(["execute", "team/x", "--locked"]);
     assert!(!pin.exists());
@@ -169,12 +169,12 @@ fn damaged_pin_of_a_newer_version_is_not_absent() {
 
 #[test]
 fn rolled_back_bundle_runs_as_agreed() {
-    let maker = Maker::new();
+    let maker = BundleAuthor::new();
     maker.user.write("tools/team/x.py", at("1.0.0"));
-    let old = maker.make("1.0.0");
+    let old = maker.create("1.0.0");
     maker.user.write("tools/team/x.py", at("2.0.0"));
-    let new = maker.make("2.0.0");
-    let user = User::ready();
+    let new = maker.create("2.0.0");
+    let user = User::initialized();
     install(&user, &old, &maker, &[]);
     install(&user, &new, &maker, &[]);
     user.ok(["execute", "team/x"]);

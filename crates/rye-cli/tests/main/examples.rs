@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::support::User;
-use crate::thread_run::{newest, threads};
+use crate::thread_run::{newest_thread, threads};
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+fn collect_files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            files(&path, found);
+            collect_files(&path, found);
         } else {
             found.push(path);
         }
@@ -20,16 +20,16 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// The project of an example, as somebody has it who copied it and signed what is in it.
 fn example(name: &str) -> User {
-    let user = User::ready();
+    let user = User::initialized();
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
     let mut found = Vec::new();
-    files(&from, &mut found);
+    collect_files(&from, &mut found);
     assert!(found.iter().any(|path| path.ends_with("README.md")), "{found:?}");
     let mut items = Vec::new();
     for path in found {
         let below = path.strip_prefix(&from).expect("below");
         let bytes = std::fs::read(&path).expect("a file");
-        user.world.write(&format!("project/{}", below.display()), bytes);
+        user.context.write(&format!("project/{}", below.display()), bytes);
         if below.starts_with(".ai") {
             items.push(below.display().to_string());
         }
@@ -48,7 +48,7 @@ fn tree(user: &User) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_example_is_run_here() {
+fn every_example_has_a_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let entries = std::fs::read_dir(folder).expect("examples").flatten();
     let mut names: Vec<String> = entries
@@ -60,12 +60,12 @@ fn every_example_is_run_here() {
 }
 
 #[test]
-fn the_pipeline_publishes_what_was_drafted_and_reviewed() {
+fn pipeline_publishes_reviewed_draft() {
     let user = example("pipeline");
     user.ok(["run", "pipeline/publish", "topic=bees"]);
-    assert_eq!(user.world.text("project/published.md"), "All about bees. Reviewed.");
+    assert_eq!(user.context.text("project/published.md"), "All about bees. Reviewed.");
     for aspect in ["facts", "style"] {
-        let review = user.world.text(&format!("project/review-{aspect}.md"));
+        let review = user.context.text(&format!("project/review-{aspect}.md"));
         assert_eq!(review, format!("The {aspect} are fine."));
     }
     let done = |name: &str| (format!("pipeline/{name}"), "completed".to_owned());
@@ -73,14 +73,14 @@ fn the_pipeline_publishes_what_was_drafted_and_reviewed() {
 }
 
 #[test]
-fn the_words_of_all_chapters_are_added_up() {
+fn word_counts_of_chapters_are_summed() {
     let user = example("map-reduce");
     assert_eq!(user.ok(["run", "words/all"]).json(), json!({"total": 16}));
     assert_eq!(tree(&user).len(), 4);
 }
 
 #[test]
-fn the_supervisor_starts_again_what_failed() {
+fn supervisor_restarts_failed_children() {
     let user = example("supervisor");
     user.ok(["run", "work/supervise"]);
     let row = |name: &str, status: &str| (format!("work/{name}"), status.to_owned());
@@ -91,18 +91,18 @@ fn the_supervisor_starts_again_what_failed() {
         row("hasty", "completed"),
     ];
     assert_eq!(tree(&user), expected);
-    assert_eq!(user.world.text("project/hasty-2.txt"), "done");
+    assert_eq!(user.context.text("project/hasty-2.txt"), "done");
 }
 
 #[test]
-fn nothing_is_deployed_until_a_person_allows_it() {
+fn deploy_waits_for_approval() {
     let user = example("approval-gate");
-    let deployed = || user.world.project().join("deployed.txt").exists();
+    let deployed = || user.context.project().join("deployed.txt").exists();
     assert_eq!(user.run(["run", "release/deploy", "version=1.2"]).exit, 6);
-    assert_eq!(user.run(["thread", "deny", &newest(&user), "--message", "not on a Friday"]).exit, 1);
+    assert_eq!(user.run(["thread", "deny", &newest_thread(&user), "--message", "not on a Friday"]).exit, 1);
     assert_eq!((deployed(), &threads(&user)[0]["status"]), (false, &json!("error")));
     assert_eq!(user.run(["run", "release/deploy", "version=1.3"]).exit, 6);
     assert!(!deployed());
-    user.ok(["thread", "approve", &newest(&user)]);
-    assert_eq!(user.world.text("project/deployed.txt"), "1.3");
+    user.ok(["thread", "approve", &newest_thread(&user)]);
+    assert_eq!(user.context.text("project/deployed.txt"), "1.3");
 }

@@ -11,7 +11,7 @@ use crate::support::{Run, User, differences, snapshot};
 const RYE: &str = env!("CARGO_BIN_EXE_rye");
 
 /// Starts one process per command line, all at once, and waits for all.
-fn at_once(user: &User, commands: impl IntoIterator<Item = Vec<String>>) -> Vec<Run> {
+fn run_concurrently(user: &User, commands: impl IntoIterator<Item = Vec<String>>) -> Vec<Run> {
     let children: Vec<Child> = commands
         .into_iter()
         .map(|words| {
@@ -20,10 +20,10 @@ fn at_once(user: &User, commands: impl IntoIterator<Item = Vec<String>>) -> Vec<
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started")
         })
         .collect();
-    children.into_iter().map(|child| Run::of(&child.wait_with_output().expect("finished"))).collect()
+    children.into_iter().map(|child| Run::from_output(&child.wait_with_output().expect("finished"))).collect()
 }
 
-fn words(line: &[&str]) -> Vec<String> {
+fn to_arguments(line: &[&str]) -> Vec<String> {
     line.iter().map(|word| (*word).to_owned()).collect()
 }
 
@@ -36,12 +36,12 @@ fn temporary_files(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn processes_that_sign_one_file_at_once_leave_it_whole() {
+fn concurrent_signing_keeps_file_intact() {
     for count in [2, 16] {
-        let user = User::ready();
+        let user = User::initialized();
         let source = rye_test::tool("team", &"Long ".repeat(20_000));
         user.write("tools/team/one.py", &source);
-        let runs = at_once(&user, (0..count).map(|_| words(&["sign", "tool", "team/one"])));
+        let runs = run_concurrently(&user, (0..count).map(|_| to_arguments(&["sign", "tool", "team/one"])));
         for run in &runs {
             assert_eq!(run.exit, 0, "{run}");
         }
@@ -54,15 +54,15 @@ fn processes_that_sign_one_file_at_once_leave_it_whole() {
 }
 
 #[test]
-fn projects_initialised_at_once_share_one_key_and_are_all_approved() {
+fn concurrent_inits_share_one_key() {
     let user = User::new();
     let folders: Vec<_> = (0..6).map(|number| user.project().join(format!("p{number}"))).collect();
     for folder in &folders {
         fs::create_dir(folder).expect("folder");
     }
-    let runs = at_once(
+    let runs = run_concurrently(
         &user,
-        folders.iter().map(|folder| words(&["-p", folder.to_str().expect("text"), "init", "--json"])),
+        folders.iter().map(|folder| to_arguments(&["-p", folder.to_str().expect("text"), "init", "--json"])),
     );
     for run in &runs {
         assert_eq!(run.exit, 0, "{run}");
@@ -77,13 +77,16 @@ fn projects_initialised_at_once_share_one_key_and_are_all_approved() {
 }
 
 #[test]
-fn projects_approved_at_once_are_all_approved() {
-    let user = User::ready();
-    let folders: Vec<_> = (0..8).map(|number| user.world.path().join(format!("q{number}"))).collect();
+fn concurrent_approvals_are_all_recorded() {
+    let user = User::initialized();
+    let folders: Vec<_> = (0..8).map(|number| user.context.path().join(format!("q{number}"))).collect();
     for folder in &folders {
         fs::create_dir_all(folder.join(".ai")).expect("folder");
     }
-    let runs = at_once(&user, folders.iter().map(|folder| words(&["trust", folder.to_str().expect("text")])));
+    let runs = run_concurrently(
+        &user,
+        folders.iter().map(|folder| to_arguments(&["trust", folder.to_str().expect("text")])),
+    );
     for run in &runs {
         assert_eq!(run.exit, 0, "{run}");
     }
@@ -94,19 +97,19 @@ fn projects_approved_at_once_are_all_approved() {
 }
 
 /// Runs `rye` where no file may grow beyond `blocks` KiB.
-fn without_room(user: &User, blocks: u32, line: &str) -> Run {
+fn run_with_full_disk(user: &User, blocks: u32, line: &str) -> Run {
     let output = user
         .program("bash")
         .arg("-c")
         .arg(format!("ulimit -f {blocks}; exec {RYE} {line}"))
         .output()
         .expect("bash");
-    Run::of(&output)
+    Run::from_output(&output)
 }
 
 #[test]
-fn a_write_that_finds_no_room_changes_nothing() {
-    let user = User::ready();
+fn full_disk_leaves_files_unchanged() {
+    let user = User::initialized();
     user.write("tools/team/fresh.py", rye_test::tool("team", "Fresh"));
     user.write("tools/team/long.py", rye_test::tool("team", &"Long ".repeat(2_000)));
     let signed = user.signed_tool("signed", "Before");
@@ -122,43 +125,43 @@ fn a_write_that_finds_no_room_changes_nothing() {
         (0, "load knowledge rye/core/signing --from system --to user --json"),
     ] {
         let before = user.snapshot();
-        let run = without_room(&user, blocks, line);
+        let run = run_with_full_disk(&user, blocks, line);
         run.error(1, "RYE0901");
         let changed: Vec<String> = differences(&before, &user.snapshot())
             .into_iter()
             .filter(|path| !Path::new(path).is_dir())
             .collect();
         assert_eq!(changed, Vec::<String>::new(), "{line}: {run}");
-        assert_eq!(temporary_files(&user.world.path()), Vec::<String>::new());
+        assert_eq!(temporary_files(&user.context.path()), Vec::<String>::new());
     }
     user.ok(["sign", "tool", "team/*"]);
 }
 
 #[test]
-fn a_glob_that_finds_no_room_signs_what_fits() {
-    let user = User::ready();
+fn full_disk_signs_what_fits() {
+    let user = User::initialized();
     user.write("tools/team/a.py", rye_test::tool("team", "Small"));
     let long = rye_test::tool("team", &"Long ".repeat(2_000));
     user.write("tools/team/b.py", &long);
     user.write("tools/team/c.py", rye_test::tool("team", "Small"));
-    let answer = without_room(&user, 4, "sign tool 'team/*' --json").error(1, "RYE0901");
+    let answer = run_with_full_disk(&user, 4, "sign tool 'team/*' --json").error(1, "RYE0901");
     assert_eq!(answer["data"]["signed"].as_array().map(Vec::len), Some(2), "{answer}");
     assert_eq!(user.read("tools/team/b.py"), long.as_bytes());
 }
 
 #[test]
-fn a_search_without_room_for_its_index_works() {
-    let user = User::ready();
-    let run = without_room(&user, 0, "search hello --json");
+fn search_works_without_space_for_index() {
+    let user = User::initialized();
+    let run = run_with_full_disk(&user, 0, "search hello --json");
     assert_eq!(run.exit, 0, "{run}");
     assert_eq!(run.json()["data"]["total"], 2);
 }
 
 #[test]
-fn an_init_without_room_can_be_completed_later() {
+fn init_on_full_disk_can_be_completed() {
     let user = User::new();
-    without_room(&user, 0, "init --json").error(1, "RYE0901");
-    assert_eq!(temporary_files(&user.world.path()), Vec::<String>::new());
+    run_with_full_disk(&user, 0, "init --json").error(1, "RYE0901");
+    assert_eq!(temporary_files(&user.context.path()), Vec::<String>::new());
     user.ok(["init"]);
     let verified = user.data(["verify"]);
     assert_eq!(verified["full"], verified["checked"]);
@@ -168,8 +171,8 @@ fn an_init_without_room_can_be_completed_later() {
 #[test]
 fn an_interrupted_init_is_completed_by_the_next() {
     // The key was written, its public half and its document were not.
-    let user = User::ready();
-    let document = user.identity();
+    let user = User::initialized();
+    let document = user.identity_document();
     fs::remove_file(document).expect("removed");
     fs::remove_file(user.public_key()).expect("removed");
     fs::remove_dir_all(user.project().join(".ai")).expect("removed");
@@ -181,27 +184,27 @@ fn an_interrupted_init_is_completed_by_the_next() {
 
 /// Gives the world to an ordinary user and runs `rye` as them; `None` where that is not possible.
 pub fn as_ordinary_user(user: &User, line: &[&str]) -> Option<Run> {
-    const NOBODY: u32 = 65_534;
+    const NOBODY_UID: u32 = 65_534;
     let mut command = user.program(RYE);
     command.args(line);
-    let world = user.world.path();
-    if std::os::unix::fs::chown(&world, Some(NOBODY), Some(NOBODY)).is_ok() {
+    let world = user.context.path();
+    if std::os::unix::fs::chown(&world, Some(NOBODY_UID), Some(NOBODY_UID)).is_ok() {
         for path in snapshot(&world).keys() {
-            std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).ok()?;
+            std::os::unix::fs::lchown(path, Some(NOBODY_UID), Some(NOBODY_UID)).ok()?;
         }
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(NOBODY_UID).gid(NOBODY_UID);
     } else if fs::metadata(&world).ok()?.uid() == 0 {
         // Nothing is closed to the superuser, and we cannot stop being it.
         return None;
     }
     // The binary may lie where an ordinary user cannot reach it.
     let output = command.output().ok()?;
-    Some(Run::of(&output))
+    Some(Run::from_output(&output))
 }
 
 #[test]
-fn a_read_only_folder_stays_as_it_is() {
-    let user = User::ready();
+fn read_only_folder_is_unchanged() {
+    let user = User::initialized();
     user.write("tools/team/a.py", rye_test::tool("team", "A"));
     let folder = user.project().join(".ai/tools/team");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).expect("mode");
@@ -215,9 +218,9 @@ fn a_read_only_folder_stays_as_it_is() {
 }
 
 #[test]
-fn a_read_only_cache_folder_stops_no_search() {
-    let user = User::ready();
-    let cache = user.world.cache();
+fn search_works_with_read_only_cache() {
+    let user = User::initialized();
+    let cache = user.context.cache();
     for state in ["empty", "with an index"] {
         if state != "empty" && as_ordinary_user(&user, &["search", "hello"]).is_none() {
             return;
@@ -237,8 +240,8 @@ fn a_read_only_cache_folder_stops_no_search() {
 }
 
 #[test]
-fn an_unreadable_item_is_said_and_stops_nothing_else() {
-    let user = User::ready();
+fn unreadable_item_is_reported_and_skipped() {
+    let user = User::initialized();
     let path = user.signed_tool("closed", "Closed");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("mode");
     let Some(run) = as_ordinary_user(&user, &["load", "tool", "team/closed", "--json"]) else {

@@ -11,7 +11,7 @@ use crate::support::{User, differences, run, snapshot};
 fn git(user: &User, folder: &str, words: &[&str]) {
     let ran = user
         .program("git")
-        .current_dir(user.world.path().join(folder))
+        .current_dir(user.context.path().join(folder))
         .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"])
         .args(words)
         .output()
@@ -51,8 +51,8 @@ const COMMIT: &str = "echo 1 > made && git add made && git -c user.name=a -c use
 
 #[test]
 fn submodules_are_committed_to_and_protected() {
-    let user = User::ready();
-    let other = user.world.path().join("other");
+    let user = User::initialized();
+    let other = user.context.path().join("other");
     fs::create_dir(&other).expect("a folder");
     git(&user, "other", &["init", "-q", "."]);
     git(&user, "other", &["commit", "-q", "--allow-empty", "-m", "first"]);
@@ -90,7 +90,7 @@ fn submodules_are_committed_to_and_protected() {
 
 #[test]
 fn separate_git_folders_are_protected() {
-    let user = User::ready();
+    let user = User::initialized();
     git(&user, "project", &["init", "-q", "--separate-git-dir=inner", "."]);
     let printed = bash(&user, COMMIT);
     assert!(printed.contains("made"), "{printed}");
@@ -109,7 +109,7 @@ fn linked_git_folders_are_protected() {
     for (target, is_made) in
         [("inner", true), ("../outer", true), ("stuff", false), ("nowhere", false), ("no/where", false)]
     {
-        let user = User::ready();
+        let user = User::initialized();
         let project = user.project();
         if is_made {
             git(&user, "project", &["init", "-q", "."]);

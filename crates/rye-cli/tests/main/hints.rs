@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::installing::{Maker, install};
+use crate::install::{BundleAuthor, install};
 use crate::support::{Run, User, run, text};
 
 fn with_cache(user: &User, cache: &std::path::Path, words: &[&str]) -> Run {
@@ -13,11 +13,11 @@ fn with_cache(user: &User, cache: &std::path::Path, words: &[&str]) -> Run {
 
 #[test]
 fn unwritable_cache_is_named_with_its_variable() {
-    let user = User::ready();
-    let cache = user.world.path().join("cache-file");
+    let user = User::initialized();
+    let cache = user.context.path().join("cache-file");
     fs::write(&cache, "").expect("written");
-    let maker = Maker::new();
-    let bundle = maker.make("1.0.0");
+    let maker = BundleAuthor::new();
+    let bundle = maker.create("1.0.0");
     let bundle = bundle.to_str().expect("text");
     for words in [&["execute", "tool", "examples/hello"][..], &["install", bundle][..]] {
         let error = with_cache(&user, &cache, words).error(1, "RYE0901");
@@ -30,34 +30,34 @@ fn unwritable_cache_is_named_with_its_variable() {
 }
 
 #[test]
-fn bundle_ids_are_called_bundle_ids() {
-    let user = User::ready();
+fn errors_say_bundle_id() {
+    let user = User::initialized();
     for words in [
         &["bundle", "create", "My Bundle", "--version", "1.0.0", "--category", "examples"][..],
         &["bundle", "trust", "a/b"][..],
         &["bundle", "trust", "a b", "--revoke"][..],
         &["uninstall", "a/b"][..],
     ] {
-        let error = user.refused(words, 2, "RYE0101");
+        let error = user.assert_refused(words, 2, "RYE0101");
         assert!(text(&error["error"]).starts_with("invalid bundle id"), "{error}");
         assert!(error["hints"].to_string().contains("team-tools"), "{error}");
     }
 }
 
 #[test]
-fn names_outside_ascii_are_refused_with_the_letters() {
-    let user = User::ready();
+fn non_ascii_names_are_refused() {
+    let user = User::initialized();
     user.write("tools/team/Grüße.txt", "x");
     let words = ["bundle", "create", "gifts", "--version", "1.0.0", "--category", "team"];
-    let error = user.refused(words, 4, "RYE0605");
+    let error = user.assert_refused(words, 4, "RYE0605");
     assert!(text(&error["unfit"][0]["reason"]).contains("a-z and A-Z"), "{error}");
 }
 
 #[test]
 fn bundle_list_names_a_revoked_signer() {
-    let maker = Maker::new();
-    let bundle = maker.make("1.0.0");
-    let user = User::ready();
+    let maker = BundleAuthor::new();
+    let bundle = maker.create("1.0.0");
+    let user = User::initialized();
     install(&user, &bundle, &maker, &[]);
     let listed = |command: &mut assert_cmd::Command| -> Value {
         let list = run(command.args(["bundle", "list", "--json"])).json();
@@ -65,7 +65,7 @@ fn bundle_list_names_a_revoked_signer() {
         rows.into_iter().find(|row| row["bundle_id"] == "gifts").expect("a row")
     };
     assert_eq!(listed(&mut user.command())["standing"], "installed");
-    let other = User::ready();
+    let other = User::initialized();
     run(other.command().env("RYE_BUNDLE_PATH", &bundle).args(["bundle", "trust", "gifts"]));
     for (user, command) in [(&user, user.command()), (&other, other.command())] {
         let mut command = command;
@@ -78,7 +78,7 @@ fn bundle_list_names_a_revoked_signer() {
 }
 
 #[test]
-fn quiet_init_says_nothing() {
+fn quiet_init_prints_no_output() {
     let user = User::new();
     let quiet = user.ok(["-q", "init"]);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
@@ -86,8 +86,8 @@ fn quiet_init_says_nothing() {
 }
 
 #[test]
-fn flat_config_is_shown_as_it_is_read() {
-    let user = User::ready();
+fn flat_config_is_reported() {
+    let user = User::initialized();
     user.write("config/resilience.yaml", "limits:\n  defaults:\n    turns: 7\n");
     user.write_user("config/coordination.yaml", "wait_threads:\n  default_timeout: 1\n");
     let all = user.data(["config", "show"]);
@@ -104,17 +104,17 @@ fn flat_config_is_shown_as_it_is_read() {
     );
     assert!(flat.iter().any(|reason| reason.contains("not read in user space")), "{flat:?}");
     let doctor = user.run(["doctor", "--json"]).json();
-    let said: Vec<String> = doctor["data"]["findings"]
+    let output: Vec<String> = doctor["data"]["findings"]
         .as_array()
         .expect("findings")
         .iter()
         .filter(|found| found["check"] == "config")
         .map(|found| text(&found["message"]))
         .collect();
-    assert_eq!(said.len(), 2, "{said:?}");
+    assert_eq!(output.len(), 2, "{output:?}");
     assert!(
-        said.iter().all(|message| !message.contains("ignored") && !message.contains("signed")),
-        "{said:?}"
+        output.iter().all(|message| !message.contains("ignored") && !message.contains("signed")),
+        "{output:?}"
     );
     // What a thread is held to is what is shown.
     user.write("directives/demo/go.md", rye_test::directive("demo", "go", "Goes"));

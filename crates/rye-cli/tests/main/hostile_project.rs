@@ -8,30 +8,30 @@ use serde_json::json;
 use crate::support::{User, copy_file, copy_tree, rows, run, text};
 
 /// A user who has cloned a project that a stranger made, signed and sent along with everything a project can hold.
-fn clone() -> (User, User) {
-    let stranger = User::ready();
-    stranger.signed_tool("evil", "Signed by a stranger");
-    let user = User::ready();
+fn clone_project() -> (User, User) {
+    let other_user = User::initialized();
+    other_user.signed_tool("evil", "Signed by a stranger");
+    let user = User::initialized();
     fs::remove_dir_all(user.project()).expect("removed");
-    copy_tree(&stranger.project(), &user.project());
+    copy_tree(&other_user.project(), &user.project());
     // The stranger's key, self-signed, and their approvals and revocations, where a user's own would be.
-    copy_tree(&stranger.home().join(".ai/config"), &user.project().join(".ai/config"));
+    copy_tree(&other_user.home().join(".ai/config"), &user.project().join(".ai/config"));
     let revoked = user.project().join(format!(".ai/config/keys/revoked/{}.toml", user.fingerprint()));
     fs::create_dir_all(revoked.parent().expect("a folder")).expect("folders");
     fs::write(revoked, "reason = \"x\"\n").expect("written");
     // The user's approval of the folder was for another content, so it is taken back.
     user.ok(["trust", "--revoke"]);
-    (user, stranger)
+    (user, other_user)
 }
 
 #[test]
-fn a_cloned_project_vouches_for_nothing_itself() {
-    let (user, stranger) = clone();
-    let refusal = user.refused(["load", "tool", "team/evil"], 4, "RYE0404");
-    assert_eq!(refusal["fingerprint"], stranger.fingerprint().as_str());
-    user.refused(["load", "tool", "team/evil", "--to", "user"], 4, "RYE0404");
-    user.refused(["load", "directive", "examples/greet"], 4, "RYE0404");
-    user.refused(["verify", "tool", "team/evil"], 4, "RYE0404");
+fn cloned_project_trusts_no_keys() {
+    let (user, other_user) = clone_project();
+    let refusal = user.assert_refused(["load", "tool", "team/evil"], 4, "RYE0404");
+    assert_eq!(refusal["fingerprint"], other_user.fingerprint().as_str());
+    user.assert_refused(["load", "tool", "team/evil", "--to", "user"], 4, "RYE0404");
+    user.assert_refused(["load", "directive", "examples/greet"], 4, "RYE0404");
+    user.assert_refused(["verify", "tool", "team/evil"], 4, "RYE0404");
     let found = user.data(["search", "stranger"]);
     let row = &rows(&found)[0];
     assert_eq!(
@@ -41,13 +41,13 @@ fn a_cloned_project_vouches_for_nothing_itself() {
     let human = user.ok(["search", "stranger"]);
     assert!(human.stdout.contains("[untrusted]"), "{human}");
     assert_eq!(user.data(["why", "tool", "team/evil"])["item"]["verdict"], "untrusted");
-    let listed = user.data(["keys", "show", &stranger.fingerprint()]);
+    let listed = user.data(["keys", "show", &other_user.fingerprint()]);
     assert_eq!(listed["trust"], "none");
 }
 
 #[test]
-fn a_cloned_project_revokes_and_approves_nothing() {
-    let (user, _) = clone();
+fn cloned_project_cannot_revoke_or_approve() {
+    let (user, _) = clone_project();
     user.write("tools/team/own.py", rye_test::tool("team", "Own"));
     user.ok(["sign", "tool", "team/own"]);
     user.ok(["load", "tool", "team/own"]);
@@ -59,19 +59,19 @@ fn a_cloned_project_revokes_and_approves_nothing() {
 
 #[test]
 fn approving_a_project_does_not_trust_its_keys() {
-    let (user, _) = clone();
+    let (user, _) = clone_project();
     user.ok(["trust", "."]);
-    user.refused(["load", "tool", "team/evil"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/evil"], 4, "RYE0404");
 }
 
 #[test]
-fn a_projects_config_cannot_reach_beyond_it() {
-    let (user, stranger) = clone();
-    let bundle = user.world.path().join("bundle");
-    copy_tree(&stranger.project(), &bundle);
+fn project_config_stays_in_the_project() {
+    let (user, other_user) = clone_project();
+    let bundle = user.context.path().join("bundle");
+    copy_tree(&other_user.project(), &bundle);
     copy_file(
-        &stranger.identity(),
-        &bundle.join(format!(".ai/config/keys/trusted/{}.toml", stranger.fingerprint())),
+        &other_user.identity_document(),
+        &bundle.join(format!(".ai/config/keys/trusted/{}.toml", other_user.fingerprint())),
     );
     fs::rename(bundle.join(".ai/tools/team"), bundle.join(".ai/tools/far")).expect("renamed");
     let config = format!(
@@ -88,32 +88,38 @@ fn a_projects_config_cannot_reach_beyond_it() {
         if is_signed {
             // By the stranger, whose key does not count here.
             for file in ["config/config.yaml", "config/agent/agent.yaml"] {
-                copy_file(&user.project().join(".ai").join(file), &stranger.project().join(".ai").join(file));
-                stranger.ok(["sign", &format!(".ai/{file}")]);
-                copy_file(&stranger.project().join(".ai").join(file), &user.project().join(".ai").join(file));
+                copy_file(
+                    &user.project().join(".ai").join(file),
+                    &other_user.project().join(".ai").join(file),
+                );
+                other_user.ok(["sign", &format!(".ai/{file}")]);
+                copy_file(
+                    &other_user.project().join(".ai").join(file),
+                    &user.project().join(".ai").join(file),
+                );
             }
         }
-        let shown = user.run(["config", "show", "--json"]);
-        assert_eq!(shown.exit, 0, "{shown}");
+        let output = user.run(["config", "show", "--json"]);
+        assert_eq!(output.exit, 0, "{output}");
         for key in ["bundles.paths", "dev_mode.projects", "integrity.partial_coverage", "items.max_bytes"] {
             assert!(
-                shown.stderr.contains(&format!("`{key}` in project config is ignored")),
-                "{key}: {shown}"
+                output.stderr.contains(&format!("`{key}` in project config is ignored")),
+                "{key}: {output}"
             );
         }
-        let data = &shown.json()["data"];
+        let data = &output.json()["data"];
         assert_eq!(data["config"]["config"]["bundles"]["paths"], json!([]));
         assert_eq!(data["config"]["config"]["integrity"]["partial_coverage"], "deny");
         assert_eq!(data["config"]["config"]["dev_mode"]["projects"], json!([]));
         assert_eq!(data["config"]["config"]["search"]["limit"], 7);
         assert_eq!(data["config"]["agent/agent"]["provider"]["default"], json!(null));
         let ignored = data["ignored"].as_array().expect("ignored");
-        assert!(ignored.iter().any(|row| row["key"] == "provider.default"), "{shown}");
+        assert!(ignored.iter().any(|row| row["key"] == "provider.default"), "{output}");
         let human = user.ok(["config", "show", "agent/agent"]);
         assert!(human.stderr.contains("provider.default"), "{human}");
         let bundles = user.data(["bundle", "list"])["bundles"].as_array().expect("bundles").clone();
         assert!(bundles.iter().all(|row| row["path"].is_null()), "{bundles:?}");
-        user.refused_by(
+        user.assert_command_refused(
             user.command().env("RYE_DEV_MODE", "1").args(["load", "tool", "team/evil", "--json"]),
             4,
             "RYE0404",
@@ -122,15 +128,15 @@ fn a_projects_config_cannot_reach_beyond_it() {
 }
 
 #[test]
-fn a_projects_extractor_teaches_nothing_before_it_is_approved() {
-    let (user, stranger) = clone();
+fn project_extractor_needs_approval() {
+    let (user, other_user) = clone_project();
     let extractor = "version: \"1.0.0\"\ntool_type: extractor\nexecutor_id: null\ncategory: rye/core/extractors/tool\ndescription: x\nextensions: [.exe]\nparser: yaml/yaml\nsignature_format: {prefix: \"#\"}\n";
     let file = "tools/rye/core/extractors/tool/tool_extractor.yaml";
-    stranger.write(file, extractor);
-    stranger.ok(["sign", &format!(".ai/{file}")]);
-    copy_file(&stranger.project().join(".ai").join(file), &user.project().join(".ai").join(file));
+    other_user.write(file, extractor);
+    other_user.ok(["sign", &format!(".ai/{file}")]);
+    copy_file(&other_user.project().join(".ai").join(file), &user.project().join(".ai").join(file));
     user.write("tools/team/virus.exe", "version: \"1.0.0\"\n");
-    user.refused(["load", "tool", "team/virus"], 3, "RYE0201");
+    user.assert_refused(["load", "tool", "team/virus"], 3, "RYE0201");
     user.ok(["trust", "."]);
     let run = user.run(["load", "tool", "team/virus", "--json"]);
     run.error(3, "RYE0201");
@@ -139,8 +145,8 @@ fn a_projects_extractor_teaches_nothing_before_it_is_approved() {
 
 #[test]
 fn a_user_space_inside_the_project_is_refused() {
-    let (user, stranger) = clone();
-    copy_tree(&stranger.home(), &user.project().join("evil"));
+    let (user, other_user) = clone_project();
+    copy_tree(&other_user.home(), &user.project().join("evil"));
     for space in ["evil", ".ai", "./evil/../evil"] {
         for words in [
             vec!["load", "tool", "team/evil"],
@@ -149,19 +155,23 @@ fn a_user_space_inside_the_project_is_refused() {
             vec!["keys", "list"],
             vec!["init"],
         ] {
-            user.refused_by(user.command().env("USER_SPACE", space).args(&words).arg("--json"), 4, "RYE0418");
+            user.assert_command_refused(
+                user.command().env("USER_SPACE", space).args(&words).arg("--json"),
+                4,
+                "RYE0418",
+            );
         }
     }
-    user.refused(["--user-space", "evil", "load", "tool", "team/evil"], 4, "RYE0418");
-    user.refused_by(
+    user.assert_refused(["--user-space", "evil", "load", "tool", "team/evil"], 4, "RYE0418");
+    user.assert_command_refused(
         user.command().env("HOME", user.project().join("evil")).args(["load", "tool", "team/evil", "--json"]),
         4,
         "RYE0418",
     );
     // Through a link that stands elsewhere.
-    let link = user.world.path().join("innocent");
+    let link = user.context.path().join("innocent");
     symlink(user.project().join("evil"), &link).expect("link");
-    user.refused_by(
+    user.assert_command_refused(
         user.command().env("USER_SPACE", &link).args(["load", "tool", "team/evil", "--json"]),
         4,
         "RYE0418",
@@ -169,16 +179,16 @@ fn a_user_space_inside_the_project_is_refused() {
 }
 
 #[test]
-fn a_user_space_at_or_around_the_project_is_refused() {
-    let (user, stranger) = clone();
+fn user_space_containing_the_project_is_refused() {
+    let (user, other_user) = clone_project();
     // The clone's own `.ai` would be the user space: the stranger's keys and tools with it.
-    copy_tree(&stranger.home().join(".ai/config"), &user.project().join(".ai/config"));
+    copy_tree(&other_user.home().join(".ai/config"), &user.project().join(".ai/config"));
     let deep = user.project().join("src/deep");
     fs::create_dir_all(&deep).expect("folders");
     let project = user.project().display().to_string();
-    let link = user.world.path().join("innocent");
+    let link = user.context.path().join("innocent");
     symlink(user.project(), &link).expect("a link");
-    let half = user.world.path().join("half");
+    let half = user.context.path().join("half");
     fs::create_dir(&half).expect("a folder");
     symlink(user.project().join(".ai"), half.join(".ai")).expect("a link");
     let spaces = [
@@ -195,28 +205,28 @@ fn a_user_space_at_or_around_the_project_is_refused() {
                 let mut command = user.command();
                 command.current_dir(&folder).env(variable, space);
                 command.args(["execute", "tool", "team/evil", "--json"]);
-                user.refused_by(&mut command, 4, "RYE0418");
+                user.assert_command_refused(&mut command, 4, "RYE0418");
             }
         }
     }
     // A nested project does not hide the checkout around it.
     fs::create_dir(user.project().join(".git")).expect("a folder");
     fs::create_dir(deep.join(".ai")).expect("a folder");
-    copy_tree(&stranger.home(), &user.project().join("vendored"));
+    copy_tree(&other_user.home(), &user.project().join("vendored"));
     for space in [project.clone(), format!("{project}/vendored")] {
         let mut command = user.command();
         command.current_dir(&deep).env("USER_SPACE", space).args(["search", "evil", "--json"]);
-        user.refused_by(&mut command, 4, "RYE0418");
+        user.assert_command_refused(&mut command, 4, "RYE0418");
     }
 }
 
 #[test]
 fn a_key_folder_inside_the_project_is_refused() {
-    let (user, stranger) = clone();
-    copy_tree(&stranger.home().join(".ai/config/keys/signing"), &user.project().join("keys"));
+    let (user, other_user) = clone_project();
+    copy_tree(&other_user.home().join(".ai/config/keys/signing"), &user.project().join("keys"));
     for folder in ["keys", ".ai/config/keys/signing", "not/there"] {
         for words in [vec!["load", "tool", "team/evil"], vec!["sign", "tool", "team/evil"], vec!["init"]] {
-            user.refused_by(
+            user.assert_command_refused(
                 user.command().env("RYE_SIGNING_KEY_DIR", folder).args(&words).arg("--json"),
                 4,
                 "RYE0418",
@@ -226,10 +236,10 @@ fn a_key_folder_inside_the_project_is_refused() {
 }
 
 #[test]
-fn a_project_linked_to_elsewhere_is_refused() {
-    let (user, stranger) = clone();
-    let away = user.world.path().join("away");
-    copy_tree(&stranger.project(), &away);
+fn symlinked_project_is_refused() {
+    let (user, other_user) = clone_project();
+    let away = user.context.path().join("away");
+    copy_tree(&other_user.project(), &away);
     fs::remove_dir_all(user.project().join(".ai")).expect("removed");
     symlink(away.join(".ai"), user.project().join(".ai")).expect("link");
     for words in [
@@ -240,14 +250,14 @@ fn a_project_linked_to_elsewhere_is_refused() {
         vec!["trust"],
         vec!["doctor"],
     ] {
-        user.refused(&words, 4, "RYE0205");
+        user.assert_refused(&words, 4, "RYE0205");
     }
 }
 
 #[test]
-fn a_link_out_of_the_space_is_refused_and_shows_nothing() {
-    let user = User::ready();
-    let secret = user.world.write("outside/secret.py", rye_test::tool("team", "TOPSECRET"));
+fn link_out_of_the_space_is_refused() {
+    let user = User::initialized();
+    let secret = user.context.write("outside/secret.py", rye_test::tool("team", "TOPSECRET"));
     let outside = secret.parent().expect("a folder").to_owned();
     let tools = user.project().join(".ai/tools");
     fs::create_dir_all(tools.join("team")).expect("folders");
@@ -260,15 +270,15 @@ fn a_link_out_of_the_space_is_refused_and_shows_nothing() {
     symlink("loop.py", tools.join("team/loop.py")).expect("link");
     for id in ["team/absolute", "team/relative", "absolute/secret", "relative/secret", "twice"] {
         for verb in ["load", "why", "sign", "verify"] {
-            user.refused([verb, "tool", id], 4, "RYE0205");
+            user.assert_refused([verb, "tool", id], 4, "RYE0205");
         }
-        user.refused(["load", "tool", id, "--to", "user"], 4, "RYE0205");
+        user.assert_refused(["load", "tool", id, "--to", "user"], 4, "RYE0205");
     }
     for path in [".ai/tools/team/absolute.py", ".ai/tools/team/relative.py", ".ai/tools/twice.py"] {
-        user.refused(["sign", path], 4, "RYE0205");
+        user.assert_refused(["sign", path], 4, "RYE0205");
     }
     for path in [".ai/tools/absolute/secret.py", ".ai/tools/relative/secret.py"] {
-        user.refused(["sign", path], 2, "RYE0206");
+        user.assert_refused(["sign", path], 2, "RYE0206");
     }
     for id in ["team/nowhere", "team/loop"] {
         let before = user.snapshot();
@@ -280,7 +290,7 @@ fn a_link_out_of_the_space_is_refused_and_shows_nothing() {
         let run = user.run(words.iter().chain(&["--json"]));
         assert!(!run.stdout.contains("TOPSECRET"), "{run}");
     }
-    assert_eq!(user.found("TOPSECRET"), Vec::<String>::new());
+    assert_eq!(user.search_ids("TOPSECRET"), Vec::<String>::new());
     assert_eq!(fs::read(&secret).expect("read"), rye_test::tool("team", "TOPSECRET").as_bytes());
     let doctor = user.run(["doctor", "--json"]).json();
     let strays = doctor["data"]["findings"]
@@ -294,20 +304,20 @@ fn a_link_out_of_the_space_is_refused_and_shows_nothing() {
 
 #[test]
 fn a_link_within_the_space_is_followed() {
-    let user = User::ready();
+    let user = User::initialized();
     user.signed_tool("real", "Real");
     let team = user.project().join(".ai/tools/team");
     symlink("real.py", team.join("alias.py")).expect("link");
     // Without a name in it, the tool counts only under the ids it was signed as.
-    user.refused(["load", "tool", "team/alias"], 4, "RYE0403");
+    user.assert_refused(["load", "tool", "team/alias"], 4, "RYE0403");
     assert_eq!(user.data(["sign", "tool", "team/alias"])["unchanged"], true);
     user.ok(["load", "tool", "team/alias"]);
     assert!(fs::symlink_metadata(team.join("alias.py")).expect("there").is_symlink());
 }
 
 #[test]
-fn a_signed_file_moved_over_another_id_is_misplaced() {
-    let user = User::ready();
+fn moved_signed_file_is_misplaced() {
+    let user = User::initialized();
     for name in ["one", "two"] {
         user.write(&format!("directives/team/{name}.md"), rye_test::directive("team", name, name));
         user.write(&format!("knowledge/team/{name}.md"), rye_test::knowledge("team", name, name, name));
@@ -352,23 +362,25 @@ fn a_signed_file_moved_over_another_id_is_misplaced() {
         ("knowledge", "other/one"),
         ("directive", "other/one"),
     ] {
-        let refusal = user.refused(["load", item_type, id], 4, "RYE0403");
+        let refusal = user.assert_refused(["load", item_type, id], 4, "RYE0403");
         assert_eq!(refusal["verdict"], "misplaced");
-        let verified = user.refused(["verify", item_type, id], 4, "RYE0403");
+        let verified = user.assert_refused(["verify", item_type, id], 4, "RYE0403");
         assert_eq!(verified["data"]["misplaced"], 1);
-        user.refused(["sign", item_type, id], 9, "RYE0301");
+        user.assert_refused(["sign", item_type, id], 9, "RYE0301");
     }
-    assert!(text(&user.refused(["load", "tool", "other/one"], 4, "RYE0403")["error"]).contains("category"));
+    assert!(
+        text(&user.assert_refused(["load", "tool", "other/one"], 4, "RYE0403")["error"]).contains("category")
+    );
 }
 
 #[test]
-fn a_file_copied_out_of_the_project_of_another_user_stays_theirs() {
-    let (user, stranger) = clone();
+fn copied_file_keeps_its_foreign_signer() {
+    let (user, other_user) = clone_project();
     copy_file(
-        &stranger.project().join(".ai/tools/team/evil.py"),
+        &other_user.project().join(".ai/tools/team/evil.py"),
         &user.home().join(".ai/tools/team/other.py"),
     );
-    user.refused(["load", "tool", "team/other"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/other"], 4, "RYE0404");
     let run = run(user.command().args(["verify", "--json"]));
     run.error(4, "RYE0404");
 }

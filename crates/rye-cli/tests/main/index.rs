@@ -7,10 +7,10 @@ use std::process::{Child, Stdio};
 use crate::support::{Run, User, rows, text};
 
 /// A user with an index, and the index's file.
-fn indexed() -> (User, PathBuf) {
-    let user = User::ready();
+fn user_with_index() -> (User, PathBuf) {
+    let user = User::initialized();
     assert_hello_is_found(&user);
-    let folder = user.world.cache().join("rye/index");
+    let folder = user.context.cache().join("rye/index");
     let mut databases: Vec<PathBuf> = fs::read_dir(folder)
         .expect("the index folder")
         .map(|entry| entry.expect("an entry").path())
@@ -21,7 +21,7 @@ fn indexed() -> (User, PathBuf) {
 }
 
 fn assert_hello_is_found(user: &User) {
-    assert_eq!(user.found("hello"), ["examples/hello", "examples/greet"]);
+    assert_eq!(user.search_ids("hello"), ["examples/hello", "examples/greet"]);
 }
 
 fn remove(path: &Path) {
@@ -33,18 +33,18 @@ fn remove(path: &Path) {
 }
 
 #[test]
-fn a_deleted_index_is_made_anew() {
-    let (user, database) = indexed();
+fn deleted_index_is_rebuilt() {
+    let (user, database) = user_with_index();
     remove(&database);
     assert_hello_is_found(&user);
     assert!(database.is_file());
-    fs::remove_dir_all(user.world.cache()).expect("removed");
+    fs::remove_dir_all(user.context.cache()).expect("removed");
     assert_hello_is_found(&user);
 }
 
 #[test]
-fn a_truncated_index_is_made_anew() {
-    let (user, database) = indexed();
+fn truncated_index_is_rebuilt() {
+    let (user, database) = user_with_index();
     let whole = fs::read(&database).expect("read");
     for length in [0, 1, 100, 4096, whole.len() / 2, whole.len() - 1] {
         remove(&database);
@@ -54,10 +54,10 @@ fn a_truncated_index_is_made_anew() {
 }
 
 #[test]
-fn an_index_of_garbage_is_made_anew() {
-    let (user, database) = indexed();
+fn garbage_index_is_rebuilt() {
+    let (user, database) = user_with_index();
     let whole = fs::read(&database).expect("read");
-    let noise: Vec<u8> = (0..whole.len()).map(|place| (place * 131 % 251) as u8).collect();
+    let noise: Vec<u8> = (0..whole.len()).map(|location| (location * 131 % 251) as u8).collect();
     fs::write(&database, &noise).expect("written");
     assert_hello_is_found(&user);
     // A good head over a rotten body, and a good body under a rotten head.
@@ -81,8 +81,8 @@ fn an_index_of_garbage_is_made_anew() {
 }
 
 #[test]
-fn an_index_of_another_layout_is_made_anew() {
-    let (user, database) = indexed();
+fn index_with_old_schema_is_rebuilt() {
+    let (user, database) = user_with_index();
     let mut bytes = fs::read(&database).expect("read");
     // The user version is at offset 60 of the header.
     bytes[60..64].copy_from_slice(&999_u32.to_be_bytes());
@@ -94,13 +94,13 @@ fn an_index_of_another_layout_is_made_anew() {
 }
 
 #[test]
-fn a_folder_in_the_indexs_place_stops_no_search() {
-    let (user, database) = indexed();
+fn folder_as_index_does_not_stop_search() {
+    let (user, database) = user_with_index();
     remove(&database);
     fs::create_dir(&database).expect("folder");
     fs::write(database.join("x"), "x").expect("written");
     assert_hello_is_found(&user);
-    let file = user.world.path().join("cache-as-file");
+    let file = user.context.path().join("cache-as-file");
     fs::write(&file, "x").expect("written");
     let run =
         crate::support::run(user.command().env("XDG_CACHE_HOME", &file).args(["search", "hello", "--json"]));
@@ -108,8 +108,8 @@ fn a_folder_in_the_indexs_place_stops_no_search() {
 }
 
 #[test]
-fn doctor_tells_of_a_damaged_index_without_failing() {
-    let (user, database) = indexed();
+fn doctor_reports_a_damaged_index() {
+    let (user, database) = user_with_index();
     remove(&database);
     fs::write(&database, "garbage").expect("written");
     assert_eq!(user.data(["doctor"])["errors"], 0);
@@ -118,8 +118,8 @@ fn doctor_tells_of_a_damaged_index_without_failing() {
 }
 
 #[test]
-fn searches_at_once_on_a_cold_cache_all_find_everything() {
-    let user = User::ready();
+fn concurrent_cold_searches_find_everything() {
+    let user = User::initialized();
     for number in 0..40 {
         user.write(
             &format!("knowledge/many/k{number}.md"),
@@ -127,7 +127,7 @@ fn searches_at_once_on_a_cold_cache_all_find_everything() {
         );
     }
     for _ in 0..3 {
-        fs::remove_dir_all(user.world.cache()).expect("removed");
+        fs::remove_dir_all(user.context.cache()).expect("removed");
         let children: Vec<Child> = (0..8)
             .map(|_| {
                 user.program(env!("CARGO_BIN_EXE_rye"))
@@ -140,7 +140,7 @@ fn searches_at_once_on_a_cold_cache_all_find_everything() {
             })
             .collect();
         for child in children {
-            let run = Run::of(&child.wait_with_output().expect("finished"));
+            let run = Run::from_output(&child.wait_with_output().expect("finished"));
             assert_eq!(run.exit, 0, "{run}");
             let data = &run.json()["data"];
             assert_eq!(data["total"], 40, "{run}");
@@ -150,40 +150,40 @@ fn searches_at_once_on_a_cold_cache_all_find_everything() {
 }
 
 #[test]
-fn a_new_an_edited_and_a_deleted_file_are_noticed() {
-    let (user, _) = indexed();
+fn file_changes_are_noticed() {
+    let (user, _) = user_with_index();
     user.signed_tool("late", "Arrives late");
-    assert_eq!(user.found("arrives"), ["team/late"]);
+    assert_eq!(user.search_ids("arrives"), ["team/late"]);
     let path = user.project().join(".ai/tools/team/late.py");
     // As long as before, and signed again.
     let edited = fs::read_to_string(&path).expect("read").replace("Arrives", "Departs");
     fs::write(&path, edited).expect("written");
-    assert_eq!(user.found("arrives"), Vec::<String>::new());
+    assert_eq!(user.search_ids("arrives"), Vec::<String>::new());
     let found = user.data(["search", "departs"]);
     assert_eq!(found["results"][0]["verdict"], "tampered", "{found}");
     fs::remove_file(&path).expect("removed");
-    assert_eq!(user.found("departs"), Vec::<String>::new());
+    assert_eq!(user.search_ids("departs"), Vec::<String>::new());
     fs::remove_dir_all(user.project().join(".ai/tools")).expect("removed");
-    assert_eq!(user.found("hello"), ["examples/greet"]);
+    assert_eq!(user.search_ids("hello"), ["examples/greet"]);
 }
 
 #[test]
-fn an_edit_that_puts_the_modification_time_back_is_noticed() {
-    let (user, _) = indexed();
+fn edit_with_restored_mtime_is_noticed() {
+    let (user, _) = user_with_index();
     let path = user.signed_tool("sly", "Arrives late");
-    assert_eq!(user.found("arrives"), ["team/sly"]);
+    assert_eq!(user.search_ids("arrives"), ["team/sly"]);
     let metadata = fs::metadata(&path).expect("there");
     let edited = fs::read_to_string(&path).expect("read").replace("Arrives", "Departs");
     fs::write(&path, edited).expect("written");
     let file = fs::File::options().write(true).open(&path).expect("opened");
     file.set_modified(metadata.modified().expect("a time")).expect("set");
     drop(file);
-    assert_eq!(user.found("departs"), ["team/sly"]);
+    assert_eq!(user.search_ids("departs"), ["team/sly"]);
 }
 
 #[test]
 fn a_new_shadowing_file_is_noticed() {
-    let user = User::ready();
+    let user = User::initialized();
     user.write_user("tools/team/both.py", rye_test::tool("team", "Lower twin"));
     user.ok(["sign", "tool", "team/both"]);
     let winner = |user: &User| {
@@ -200,22 +200,22 @@ fn a_new_shadowing_file_is_noticed() {
 }
 
 #[test]
-fn trust_is_judged_at_the_search_not_at_the_indexing() {
-    let (user, stranger) = (User::ready(), User::ready());
-    let path = stranger.signed_tool("theirs", "Foreign wonder");
+fn trust_is_evaluated_at_search_time() {
+    let (user, other_user) = (User::initialized(), User::initialized());
+    let path = other_user.signed_tool("theirs", "Foreign wonder");
     crate::support::copy_file(&path, &user.project().join(".ai/tools/team/theirs.py"));
     let verdict = |user: &User| text(&user.data(["search", "wonder"])["results"][0]["verdict"]);
     assert_eq!(verdict(&user), "untrusted");
-    user.ok(["keys".as_ref(), "trust".as_ref(), stranger.public_key().as_os_str()]);
+    user.ok(["keys".as_ref(), "trust".as_ref(), other_user.public_key().as_os_str()]);
     assert_eq!(verdict(&user), "full");
-    user.ok(["keys", "revoke", &stranger.fingerprint()]);
+    user.ok(["keys", "revoke", &other_user.fingerprint()]);
     assert_eq!(verdict(&user), "revoked");
 }
 
 #[test]
 fn each_project_has_its_own_index() {
-    let (user, _) = indexed();
-    let other = user.world.path().join("other");
+    let (user, _) = user_with_index();
+    let other = user.context.path().join("other");
     fs::create_dir(&other).expect("folder");
     let run = crate::support::run(user.command().current_dir(&other).args(["search", "hello", "--json"]));
     assert_eq!(run.json()["data"]["total"], 0, "{run}");

@@ -12,7 +12,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn init_makes_a_key_and_three_examples_that_verify_full() {
+fn init_creates_key_and_signed_examples() {
     let user = User::new();
     let made = user.data(["init"]);
     assert_eq!(made["key_created"], true);
@@ -33,8 +33,8 @@ fn init_makes_a_key_and_three_examples_that_verify_full() {
 }
 
 #[test]
-fn the_new_key_is_closed_to_others() {
-    let user = User::ready();
+fn new_key_is_private() {
+    let user = User::initialized();
     let folder = user.home().join(".ai/config/keys/signing");
     assert_eq!(mode(&folder), 0o700);
     assert_eq!(mode(&folder.join("private_key.pem")), 0o600);
@@ -43,15 +43,15 @@ fn the_new_key_is_closed_to_others() {
 }
 
 #[test]
-fn init_keeps_line_endings_out_of_gits_hands() {
-    let user = User::ready();
+fn init_disables_git_line_ending_conversion() {
+    let user = User::initialized();
     let attributes = String::from_utf8(user.read(".gitattributes")).expect("text");
     assert!(attributes.lines().any(|line| line == "* -text"), "{attributes}");
 }
 
 #[test]
-fn init_keeps_threads_out_of_git_and_a_users_own_lines_as_they_are() {
-    let user = User::ready();
+fn init_adds_threads_to_gitignore() {
+    let user = User::initialized();
     let ignored = || String::from_utf8(user.read(".gitignore")).expect("text");
     assert!(ignored().lines().any(|line| line == "/threads/"), "{}", ignored());
     user.write(".gitignore", "mine\n# not threads");
@@ -69,8 +69,8 @@ fn init_keeps_threads_out_of_git_and_a_users_own_lines_as_they_are() {
 }
 
 #[test]
-fn a_second_init_changes_nothing() {
-    let user = User::ready();
+fn second_init_is_a_no_op() {
+    let user = User::initialized();
     let before = user.snapshot();
     let again = user.data(["init"]);
     assert_eq!(again["key_created"], false);
@@ -79,27 +79,27 @@ fn a_second_init_changes_nothing() {
 }
 
 #[test]
-fn init_does_not_sign_what_somebody_else_put_in_an_examples_place() {
+fn init_does_not_sign_existing_files() {
     let user = User::new();
     let foreign = rye_test::tool("examples", "Not the example");
     user.write("tools/examples/hello.py", &foreign);
     user.ok(["init"]);
     assert_eq!(user.read("tools/examples/hello.py"), foreign.as_bytes());
-    user.refused(["load", "tool", "examples/hello"], 4, "RYE0401");
+    user.assert_refused(["load", "tool", "examples/hello"], 4, "RYE0401");
 }
 
 #[test]
-fn init_mends_a_lost_identity_document() {
-    let user = User::ready();
-    let document = user.identity();
+fn init_restores_a_lost_identity_document() {
+    let user = User::initialized();
+    let document = user.identity_document();
     fs::remove_file(&document).expect("removed");
-    user.refused(["load", "tool", "examples/hello"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "examples/hello"], 4, "RYE0404");
     user.ok(["init"]);
     user.ok(["load", "tool", "examples/hello"]);
 }
 
 #[test]
-fn init_in_the_home_makes_a_user_space_and_no_project() {
+fn init_at_home_creates_only_user_space() {
     let user = User::new();
     let made = run(user.command().current_dir(user.home()).args(["init", "--json"])).json();
     assert_eq!(made["data"]["project"], serde_json::Value::Null);
@@ -108,8 +108,8 @@ fn init_in_the_home_makes_a_user_space_and_no_project() {
 }
 
 #[test]
-fn init_takes_the_current_folder_even_below_another_project() {
-    let user = User::ready();
+fn init_uses_current_folder_below_another_project() {
+    let user = User::initialized();
     let inner = user.project().join("inner");
     fs::create_dir(&inner).expect("folder");
     let made = run(user.command().current_dir(&inner).args(["init", "--json"])).json();
@@ -118,63 +118,66 @@ fn init_takes_the_current_folder_even_below_another_project() {
 }
 
 #[test]
-fn init_writes_nothing_through_a_link_that_leaves_the_project() {
+fn init_follows_no_link_out_of_project() {
     for (link, target) in
         [(".ai", "../outside"), (".ai/tools", "../../outside"), (".ai/tools/examples", "../../../outside")]
     {
-        let user = User::ready();
-        let clone = user.world.path().join("clone");
-        let outside = user.world.path().join("outside");
+        let user = User::initialized();
+        let clone = user.context.path().join("clone");
+        let outside = user.context.path().join("outside");
         let link = clone.join(link);
         fs::create_dir_all(link.parent().expect("a folder")).expect("folders");
         fs::create_dir(&outside).expect("folder");
         symlink(target, &link).expect("link");
-        let refusal =
-            user.refused_by(user.command().current_dir(&clone).args(["init", "--json"]), 4, "RYE0205");
+        let refusal = user.assert_command_refused(
+            user.command().current_dir(&clone).args(["init", "--json"]),
+            4,
+            "RYE0205",
+        );
         assert_eq!(fs::read_dir(&outside).expect("outside").count(), 0, "{refusal}");
     }
 }
 
 #[test]
-fn init_refuses_a_loose_key_and_leaves_it() {
-    let user = User::ready();
+fn init_refuses_a_world_readable_key() {
+    let user = User::initialized();
     let key = user.home().join(".ai/config/keys/signing/private_key.pem");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("mode");
-    user.refused(["init"], 4, "RYE0412");
+    user.assert_refused(["init"], 4, "RYE0412");
 }
 
 #[test]
-fn init_with_a_revoked_key_says_so() {
-    let user = User::ready();
+fn init_reports_a_revoked_key() {
+    let user = User::initialized();
     user.ok(["keys", "revoke", &user.fingerprint()]);
-    user.refused(["init"], 4, "RYE0405");
+    user.assert_refused(["init"], 4, "RYE0405");
 }
 
 #[test]
 fn a_project_may_have_any_name() {
     for name in ["a\nb: [c", "quo\"te' \\slash", "日本語 ${HOME} *", "-p"] {
         let user = User::new();
-        let project = user.world.path().join(name);
+        let project = user.context.path().join(name);
         fs::create_dir(&project).expect("folder");
         let at = |words: &[&str]| run(user.command().current_dir(&project).args(words).arg("--json"));
         assert_eq!(at(&["init"]).exit, 0, "{name:?}");
         let approved = at(&["trust", "."]);
         assert_eq!(approved.json()["data"]["changed"], false, "{name:?}: {approved}");
-        let stranger = User::ready();
-        let key = stranger.public_key();
+        let other_user = User::initialized();
+        let key = other_user.public_key();
         let trusted = at(&["keys", "trust", key.to_str().expect("text"), "--space", "project"]);
         assert_eq!(trusted.exit, 0, "{trusted}");
-        let shown = at(&["keys", "show", &stranger.fingerprint()]);
-        assert_eq!(shown.json()["data"]["trust"], "project", "{name:?}: {shown}");
+        let output = at(&["keys", "show", &other_user.fingerprint()]);
+        assert_eq!(output.json()["data"]["trust"], "project", "{name:?}: {output}");
         assert_eq!(at(&["search", "hello"]).json()["data"]["total"], 2, "{name:?}");
     }
 }
 
 #[test]
-fn a_project_whose_path_is_no_text_is_refused_before_anything_is_made() {
-    let user = User::ready();
+fn non_utf8_project_path_is_refused() {
+    let user = User::initialized();
     let name = std::ffi::OsString::from_vec(b"\xff".to_vec());
     let project = user.project().join(name);
     fs::create_dir(&project).expect("folder");
-    user.refused_by(user.command().current_dir(&project).args(["init", "--json"]), 2, "RYE0104");
+    user.assert_command_refused(user.command().current_dir(&project).args(["init", "--json"]), 2, "RYE0104");
 }

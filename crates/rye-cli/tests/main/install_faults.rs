@@ -7,16 +7,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use crate::faults::as_ordinary_user;
-use crate::installing::{Maker, brought, install};
+use crate::install::{BundleAuthor, install, installed_files};
 use crate::support::{Run, User, copy_tree, differences, snapshot};
 
 const RYE: &str = env!("CARGO_BIN_EXE_rye");
 
 #[test]
-fn an_installation_that_finds_no_room_changes_nothing() {
-    let (maker, user) = (Maker::new(), User::ready());
-    maker.tool("large", &format!("\"{}\"", "x".repeat(40_000)));
-    let source = maker.make("1.0.0");
+fn install_on_full_disk_is_rolled_back() {
+    let (maker, user) = (BundleAuthor::new(), User::initialized());
+    maker.write_tool("large", &format!("\"{}\"", "x".repeat(40_000)));
+    let source = maker.create("1.0.0");
     let before = snapshot(&user.project());
     let line = format!("install {} --trust {} --yes --json", source.display(), maker.fingerprint());
     for blocks in [0, 4, 16] {
@@ -26,7 +26,7 @@ fn an_installation_that_finds_no_room_changes_nothing() {
             .arg(format!("ulimit -f {blocks}; exec {RYE} {line}"))
             .output()
             .expect("bash");
-        let run = Run::of(&output);
+        let run = Run::from_output(&output);
         assert_ne!(run.exit, 0, "{run}");
         assert_eq!(differences(&before, &snapshot(&user.project())), Vec::<String>::new(), "{run}");
     }
@@ -35,10 +35,10 @@ fn an_installation_that_finds_no_room_changes_nothing() {
 }
 
 #[test]
-fn an_installation_without_permission_changes_nothing() {
-    let (maker, user) = (Maker::new(), User::ready());
-    let source = user.world.path().join("gifts");
-    copy_tree(&maker.make("1.0.0"), &source);
+fn install_without_permission_is_rolled_back() {
+    let (maker, user) = (BundleAuthor::new(), User::initialized());
+    let source = user.context.path().join("gifts");
+    copy_tree(&maker.create("1.0.0"), &source);
     let closed = user.project().join(".ai/tools");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("mode");
     let fingerprint = maker.fingerprint();
@@ -53,11 +53,11 @@ fn an_installation_without_permission_changes_nothing() {
 }
 
 #[test]
-fn installations_at_once_leave_one_whole_bundle() {
-    let (maker, user) = (Maker::new(), User::ready());
-    let sources = [maker.make("1.0.0"), {
-        maker.tool("hi", "2");
-        maker.make("2.0.0")
+fn concurrent_installs_leave_one_complete_bundle() {
+    let (maker, user) = (BundleAuthor::new(), User::initialized());
+    let sources = [maker.create("1.0.0"), {
+        maker.write_tool("hi", "2");
+        maker.create("2.0.0")
     }];
     let fingerprint = maker.fingerprint();
     let children: Vec<_> = (0..6)
@@ -70,7 +70,7 @@ fn installations_at_once_leave_one_whole_bundle() {
         .collect();
     let mut done = 0;
     for child in children {
-        let run = Run::of(&child.wait_with_output().expect("finished"));
+        let run = Run::from_output(&child.wait_with_output().expect("finished"));
         // One that finds another plan than it showed says so, and changes nothing.
         assert!(run.exit == 0 || run.stderr.contains("RYE0613"), "{run}");
         done += usize::from(run.exit == 0);
@@ -78,7 +78,7 @@ fn installations_at_once_leave_one_whole_bundle() {
     assert!(done >= 1);
     let verified = user.data(["bundle", "verify", "gifts"]);
     assert_eq!(verified["status"], "verified", "{verified}");
-    assert_eq!(brought(&user).len(), 7);
+    assert_eq!(installed_files(&user).len(), 7);
     let left: Vec<_> = snapshot(&user.home().join(".ai/installs"))
         .into_keys()
         .filter(|path| path.ends_with("journal.json"))

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::running::{answer, failure, function, function_text, result, signed};
 use crate::support::{User, run, text};
-use crate::thread_run::directive;
+use crate::thread_run::write_directive;
+use crate::tool_support::{
+    execute, execute_data, execute_error, function_text, write_function, write_signed_tool,
+};
 
 /// Signs a runtime of the user that asks `script` for its interpreter, and a tool `team/asks` upon it.
-fn asking_runtime(user: &User, script: &str) {
+fn write_resolving_runtime(user: &User, script: &str) {
     let script = json!(script);
     user.write_user(
         "tools/team/runtime.yaml",
@@ -30,10 +32,10 @@ fn asking_runtime(user: &User, script: &str) {
 
 #[test]
 fn resolve_cmd_runs_in_the_tools_sandbox() {
-    let user = User::ready();
+    let user = User::initialized();
     let (project, home) = (user.project(), user.home());
-    user.world.write("home/.ssh/id_ed25519", "KEY");
-    asking_runtime(
+    user.context.write("home/.ssh/id_ed25519", "KEY");
+    write_resolving_runtime(
         &user,
         &format!(
             "cat {home}/.ssh/id_ed25519 > {project}/key.txt; touch {home}/planted; env > {project}/env.txt; echo /bin/sh",
@@ -48,8 +50,8 @@ fn resolve_cmd_runs_in_the_tools_sandbox() {
     let answer = answer.json();
     assert_eq!(answer["data"], json!({"ok": 1}));
     assert!(!home.join("planted").exists());
-    assert_eq!(user.world.text("project/key.txt"), "");
-    let environment = user.world.text("project/env.txt");
+    assert_eq!(user.context.text("project/key.txt"), "");
+    let environment = user.context.text("project/env.txt");
     assert!(environment.contains("PATH=") && !environment.contains("sekret"), "{environment}");
     assert!(!environment.contains("ODD="), "{environment}");
     let helper = &answer["helpers"][0];
@@ -62,9 +64,9 @@ fn resolve_cmd_runs_in_the_tools_sandbox() {
 
 #[test]
 fn dry_run_starts_no_resolve_cmd() {
-    let user = User::ready();
+    let user = User::initialized();
     let mark = user.project().join("mark");
-    asking_runtime(&user, &format!("touch {}; echo /bin/sh", mark.display()));
+    write_resolving_runtime(&user, &format!("touch {}; echo /bin/sh", mark.display()));
     for words in [
         &["execute", "team/asks", "--dry-run"][..],
         &["why", "tool", "team/asks"],
@@ -83,8 +85,8 @@ fn dry_run_starts_no_resolve_cmd() {
 }
 
 #[test]
-fn resolve_cmd_without_network_reaches_nothing() {
-    let user = User::ready();
+fn resolve_cmd_without_network_is_offline() {
+    let user = User::initialized();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let mark = user.project().join("reached");
@@ -92,21 +94,21 @@ fn resolve_cmd_without_network_reaches_nothing() {
         "bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port} && touch {}' 2>/dev/null; echo /bin/sh",
         mark.display()
     );
-    asking_runtime(&user, &script);
+    write_resolving_runtime(&user, &script);
     let path = user.home().join(".ai/tools/team/asks.yaml");
     let item = std::fs::read_to_string(&path).expect("an item") + "sandbox: {network: false}\n";
     std::fs::write(&path, item).expect("written");
     user.ok(["sign", "tool", "team/asks", "--space", "user"]);
-    assert_eq!(answer(&user, "asks", &[])["data"], json!({"ok": 1}));
+    assert_eq!(execute(&user, "asks", &[])["data"], json!({"ok": 1}));
     assert!(!mark.exists());
 }
 
 #[test]
 fn packages_are_not_installed_with_an_items_interpreter() {
-    let user = User::ready();
+    let user = User::initialized();
     let mark = user.project().join("mark");
     let evil = executable(
-        &user.world.path().join("evil/python3"),
+        &user.context.path().join("evil/python3"),
         &format!("#!/bin/sh\ntouch {}\n", mark.display()),
     );
     let metadata = format!(
@@ -114,8 +116,8 @@ fn packages_are_not_installed_with_an_items_interpreter() {
          DEPENDENCIES = ['left==1.0']",
         evil.display()
     );
-    signed(&user, "team/packed", "py", &function_text(&metadata, "return 1"));
-    let refused = failure(&user, "packed", &[], 1, "RYE0808");
+    write_signed_tool(&user, "team/packed", "py", &function_text(&metadata, "return 1"));
+    let refused = execute_error(&user, "packed", &[], 1, "RYE0808");
     assert!(text(&refused["error"]).contains("is not on your PATH"), "{refused}");
     assert!(!mark.exists());
 }
@@ -129,28 +131,28 @@ fn write_tests(user: &User, tool: &str, parameters: &str) {
 
 #[test]
 fn test_cases_have_the_callers_grants() {
-    let user = User::ready();
+    let user = User::initialized();
     write_tests(&user, "rye/bash", "{command: touch shell.txt}");
     let permissions = "<permissions><execute><tool>rye.dev.test_runner</tool><tool>rye.file-system.*</tool></execute>\
                        <acknowledge risk=\"elevated\">a test</acknowledge></permissions>";
     let call = "<process><execute item_type=\"tool\" item_id=\"rye/dev/test_runner\"></execute></process>";
-    directive(&user, "tests", permissions, call, "Run the tests.");
+    write_directive(&user, "tests", permissions, call, "Run the tests.");
     let run = user.run(["--json", "run", "team/tests"]);
     assert!(run.stdout.contains("rye.execute.tool.rye.bash"), "{run}");
     assert!(!user.project().join("shell.txt").exists(), "{run}");
 
     let granted = permissions.replace("<tool>rye.dev", "<tool>rye.bash</tool><tool>rye.dev");
-    directive(&user, "granted", &granted, call, "Run the tests.");
+    write_directive(&user, "granted", &granted, call, "Run the tests.");
     let run = user.run(["--json", "run", "team/granted"]);
     assert!(user.project().join("shell.txt").exists(), "{run}");
 }
 
 #[test]
 fn unapproved_project_runs_no_test_file() {
-    let user = User::ready();
+    let user = User::initialized();
     write_tests(&user, "rye/bash", "{command: touch shell.txt}");
     user.ok(["trust", "--revoke"]);
-    let refused = user.refused(["execute", "rye/dev/test_runner"], 5, "RYE0806");
+    let refused = user.assert_refused(["execute", "rye/dev/test_runner"], 5, "RYE0806");
     let command = format!("rye trust '{}'", user.project().display());
     assert!(text(&refused["error"]).contains(&command), "{refused}");
     assert!(!user.project().join("shell.txt").exists());
@@ -161,7 +163,7 @@ fn unapproved_project_runs_no_test_file() {
 
 #[test]
 fn test_cases_run_no_tests() {
-    let user = User::ready();
+    let user = User::initialized();
     write_tests(&user, "rye/dev/test_runner", "{}");
     let failed = run(user.command().args(["--json", "execute", "rye/dev/test_runner"]));
     assert!(failed.stdout.contains("a test case cannot run the test runner"), "{failed}");
@@ -175,33 +177,33 @@ fn executable(path: &Path, content: &str) -> PathBuf {
 }
 
 /// Makes a virtual environment in the project; gives its Python.
-fn environment(user: &User) -> PathBuf {
+fn create_environment(user: &User) -> PathBuf {
     let made =
         user.program("python3").args(["-m", "venv", "--without-pip", ".venv"]).status().expect("python3");
     assert!(made.success());
     user.project().join(".venv/bin/python")
 }
 
-fn prefix(user: &User, words: &[&str]) -> (String, Value) {
-    let answer = answer(user, "where", words);
+fn execute_prefix(user: &User, words: &[&str]) -> (String, Value) {
+    let answer = execute(user, "where", words);
     (text(&answer["data"]), answer["warnings"].clone())
 }
 
 /// A project that was approved with its virtual environment, and a tool that says where its Python is.
-fn with_environment() -> (User, PathBuf) {
+fn user_with_environment() -> (User, PathBuf) {
     let user = User::new();
-    let python = environment(&user);
+    let python = create_environment(&user);
     user.ok(["init"]);
     user.ok(["trust", ".", "--yes"]);
-    function(&user, "where", "import sys\nreturn sys.prefix");
+    write_function(&user, "where", "import sys\nreturn sys.prefix");
     (user, python)
 }
 
 #[test]
 fn planted_interpreter_is_not_used() {
-    let (user, python) = with_environment();
+    let (user, python) = user_with_environment();
     let own = user.project().join(".venv").display().to_string();
-    assert_eq!(prefix(&user, &[]), (own.clone(), Value::Null));
+    assert_eq!(execute_prefix(&user, &[]), (own.clone(), Value::Null));
     let site = glob(&user.project().join(".venv/lib")).join("site-packages");
     let mark = user.project().join("stolen");
     let steals = format!("open({:?}, 'w')", mark.display().to_string());
@@ -219,7 +221,7 @@ fn planted_interpreter_is_not_used() {
     for (path, content) in planted {
         let before = std::fs::read(&path).ok();
         std::fs::write(&path, content).expect("planted");
-        let (found, warnings) = prefix(&user, &["--locked"]);
+        let (found, warnings) = execute_prefix(&user, &["--locked"]);
         assert_ne!(found, own, "{}", path.display());
         assert!(
             warnings.to_string().contains("changed since it was recorded"),
@@ -232,7 +234,7 @@ fn planted_interpreter_is_not_used() {
             None => std::fs::remove_file(&path).expect("removed"),
         }
         assert!(!mark.exists(), "{}", path.display());
-        assert_eq!(prefix(&user, &[]), (own.clone(), Value::Null), "{}", path.display());
+        assert_eq!(execute_prefix(&user, &[]), (own.clone(), Value::Null), "{}", path.display());
     }
     // All names, so that none of them serves instead.
     for name in ["python", "python3"] {
@@ -240,7 +242,7 @@ fn planted_interpreter_is_not_used() {
         std::fs::remove_file(&path).expect("removed");
         executable(&path, &format!("#!/bin/sh\ntouch {}\n", mark.display()));
     }
-    assert_ne!(prefix(&user, &["--locked"]).0, own);
+    assert_ne!(execute_prefix(&user, &["--locked"]).0, own);
     assert!(!mark.exists());
 }
 
@@ -253,17 +255,17 @@ fn glob(folder: &Path) -> PathBuf {
 
 #[test]
 fn new_environment_is_used_once_it_is_recorded() {
-    let user = User::ready();
-    function(&user, "where", "import sys\nreturn sys.prefix");
-    let python = environment(&user);
+    let user = User::initialized();
+    write_function(&user, "where", "import sys\nreturn sys.prefix");
+    let python = create_environment(&user);
     let own = user.project().join(".venv").display().to_string();
-    let (found, warnings) = prefix(&user, &[]);
+    let (found, warnings) = execute_prefix(&user, &[]);
     assert_ne!(found, own);
     let command = format!("record it: rye trust {}", user.project().display());
     assert!(warnings.to_string().contains(&command), "{warnings}");
     let trusted = run(user.command().args(["--json", "trust", ".", "--yes"])).json();
     assert_eq!(trusted["data"]["recorded"]["programs"][0], ".venv/bin/python", "{trusted}");
-    assert_eq!(prefix(&user, &[]), (own.clone(), Value::Null));
+    assert_eq!(execute_prefix(&user, &[]), (own.clone(), Value::Null));
 
     // Another interpreter behind the same link is another program; the lockfile's update records it too.
     let target = std::fs::read_link(&python).expect("a link");
@@ -271,22 +273,22 @@ fn new_environment_is_used_once_it_is_recorded() {
     symlink(&target, &other).expect("a link");
     std::fs::remove_file(&python).expect("removed");
     symlink(&other, &python).expect("a link");
-    let (_, warnings) = prefix(&user, &[]);
+    let (_, warnings) = execute_prefix(&user, &[]);
     assert!(warnings.to_string().contains("changed since it was recorded"), "{warnings}");
     user.ok(["lock", "update", "team/where", "--yes"]);
-    assert_eq!(prefix(&user, &[]), (own, Value::Null));
+    assert_eq!(execute_prefix(&user, &[]), (own, Value::Null));
 }
 
 #[test]
 fn command_in_the_project_must_be_recorded() {
-    let user = User::ready();
+    let user = User::initialized();
     executable(&user.project().join("node_modules/.bin/lint"), "#!/bin/sh\necho '{\"clean\": true}'\n");
     let item = |name: &str, command: &str| {
         let text = format!(
             "version: \"1.0.0\"\ntool_type: script\nexecutor_id: rye/core/primitives/subprocess\ncategory: team\n\
              name: {name}\ndescription: Runs\nconfig: {{command: \"{command}\"}}\n"
         );
-        signed(&user, &format!("team/{name}"), "yaml", &text);
+        write_signed_tool(&user, &format!("team/{name}"), "yaml", &text);
     };
     item("named", "{project_path}/node_modules/.bin/lint");
     item("relative", "node_modules/.bin/lint");
@@ -316,58 +318,58 @@ fn command_in_the_project_must_be_recorded() {
 
 #[test]
 fn both_names_of_the_python_runtime_call_execute() {
-    let user = User::ready();
+    let user = User::initialized();
     for (name, executor) in [("short", "python_runtime"), ("long", "rye/core/runtimes/python_runtime")] {
         let tool =
             |body: &str| function_text("", body).replace("rye/core/runtimes/python/function", executor);
-        signed(&user, &format!("team/{name}"), "py", &tool("return {'got': params.get('x')}"));
-        assert_eq!(result(&user, name, &["x=1"]), json!({"got": 1}));
+        write_signed_tool(&user, &format!("team/{name}"), "py", &tool("return {'got': params.get('x')}"));
+        assert_eq!(execute_data(&user, name, &["x=1"]), json!({"got": 1}));
         let why = user.data(["why", "tool", &format!("team/{name}")]);
         assert_eq!(why["chain"][1]["item_id"], "rye/core/runtimes/python/function", "{why}");
         let script = tool("pass").split("def execute").next().expect("a head").to_owned()
             + "print('{\"as\": \"program\"}')\n";
-        signed(&user, &format!("team/{name}_script"), "py", &script);
-        assert_eq!(result(&user, &format!("{name}_script"), &[]), json!({"as": "program"}));
+        write_signed_tool(&user, &format!("team/{name}_script"), "py", &script);
+        assert_eq!(execute_data(&user, &format!("{name}_script"), &[]), json!({"as": "program"}));
     }
 }
 
 #[test]
 fn uncalled_function_is_reported() {
-    let user = User::ready();
+    let user = User::initialized();
     let text = function_text("", "return 1").replace("python/function", "python/script");
-    signed(&user, "team/quiet", "py", &text);
-    let warnings = answer(&user, "quiet", &[])["warnings"].to_string();
+    write_signed_tool(&user, "team/quiet", "py", &text);
+    let warnings = execute(&user, "quiet", &[])["warnings"].to_string();
     assert!(warnings.contains("rye/core/runtimes/python/function"), "{warnings}");
 }
 
 #[test]
 fn old_node_gets_a_hint_for_typescript() {
-    let user = User::ready();
+    let user = User::initialized();
     executable(
-        &user.world.path().join("bin/node"),
+        &user.context.path().join("bin/node"),
         "#!/bin/sh\necho 'TypeError [ERR_UNKNOWN_FILE_EXTENSION]: Unknown file extension \".ts\"' >&2\nexit 1\n",
     );
     let text = "export const version = \"1.0.0\";\nexport const tool_type = \"script\";\n\
                 export const executor_id = \"rye/core/runtimes/node/node\";\nexport const category = \"team\";\n\
                 export const description = \"Is typed\";\n";
-    signed(&user, "team/typed", "ts", text);
-    let path = format!("{}:/usr/bin:/bin", user.world.path().join("bin").display());
+    write_signed_tool(&user, "team/typed", "ts", text);
+    let path = format!("{}:/usr/bin:/bin", user.context.path().join("bin").display());
     let failed =
         run(user.command().args(["--json", "execute", "team/typed"]).env("PATH", path)).error(1, "RYE0801");
     assert!(failed["hints"].to_string().contains("install Node 22.18 or later"), "{failed}");
 }
 
 #[test]
-fn why_says_that_a_chain_is_circular() {
-    let user = User::ready();
+fn why_reports_a_circular_chain() {
+    let user = User::initialized();
     for (name, executor) in [("a", "team/b"), ("b", "team/a")] {
         let text = format!(
             "version: \"1.0.0\"\ntool_type: runtime\nexecutor_id: {executor}\ncategory: team\nname: {name}\ndescription: Turns\n"
         );
-        signed(&user, &format!("team/{name}"), "yaml", &text);
+        write_signed_tool(&user, &format!("team/{name}"), "yaml", &text);
     }
-    let shown = user.ok(["why", "tool", "team/a"]);
-    assert!(shown.stdout.contains("circular") && !shown.stdout.contains("not found"), "{shown}");
+    let output = user.ok(["why", "tool", "team/a"]);
+    assert!(output.stdout.contains("circular") && !output.stdout.contains("not found"), "{output}");
     let why = user.data(["why", "tool", "team/a"]);
     assert_eq!(text(&why["chain"][2]["item_id"]), "team/a", "{why}");
     assert!(text(&why["chain"][2]["problem"]).starts_with("circular"), "{why}");
@@ -375,10 +377,10 @@ fn why_says_that_a_chain_is_circular() {
 
 #[test]
 fn trace_reports_only_what_is_shadowed() {
-    let user = User::ready();
+    let user = User::initialized();
     let own = "version: \"1.0.0\"\ntool_type: runtime\nexecutor_id: rye/core/primitives/subprocess\n\
                category: rye/core/runtimes/bash\nname: bash\ndescription: Is the project's\nconfig: {command: echo}\n";
-    signed(&user, "rye/core/runtimes/bash/bash", "yaml", own);
+    write_signed_tool(&user, "rye/core/runtimes/bash/bash", "yaml", own);
     let run = run(user.command().args(["--json", "execute", "rye/bash", "command=true", "--trace"]));
     assert_eq!(run.exit, 0, "{run}");
     let answer = run.json();

@@ -8,13 +8,13 @@ use serde_json::json;
 use crate::support::{User, run, text};
 
 #[test]
-fn a_key_is_made_once_and_never_replaced() {
+fn key_is_generated_once() {
     let user = User::new();
     let made = user.data(["keys", "generate", "--owner", "Ann"]);
     let fingerprint = text(&made["fingerprint"]);
     assert_eq!(fingerprint.len(), 16);
-    user.refused(["keys", "generate"], 2, "RYE0414");
-    user.refused(
+    user.assert_refused(["keys", "generate"], 2, "RYE0414");
+    user.assert_refused(
         [
             "keys".as_ref(),
             "import".as_ref(),
@@ -23,16 +23,16 @@ fn a_key_is_made_once_and_never_replaced() {
         2,
         "RYE0414",
     );
-    let shown = user.data(["keys", "show"]);
+    let output = user.data(["keys", "show"]);
     assert_eq!(
-        (&shown["fingerprint"], &shown["owner"], &shown["own"], &shown["trust"]),
+        (&output["fingerprint"], &output["owner"], &output["own"], &output["trust"]),
         (&json!(fingerprint), &json!("Ann"), &json!(true), &json!("user"))
     );
 }
 
 #[test]
-fn keys_are_listed_with_their_standing() {
-    let (user, other) = (User::ready(), User::ready());
+fn keys_are_listed_with_their_trust() {
+    let (user, other) = (User::initialized(), User::initialized());
     user.ok([
         "keys".as_ref(),
         "trust".as_ref(),
@@ -55,27 +55,27 @@ fn keys_are_listed_with_their_standing() {
     let human = user.ok(["keys", "list"]);
     assert!(human.stdout.contains(&other.fingerprint()) && human.stdout.contains("yours"), "{human}");
     assert_eq!(user.data(["keys", "show", &other.fingerprint()])["owner"], "Bob");
-    user.refused(["keys", "show", "0000000000000000"], 3, "RYE0416");
+    user.assert_refused(["keys", "show", "0000000000000000"], 3, "RYE0416");
 }
 
 #[test]
-fn without_a_key_nothing_is_shown_exported_or_signed() {
+fn key_commands_need_a_key() {
     let user = User::new();
     user.write("tools/team/a.py", rye_test::tool("team", "A"));
-    user.refused(["keys", "show"], 3, "RYE0416");
-    user.refused(["keys", "export"], 4, "RYE0411");
-    user.refused(["sign", "tool", "team/a"], 4, "RYE0411");
-    user.refused(["sign", "tool", "team/*"], 4, "RYE0411");
-    user.refused(["sign", ".ai/tools/team/a.py"], 4, "RYE0411");
-    user.refused(["trust", "."], 4, "RYE0411");
-    user.refused(["keys", "revoke", "0123456789abcdef"], 4, "RYE0411");
+    user.assert_refused(["keys", "show"], 3, "RYE0416");
+    user.assert_refused(["keys", "export"], 4, "RYE0411");
+    user.assert_refused(["sign", "tool", "team/a"], 4, "RYE0411");
+    user.assert_refused(["sign", "tool", "team/*"], 4, "RYE0411");
+    user.assert_refused(["sign", ".ai/tools/team/a.py"], 4, "RYE0411");
+    user.assert_refused(["trust", "."], 4, "RYE0411");
+    user.assert_refused(["keys", "revoke", "0123456789abcdef"], 4, "RYE0411");
     assert_eq!(user.data(["keys", "list"])["keys"], json!([]));
 }
 
 #[test]
 fn an_exported_identity_is_trusted_by_another_user() {
-    let (alice, bob) = (User::ready(), User::ready());
-    let file = bob.world.path().join("bob.toml");
+    let (alice, bob) = (User::initialized(), User::initialized());
+    let file = bob.context.path().join("bob.toml");
     bob.ok(["keys".as_ref(), "export".as_ref(), "--output".as_ref(), file.as_os_str()]);
     let printed = bob.ok(["keys", "export"]).stdout;
     assert_eq!(printed, fs::read_to_string(&file).expect("document"));
@@ -85,7 +85,7 @@ fn an_exported_identity_is_trusted_by_another_user() {
         &bob.project().join(".ai/tools/team/gift.py"),
         &alice.project().join(".ai/tools/team/gift.py"),
     );
-    alice.refused(["load", "tool", "team/gift"], 4, "RYE0404");
+    alice.assert_refused(["load", "tool", "team/gift"], 4, "RYE0404");
     let trusted = alice.data(["keys".as_ref(), "trust".as_ref(), file.as_os_str()]);
     assert_eq!(
         (&trusted["fingerprint"], &trusted["owner"], &trusted["projects"]),
@@ -98,8 +98,8 @@ fn an_exported_identity_is_trusted_by_another_user() {
 }
 
 #[test]
-fn an_imported_private_key_becomes_the_own_one() {
-    let (old, new) = (User::ready(), User::new());
+fn imported_private_key_becomes_your_own() {
+    let (old, new) = (User::initialized(), User::new());
     let file = old.home().join(".ai/config/keys/signing/private_key.pem");
     let imported = new.data(["keys".as_ref(), "import".as_ref(), file.as_os_str()]);
     assert_eq!(imported["fingerprint"], old.fingerprint().as_str());
@@ -111,25 +111,25 @@ fn an_imported_private_key_becomes_the_own_one() {
 }
 
 #[test]
-fn what_is_no_key_is_neither_trusted_nor_imported() {
-    let user = User::ready();
-    let junk = user.world.write("junk.pem", "hello");
+fn invalid_key_file_is_refused() {
+    let user = User::initialized();
+    let junk = user.context.write("junk.pem", "hello");
     let public = user.public_key();
     let private = user.home().join(".ai/config/keys/signing/private_key.pem");
-    user.refused(["keys".as_ref(), "trust".as_ref(), junk.as_os_str()], 4, "RYE0415");
-    user.refused(["keys".as_ref(), "trust".as_ref(), private.as_os_str()], 4, "RYE0415");
-    user.refused(["keys", "trust", "no/such/file"], 3, "RYE0202");
-    user.refused(["keys", "revoke", "nonsense"], 2, "RYE0104");
+    user.assert_refused(["keys".as_ref(), "trust".as_ref(), junk.as_os_str()], 4, "RYE0415");
+    user.assert_refused(["keys".as_ref(), "trust".as_ref(), private.as_os_str()], 4, "RYE0415");
+    user.assert_refused(["keys", "trust", "no/such/file"], 3, "RYE0202");
+    user.assert_refused(["keys", "revoke", "nonsense"], 2, "RYE0104");
     let fresh = User::new();
     for file in [&junk, &public] {
-        fresh.refused(["keys".as_ref(), "import".as_ref(), file.as_os_str()], 4, "RYE0413");
+        fresh.assert_refused(["keys".as_ref(), "import".as_ref(), file.as_os_str()], 4, "RYE0413");
     }
-    fresh.refused(["keys", "import", "no/such/file"], 3, "RYE0202");
+    fresh.assert_refused(["keys", "import", "no/such/file"], 3, "RYE0202");
 }
 
 #[test]
-fn a_key_that_others_can_reach_is_not_used() {
-    let user = User::ready();
+fn world_readable_key_is_refused() {
+    let user = User::initialized();
     user.write("tools/team/a.py", rye_test::tool("team", "A"));
     let folder = user.home().join(".ai/config/keys/signing");
     for (path, bits) in [
@@ -140,29 +140,29 @@ fn a_key_that_others_can_reach_is_not_used() {
     ] {
         let good = fs::metadata(&path).expect("there").permissions();
         fs::set_permissions(&path, fs::Permissions::from_mode(bits)).expect("mode");
-        let refusal = user.refused(["sign", "tool", "team/a"], 4, "RYE0412");
+        let refusal = user.assert_refused(["sign", "tool", "team/a"], 4, "RYE0412");
         assert_eq!(refusal["path"], path.to_str().expect("text"));
         assert!(text(&refusal["hints"][0]).contains("chmod"), "{refusal}");
-        user.refused(["trust", "--revoke"], 4, "RYE0412");
+        user.assert_refused(["trust", "--revoke"], 4, "RYE0412");
         fs::set_permissions(&path, good).expect("mode");
     }
     user.ok(["sign", "tool", "team/a"]);
 }
 
 #[test]
-fn a_broken_key_file_is_said_and_kept() {
-    let user = User::ready();
+fn broken_key_file_is_reported_and_kept() {
+    let user = User::initialized();
     user.write("tools/team/a.py", rye_test::tool("team", "A"));
     let key = user.home().join(".ai/config/keys/signing/private_key.pem");
     fs::write(&key, "-----BEGIN PRIVATE KEY-----\ngarbage\n").expect("written");
-    user.refused(["sign", "tool", "team/a"], 4, "RYE0413");
-    user.refused(["init"], 4, "RYE0413");
+    user.assert_refused(["sign", "tool", "team/a"], 4, "RYE0413");
+    user.assert_refused(["init"], 4, "RYE0413");
 }
 
 #[test]
-fn a_key_folder_given_by_variable_is_used() {
+fn key_dir_variable_is_used() {
     let user = User::new();
-    let folder = user.world.path().join("keys");
+    let folder = user.context.path().join("keys");
     let made = run(user.command().env("RYE_SIGNING_KEY_DIR", &folder).args(["init", "--json"]));
     assert_eq!(made.exit, 0, "{made}");
     assert!(folder.join("private_key.pem").is_file());
@@ -170,12 +170,12 @@ fn a_key_folder_given_by_variable_is_used() {
 }
 
 #[test]
-fn a_folder_that_is_open_to_others_takes_no_key_and_is_not_closed() {
+fn world_accessible_key_dir_is_refused() {
     let user = User::new();
     let folder = user.home().join("shared");
     fs::create_dir(&folder).expect("folder");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("mode");
-    user.refused_by(
+    user.assert_command_refused(
         user.command().env("RYE_SIGNING_KEY_DIR", &folder).args(["keys", "generate", "--json"]),
         4,
         "RYE0412",
@@ -183,18 +183,18 @@ fn a_folder_that_is_open_to_others_takes_no_key_and_is_not_closed() {
 }
 
 #[test]
-fn the_key_of_the_binary_itself_cannot_be_revoked() {
-    let user = User::ready();
+fn embedded_key_cannot_be_revoked() {
+    let user = User::initialized();
     let sealed = user.data(["load", "knowledge", "rye/core/items"]);
-    user.refused(["keys", "revoke", &text(&sealed["signer"]["fingerprint"])], 2, "RYE0104");
+    user.assert_refused(["keys", "revoke", &text(&sealed["signer"]["fingerprint"])], 2, "RYE0104");
 }
 
 #[test]
 fn edited_identity_document_is_not_trusted() {
-    let (alice, bob) = (User::ready(), User::ready());
-    let document = fs::read_to_string(bob.identity()).expect("a document");
+    let (alice, bob) = (User::initialized(), User::initialized());
+    let document = fs::read_to_string(bob.identity_document()).expect("a document");
     let trust = |content: &str| {
-        let file = alice.world.write("bob.toml", content);
+        let file = alice.context.write("bob.toml", content);
         run(alice.command().args(["--json", "keys", "trust"]).arg(&file))
     };
     let before = alice.snapshot();
@@ -218,20 +218,20 @@ fn edited_identity_document_is_not_trusted() {
 
 #[test]
 fn identity_document_needs_a_signer_you_trust() {
-    let (alice, bob, carol) = (User::ready(), User::ready(), User::ready());
-    bob.ok(["keys".as_ref(), "trust".as_ref(), carol.identity().as_os_str()]);
+    let (alice, bob, carol) = (User::initialized(), User::initialized(), User::initialized());
+    bob.ok(["keys".as_ref(), "trust".as_ref(), carol.identity_document().as_os_str()]);
     let carols = bob.home().join(format!(".ai/config/keys/trusted/{}.toml", carol.fingerprint()));
     let trust = ["keys".as_ref(), "trust".as_ref(), carols.as_os_str()];
-    let refusal = alice.refused(trust, 4, "RYE0404");
+    let refusal = alice.assert_refused(trust, 4, "RYE0404");
     assert!(refusal["error"].to_string().contains(&bob.fingerprint()), "{refusal}");
-    alice.ok(["keys".as_ref(), "trust".as_ref(), bob.identity().as_os_str()]);
+    alice.ok(["keys".as_ref(), "trust".as_ref(), bob.identity_document().as_os_str()]);
     alice.ok(trust);
 }
 
 #[test]
 fn edited_identity_document_is_listed_as_changed() {
-    let (alice, bob) = (User::ready(), User::ready());
-    alice.ok(["keys".as_ref(), "trust".as_ref(), bob.identity().as_os_str()]);
+    let (alice, bob) = (User::initialized(), User::initialized());
+    alice.ok(["keys".as_ref(), "trust".as_ref(), bob.identity_document().as_os_str()]);
     let path = alice.home().join(format!(".ai/config/keys/trusted/{}.toml", bob.fingerprint()));
     let document = fs::read_to_string(&path).expect("a document");
     fs::write(&path, document.replace("tester", "root")).expect("written");
@@ -241,5 +241,5 @@ fn edited_identity_document_is_listed_as_changed() {
     let row = row.expect("its row");
     assert_eq!((&row["trust"], &row["owner"]), (&json!("none"), &json!("unknown")), "{row}");
     assert!(text(&row["reason"]).contains("changed since it was signed"), "{row}");
-    alice.refused(["keys", "export", &bob.fingerprint()], 3, "RYE0416");
+    alice.assert_refused(["keys", "export", &bob.fingerprint()], 3, "RYE0416");
 }

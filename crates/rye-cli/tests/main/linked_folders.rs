@@ -8,9 +8,9 @@ use crate::support::{Run, User, differences, run, snapshot, text};
 
 /// A folder outside of the project, with something to lose.
 fn outside(user: &User) -> PathBuf {
-    let outside = user.world.path().join("outside");
+    let outside = user.context.path().join("outside");
     fs::create_dir_all(outside.join("thread-0123456789ab/kept")).expect("folders");
-    user.world.write("outside/thread-0123456789ab/transcript.jsonl", "mine\n");
+    user.context.write("outside/thread-0123456789ab/transcript.jsonl", "mine\n");
     outside
 }
 
@@ -25,7 +25,7 @@ fn link(user: &User, relative: &str) -> PathBuf {
 
 /// Runs a command that must be refused for the link at `relative`, and change nothing outside.
 fn refused(user: &User, relative: &str, words: &[&str]) -> Run {
-    let outside = user.world.path().join("outside");
+    let outside = user.context.path().join("outside");
     let before = snapshot(&outside);
     let ran = run(user.command().arg("--json").args(words));
     assert_eq!(differences(&before, &snapshot(&outside)), Vec::<String>::new(), "{words:?} {ran}");
@@ -39,7 +39,7 @@ fn refused(user: &User, relative: &str, words: &[&str]) -> Run {
 #[test]
 fn linked_threads_folder_is_refused() {
     for is_approved in [true, false] {
-        let user = User::ready();
+        let user = User::initialized();
         if !is_approved {
             user.ok(["trust", ".", "--revoke"]);
         }
@@ -54,7 +54,7 @@ fn linked_threads_folder_is_refused() {
 #[test]
 fn linked_archive_is_not_pruned() {
     for delete in [&["--delete"][..], &[]] {
-        let user = User::ready();
+        let user = User::initialized();
         user.ok(["run", "examples/greet"]);
         link(&user, ".ai/threads/archive");
         let words = [&["thread", "prune", "--yes", "--older-than", "0", "--max-megabytes", "0"], delete];
@@ -65,7 +65,7 @@ fn linked_archive_is_not_pruned() {
 #[test]
 fn linked_lockfiles_folder_is_not_written() {
     for (relative, inner) in [("lockfiles", false), ("lockfiles/examples", false), ("lockfiles", true)] {
-        let user = User::ready();
+        let user = User::initialized();
         link(&user, relative);
         if inner {
             // A link that stays in the project is refused as well.
@@ -79,7 +79,7 @@ fn linked_lockfiles_folder_is_not_written() {
 
 #[test]
 fn linked_item_folders_are_not_written() {
-    let user = User::ready();
+    let user = User::initialized();
     user.ok(["load", "tool", "examples/hello", "--to", "user"]);
     fs::remove_dir_all(user.project().join(".ai/tools/examples")).expect("removed");
     link(&user, ".ai/tools/examples");
@@ -91,20 +91,20 @@ fn linked_item_folders_are_not_written() {
 
 #[test]
 fn linked_client_settings_are_not_written() {
-    let user = User::ready();
+    let user = User::initialized();
     link(&user, ".vscode");
     refused(&user, ".vscode", &["mcp", "install", "vscode"]);
-    user.world.write("outside/settings.json", "{}\n");
-    symlink(user.world.path().join("outside/settings.json"), user.project().join(".mcp.json"))
+    user.context.write("outside/settings.json", "{}\n");
+    symlink(user.context.path().join("outside/settings.json"), user.project().join(".mcp.json"))
         .expect("a link");
     refused(&user, ".mcp.json", &["mcp", "install", "claude-code"]);
 }
 
 #[test]
 fn linked_bundles_folder_is_not_written() {
-    let user = User::ready();
+    let user = User::initialized();
     user.signed_tool("one", "One");
-    let out = user.world.path().join("made");
+    let out = user.context.path().join("made");
     let out = out.display().to_string();
     user.ok(["bundle", "create", "made", "--category", "team", "--version", "1.0.0", "--out", &out]);
     fs::remove_dir_all(user.project().join(".ai/tools/team")).expect("removed");

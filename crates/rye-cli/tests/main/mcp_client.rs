@@ -8,49 +8,49 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::running::RYE;
 use crate::support::User;
+use crate::tool_support::RYE;
 
 /// How long an answer may take before the test has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Client {
     pub process: Child,
     input: Option<ChildStdin>,
     lines: mpsc::Receiver<Value>,
-    answers: BTreeMap<u64, Value>,
+    responses: BTreeMap<u64, Value>,
     /// What came without being asked for, and answers to nothing.
-    pub told: Vec<Value>,
+    pub notifications: Vec<Value>,
     /// What to answer when the server asks.
     pub consent: Option<Value>,
     /// What the server asked.
     pub questions: Vec<Value>,
-    last: u64,
+    last_id: u64,
 }
 
 impl Client {
     /// A server in the user's project, and a client that has said hello.
-    pub fn ready(user: &User) -> Self {
-        Self::with(user, &[], json!({}))
+    pub fn connect(user: &User) -> Self {
+        Self::connect_with(user, &[], json!({}))
     }
 
     /// The same, of a client that can ask its user, who answers with `consent`.
-    pub fn asking(user: &User, consent: Value) -> Self {
-        let mut client = Self::with(user, &[], json!({"elicitation": {}}));
+    pub fn connect_with_consent(user: &User, consent: Value) -> Self {
+        let mut client = Self::connect_with(user, &[], json!({"elicitation": {}}));
         client.consent = Some(consent);
         client
     }
 
-    pub fn with(user: &User, environment: &[(&str, &str)], capabilities: Value) -> Self {
-        Self::silent(user, environment).greet("test", capabilities)
+    pub fn connect_with(user: &User, environment: &[(&str, &str)], capabilities: Value) -> Self {
+        Self::spawn(user, environment).initialize("test", capabilities)
     }
 
     /// A server, and a client that calls itself `name`.
-    pub fn named(user: &User, name: &str, capabilities: Value) -> Self {
-        Self::silent(user, &[]).greet(name, capabilities)
+    pub fn connect_as(user: &User, name: &str, capabilities: Value) -> Self {
+        Self::spawn(user, &[]).initialize(name, capabilities)
     }
 
-    fn greet(self, name: &str, capabilities: Value) -> Self {
+    fn initialize(self, name: &str, capabilities: Value) -> Self {
         let mut client = self;
         let hello = json!({
             "protocolVersion": "2025-06-18", "capabilities": capabilities,
@@ -63,7 +63,7 @@ impl Client {
     }
 
     /// A server, and a client that has said nothing yet.
-    pub fn silent(user: &User, environment: &[(&str, &str)]) -> Self {
+    pub fn spawn(user: &User, environment: &[(&str, &str)]) -> Self {
         let mut command = user.program(RYE);
         command.arg("mcp").envs(environment.iter().copied());
         let mut process = command
@@ -74,16 +74,16 @@ impl Client {
             .expect("a server");
         let (sender, lines) = mpsc::channel();
         let output = process.stdout.take().expect("an output");
-        std::thread::spawn(move || read(output, &sender));
+        std::thread::spawn(move || read_messages(output, &sender));
         Self {
             input: process.stdin.take(),
             process,
             lines,
-            answers: BTreeMap::new(),
-            told: Vec::new(),
+            responses: BTreeMap::new(),
+            notifications: Vec::new(),
             consent: None,
             questions: Vec::new(),
-            last: 0,
+            last_id: 0,
         }
     }
 
@@ -97,30 +97,32 @@ impl Client {
     }
 
     /// Sends a request and does not wait.
-    pub fn begin(&mut self, method: &str, params: Value) -> u64 {
-        self.last += 1;
-        let message = json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params});
+    pub fn send_request(&mut self, method: &str, params: Value) -> u64 {
+        self.last_id += 1;
+        let message = json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params});
         self.send(&message);
-        self.last
+        self.last_id
     }
 
     /// Sends a call and does not wait.
-    pub fn begin_call(&mut self, name: &str, arguments: Value) -> u64 {
-        self.begin("tools/call", json!({"name": name, "arguments": arguments}))
+    pub fn send_call(&mut self, name: &str, arguments: Value) -> u64 {
+        self.send_request("tools/call", json!({"name": name, "arguments": arguments}))
     }
 
     /// The next message; `None` once the server has ended.
-    pub fn next(&mut self) -> Option<Value> {
-        match self.lines.recv_timeout(PATIENCE) {
+    pub fn next_message(&mut self) -> Option<Value> {
+        match self.lines.recv_timeout(RESPONSE_TIMEOUT) {
             Ok(message) => Some(message),
             Err(mpsc::RecvTimeoutError::Disconnected) => None,
-            Err(mpsc::RecvTimeoutError::Timeout) => panic!("no answer in time; told so far: {:?}", self.told),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                panic!("no answer in time; told so far: {:?}", self.notifications)
+            }
         }
     }
 
     /// Takes one message for what it is.
-    pub fn take(&mut self) -> bool {
-        let Some(message) = self.next() else {
+    pub fn handle_next(&mut self) -> bool {
+        let Some(message) = self.next_message() else {
             return false;
         };
         let id = message["id"].as_u64();
@@ -131,65 +133,65 @@ impl Client {
                 self.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}));
             }
             (Some(id), None) => {
-                assert!(self.answers.insert(id, message).is_none(), "two answers to {id}");
+                assert!(self.responses.insert(id, message).is_none(), "two answers to {id}");
             }
-            _ => self.told.push(message),
+            _ => self.notifications.push(message),
         }
         true
     }
 
     /// Waits for the answer to a request, whatever it is.
-    pub fn answer(&mut self, id: u64) -> Value {
+    pub fn wait_for_response(&mut self, id: u64) -> Value {
         loop {
-            if let Some(answer) = self.answers.remove(&id) {
-                return answer;
+            if let Some(response) = self.responses.remove(&id) {
+                return response;
             }
-            assert!(self.take(), "the server ended without answering {id}");
+            assert!(self.handle_next(), "the server ended without answering {id}");
         }
     }
 
     /// Whether an answer has come.
-    pub fn has_answer(&self, id: u64) -> bool {
-        self.answers.contains_key(&id)
+    pub fn has_response(&self, id: u64) -> bool {
+        self.responses.contains_key(&id)
     }
 
     /// A request that works.
     #[track_caller]
     pub fn request(&mut self, method: &str, params: Value) -> Value {
-        let id = self.begin(method, params);
-        let answer = self.answer(id);
-        assert!(answer.get("error").is_none(), "{method}: {answer}");
-        answer["result"].clone()
+        let id = self.send_request(method, params);
+        let response = self.wait_for_response(id);
+        assert!(response.get("error").is_none(), "{method}: {response}");
+        response["result"].clone()
     }
 
     /// A request that is refused by the protocol.
     #[track_caller]
-    pub fn refused(&mut self, method: &str, params: Value) -> Value {
-        let id = self.begin(method, params);
-        let answer = self.answer(id);
-        assert!(answer.get("result").is_none(), "{method}: {answer}");
-        answer["error"].clone()
+    pub fn request_error(&mut self, method: &str, params: Value) -> Value {
+        let id = self.send_request(method, params);
+        let response = self.wait_for_response(id);
+        assert!(response.get("result").is_none(), "{method}: {response}");
+        response["error"].clone()
     }
 
     /// A call, whatever comes of it: the object, which stands there twice, and whether it is a failure.
-    pub fn outcome(&mut self, name: &str, arguments: Value) -> (Value, bool) {
-        let id = self.begin_call(name, arguments);
-        let answer = self.answer(id);
-        outcome_of(&answer)
+    pub fn call_outcome(&mut self, name: &str, arguments: Value) -> (Value, bool) {
+        let id = self.send_call(name, arguments);
+        let response = self.wait_for_response(id);
+        parse_outcome(&response)
     }
 
     /// A call that works; gives the whole object.
     #[track_caller]
     pub fn call(&mut self, name: &str, arguments: Value) -> Value {
-        let (object, is_error) = self.outcome(name, arguments);
+        let (object, is_error) = self.call_outcome(name, arguments);
         assert!(!is_error, "{name}: {object}");
         object
     }
 
     /// A call that fails with this code; gives the whole object.
     #[track_caller]
-    pub fn fails(&mut self, name: &str, arguments: Value, code: &str) -> Value {
-        let (object, is_error) = self.outcome(name, arguments);
+    pub fn call_error(&mut self, name: &str, arguments: Value, code: &str) -> Value {
+        let (object, is_error) = self.call_outcome(name, arguments);
         assert!(is_error, "{name}: {object}");
         assert_eq!(
             (object["status"].as_str(), object["code"].as_str()),
@@ -201,26 +203,28 @@ impl Client {
     }
 
     /// Waits until the server has told this, and forgets everything told.
-    pub fn wait_for(&mut self, method: &str) -> Value {
+    pub fn wait_for_notification(&mut self, method: &str) -> Value {
         loop {
-            if let Some(index) = self.told.iter().position(|told| told["method"] == method) {
-                let found = self.told.swap_remove(index);
-                self.told.clear();
+            if let Some(index) =
+                self.notifications.iter().position(|notification| notification["method"] == method)
+            {
+                let found = self.notifications.swap_remove(index);
+                self.notifications.clear();
                 return found;
             }
-            assert!(self.take(), "the server ended without telling {method}");
+            assert!(self.handle_next(), "the server ended without telling {method}");
         }
     }
 
     /// Stops talking, and waits for the server to end.
-    pub fn end(&mut self) -> std::process::ExitStatus {
+    pub fn close(&mut self) -> std::process::ExitStatus {
         self.input = None;
-        while self.take() {}
+        while self.handle_next() {}
         self.process.wait().expect("an end")
     }
 
     /// Goes away without a word, leaving the process behind; gives it.
-    pub fn vanish(mut self) -> std::process::ExitStatus {
+    pub fn disconnect(mut self) -> std::process::ExitStatus {
         self.input = None;
         // The reader's end closes when this process's copy does.
         drop(std::mem::replace(&mut self.lines, mpsc::channel().1));
@@ -236,7 +240,7 @@ impl Drop for Client {
     }
 }
 
-fn read(output: ChildStdout, sender: &mpsc::Sender<Value>) {
+fn read_messages(output: ChildStdout, sender: &mpsc::Sender<Value>) {
     for line in BufReader::new(output).lines() {
         let Ok(line) = line else {
             return;
@@ -250,9 +254,9 @@ fn read(output: ChildStdout, sender: &mpsc::Sender<Value>) {
 
 /// The object of an answer to a call, and whether it is a failure.
 #[track_caller]
-pub fn outcome_of(answer: &Value) -> (Value, bool) {
-    let result = &answer["result"];
-    assert!(result.is_object(), "{answer}");
+pub fn parse_outcome(response: &Value) -> (Value, bool) {
+    let result = &response["result"];
+    assert!(result.is_object(), "{response}");
     let text = result["content"][0]["text"].as_str().expect("a text");
     let object: Value = serde_json::from_str(text).expect("JSON in the text");
     assert_eq!(object, result["structuredContent"]);

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::mcp_client::outcome_of;
-use crate::running::{RYE, assert_none_left, eventually, function, processes_with};
+use crate::mcp_client::parse_outcome;
 use crate::support::{User, run, text};
+use crate::tool_support::{RYE, assert_no_processes, eventually, processes_with, write_function};
 
 /// A server that listens on a free port.
 struct Server {
@@ -33,10 +33,10 @@ impl Server {
             .expect("a server");
         let mut line = String::new();
         BufReader::new(process.stdout.take().expect("an output")).read_line(&mut line).expect("a line");
-        let said: Value = serde_json::from_str(&line).expect("JSON");
-        let url = text(&said["data"]["url"]);
+        let message: Value = serde_json::from_str(&line).expect("JSON");
+        let url = text(&message["data"]["url"]);
         let address = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/mcp")).expect("a URL");
-        let token_file = PathBuf::from(text(&said["data"]["token_file"]));
+        let token_file = PathBuf::from(text(&message["data"]["token_file"]));
         let token = std::fs::read_to_string(&token_file).expect("a token").trim().to_owned();
         assert!(!line.contains(&token));
         Self { process, address: address.parse().expect("an address"), token_file, token }
@@ -61,15 +61,15 @@ impl Server {
     }
 
     /// The same headers, one of them another, or gone.
-    fn headers_but(&self, name: &str, value: Option<&str>) -> Vec<(String, String)> {
+    fn headers_with(&self, name: &str, value: Option<&str>) -> Vec<(String, String)> {
         let mut headers = self.headers();
         headers.retain(|(known, _)| known != name);
         headers.extend(value.map(|value| (name.to_owned(), value.to_owned())));
         headers
     }
 
-    fn exchange(&self, method: &str, headers: &[(String, String)], body: &[u8]) -> Answer {
-        exchange(self.address, method, headers, body)
+    fn request(&self, method: &str, headers: &[(String, String)], body: &[u8]) -> HttpResponse {
+        send_http(self.address, method, headers, body)
     }
 }
 
@@ -80,13 +80,13 @@ impl Drop for Server {
     }
 }
 
-struct Answer {
+struct HttpResponse {
     status: u16,
     headers: String,
     body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     /// The last JSON message, of a body or of a stream of events.
     fn message(&self) -> Value {
         let mut data = self.body.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim);
@@ -100,7 +100,7 @@ impl Answer {
     }
 }
 
-fn exchange(address: SocketAddr, method: &str, headers: &[(String, String)], body: &[u8]) -> Answer {
+fn send_http(address: SocketAddr, method: &str, headers: &[(String, String)], body: &[u8]) -> HttpResponse {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound");
     let mut head =
@@ -115,11 +115,11 @@ fn exchange(address: SocketAddr, method: &str, headers: &[(String, String)], bod
     let (headers, body) = whole.split_once("\r\n\r\n").expect("a head");
     let status = headers.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     let is_chunked = headers.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    let body = if is_chunked { unchunked(body) } else { body.to_owned() };
-    Answer { status, headers: headers.to_owned(), body }
+    let body = if is_chunked { decode_chunked(body) } else { body.to_owned() };
+    HttpResponse { status, headers: headers.to_owned(), body }
 }
 
-fn unchunked(mut body: &str) -> String {
+fn decode_chunked(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {
         let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
@@ -139,21 +139,21 @@ struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    fn ready(server: &'a Server) -> Self {
-        let answer = server.exchange("POST", &server.headers(), hello().as_bytes());
+    fn connect(server: &'a Server) -> Self {
+        let answer = server.request("POST", &server.headers(), initialize_message().as_bytes());
         assert_eq!(answer.status, 200, "{}", answer.body);
         assert_eq!(answer.message()["result"]["serverInfo"]["name"], "rye");
         let mut headers = server.headers();
         headers.push(("Mcp-Session-Id".to_owned(), answer.session()));
         headers.push(("MCP-Protocol-Version".to_owned(), "2025-06-18".to_owned()));
         let client = Self { server, headers };
-        let told = client.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        assert_eq!(told.status, 202);
+        let response = client.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        assert_eq!(response.status, 202);
         client
     }
 
-    fn post(&self, message: &Value) -> Answer {
-        self.server.exchange("POST", &self.headers, message.to_string().as_bytes())
+    fn post(&self, message: &Value) -> HttpResponse {
+        self.server.request("POST", &self.headers, message.to_string().as_bytes())
     }
 
     fn request(&self, id: u64, method: &str, params: Value) -> Value {
@@ -166,13 +166,13 @@ impl<'a> Client<'a> {
 
     fn call(&self, id: u64, name: &str, arguments: Value) -> Value {
         let (object, is_error) =
-            outcome_of(&self.request(id, "tools/call", json!({"name": name, "arguments": arguments})));
+            parse_outcome(&self.request(id, "tools/call", json!({"name": name, "arguments": arguments})));
         assert!(!is_error, "{object}");
         object
     }
 }
 
-fn hello() -> String {
+fn initialize_message() -> String {
     json!({
         "jsonrpc": "2.0", "id": 0, "method": "initialize",
         "params": {
@@ -183,25 +183,25 @@ fn hello() -> String {
 }
 
 #[test]
-fn everything_works_over_http_as_over_pipes() {
-    let user = User::ready();
+fn http_matches_stdio() {
+    let user = User::initialized();
     let mut server = Server::start(&user);
-    let client = Client::ready(&server);
+    let client = Client::connect(&server);
     let tools = client.request(1, "tools/list", json!({}));
     assert_eq!(tools["result"]["tools"].as_array().map(Vec::len), Some(5));
     let loaded = client.call(2, "rye_load", json!({"item_id": "tool:examples/hello"}));
     assert_eq!(loaded, run(user.command().args(["--json", "load", "tool:examples/hello"])).json());
-    let ran = client.call(
+    let outcome = client.call(
         3,
         "rye_execute",
         json!({"item_id": "tool:examples/hello", "parameters": {"name": "Ada"}}),
     );
-    assert_eq!(ran["data"]["greeting"], "Hello, Ada!");
+    assert_eq!(outcome["data"]["greeting"], "Hello, Ada!");
     let prompt = client.request(4, "prompts/get", json!({"name": "examples/greet"}));
     assert!(prompt["result"]["messages"][0]["content"]["text"].is_string());
     let read = client.request(5, "resources/read", json!({"uri": "rye://knowledge/examples/style"}));
     assert!(read["result"]["contents"][0]["text"].is_string());
-    let ended = server.exchange("DELETE", &client.headers, b"");
+    let ended = server.request("DELETE", &client.headers, b"");
     assert!((200..300).contains(&ended.status), "{}", ended.status);
     let after = client.post(&json!({"jsonrpc": "2.0", "id": 6, "method": "ping"}));
     assert_eq!(after.status, 404);
@@ -210,8 +210,8 @@ fn everything_works_over_http_as_over_pipes() {
 }
 
 #[test]
-fn only_the_token_opens_the_door() {
-    let user = User::ready();
+fn requests_need_the_token() {
+    let user = User::initialized();
     let server = Server::start(&user);
     let flipped: String = server.token.chars().map(|digit| if digit == '0' { '1' } else { '0' }).collect();
     let right = format!("Bearer {}", server.token);
@@ -226,23 +226,23 @@ fn only_the_token_opens_the_door() {
         Some(format!("Basic {}", server.token)),
         Some(server.token.clone()),
     ] {
-        let headers = server.headers_but("Authorization", wrong.as_deref());
+        let headers = server.headers_with("Authorization", wrong.as_deref());
         for method in ["POST", "GET", "DELETE", "OPTIONS", "PUT"] {
-            let answer = server.exchange(method, &headers, hello().as_bytes());
+            let answer = server.request(method, &headers, initialize_message().as_bytes());
             assert_eq!(answer.status, 401, "{method} {wrong:?}");
             assert!(!answer.body.contains(&server.token) && !answer.headers.contains("mcp-session-id"));
         }
     }
     let mut twice = server.headers();
     twice.push(("Authorization".to_owned(), right));
-    assert_eq!(server.exchange("POST", &twice, hello().as_bytes()).status, 401);
+    assert_eq!(server.request("POST", &twice, initialize_message().as_bytes()).status, 401);
     let mode = std::fs::metadata(&server.token_file).expect("a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
-fn foreign_pages_and_rebound_names_are_refused() {
-    let user = User::ready();
+fn foreign_origins_and_hosts_are_refused() {
+    let user = User::initialized();
     let server = Server::start(&user);
     let port = server.address.port();
     for host in [
@@ -253,8 +253,8 @@ fn foreign_pages_and_rebound_names_are_refused() {
         "169.254.169.254".to_owned(),
         "0.0.0.0".to_owned(),
     ] {
-        let headers = server.headers_but("Host", Some(&host));
-        let answer = server.exchange("POST", &headers, hello().as_bytes());
+        let headers = server.headers_with("Host", Some(&host));
+        let answer = server.request("POST", &headers, initialize_message().as_bytes());
         assert!(matches!(answer.status, 400 | 403), "{host}: {}", answer.status);
     }
     for origin in [
@@ -266,8 +266,8 @@ fn foreign_pages_and_rebound_names_are_refused() {
         "file://",
         "garbage",
     ] {
-        let headers = server.headers_but("Origin", Some(origin));
-        let answer = server.exchange("POST", &headers, hello().as_bytes());
+        let headers = server.headers_with("Origin", Some(origin));
+        let answer = server.request("POST", &headers, initialize_message().as_bytes());
         assert_eq!(answer.status, 403, "{origin}");
     }
     for (host, origin) in [
@@ -275,45 +275,49 @@ fn foreign_pages_and_rebound_names_are_refused() {
         (format!("127.0.0.1:{port}"), Some("http://localhost:6274")),
         (format!("[::1]:{port}"), Some("http://127.0.0.1:3000")),
     ] {
-        let mut headers = server.headers_but("Host", Some(&host));
+        let mut headers = server.headers_with("Host", Some(&host));
         headers.extend(origin.map(|origin| ("Origin".to_owned(), origin.to_owned())));
-        assert_eq!(server.exchange("POST", &headers, hello().as_bytes()).status, 200, "{host} {origin:?}");
+        assert_eq!(
+            server.request("POST", &headers, initialize_message().as_bytes()).status,
+            200,
+            "{host} {origin:?}"
+        );
     }
 }
 
 #[test]
-fn what_is_malformed_or_too_large_is_refused_and_the_server_goes_on() {
-    let user = User::ready();
+fn server_survives_malformed_requests() {
+    let user = User::initialized();
     let server = Server::start(&user);
-    let client = Client::ready(&server);
+    let client = Client::connect(&server);
     for body in [&b"{"[..], b"", b"[]", b"\xff\xfe", b"7"] {
-        let answer = server.exchange("POST", &client.headers, body);
+        let answer = server.request("POST", &client.headers, body);
         assert!((400..500).contains(&answer.status), "{}", answer.status);
     }
     let large = vec![b' '; 17 << 20];
-    assert_eq!(server.exchange("POST", &client.headers, &large).status, 413);
-    let stranger = server.headers_but("Mcp-Session-Id", Some("no-such-session"));
+    assert_eq!(server.request("POST", &client.headers, &large).status, 413);
+    let unknown_session = server.headers_with("Mcp-Session-Id", Some("no-such-session"));
     let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
-    assert_eq!(server.exchange("POST", &stranger, ping.as_bytes()).status, 404);
+    assert_eq!(server.request("POST", &unknown_session, ping.as_bytes()).status, 404);
     client.request(2, "ping", json!({}));
 }
 
 #[test]
-fn sixty_four_clients_at_once_each_get_their_own_answers() {
-    let user = User::ready();
+fn concurrent_clients_get_their_own_responses() {
+    let user = User::initialized();
     let server = Server::start(&user);
     std::thread::scope(|scope| {
         for number in 0..64 {
             let server = &server;
             scope.spawn(move || {
-                let client = Client::ready(server);
+                let client = Client::connect(server);
                 for round in 1..5 {
                     let name = format!("{number}-{round}");
                     let loaded =
                         client.call(round * 2, "rye_load", json!({"item_id": "knowledge:examples/style"}));
                     assert_eq!(loaded["item_id"], "examples/style");
-                    let given = json!({"item_id": "directive:examples/greet", "parameters": {"name": name}});
-                    let prompt = client.call(round * 2 + 1, "rye_execute", given);
+                    let input = json!({"item_id": "directive:examples/greet", "parameters": {"name": name}});
+                    let prompt = client.call(round * 2 + 1, "rye_execute", input);
                     assert_eq!(prompt["data"]["given_inputs"]["name"], name);
                 }
             });
@@ -323,21 +327,21 @@ fn sixty_four_clients_at_once_each_get_their_own_answers() {
 
 #[test]
 fn sessions_are_bounded() {
-    let user = User::ready();
+    let user = User::initialized();
     let server = Server::start(&user);
-    let begin = || server.exchange("POST", &server.headers(), hello().as_bytes());
+    let begin = || server.request("POST", &server.headers(), initialize_message().as_bytes());
     let sessions: Vec<String> = (0..256).map(|_| begin().session()).collect();
     assert_eq!(begin().status, 503);
     let mut headers = server.headers();
     headers.push(("Mcp-Session-Id".to_owned(), sessions[0].clone()));
-    assert!((200..300).contains(&server.exchange("DELETE", &headers, b"").status));
+    assert!((200..300).contains(&server.request("DELETE", &headers, b"").status));
     assert!(eventually(|| begin().status == 200));
 }
 
 #[test]
-fn a_session_that_ends_and_a_server_that_ends_take_their_runs_with_them() {
-    let user = User::ready();
-    function(&user, "waits", "import time\nopen(\"begun\", \"w\").close()\ntime.sleep(600)");
+fn ending_session_or_server_ends_runs() {
+    let user = User::initialized();
+    write_function(&user, "waits", "import time\nopen(\"begun\", \"w\").close()\ntime.sleep(600)");
     let mut server = Server::start(&user);
     let marker = user.home().display().to_string();
     let begin = |client: &Client| {
@@ -346,76 +350,76 @@ fn a_session_that_ends_and_a_server_that_ends_take_their_runs_with_them() {
         let call = json!({"name": "rye_execute", "arguments": {"item_id": "tool:team/waits"}});
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).to_string();
         let (address, headers) = (server.address, client.headers.clone());
-        let asking =
-            std::thread::spawn(move || exchange(address, "POST", &headers, message.as_bytes()).status);
+        let pending_call =
+            std::thread::spawn(move || send_http(address, "POST", &headers, message.as_bytes()).status);
         assert!(eventually(|| begun.exists()));
-        asking
+        pending_call
     };
-    let client = Client::ready(&server);
-    let asking = begin(&client);
-    server.exchange("DELETE", &client.headers, b"");
+    let client = Client::connect(&server);
+    let pending_call = begin(&client);
+    server.request("DELETE", &client.headers, b"");
     let pid = server.process.id();
     assert!(eventually(|| processes_with(&marker) == [pid]));
-    asking.join().expect("an end");
-    let client = Client::ready(&server);
-    let asking = begin(&client);
+    pending_call.join().expect("an end");
+    let client = Client::connect(&server);
+    let pending_call = begin(&client);
     drop(client);
     server.stop();
-    assert_none_left(&marker);
-    asking.join().expect("an end");
+    assert_no_processes(&marker);
+    pending_call.join().expect("an end");
 }
 
 #[test]
 fn a_public_address_needs_an_acknowledgement() {
-    let user = User::ready();
+    let user = User::initialized();
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-        user.refused(["mcp", "--http", address], 2, "RYE1003");
+        user.assert_refused(["mcp", "--http", address], 2, "RYE1003");
     }
-    user.refused(["mcp", "--http", "example.com:80"], 2, "RYE0104");
+    user.assert_refused(["mcp", "--http", "example.com:80"], 2, "RYE0104");
     // An address of nobody: told, it tries.
     let tried = run(user.command().args(["--json", "mcp", "--http", "192.0.2.1:1", "--behind-tls"]));
     tried.error(1, "RYE1006");
 }
 
 #[test]
-fn a_token_that_others_can_read_is_not_used() {
-    let user = User::ready();
+fn world_readable_token_is_refused() {
+    let user = User::initialized();
     let mut server = Server::start(&user);
     server.stop();
     std::fs::set_permissions(&server.token_file, std::fs::Permissions::from_mode(0o644)).expect("loosened");
-    user.refused(["mcp", "--http", "127.0.0.1:0"], 4, "RYE1004");
+    user.assert_refused(["mcp", "--http", "127.0.0.1:0"], 4, "RYE1004");
 }
 
 #[test]
 fn no_tool_can_read_the_token() {
-    let user = User::ready();
+    let user = User::initialized();
     let server = Server::start(&user);
     let path = server.token_file.display().to_string();
-    function(
+    write_function(
         &user,
         "thief",
         &format!(
             "try:\n    return open({path:?}).read()\nexcept OSError as error:\n    return type(error).__name__"
         ),
     );
-    let client = Client::ready(&server);
+    let client = Client::connect(&server);
     let stolen = client.call(1, "rye_execute", json!({"item_id": "tool:team/thief"}));
     assert_ne!(stolen["data"].as_str().map(str::trim), Some(server.token.as_str()));
 }
 
 #[test]
 fn a_server_keeps_its_token() {
-    let user = User::ready();
+    let user = User::initialized();
     let mut first = Server::start(&user);
     first.stop();
     assert_eq!(Server::start(&user).token, first.token);
 }
 
 #[test]
-fn half_open_connections_keep_no_client_out() {
-    let user = User::ready();
+fn half_open_connections_block_no_client() {
+    let user = User::initialized();
     let server = Server::start(&user);
-    let client = Client::ready(&server);
+    let client = Client::connect(&server);
     let mut half_open: Vec<TcpStream> = (0..600)
         .map(|_| {
             let mut stream = TcpStream::connect(server.address).expect("a connection");
@@ -438,7 +442,7 @@ fn half_open_connections_keep_no_client_out() {
     newest.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound");
     let rest = format!("{}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", server.address);
     newest.write_all(rest.as_bytes()).expect("sent");
-    let mut said = String::new();
-    newest.read_to_string(&mut said).expect("an answer");
-    assert!(said.starts_with("HTTP/1.1 401"), "{said}");
+    let mut output = String::new();
+    newest.read_to_string(&mut output).expect("an answer");
+    assert!(output.starts_with("HTTP/1.1 401"), "{output}");
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::running::RYE;
 use crate::support::{User, differences, text};
+use crate::tool_support::RYE;
 
 const CLIENTS: [&str; 8] = ["claude-code", "codex", "cursor", "vscode", "opencode", "gemini", "goose", "zed"];
 
@@ -15,8 +15,8 @@ fn path(user: &User, client: &str) -> PathBuf {
 }
 
 #[test]
-fn printing_changes_nothing() {
-    let user = User::ready();
+fn print_writes_no_files() {
+    let user = User::initialized();
     let before = user.snapshot();
     for client in CLIENTS {
         let printed = user.ok(["mcp", "install", client, "--print"]);
@@ -26,8 +26,8 @@ fn printing_changes_nothing() {
 }
 
 #[test]
-fn installing_twice_changes_once() {
-    let user = User::ready();
+fn second_install_is_a_no_op() {
+    let user = User::initialized();
     for client in CLIENTS {
         let first = user.data(["mcp", "install", client]);
         assert_eq!((&first["changed"], &first["backup"]), (&json!(true), &Value::Null), "{client}");
@@ -51,34 +51,34 @@ fn installing_twice_changes_once() {
 }
 
 #[test]
-fn what_was_there_is_shown_kept_and_backed_up() {
-    let user = User::ready();
+fn existing_config_is_kept_and_backed_up() {
+    let user = User::initialized();
     let file = path(&user, "codex");
     let before = "# mine\nmodel = \"o9\"\n";
-    user.world.write("home/.codex/config.toml", before);
+    user.context.write("home/.codex/config.toml", before);
     let run = user.ok(["mcp", "install", "codex"]);
     assert!(run.stderr.contains("+[mcp_servers.rye]"), "{run}");
     let after = fs::read_to_string(&file).expect("a file");
     assert!(after.starts_with(before) && after.contains("args = [\"mcp\"]"), "{after}");
-    assert_eq!(user.world.text("home/.codex/config.toml.before-rye"), before);
+    assert_eq!(user.context.text("home/.codex/config.toml.before-rye"), before);
 }
 
 #[test]
-fn a_file_that_is_not_understood_is_left_alone() {
-    let user = User::ready();
-    user.world.write("home/.config/zed/settings.json", "{\n  // mine\n  \"theme\": \"x\",\n}\n");
-    user.world.write("home/.cursor/mcp.json", "{\"mcpServers\": {\"rye\": {\"command\": \"another\"}}}");
-    user.world.write("home/.config/goose/config.yaml", "extensions: [\n");
+fn unparsable_config_is_left_alone() {
+    let user = User::initialized();
+    user.context.write("home/.config/zed/settings.json", "{\n  // mine\n  \"theme\": \"x\",\n}\n");
+    user.context.write("home/.cursor/mcp.json", "{\"mcpServers\": {\"rye\": {\"command\": \"another\"}}}");
+    user.context.write("home/.config/goose/config.yaml", "extensions: [\n");
     for client in ["zed", "cursor", "goose"] {
-        user.refused(["mcp", "install", client], 1, "RYE1005");
+        user.assert_refused(["mcp", "install", client], 1, "RYE1005");
     }
-    user.refused(["mcp", "install", "emacs"], 2, "RYE0104");
+    user.assert_refused(["mcp", "install", "emacs"], 2, "RYE0104");
 }
 
 #[test]
-fn a_linked_file_stays_a_link() {
-    let user = User::ready();
-    let real = user.world.write("home/dotfiles/cursor.json", "{}");
+fn symlinked_config_stays_a_link() {
+    let user = User::initialized();
+    let real = user.context.write("home/dotfiles/cursor.json", "{}");
     fs::create_dir_all(user.home().join(".cursor")).expect("a folder");
     let link = user.home().join(".cursor/mcp.json");
     std::os::unix::fs::symlink(&real, &link).expect("a link");

@@ -13,7 +13,7 @@ fn yes() -> Value {
 
 /// A project whose items say a secret of its `.env` wherever they can.
 fn leaky() -> User {
-    let user = User::ready();
+    let user = User::initialized();
     std::fs::write(user.project().join(".env"), format!("DEPLOY_TOKEN={SECRET}\n")).expect("written");
     user.write(
         "knowledge/team/note.md",
@@ -38,7 +38,7 @@ fn leaky() -> User {
 #[test]
 fn lists_prompts_and_completions_are_redacted() {
     let user = leaky();
-    let mut client = Client::ready(&user);
+    let mut client = Client::connect(&user);
     let reference = json!({"type": "ref/prompt", "name": "team/ask"});
     let asked = [
         ("resources/list", json!({})),
@@ -61,17 +61,17 @@ fn protocol_errors_and_warnings_are_redacted() {
         "config/config.yaml",
         format!("version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  {SECRET}: 1\n"),
     );
-    let mut client = Client::ready(&user);
+    let mut client = Client::connect(&user);
     let named = json!({"item_id": format!("tool:team/{SECRET}")});
     for tool in ["rye_load", "rye_sign", "rye_execute"] {
-        let (answer, is_error) = client.outcome(tool, named.clone());
+        let (answer, is_error) = client.call_outcome(tool, named.clone());
         assert!(is_error && !answer.to_string().contains(SECRET), "{tool}: {answer}");
     }
-    let refused = client.refused("prompts/get", json!({"name": format!("team/{SECRET}")}));
+    let refused = client.request_error("prompts/get", json!({"name": format!("team/{SECRET}")}));
     assert!(!refused.to_string().contains(SECRET), "{refused}");
-    let refused = client.refused("resources/read", json!({"uri": format!("rye://knowledge/{SECRET}")}));
+    let refused = client.request_error("resources/read", json!({"uri": format!("rye://knowledge/{SECRET}")}));
     assert!(!refused.to_string().contains(SECRET), "{refused}");
-    let told = format!("{:?}", client.told);
+    let told = format!("{:?}", client.notifications);
     assert!(told.contains("bundles") && !told.contains(SECRET), "{told}");
 }
 
@@ -89,11 +89,11 @@ fn questions_that_hide_text_cannot_be_agreed_to() {
             "looks like a secret",
         ),
     ] {
-        let user = User::ready();
+        let user = User::initialized();
         user.write("tools/team/new.py", &text_of_item);
         let before = user.snapshot();
-        let mut client = Client::asking(&user, yes());
-        let refused = client.fails("rye_sign", json!({"item_id": "tool:team/new"}), "RYE0105");
+        let mut client = Client::connect_with_consent(&user, yes());
+        let refused = client.call_error("rye_sign", json!({"item_id": "tool:team/new"}), "RYE0105");
         assert!(client.questions.is_empty(), "{:?}", client.questions);
         assert!(text(&refused["error"]).contains(reason), "{refused}");
         assert!(refused["hints"].to_string().contains("rye sign tool team/new"), "{refused}");
@@ -103,12 +103,12 @@ fn questions_that_hide_text_cannot_be_agreed_to() {
 
 #[test]
 fn long_lines_of_a_change_are_shown() {
-    let user = User::ready();
+    let user = User::initialized();
     let path = user.signed_tool("new", "New");
     let signed = std::fs::read_to_string(&path).expect("text");
     let hidden = format!("x = '{}'; import os\n", "y".repeat(600));
     std::fs::write(&path, format!("{signed}{hidden}")).expect("written");
-    let mut client = Client::asking(&user, yes());
+    let mut client = Client::connect_with_consent(&user, yes());
     client.call("rye_sign", json!({"item_id": "tool:team/new"}));
     let message = text(&client.questions[0]["message"]);
     assert!(message.contains("; import os"), "{message}");
@@ -116,8 +116,8 @@ fn long_lines_of_a_change_are_shown() {
 
 #[test]
 fn copies_show_their_text_and_what_they_hide() {
-    let user = User::ready();
-    let mut client = Client::asking(&user, yes());
+    let user = User::initialized();
+    let mut client = Client::connect_with_consent(&user, yes());
     client.call("rye_sign", json!({"item_id": "tool:examples/hello", "destination": "user"}));
     let message = text(&client.questions[0]["message"]);
     assert!(message.contains("def execute") && message.contains("It hides no other item."), "{message}");
@@ -131,11 +131,11 @@ fn copies_show_their_text_and_what_they_hide() {
 
 #[test]
 fn foreign_signatures_do_not_stand_for_text() {
-    let (user, other) = (User::ready(), User::ready());
+    let (user, other) = (User::initialized(), User::initialized());
     other.write("tools/team/new.py", rye_test::tool("team", "Words of another"));
     other.ok(["sign", "tool", "team/new"]);
     user.write("tools/team/new.py", other.read("tools/team/new.py"));
-    let mut client = Client::asking(&user, yes());
+    let mut client = Client::connect_with_consent(&user, yes());
     client.call("rye_sign", json!({"item_id": "tool:team/new"}));
     let message = text(&client.questions[0]["message"]);
     assert!(message.contains("Words of another"), "{message}");

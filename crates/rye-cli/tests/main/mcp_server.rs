@@ -3,29 +3,29 @@
 use serde_json::{Value, json};
 
 use crate::mcp_client::Client;
-use crate::running::function;
 use crate::support::{User, differences, rows, run, text};
+use crate::tool_support::write_function;
 
 /// An answer without what differs from run to run.
-fn steady(mut answer: Value) -> Value {
+fn normalize_response(mut response: Value) -> Value {
     for path in ["duration_ms", "first_use", "lock", "sandbox", "notes"] {
-        answer.as_object_mut().expect("an object").remove(path);
+        response.as_object_mut().expect("an object").remove(path);
     }
-    if let Some(data) = answer.get_mut("data").and_then(Value::as_object_mut) {
+    if let Some(data) = response.get_mut("data").and_then(Value::as_object_mut) {
         data.remove("took_ms");
     }
-    answer
+    response
 }
 
 fn cli(user: &User, words: &[&str]) -> Value {
-    steady(run(user.command().arg("--json").args(words)).json())
+    normalize_response(run(user.command().arg("--json").args(words)).json())
 }
 
 #[test]
-fn every_tool_answers_as_the_command_line_does() {
-    let user = User::ready();
-    crate::mcp_consent::policy(&user, "sign: allow");
-    let mut client = Client::ready(&user);
+fn tools_match_the_command_line() {
+    let user = User::initialized();
+    crate::mcp_consent::write_policy(&user, "sign: allow");
+    let mut client = Client::connect(&user);
     let pairs: [(&str, Value, &[&str]); 12] = [
         ("rye_search", json!({"query": "hello"}), &["search", "hello"]),
         (
@@ -70,7 +70,7 @@ fn every_tool_answers_as_the_command_line_does() {
     ];
     for (tool, arguments, words) in pairs {
         let answer = client.call(tool, arguments);
-        assert_eq!(steady(answer), cli(&user, words), "{words:?}");
+        assert_eq!(normalize_response(answer), cli(&user, words), "{words:?}");
     }
     let failures: [(&str, Value, &[&str], &str); 5] = [
         ("rye_load", json!({"item_id": "tool:no/such"}), &["load", "tool:no/such"], "RYE0201"),
@@ -85,15 +85,15 @@ fn every_tool_answers_as_the_command_line_does() {
         ("rye_sign", json!({"item_id": "tool:no/such"}), &["sign", "tool", "no/such"], "RYE0201"),
     ];
     for (tool, arguments, words, code) in failures {
-        assert_eq!(client.fails(tool, arguments, code), cli(&user, words), "{words:?}");
+        assert_eq!(client.call_error(tool, arguments, code), cli(&user, words), "{words:?}");
     }
-    assert!(client.end().success());
+    assert!(client.close().success());
 }
 
 #[test]
-fn arguments_are_read_strictly() {
-    let user = User::ready();
-    let mut client = Client::ready(&user);
+fn arguments_are_validated_strictly() {
+    let user = User::initialized();
+    let mut client = Client::connect(&user);
     for (tool, arguments) in [
         ("rye_search", json!({})),
         ("rye_search", json!({"query": "x", "limitt": 3})),
@@ -109,22 +109,22 @@ fn arguments_are_read_strictly() {
         ("rye_execute", json!({"item_id": "directive:examples/greet", "limit_overrides": {"turns": 3}})),
         ("rye_sign", json!({"item_id": "examples/hello"})),
     ] {
-        client.fails(tool, arguments, "RYE0104");
+        client.call_error(tool, arguments, "RYE0104");
     }
-    client.fails("rye_load", json!({"item_id": "tool:a", "project_path": "/no/such/folder"}), "RYE0202");
+    client.call_error("rye_load", json!({"item_id": "tool:a", "project_path": "/no/such/folder"}), "RYE0202");
     // What clients fill in by themselves does no harm.
     client.call(
         "rye_fetch",
         json!({"item_id": "tool:examples/hello", "limit": 10, "query": null, "scope": null}),
     );
-    let refused = client.refused("tools/call", json!({"name": "rye_delete", "arguments": {}}));
+    let refused = client.request_error("tools/call", json!({"name": "rye_delete", "arguments": {}}));
     assert_eq!(refused["code"], -32602);
 }
 
 #[test]
 fn tools_are_described_and_annotated() {
-    let user = User::ready();
-    let mut client = Client::ready(&user);
+    let user = User::initialized();
+    let mut client = Client::connect(&user);
     let tools = client.request("tools/list", json!({}));
     let tools = tools["tools"].as_array().expect("tools");
     let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
@@ -147,15 +147,15 @@ fn tools_are_described_and_annotated() {
 
 #[test]
 fn directives_are_prompts_and_knowledge_is_resources() {
-    let user = User::ready();
-    let mut client = Client::ready(&user);
+    let user = User::initialized();
+    let mut client = Client::connect(&user);
     let prompts = client.request("prompts/list", json!({}));
     let prompts = prompts["prompts"].as_array().expect("prompts").clone();
     let greet = prompts.iter().find(|prompt| prompt["name"] == "examples/greet").expect("the example");
     assert_eq!(greet["arguments"][0]["name"], "name");
     let got = client.request("prompts/get", json!({"name": "examples/greet", "arguments": {"name": "Ada"}}));
-    let said = cli(&user, &["execute", "directive", "examples/greet", "name=Ada"]);
-    assert_eq!(got["messages"][0]["content"]["text"], said["your_directions"]);
+    let output = cli(&user, &["execute", "directive", "examples/greet", "name=Ada"]);
+    assert_eq!(got["messages"][0]["content"]["text"], output["your_directions"]);
     assert_eq!(got["messages"][0]["role"], "user");
 
     let resources = client.request("resources/list", json!({}));
@@ -176,16 +176,19 @@ fn directives_are_prompts_and_knowledge_is_resources() {
     let completed = client.request("completion/complete", of(prompt, "name", "zzz"));
     assert_eq!(completed["completion"]["values"], json!([]));
 
-    assert_eq!(client.refused("prompts/get", json!({"name": "no/such"}))["code"], -32002);
-    assert_eq!(client.refused("resources/read", json!({"uri": "rye://knowledge/no/such"}))["code"], -32002);
+    assert_eq!(client.request_error("prompts/get", json!({"name": "no/such"}))["code"], -32002);
+    assert_eq!(
+        client.request_error("resources/read", json!({"uri": "rye://knowledge/no/such"}))["code"],
+        -32002
+    );
     for uri in ["file:///etc/passwd", "rye://knowledge/../keys/x", "rye://tool/examples/hello"] {
-        assert_eq!(client.refused("resources/read", json!({"uri": uri}))["code"], -32602, "{uri}");
+        assert_eq!(client.request_error("resources/read", json!({"uri": uri}))["code"], -32602, "{uri}");
     }
 }
 
 #[test]
-fn long_lists_come_in_pages() {
-    let user = User::ready();
+fn long_lists_are_paginated() {
+    let user = User::initialized();
     for number in 0..250 {
         let name = format!("entry_{number:03}");
         user.write(
@@ -194,7 +197,7 @@ fn long_lists_come_in_pages() {
         );
     }
     user.ok(["sign", "knowledge", "many/*"]);
-    let mut client = Client::ready(&user);
+    let mut client = Client::connect(&user);
     let mut found = Vec::new();
     let mut cursor = Value::Null;
     let mut pages = 0;
@@ -216,17 +219,17 @@ fn long_lists_come_in_pages() {
 }
 
 /// A project in which nothing but the examples may be used: unsigned, changed, and signed by a stranger.
-fn strangers_project() -> User {
-    let stranger = User::ready();
+fn foreign_project() -> User {
+    let other_user = User::initialized();
     for (kind, extension) in [("tools", "py"), ("directives", "md"), ("knowledge", "md")] {
-        stranger.write(&format!("{kind}/team/foreign.{extension}"), item(kind, "foreign"));
+        other_user.write(&format!("{kind}/team/foreign.{extension}"), item(kind, "foreign"));
     }
     for kind in ["tool", "directive", "knowledge"] {
-        stranger.ok(["sign", kind, "team/foreign"]);
+        other_user.ok(["sign", kind, "team/foreign"]);
     }
-    let user = User::ready();
+    let user = User::initialized();
     for (kind, extension) in [("tools", "py"), ("directives", "md"), ("knowledge", "md")] {
-        let foreign = stranger.read(&format!("{kind}/team/foreign.{extension}"));
+        let foreign = other_user.read(&format!("{kind}/team/foreign.{extension}"));
         user.write(&format!("{kind}/team/foreign.{extension}"), foreign);
         user.write(&format!("{kind}/team/changed.{extension}"), item(kind, "changed"));
     }
@@ -252,35 +255,39 @@ fn item(kind: &str, name: &str) -> String {
 }
 
 #[test]
-fn what_nobody_vouches_for_is_flagged_in_search_and_refused_everywhere_else() {
-    let user = strangers_project();
-    let mut client = Client::with(&user, &[("RYE_DEV_MODE", "1")], json!({}));
+fn untrusted_items_are_flagged_and_refused() {
+    let user = foreign_project();
+    let mut client = Client::connect_with(&user, &[("RYE_DEV_MODE", "1")], json!({}));
     let found = client.call("rye_search", json!({"query": "zebra", "limit": 50}));
     let found = rows(&found["data"]);
     assert_eq!(found.len(), 9, "{found:?}");
     for row in &found {
-        let wanted = match text(&row["item_id"]).as_str() {
+        let expected = match text(&row["item_id"]).as_str() {
             "team/foreign" => "untrusted",
             "team/changed" => "tampered",
             _ => "unsigned",
         };
-        assert_eq!((row["signed"].as_bool(), row["verdict"].as_str()), (Some(false), Some(wanted)), "{row}");
+        assert_eq!(
+            (row["signed"].as_bool(), row["verdict"].as_str()),
+            (Some(false), Some(expected)),
+            "{row}"
+        );
     }
     let before = user.snapshot();
     for (name, code) in [("foreign", "RYE0404"), ("changed", "RYE0402"), ("unsigned", "RYE0401")] {
         for kind in ["tool", "directive", "knowledge"] {
             let named = json!({"item_type": kind, "item_id": format!("team/{name}")});
-            client.fails("rye_load", named.clone(), code);
-            client.fails("rye_fetch", named.clone(), code);
-            client.fails("rye_execute", named.clone(), code);
+            client.call_error("rye_load", named.clone(), code);
+            client.call_error("rye_fetch", named.clone(), code);
+            client.call_error("rye_execute", named.clone(), code);
             let mut copied = named;
             copied["destination"] = json!("user");
-            client.fails("rye_sign", copied, code);
+            client.call_error("rye_sign", copied, code);
         }
-        let refused = client.refused("prompts/get", json!({"name": format!("team/{name}")}));
+        let refused = client.request_error("prompts/get", json!({"name": format!("team/{name}")}));
         assert_eq!(refused["data"]["code"], code, "{refused}");
         let uri = format!("rye://knowledge/team/{name}");
-        assert_eq!(client.refused("resources/read", json!({"uri": uri}))["data"]["code"], code);
+        assert_eq!(client.request_error("resources/read", json!({"uri": uri}))["data"]["code"], code);
     }
     for (method, list) in [("prompts/list", "prompts"), ("resources/list", "resources")] {
         let listed = client.request(method, json!({}));
@@ -293,72 +300,73 @@ fn what_nobody_vouches_for_is_flagged_in_search_and_refused_everywhere_else() {
 }
 
 #[test]
-fn development_mode_never_applies() {
-    let user = User::ready();
+fn dev_mode_never_applies() {
+    let user = User::initialized();
     let project = user.project().display().to_string();
     user.write_user(
         "config/config.yaml",
         format!("version: \"1.0.0\"\ncategory: \"\"\ndev_mode:\n  projects:\n    - {project}\n"),
     );
     user.ok(["sign", "config", "config", "--space", "user"]);
-    function(&user, "edited", "return 1");
+    write_function(&user, "edited", "return 1");
     let path = user.project().join(".ai/tools/team/edited.py");
     let text = std::fs::read_to_string(&path).expect("a tool").replace("return 1", "return 2");
     std::fs::write(&path, text).expect("edited");
     let mut command = user.command();
     command.env("RYE_DEV_MODE", "1").args(["--json", "execute", "team/edited"]);
     assert_eq!(run(&mut command).json()["data"], 2);
-    let mut client = Client::with(&user, &[("RYE_DEV_MODE", "1")], json!({}));
-    client.fails("rye_execute", json!({"item_id": "tool:team/edited"}), "RYE0402");
+    let mut client = Client::connect_with(&user, &[("RYE_DEV_MODE", "1")], json!({}));
+    client.call_error("rye_execute", json!({"item_id": "tool:team/edited"}), "RYE0402");
 }
 
 #[test]
-fn a_partly_covered_directive_is_no_prompt() {
-    let user = User::ready();
+fn partly_signed_directive_is_no_prompt() {
+    let user = User::initialized();
     let plain = rye_test::directive("team", "half", "Is half covered");
     let start = plain.find("<directive").expect("a tag");
     let end = plain.find("</directive>").expect("a tag") + "</directive>".len();
-    let key = user.world.text("home/.ai/config/keys/signing/private_key.pem");
+    let key = user.context.text("home/.ai/config/keys/signing/private_key.pem");
     let line = rye_test::signature(&key, &plain.as_bytes()[start..end]);
     user.write("directives/team/half.md", format!("<!-- {line} -->\n{plain}"));
-    let mut client = Client::ready(&user);
+    let mut client = Client::connect(&user);
     assert_eq!(
         client.call("rye_load", json!({"item_id": "directive:team/half"}))["data"]["coverage"],
         "partial"
     );
-    client.fails("rye_execute", json!({"item_id": "directive:team/half"}), "RYE0406");
-    assert_eq!(client.refused("prompts/get", json!({"name": "team/half"}))["data"]["code"], "RYE0406");
+    client.call_error("rye_execute", json!({"item_id": "directive:team/half"}), "RYE0406");
+    assert_eq!(client.request_error("prompts/get", json!({"name": "team/half"}))["data"]["code"], "RYE0406");
     let listed = client.request("prompts/list", json!({}));
     assert!(!listed.to_string().contains("team/half"));
 }
 
 #[test]
-fn many_projects_are_served_and_each_is_its_own() {
-    let (first, second) = (User::ready(), User::ready());
+fn projects_are_served_separately() {
+    let (first, second) = (User::initialized(), User::initialized());
     second.signed_tool("only_there", "A quagga");
-    let mut client = Client::ready(&first);
+    let mut client = Client::connect(&first);
     let there = second.project().display().to_string();
-    client.fails("rye_search", json!({"query": "quagga", "project_path": there}), "RYE0905");
+    client.call_error("rye_search", json!({"query": "quagga", "project_path": there}), "RYE0905");
     first.ok(["trust", &there]);
     assert_eq!(rows(&client.call("rye_search", json!({"query": "quagga"}))["data"]).len(), 0);
     let found = client.call("rye_search", json!({"query": "quagga", "project_path": there}));
     assert_eq!(rows(&found["data"]).len(), 1);
     // The second user's key means nothing to the first.
     let named = json!({"item_id": "tool:team/only_there", "project_path": there});
-    client.fails("rye_load", named, "RYE0404");
+    client.call_error("rye_load", named, "RYE0404");
 }
 
 #[test]
-fn what_changes_on_disk_counts_at_once() {
-    let user = User::ready();
-    let mut client = Client::asking(&user, json!({"action": "accept", "content": {"agree": true}}));
+fn disk_changes_apply_immediately() {
+    let user = User::initialized();
+    let mut client =
+        Client::connect_with_consent(&user, json!({"action": "accept", "content": {"agree": true}}));
     let named = json!({"item_id": "tool:team/new"});
-    client.fails("rye_load", named.clone(), "RYE0201");
+    client.call_error("rye_load", named.clone(), "RYE0201");
     user.write("tools/team/new.py", rye_test::tool("team", "A new one"));
-    client.fails("rye_load", named.clone(), "RYE0401");
+    client.call_error("rye_load", named.clone(), "RYE0401");
     client.call("rye_sign", json!({"item_id": "tool:team/new"}));
     client.call("rye_load", named.clone());
     // Another process revokes the key.
     user.ok(["keys", "revoke", &user.fingerprint()]);
-    client.fails("rye_load", named, "RYE0405");
+    client.call_error("rye_load", named, "RYE0405");
 }

@@ -22,15 +22,15 @@ fn item(mode: &str, more: &str, whole: &str) -> String {
 }
 
 /// A user with this server item, not signed yet.
-fn unsigned(item: &str) -> (User, PathBuf) {
-    let user = User::ready();
+fn user_with_unsigned_server(item: &str) -> (User, PathBuf) {
+    let user = User::initialized();
     let path = user.write("tools/mcp/servers/fake.yaml", item);
     (user, path)
 }
 
 /// A user with this server item, signed.
-fn signed(item: &str) -> User {
-    let (user, _) = unsigned(item);
+fn user_with_server(item: &str) -> User {
+    let (user, _) = user_with_unsigned_server(item);
     user.ok(["sign", "tool", "mcp/servers/fake"]);
     user
 }
@@ -43,18 +43,18 @@ fn connect(user: &User, tool: &str, arguments: &Value, variables: &[(&str, &str)
 }
 
 /// What a tool answered that must have worked.
-fn answered(run: &Run) -> Value {
+fn expect_data(run: &Run) -> Value {
     assert_eq!(run.exit, 0, "{run}");
     run.json()["data"].clone()
 }
 
 /// A server on the loopback network, ended when dropped.
-struct Web {
+struct HttpServer {
     port: u16,
     child: Child,
 }
 
-impl Web {
+impl HttpServer {
     fn start(mode: &str) -> Self {
         let mut child = Command::new("python3")
             .args([SCRIPT, mode, "--http"])
@@ -68,7 +68,7 @@ impl Web {
     }
 }
 
-impl Drop for Web {
+impl Drop for HttpServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -76,7 +76,7 @@ impl Drop for Web {
 }
 
 /// Processes that have this in their environment.
-fn marked(mark: &str) -> Vec<PathBuf> {
+fn processes_with_mark(mark: &str) -> Vec<PathBuf> {
     let processes =
         std::fs::read_dir("/proc").expect("processes").map(|entry| entry.expect("an entry").path());
     processes
@@ -88,8 +88,8 @@ fn marked(mark: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_server_is_added_signed_looked_at_and_its_tools_become_items() {
-    let user = User::ready();
+fn server_tools_become_items() {
+    let user = User::initialized();
     let arguments = format!("args=[\"{SCRIPT}\", \"plain\"]");
     let added = user.data([
         "execute",
@@ -108,7 +108,7 @@ fn a_server_is_added_signed_looked_at_and_its_tools_become_items() {
 
     let found = user.data(["execute", "rye/mcp/discover", "server=fake"]);
     assert_eq!((&found["tool_count"], &found["pin"]), (&json!(8), &json!({"state": "new"})));
-    let answer = answered(&connect(&user, "add", &json!({"a": 1, "b": 2}), &[]));
+    let answer = expect_data(&connect(&user, "add", &json!({"a": 1, "b": 2}), &[]));
     assert_eq!(answer["structured"], json!({"sum": 3}));
     let listed = user.data(["execute", "rye/mcp/manager", "action=list"]);
     let row = &listed["servers"][0];
@@ -119,10 +119,10 @@ fn a_server_is_added_signed_looked_at_and_its_tools_become_items() {
 
     let made = user.data(["execute", "rye/mcp/manager", "action=generate", "server=fake"]);
     assert_eq!(made["tool_count"], 8);
-    user.refused(["execute", "mcp/fake/add", "a=1", "b=2"], 4, "RYE0401");
+    user.assert_refused(["execute", "mcp/fake/add", "a=1", "b=2"], 4, "RYE0401");
     user.ok(["sign", "tool", "mcp/fake/*"]);
     assert_eq!(user.data(["execute", "mcp/fake/add", "a=1", "b=2"]), json!({"sum": 3}));
-    let wrong = user.refused(["execute", "mcp/fake/add", "a=1", "b=two"], 2, "RYE0106");
+    let wrong = user.assert_refused(["execute", "mcp/fake/add", "a=1", "b=two"], 2, "RYE0106");
     assert_eq!(wrong["violations"][0]["path"], "$.b");
     let failed = run(user.command().args(["--json", "execute", "mcp/fake/fails"])).error(1, "RYE0801");
     assert_eq!(failed["error"], "no such row");
@@ -135,24 +135,24 @@ fn a_server_is_added_signed_looked_at_and_its_tools_become_items() {
 }
 
 #[test]
-fn a_server_that_is_not_signed_or_was_changed_is_not_started() {
-    let (user, path) = unsigned(&item("plain", "", ""));
-    let refused = user.refused(["execute", "rye/mcp/discover", "server=fake"], 4, "RYE0401");
+fn unsigned_or_changed_server_is_not_started() {
+    let (user, path) = user_with_unsigned_server(&item("plain", "", ""));
+    let refused = user.assert_refused(["execute", "rye/mcp/discover", "server=fake"], 4, "RYE0401");
     assert_eq!(refused["path"], json!(path.display().to_string()));
-    user.refused(["execute", "rye/mcp/manager", "action=status", "server=fake"], 4, "RYE0401");
+    user.assert_refused(["execute", "rye/mcp/manager", "action=status", "server=fake"], 4, "RYE0401");
     user.ok(["sign", "tool", "mcp/servers/fake"]);
     let signed = std::fs::read_to_string(&path).expect("the item");
     std::fs::write(&path, signed.replace("command: python3", "command: sh")).expect("changed");
-    user.refused(["execute", "rye/mcp/discover", "server=fake"], 4, "RYE0402");
-    user.refused(["execute", "rye/mcp/discover", "server=none"], 3, "RYE0201");
+    user.assert_refused(["execute", "rye/mcp/discover", "server=fake"], 4, "RYE0402");
+    user.assert_refused(["execute", "rye/mcp/discover", "server=none"], 3, "RYE0201");
     // A tool is no server.
-    user.refused(["execute", "rye/mcp/discover", "server=examples/hello"], 9, "RYE0315");
+    user.assert_refused(["execute", "rye/mcp/discover", "server=examples/hello"], 9, "RYE0315");
 }
 
 #[test]
-fn changed_tools_are_refused_until_a_person_accepts_them() {
-    let user = signed(&item("plain", "", ""));
-    let sum = |run: &Run| answered(run)["structured"].clone();
+fn changed_tools_are_refused_until_accepted() {
+    let user = user_with_server(&item("plain", "", ""));
+    let sum = |run: &Run| expect_data(run)["structured"].clone();
     let arguments = json!({"a": 1, "b": 2});
     assert_eq!(sum(&connect(&user, "add", &arguments, &[])), json!({"sum": 3}));
 
@@ -180,16 +180,16 @@ fn changed_tools_are_refused_until_a_person_accepts_them() {
 
     let mut command = user.command();
     let accept = ["--json", "execute", "rye/mcp/manager", "action=accept", "server=fake"];
-    let accepted = answered(&run(command.envs(changed).args(accept)));
+    let accepted = expect_data(&run(command.envs(changed).args(accept)));
     assert_eq!(accepted["before"]["state"], "changed");
     assert_eq!(sum(&connect(&user, "add", &arguments, &changed)), json!({"sum": 3}));
     connect(&user, "add", &arguments, &[]).error(5, "RYE0806");
 }
 
 #[test]
-fn a_server_on_the_web_is_reached_where_its_signed_item_allows_the_address() {
-    let web = Web::start("plain");
-    let (user, path) = unsigned("");
+fn http_server_needs_an_allowed_address() {
+    let web = HttpServer::start("plain");
+    let (user, path) = user_with_unsigned_server("");
     let server = |sandbox: &str| {
         let item = format!(
             "version: \"1.0.0\"\ntool_type: mcp_server\nexecutor_id: null\ncategory: mcp/servers\nname: fake\n\
@@ -210,7 +210,7 @@ fn a_server_on_the_web_is_reached_where_its_signed_item_allows_the_address() {
     assert!(text(&closed["error"]).contains("may not use the network"), "{closed}");
 
     server(&format!("sandbox: {{allowed_hosts: [\"127.0.0.1:{}\"]}}\n", web.port));
-    assert_eq!(answered(&connect(&user, "add", &arguments, &[]))["structured"], json!({"sum": 3}));
+    assert_eq!(expect_data(&connect(&user, "add", &arguments, &[]))["structured"], json!({"sum": 3}));
     user.ok(["execute", "rye/mcp/manager", "action=refresh", "server=fake"]);
     let item = String::from_utf8(user.read("tools/mcp/fake/add.yaml")).expect("text");
     assert!(item.contains("executor_id: \"rye/core/runtimes/mcp/http\""), "{item}");
@@ -219,49 +219,51 @@ fn a_server_on_the_web_is_reached_where_its_signed_item_allows_the_address() {
 }
 
 #[test]
-fn a_server_that_hangs_is_ended_with_everything_it_started() {
+fn hanging_server_and_children_are_killed() {
     let mark = format!("hangs-{}", std::process::id());
     let item = format!(
         "version: \"1.0.0\"\ntool_type: mcp-server\nexecutor_id: null\ncategory: mcp/servers\nname: fake\n\
          description: A fake\nconfig:\n  transport: stdio\n  command: bash\n  args: [\"-c\", \"trap '' TERM; setsid \
          sleep 1000 & exec python3 {SCRIPT} silent\"]\n  env: {{MARK: {mark}}}\n  timeout: 2\n"
     );
-    let user = signed(&item);
+    let user = user_with_server(&item);
     let hung = connect(&user, "add", &json!({}), &[]).error(1, "RYE0802");
     assert!(text(&hung["error"]).contains("did not answer within 2 s"), "{hung}");
-    assert_eq!(marked(&mark), Vec::<PathBuf>::new());
+    assert_eq!(processes_with_mark(&mark), Vec::<PathBuf>::new());
 }
 
 #[test]
-fn a_secret_reaches_a_server_only_under_the_name_its_item_gives_it() {
+fn server_gets_only_declared_secrets() {
     let variables = [("FAKE_API_KEY", "s3cret"), ("SOMETHING_ELSE", "x")];
-    let told =
-        |user: &User| answered(&connect(user, "environment", &json!({}), &variables))["structured"].clone();
-    let quiet = told(&signed(&item("probe", "", "")));
+    let probe_output = |user: &User| {
+        expect_data(&connect(user, "environment", &json!({}), &variables))["structured"].clone()
+    };
+    let quiet = probe_output(&user_with_server(&item("probe", "", "")));
     assert_eq!((&quiet["FAKE_API_KEY"], &quiet["SOMETHING_ELSE"]), (&Value::Null, &Value::Null));
     assert!(!quiet.to_string().contains("s3cret"), "{quiet}");
-    let named = told(&signed(&item("probe", "  env: {TOKEN: \"${FAKE_API_KEY}\"}\n", "")));
+    let named = probe_output(&user_with_server(&item("probe", "  env: {TOKEN: \"${FAKE_API_KEY}\"}\n", "")));
     assert_eq!((&named["TOKEN"], &named["FAKE_API_KEY"]), (&json!("s3cret"), &Value::Null));
-    let passed = told(&signed(&item("probe", "", "env_config: {secrets: [FAKE_API_KEY]}\n")));
+    let passed =
+        probe_output(&user_with_server(&item("probe", "", "env_config: {secrets: [FAKE_API_KEY]}\n")));
     assert_eq!(passed["FAKE_API_KEY"], "s3cret");
-    let greedy = signed(&item("probe", "  env: {LD_PRELOAD: /tmp/x.so}\n", ""));
+    let greedy = user_with_server(&item("probe", "  env: {LD_PRELOAD: /tmp/x.so}\n", ""));
     connect(&greedy, "environment", &json!({}), &[]).error(9, "RYE0315");
 }
 
 #[test]
-fn a_server_is_held_to_the_sandbox_of_tools() {
+fn server_runs_in_the_sandbox() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = json!({"port": listener.local_addr().expect("an address").port()});
     let content = |user: &User, tool: &str, arguments: &Value| {
-        text(&answered(&connect(user, tool, arguments, &[]))["content"])
+        text(&expect_data(&connect(user, tool, arguments, &[]))["content"])
     };
-    let user = signed(&item("probe", "", ""));
+    let user = user_with_server(&item("probe", "", ""));
     assert_eq!(content(&user, "reach", &port), "reached");
     let inside = user.project().join("inside");
     let outside = user.home().join("outside");
     assert_eq!(content(&user, "scribble", &json!({"path": inside})), "written");
     assert_eq!(content(&user, "scribble", &json!({"path": outside})), "not written");
     assert!(inside.exists() && !outside.exists());
-    let closed = signed(&item("probe", "", "sandbox: {network: false}\n"));
+    let closed = user_with_server(&item("probe", "", "sandbox: {network: false}\n"));
     assert_eq!(content(&closed, "reach", &port), "not reached");
 }

@@ -10,8 +10,8 @@ use crate::support::{User, copy_file, run, text};
 const ESCAPES: &str = "\u{1b}[31m\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\u{8}";
 
 /// A user whose project and user space hold every kind of text with terminal sequences in it.
-fn with_escapes() -> User {
-    let user = User::ready();
+fn user_with_escapes() -> User {
+    let user = User::initialized();
     let yaml = "\\e[31m\\e]0;owned\\a\\x9b2J\\u202e\\b";
     user.write(
         "knowledge/team/bad.md",
@@ -30,7 +30,7 @@ fn with_escapes() -> User {
 
 #[test]
 fn escapes_of_items_never_reach_the_terminal() {
-    let user = with_escapes();
+    let user = user_with_escapes();
     for (item_type, id) in [("knowledge", "team/bad"), ("tool", "team/bad"), ("directive", "team/bad")] {
         let run = user.run(["sign", item_type, id]);
         run.assert_plain();
@@ -61,8 +61,8 @@ fn escapes_of_items_never_reach_the_terminal() {
 }
 
 #[test]
-fn escapes_in_json_answers_are_escaped() {
-    let user = with_escapes();
+fn json_output_escapes_control_characters() {
+    let user = user_with_escapes();
     user.ok(["sign", "knowledge", "team/bad"]);
     for words in [
         vec!["load", "knowledge", "team/bad"],
@@ -79,7 +79,7 @@ fn escapes_in_json_answers_are_escaped() {
 
 #[test]
 fn escapes_in_errors_never_reach_the_terminal() {
-    let user = User::ready();
+    let user = User::initialized();
     let bad = format!("x{ESCAPES}y");
     user.write(
         "tools/team/odd.yaml",
@@ -120,10 +120,10 @@ fn escapes_in_errors_never_reach_the_terminal() {
 }
 
 #[test]
-fn escapes_in_identities_and_file_names_never_reach_the_terminal() {
-    let (user, stranger) = (User::ready(), User::ready());
-    let original = std::fs::read_to_string(stranger.identity()).expect("document");
-    let fingerprint = stranger.fingerprint();
+fn escapes_in_names_never_reach_the_terminal() {
+    let (user, other_user) = (User::initialized(), User::initialized());
+    let original = std::fs::read_to_string(other_user.identity_document()).expect("document");
+    let fingerprint = other_user.fingerprint();
     let evil = original
         .replace("owner = \"tester\"", "owner = \"\\u001B[31m\\u009B2J\\u202E\"")
         .replace("[public_key]", "[scope]\nprojects = [\"\\u001B[31m\\u009B2J\\u202E\"]\n\n[public_key]");
@@ -154,8 +154,8 @@ fn escapes_in_identities_and_file_names_never_reach_the_terminal() {
 
 #[test]
 fn escapes_in_a_bundle_never_reach_the_terminal() {
-    let (user, author) = (User::ready(), with_escapes());
-    let folder = user.world.path().join("gifts");
+    let (user, author) = (User::initialized(), user_with_escapes());
+    let folder = user.context.path().join("gifts");
     crate::support::copy_tree(&author.project(), &folder);
     let name = format!(".ai/config/keys/trusted/{}.toml", author.fingerprint());
     copy_file(&author.home().join(&name), &folder.join(&name));
@@ -182,7 +182,7 @@ fn escapes_in_a_bundle_never_reach_the_terminal() {
 }
 
 #[test]
-fn wrong_usage_is_one_json_object_if_json_was_asked_for() {
+fn usage_error_is_json_with_json_flag() {
     let user = User::new();
     for words in [
         vec!["--json"],
@@ -209,7 +209,7 @@ fn wrong_usage_is_one_json_object_if_json_was_asked_for() {
 }
 
 #[test]
-fn help_and_version_are_results() {
+fn help_and_version_go_to_stdout() {
     let user = User::new();
     for words in [vec!["--help"], vec!["--version"], vec!["search", "--help"], vec!["keys", "--help"]] {
         let run = user.ok(&words);
@@ -218,8 +218,8 @@ fn help_and_version_are_results() {
 }
 
 #[test]
-fn every_answer_is_one_line_of_json_with_its_parts() {
-    let user = User::ready();
+fn every_json_response_is_one_line() {
+    let user = User::initialized();
     for (words, item_type, item_id) in [
         (vec!["search", "hello"], json!(null), json!(null)),
         (vec!["load", "tool", "examples/hello"], json!("tool"), json!("examples/hello")),
@@ -269,8 +269,8 @@ fn every_answer_is_one_line_of_json_with_its_parts() {
 }
 
 #[test]
-fn colour_is_for_terminals_and_for_those_who_ask() {
-    let user = User::ready();
+fn color_needs_a_terminal_or_a_flag() {
+    let user = User::initialized();
     let words = ["why", "tool", "examples/hello"];
     assert!(!user.ok(words).stdout.contains('\u{1b}'));
     assert!(user.ok(["--color", "always"].iter().chain(&words)).stdout.contains('\u{1b}'));
@@ -285,8 +285,8 @@ fn colour_is_for_terminals_and_for_those_who_ask() {
 }
 
 #[test]
-fn a_reader_who_has_seen_enough_is_no_failure() {
-    let user = User::ready();
+fn closed_pipe_is_not_an_error() {
+    let user = User::initialized();
     user.write(
         "knowledge/team/long.md",
         rye_test::knowledge("team", "long", "Long", &"line\n".repeat(200_000)),
@@ -315,8 +315,8 @@ fn a_reader_who_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_a_failure() {
-    let user = User::ready();
+fn failed_write_is_an_error() {
+    let user = User::initialized();
     for line in ["load tool examples/hello", "search hello --json", "load tool no/such --json", "doctor"] {
         let script = format!("{} {line} >/dev/full", env!("CARGO_BIN_EXE_rye"));
         let output = user.program("bash").arg("-c").arg(script).output().expect("bash");
@@ -325,8 +325,8 @@ fn a_result_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
-fn every_finding_that_is_not_good_has_a_remedy() {
-    let (user, stranger) = (with_escapes(), User::ready());
+fn every_doctor_problem_has_a_remedy() {
+    let (user, other_user) = (user_with_escapes(), User::initialized());
     // As much trouble as fits into one setup.
     user.signed_tool("gone", "x");
     let path = user.signed_tool("edited", "x");
@@ -336,10 +336,10 @@ fn every_finding_that_is_not_good_has_a_remedy() {
         &user.project().join(".ai/tools/team/gone.py"),
         &user.project().join(".ai/tools/other/gone.py"),
     );
-    copy_file(&stranger.signed_tool("theirs", "x"), &user.project().join(".ai/tools/team/theirs.py"));
+    copy_file(&other_user.signed_tool("theirs", "x"), &user.project().join(".ai/tools/team/theirs.py"));
     copy_file(
-        &stranger.identity(),
-        &user.project().join(format!(".ai/config/keys/trusted/{}.toml", stranger.fingerprint())),
+        &other_user.identity_document(),
+        &user.project().join(format!(".ai/config/keys/trusted/{}.toml", other_user.fingerprint())),
     );
     user.write("config/keys/trusted/0123456789abcdef.toml", "x");
     user.write("config/config.yaml", "nonsense: 1\n");
@@ -352,7 +352,7 @@ fn every_finding_that_is_not_good_has_a_remedy() {
     user.write("tools/team/two.sh", "# x\n");
     user.write_user("tools/team/two.py", rye_test::tool("team", "x"));
     std::os::unix::fs::symlink("/etc/passwd", user.project().join(".ai/tools/team/link.py")).expect("link");
-    let revoked = User::ready();
+    let revoked = User::initialized();
     user.ok(["keys".as_ref(), "trust".as_ref(), revoked.public_key().as_os_str()]);
     user.ok(["keys", "revoke", &revoked.fingerprint()]);
     let run = run(user.command().env("RYE_DEV_MODE", "1").args(["doctor", "--json"]));
@@ -368,8 +368,8 @@ fn every_finding_that_is_not_good_has_a_remedy() {
 }
 
 #[test]
-fn a_healthy_setup_has_no_findings_to_mend() {
-    let user = User::ready();
+fn healthy_setup_has_no_problems() {
+    let user = User::initialized();
     let data = user.data(["doctor"]);
     assert_eq!((&data["errors"], &data["warnings"]), (&json!(0), &json!(0)), "{data}");
     let human = user.ok(["doctor"]);
@@ -377,7 +377,7 @@ fn a_healthy_setup_has_no_findings_to_mend() {
 }
 
 #[test]
-fn doctor_works_before_anything_is_there() {
+fn doctor_works_without_setup() {
     let user = User::new();
     let before = user.snapshot();
     let data = user.data(["doctor"]);
@@ -392,16 +392,16 @@ fn every_error_code_is_explained() {
         let run = user.ok(["explain", code]);
         assert!(run.stdout.starts_with("# RYE0"), "{run}");
     }
-    user.refused(["explain", "RYE9999"], 3, "RYE0201");
+    user.assert_refused(["explain", "RYE9999"], 3, "RYE0201");
 }
 
 #[test]
-fn shells_get_completions_with_live_ids() {
-    let user = User::ready();
+fn completions_include_live_ids() {
+    let user = User::initialized();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(user.ok(["completions", shell]).stdout.contains("rye"), "{shell}");
     }
-    user.refused(["completions", "tcsh"], 2, "RYE0104");
+    user.assert_refused(["completions", "tcsh"], 2, "RYE0104");
     let run = run(user
         .command()
         .env("COMPLETE", "bash")
@@ -412,8 +412,8 @@ fn shells_get_completions_with_live_ids() {
 }
 
 #[test]
-fn quiet_and_verbose_change_only_what_is_said_beside_the_result() {
-    let user = User::ready();
+fn quiet_and_verbose_affect_only_stderr() {
+    let user = User::initialized();
     let plain = user.ok(["load", "tool", "examples/hello"]);
     let quiet = user.ok(["load", "tool", "examples/hello", "-q"]);
     let verbose = user.ok(["load", "tool", "examples/hello", "-v"]);

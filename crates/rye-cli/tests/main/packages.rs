@@ -31,36 +31,36 @@ print(hashlib.sha256(open(path, "rb").read()).hexdigest())
 "#;
 
 /// A user whose index is a folder.
-struct Shopper {
+struct PackageUser {
     user: User,
-    shelf: PathBuf,
+    wheel_dir: PathBuf,
 }
 
-impl Shopper {
+impl PackageUser {
     fn new() -> Self {
-        let user = User::ready();
-        let shelf = user.world.path().join("shelf");
-        fs::create_dir(&shelf).expect("made");
-        let settings = format!("[global]\nno-index = true\nfind-links = {}\n", shelf.display());
-        user.world.write("home/.config/pip/pip.conf", settings);
-        Self { user, shelf }
+        let user = User::initialized();
+        let wheel_dir = user.context.path().join("shelf");
+        fs::create_dir(&wheel_dir).expect("made");
+        let settings = format!("[global]\nno-index = true\nfind-links = {}\n", wheel_dir.display());
+        user.context.write("home/.config/pip/pip.conf", settings);
+        Self { user, wheel_dir }
     }
 
     /// Puts a wheel into the index and gives its SHA-256.
-    fn wheel(&self, version: &str, content: &str) -> String {
-        self.wheel_in(&self.shelf, version, content)
+    fn build_wheel(&self, version: &str, content: &str) -> String {
+        self.build_wheel_in(&self.wheel_dir, version, content)
     }
 
-    fn wheel_in(&self, shelf: &Path, version: &str, content: &str) -> String {
-        let shelf = shelf.display().to_string();
+    fn build_wheel_in(&self, dir: &Path, version: &str, content: &str) -> String {
+        let dir = dir.display().to_string();
         let mut python = self.user.program("python3");
-        let output = python.args(["-c", WHEEL, &shelf, "gift", version, content]).output().expect("python3");
+        let output = python.args(["-c", WHEEL, &dir, "gift", version, content]).output().expect("python3");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("hex").trim().to_owned()
     }
 
     /// Writes and signs the tool `team/open`, which asks for these packages.
-    fn tool(&self, dependencies: &str) {
+    fn write_tool(&self, dependencies: &str) {
         let content = format!(
             r#""""Opens a gift."""
 
@@ -99,100 +99,103 @@ def execute(params, project_path):
         command
     }
 
-    fn open(&self) -> Run {
+    fn execute(&self) -> Run {
         run(self.command().args(["--json", "execute", "team/open"]))
     }
 
-    fn inside(&self) -> Value {
-        let opened = self.open();
-        assert_eq!(opened.exit, 0, "{opened}");
-        opened.json()["data"]["inside"].clone()
+    fn execute_value(&self) -> Value {
+        let run = self.execute();
+        assert_eq!(run.exit, 0, "{run}");
+        run.json()["data"]["inside"].clone()
     }
 
-    fn shelf_of_cache(&self) -> PathBuf {
-        self.user.world.cache().join("rye/packages/python")
+    fn package_cache(&self) -> PathBuf {
+        self.user.context.cache().join("rye/packages/python")
     }
 
     /// The folders of installed packages.
     fn installed(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.shelf_of_cache()).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.package_cache()).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
-    fn forget_installed(&self) {
-        fs::remove_dir_all(self.shelf_of_cache()).expect("removed");
+    fn remove_installed(&self) {
+        fs::remove_dir_all(self.package_cache()).expect("removed");
     }
 
     fn lockfile(&self) -> PathBuf {
         self.user.home().join(".ai/lockfiles/team/open@1.0.0.lock.json")
     }
 
-    fn pinned(&self) -> Value {
+    fn pinned_packages(&self) -> Value {
         let text = fs::read_to_string(self.lockfile()).expect("a lockfile");
         serde_json::from_str::<Value>(&text).expect("JSON")["dependencies"].clone()
     }
 }
 
 #[test]
-fn packages_come_from_the_users_index_once_and_are_pinned_by_hash() {
-    let shopper = Shopper::new();
-    let hash = shopper.wheel("1.0", "INSIDE = 'a book'\n");
-    shopper.tool(r#"["Gift>=1,<3"]"#);
+fn packages_are_installed_once_and_pinned() {
+    let packages = PackageUser::new();
+    let hash = packages.build_wheel("1.0", "INSIDE = 'a book'\n");
+    packages.write_tool(r#"["Gift>=1,<3"]"#);
     // The project's own settings and its environment would give something else.
-    let elsewhere = shopper.user.project().join("wheels");
+    let elsewhere = packages.user.project().join("wheels");
     fs::create_dir(&elsewhere).expect("made");
-    shopper.wheel_in(&elsewhere, "2.0", "INSIDE = 'a trap'\n");
+    packages.build_wheel_in(&elsewhere, "2.0", "INSIDE = 'a trap'\n");
     let settings = format!("find-links = {}\n", elsewhere.display());
-    shopper.user.world.write("project/pip.conf", format!("[global]\n{settings}"));
-    shopper.user.world.write("project/uv.toml", "find-links = [\"wheels\"]\n");
-    shopper.user.world.write("project/.env", "PIP_FIND_LINKS=wheels\n");
+    packages.user.context.write("project/pip.conf", format!("[global]\n{settings}"));
+    packages.user.context.write("project/uv.toml", "find-links = [\"wheels\"]\n");
+    packages.user.context.write("project/.env", "PIP_FIND_LINKS=wheels\n");
 
-    let first = shopper.open();
+    let first = packages.execute();
     assert_eq!(first.exit, 0, "{first}");
     let answer = first.json();
     assert_eq!(answer["data"]["inside"], "a book", "{first}");
     assert_eq!(answer["notes"][0], "installed 1 package: gift 1.0", "{first}");
     assert!(first.stderr.contains("installing 1 package for team/open …"), "{first}");
-    let [folder] = <[PathBuf; 1]>::try_from(shopper.installed()).expect("one folder");
+    let [folder] = <[PathBuf; 1]>::try_from(packages.installed()).expect("one folder");
     assert_eq!(text(&answer["data"]["prefix"]), folder.join("env").display().to_string());
     let pinned = json!([{"name": "gift", "version": "1.0", "integrity": format!("sha256:{hash}")}]);
-    assert_eq!(shopper.pinned(), pinned);
+    assert_eq!(packages.pinned_packages(), pinned);
 
-    let second = shopper.open();
+    let second = packages.execute();
     assert_eq!((second.exit, second.stderr.as_str()), (0, ""), "{second}");
-    assert_eq!((shopper.installed(), shopper.pinned()), (vec![folder], pinned));
+    assert_eq!((packages.installed(), packages.pinned_packages()), (vec![folder], pinned));
 }
 
 #[test]
-fn a_team_gets_the_pinned_wheel_and_no_other() {
-    let shopper = Shopper::new();
-    shopper.wheel("1.0", "INSIDE = 'a book'\n");
-    shopper.tool(r#"["gift"]"#);
-    assert_eq!(shopper.inside(), "a book");
-    let pinned = shopper.pinned();
+fn team_gets_the_pinned_wheel() {
+    let packages = PackageUser::new();
+    packages.build_wheel("1.0", "INSIDE = 'a book'\n");
+    packages.write_tool(r#"["gift"]"#);
+    assert_eq!(packages.execute_value(), "a book");
+    let pinned = packages.pinned_packages();
 
     // A newer one is there, and nothing is installed any more: the pinned one is still what is taken.
-    shopper.wheel("2.0", "INSIDE = 'a pen'\n");
-    shopper.forget_installed();
-    assert_eq!((shopper.inside(), shopper.pinned()), (json!("a book"), pinned.clone()));
+    packages.build_wheel("2.0", "INSIDE = 'a pen'\n");
+    packages.remove_installed();
+    assert_eq!((packages.execute_value(), packages.pinned_packages()), (json!("a book"), pinned.clone()));
 
     // Another file under the pinned name and version is refused.
-    shopper.wheel("1.0", "INSIDE = 'a trap'\n");
-    shopper.forget_installed();
-    let error =
-        shopper.user.refused_by(shopper.command().args(["--json", "execute", "team/open"]), 8, "RYE0501");
+    packages.build_wheel("1.0", "INSIDE = 'a trap'\n");
+    packages.remove_installed();
+    let error = packages.user.assert_command_refused(
+        packages.command().args(["--json", "execute", "team/open"]),
+        8,
+        "RYE0501",
+    );
     assert!(text(&error["error"]).contains("not the pinned ones"), "{error}");
-    assert_eq!((shopper.installed(), shopper.pinned()), (Vec::new(), pinned));
+    assert_eq!((packages.installed(), packages.pinned_packages()), (Vec::new(), pinned));
 }
 
 #[test]
-fn a_lockfile_cannot_slip_words_to_the_installer() {
-    let shopper = Shopper::new();
-    shopper.wheel("1.0", "INSIDE = 'a book'\n");
-    shopper.tool(r#"["gift"]"#);
-    assert_eq!(shopper.inside(), "a book");
-    let good = fs::read_to_string(shopper.lockfile()).expect("a lockfile");
-    shopper.forget_installed();
+fn lockfile_cannot_inject_installer_arguments() {
+    let packages = PackageUser::new();
+    packages.build_wheel("1.0", "INSIDE = 'a book'\n");
+    packages.write_tool(r#"["gift"]"#);
+    assert_eq!(packages.execute_value(), "a book");
+    let good = fs::read_to_string(packages.lockfile()).expect("a lockfile");
+    packages.remove_installed();
     for (from, to) in [
         (r#""name": "gift""#, r#""name": "--index-url=http://127.0.0.1:9""#),
         (
@@ -204,51 +207,55 @@ fn a_lockfile_cannot_slip_words_to_the_installer() {
         (r#""name": "gift""#, r#""name": "other""#),
     ] {
         assert!(good.contains(from), "{good}");
-        fs::write(shopper.lockfile(), good.replace(from, to)).expect("written");
-        shopper.user.refused_by(shopper.command().args(["--json", "execute", "team/open"]), 8, "RYE0503");
+        fs::write(packages.lockfile(), good.replace(from, to)).expect("written");
+        packages.user.assert_command_refused(
+            packages.command().args(["--json", "execute", "team/open"]),
+            8,
+            "RYE0503",
+        );
     }
-    assert_eq!(shopper.installed(), Vec::<PathBuf>::new());
+    assert_eq!(packages.installed(), Vec::<PathBuf>::new());
 }
 
 #[test]
-fn what_is_no_requirement_is_refused_before_anything_is_installed() {
-    let shopper = Shopper::new();
-    for asked in [r#"["git+https://host/x"]"#, r#"["-r x"]"#, r#"["gift; True"]"#, r#""gift""#] {
-        shopper.tool(asked);
-        let run = shopper.open();
+fn invalid_requirement_is_refused() {
+    let packages = PackageUser::new();
+    for requirement in [r#"["git+https://host/x"]"#, r#"["-r x"]"#, r#"["gift; True"]"#, r#""gift""#] {
+        packages.write_tool(requirement);
+        let run = packages.execute();
         run.error(run.exit, "RYE0315");
     }
-    assert!(!shopper.shelf_of_cache().exists());
+    assert!(!packages.package_cache().exists());
 }
 
 #[test]
-fn a_package_that_cannot_be_had_is_told_and_leaves_nothing() {
-    let shopper = Shopper::new();
-    shopper.wheel("1.0", "INSIDE = 'a book'\n");
-    shopper.tool(r#"["gift==9"]"#);
+fn unavailable_package_is_reported() {
+    let packages = PackageUser::new();
+    packages.build_wheel("1.0", "INSIDE = 'a book'\n");
+    packages.write_tool(r#"["gift==9"]"#);
     let words = ["--json", "execute", "team/open"];
-    let error = shopper.user.refused_by(shopper.command().args(words), 1, "RYE0808");
+    let error = packages.user.assert_command_refused(packages.command().args(words), 1, "RYE0808");
     let output = error["output"].as_array().expect("lines");
     assert!(output.iter().any(|line| text(line).contains("gift==9")), "{error}");
-    assert_eq!(shopper.installed(), Vec::<PathBuf>::new());
+    assert_eq!(packages.installed(), Vec::<PathBuf>::new());
     // A dry run installs nothing either, and says that a run would.
-    let dry = run(shopper.command().args(["--json", "execute", "team/open", "--dry-run"]));
+    let dry = run(packages.command().args(["--json", "execute", "team/open", "--dry-run"]));
     assert_eq!(
         (dry.exit, &dry.json()["notes"][0]),
         (0, &json!("a run would install 1 package first")),
         "{dry}"
     );
-    let error = run(shopper.command().args(["--json", "execute", "team/open", "--locked"])).json();
+    let error = run(packages.command().args(["--json", "execute", "team/open", "--locked"])).json();
     assert_eq!(error["code"], "RYE0502", "{error}");
 }
 
 #[test]
 fn two_first_runs_install_once() {
-    let shopper = Shopper::new();
-    shopper.wheel("1.0", "INSIDE = 'a book'\n");
-    shopper.tool(r#"["gift"]"#);
+    let packages = PackageUser::new();
+    packages.build_wheel("1.0", "INSIDE = 'a book'\n");
+    packages.write_tool(r#"["gift"]"#);
     let runs: Vec<Run> = std::thread::scope(|scope| {
-        let runs: Vec<_> = (0..2).map(|_| scope.spawn(|| shopper.open())).collect();
+        let runs: Vec<_> = (0..2).map(|_| scope.spawn(|| packages.execute())).collect();
         runs.into_iter().map(|run| run.join().expect("a run")).collect()
     });
     assert!(
@@ -258,24 +265,24 @@ fn two_first_runs_install_once() {
         runs[1]
     );
     let installing = runs.iter().filter(|run| run.stderr.contains("installing 1 package")).count();
-    assert_eq!((installing, shopper.installed().len()), (1, 1), "{}{}", runs[0], runs[1]);
+    assert_eq!((installing, packages.installed().len()), (1, 1), "{}{}", runs[0], runs[1]);
 }
 
 #[test]
-fn a_project_that_is_not_approved_cannot_choose_packages() {
-    let shopper = Shopper::new();
-    shopper.wheel("1.0", "INSIDE = 'a book'\n");
-    shopper.tool(r#"["gift"]"#);
-    assert_eq!(shopper.inside(), "a book");
+fn unapproved_project_cannot_choose_packages() {
+    let packages = PackageUser::new();
+    packages.build_wheel("1.0", "INSIDE = 'a book'\n");
+    packages.write_tool(r#"["gift"]"#);
+    assert_eq!(packages.execute_value(), "a book");
     // The same pins as the team's, but for one more package, in a project nobody approved.
-    let lockfile = fs::read_to_string(shopper.lockfile()).expect("a lockfile");
+    let lockfile = fs::read_to_string(packages.lockfile()).expect("a lockfile");
     let more = lockfile.replace("\"dependencies\": [", r#""dependencies": [{"name": "evil", "version": "1", "integrity": "sha256:0000000000000000000000000000000000000000000000000000000000000000"},"#);
     assert_ne!(more, lockfile);
-    fs::remove_file(shopper.lockfile()).expect("removed");
-    shopper.user.world.write("project/lockfiles/team/open@1.0.0.lock.json", more);
-    shopper.user.ok(["trust", "--revoke"]);
-    shopper.forget_installed();
-    let run = shopper.open();
+    fs::remove_file(packages.lockfile()).expect("removed");
+    packages.user.context.write("project/lockfiles/team/open@1.0.0.lock.json", more);
+    packages.user.ok(["trust", "--revoke"]);
+    packages.remove_installed();
+    let run = packages.execute();
     let error = run.error(8, "RYE0501");
     assert!(text(&error["error"]).contains("`evil 1`"), "{error}");
     assert!(!run.stderr.contains("evil"), "{run}");

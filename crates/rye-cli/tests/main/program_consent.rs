@@ -5,29 +5,29 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::running::{function, result};
 use crate::support::{User, differences, run, snapshot, text};
+use crate::tool_support::{execute_data, write_function};
 
 /// Writes a program of the project that says which one it is.
 fn plant(user: &User, path: &str, word: &str) -> PathBuf {
     let script = format!("#!/bin/sh\nexport FROM_VENV={word}\nexec python3 \"$@\"\n");
-    let planted = user.world.write(&format!("project/{path}"), script);
+    let planted = user.context.write(&format!("project/{path}"), script);
     std::fs::set_permissions(&planted, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     planted
 }
 
 /// A project with a tool that says which interpreter it runs on.
 fn with_tool() -> User {
-    let user = User::ready();
-    function(&user, "which", "import os\nreturn os.environ.get('FROM_VENV')");
+    let user = User::initialized();
+    write_function(&user, "which", "import os\nreturn os.environ.get('FROM_VENV')");
     user
 }
 
 /// The new programs of a command that is refused and changes nothing.
 fn refused(user: &User, words: &[&str]) -> Value {
-    let before = snapshot(&user.world.path());
+    let before = snapshot(&user.context.path());
     let answer = run(user.command().arg("--json").args(words)).error(2, "RYE0105");
-    let changed = differences(&before, &snapshot(&user.world.path()));
+    let changed = differences(&before, &snapshot(&user.context.path()));
     assert!(changed.iter().all(|path| path.contains("cache")), "{changed:?}");
     assert!(answer["hints"].to_string().contains("--yes"), "{answer}");
     answer["data"]["new_programs"].clone()
@@ -48,7 +48,7 @@ fn planted_interpreter_is_shown_before_it_is_recorded() {
         assert_eq!(program["is_change"], false, "{programs}");
         assert!(text(&program["digest"]).len() == 16 && program["modified"].is_string(), "{programs}");
         assert!(text(&program["owner"]).contains("uid "), "{programs}");
-        assert_eq!(result(&user, "which", &[]), Value::Null);
+        assert_eq!(execute_data(&user, "which", &[]), Value::Null);
 
         let agreed = run(user.command().arg("--quiet").args(words).arg("--yes"));
         assert_eq!(agreed.exit, 0, "{agreed}");
@@ -57,7 +57,7 @@ fn planted_interpreter_is_shown_before_it_is_recorded() {
         {
             assert!(agreed.stderr.contains(word), "{word}: {agreed}");
         }
-        assert_eq!(result(&user, "which", &[]), json!("1"));
+        assert_eq!(execute_data(&user, "which", &[]), json!("1"));
         // What was seen once is not asked about again.
         user.ok(words);
     }
@@ -72,14 +72,14 @@ fn changed_interpreter_is_shown_again() {
     for words in [&["lock", "update", "team/which"][..], &["trust", "."][..]] {
         assert_eq!(refused(&user, words)[0]["is_change"], true);
     }
-    assert_eq!(result(&user, "which", &[]), Value::Null);
+    assert_eq!(execute_data(&user, "which", &[]), Value::Null);
     user.ok(["lock", "update", "team/which", "--yes"]);
-    assert_eq!(result(&user, "which", &[]), json!("2"));
+    assert_eq!(execute_data(&user, "which", &[]), json!("2"));
 }
 
 #[test]
 fn launchers_of_node_are_shown_too() {
-    let user = User::ready();
+    let user = User::initialized();
     plant(&user, "node_modules/.bin/tsx", "1");
     let programs = refused(&user, &["trust", "."]);
     assert_eq!(text(&programs[0]["path"]), "node_modules/.bin/tsx", "{programs}");
@@ -109,7 +109,7 @@ fn links_and_startup_files_are_named() {
 #[test]
 fn link_to_a_strangers_interpreter_is_not_the_systems() {
     let user = with_tool();
-    let elsewhere = user.world.write("elsewhere/python", "#!/bin/sh\nexec python3 \"$@\"\n");
+    let elsewhere = user.context.write("elsewhere/python", "#!/bin/sh\nexec python3 \"$@\"\n");
     std::fs::set_permissions(&elsewhere, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     std::fs::create_dir_all(user.project().join(".venv/bin")).expect("folders");
     std::os::unix::fs::symlink(&elsewhere, user.project().join(".venv/bin/python")).expect("a link");
@@ -130,8 +130,8 @@ fn init_records_no_program_without_consent() {
     let made = user.ok(["init"]);
     let command = format!("rye trust {} --yes", shown(&user.project()));
     assert!(made.stderr.contains("new program") && made.stderr.contains(&command), "{made}");
-    function(&user, "which", "import os\nreturn os.environ.get('FROM_VENV')");
-    assert_eq!(result(&user, "which", &[]), Value::Null);
+    write_function(&user, "which", "import os\nreturn os.environ.get('FROM_VENV')");
+    assert_eq!(execute_data(&user, "which", &[]), Value::Null);
 }
 
 fn shown(path: &Path) -> String {

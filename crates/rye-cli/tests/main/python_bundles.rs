@@ -16,12 +16,12 @@ struct Package {
 
 impl Package {
     fn new(categories: &str) -> Self {
-        let author = User::ready();
+        let author = User::initialized();
         author.write("tools/team/x.py", rye_test::tool("team", "Packaged x"));
         author.write("tools/other/y.py", rye_test::tool("other", "Packaged y"));
         author.ok(["sign", "tool", "team/x"]);
         author.ok(["sign", "tool", "other/y"]);
-        let environment = author.world.path().join("venv");
+        let environment = author.context.path().join("venv");
         let library = environment.join("lib/python3.12/site-packages");
         let package = library.join("team_tools");
         copy_tree(&author.project(), &package);
@@ -42,7 +42,7 @@ impl Package {
 
     /// A user whose config names the environment.
     fn user(&self) -> User {
-        let user = User::ready();
+        let user = User::initialized();
         let config = format!(
             "version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  python: [\"{}\"]\n",
             self.environment.display()
@@ -53,49 +53,49 @@ impl Package {
     }
 }
 
-fn row(user: &User) -> Option<Value> {
+fn bundle_row(user: &User) -> Option<Value> {
     let data = user.data(["bundle", "list"]);
     data["bundles"].as_array().expect("bundles").iter().find(|row| row["bundle_id"] == "team-tools").cloned()
 }
 
 #[test]
-fn a_packaged_bundle_counts_once_its_signer_is_approved() {
+fn packaged_bundle_needs_an_approved_signer() {
     let package = Package::new("[\"team\"]");
     let user = package.user();
-    let found = row(&user).expect("a row");
+    let found = bundle_row(&user).expect("a row");
     assert_eq!(
         (&found["standing"], &found["version"], &found["package"], &found["categories"]),
         (&json!("not approved"), &json!("2.1.0"), &json!("team-tools 2.1.0"), &json!(["team"])),
     );
     assert!(user.ok(["bundle", "list"]).stderr.contains("from the Python package team-tools 2.1.0"));
-    user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     let approved = user.data(["bundle", "trust", "team-tools"]);
     assert_eq!(approved["fingerprint"], json!(package.author.fingerprint()));
     assert_eq!(user.data(["load", "tool", "team/x"])["space"], "system:team-tools");
     // Outside its categories.
-    user.refused(["load", "tool", "other/y"], 3, "RYE0201");
+    user.assert_refused(["load", "tool", "other/y"], 3, "RYE0201");
     assert!(!user.project().join("was-run").exists());
 }
 
 #[test]
 fn only_user_space_names_interpreters() {
     let package = Package::new("[\"team\"]");
-    let user = User::ready();
+    let user = User::initialized();
     let config = format!(
         "version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  python: [\"{}\"]\n",
         package.environment.display()
     );
     user.write("config/config.yaml", config);
     user.ok(["sign", "config", "config", "--space", "project"]);
-    assert_eq!(row(&user), None);
+    assert_eq!(bundle_row(&user), None);
     assert!(user.ok(["bundle", "list"]).stderr.contains("`bundles.python` in project config is ignored"));
 }
 
 #[test]
-fn a_package_that_is_not_understood_is_named_and_left_out() {
+fn invalid_package_is_reported_and_skipped() {
     let package = Package::new("os.listdir('/')");
     let user = package.user();
-    assert_eq!(row(&user), None);
+    assert_eq!(bundle_row(&user), None);
     let stderr = user.ok(["bundle", "list"]).stderr;
     let module = package.environment.join("lib/python3.12/site-packages/team_tools/bundle.py");
     let expected = format!(

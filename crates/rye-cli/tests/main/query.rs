@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::support::{User, rows, text};
 
-fn library() -> User {
-    let user = User::ready();
+fn user_with_library() -> User {
+    let user = User::initialized();
     for (name, title, body) in [
         ("apples", "Red apples", "sweet fruit from the north"),
         ("pears", "Green pears", "sweet fruit from the south"),
@@ -27,8 +27,8 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_query_language_is_understood() {
-    let user = library();
+fn query_syntax_is_supported() {
+    let user = user_with_library();
     for (query, expected) in [
         ("sweet", &["apples", "pears"][..]),
         ("sweet north", &["apples"]),
@@ -58,19 +58,19 @@ fn the_query_language_is_understood() {
 }
 
 #[test]
-fn a_query_that_cannot_be_read_is_refused() {
-    let user = User::ready();
+fn invalid_query_is_refused() {
+    let user = User::initialized();
     for query in ["(red", "red)", "((a)", "a OR (b AND", ")("] {
-        user.refused(["search", query], 2, "RYE0103");
+        user.assert_refused(["search", query], 2, "RYE0103");
     }
-    user.refused(["search", &"(".repeat(1000)], 2, "RYE0103");
-    user.refused(["search", &"a ".repeat(5000)], 2, "RYE0103");
-    user.refused(["fetch", "--query", "(red"], 2, "RYE0103");
+    user.assert_refused(["search", &"(".repeat(1000)], 2, "RYE0103");
+    user.assert_refused(["search", &"a ".repeat(5000)], 2, "RYE0103");
+    user.assert_refused(["fetch", "--query", "(red"], 2, "RYE0103");
 }
 
 #[test]
-fn odd_queries_are_answered() {
-    let user = User::ready();
+fn odd_queries_return_results() {
+    let user = User::initialized();
     for query in [
         "\"",
         "\"\"",
@@ -106,7 +106,7 @@ fn odd_queries_are_answered() {
 
 #[test]
 fn a_near_miss_is_suggested() {
-    let user = User::ready();
+    let user = User::initialized();
     user.write("directives/team/zeppelin.md", rye_test::directive("team", "zeppelin", "x"));
     let data = user.data(["search", "zepelin"]);
     assert_eq!(data["total"], 0);
@@ -119,8 +119,8 @@ fn a_near_miss_is_suggested() {
 }
 
 #[test]
-fn filters_and_limits_narrow_the_answer() {
-    let user = library();
+fn filters_and_limits_narrow_results() {
+    let user = user_with_library();
     user.write("tools/garden/apples.py", rye_test::tool("garden", "Counts red apples"));
     let total = |words: &[&str]| user.data(["search"].iter().chain(words))["total"].clone();
     assert_eq!(total(&["apples"]), 2);
@@ -133,15 +133,15 @@ fn filters_and_limits_narrow_the_answer() {
     assert_eq!((rows(&limited).len(), &limited["total"]), (2, &5.into()), "{limited}");
     let human = user.ok(["search", "red OR green", "--limit", "2"]);
     assert!(human.stderr.contains("2 of 5 shown"), "{human}");
-    user.refused(["search", "x", "--scope", "nonsense"], 2, "RYE0104");
-    user.refused(["search", "x", "--limit", "-1"], 2, "RYE0104");
-    user.refused(["search", "x", "--space", "nowhere"], 2, "RYE0104");
-    user.refused(["search"], 2, "RYE0104");
+    user.assert_refused(["search", "x", "--scope", "nonsense"], 2, "RYE0104");
+    user.assert_refused(["search", "x", "--limit", "-1"], 2, "RYE0104");
+    user.assert_refused(["search", "x", "--space", "nowhere"], 2, "RYE0104");
+    user.assert_refused(["search"], 2, "RYE0104");
 }
 
 #[test]
-fn a_title_weighs_more_than_a_body() {
-    let user = library();
+fn titles_outrank_bodies() {
+    let user = user_with_library();
     user.write(
         "knowledge/garden/notes.md",
         rye_test::knowledge(
@@ -151,5 +151,5 @@ fn a_title_weighs_more_than_a_body() {
             "somebody once mentioned pears in passing, and much else besides",
         ),
     );
-    assert_eq!(user.found("pears")[0], "garden/pears");
+    assert_eq!(user.search_ids("pears")[0], "garden/pears");
 }

@@ -12,43 +12,43 @@ use crate::support::{User, run, snapshot, text};
 #[path = "../../../rye-bundle/src/registry/tests/fake.rs"]
 mod fake;
 
-use fake::{Registry, answer};
+use fake::{FakeRegistry, response};
 
 /// Somebody who has made a bundle: its folder, in the project.
-fn maker() -> (User, String) {
-    let user = User::ready();
+fn user_with_bundle() -> (User, String) {
+    let user = User::initialized();
     user.signed_tool("hello", "Says hello");
     user.ok(["bundle", "create", "team-tools", "--version", "1.0.0", "--category", "team"]);
     (user, "team-tools-1.0.0".to_owned())
 }
 
-fn reference(registry: &Registry, rest: &str) -> String {
-    format!("oci://{}", registry.reference(rest))
+fn reference(registry: &FakeRegistry, rest: &str) -> String {
+    format!("oci://{}", registry.reference_text(rest))
 }
 
-fn push(user: &User, bundle: &str, registry: &Registry, tag: &str) -> Value {
+fn push(user: &User, bundle: &str, registry: &FakeRegistry, tag: &str) -> Value {
     user.data(["bundle", "push", bundle, &reference(registry, &format!("team/tools:{tag}"))])
 }
 
 /// A registry that wants a password: ada, hunter2.
-fn locked() -> Registry {
-    Registry::start(Box::new(|asked, _| {
-        let is_known = asked.header("authorization") == Some("Basic YWRhOmh1bnRlcjI=");
-        (!is_known).then(|| answer("401 Unauthorized", &[("WWW-Authenticate", "Basic realm=\"x\"")], ""))
+fn registry_with_login() -> FakeRegistry {
+    FakeRegistry::start(Box::new(|request, _| {
+        let is_known = request.header("authorization") == Some("Basic YWRhOmh1bnRlcjI=");
+        (!is_known).then(|| response("401 Unauthorized", &[("WWW-Authenticate", "Basic realm=\"x\"")], ""))
     }))
 }
 
 fn log_in(user: &User, login: &Value) -> PathBuf {
-    user.world.write("home/.docker/config.json", login.to_string())
+    user.context.write("home/.docker/config.json", login.to_string())
 }
 
-fn host(registry: &Registry) -> String {
+fn host(registry: &FakeRegistry) -> String {
     registry.address.to_string()
 }
 
 #[test]
-fn a_bundle_goes_out_and_comes_back_the_same() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+fn pushed_bundle_pulls_back_identical() {
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let pushed = push(&user, &bundle, &registry, "1.0.0");
     assert_eq!(
         (&pushed["bundle_id"], &pushed["version"], &pushed["signer"]),
@@ -58,50 +58,50 @@ fn a_bundle_goes_out_and_comes_back_the_same() {
         text(&pushed["pinned"]),
         reference(&registry, &format!("team/tools@{}", text(&pushed["digest"])))
     );
-    let stranger = User::ready();
-    let kept = stranger.data(["bundle", "pull", &text(&pushed["pinned"]), "--out", "back"]);
+    let other_user = User::initialized();
+    let saved = other_user.data(["bundle", "pull", &text(&pushed["pinned"]), "--out", "back"]);
     assert_eq!(
-        snapshot(&stranger.project().join("back")).len(),
+        snapshot(&other_user.project().join("back")).len(),
         snapshot(&user.project().join(&bundle)).len()
     );
     assert_eq!(
-        fs::read(stranger.project().join("back/.ai/tools/team/hello.py")).expect("a tool"),
+        fs::read(other_user.project().join("back/.ai/tools/team/hello.py")).expect("a tool"),
         user.read("tools/team/hello.py")
     );
-    let verification = &kept["verification"];
+    let verification = &saved["verification"];
     assert_eq!((&verification["status"], &verification["approved"]), (&json!("verified"), &json!(false)));
-    stranger.ok(["bundle", "pull", &text(&pushed["reference"])]);
-    assert!(stranger.project().join("team-tools-1.0.0.tar.zst").is_file());
-    stranger.ok(["bundle", "push", "team-tools-1.0.0.tar.zst", &reference(&registry, "team/tools:copy")]);
-    let looked = stranger.data(["bundle", "inspect", &reference(&registry, "team/tools:copy")]);
-    assert_eq!((&looked["digest"], &looked["approved"]), (&pushed["digest"], &json!(false)));
+    other_user.ok(["bundle", "pull", &text(&pushed["reference"])]);
+    assert!(other_user.project().join("team-tools-1.0.0.tar.zst").is_file());
+    other_user.ok(["bundle", "push", "team-tools-1.0.0.tar.zst", &reference(&registry, "team/tools:copy")]);
+    let inspected = other_user.data(["bundle", "inspect", &reference(&registry, "team/tools:copy")]);
+    assert_eq!((&inspected["digest"], &inspected["approved"]), (&pushed["digest"], &json!(false)));
     assert_eq!(user.data(["bundle", "inspect", &text(&pushed["pinned"])])["approved"], true);
 }
 
 #[test]
-fn what_is_there_is_not_written_over() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+fn existing_files_are_not_overwritten() {
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let pushed = push(&user, &bundle, &registry, "1.0.0");
-    user.refused(["bundle", "pull", &text(&pushed["reference"]), "--out", &bundle], 2, "RYE0104");
+    user.assert_refused(["bundle", "pull", &text(&pushed["reference"]), "--out", &bundle], 2, "RYE0104");
     user.ok(["bundle", "pull", &text(&pushed["reference"])]);
-    user.refused(["bundle", "pull", &text(&pushed["reference"])], 2, "RYE0104");
+    user.assert_refused(["bundle", "pull", &text(&pushed["reference"])], 2, "RYE0104");
 }
 
 #[test]
-fn a_bundle_that_does_not_verify_is_neither_pushed_nor_kept() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+fn invalid_bundle_is_not_pushed_or_pulled() {
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let pushed = push(&user, &bundle, &registry, "1.0.0");
     let tool = user.project().join(&bundle).join(".ai/tools/team/hello.py");
     let changed = format!("{}# more\n", fs::read_to_string(&tool).expect("a tool"));
     fs::write(&tool, changed).expect("changed");
-    let before = registry.asked().len();
-    user.refused(["bundle", "push", &bundle, &reference(&registry, "team/tools:2")], 4, "RYE0603");
-    assert_eq!(registry.asked().len(), before);
+    let before = registry.requests().len();
+    user.assert_refused(["bundle", "push", &bundle, &reference(&registry, "team/tools:2")], 4, "RYE0603");
+    assert_eq!(registry.requests().len(), before);
     // Somebody with access to the registry swaps the archive for one that they made.
-    let other = User::ready();
+    let other = User::initialized();
     other.signed_tool("hello", "Says something else");
     other.ok(["bundle", "create", "team-tools", "--version", "1.0.0", "--category", "team"]);
-    let evil = Registry::honest();
+    let evil = FakeRegistry::new();
     push(&other, "team-tools-1.0.0", &evil, "1.0.0");
     let (stolen, theirs) = {
         let store = evil.store.lock().expect("the store");
@@ -115,35 +115,38 @@ fn a_bundle_that_does_not_verify_is_neither_pushed_nor_kept() {
     store.blobs.insert(text(&stolen["digest"]), theirs);
     store.manifests.insert("1.0.0".to_owned(), index.to_string().into_bytes());
     drop(store);
-    let stranger = User::ready();
-    let refusal =
-        stranger.refused(["bundle", "pull", &text(&pushed["reference"]), "--out", "back"], 4, "RYE0626");
+    let other_user = User::initialized();
+    let refusal = other_user.assert_refused(
+        ["bundle", "pull", &text(&pushed["reference"]), "--out", "back"],
+        4,
+        "RYE0626",
+    );
     assert!(text(&refusal["error"]).contains("holds another manifest"), "{refusal}");
     let install = ["install", &text(&pushed["reference"]), "--yes", "--trust", &other.fingerprint()];
-    stranger.refused(install, 4, "RYE0626");
-    stranger.refused(["bundle", "verify", &text(&pushed["reference"])], 4, "RYE0626");
-    stranger.refused(["bundle", "sbom", &text(&pushed["reference"])], 4, "RYE0626");
+    other_user.assert_refused(install, 4, "RYE0626");
+    other_user.assert_refused(["bundle", "verify", &text(&pushed["reference"])], 4, "RYE0626");
+    other_user.assert_refused(["bundle", "sbom", &text(&pushed["reference"])], 4, "RYE0626");
     // By the digest it is still the one that was pushed.
-    stranger.ok(["bundle", "pull", &text(&pushed["pinned"]), "--out", "back"]);
+    other_user.ok(["bundle", "pull", &text(&pushed["pinned"]), "--out", "back"]);
 }
 
 #[test]
-fn an_installation_remembers_the_digest() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+fn install_records_the_digest() {
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let pushed = push(&user, &bundle, &registry, "1.0.0");
-    let stranger = User::ready();
+    let other_user = User::initialized();
     let source = text(&pushed["reference"]);
-    stranger.refused(["install", &source, "--yes"], 4, "RYE0615");
-    stranger.ok(["install", &source, "--yes", "--trust", &user.fingerprint()]);
+    other_user.assert_refused(["install", &source, "--yes"], 4, "RYE0615");
+    other_user.ok(["install", &source, "--yes", "--trust", &user.fingerprint()]);
     let lock: Value =
-        serde_json::from_slice(&stranger.read("bundles/team-tools/.bundle-lock.json")).expect("JSON");
+        serde_json::from_slice(&other_user.read("bundles/team-tools/.bundle-lock.json")).expect("JSON");
     assert_eq!((&lock["source"], &lock["source_digest"]), (&json!(source), &pushed["digest"]));
-    stranger.data(["load", "tool", "team/hello"]);
+    other_user.data(["load", "tool", "team/hello"]);
 }
 
 #[test]
 fn bundle_is_pushed_from_inside_its_folder() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let pushed = push(&user, &bundle, &registry, "1.0.0");
     let target = reference(&registry, "team/tools:inside");
     let inside = user.project().join(&bundle);
@@ -154,63 +157,67 @@ fn bundle_is_pushed_from_inside_its_folder() {
 
 #[test]
 fn rollback_keeps_source_and_digest() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let first = push(&user, &bundle, &registry, "1.0.0");
     user.signed_tool("hello", "Says hello twice");
     user.ok(["bundle", "create", "team-tools", "--version", "2.0.0", "--category", "team"]);
     let second = push(&user, "team-tools-2.0.0", &registry, "2.0.0");
-    let stranger = User::ready();
+    let other_user = User::initialized();
     let lock = || -> Value {
-        serde_json::from_slice(&stranger.read("bundles/team-tools/.bundle-lock.json")).expect("JSON")
+        serde_json::from_slice(&other_user.read("bundles/team-tools/.bundle-lock.json")).expect("JSON")
     };
     for pushed in [&first, &second] {
-        stranger.ok(["install", &text(&pushed["reference"]), "--yes", "--trust", &user.fingerprint()]);
+        other_user.ok(["install", &text(&pushed["reference"]), "--yes", "--trust", &user.fingerprint()]);
         let lock = lock();
         assert_eq!((&lock["source"], &lock["source_digest"]), (&pushed["reference"], &pushed["digest"]));
     }
-    stranger.ok(["bundle", "rollback", "team-tools"]);
+    other_user.ok(["bundle", "rollback", "team-tools"]);
     let lock = lock();
     assert_eq!((&lock["source"], &lock["source_digest"]), (&first["reference"], &first["digest"]), "{lock}");
 }
 
 #[test]
 fn bundle_in_a_registry_is_verified_and_listed() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let pushed = push(&user, &bundle, &registry, "1.0.0");
-    let (source, stranger) = (text(&pushed["reference"]), User::ready());
-    let report = stranger.data(["bundle", "verify", &source]);
+    let (source, other_user) = (text(&pushed["reference"]), User::initialized());
+    let report = other_user.data(["bundle", "verify", &source]);
     assert_eq!((&report["status"], &report["approved"]), (&json!("verified"), &json!(false)), "{report}");
     assert_eq!(report["path"], pushed["pinned"]);
-    let bill = stranger.data(["bundle", "sbom", &source]);
+    let bill = other_user.data(["bundle", "sbom", &source]);
     assert_eq!(bill, user.data(["bundle", "sbom", &bundle]));
-    stranger.refused(["bundle", "verify", &reference(&registry, "team/tools:2")], 3, "RYE0624");
-    let staging = stranger.world.cache().join("rye/registry");
+    other_user.assert_refused(["bundle", "verify", &reference(&registry, "team/tools:2")], 3, "RYE0624");
+    let staging = other_user.context.cache().join("rye/registry");
     assert_eq!(fs::read_dir(staging).expect("the staging folder").count(), 0);
 }
 
 #[test]
-fn logins_of_docker_and_podman_count() {
-    let ((user, bundle), registry) = (maker(), locked());
+fn docker_and_podman_logins_are_used() {
+    let ((user, bundle), registry) = (user_with_bundle(), registry_with_login());
     let target = reference(&registry, "team/tools:1");
-    let refusal = user.refused(["bundle", "push", &bundle, &target], 5, "RYE0622");
+    let refusal = user.assert_refused(["bundle", "push", &bundle, &target], 5, "RYE0622");
     assert_eq!(text(&refusal["hints"][0]), format!("log in first: docker login {}", registry.address));
     let file = log_in(&user, &json!({"auths": {host(&registry): {"auth": "YWRhOndyb25n"}}}));
-    let refusal = user.refused(["bundle", "push", &bundle, &target], 5, "RYE0622");
+    let refusal = user.assert_refused(["bundle", "push", &bundle, &target], 5, "RYE0622");
     assert!(text(&refusal["hints"][0]).starts_with("your login is not accepted there"), "{refusal}");
     assert!(!refusal.to_string().contains("wrong"), "{refusal}");
     log_in(&user, &json!({"auths": {host(&registry): {"auth": "YWRhOmh1bnRlcjI="}}}));
     user.ok(["bundle", "push", &bundle, &target]);
     fs::remove_file(file).expect("removed");
     let auth = json!({"auths": {host(&registry): {"auth": "YWRhOmh1bnRlcjI="}}});
-    user.world.write("home/.config/containers/auth.json", auth.to_string());
+    user.context.write("home/.config/containers/auth.json", auth.to_string());
     user.ok(["bundle", "pull", &target]);
-    let elsewhere = user.world.write("elsewhere/config.json", "not JSON");
+    let elsewhere = user.context.write("elsewhere/config.json", "not JSON");
     let mut command = user.command();
     command.env("DOCKER_CONFIG", elsewhere.parent().expect("a folder"));
-    user.refused_by(command.args(["--json", "bundle", "pull", &target, "--out", "x"]), 1, "RYE0623");
+    user.assert_command_refused(
+        command.args(["--json", "bundle", "pull", &target, "--out", "x"]),
+        1,
+        "RYE0623",
+    );
 }
 
-fn helper(folder: &Path, name: &str, script: &str) {
+fn write_helper(folder: &Path, name: &str, script: &str) {
     fs::create_dir_all(folder).expect("a folder");
     let path = folder.join(format!("docker-credential-{name}"));
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a helper");
@@ -218,23 +225,23 @@ fn helper(folder: &Path, name: &str, script: &str) {
 }
 
 #[test]
-fn credential_helpers_are_asked_and_their_failures_hold_no_secret() {
-    let ((user, bundle), registry) = (maker(), locked());
+fn credential_helper_errors_contain_no_secret() {
+    let ((user, bundle), registry) = (user_with_bundle(), registry_with_login());
     let target = reference(&registry, "team/tools:1");
-    let programs = user.world.path().join("programs");
-    let wanted = host(&registry);
-    helper(
+    let programs = user.context.path().join("programs");
+    let expected = host(&registry);
+    write_helper(
         &programs,
         "good",
         &format!(
-            "read server; [ \"$1 $server\" = \"get {wanted}\" ] && echo '{{\"Username\":\"ada\",\"Secret\":\"hunter2\"}}'"
+            "read server; [ \"$1 $server\" = \"get {expected}\" ] && echo '{{\"Username\":\"ada\",\"Secret\":\"hunter2\"}}'"
         ),
     );
-    helper(&programs, "empty", "echo 'credentials not found in native keychain'; exit 1");
-    helper(&programs, "bad", "echo 'hunter2'; echo hunter2 >&2; exit 3");
+    write_helper(&programs, "empty", "echo 'credentials not found in native keychain'; exit 1");
+    write_helper(&programs, "bad", "echo 'hunter2'; echo hunter2 >&2; exit 3");
     // Tools can write there: what they plant is not run, although the PATH leads to it.
     let (planted, mark) = (user.project().join(".venv/bin"), user.project().join("planted"));
-    helper(&planted, "planted", &format!("touch {}", mark.display()));
+    write_helper(&planted, "planted", &format!("touch {}", mark.display()));
     let path = format!("{}:{}:/usr/bin:/bin", planted.display(), programs.display());
     let with = |name: &str, out: &str| {
         log_in(&user, &json!({"credHelpers": {host(&registry): name}}));
@@ -254,37 +261,38 @@ fn credential_helpers_are_asked_and_their_failures_hold_no_secret() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said_by_its_own_code() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+fn registry_failures_have_specific_codes() {
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     push(&user, &bundle, &registry, "1");
-    user.refused(["bundle", "pull", &reference(&registry, "team/tools:2")], 3, "RYE0624");
-    user.refused(["bundle", "pull", "https://a.example/b"], 2, "RYE0104");
-    user.refused(["bundle", "pull", "oci://../x"], 2, "RYE0104");
-    user.refused(["install", "oci://a/b", "--yes"], 2, "RYE0104");
+    user.assert_refused(["bundle", "pull", &reference(&registry, "team/tools:2")], 3, "RYE0624");
+    user.assert_refused(["bundle", "pull", "https://a.example/b"], 2, "RYE0104");
+    user.assert_refused(["bundle", "pull", "oci://../x"], 2, "RYE0104");
+    user.assert_refused(["install", "oci://a/b", "--yes"], 2, "RYE0104");
     let pinned = reference(&registry, &format!("team/tools@sha256:{}", "0".repeat(64)));
-    user.refused(["bundle", "push", &bundle, &pinned], 2, "RYE0104");
-    user.refused(["bundle", "push", "absent", &reference(&registry, "team/tools:2")], 3, "RYE0601");
+    user.assert_refused(["bundle", "push", &bundle, &pinned], 2, "RYE0104");
+    user.assert_refused(["bundle", "push", "absent", &reference(&registry, "team/tools:2")], 3, "RYE0601");
     let address = registry.address;
     registry.store.lock().expect("the store").manifests.insert("1".to_owned(), b"{}".to_vec());
-    user.refused(["bundle", "pull", &reference(&registry, "team/tools:1")], 9, "RYE0625");
+    user.assert_refused(["bundle", "pull", &reference(&registry, "team/tools:1")], 9, "RYE0625");
     drop(registry);
-    let refusal = user.refused(["bundle", "pull", &format!("oci://{address}/team/tools:1")], 1, "RYE0621");
+    let refusal =
+        user.assert_refused(["bundle", "pull", &format!("oci://{address}/team/tools:1")], 1, "RYE0621");
     assert!(text(&refusal["error"]).contains("no connection to `http://127.0.0.1"), "{refusal}");
 }
 
 #[test]
-fn a_transfer_leaves_nothing_in_the_cache() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+fn transfer_leaves_the_cache_empty() {
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let pushed = push(&user, &bundle, &registry, "1");
     user.ok(["bundle", "pull", &text(&pushed["reference"])]);
     user.run(["bundle", "pull", &reference(&registry, "team/tools:2")]);
-    let staging = user.world.cache().join("rye/registry");
+    let staging = user.context.cache().join("rye/registry");
     assert_eq!(fs::read_dir(staging).expect("the staging folder").count(), 0);
 }
 
 #[test]
-fn a_configured_bundle_is_pushed_by_its_id_and_an_installed_one_is_not() {
-    let ((user, bundle), registry) = (maker(), Registry::honest());
+fn configured_bundle_is_pushed_by_id() {
+    let ((user, bundle), registry) = (user_with_bundle(), FakeRegistry::new());
     let folder = user.project().join(&bundle);
     let config =
         format!("version: \"1.0.0\"\ncategory: \"\"\nbundles:\n  paths: [\"{}\"]\n", folder.display());
@@ -292,10 +300,10 @@ fn a_configured_bundle_is_pushed_by_its_id_and_an_installed_one_is_not() {
     let by_path = push(&user, &format!("./{bundle}"), &registry, "1");
     let by_id = push(&user, "team-tools", &registry, "2");
     assert_eq!(by_id["digest"], by_path["digest"]);
-    let stranger = User::ready();
+    let other_user = User::initialized();
     let source = text(&by_path["reference"]);
-    stranger.ok(["install", &source, "--yes", "--trust", &user.fingerprint()]);
-    let refusal = stranger.refused(
+    other_user.ok(["install", &source, "--yes", "--trust", &user.fingerprint()]);
+    let refusal = other_user.assert_refused(
         ["bundle", "push", "team-tools", &reference(&registry, "team/tools:3")],
         2,
         "RYE0104",

@@ -9,48 +9,48 @@ use crate::support::{User, copy_tree, rows, run, text};
 
 /// A folder with a stranger's whole user space inside, but no `.ai` at its top.
 fn clone_with_user_space() -> User {
-    let (user, stranger) = (User::ready(), User::ready());
-    stranger.signed_tool("evil", "A stranger's");
+    let (user, other_user) = (User::initialized(), User::initialized());
+    other_user.signed_tool("evil", "A stranger's");
     fs::remove_dir_all(user.project().join(".ai")).expect("removed");
-    copy_tree(&stranger.home().join(".ai"), &user.project().join("us/.ai"));
-    copy_tree(&stranger.project().join(".ai/tools"), &user.project().join("us/.ai/tools"));
+    copy_tree(&other_user.home().join(".ai"), &user.project().join("us/.ai"));
+    copy_tree(&other_user.project().join(".ai/tools"), &user.project().join("us/.ai/tools"));
     user
 }
 
 #[test]
-fn a_user_space_inside_the_current_folder_is_refused_without_any_project() {
+fn user_space_in_current_folder_is_refused() {
     let user = clone_with_user_space();
     let inside = user.project().join("us");
     for space in [OsStr::new("us"), OsStr::new("."), inside.as_os_str()] {
         let mut command = user.command();
         command.env("USER_SPACE", space).args(["load", "tool", "team/evil", "--json"]);
-        user.refused_by(&mut command, 4, "RYE0418");
+        user.assert_command_refused(&mut command, 4, "RYE0418");
     }
     let mut command = user.command();
     command.env("RYE_SIGNING_KEY_DIR", "us/.ai/config/keys/signing").args(["keys", "list", "--json"]);
-    user.refused_by(&mut command, 4, "RYE0418");
+    user.assert_command_refused(&mut command, 4, "RYE0418");
 }
 
 #[test]
-fn odd_characters_in_a_path_or_reason_spoil_no_record() {
-    let user = User::ready();
-    let odd = user.world.path().join("d\u{7f}\u{fffe}\"\\\n");
+fn odd_characters_do_not_corrupt_records() {
+    let user = User::initialized();
+    let odd = user.context.path().join("d\u{7f}\u{fffe}\"\\\n");
     fs::create_dir(&odd).expect("folder");
     user.ok(["trust".as_ref(), odd.as_os_str()]);
     assert_eq!(user.data(["doctor"])["errors"], 0);
     let again = user.run(["trust".as_ref(), odd.as_os_str(), "--json".as_ref()]).json();
     assert_eq!(again["data"]["changed"], false, "{again}");
 
-    let author = User::ready();
+    let author = User::initialized();
     user.ok(["keys".as_ref(), "trust".as_ref(), author.public_key().as_os_str()]);
     user.ok(["keys", "revoke", &author.fingerprint(), "--reason", "a\u{7f}b\u{fffe}"]);
-    let shown = user.data(["keys", "show", &author.fingerprint()]);
-    assert_eq!(shown["trust"], "revoked", "{shown}");
+    let output = user.data(["keys", "show", &author.fingerprint()]);
+    assert_eq!(output["trust"], "revoked", "{output}");
 }
 
 #[test]
-fn one_file_name_that_is_no_text_spoils_no_answer() {
-    let user = User::ready();
+fn non_utf8_file_name_does_not_break_output() {
+    let user = User::initialized();
     let name = OsStr::from_bytes(b"x\xff.py");
     fs::write(user.project().join(".ai/tools").join(name), "").expect("written");
     assert!(user.run(["doctor", "--json"]).json()["data"]["findings"].is_array());
@@ -61,8 +61,8 @@ fn one_file_name_that_is_no_text_spoils_no_answer() {
 }
 
 #[test]
-fn a_key_without_its_document_signs_and_approves_nothing() {
-    let (user, other) = (User::ready(), User::ready());
+fn key_needs_its_identity_document() {
+    let (user, other) = (User::initialized(), User::initialized());
     user.signed_tool("one", "One");
     let keys = other.home().join(".ai/config/keys/signing");
     for words in [
@@ -80,26 +80,26 @@ fn a_key_without_its_document_signs_and_approves_nothing() {
             run.error(4, "RYE0404");
         }
     }
-    let folder = user.world.path().join("other");
+    let folder = user.context.path().join("other");
     fs::create_dir(&folder).expect("folder");
     let mut command = user.command();
     command.env("RYE_SIGNING_KEY_DIR", &keys).arg("trust").arg(&folder).arg("--json");
-    user.refused_by(&mut command, 4, "RYE0404");
+    user.assert_command_refused(&mut command, 4, "RYE0404");
 }
 
 #[test]
-fn a_tool_that_says_nothing_of_its_place_counts_nowhere_in_a_project() {
-    let user = User::ready();
+fn tool_without_category_is_misplaced() {
+    let user = User::initialized();
     let key = fs::read_to_string(user.home().join(".ai/config/keys/signing/private_key.pem")).expect("key");
     let content = "__version__ = \"1.0.0\"\n";
     let line = rye_test::signature(&key, content.as_bytes());
     user.write("tools/team/prod/deploy.py", format!("# {line}\n{content}"));
-    user.refused(["load", "tool", "team/prod/deploy"], 4, "RYE0403");
+    user.assert_refused(["load", "tool", "team/prod/deploy"], 4, "RYE0403");
 }
 
 #[test]
-fn a_path_that_is_no_item_beside_one_that_is_fails_cleanly() {
-    let user = User::ready();
+fn mixed_valid_and_invalid_paths_fail_cleanly() {
+    let user = User::initialized();
     fs::write(user.project().join("README"), "x").expect("written");
     let run = user.run(["sign", ".ai/tools/examples/hello.py", "README", "--json"]);
     assert_eq!(run.exit, 2, "{run}");
@@ -107,23 +107,23 @@ fn a_path_that_is_no_item_beside_one_that_is_fails_cleanly() {
 }
 
 #[test]
-fn a_type_folder_that_is_linked_out_is_not_walked() {
-    let user = User::ready();
-    let outside = user.world.path().join("outside");
+fn symlinked_type_folder_is_not_read() {
+    let user = User::initialized();
+    let outside = user.context.path().join("outside");
     fs::create_dir(&outside).expect("folder");
     fs::write(outside.join("payroll.py"), "x").expect("written");
     fs::remove_dir_all(user.project().join(".ai/tools")).expect("removed");
     symlink(&outside, user.project().join(".ai/tools")).expect("linked");
-    assert_eq!(user.found("payroll"), Vec::<String>::new());
+    assert_eq!(user.search_ids("payroll"), Vec::<String>::new());
     let verified = user.run(["verify", "--json"]);
     assert_eq!(verified.exit, 4, "{verified}");
     assert!(text(&verified.json()["data"]["unreadable"][0]["reason"]).contains("leaves its space"));
 }
 
 #[test]
-fn identity_documents_behind_a_link_are_not_the_projects() {
-    let user = User::ready();
-    let author = User::ready();
+fn symlinked_identity_documents_are_ignored() {
+    let user = User::initialized();
+    let author = User::initialized();
     let folder = user.project().join(".ai/config/keys");
     fs::create_dir_all(&folder).expect("folders");
     symlink(author.home().join(".ai/config/keys/trusted"), folder.join("trusted")).expect("linked");
@@ -133,7 +133,7 @@ fn identity_documents_behind_a_link_are_not_the_projects() {
 
 #[test]
 fn one_space_has_one_row_per_id() {
-    let user = User::ready();
+    let user = User::initialized();
     let source = user.project().join(".ai/tools/examples/hello.py");
     fs::copy(&source, source.with_extension("sh")).expect("copied");
     let found = user.data(["search", "hello", "--space", "project", "--type", "tool"]);
@@ -143,15 +143,15 @@ fn one_space_has_one_row_per_id() {
 }
 
 #[test]
-fn a_bundle_nobody_approved_counts_for_nothing_whoever_signed_it() {
-    let (user, author) = (User::ready(), User::ready());
+fn unapproved_bundle_is_ignored() {
+    let (user, author) = (User::initialized(), User::initialized());
     author.signed_tool("gift", "A gift");
     user.ok(["keys".as_ref(), "trust".as_ref(), author.public_key().as_os_str()]);
-    let bundle = user.world.path().join("bun");
+    let bundle = user.context.path().join("bun");
     copy_tree(&author.project().join(".ai/tools"), &bundle.join(".ai/tools"));
     let mut command = user.command();
     command.env("RYE_BUNDLE_PATH", &bundle).args(["load", "tool", "team/gift", "--json"]);
-    user.refused_by(&mut command, 4, "RYE0404");
+    user.assert_command_refused(&mut command, 4, "RYE0404");
     let mut command = user.command();
     command.env("RYE_BUNDLE_PATH", &bundle).args([
         "bundle",
@@ -167,8 +167,8 @@ fn a_bundle_nobody_approved_counts_for_nothing_whoever_signed_it() {
 }
 
 #[test]
-fn a_file_that_is_no_regular_file_is_not_passed_over_in_silence() {
-    let user = User::ready();
+fn special_files_are_reported() {
+    let user = User::initialized();
     symlink("/etc/hostname", user.project().join(".ai/tools/link.py")).expect("linked");
     let verified = user.run(["verify", "--json"]);
     assert_eq!(verified.exit, 4, "{verified}");
@@ -176,26 +176,26 @@ fn a_file_that_is_no_regular_file_is_not_passed_over_in_silence() {
 }
 
 #[test]
-fn a_foreign_database_is_not_opened_as_the_index() {
-    let user = User::ready();
-    user.found("hello");
-    let folder = user.world.cache().join("rye/index");
+fn foreign_database_is_not_used_as_index() {
+    let user = User::initialized();
+    user.search_ids("hello");
+    let folder = user.context.cache().join("rye/index");
     let index = fs::read_dir(&folder)
         .expect("index folder")
         .map(|entry| entry.expect("entry").path())
         .find(|path| path.extension().is_some_and(|extension| extension == "db"))
         .expect("an index");
-    let foreign = user.world.path().join("foreign.db");
+    let foreign = user.context.path().join("foreign.db");
     fs::rename(&index, &foreign).expect("moved");
     let before = fs::read(&foreign).expect("read");
     symlink(&foreign, &index).expect("linked");
-    assert_eq!(user.found("hello").len(), 2);
+    assert_eq!(user.search_ids("hello").len(), 2);
     assert_eq!(fs::read(&foreign).expect("read"), before);
 }
 
 #[test]
 fn a_system_tool_loads_without_a_cache() {
-    let user = User::ready();
+    let user = User::initialized();
     let mut command = user.command();
     command.env("XDG_CACHE_HOME", "/dev/null").args([
         "load",
@@ -206,18 +206,18 @@ fn a_system_tool_loads_without_a_cache() {
 }
 
 #[test]
-fn a_setting_whose_key_has_a_dot_is_shown_with_its_value() {
-    let user = User::ready();
+fn dotted_setting_key_shows_its_value() {
+    let user = User::initialized();
     user.write_user("config/team/prices.yaml", "version: \"1.0.0\"\ncategory: team\nmodels:\n  gpt-4.1: 3\n");
     user.ok(["sign", "config", "team/prices", "--space", "user"]);
-    let shown = user.data(["config", "show", "team/prices"]);
-    assert_eq!(shown["settings"][0]["value"], 3, "{shown}");
-    assert_eq!(shown["config"]["team/prices"]["models"]["gpt-4.1"], 3);
+    let output = user.data(["config", "show", "team/prices"]);
+    assert_eq!(output["settings"][0]["value"], 3, "{output}");
+    assert_eq!(output["config"]["team/prices"]["models"]["gpt-4.1"], 3);
 }
 
 #[test]
-fn the_command_line_says_what_is_missing() {
-    let user = User::ready();
+fn missing_arguments_are_named() {
+    let user = User::initialized();
     assert!(
         text(&user.run(["load", "tool", "--json"]).error(2, "RYE0104")["error"]).contains("an id is missing")
     );

@@ -6,8 +6,8 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::running::eventually;
 use crate::support::{Run, User, text};
+use crate::tool_support::eventually;
 
 /// `O_NONBLOCK`: a pipe without a reader is not opened.
 const NO_WAIT: i32 = 0o4000;
@@ -31,7 +31,7 @@ fn run_while(user: &User, meanwhile: impl FnOnce()) -> Value {
     meanwhile();
     open.write_all(b"go").expect("written");
     drop(open);
-    let run = Run::of(&child.wait_with_output().expect("an end"));
+    let run = Run::from_output(&child.wait_with_output().expect("an end"));
     assert_eq!(run.exit, 0, "{run}");
     std::fs::remove_file(pipe).expect("removed");
     run.json()
@@ -39,8 +39,8 @@ fn run_while(user: &User, meanwhile: impl FnOnce()) -> Value {
 
 #[test]
 fn replaced_protected_file_is_named_in_the_receipt() {
-    let user = User::ready();
-    let file = user.world.write("project/.mcp.json", "{}\n");
+    let user = User::initialized();
+    let file = user.context.write("project/.mcp.json", "{}\n");
     let answer = run_while(&user, || {});
     assert_eq!(answer["sandbox"]["replaced"], Value::Null, "{answer}");
     // Written again in place, it is the same file under the same mount.
@@ -48,7 +48,7 @@ fn replaced_protected_file_is_named_in_the_receipt() {
     assert_eq!(answer["sandbox"]["replaced"], Value::Null, "{answer}");
 
     let answer = run_while(&user, || {
-        let new = user.world.write("project/new.json", "{}\n");
+        let new = user.context.write("project/new.json", "{}\n");
         std::fs::rename(new, &file).expect("replaced");
     });
     assert_eq!(text(&answer["sandbox"]["level"]), "partial", "{answer}");
@@ -61,10 +61,10 @@ fn replaced_protected_file_is_named_in_the_receipt() {
 
 #[test]
 fn name_taken_during_a_run_is_named() {
-    let user = User::ready();
+    let user = User::initialized();
     let file = user.project().join(".envrc");
     let answer = run_while(&user, || {
-        let new = user.world.write("project/new", "export A=1\n");
+        let new = user.context.write("project/new", "export A=1\n");
         std::fs::rename(new, &file).expect("taken");
     });
     assert_eq!(text(&answer["sandbox"]["replaced"][0]), file.display().to_string(), "{answer}");

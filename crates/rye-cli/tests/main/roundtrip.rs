@@ -36,7 +36,7 @@ fn variants() -> Vec<(String, &'static str, String)> {
 
 #[test]
 fn tools_of_every_extension_survive_the_round_trip() {
-    let user = User::ready();
+    let user = User::initialized();
     let variants = variants();
     for (name, extension, source) in &variants {
         user.write(&format!("tools/team/{name}{extension}"), source);
@@ -68,8 +68,8 @@ fn tools_of_every_extension_survive_the_round_trip() {
 }
 
 #[test]
-fn a_signed_tool_of_every_extension_is_loaded_and_explained() {
-    let user = User::ready();
+fn tools_of_every_extension_load() {
+    let user = User::initialized();
     for (extension, source) in TOOLS {
         user.write(&format!("tools/team/t_{}{extension}", &extension[1..]), source);
     }
@@ -119,9 +119,9 @@ fn texts() -> Vec<(&'static str, String, &'static str, String)> {
 }
 
 #[test]
-fn directives_and_knowledge_survive_the_round_trip_with_either_line_ending() {
+fn texts_survive_the_round_trip() {
     for line_break in ["\n", "\r\n"] {
-        let user = User::ready();
+        let user = User::initialized();
         for (item_type, file, id, source) in texts() {
             let source = source.replace('\n', line_break);
             user.write(&file, &source);
@@ -137,7 +137,7 @@ fn directives_and_knowledge_survive_the_round_trip_with_either_line_ending() {
             assert!(content.contains("wonders") || content.contains("Do it."), "{content}");
             assert!(!content.contains("rye:signed"), "{content}");
         }
-        assert_eq!(user.found("wonders").len(), 5);
+        assert_eq!(user.search_ids("wonders").len(), 5);
         let verified = user.data(["verify"]);
         assert_eq!((&verified["full"], &verified["invalid"]), (&verified["checked"], &json!(0)));
         let why = user.data(["why", "directive:team/act"]);
@@ -146,8 +146,8 @@ fn directives_and_knowledge_survive_the_round_trip_with_either_line_ending() {
 }
 
 #[test]
-fn config_of_every_extension_is_signed_and_verified_but_not_searched() {
-    let user = User::ready();
+fn config_is_signed_but_not_searched() {
+    let user = User::initialized();
     let yaml = "version: \"1.0.0\"\ncategory: team\ndescription: Wonders\nwonders: 1\n";
     user.write("config/team/a.yaml", yaml);
     user.write("config/team/b.yml", yaml);
@@ -162,24 +162,24 @@ fn config_of_every_extension_is_signed_and_verified_but_not_searched() {
         user.ok(["why", "config", id]);
         user.ok(["load", "config", id]);
     }
-    assert_eq!(user.found("wonders"), Vec::<String>::new());
+    assert_eq!(user.search_ids("wonders"), Vec::<String>::new());
 }
 
 #[test]
 fn a_json_tool_cannot_carry_a_signature() {
-    let user = User::ready();
+    let user = User::initialized();
     user.write(
         "tools/team/data.json",
         r#"{"version": "1.0.0", "tool_type": "data", "executor_id": null, "category": "team", "description": "x"}"#,
     );
-    user.refused(["sign", "tool", "team/data"], 9, "RYE0302");
-    user.refused(["sign", ".ai/tools/team/data.json"], 9, "RYE0302");
-    user.refused(["load", "tool", "team/data"], 4, "RYE0401");
+    user.assert_refused(["sign", "tool", "team/data"], 9, "RYE0302");
+    user.assert_refused(["sign", ".ai/tools/team/data.json"], 9, "RYE0302");
+    user.assert_refused(["load", "tool", "team/data"], 4, "RYE0401");
 }
 
 #[test]
 fn signing_again_leaves_the_file_alone() {
-    let user = User::ready();
+    let user = User::initialized();
     let path = user.signed_tool("same", "Same");
     let stamp = |path: &std::path::Path| {
         let metadata = fs::metadata(path).expect("there");
@@ -198,31 +198,31 @@ fn signing_again_leaves_the_file_alone() {
 }
 
 #[test]
-fn an_edited_item_is_refused_until_it_is_signed_again() {
-    let user = User::ready();
+fn edited_item_is_refused_until_signed() {
+    let user = User::initialized();
     let path = user.signed_tool("edited", "Before");
     let edited = fs::read_to_string(&path).expect("read").replace("Before", "Behind");
     fs::write(&path, edited).expect("written");
-    let refusal = user.refused(["load", "tool", "team/edited"], 4, "RYE0402");
+    let refusal = user.assert_refused(["load", "tool", "team/edited"], 4, "RYE0402");
     assert_eq!(refusal["verdict"], "tampered");
     user.ok(["sign", "tool", "team/edited"]);
     user.ok(["load", "tool", "team/edited"]);
 }
 
 #[test]
-fn changed_line_endings_are_named_with_their_remedy() {
-    let user = User::ready();
+fn changed_line_endings_error_has_a_remedy() {
+    let user = User::initialized();
     let path = user.signed_tool("windows", "Endings");
     let windows = fs::read_to_string(&path).expect("read").replace('\n', "\r\n");
     fs::write(&path, windows).expect("written");
-    let refusal = user.refused(["load", "tool", "team/windows"], 4, "RYE0402");
+    let refusal = user.assert_refused(["load", "tool", "team/windows"], 4, "RYE0402");
     assert!(text(&refusal["error"]).contains("only line endings"), "{refusal}");
     assert!(text(&refusal["hints"][0]).contains(".gitattributes"), "{refusal}");
 }
 
 #[test]
 fn one_bad_file_does_not_stop_a_glob() {
-    let user = User::ready();
+    let user = User::initialized();
     for name in ["a", "b", "d"] {
         user.write(&format!("tools/team/{name}.py"), rye_test::tool("team", name));
     }
@@ -254,13 +254,13 @@ fn one_bad_file_does_not_stop_a_glob() {
 }
 
 #[test]
-fn every_problem_of_an_item_is_listed_at_once_with_its_place() {
-    let user = User::ready();
+fn all_item_problems_are_listed_together() {
+    let user = User::initialized();
     user.write(
         "directives/team/odd.md",
         "# Odd\n\n```xml\n<directive name=\"Odd-Name\" version=\"1\">\n  <metadata>\n    <description>x</description>\n    <category>other</category>\n  </metadata>\n</directive>\n```\n\nDo it.\n",
     );
-    let refusal = user.refused(["sign", "directive", "team/odd"], 9, "RYE0301");
+    let refusal = user.assert_refused(["sign", "directive", "team/odd"], 9, "RYE0301");
     let problems = refusal["problems"].as_array().expect("problems");
     assert!(problems.len() >= 4, "{refusal}");
     assert_eq!(
@@ -274,15 +274,15 @@ fn every_problem_of_an_item_is_listed_at_once_with_its_place() {
 }
 
 #[test]
-fn a_glob_that_matches_nothing_is_not_found() {
-    let user = User::ready();
-    user.refused(["sign", "tool", "nowhere/*"], 3, "RYE0201");
-    user.refused(["sign", "tool", "team/["], 2, "RYE0104");
+fn unmatched_glob_is_not_found() {
+    let user = User::initialized();
+    user.assert_refused(["sign", "tool", "nowhere/*"], 3, "RYE0201");
+    user.assert_refused(["sign", "tool", "team/["], 2, "RYE0104");
 }
 
 #[test]
-fn signing_warns_of_words_that_older_yaml_reads_differently() {
-    let user = User::ready();
+fn signing_warns_of_ambiguous_yaml_words() {
+    let user = User::initialized();
     user.write(
         "tools/team/warned.yaml",
         "version: \"1.0.0\"\ntool_type: x\nexecutor_id: null\ncategory: team\ndescription: yes\n",
@@ -293,7 +293,7 @@ fn signing_warns_of_words_that_older_yaml_reads_differently() {
 
 #[test]
 fn signing_keeps_the_mode_of_a_file() {
-    let user = User::ready();
+    let user = User::initialized();
     let path = user.write("tools/team/run.sh", TOOLS[7].1);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).expect("mode");
     user.ok(["sign", "tool", "team/run"]);
@@ -301,8 +301,8 @@ fn signing_keeps_the_mode_of_a_file() {
 }
 
 #[test]
-fn a_partly_covered_item_is_flagged_and_not_copied() {
-    let user = User::ready();
+fn partly_signed_item_is_not_copied() {
+    let user = User::initialized();
     // What the original signed of knowledge: the text behind its front matter, without outer white space.
     let key = fs::read_to_string(user.home().join(".ai/config/keys/signing/private_key.pem")).expect("key");
     let line = format!("<!-- {} -->", rye_test::signature(&key, b"Text"));
@@ -315,19 +315,19 @@ fn a_partly_covered_item_is_flagged_and_not_copied() {
     let data = &loaded.json()["data"];
     assert_eq!((&data["verdict"], &data["coverage"]), (&json!("partial"), &json!("partial")), "{loaded}");
     assert!(loaded.stderr.contains("only a part"), "{loaded}");
-    let verified = user.refused(["verify", "knowledge", "team/part"], 4, "RYE0406");
+    let verified = user.assert_refused(["verify", "knowledge", "team/part"], 4, "RYE0406");
     assert_eq!(verified["data"]["partial"], 1);
     assert!(!verified["data"]["items"][0]["uncovered"].as_array().expect("ranges").is_empty());
     let found = user.data(["search", "Part"]);
     assert_eq!(found["results"][0]["coverage"], "partial", "{found}");
-    user.refused(["load", "knowledge", "team/part", "--to", "user"], 4, "RYE0406");
+    user.assert_refused(["load", "knowledge", "team/part", "--to", "user"], 4, "RYE0406");
     user.ok(["sign", "knowledge", "team/part"]);
     assert_eq!(user.data(["load", "knowledge", "team/part"])["coverage"], "full");
 }
 
 #[test]
-fn front_matter_put_before_a_signed_entry_is_tampering() {
-    let user = User::ready();
+fn front_matter_before_signature_is_tampering() {
+    let user = User::initialized();
     let whole = rye_test::knowledge("team", "whole", "Whole", "Text").trim_end().to_owned();
     user.write("knowledge/team/whole.md", &whole);
     user.ok(["sign", "knowledge", "team/whole"]);
@@ -336,5 +336,5 @@ fn front_matter_put_before_a_signed_entry_is_tampering() {
     let front =
         "---\nname: evil\ntitle: Evil\nentry_type: reference\ncategory: team\nversion: \"1.0.0\"\n---\n";
     user.write("knowledge/team/evil.md", format!("{line}\n{front}\n{whole}\n"));
-    user.refused(["load", "knowledge", "team/evil"], 4, "RYE0402");
+    user.assert_refused(["load", "knowledge", "team/evil"], 4, "RYE0402");
 }

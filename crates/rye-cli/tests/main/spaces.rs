@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use crate::support::{User, rows, text};
 
 /// The knowledge `rye/core/items` in all three spaces.
-fn in_all_spaces() -> User {
-    let user = User::ready();
+fn user_with_shadowed_item() -> User {
+    let user = User::initialized();
     user.ok(["load", "knowledge", "rye/core/items", "--to", "user"]);
     user.ok(["load", "knowledge", "rye/core/items", "--from", "system", "--to", "project"]);
     user
 }
 
 #[test]
-fn the_project_hides_the_user_and_the_user_hides_the_system() {
-    let user = in_all_spaces();
+fn project_shadows_user_shadows_system() {
+    let user = user_with_shadowed_item();
     let why = user.data(["why", "knowledge", "rye/core/items"]);
     assert_eq!(why["item"]["space"], "project");
     assert_eq!(why["shadows"], json!(["user", "system:ryeos-core"]));
@@ -48,8 +48,8 @@ fn the_project_hides_the_user_and_the_user_hides_the_system() {
 }
 
 #[test]
-fn a_search_shows_the_winner_and_all_shows_every_file() {
-    let user = in_all_spaces();
+fn search_all_shows_shadowed_files() {
+    let user = user_with_shadowed_item();
     let of = |data: &Value| -> Vec<(String, Value, Value)> {
         let mut found: Vec<_> = rows(data)
             .iter()
@@ -78,7 +78,7 @@ fn a_search_shows_the_winner_and_all_shows_every_file() {
 
 #[test]
 fn a_copy_is_signed_with_the_own_key() {
-    let user = User::ready();
+    let user = User::initialized();
     let own = user.fingerprint();
     let original = user.data(["load", "knowledge", "rye/core/signing"]);
     assert_ne!(original["signer"]["fingerprint"], own.as_str());
@@ -98,38 +98,42 @@ fn a_copy_is_signed_with_the_own_key() {
 }
 
 #[test]
-fn a_copy_replaces_nothing() {
-    let user = in_all_spaces();
-    user.refused(["load", "knowledge", "rye/core/items", "--from", "system", "--to", "user"], 2, "RYE0104");
-    user.refused(["load", "knowledge", "rye/core/items", "--to", "project"], 2, "RYE0104");
+fn copy_does_not_overwrite() {
+    let user = user_with_shadowed_item();
+    user.assert_refused(
+        ["load", "knowledge", "rye/core/items", "--from", "system", "--to", "user"],
+        2,
+        "RYE0104",
+    );
+    user.assert_refused(["load", "knowledge", "rye/core/items", "--to", "project"], 2, "RYE0104");
 }
 
 #[test]
-fn what_is_refused_is_not_copied_either() {
-    let user = User::ready();
+fn refused_item_is_not_copied() {
+    let user = User::initialized();
     user.write("tools/team/raw.py", rye_test::tool("team", "Unsigned"));
-    user.refused(["load", "tool", "team/raw", "--to", "user"], 4, "RYE0401");
+    user.assert_refused(["load", "tool", "team/raw", "--to", "user"], 4, "RYE0401");
 }
 
 #[test]
-fn a_copy_does_not_leave_the_space_through_a_link() {
-    let user = User::ready();
-    let outside = user.world.path().join("outside");
+fn copy_follows_no_link_out_of_space() {
+    let user = User::initialized();
+    let outside = user.context.path().join("outside");
     fs::create_dir(&outside).expect("folder");
     std::os::unix::fs::symlink(&outside, user.project().join(".ai/knowledge/rye")).expect("link");
-    user.refused(["load", "knowledge", "rye/core/items", "--to", "project"], 4, "RYE0205");
+    user.assert_refused(["load", "knowledge", "rye/core/items", "--to", "project"], 4, "RYE0205");
     assert_eq!(fs::read_dir(&outside).expect("outside").count(), 0);
 }
 
 #[test]
 fn a_system_item_cannot_be_signed() {
-    let user = User::ready();
-    user.refused(["sign", "knowledge", "rye/core/items"], 2, "RYE0417");
+    let user = User::initialized();
+    user.assert_refused(["sign", "knowledge", "rye/core/items"], 2, "RYE0417");
 }
 
 #[test]
-fn fetch_loads_when_given_an_id() {
-    let user = User::ready();
+fn fetch_with_id_loads() {
+    let user = User::initialized();
     for words in [
         vec!["fetch", "tool", "examples/hello"],
         vec!["fetch", "tool:examples/hello"],
@@ -144,8 +148,8 @@ fn fetch_loads_when_given_an_id() {
 }
 
 #[test]
-fn fetch_searches_when_given_a_query() {
-    let user = User::ready();
+fn fetch_with_query_searches() {
+    let user = User::initialized();
     let ids = |data: Value| -> Vec<String> { rows(&data).iter().map(|row| text(&row["item_id"])).collect() };
     assert_eq!(ids(user.data(["fetch", "--query", "hello"])), ["examples/hello", "examples/greet"]);
     assert_eq!(ids(user.data(["fetch", "tool", "--query", "hello"])), ["examples/hello"]);
@@ -161,20 +165,20 @@ fn fetch_searches_when_given_a_query() {
 }
 
 #[test]
-fn fetch_says_what_it_needs() {
-    let user = User::ready();
-    user.refused(["fetch"], 2, "RYE0104");
-    user.refused(["fetch", "tool", "x", "--query", "y"], 2, "RYE0104");
-    user.refused(["fetch", "--query", "x", "--scope", "nonsense.*"], 2, "RYE0104");
-    user.refused(["fetch", "examples/none"], 3, "RYE0201");
+fn fetch_error_names_missing_arguments() {
+    let user = User::initialized();
+    user.assert_refused(["fetch"], 2, "RYE0104");
+    user.assert_refused(["fetch", "tool", "x", "--query", "y"], 2, "RYE0104");
+    user.assert_refused(["fetch", "--query", "x", "--scope", "nonsense.*"], 2, "RYE0104");
+    user.assert_refused(["fetch", "examples/none"], 3, "RYE0201");
     user.write("tools/team/twice.py", rye_test::tool("team", "Twice"));
     user.write("knowledge/team/twice.md", rye_test::knowledge("team", "twice", "Twice", "x"));
-    user.refused(["fetch", "team/twice"], 2, "RYE0203");
+    user.assert_refused(["fetch", "team/twice"], 2, "RYE0203");
 }
 
 #[test]
-fn the_first_extension_of_the_extractor_wins_and_doctor_reports_the_other() {
-    let user = User::ready();
+fn first_extension_wins() {
+    let user = User::initialized();
     user.write("tools/team/duplex.py", rye_test::tool("team", "Python"));
     user.write(
         "tools/team/duplex.yaml",
@@ -196,8 +200,8 @@ fn the_first_extension_of_the_extractor_wins_and_doctor_reports_the_other() {
 }
 
 #[test]
-fn the_nearest_project_upwards_is_taken_and_never_the_users_own_space() {
-    let user = User::ready();
+fn nearest_parent_project_is_used() {
+    let user = User::initialized();
     let deep = user.project().join("a/b/c");
     fs::create_dir_all(&deep).expect("folders");
     let run = crate::support::run(user.command().current_dir(&deep).args([
@@ -209,7 +213,7 @@ fn the_nearest_project_upwards_is_taken_and_never_the_users_own_space() {
     assert_eq!(run.json()["data"]["space"], "project", "{run}");
     let outside = user.home().join("sub");
     fs::create_dir_all(&outside).expect("folders");
-    user.refused_by(
+    user.assert_command_refused(
         user.command().current_dir(&outside).args(["load", "tool", "examples/hello", "--json"]),
         3,
         "RYE0201",
@@ -226,9 +230,9 @@ fn the_nearest_project_upwards_is_taken_and_never_the_users_own_space() {
 }
 
 #[test]
-fn a_user_space_given_by_variable_or_option_is_the_base_of_its_ai_folder() {
-    let user = User::ready();
-    let other = user.world.path().join("other");
+fn user_space_is_set_by_variable_or_option() {
+    let user = User::initialized();
+    let other = user.context.path().join("other");
     fs::create_dir(&other).expect("folder");
     for by_option in [false, true] {
         let mut command = user.command();
@@ -246,12 +250,12 @@ fn a_user_space_given_by_variable_or_option_is_the_base_of_its_ai_folder() {
 }
 
 #[test]
-fn a_refused_winner_is_not_replaced_by_what_it_hides() {
-    let user = User::ready();
+fn refused_item_does_not_fall_back() {
+    let user = User::initialized();
     user.write_user("tools/team/both.py", rye_test::tool("team", "Good"));
     user.ok(["sign", "tool", "team/both"]);
     user.ok(["load", "tool", "team/both"]);
     user.write("tools/team/both.py", rye_test::tool("team", "Nobody signed this"));
-    user.refused(["load", "tool", "team/both"], 4, "RYE0401");
+    user.assert_refused(["load", "tool", "team/both"], 4, "RYE0401");
     user.ok(["load", "tool", "team/both", "--from", "user"]);
 }

@@ -8,39 +8,39 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use assert_cmd::Command;
-use rye_test::World;
+use rye_test::TestContext;
 use serde_json::Value;
 
 /// A user at a project.
 pub struct User {
-    pub world: World,
+    pub context: TestContext,
 }
 
 impl User {
     /// A user who has nothing yet.
     pub fn new() -> Self {
-        Self { world: World::new() }
+        Self { context: TestContext::new() }
     }
 
     /// A user who has run `rye init` in their project.
-    pub fn ready() -> Self {
+    pub fn initialized() -> Self {
         let user = Self::new();
         user.ok(["init"]);
         user
     }
 
     pub fn home(&self) -> PathBuf {
-        self.world.home()
+        self.context.home()
     }
 
     pub fn project(&self) -> PathBuf {
-        self.world.project()
+        self.context.project()
     }
 
     /// The command in the project, with this user's surroundings and nothing else of the environment.
     pub fn command(&self) -> Command {
         let mut command = assert_cmd::cargo::cargo_bin_cmd!("rye");
-        self.surround(|name, value| {
+        self.set_environment(|name, value| {
             command.env(name, value);
         });
         command.current_dir(self.project()).timeout(Duration::from_secs(120));
@@ -51,17 +51,17 @@ impl User {
     pub fn program(&self, name: &str) -> std::process::Command {
         let mut command = std::process::Command::new(name);
         command.env_clear().current_dir(self.project());
-        self.surround(|name, value| {
+        self.set_environment(|name, value| {
             command.env(name, value);
         });
         command
     }
 
-    fn surround(&self, mut set: impl FnMut(&str, &OsStr)) {
+    fn set_environment(&self, mut set: impl FnMut(&str, &OsStr)) {
         let path = std::env::var_os("PATH").unwrap_or_default();
         set("PATH", &path);
         set("HOME", self.home().as_os_str());
-        set("XDG_CACHE_HOME", self.world.cache().as_os_str());
+        set("XDG_CACHE_HOME", self.context.cache().as_os_str());
         set("USER", OsStr::new("tester"));
     }
 
@@ -81,24 +81,24 @@ impl User {
     pub fn data<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Value {
         let run = run(self.command().arg("--json").args(words));
         assert_eq!(run.exit, 0, "{run}");
-        let answer = run.json();
-        assert_eq!(answer["status"], "success", "{run}");
-        answer["data"].clone()
+        let response = run.json();
+        assert_eq!(response["status"], "success", "{run}");
+        response["data"].clone()
     }
 
     /// Runs the command with `--json`, which must be refused with this exit and error code and a hint, and must leave
     /// home and project as they are, to the byte. Gives the error object.
-    pub fn refused<W: AsRef<OsStr>>(
+    pub fn assert_refused<W: AsRef<OsStr>>(
         &self,
         words: impl IntoIterator<Item = W>,
         exit: i32,
         code: &str,
     ) -> Value {
-        self.refused_by(self.command().arg("--json").args(words), exit, code)
+        self.assert_command_refused(self.command().arg("--json").args(words), exit, code)
     }
 
     /// As [`User::refused`], of a prepared command that asks for JSON.
-    pub fn refused_by(&self, command: &mut Command, exit: i32, code: &str) -> Value {
+    pub fn assert_command_refused(&self, command: &mut Command, exit: i32, code: &str) -> Value {
         let before = self.snapshot();
         let run = run(command);
         let after = self.snapshot();
@@ -115,17 +115,17 @@ impl User {
 
     /// Writes a file below the project's `.ai/`.
     pub fn write(&self, relative: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        self.world.write(&format!("project/.ai/{relative}"), content)
+        self.context.write(&format!("project/.ai/{relative}"), content)
     }
 
     /// Writes a file below the user's `.ai/`.
     pub fn write_user(&self, relative: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        self.world.write(&format!("home/.ai/{relative}"), content)
+        self.context.write(&format!("home/.ai/{relative}"), content)
     }
 
     /// Reads a file below the project's `.ai/`.
     pub fn read(&self, relative: &str) -> Vec<u8> {
-        self.world.read(&format!("project/.ai/{relative}"))
+        self.context.read(&format!("project/.ai/{relative}"))
     }
 
     /// Writes a tool `team/<name>` into the project and signs it.
@@ -146,7 +146,7 @@ impl User {
     }
 
     /// The path of the own key's identity document.
-    pub fn identity(&self) -> PathBuf {
+    pub fn identity_document(&self) -> PathBuf {
         self.home().join(format!(".ai/config/keys/trusted/{}.toml", self.fingerprint()))
     }
 
@@ -157,7 +157,7 @@ impl User {
     }
 
     /// The ids a search finds, best first.
-    pub fn found(&self, query: &str) -> Vec<String> {
+    pub fn search_ids(&self, query: &str) -> Vec<String> {
         rows(&self.data(["search", query])).iter().map(|row| text(&row["item_id"])).collect()
     }
 }
@@ -186,16 +186,16 @@ impl Run {
 
     /// The error object on stdout, which must have this exit and error code, words and a hint.
     pub fn error(&self, exit: i32, code: &str) -> Value {
-        let answer = self.json();
+        let response = self.json();
         assert_eq!(
-            (self.exit, answer["status"].as_str(), answer["code"].as_str()),
+            (self.exit, response["status"].as_str(), response["code"].as_str()),
             (exit, Some("error"), Some(code)),
             "{self}"
         );
-        assert!(!text(&answer["error"]).is_empty(), "{self}");
-        let hints = answer["hints"].as_array().expect("hints");
+        assert!(!text(&response["error"]).is_empty(), "{self}");
+        let hints = response["hints"].as_array().expect("hints");
         assert!(hints.iter().any(|hint| !hint.as_str().unwrap_or_default().is_empty()), "no hint: {self}");
-        answer
+        response
     }
 
     /// Asserts that no control character but line breaks and tabs is on either stream, and no bidirectional override.
@@ -213,12 +213,12 @@ impl Run {
 /// Runs a prepared command.
 pub fn run(command: &mut Command) -> Run {
     let output = command.output().expect("the command runs");
-    Run::of(&output)
+    Run::from_output(&output)
 }
 
 impl Run {
     /// What a finished process did.
-    pub fn of(output: &std::process::Output) -> Self {
+    pub fn from_output(output: &std::process::Output) -> Self {
         Self {
             exit: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout.clone()).expect("UTF-8 on stdout"),

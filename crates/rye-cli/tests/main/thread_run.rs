@@ -2,17 +2,17 @@
 
 use std::process::{Child, Stdio};
 
-use rye_test::fake_model::{FakeModel, Reply};
+use rye_test::fake_model::{FakeModel, FakeReply};
 use serde_json::{Value, json};
 
-use crate::running::{RYE, eventually};
 use crate::support::{Run, User, differences, run, text};
+use crate::tool_support::{RYE, eventually};
 
 /// The grant of all file tools.
 pub const FILES: &str = "<permissions><execute><tool>rye.file-system.*</tool></execute></permissions>";
 
 /// A signed directive `team/<name>`: what stands in its metadata, after it, and the prompt.
-pub fn directive(user: &User, name: &str, metadata: &str, process: &str, prompt: &str) {
+pub fn write_directive(user: &User, name: &str, metadata: &str, process: &str, prompt: &str) {
     let content = format!(
         "# {name}\n\n```xml\n<directive name=\"{name}\" version=\"1.0.0\">\n<metadata>\n<description>Is run</description>\n<category>team</category>\n<author>test</author>\n{metadata}\n</metadata>\n{process}\n</directive>\n```\n\n{prompt}\n"
     );
@@ -21,7 +21,7 @@ pub fn directive(user: &User, name: &str, metadata: &str, process: &str, prompt:
 }
 
 /// A directive that writes a file and reads it back, by itself.
-pub fn note(user: &User) {
+pub fn write_note_directive(user: &User) {
     let call = |tool: &str, params: &[(&str, &str)]| {
         let params: String = params
             .iter()
@@ -34,11 +34,11 @@ pub fn note(user: &User) {
         call("write", &[("path", "note.txt"), ("content", "hello")]),
         call("read", &[("path", "note.txt")])
     );
-    directive(user, "note", FILES, &process, "Write a note.");
+    write_directive(user, "note", FILES, &process, "Write a note.");
 }
 
 /// A command whose models are at this server.
-pub fn asking(user: &User, model: &FakeModel) -> assert_cmd::Command {
+pub fn command_with_model(user: &User, model: &FakeModel) -> assert_cmd::Command {
     let mut command = user.command();
     command.env("OPENAI_API_KEY", "sk-of-a-test-0123456789");
     command.env("OPENAI_BASE_URL", format!("{}/v1", model.url()));
@@ -46,7 +46,7 @@ pub fn asking(user: &User, model: &FakeModel) -> assert_cmd::Command {
 }
 
 /// The same, left to run beside the test.
-pub fn beside(user: &User, model: &FakeModel, words: &[&str]) -> Child {
+pub fn spawn_with_model(user: &User, model: &FakeModel, words: &[&str]) -> Child {
     let mut command = user.program(RYE);
     command.env("OPENAI_API_KEY", "sk-of-a-test-0123456789");
     command.env("OPENAI_BASE_URL", format!("{}/v1", model.url()));
@@ -54,8 +54,8 @@ pub fn beside(user: &User, model: &FakeModel, words: &[&str]) -> Child {
     command.spawn().expect("started")
 }
 
-fn ended(child: Child) -> Run {
-    Run::of(&child.wait_with_output().expect("an end"))
+fn wait_for_run(child: Child) -> Run {
+    Run::from_output(&child.wait_with_output().expect("an end"))
 }
 
 /// The threads of the project, the newest first.
@@ -64,11 +64,11 @@ pub fn threads(user: &User) -> Vec<Value> {
 }
 
 /// The name of the newest thread.
-pub fn newest(user: &User) -> String {
+pub fn newest_thread(user: &User) -> String {
     text(&threads(user).first().expect("a thread")["thread_id"])
 }
 
-fn lines(run: &Run) -> Vec<Value> {
+fn json_lines(run: &Run) -> Vec<Value> {
     run.stdout
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}\n{run}")))
@@ -76,38 +76,38 @@ fn lines(run: &Run) -> Vec<Value> {
 }
 
 #[test]
-fn a_directive_runs_offline_and_tells_each_call_on_one_line() {
-    let user = User::ready();
-    note(&user);
+fn offline_run_prints_each_call() {
+    let user = User::initialized();
+    write_note_directive(&user);
     let run = user.ok(["run", "team/note"]);
     run.assert_plain();
-    let told: Vec<&str> = run.stderr.lines().collect();
-    assert!(told[0].starts_with("▶ team/note · offline · thread-"), "{run}");
-    assert!(told[1].starts_with("✓ rye_file_system_write · path=note.txt content=hello · "), "{run}");
-    assert!(told[2].starts_with("✓ rye_file_system_read · path=note.txt · "), "{run}");
-    assert!(told[3].starts_with("✓ completed · 3 turns · 0 tokens · $0"), "{run}");
-    assert_eq!(told.len(), 4, "{run}");
+    let output: Vec<&str> = run.stderr.lines().collect();
+    assert!(output[0].starts_with("▶ team/note · offline · thread-"), "{run}");
+    assert!(output[1].starts_with("✓ rye_file_system_write · path=note.txt content=hello · "), "{run}");
+    assert!(output[2].starts_with("✓ rye_file_system_read · path=note.txt · "), "{run}");
+    assert!(output[3].starts_with("✓ completed · 3 turns · 0 tokens · $0"), "{run}");
+    assert_eq!(output.len(), 4, "{run}");
     assert!(run.stdout.contains("rye/file-system/read"), "{run}");
-    assert_eq!(user.world.text("project/note.txt"), "hello");
+    assert_eq!(user.context.text("project/note.txt"), "hello");
     let quiet = user.ok(["-q", "run", "team/note"]);
     assert_eq!(quiet.stderr, "", "{quiet}");
     assert!(!quiet.stdout.is_empty(), "{quiet}");
 }
 
 #[test]
-fn the_example_of_a_fresh_project_runs_without_a_key() {
-    let user = User::ready();
+fn example_runs_without_an_api_key() {
+    let user = User::initialized();
     let run = user.ok(["run", "examples/greet", "name=Ada"]);
     assert_eq!(run.json()["greeting"], "Hello, Ada!", "{run}");
 }
 
 #[test]
-fn json_is_one_event_a_line_and_the_answer_last() {
-    let user = User::ready();
-    note(&user);
+fn json_output_ends_with_the_result() {
+    let user = User::initialized();
+    write_note_directive(&user);
     let run = user.run(["--json", "run", "team/note"]);
     assert_eq!((run.exit, run.stderr.as_str()), (0, ""), "{run}");
-    let mut lines = lines(&run);
+    let mut lines = json_lines(&run);
     let answer = lines.pop().expect("an answer");
     assert_eq!(
         (&answer["success"], &answer["status"], &answer["directive"]),
@@ -122,9 +122,9 @@ fn json_is_one_event_a_line_and_the_answer_last() {
 }
 
 #[test]
-fn what_cannot_start_is_one_error_and_leaves_no_thread() {
-    let user = User::ready();
-    note(&user);
+fn failed_start_leaves_no_thread() {
+    let user = User::initialized();
+    write_note_directive(&user);
     let before = user.snapshot();
     let cases: [(&[&str], i32, &str); 6] = [
         (&["run", "team/missing"], 3, "RYE0201"),
@@ -153,9 +153,9 @@ fn what_cannot_start_is_one_error_and_leaves_no_thread() {
 }
 
 #[test]
-fn a_dry_run_shows_everything_and_makes_nothing() {
-    let user = User::ready();
-    note(&user);
+fn dry_run_creates_no_thread() {
+    let user = User::initialized();
+    write_note_directive(&user);
     let before = user.snapshot();
     let data = user.data(["run", "team/note", "--dry-run", "--limit", "turns=7"]);
     assert_eq!(data["limits"]["turns"], 7, "{data}");
@@ -163,25 +163,25 @@ fn a_dry_run_shows_everything_and_makes_nothing() {
     assert_eq!(data["capabilities"], json!(["rye.execute.tool.rye.file-system.*"]), "{data}");
     let tools = data["tools"].as_array().expect("tools");
     assert!(tools.contains(&json!("rye_file_system_read")), "{data}");
-    let shown = user.ok(["run", "team/note", "--dry-run"]);
+    let output = user.ok(["run", "team/note", "--dry-run"]);
     for part in ["offline", "turns 25", "rye.execute.tool.rye.file-system.*", "Write a note."] {
-        assert!(shown.stdout.contains(part), "{part}: {shown}");
+        assert!(output.stdout.contains(part), "{part}: {output}");
     }
     assert_eq!(differences(&before, &user.snapshot()), Vec::<String>::new());
 }
 
 #[test]
-fn a_limit_suspends_with_exit_6_and_the_command_that_goes_on_works() {
-    let user = User::ready();
-    note(&user);
+fn limit_suspends_and_resume_command_works() {
+    let user = User::initialized();
+    write_note_directive(&user);
     let stopped = user.run(["run", "team/note", "--limit", "turns=1"]);
     assert_eq!(stopped.exit, 6, "{stopped}");
-    let id = newest(&user);
+    let id = newest_thread(&user);
     let command = format!("rye thread resume {id} --limit turns=+10");
     assert!(stopped.stderr.contains(&command), "{stopped}");
     assert!(stopped.stderr.contains("turns reached: 1 of 1"), "{stopped}");
     let json = user.run(["--json", "run", "team/note", "--limit", "turns=1"]);
-    let answer = lines(&json).pop().expect("an answer");
+    let answer = json_lines(&json).pop().expect("an answer");
     assert_eq!(
         (json.exit, &answer["status"], &answer["suspend_reason"]),
         (6, &json!("suspended"), &json!("limit"))
@@ -195,14 +195,14 @@ fn a_limit_suspends_with_exit_6_and_the_command_that_goes_on_works() {
 }
 
 #[test]
-fn a_model_is_asked_and_its_words_are_the_result() {
-    let user = User::ready();
-    directive(&user, "ask", FILES, "", "Say hello.");
-    let model = FakeModel::start(|seen| match seen.tool_results {
-        0 => Reply::calls_and_text("I look around.", [("rye_file_system_ls", json!({}))]),
-        _ => Reply::text("Hello,\nworld."),
+fn model_text_is_the_result() {
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
+    let model = FakeModel::start(|request| match request.tool_results {
+        0 => FakeReply::calls_and_text("I look around.", [("rye_file_system_ls", json!({}))]),
+        _ => FakeReply::text("Hello,\nworld."),
     });
-    let run = run(asking(&user, &model).args(["run", "team/ask"]));
+    let run = run(command_with_model(&user, &model).args(["run", "team/ask"]));
     assert_eq!((run.exit, run.stdout.as_str()), (0, "Hello,\nworld.\n"), "{run}");
     assert!(run.stderr.contains("I look around.\n✓ rye_file_system_ls · "), "{run}");
     assert!(run.stderr.contains("· openai ·"), "{run}");
@@ -215,18 +215,19 @@ fn a_model_is_asked_and_its_words_are_the_result() {
 }
 
 #[test]
-fn a_failing_model_is_exit_1_with_the_reason() {
-    let user = User::ready();
-    directive(&user, "ask", FILES, "", "Say hello.");
-    let model = FakeModel::start(|_| Reply::status(401, &json!({"error": {"message": "who are you"}}), &[]));
-    let failed = run(asking(&user, &model).args(["run", "team/ask"]));
+fn model_failure_exits_1_with_reason() {
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
+    let model =
+        FakeModel::start(|_| FakeReply::status(401, &json!({"error": {"message": "who are you"}}), &[]));
+    let failed = run(command_with_model(&user, &model).args(["run", "team/ask"]));
     assert_eq!(failed.exit, 1, "{failed}");
     assert!(
         failed.stderr.contains("error[RYE1134]: failed: ") && failed.stderr.contains("who are you"),
         "{failed}"
     );
-    let json = run(asking(&user, &model).args(["--json", "run", "team/ask"]));
-    let answer = lines(&json).pop().expect("an answer");
+    let json = run(command_with_model(&user, &model).args(["--json", "run", "team/ask"]));
+    let answer = json_lines(&json).pop().expect("an answer");
     assert_eq!(
         (json.exit, &answer["success"], &answer["status"]),
         (1, &json!(false), &json!("error")),
@@ -236,20 +237,20 @@ fn a_failing_model_is_exit_1_with_the_reason() {
 
 #[test]
 fn escape_codes_of_a_model_reach_no_terminal() {
-    let user = User::ready();
-    directive(&user, "ask", FILES, "", "Say hello.");
-    let model = FakeModel::start(|seen| match seen.tool_results {
-        0 => Reply::calls_and_text(
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
+    let model = FakeModel::start(|request| match request.tool_results {
+        0 => FakeReply::calls_and_text(
             "\u{1b}[2Jgone\u{1b}]0;title\u{7}",
             [("evil\u{1b}[1A", json!({"k\u{1b}[A": "\u{9b}3J"}))],
         ),
-        _ => Reply::text("done \u{1b}[31mred\u{1b}[0m \u{202e}txt\r"),
+        _ => FakeReply::text("done \u{1b}[31mred\u{1b}[0m \u{202e}txt\r"),
     });
-    let shown = run(asking(&user, &model).args(["run", "team/ask"]));
-    assert_eq!(shown.exit, 0, "{shown}");
-    shown.assert_plain();
-    assert_eq!(shown.stdout, "done red txt\n");
-    let id = newest(&user);
+    let output = run(command_with_model(&user, &model).args(["run", "team/ask"]));
+    assert_eq!(output.exit, 0, "{output}");
+    output.assert_plain();
+    assert_eq!(output.stdout, "done red txt\n");
+    let id = newest_thread(&user);
     for words in [
         vec!["thread", "show", &id],
         vec!["thread", "tail", &id],
@@ -264,22 +265,22 @@ fn escape_codes_of_a_model_reach_no_terminal() {
 }
 
 #[test]
-fn an_interrupt_while_the_model_is_silent_ends_the_thread_in_good_order() {
-    let user = User::ready();
-    directive(&user, "ask", FILES, "", "Say hello.");
+fn interrupt_during_model_call_cancels_cleanly() {
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
     for (signal, words) in [("-INT", vec!["run", "team/ask"]), ("-TERM", vec!["--json", "run", "team/ask"])] {
-        let model = FakeModel::start(|_| Reply::hang());
-        let child = beside(&user, &model, &words);
+        let model = FakeModel::start(|_| FakeReply::hang());
+        let child = spawn_with_model(&user, &model, &words);
         model.wait_for_requests(1);
         let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
         assert!(sent.expect("sent").success());
-        let run = ended(child);
+        let run = wait_for_run(child);
         assert_eq!(run.exit, 7, "{run}");
         model.wait_for_abandoned(1);
         let row = threads(&user).remove(0);
         assert_eq!(row["status"], "cancelled", "{row}");
         if words[0] == "--json" {
-            assert_eq!(lines(&run).pop().expect("an answer")["status"], "cancelled", "{run}");
+            assert_eq!(json_lines(&run).pop().expect("an answer")["status"], "cancelled", "{run}");
         } else {
             assert!(run.stderr.contains("ending it; once more ends at once"), "{run}");
             assert!(run.stderr.contains("error[RYE1135]: cancelled: interrupted"), "{run}");
@@ -289,16 +290,16 @@ fn an_interrupt_while_the_model_is_silent_ends_the_thread_in_good_order() {
 
 #[test]
 fn an_asynchronous_thread_outlives_its_command() {
-    let user = User::ready();
-    directive(&user, "ask", FILES, "", "Say hello.");
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let receiver = std::sync::Mutex::new(receiver);
     // The model answers only once the command that started the thread has ended.
     let model = FakeModel::start(move |_| {
         let _ = receiver.lock().expect("a lock").recv();
-        Reply::text("Hello.")
+        FakeReply::text("Hello.")
     });
-    let started = run(asking(&user, &model).args(["--json", "run", "team/ask", "--async"]));
+    let started = run(command_with_model(&user, &model).args(["--json", "run", "team/ask", "--async"]));
     let answer = started.json();
     assert_eq!(
         (started.exit, &answer["success"], &answer["status"]),
@@ -321,16 +322,22 @@ fn an_asynchronous_thread_outlives_its_command() {
 }
 
 #[test]
-fn a_thread_that_has_ended_goes_on_in_a_new_one() {
-    let user = User::ready();
-    directive(&user, "ask", FILES, "", "Say hello.");
-    let model = FakeModel::start(|seen| Reply::text(&format!("{} messages", seen.messages_count)));
-    run(asking(&user, &model).args(["run", "team/ask"]));
-    let old = newest(&user);
+fn finished_thread_continues_in_a_new_one() {
+    let user = User::initialized();
+    write_directive(&user, "ask", FILES, "", "Say hello.");
+    let model = FakeModel::start(|request| FakeReply::text(&format!("{} messages", request.message_count)));
+    run(command_with_model(&user, &model).args(["run", "team/ask"]));
+    let old = newest_thread(&user);
     let words = ["run", "team/ask", "--continue", &old, "--message", "And now?"];
-    let went_on = run(asking(&user, &model).args(words));
-    assert_eq!((went_on.exit, went_on.stdout.as_str()), (0, "3 messages\n"), "{went_on}");
-    let other =
-        run(asking(&user, &model).args(["--json", "run", "examples/greet", "name=x", "--continue", &old]));
+    let continued = run(command_with_model(&user, &model).args(words));
+    assert_eq!((continued.exit, continued.stdout.as_str()), (0, "3 messages\n"), "{continued}");
+    let other = run(command_with_model(&user, &model).args([
+        "--json",
+        "run",
+        "examples/greet",
+        "name=x",
+        "--continue",
+        &old,
+    ]));
     other.error(2, "RYE0104");
 }

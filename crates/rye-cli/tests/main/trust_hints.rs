@@ -7,7 +7,7 @@ use crate::support::{User, copy_file, text};
 
 /// A user whose project holds a tool that another one signed.
 fn with_foreign_tool() -> (User, User) {
-    let (user, author) = (User::ready(), User::ready());
+    let (user, author) = (User::initialized(), User::initialized());
     let tool = author.signed_tool("x", "By another");
     copy_file(&tool, &user.project().join(".ai/tools/team/x.py"));
     (user, author)
@@ -30,7 +30,7 @@ fn works(user: &User) -> bool {
 #[test]
 fn untrusted_item_is_first_vouched_for_alone() {
     let (user, author) = with_foreign_tool();
-    let error = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    let error = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     let hints = hints(&error);
     assert!(hints[0].contains("this item alone: rye sign tool team/x"), "{hints:?}");
     assert!(
@@ -48,8 +48,8 @@ fn untrusted_item_is_first_vouched_for_alone() {
 fn key_in_the_project_is_trusted_there_alone() {
     let (user, author) = with_foreign_tool();
     let document = user.project().join(format!(".ai/config/keys/trusted/{}.toml", author.fingerprint()));
-    copy_file(&author.identity(), &document);
-    let error = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    copy_file(&author.identity_document(), &document);
+    let error = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     let hint = hints(&error)[1].clone();
     assert!(hint.contains("--space project"), "{hint}");
     user.ok(command(&hint));
@@ -61,7 +61,7 @@ fn key_in_the_project_is_trusted_there_alone() {
 #[test]
 fn key_of_another_project_stays_narrow() {
     let (user, author) = with_foreign_tool();
-    let other = user.world.path().join("other");
+    let other = user.context.path().join("other");
     std::fs::create_dir_all(&other).expect("a folder");
     let at_other = |words: &[&str]| {
         let run = crate::support::run(user.command().current_dir(&other).args(words));
@@ -69,7 +69,7 @@ fn key_of_another_project_stays_narrow() {
     };
     at_other(&["init"]);
     at_other(&["keys", "trust", author.public_key().to_str().expect("text"), "--space", "project"]);
-    let error = user.refused(["load", "tool", "team/x"], 4, "RYE0404");
+    let error = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     let hint = hints(&error)[1].clone();
     assert!(hint.contains("trusted in other projects only"), "{hint}");
     let doctor = user.run(["doctor", "--json"]).json();
@@ -85,11 +85,11 @@ fn key_of_another_project_stays_narrow() {
 
 #[test]
 fn tampered_item_is_compared_before_it_is_signed() {
-    let user = User::ready();
+    let user = User::initialized();
     let tool = user.signed_tool("x", "Mine");
     let text = std::fs::read_to_string(&tool).expect("text");
     std::fs::write(&tool, format!("{text}# more\n")).expect("changed");
-    let hints = hints(&user.refused(["load", "tool", "team/x"], 4, "RYE0402"));
+    let hints = hints(&user.assert_refused(["load", "tool", "team/x"], 4, "RYE0402"));
     assert!(
         hints[0].contains("see what changed") && hints[0].contains("take the signed one back"),
         "{hints:?}"
@@ -99,20 +99,20 @@ fn tampered_item_is_compared_before_it_is_signed() {
 
 /// Makes a program of the project.
 fn program(user: &User, path: &str) {
-    let program = user.world.write(&format!("project/{path}"), "#!/bin/sh\n");
+    let program = user.context.write(&format!("project/{path}"), "#!/bin/sh\n");
     std::fs::set_permissions(program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
 }
 
 #[test]
 fn agents_are_told_to_tell_the_user() {
-    let user = User::ready();
+    let user = User::initialized();
     program(&user, "node_modules/.bin/lint");
     let item = "version: \"1.0.0\"\ntool_type: script\nexecutor_id: rye/core/primitives/subprocess\ncategory: team\n\
                 name: lint\ndescription: Runs\nconfig: {command: \"{project_path}/node_modules/.bin/lint\"}\n";
     user.write("tools/team/lint.yaml", item);
     user.ok(["sign", "tool", "team/lint"]);
-    let mut client = Client::ready(&user);
-    let refused = client.fails("rye_execute", json!({"item_id": "tool:team/lint"}), "RYE0809");
+    let mut client = Client::connect(&user);
+    let refused = client.call_error("rye_execute", json!({"item_id": "tool:team/lint"}), "RYE0809");
     let commands: Vec<String> = hints(&refused).into_iter().filter(|hint| hint.contains("rye ")).collect();
     assert!(!commands.is_empty(), "{refused}");
     assert!(commands.iter().all(|hint| hint.starts_with("tell the user")), "{commands:?}");

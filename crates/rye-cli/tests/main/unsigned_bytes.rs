@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::running::{answer, attempt, failure, function, function_text, result, script, shell, signed};
 use crate::support::{User, text};
+use crate::tool_support::{
+    execute, execute_data, execute_error, function_text, try_execute, write_function, write_script,
+    write_shell_tool, write_signed_tool,
+};
 
 const NODE: &str = "export const __version__ = \"1.0.0\";\nexport const __tool_type__ = \"javascript\";\nexport const __executor_id__ = \"rye/core/runtimes/node/function\";\nexport const __category__ = \"team\";\nexport const __tool_description__ = \"Is run\";\nexport function execute() { return 'good'; }\n";
 
@@ -18,32 +21,32 @@ const PERL: &str = "# version: 1.0.0\n# tool_type: perl\n# executor_id: team/per
 const YAML: &str = "version: \"1.0.0\"\ntool_type: shell\nexecutor_id: rye/core/primitives/subprocess\ncategory: team\nname: yml\ndescription: Is run\nconfig:\n  command: echo\n  args: ['\"good\"']\n  result: last_json_line\n";
 
 /// Puts `first` before a signed file.
-fn put_before(path: &Path, first: &str) {
+fn prepend_line(path: &Path, first: &str) {
     let bytes = fs::read(path).expect("a signed file");
     fs::write(path, [first.as_bytes(), &bytes].concat()).expect("written");
 }
 
-fn mark(user: &User) -> PathBuf {
+fn marker_path(user: &User) -> PathBuf {
     user.project().join("evil")
 }
 
 /// Signed tools of every language by name, and code in it that leaves a mark.
-fn tools(user: &User) -> Vec<(&'static str, PathBuf, String)> {
-    let mark = mark(user).display().to_string();
+fn write_tools(user: &User) -> Vec<(&'static str, PathBuf, String)> {
+    let mark = marker_path(user).display().to_string();
     let mut tools = vec![
-        ("py", function(user, "py", "return 'good'"), format!("open({mark:?}, 'w').close()")),
-        ("main", script(user, "main", "print('\"good\"')"), format!("open({mark:?}, 'w').close()")),
-        ("sh", shell(user, "sh", "", "echo '\"good\"'"), format!("touch {mark}")),
-        ("js", signed(user, "team/js", "mjs", NODE), "process.exit(7)".to_owned()),
+        ("py", write_function(user, "py", "return 'good'"), format!("open({mark:?}, 'w').close()")),
+        ("main", write_script(user, "main", "print('\"good\"')"), format!("open({mark:?}, 'w').close()")),
+        ("sh", write_shell_tool(user, "sh", "", "echo '\"good\"'"), format!("touch {mark}")),
+        ("js", write_signed_tool(user, "team/js", "mjs", NODE), "process.exit(7)".to_owned()),
         (
             "yml",
-            signed(user, "team/yml", "yaml", YAML),
+            write_signed_tool(user, "team/yml", "yaml", YAML),
             format!("config: {{command: touch, args: [{mark}]}}"),
         ),
     ];
     if user.program("perl").arg("-v").output().is_ok_and(|output| output.status.success()) {
-        signed(user, "team/perl", "yaml", PERL_RUNTIME);
-        let path = signed(user, "team/pl", "pl", PERL);
+        write_signed_tool(user, "team/perl", "yaml", PERL_RUNTIME);
+        let path = write_signed_tool(user, "team/pl", "pl", PERL);
         tools.push(("pl", path, format!("open(my $f, '>', '{mark}');")));
     }
     tools
@@ -51,9 +54,9 @@ fn tools(user: &User) -> Vec<(&'static str, PathBuf, String)> {
 
 #[test]
 fn code_in_a_shebang_never_runs() {
-    let user = User::ready();
-    for (name, path, code) in tools(&user) {
-        assert_eq!(result(&user, name, &[]), "good", "{name}");
+    let user = User::initialized();
+    for (name, path, code) in write_tools(&user) {
+        assert_eq!(execute_data(&user, name, &[]), "good", "{name}");
         let good = fs::read(&path).expect("a signed file");
         for first in [
             format!("#!/usr/bin/env x\r{code}\n"),
@@ -66,33 +69,33 @@ fn code_in_a_shebang_never_runs() {
             "#!/usr/bin/env x coding: raw_unicode_escape\n".to_owned(),
             format!("#!{}\n", "x".repeat(300)),
         ] {
-            put_before(&path, &first);
-            let refusal = failure(&user, name, &[], 4, "RYE0402");
+            prepend_line(&path, &first);
+            let refusal = execute_error(&user, name, &[], 4, "RYE0402");
             assert!(text(&refusal["error"]).contains("`#!` line"), "{name} {first:?}: {refusal}");
-            assert_eq!(attempt(&user, name, &["--locked"]).exit, 4, "{name} {first:?}");
-            user.refused(["load", "tool", &format!("team/{name}")], 4, "RYE0402");
-            user.refused(["sign", "tool", &format!("team/{name}")], 9, "RYE0301");
-            assert!(!mark(&user).exists(), "{name} {first:?}");
+            assert_eq!(try_execute(&user, name, &["--locked"]).exit, 4, "{name} {first:?}");
+            user.assert_refused(["load", "tool", &format!("team/{name}")], 4, "RYE0402");
+            user.assert_refused(["sign", "tool", &format!("team/{name}")], 9, "RYE0301");
+            assert!(!marker_path(&user).exists(), "{name} {first:?}");
             fs::write(&path, &good).expect("written");
         }
-        assert_eq!(result(&user, name, &[]), "good", "{name}");
+        assert_eq!(execute_data(&user, name, &[]), "good", "{name}");
     }
 }
 
 #[test]
 fn a_plain_shebang_reaches_no_interpreter() {
-    let user = User::ready();
-    let evil = user.world.write("evil.sh", format!("#!/bin/sh\ntouch {}\n", mark(&user).display()));
+    let user = User::initialized();
+    let evil = user.context.write("evil.sh", format!("#!/bin/sh\ntouch {}\n", marker_path(&user).display()));
     fs::set_permissions(&evil, fs::Permissions::from_mode(0o755)).expect("mode");
-    for (name, path, _) in tools(&user) {
-        assert_eq!(result(&user, name, &[]), "good", "{name}");
-        put_before(&path, &format!("#!{} -Mevil ruby -revil\n", evil.display()));
+    for (name, path, _) in write_tools(&user) {
+        assert_eq!(execute_data(&user, name, &[]), "good", "{name}");
+        prepend_line(&path, &format!("#!{} -Mevil ruby -revil\n", evil.display()));
         // The pin of the first run still matches: lockfiles pin what a signature covers.
-        assert_eq!(result(&user, name, &["--locked"]), "good", "{name}");
-        assert!(!mark(&user).exists(), "{name}");
-        let shown = user.data(["load", "tool", &format!("team/{name}")]);
+        assert_eq!(execute_data(&user, name, &["--locked"]), "good", "{name}");
+        assert!(!marker_path(&user).exists(), "{name}");
+        let output = user.data(["load", "tool", &format!("team/{name}")]);
         for field in ["content", "raw"] {
-            assert!(!text(&shown[field]).contains("evil"), "{name} {field}: {shown}");
+            assert!(!text(&output[field]).contains("evil"), "{name} {field}: {output}");
         }
     }
     let found = user.data(["search", "Mevil"]);
@@ -101,56 +104,59 @@ fn a_plain_shebang_reaches_no_interpreter() {
 
 #[test]
 fn metadata_in_a_shebang_is_not_read() {
-    let user = User::ready();
-    let path = function(&user, "greedy", "return 'good'");
-    put_before(&path, "#!/x\rSANDBOX = {\"write\": [\"~\"]}\rENV_CONFIG = {\"env\": {\"A\": \"${HOME}\"}}\n");
-    failure(&user, "greedy", &[], 4, "RYE0402");
-    failure(&user, "greedy", &["--dry-run"], 4, "RYE0402");
+    let user = User::initialized();
+    let path = write_function(&user, "greedy", "return 'good'");
+    prepend_line(
+        &path,
+        "#!/x\rSANDBOX = {\"write\": [\"~\"]}\rENV_CONFIG = {\"env\": {\"A\": \"${HOME}\"}}\n",
+    );
+    execute_error(&user, "greedy", &[], 4, "RYE0402");
+    execute_error(&user, "greedy", &["--dry-run"], 4, "RYE0402");
 }
 
 #[test]
-fn a_shebang_switches_no_encoding() {
-    let user = User::ready();
-    let mark = mark(&user).display().to_string();
+fn shebang_cannot_change_encoding() {
+    let user = User::initialized();
+    let mark = marker_path(&user).display().to_string();
     let comment = format!("# \\u000aopen({mark:?}, 'w').close()\n");
     let source = format!("# uses coding: utf-8\n{comment}{}", function_text("", "return 'é'"));
-    let path = signed(&user, "team/enc", "py", &source);
+    let path = write_signed_tool(&user, "team/enc", "py", &source);
     let good = fs::read(&path).expect("a signed file");
     for first in ["", "#!/usr/bin/env python3\n", "#!\n"] {
         fs::write(&path, [first.as_bytes(), &good].concat()).expect("written");
-        assert_eq!(result(&user, "enc", &[]), "é", "{first:?}");
+        assert_eq!(execute_data(&user, "enc", &[]), "é", "{first:?}");
         assert!(!Path::new(&mark).exists());
     }
     let other = source.replace("utf-8", "raw_unicode_escape");
     user.write("tools/team/other.py", &other);
-    let refusal = user.refused(["sign", "tool", "team/other"], 9, "RYE0301");
+    let refusal = user.assert_refused(["sign", "tool", "team/other"], 9, "RYE0301");
     assert!(refusal.to_string().contains("raw_unicode_escape"), "{refusal}");
 }
 
 #[test]
 fn an_imported_file_is_staged_without_its_shebang() {
-    let user = User::ready();
+    let user = User::initialized();
     let helper = |value: &str| {
         format!(
             "__version__ = \"1.0.0\"\n__tool_type__ = \"python\"\n__executor_id__ = \"rye/core/runtimes/python/function\"\n__category__ = \"team/pack\"\n__tool_name__ = \"helper\"\n__tool_description__ = \"Is imported\"\nVALUE = {value}\n"
         )
     };
-    let path = signed(&user, "team/pack/helper", "py", &helper("'good'"));
-    signed(&user, "team/pack/__init__", "py", &helper("0").replace("\"helper\"", "\"__init__\""));
+    let path = write_signed_tool(&user, "team/pack/helper", "py", &helper("'good'"));
+    write_signed_tool(&user, "team/pack/__init__", "py", &helper("0").replace("\"helper\"", "\"__init__\""));
     let tool = function_text(
         "",
         "from helper import VALUE\nimport helper\nreturn [VALUE, open(helper.__file__).read()]",
     );
-    signed(&user, "team/pack/tool", "py", &tool.replace("\"team\"", "\"team/pack\""));
-    let run = || answer(&user, "pack/tool", &[])["data"].clone();
+    write_signed_tool(&user, "team/pack/tool", "py", &tool.replace("\"team\"", "\"team/pack\""));
+    let run = || execute(&user, "pack/tool", &[])["data"].clone();
     assert_eq!(run()[0], "good");
     let good = fs::read(&path).expect("a signed file");
-    put_before(&path, "#!/x\rVALUE = 1\rraise SystemExit\n");
-    assert_ne!(attempt(&user, "pack/tool", &[]).exit, 0);
+    prepend_line(&path, "#!/x\rVALUE = 1\rraise SystemExit\n");
+    assert_ne!(try_execute(&user, "pack/tool", &[]).exit, 0);
     fs::write(&path, &good).expect("written");
     // A lockfile pins an imported file as it is.
-    put_before(&path, "#!/x evil\n");
-    failure(&user, "pack/tool", &[], 8, "RYE0501");
+    prepend_line(&path, "#!/x evil\n");
+    execute_error(&user, "pack/tool", &[], 8, "RYE0501");
     user.ok(["lock", "update", "team/pack/tool"]);
     let staged: Value = run();
     assert_eq!(staged[0], "good");

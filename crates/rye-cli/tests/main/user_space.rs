@@ -16,13 +16,13 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn home_inside_a_checkout_is_refused() {
-    let user = User::ready();
-    let clone = user.world.path().join("clone");
+    let user = User::initialized();
+    let clone = user.context.path().join("clone");
     fs::create_dir_all(clone.join(".git")).expect("folders");
     fs::create_dir_all(clone.join("deep/er")).expect("folders");
     // The clone brings a whole user space, key and approvals included.
     for home in ["home", "."] {
-        let made = user.world.path().join("elsewhere");
+        let made = user.context.path().join("elsewhere");
         run(user.command().env("HOME", &made).current_dir(made_folder(&made)).args(["init"]));
         let target = clone.join(home);
         fs::create_dir_all(&target).expect("a folder");
@@ -71,34 +71,38 @@ fn copy_tree(from: &Path, to: &Path) {
 
 #[test]
 fn user_space_of_another_user_is_refused() {
-    let user = User::ready();
+    let user = User::initialized();
     for given_away in ["", ".ai", ".ai/config", ".ai/config/keys"] {
         let path = user.home().join(given_away);
         if chown(&path, Some(MALLORY), None).is_err() {
             return;
         }
         for words in [&["search", "hello"][..], &["execute", "examples/hello"], &["init"], &["doctor"]] {
-            let refused = user.refused(words, 4, "RYE0418");
+            let refused = user.assert_refused(words, 4, "RYE0418");
             assert!(text(&refused["error"]).contains("another user (uid 4321)"), "{refused}");
         }
         chown(&path, Some(0), None).expect("given back");
     }
-    let space = user.world.path().join("space");
+    let space = user.context.path().join("space");
     fs::create_dir(&space).expect("a folder");
     chown(&space, Some(MALLORY), None).expect("given away");
     let mut command = user.command();
-    user.refused_by(command.env("USER_SPACE", &space).args(["--json", "search", "hello"]), 4, "RYE0418");
+    user.assert_command_refused(
+        command.env("USER_SPACE", &space).args(["--json", "search", "hello"]),
+        4,
+        "RYE0418",
+    );
 }
 
 #[test]
 fn user_space_open_to_all_is_refused() {
-    let user = User::ready();
+    let user = User::initialized();
     for open in ["", ".ai", ".ai/config", ".ai/config/keys"] {
         let path = user.home().join(open);
         let before = fs::metadata(&path).expect("there").permissions().mode() & 0o7777;
         for mode in [0o777, 0o1777, 0o702] {
             set_mode(&path, mode);
-            let refused = user.refused(["search", "hello"], 4, "RYE0418");
+            let refused = user.assert_refused(["search", "hello"], 4, "RYE0418");
             assert!(refused["hints"].to_string().contains("chmod o-w"), "{refused}");
         }
         set_mode(&path, 0o770);
@@ -121,12 +125,12 @@ fn unreadable_folders_are_named() {
         ("home/.ai/tools/team", 0o000),
         ("home/.ai/config/keys/revoked", 0o000),
     ] {
-        let user = User::ready();
+        let user = User::initialized();
         fs::create_dir_all(user.home().join(".ai/tools/team")).expect("folders");
         fs::create_dir_all(user.home().join(".ai/config/keys/revoked")).expect("folders");
         // The user's own tool of that id must not take the place of what cannot be seen.
         user.ok(["load", "tool", "examples/hello", "--to", "user"]);
-        let path = user.world.path().join(folder);
+        let path = user.context.path().join(folder);
         if as_ordinary_user(&user, &["search", "hello"]).is_none_or(|ran| ran.exit != 0) {
             return;
         }

@@ -4,35 +4,36 @@
 use std::path::{Path, PathBuf};
 
 use lillux::Digest;
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use lillux::lockfile;
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType};
-use rye_space::bundle::{Bundle, Origin};
+use rye_space::bundle::{Bundle, BundleOrigin};
 use rye_space::embedded::Embedded;
 
-use super::{Resolve, moment, name};
+use super::{ResolveTool, file_name, lockfile_timestamp};
 use crate::engine::Engine;
 use crate::error::Result;
 
 /// The folder of this binary's lockfiles, made if need be; `None` when the cache cannot be written.
 pub(crate) fn ensure(engine: &Engine) -> Option<PathBuf> {
-    let resolve = |item: &ItemRef| crate::resolved::resolved_in(engine, item, Some(Tier::System));
+    let resolve = |item: &ItemRef| crate::resolve::resolve_tool_in(engine, item, Some(SpaceTier::System));
     // What the binary pins of itself holds by its seal: without a cache nothing is lost but the record of it.
     generate(engine, &resolve).ok()
 }
 
-fn embedded(engine: &Engine) -> impl Iterator<Item = (&Bundle, &'static Embedded)> {
+fn embedded_bundles(engine: &Engine) -> impl Iterator<Item = (&Bundle, &'static Embedded)> {
     engine.workspace.spaces.bundles().iter().filter_map(|bundle| match bundle.origin {
-        Origin::Embedded(embedded) => Some((bundle, embedded)),
-        Origin::Folder(_) => None,
+        BundleOrigin::Embedded(embedded) => Some((bundle, embedded)),
+        BundleOrigin::Folder(_) => None,
     })
 }
 
 /// Another set of embedded bundles, another folder.
-fn place(engine: &Engine) -> PathBuf {
-    let seals: Vec<String> =
-        embedded(engine).map(|(_, embedded)| format!("{}={}\n", embedded.id, embedded.seal)).collect();
+fn lockfiles_folder(engine: &Engine) -> PathBuf {
+    let seals: Vec<String> = embedded_bundles(engine)
+        .map(|(_, embedded)| format!("{}={}\n", embedded.id, embedded.seal))
+        .collect();
     let key = Digest::of(seals.concat().as_bytes()).short();
     engine.workspace.roots.cache.join("bundles").join(format!("lockfiles-{key}"))
 }
@@ -42,48 +43,49 @@ fn place(engine: &Engine) -> PathBuf {
 ///
 /// # Errors
 /// When the cache cannot be written.
-pub fn generate(engine: &Engine, resolve: Resolve<'_>) -> Result<PathBuf> {
-    let folder = place(engine);
+pub fn generate(engine: &Engine, resolve: ResolveTool<'_>) -> Result<PathBuf> {
+    let folder = lockfiles_folder(engine);
     if folder.is_dir() {
         return Ok(folder);
     }
     let bundles = engine.workspace.roots.cache.join("bundles");
-    file::create_folders(&bundles, true)?;
+    file::create_dirs(&bundles, true)?;
     let _lock = file::Lock::acquire(&bundles.join(".lockfiles.lock"))?;
     if folder.is_dir() {
         return Ok(folder);
     }
     let staging = bundles.join(".lockfiles.new");
     file::remove_tree(&staging)?;
-    file::create_folders(&staging, false)?;
-    let spaces: Vec<String> = embedded(engine).map(|(bundle, _)| format!("system:{}", bundle.id)).collect();
-    let generated_at = moment(engine)?;
-    for (bundle, _) in embedded(engine) {
-        for entry in engine.workspace.spaces.walk_bundle(bundle, &[ItemType::Tool]).entries {
+    file::create_dirs(&staging, false)?;
+    let spaces: Vec<String> =
+        embedded_bundles(engine).map(|(bundle, _)| format!("system:{}", bundle.id)).collect();
+    let generated_at = lockfile_timestamp(engine)?;
+    for (bundle, _) in embedded_bundles(engine) {
+        for entry in engine.workspace.spaces.scan_bundle(bundle, &[ItemType::Tool]).entries {
             // A tool that does not resolve cannot run either: whoever tries is told why.
             let Ok(resolved) = resolve(&entry.item) else { continue };
             let is_own = resolved.chain.iter().all(|element| spaces.contains(&element.space));
-            if resolved.chain.len() < 2 || !is_own || resolved.is_forgiven {
+            if resolved.chain.len() < 2 || !is_own || resolved.uses_dev_mode {
                 continue;
             }
-            let name = name::relative(&entry.item.id, &resolved.root.version, None)?;
+            let name = file_name::lockfile_path(&entry.item.id, &resolved.root.version, None)?;
             // A later bundle may hold the same id; the first one is what resolves.
             if !staging.join(&name).exists() {
                 let lockfile = resolved.to_lockfile(generated_at.clone(), None);
-                lockfile::write_new(&staging, &name, &lockfile, Mode::ReadOnly)?;
+                lockfile::write_new(&staging, &name, &lockfile, FileMode::ReadOnly)?;
             }
         }
     }
-    file::rename_folder(&staging, &folder)?;
-    close_folders(&folder)?;
+    file::rename_dir(&staging, &folder)?;
+    make_read_only(&folder)?;
     Ok(folder)
 }
 
-fn close_folders(folder: &Path) -> std::io::Result<()> {
+fn make_read_only(folder: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            close_folders(&entry.path())?;
+            make_read_only(&entry.path())?;
         }
     }
     file::set_mode(folder, 0o555)

@@ -1,8 +1,8 @@
 //! The functions that descriptors may name: those of `rye-tools`, of `rye-mcp` and of whoever opened the engine, and
 //! those that need the engine itself.
 
-mod keys;
-mod mcp;
+mod keys_tool;
+mod mcp_servers;
 mod test_runner;
 
 use rye_exec::{NativeCall, NativeError, NativeTool};
@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::verbs::execute::Request;
+use crate::verbs::execute::ExecuteRequest;
 
 /// Whether a function may take long. Those that start servers and tests may.
-pub(crate) fn may_take_long(engine: &Engine, name: &str) -> bool {
-    engine.natives.iter().find(|tool| tool.name() == name).is_none_or(|tool| tool.may_take_long())
+pub(crate) fn may_block(engine: &Engine, name: &str) -> bool {
+    engine.natives.iter().find(|tool| tool.name() == name).is_none_or(|tool| tool.may_block())
 }
 
 /// Calls the function of this name; `None` if the binary has none.
@@ -25,19 +25,20 @@ pub(crate) fn call(
     engine: &Engine,
     name: &str,
     call: &NativeCall<'_>,
-    request: &Request,
+    request: &ExecuteRequest,
 ) -> Result<Option<std::result::Result<Value, NativeError>>> {
     if let Some(tool) = engine.natives.iter().find(|tool| tool.name() == name) {
         return Ok(Some(tool.call(call)));
     }
-    let servers = mcp::Servers::new(engine, request.caller);
-    let foreign = rye_mcp::native::tools(&servers);
-    let own: [&dyn NativeTool; 2] = [&keys::Keys { engine }, &test_runner::TestRunner { engine, request }];
-    let foreign = foreign.iter().map(|tool| tool as &dyn NativeTool);
-    let found = own.into_iter().chain(foreign).find(|tool| tool.name() == name);
-    let answer = found.map(|tool| tool.call(call));
+    let servers = mcp_servers::McpServers::new(engine, request.caller);
+    let mcp_tools = rye_mcp::native::tools(&servers);
+    let engine_tools: [&dyn NativeTool; 2] =
+        [&keys_tool::KeysTool { engine }, &test_runner::TestRunner { engine, request }];
+    let mcp_tools = mcp_tools.iter().map(|tool| tool as &dyn NativeTool);
+    let found = engine_tools.into_iter().chain(mcp_tools).find(|tool| tool.name() == name);
+    let result = found.map(|tool| tool.call(call));
     match servers.refusal() {
         Some(refusal) => Err(refusal),
-        None => Ok(answer),
+        None => Ok(result),
     }
 }

@@ -13,21 +13,21 @@ use rye_item::{ItemId, ItemRef, ItemType, text, yaml};
 use serde_json::{Map, Value, json};
 
 use crate::engine::Engine;
-use crate::verbs::execute::{self, Caller, Demand, Mode, Request};
+use crate::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, LockMode};
 
-const SUFFIX: &str = ".test.yaml";
-const MOST_FILES: usize = 1000;
-const MOST_BYTES: u64 = 1 << 20;
-const MOST_DEPTH: usize = 16;
+const TEST_FILE_SUFFIX: &str = ".test.yaml";
+const MAX_FILES: usize = 1000;
+const MAX_BYTES: u64 = 1 << 20;
+const MAX_DEPTH: usize = 16;
 
 pub(super) struct TestRunner<'a> {
     pub(super) engine: &'a Engine,
     /// Who runs the tests.
-    pub(super) request: &'a Request,
+    pub(super) request: &'a ExecuteRequest,
 }
 
 /// One case of a file.
-struct Case {
+struct TestCase {
     name: String,
     parameters: Map<String, Value>,
     tags: Vec<String>,
@@ -43,42 +43,42 @@ impl NativeTool for TestRunner<'_> {
         let parameter = |name: &str| call.parameters.get(name).and_then(Value::as_str);
         let root = call.project.join(rye_space::AI_FOLDER).join("tests");
         let mut files = Vec::new();
-        find(&root, Path::new(""), 0, &mut files);
+        find_test_files(&root, Path::new(""), 0, &mut files);
         files.sort();
-        self.check(call, &files)?;
+        self.check_allowed(call, &files)?;
         let mut results = Vec::new();
         let (mut passed, mut failed) = (0_usize, 0_usize);
         for file in files {
-            let shown = text::one_line(&file.display().to_string());
-            if parameter("file").is_some_and(|wanted| !shown.contains(wanted)) {
+            let file_text = text::one_line(&file.display().to_string());
+            if parameter("file").is_some_and(|filter| !file_text.contains(filter)) {
                 continue;
             }
-            let (tool, cases) = match read(&root, &file) {
+            let (tool, cases) = match read_test_file(&root, &file) {
                 Ok(read) => read,
                 Err(problem) => {
                     failed += 1;
-                    results.push(json!({"file": shown, "passed": false, "problems": [problem]}));
+                    results.push(json!({"file": file_text, "passed": false, "problems": [problem]}));
                     continue;
                 }
             };
-            if parameter("tool").is_some_and(|wanted| wanted != tool.id.as_str()) {
+            if parameter("tool").is_some_and(|filter| filter != tool.id.as_str()) {
                 continue;
             }
             for case in cases {
-                if parameter("tag").is_some_and(|wanted| !case.tags.iter().any(|tag| tag == wanted)) {
+                if parameter("tag").is_some_and(|filter| !case.tags.iter().any(|tag| tag == filter)) {
                     continue;
                 }
                 if call.cancel.is_cancelled() {
-                    return Err(NativeError::failed("cancelled").with(json!({"results": results})));
+                    return Err(NativeError::failed("cancelled").with_data(json!({"results": results})));
                 }
-                let problems = self.run(&tool, &case, call);
+                let problems = self.run_case(&tool, &case, call);
                 if problems.is_empty() {
                     passed += 1
                 } else {
                     failed += 1
                 }
                 results.push(json!({
-                    "file": shown,
+                    "file": file_text,
                     "tool": tool.id.to_string(),
                     "name": case.name,
                     "passed": problems.is_empty(),
@@ -89,9 +89,8 @@ impl NativeTool for TestRunner<'_> {
         let summary =
             json!({"passed": passed, "failed": failed, "total": passed + failed, "results": results});
         if failed > 0 {
-            return Err(
-                NativeError::failed(format!("{failed} of {} tests failed", passed + failed)).with(summary)
-            );
+            return Err(NativeError::failed(format!("{failed} of {} tests failed", passed + failed))
+                .with_data(summary));
         }
         Ok(summary)
     }
@@ -99,7 +98,7 @@ impl NativeTool for TestRunner<'_> {
 
 impl TestRunner<'_> {
     /// Refuses tests of unapproved projects, and tests that run tests.
-    fn check(&self, call: &NativeCall<'_>, files: &[PathBuf]) -> Result<(), NativeError> {
+    fn check_allowed(&self, call: &NativeCall<'_>, files: &[PathBuf]) -> Result<(), NativeError> {
         if self.request.caller == Caller::Test {
             return Err(NativeError::denied("a test case cannot run the test runner"));
         }
@@ -114,21 +113,21 @@ impl TestRunner<'_> {
     }
 
     /// Runs one case and says everything that is not as it should be.
-    fn run(&self, tool: &ItemRef, case: &Case, call: &NativeCall<'_>) -> Vec<String> {
-        let request = Request {
+    fn run_case(&self, tool: &ItemRef, case: &TestCase, call: &NativeCall<'_>) -> Vec<String> {
+        let request = ExecuteRequest {
             item: tool.clone(),
             parameters: case.parameters.clone(),
             words: Vec::new(),
-            mode: Mode::Run,
+            mode: ExecuteMode::Run,
             wants_trace: false,
-            demand: Demand::Frozen,
+            lock_mode: LockMode::Frozen,
             cancel: call.cancel.clone(),
             progress: None,
-            waits: None,
+            on_blocking: None,
             // The file of tests is not signed: what it says has no one's consent.
             caller: Caller::Test,
             thread: None,
-            door: None,
+            callbacks: None,
             grants: self.request.grants.clone(),
         };
         let allowed = match &self.request.grants {
@@ -139,8 +138,8 @@ impl TestRunner<'_> {
             Ok(()) => execute::execute(self.engine, &request),
             Err(reason) => return vec![text::one_line(&reason)],
         };
-        let answer = match executed {
-            Ok(answer) => answer.into_value(),
+        let response = match executed {
+            Ok(response) => response.into_value(),
             Err(error) => {
                 let mut object = error.details.as_ref().clone();
                 object.insert("status".to_owned(), json!("error"));
@@ -152,54 +151,59 @@ impl TestRunner<'_> {
         let mut problems: Vec<String> = case
             .conditions
             .iter()
-            .filter(|(_, condition, wanted)| condition.matches(&answer) != *wanted)
-            .map(|(shown, ..)| format!("does not hold: {shown}"))
+            .filter(|(_, condition, wanted)| condition.matches(&response) != *wanted)
+            .map(|(assertion_text, ..)| format!("does not hold: {assertion_text}"))
             .collect();
         // A case that asserts nothing asserts success.
-        let is_success = answer.get("status") == Some(&json!("success"));
+        let is_success = response.get("status") == Some(&json!("success"));
         if !is_success && (case.conditions.is_empty() || !problems.is_empty()) {
-            let error = answer.get("error").and_then(Value::as_str).unwrap_or("it failed");
+            let error = response.get("error").and_then(Value::as_str).unwrap_or("it failed");
             problems.push(text::one_line(error));
         }
         problems
     }
 }
 
-fn find(root: &Path, below: &Path, depth: usize, files: &mut Vec<PathBuf>) {
+fn find_test_files(root: &Path, below: &Path, depth: usize, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs_err::read_dir(root.join(below)) else { return };
     for entry in entries.flatten() {
         let Ok(kind) = entry.file_type() else { continue };
         let relative = below.join(entry.file_name());
-        if kind.is_dir() && depth < MOST_DEPTH {
-            find(root, &relative, depth + 1, files);
-        } else if kind.is_file() && relative.to_string_lossy().ends_with(SUFFIX) && files.len() < MOST_FILES {
+        if kind.is_dir() && depth < MAX_DEPTH {
+            find_test_files(root, &relative, depth + 1, files);
+        } else if kind.is_file()
+            && relative.to_string_lossy().ends_with(TEST_FILE_SUFFIX)
+            && files.len() < MAX_FILES
+        {
             files.push(relative);
         }
     }
 }
 
-fn read(root: &Path, file: &Path) -> Result<(ItemRef, Vec<Case>), String> {
-    let (bytes, _) = lillux::file::read_beneath(root, file, MOST_BYTES).map_err(|error| error.to_string())?;
+fn read_test_file(root: &Path, file: &Path) -> Result<(ItemRef, Vec<TestCase>), String> {
+    let (bytes, _) = lillux::file::read_beneath(root, file, MAX_BYTES).map_err(|error| error.to_string())?;
     let source = std::str::from_utf8(&bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let document = yaml::parse(source).map_err(|problem| problem.to_string())?.value;
     let id = document.get("tool").and_then(Value::as_str).ok_or("it names no `tool`")?;
     let id = ItemId::new(id).map_err(|error| error.to_string())?;
     let tests = document.get("tests").and_then(Value::as_array).ok_or("it has no list `tests`")?;
-    let cases = tests.iter().enumerate().map(|(index, test)| case(index, test)).collect::<Result<_, _>>()?;
+    let cases =
+        tests.iter().enumerate().map(|(index, test)| parse_case(index, test)).collect::<Result<_, _>>()?;
     Ok((ItemRef::new(ItemType::Tool, id), cases))
 }
 
-fn case(index: usize, test: &Value) -> Result<Case, String> {
+fn parse_case(index: usize, test: &Value) -> Result<TestCase, String> {
     let name =
         test.get("name").and_then(Value::as_str).map_or_else(|| format!("#{}", index + 1), text::one_line);
     let mut conditions = Vec::new();
     for (key, expected) in test.get("assert").and_then(Value::as_object).into_iter().flatten() {
-        let (condition, wanted) = assertion(key, expected).map_err(|error| format!("{name}: {error}"))?;
-        let shown = text::one_line(&format!("{key}: {expected}"));
-        conditions.push((shown, condition, wanted));
+        let (condition, wanted) =
+            parse_assertion(key, expected).map_err(|error| format!("{name}: {error}"))?;
+        let assertion_text = text::one_line(&format!("{key}: {expected}"));
+        conditions.push((assertion_text, condition, wanted));
     }
     let tags = test.get("tags").and_then(Value::as_array).into_iter().flatten();
-    Ok(Case {
+    Ok(TestCase {
         name,
         parameters: test.get("params").and_then(Value::as_object).cloned().unwrap_or_default(),
         tags: tags.filter_map(|tag| tag.as_str().map(str::to_owned)).collect(),
@@ -208,7 +212,7 @@ fn case(index: usize, test: &Value) -> Result<Case, String> {
 }
 
 /// `path: value`, or `"path op value": bool`.
-fn assertion(key: &str, expected: &Value) -> Result<(Condition, bool), String> {
+fn parse_assertion(key: &str, expected: &Value) -> Result<(Condition, bool), String> {
     let compile = |condition: Value| Condition::compile(&condition).map_err(|error| error.to_string());
     let key = key.trim();
     let Some((path, rest)) = key.split_once(' ') else {
@@ -233,28 +237,28 @@ fn assertion(key: &str, expected: &Value) -> Result<(Condition, bool), String> {
         Ok(value) if !is_text || value.is_string() => value,
         _ => json!(value.trim_matches('\'')),
     };
-    let wanted =
+    let expected_result =
         expected.as_bool().ok_or_else(|| format!("`{}` takes true or false", text::one_line(key)))?;
     let condition = if operator == "exists" {
         json!({"path": path, "op": operator})
     } else {
         json!({"path": path, "op": operator, "value": value})
     };
-    Ok((compile(condition)?, wanted))
+    Ok((compile(condition)?, expected_result))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
-        let (condition, wanted) = assertion(key, expected).expect("an assertion");
-        condition.matches(answer) == wanted
+    fn is_satisfied(key: &str, expected: &Value, response: &Value) -> bool {
+        let (condition, wanted) = parse_assertion(key, expected).expect("an assertion");
+        condition.matches(response) == wanted
     }
 
     #[test]
-    fn assertions_compare_what_stands_at_a_path() {
-        let answer = json!({"status": "success", "data": {"count": 3, "name": "Ada", "list": [1, 2]}});
+    fn assertions_compare_values_at_a_path() {
+        let response = json!({"status": "success", "data": {"count": 3, "name": "Ada", "list": [1, 2]}});
         for (key, expected) in [
             ("status", json!("success")),
             ("data.count", json!(3)),
@@ -268,13 +272,13 @@ mod tests {
             ("data.count in [1, 3]", json!(true)),
             ("data.count != 3", json!(false)),
         ] {
-            assert!(holds(key, &expected, &answer), "{key}: {expected}");
+            assert!(is_satisfied(key, &expected, &response), "{key}: {expected}");
             if let Value::Bool(wanted) = expected {
-                assert!(!holds(key, &json!(!wanted), &answer), "{key} both ways");
+                assert!(!is_satisfied(key, &json!(!wanted), &response), "{key} both ways");
             }
         }
-        assert!(!holds("data.count", &json!(4), &answer));
-        assert!(assertion("a ~ b", &json!(true)).is_err());
-        assert!(assertion("a == b", &json!("yes")).is_err());
+        assert!(!is_satisfied("data.count", &json!(4), &response));
+        assert!(parse_assertion("a ~ b", &json!(true)).is_err());
+        assert!(parse_assertion("a == b", &json!("yes")).is_err());
     }
 }

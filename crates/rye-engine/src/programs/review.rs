@@ -13,7 +13,7 @@ use rye_space::roots;
 use rye_trust::signature::Timestamp;
 use serde::Serialize;
 
-use super::{Recorded, collect, key};
+use super::{ProgramRecordReport, collect_parts, record_key};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
@@ -32,7 +32,7 @@ pub struct NewProgram {
     /// Whether another one was recorded under this name.
     pub is_change: bool,
     /// The file at the end of its links.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub real_path: PathBuf,
     /// Its file lies outside the project, belongs to root, and nobody else can write there.
     pub is_system: bool,
@@ -120,7 +120,7 @@ fn is_of_system(file: &Path) -> bool {
 pub struct ProgramReview {
     /// Those that are not recorded as they are: new ones and changed ones. The user sees them before they are recorded.
     pub new: Vec<NewProgram>,
-    recorded: Recorded,
+    recorded: ProgramRecordReport,
     records: Vec<ProgramRecord>,
 }
 
@@ -135,13 +135,13 @@ impl ProgramReview {
     ///
     /// # Errors
     /// When the record is damaged or cannot be written.
-    pub fn record(self, engine: &Engine) -> Result<Recorded> {
+    pub fn record(self, engine: &Engine) -> Result<ProgramRecordReport> {
         if self.is_known() && self.records.is_empty() {
             return Ok(self.recorded);
         }
         let user_ai = engine.workspace.roots.user_ai();
         let known = ProgramRecords::read(&user_ai, &engine.workspace.keys);
-        if known.complaint.is_none() && self.records.iter().all(|record| known.records.contains(record)) {
+        if known.problem.is_none() && self.records.iter().all(|record| known.records.contains(record)) {
             return Ok(self.recorded);
         }
         let (key, now) = (engine.signing_key()?, engine.now()?);
@@ -161,15 +161,15 @@ impl ProgramReview {
 
     /// What to say if the programs are not recorded because the user did not agree.
     #[must_use]
-    pub fn without_consent(self) -> Recorded {
+    pub fn without_consent(self) -> ProgramRecordReport {
         let names =
             self.new.iter().map(|program| format!("`{}`: you did not agree", one_line(&program.path)));
-        Recorded { programs: Vec::new(), skipped: names.chain(self.recorded.skipped).collect() }
+        ProgramRecordReport { programs: Vec::new(), skipped: names.chain(self.recorded.skipped).collect() }
     }
 }
 
 fn refuse_damaged(records: &ProgramRecords) -> Result<()> {
-    let Some(complaint) = &records.complaint else { return Ok(()) };
+    let Some(complaint) = &records.problem else { return Ok(()) };
     let hint = "remove that record if you did not change it, then approve the projects again: rye trust DIR";
     Err(Error::new(Code::DamagedRecord, complaint.clone()).hint(hint))
 }
@@ -177,19 +177,20 @@ fn refuse_damaged(records: &ProgramRecords) -> Result<()> {
 /// Looks at these programs of the project `folder`.
 pub(super) fn review(engine: &Engine, folder: &Path, programs: &BTreeSet<PathBuf>) -> Result<ProgramReview> {
     let mut review = ProgramReview::default();
-    let real = roots::real(folder);
+    let real = roots::canonicalize_existing(folder);
     let Some(project) = real.to_str().filter(|_| !programs.is_empty()) else { return Ok(review) };
     let known = ProgramRecords::read(&engine.workspace.roots.user_ai(), &engine.workspace.keys);
     refuse_damaged(&known)?;
     for program in programs {
-        let Some(path) = key(folder, program) else { continue };
-        let parts = match collect(engine, program, folder).and_then(|parts| Ok((parts.digest()?, parts))) {
-            Ok(parts) => parts,
-            Err(error) => {
-                review.recorded.skipped.push(format!("`{}`: {error}", one_line(&path)));
-                continue;
-            }
-        };
+        let Some(path) = record_key(folder, program) else { continue };
+        let parts =
+            match collect_parts(engine, program, folder).and_then(|parts| Ok((parts.digest()?, parts))) {
+                Ok(parts) => parts,
+                Err(error) => {
+                    review.recorded.skipped.push(format!("`{}`: {error}", one_line(&path)));
+                    continue;
+                }
+            };
         let (digest, parts) = parts;
         let old = known.find(project, &path);
         if old.is_none_or(|old| old.digest != digest) {

@@ -1,7 +1,7 @@
 //! `config show`: settings after all layers, where each comes from, and what was left out.
 
 use rye_item::{ItemId, ItemType};
-use rye_space::config::{Ignored, Merged};
+use rye_space::config::{IgnoredSetting, MergedConfig};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -23,33 +23,34 @@ pub struct Setting {
 
 /// The answer of a config show.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Answer {
+pub struct ConfigResponse {
     /// The merged documents, by config id.
     pub config: serde_json::Map<String, Value>,
     /// Every setting with its origin.
     pub settings: Vec<Setting>,
     /// What was left out, and why.
-    pub ignored: Vec<Ignored>,
+    pub ignored: Vec<IgnoredSetting>,
     /// What counts, but should be signed.
-    pub unsigned: Vec<Ignored>,
+    pub unsigned: Vec<IgnoredSetting>,
     /// Files in the old flat place, read or not.
-    pub flat: Vec<Ignored>,
+    #[serde(rename = "flat")]
+    pub misplaced: Vec<IgnoredSetting>,
 }
 
 /// Shows one config, or all.
 ///
 /// # Errors
 /// When there is no such config.
-pub fn show(engine: &Engine, id: Option<&ItemId>) -> Result<Answer> {
+pub fn show(engine: &Engine, id: Option<&ItemId>) -> Result<ConfigResponse> {
     let ids = match id {
-        Some(id) => match rye_space::config::read_as(&engine.workspace.spaces, id) {
+        Some(id) => match rye_space::config::configs_for_flat_file(&engine.workspace.spaces, id) {
             // A flat file is shown as what it is read as.
             named if named.is_empty() => vec![id.clone()],
             named => named,
         },
-        None => all(engine)?,
+        None => config_ids(engine)?,
     };
-    let mut answer = Answer::default();
+    let mut response = ConfigResponse::default();
     for id in ids {
         let merged = engine.workspace.config(&id);
         let is_empty = merged.origins.is_empty() && merged.ignored.is_empty();
@@ -57,32 +58,32 @@ pub fn show(engine: &Engine, id: Option<&ItemId>) -> Result<Answer> {
             return Err(Error::new(Code::NotFound, format!("config not found: {id}"))
                 .hint("rye config show lists all there are"));
         }
-        add(&mut answer, &id, merged);
+        add_config(&mut response, &id, merged);
     }
-    Ok(answer)
+    Ok(response)
 }
 
-fn add(answer: &mut Answer, id: &ItemId, merged: Merged) {
+fn add_config(response: &mut ConfigResponse, id: &ItemId, merged: MergedConfig) {
     for (key, origin) in &merged.origins {
-        answer.settings.push(Setting {
+        response.settings.push(Setting {
             config: id.to_string(),
             key: key.join("."),
-            value: merged.at(key).cloned().unwrap_or(Value::Null),
+            value: merged.get_path(key).cloned().unwrap_or(Value::Null),
             origin: origin.to_string(),
         });
     }
-    answer.ignored.extend(merged.ignored);
-    answer.unsigned.extend(merged.unsigned);
-    answer.flat.extend(merged.flat);
-    answer.config.insert(id.to_string(), merged.value);
+    response.ignored.extend(merged.ignored);
+    response.unsigned.extend(merged.unsigned);
+    response.misplaced.extend(merged.flat_files);
+    response.config.insert(id.to_string(), merged.value);
 }
 
 /// Every config of any space, identities and approvals aside.
-fn all(engine: &Engine) -> Result<Vec<ItemId>> {
+fn config_ids(engine: &Engine) -> Result<Vec<ItemId>> {
     let spaces = &engine.workspace.spaces;
     let mut ids: Vec<ItemId> = vec![ItemId::new("config")?];
     for space in spaces.order() {
-        for entry in spaces.walk(&space, &[ItemType::Config]).entries {
+        for entry in spaces.scan(&space, &[ItemType::Config]).entries {
             let id = entry.item.id;
             let is_layered = entry.extension != ".toml" && !id.is_within("keys") && !id.is_within("trust");
             if is_layered && !ids.contains(&id) {

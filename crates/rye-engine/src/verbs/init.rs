@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use lillux::{Fingerprint, SecretKey};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::{AI_FOLDER, Roots, roots};
 use serde::Serialize;
 
-use crate::engine::{Clock, Engine, Options};
+use crate::engine::{Engine, EngineOptions, WallClock};
 use crate::error::{Code, Error, Result};
 use crate::verbs::{keys as key_verbs, sign, trust};
 
@@ -24,23 +24,23 @@ const GIT_ATTRIBUTES: &str = "# Signatures cover every byte: keep line endings a
 /// Threads are this machine's: their database and transcripts are not for others.
 const GIT_IGNORE: &str = "# Written by rye: threads stay on this machine.\n/threads/\n";
 /// The largest `.gitignore` that is added to.
-const MOST_IGNORED: u64 = 1 << 20;
+const MAX_GITIGNORE_BYTES: u64 = 1 << 20;
 
 /// The answer of an init.
 #[derive(Clone, Debug, Serialize)]
-pub struct Answer {
+pub struct InitResponse {
     /// The own key.
     pub fingerprint: Fingerprint,
     /// Whether it was made just now.
     pub key_created: bool,
     /// The project, unless this is the user space itself.
-    #[serde(serialize_with = "rye_space::shown::option")]
+    #[serde(serialize_with = "rye_space::serde_path::option")]
     pub project: Option<PathBuf>,
     /// Files that were made.
-    #[serde(serialize_with = "rye_space::shown::list")]
+    #[serde(serialize_with = "rye_space::serde_path::list")]
     pub created: Vec<PathBuf>,
     /// Files that were there and stay as they are.
-    #[serde(serialize_with = "rye_space::shown::list")]
+    #[serde(serialize_with = "rye_space::serde_path::list")]
     pub kept: Vec<PathBuf>,
     /// Whether the project is approved now.
     pub approved: bool,
@@ -50,11 +50,16 @@ pub struct Answer {
 ///
 /// # Errors
 /// When something cannot be made; what was made before stays and is completed by the next run.
-pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Clock>) -> Result<Answer> {
-    let is_user_space = roots::real(folder) == roots::real(&roots.user);
+pub fn init(
+    roots: &Roots,
+    folder: &Path,
+    owner: &str,
+    clock: fn() -> Box<dyn WallClock>,
+) -> Result<InitResponse> {
+    let is_user_space = roots::canonicalize_existing(folder) == roots::canonicalize_existing(&roots.user);
     let project = (!is_user_space).then(|| folder.to_owned());
     let roots = Roots { project: project.clone(), ..roots.clone() };
-    roots.check().map_err(rye_space::OpenError::from)?;
+    roots.check().map_err(rye_space::WorkspaceError::from)?;
     if project.is_some() && roots.project_key().is_none() {
         return Err(
             Error::new(Code::InvalidArgument, "the folder's path is not UTF-8").hint("rename the folder")
@@ -67,23 +72,23 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         file::folder_beneath(&ai, &Path::new(item_type.folder()).join("examples"))?;
     }
     let key_folder = roots.user_ai().join("config/keys");
-    file::create_folders(&key_folder, true)?;
+    file::create_dirs(&key_folder, true)?;
     // Two that begin at once make one key.
-    let _lock = file::Lock::acquire_folder(&key_folder)?;
-    let open = |roots: &Roots| Engine::open(roots.clone(), Options::default(), clock());
+    let _lock = file::Lock::acquire_dir(&key_folder)?;
+    let open = |roots: &Roots| Engine::open(roots.clone(), EngineOptions::default(), clock());
     // The project itself is opened once it is approved: it may belong to another user, who is on record then.
-    let bare = Roots { project: None, ..roots.clone() };
-    let engine = open(&bare)?;
+    let without_project = Roots { project: None, ..roots.clone() };
+    let engine = open(&without_project)?;
 
     let mut created = Vec::new();
-    let mut kept = Vec::new();
-    let (fingerprint, key_created) = match own_key(&engine) {
+    let mut existing = Vec::new();
+    let (fingerprint, key_created) = match own_signing_key(&engine) {
         Ok(key) => {
-            let fingerprint = key.public().fingerprint();
-            if engine.workspace.own.as_ref() != Some(&key.public()) {
-                created.push(rye_space::keys::store_public(&roots.signing_keys, &key.public())?);
+            let fingerprint = key.public_key().fingerprint();
+            if engine.workspace.own_key.as_ref() != Some(&key.public_key()) {
+                created.push(rye_space::keys::store_public_key(&roots.signing_keys, &key.public_key())?);
             }
-            if !engine.workspace.keys.is_general(&key.public()) {
+            if !engine.workspace.keys.is_trusted_everywhere(&key.public_key()) {
                 created.push(key_verbs::write_own_document(&engine, &key, owner)?);
             }
             (fingerprint, false)
@@ -96,18 +101,22 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
         Err(error) => return Err(error),
     };
     if !is_user_space {
-        trust::trust(&open(&bare)?, folder, true)?;
+        trust::trust(&open(&without_project)?, folder, true)?;
     }
-    file::create_folders(&ai, false)?;
+    file::create_dirs(&ai, false)?;
     for item_type in ItemType::ALL {
         file::create_folders_beneath(&ai, Path::new(item_type.folder()), false)?;
     }
-    note(write_if_absent(&ai, Path::new(".gitattributes"), GIT_ATTRIBUTES)?, &mut created, &mut kept);
-    note(ignore_threads(&ai)?, &mut created, &mut kept);
+    record_path(
+        write_if_absent(&ai, Path::new(".gitattributes"), GIT_ATTRIBUTES)?,
+        &mut created,
+        &mut existing,
+    );
+    record_path(ignore_threads(&ai)?, &mut created, &mut existing);
     if !is_user_space {
         for (item_type, id, extension, text) in EXAMPLES {
             let relative = PathBuf::from(format!("{}/{id}{extension}", item_type.folder()));
-            note(write_if_absent(&ai, &relative, text)?, &mut created, &mut kept);
+            record_path(write_if_absent(&ai, &relative, text)?, &mut created, &mut existing);
         }
     }
     // Opened anew: the key and its document count from here on.
@@ -120,48 +129,48 @@ pub fn init(roots: &Roots, folder: &Path, owner: &str, clock: fn() -> Box<dyn Cl
             }
         }
     }
-    Ok(Answer { fingerprint, key_created, project, created, kept, approved: !is_user_space })
+    Ok(InitResponse { fingerprint, key_created, project, created, kept: existing, approved: !is_user_space })
 }
 
 /// The own key, whether its document is there yet or not.
-fn own_key(engine: &Engine) -> Result<SecretKey> {
+fn own_signing_key(engine: &Engine) -> Result<SecretKey> {
     match engine.signing_key() {
         Err(error) if error.code == Code::Untrusted => {
-            Ok(rye_space::keys::own_secret(&engine.workspace.roots.signing_keys)?)
+            Ok(rye_space::keys::own_secret_key(&engine.workspace.roots.signing_keys)?)
         }
         other => other,
     }
 }
 
-fn note((path, is_new): (PathBuf, bool), created: &mut Vec<PathBuf>, kept: &mut Vec<PathBuf>) {
-    if is_new { created.push(path) } else { kept.push(path) }
+fn record_path((path, is_new): (PathBuf, bool), created: &mut Vec<PathBuf>, existing: &mut Vec<PathBuf>) {
+    if is_new { created.push(path) } else { existing.push(path) }
 }
 
 /// Keeps `.ai/threads` out of git. What stands in the file stays; a line is added at its end if none speaks of threads.
 fn ignore_threads(ai: &Path) -> Result<(PathBuf, bool)> {
     let path = ai.join(".gitignore");
-    let (old, _) = match file::read_beneath(ai, Path::new(".gitignore"), MOST_IGNORED) {
+    let (old, _) = match file::read_beneath(ai, Path::new(".gitignore"), MAX_GITIGNORE_BYTES) {
         Ok(read) => read,
         Err(error) if error.is_absent() => return write_if_absent(ai, Path::new(".gitignore"), GIT_IGNORE),
         // A link, or something that is no list of a person: theirs to look after.
         Err(_) => return Ok((path, false)),
     };
-    let speaks = |line: &[u8]| {
+    let mentions_threads = |line: &[u8]| {
         let line = String::from_utf8_lossy(line);
         matches!(line.trim().trim_start_matches('!').trim_matches('/'), "threads" | "threads/*" | "*" | "**")
     };
-    if old.split(|byte| *byte == b'\n').any(speaks) {
+    if old.split(|byte| *byte == b'\n').any(mentions_threads) {
         return Ok((path, false));
     }
-    let between: &[u8] = if old.is_empty() || old.ends_with(b"\n") { b"" } else { b"\n" };
-    file::write_atomic(&path, &[&old, between, GIT_IGNORE.as_bytes()].concat(), Mode::Kept)?;
+    let separator: &[u8] = if old.is_empty() || old.ends_with(b"\n") { b"" } else { b"\n" };
+    file::write_atomic(&path, &[&old, separator, GIT_IGNORE.as_bytes()].concat(), FileMode::Preserve)?;
     Ok((path, true))
 }
 
 fn write_if_absent(ai: &Path, relative: &Path, text: &str) -> Result<(PathBuf, bool)> {
     file::create_folders_beneath(ai, relative.parent().unwrap_or(Path::new("")), false)?;
     let path = ai.join(relative);
-    match file::write_new(&path, text.as_bytes(), Mode::Kept) {
+    match file::write_new(&path, text.as_bytes(), FileMode::Preserve) {
         Ok(()) => Ok((path, true)),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok((path, false)),
         Err(error) => Err(error.into()),

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use lillux::{Fingerprint, SecretKey};
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_space::keys::{self, REVOKED_FOLDER, TRUSTED_FOLDER};
 use rye_space::{AI_FOLDER, roots};
 use rye_trust::{Identity, Revocation};
@@ -25,7 +25,7 @@ pub struct KeyRow {
     /// `user`, `project`, `introduced`, `bundle`, `revoked` or `none`.
     pub trust: &'static str,
     /// Where its document is.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// Whether it is the own key.
     pub own: bool,
@@ -41,7 +41,7 @@ pub struct KeyRow {
 
 /// The answer of a key list.
 #[derive(Clone, Debug, Serialize)]
-pub struct Listing {
+pub struct KeyList {
     /// Every key with a document in user or project space.
     pub keys: Vec<KeyRow>,
     /// Documents that cannot be read.
@@ -51,7 +51,7 @@ pub struct Listing {
 
 /// Lists the keys of user and project space.
 #[must_use]
-pub fn list(engine: &Engine) -> Listing {
+pub fn list(engine: &Engine) -> KeyList {
     let workspace = &engine.workspace;
     let project_documents = workspace.project_documents();
     let documents = workspace
@@ -59,12 +59,12 @@ pub fn list(engine: &Engine) -> Listing {
         .iter()
         .map(|found| (rye_item::Space::User, found))
         .chain(project_documents.iter().map(|found| (rye_item::Space::Project, found)));
-    let mut listing = Listing { keys: Vec::new(), broken: Vec::new() };
+    let mut listing = KeyList { keys: Vec::new(), broken: Vec::new() };
     for (space, found) in documents {
         let identity = match &found.identity {
             Ok(identity) => identity,
             Err(error) => {
-                match changed_row(found, error) {
+                match tampered_row(found, error) {
                     Some(row) => listing.keys.push(row),
                     None => listing.broken.push(format!("{}: {error}", found.path.display())),
                 }
@@ -76,15 +76,15 @@ pub fn list(engine: &Engine) -> Listing {
         let known = known.filter(|known| known.key == identity.key);
         let (trust, reason) = match (revocation, known) {
             (Some(revocation), _) => ("revoked", Some(revocation.reason.clone())),
-            (None, Some(known)) => (known.vouch.as_str(), None),
-            (None, None) => ("none", Some(why_not(identity, &space))),
+            (None, Some(known)) => (known.basis.as_str(), None),
+            (None, None) => ("none", Some(untrusted_reason(identity, &space))),
         };
         listing.keys.push(KeyRow {
             fingerprint: identity.fingerprint,
             owner: rye_item::text::one_line(&identity.owner),
             trust,
             path: found.path.clone(),
-            own: workspace.own.as_ref() == Some(&identity.key),
+            own: workspace.own_key.as_ref() == Some(&identity.key),
             may_introduce: workspace.keys.is_introducer(&identity.fingerprint),
             projects: identity.projects.clone(),
             reason,
@@ -94,7 +94,7 @@ pub fn list(engine: &Engine) -> Listing {
 }
 
 /// The row of a document that changed since it was signed: nothing it says is repeated.
-fn changed_row(found: &keys::Found, error: &keys::DocumentError) -> Option<KeyRow> {
+fn tampered_row(found: &keys::IdentityFile, error: &keys::DocumentError) -> Option<KeyRow> {
     use rye_trust::IdentityError;
     let keys::DocumentError::Identity(IdentityError::Changed | IdentityError::Forged) = error else {
         return None;
@@ -111,7 +111,7 @@ fn changed_row(found: &keys::Found, error: &keys::DocumentError) -> Option<KeyRo
     })
 }
 
-fn why_not(identity: &Identity, space: &rye_item::Space) -> String {
+fn untrusted_reason(identity: &Identity, space: &rye_item::Space) -> String {
     let reason = match (&identity.signature, space) {
         (None, _) => "its document is not signed",
         (Some(_), rye_item::Space::Project) => "a project's key counts only once you trust it",
@@ -123,14 +123,14 @@ fn why_not(identity: &Identity, space: &rye_item::Space) -> String {
 
 /// What was made.
 #[derive(Clone, Debug, Serialize)]
-pub struct Generated {
+pub struct GeneratedKey {
     /// The key.
     pub fingerprint: Fingerprint,
     /// The key folder.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub folder: PathBuf,
     /// Its identity document.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub document: PathBuf,
 }
 
@@ -138,26 +138,26 @@ pub struct Generated {
 ///
 /// # Errors
 /// When a key is there already, or it cannot be written.
-pub fn generate(engine: &Engine, owner: &str) -> Result<Generated> {
+pub fn generate(engine: &Engine, owner: &str) -> Result<GeneratedKey> {
     let key = SecretKey::generate().map_err(|error| Error::new(Code::Io, error.to_string()))?;
-    adopt(engine, &key, owner)
+    store_key(engine, &key, owner)
 }
 
 /// Takes over a private key from a file, as the own key.
 ///
 /// # Errors
 /// When a key is there already, or the file holds none.
-pub fn import(engine: &Engine, path: &Path, owner: &str) -> Result<Generated> {
+pub fn import(engine: &Engine, path: &Path, owner: &str) -> Result<GeneratedKey> {
     let (bytes, _) = file::read_bounded(path, 64 << 10).map_err(|error| Error::read(&error))?;
     let text = std::str::from_utf8(&bytes).unwrap_or_default();
     let key = SecretKey::from_pem(text).map_err(|error| {
         Error::new(Code::InvalidKey, format!("`{}`: {error}", path.display()))
             .hint("to trust another's public key in this project alone: rye keys trust FILE --space project")
     })?;
-    adopt(engine, &key, owner)
+    store_key(engine, &key, owner)
 }
 
-fn adopt(engine: &Engine, key: &SecretKey, owner: &str) -> Result<Generated> {
+fn store_key(engine: &Engine, key: &SecretKey, owner: &str) -> Result<GeneratedKey> {
     if owner.len() > MAX_OWNER_BYTES {
         return Err(Error::new(
             Code::InvalidArgument,
@@ -166,14 +166,14 @@ fn adopt(engine: &Engine, key: &SecretKey, owner: &str) -> Result<Generated> {
         .hint("--owner NAME"));
     }
     let folder = &engine.workspace.roots.signing_keys;
-    keys::store_own(folder, key)?;
+    keys::store_key_pair(folder, key)?;
     let document = write_own_document(engine, key, owner)?;
-    Ok(Generated { fingerprint: key.public().fingerprint(), folder: folder.clone(), document })
+    Ok(GeneratedKey { fingerprint: key.public_key().fingerprint(), folder: folder.clone(), document })
 }
 
 /// Writes the own key's identity document, self-signed: through it the key counts.
 pub(crate) fn write_own_document(engine: &Engine, key: &SecretKey, owner: &str) -> Result<PathBuf> {
-    let identity = Identity::new(key.public(), owner);
+    let identity = Identity::new(key.public_key(), owner);
     let folder = engine.workspace.roots.user_ai().join(TRUSTED_FOLDER);
     let path = folder.join(format!("{}.toml", identity.fingerprint));
     keys::write_signed_document(&path, &identity.to_document(), key, &engine.now()?)?;
@@ -185,7 +185,7 @@ pub(crate) fn write_own_document(engine: &Engine, key: &SecretKey, owner: &str) 
 pub struct TrustOptions {
     /// `user`: everywhere; `project`: in this project alone. Without it, a key that lies in the project counts there,
     /// any other everywhere.
-    pub tier: Option<Tier>,
+    pub tier: Option<SpaceTier>,
     /// The owner's name, for a key in PEM.
     pub owner: Option<String>,
     /// Documents this key signs introduce their keys to a project.
@@ -194,7 +194,7 @@ pub struct TrustOptions {
 
 /// A key that is now trusted.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trusted {
+pub struct KeyTrustResponse {
     /// The key.
     pub fingerprint: Fingerprint,
     /// Its owner.
@@ -204,33 +204,33 @@ pub struct Trusted {
     /// Whether it may introduce others.
     pub may_introduce: bool,
     /// The document that was written.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
 }
 
 /// Whether what a document says of its key was signed by that key or by one the user trusts everywhere.
 #[must_use]
-pub fn is_vouched(engine: &Engine, identity: &Identity) -> bool {
+pub fn is_signed_by_trusted(engine: &Engine, identity: &Identity) -> bool {
     let ring = &engine.workspace.keys;
     let by_trusted = identity.signature.as_ref().is_some_and(|line| {
         ring.find(&line.fingerprint, &rye_item::Space::User)
-            .is_some_and(|known| ring.is_general(&known.key) && identity.is_signed_by(&known.key))
+            .is_some_and(|known| ring.is_trusted_everywhere(&known.key) && identity.is_signed_by(&known.key))
     });
     identity.is_self_signed() || by_trusted
 }
 
 /// Refuses a document whose owner's name anybody could have written.
-fn require_vouched(engine: &Engine, path: &Path, identity: &Identity) -> Result<()> {
-    if is_vouched(engine, identity) {
+fn require_trusted_signature(engine: &Engine, path: &Path, identity: &Identity) -> Result<()> {
+    if is_signed_by_trusted(engine, identity) {
         return Ok(());
     }
-    let shown = path.display();
+    let path_text = path.display();
     let error = match &identity.signature {
-        None => Error::new(Code::Unsigned, format!("the identity document `{shown}` is not signed")),
+        None => Error::new(Code::Unsigned, format!("the identity document `{path_text}` is not signed")),
         Some(line) => Error::new(
             Code::Untrusted,
             format!(
-                "the identity document `{shown}` is signed by the key {}, which you don't trust",
+                "the identity document `{path_text}` is signed by the key {}, which you don't trust",
                 line.fingerprint
             ),
         ),
@@ -244,13 +244,13 @@ fn require_vouched(engine: &Engine, path: &Path, identity: &Identity) -> Result<
 ///
 /// # Errors
 /// When the file holds no key, the key is revoked, or there is no own key.
-pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Trusted> {
+pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<KeyTrustResponse> {
     let owner = options.owner.clone().unwrap_or_else(|| {
         path.file_stem().map_or_else(|| "unknown".to_owned(), |stem| stem.to_string_lossy().into_owned())
     });
     let found = keys::read_key_file(path, &owner)?;
     if found.is_document {
-        require_vouched(engine, path, &found.identity)?;
+        require_trusted_signature(engine, path, &found.identity)?;
     }
     let found = found.identity;
     if let Some(revocation) = engine.workspace.keys.revocation(&found.fingerprint) {
@@ -261,25 +261,27 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
         .hint("ask its owner for a new key; a revocation is not taken back"));
     }
     let project = engine.workspace.roots.project_key();
-    let lies_in_project = match (&engine.workspace.roots.project, path.parent()) {
-        (Some(project), Some(_)) => roots::real(path).starts_with(roots::real(&project.join(AI_FOLDER))),
+    let is_in_project = match (&engine.workspace.roots.project, path.parent()) {
+        (Some(project), Some(_)) => roots::canonicalize_existing(path)
+            .starts_with(roots::canonicalize_existing(&project.join(AI_FOLDER))),
         _ => false,
     };
     let is_for_project = match options.tier {
-        None => lies_in_project,
-        Some(Tier::Project) => true,
-        Some(Tier::User) => false,
-        Some(Tier::System) => {
+        None => is_in_project,
+        Some(SpaceTier::Project) => true,
+        Some(SpaceTier::User) => false,
+        Some(SpaceTier::System) => {
             return Err(Error::new(Code::InvalidArgument, "a key is trusted in user or project space"));
         }
     };
     // Two at once for one key: the second adds its project to what the first has written.
     let folder = engine.workspace.roots.user_ai().join(TRUSTED_FOLDER);
-    file::create_folders(&folder, false)?;
-    let _lock = file::Lock::acquire_folder(&folder)?;
+    file::create_dirs(&folder, false)?;
+    let _lock = file::Lock::acquire_dir(&folder)?;
     let documents = keys::identities_in(&folder);
     let present = documents.iter().filter_map(|found| found.identity.as_ref().ok());
-    let present = present.filter(|known| known.key == found.key).find(|known| is_vouched(engine, known));
+    let present =
+        present.filter(|known| known.key == found.key).find(|known| is_signed_by_trusted(engine, known));
     let projects = match (is_for_project, present) {
         (false, _) => None,
         // Trusted everywhere already: asking for less takes nothing away.
@@ -306,7 +308,7 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
     let path =
         engine.workspace.roots.user_ai().join(TRUSTED_FOLDER).join(format!("{}.toml", identity.fingerprint));
     keys::write_signed_document(&path, &identity.to_document(), &key, &engine.now()?)?;
-    Ok(Trusted {
+    Ok(KeyTrustResponse {
         fingerprint: identity.fingerprint,
         owner: rye_item::text::one_line(&identity.owner),
         projects: identity.projects,
@@ -317,13 +319,13 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Tru
 
 /// A key that is now revoked.
 #[derive(Clone, Debug, Serialize)]
-pub struct Revoked {
+pub struct RevokedKey {
     /// The key.
     pub fingerprint: Fingerprint,
     /// Why.
     pub reason: String,
     /// The revocation.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
 }
 
@@ -331,11 +333,11 @@ pub struct Revoked {
 ///
 /// # Errors
 /// When the fingerprint is none, or there is no own key to sign with.
-pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<Revoked> {
+pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<RevokedKey> {
     let fingerprint: Fingerprint = fingerprint.parse().map_err(|error| {
         Error::new(Code::InvalidArgument, format!("{error}")).hint("rye keys list shows the fingerprints")
     })?;
-    let mut embedded = rye_space::bundle::embedded().into_iter().flat_map(|bundle| bundle.signers);
+    let mut embedded = rye_space::bundle::embedded_bundles().into_iter().flat_map(|bundle| bundle.signers);
     if embedded.any(|signer| signer.fingerprint == fingerprint) {
         let message = format!("the key {fingerprint} seals the items inside this binary");
         return Err(
@@ -344,10 +346,10 @@ pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<Revoke
     }
     let revocation = Revocation { fingerprint, reason: reason.to_owned() };
     // Even a revoked key may revoke: that takes trust away and gives none.
-    let (key, now) = (keys::own_secret(&engine.workspace.roots.signing_keys)?, engine.now()?);
+    let (key, now) = (keys::own_secret_key(&engine.workspace.roots.signing_keys)?, engine.now()?);
     let path = engine.workspace.roots.user_ai().join(REVOKED_FOLDER).join(format!("{fingerprint}.toml"));
     keys::write_signed_document(&path, &keys::revocation_document(&revocation, &now), &key, &now)?;
-    Ok(Revoked { fingerprint, reason: reason.to_owned(), path })
+    Ok(RevokedKey { fingerprint, reason: reason.to_owned(), path })
 }
 
 /// The identity document of a known key, or of the own one, as text to give to others.
@@ -356,7 +358,7 @@ pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<Revoke
 /// When no known key has the fingerprint.
 pub fn export(engine: &Engine, fingerprint: Option<&str>) -> Result<(Fingerprint, String)> {
     let workspace = &engine.workspace;
-    let wanted = match (fingerprint, &workspace.own) {
+    let selected = match (fingerprint, &workspace.own_key) {
         (Some(text), _) => text.to_owned(),
         (None, Some(own)) => own.fingerprint().to_string(),
         (None, None) => {
@@ -367,11 +369,11 @@ pub fn export(engine: &Engine, fingerprint: Option<&str>) -> Result<(Fingerprint
     let documents = workspace.user_documents.iter().chain(&project_documents);
     let found = documents
         .filter_map(|found| Some((found, found.identity.as_ref().ok()?)))
-        .find(|(_, identity)| identity.fingerprint.as_str() == wanted);
+        .find(|(_, identity)| identity.fingerprint.as_str() == selected);
     let Some((found, identity)) = found else {
         return Err(Error::new(
             Code::UnknownKey,
-            format!("no known key has the fingerprint `{}`", rye_item::text::one_line(&wanted)),
+            format!("no known key has the fingerprint `{}`", rye_item::text::one_line(&selected)),
         )
         .hint("rye keys list shows the fingerprints"));
     };
@@ -384,5 +386,5 @@ pub fn export(engine: &Engine, fingerprint: Option<&str>) -> Result<(Fingerprint
 /// # Errors
 /// When it cannot be written.
 pub fn write_export(path: &Path, text: &str) -> Result<()> {
-    Ok(file::write_atomic(path, text.as_bytes(), Mode::Kept)?)
+    Ok(file::write_atomic(path, text.as_bytes(), FileMode::Preserve)?)
 }

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use lillux::{Digest, Fingerprint};
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType, Space, metadata, parse};
-use rye_space::bundle::Origin;
-use rye_space::{Located, Place};
-use rye_trust::verify::report;
-use rye_trust::{Report, Signed, SignedId, Subject, Verdict, sign};
+use rye_space::bundle::BundleOrigin;
+use rye_space::{CandidatePath, ItemFile};
+use rye_trust::verify::evaluate;
+use rye_trust::{SignOutcome, SignedId, Subject, TrustReport, TrustVerdict, sign};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -18,16 +18,16 @@ use crate::error::{Code, Error, Result};
 
 /// How to load.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct LoadOptions {
     /// Only from this space.
-    pub from: Option<Tier>,
+    pub from: Option<SpaceTier>,
     /// Show it even if nobody vouches for it. For people at a terminal only.
     pub unverified: bool,
 }
 
 /// Who signed an item.
 #[derive(Clone, Debug, Serialize)]
-pub struct Signer {
+pub struct ItemSigner {
     /// The key.
     pub fingerprint: Fingerprint,
     /// Its owner.
@@ -38,15 +38,15 @@ pub struct Signer {
     pub signed_at: String,
 }
 
-impl Signer {
+impl ItemSigner {
     /// The signer a report names.
     #[must_use]
-    pub fn of(report: &Report) -> Option<Self> {
+    pub fn from_report(report: &TrustReport) -> Option<Self> {
         let line = report.signature.as_ref()?;
         Some(Self {
             fingerprint: line.fingerprint,
             owner: report.owner.as_deref().map(rye_item::text::one_line),
-            trusted_by: report.vouch.map(rye_trust::Vouch::as_str),
+            trusted_by: report.basis.map(rye_trust::TrustBasis::as_str),
             signed_at: line.timestamp.to_string(),
         })
     }
@@ -54,7 +54,7 @@ impl Signer {
 
 /// A loaded item.
 #[derive(Clone, Debug, Serialize)]
-pub struct Loaded {
+pub struct LoadedItem {
     /// What a reader wants: a directive's prompt, a knowledge entry's body, a tool's source.
     pub content: String,
     /// The whole file.
@@ -65,16 +65,16 @@ pub struct Loaded {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// Where it is.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// Its space.
     pub space: Space,
     /// The verdict in a word.
-    pub verdict: Verdict,
+    pub verdict: TrustVerdict,
     /// How much its signature covers.
     pub coverage: &'static str,
     /// Who signed it.
-    pub signer: Option<Signer>,
+    pub signer: Option<ItemSigner>,
     /// Spaces whose file of this id it hides.
     pub shadows: Vec<Space>,
     /// What the reader should know.
@@ -86,15 +86,16 @@ pub struct Loaded {
 ///
 /// # Errors
 /// When no type has it, or several do.
-pub fn find_by_id(engine: &Engine, id: &str, from: Option<Tier>) -> Result<ItemRef> {
+pub fn find_by_id(engine: &Engine, id: &str, from: Option<SpaceTier>) -> Result<ItemRef> {
     let id = ItemId::new(id)?;
     let spaces = &engine.workspace.spaces;
-    let mut found: Vec<ItemRef> = ItemType::FINDABLE
+    let mut found: Vec<ItemRef> = ItemType::SEARCHABLE
         .into_iter()
         .map(|item_type| ItemRef::new(item_type, id.clone()))
         .filter(|item| {
-            let mut places = spaces.places(item).into_iter();
-            places.any(|place| place.is_found && from.is_none_or(|tier| place.space.tier() == tier))
+            let mut candidates = spaces.candidate_paths(item).into_iter();
+            candidates
+                .any(|candidate| candidate.is_found && from.is_none_or(|tier| candidate.space.tier() == tier))
         })
         .collect();
     match found.len() {
@@ -113,20 +114,20 @@ pub fn find_by_id(engine: &Engine, id: &str, from: Option<Tier>) -> Result<ItemR
 ///
 /// # Errors
 /// When it is not found, or nobody vouches for it.
-pub fn load(engine: &Engine, item: &ItemRef, options: Options) -> Result<Loaded> {
+pub fn load(engine: &Engine, item: &ItemRef, options: LoadOptions) -> Result<LoadedItem> {
     let located = engine.workspace.spaces.locate(item, options.from)?;
     if options.unverified {
-        let report = report(&located, &engine.workspace.keys);
-        let mut loaded = shown(engine, &located, &report)?;
-        if !matches!(report.verdict, Verdict::Full) {
+        let report = evaluate(&located, &engine.workspace.keys);
+        let mut loaded = build_loaded(engine, &located, &report)?;
+        if !matches!(report.verdict, TrustVerdict::Full) {
             loaded
                 .warnings
                 .push(format!("this item is {}: do not run what it says", report.verdict.as_str()));
         }
         return Ok(loaded);
     }
-    let admitted = engine.admit_kept(located)?;
-    let mut loaded = shown(engine, &admitted, admitted.report())?;
+    let admitted = engine.admit_cached(located)?;
+    let mut loaded = build_loaded(engine, &admitted, admitted.report())?;
     if admitted.is_forgiven() {
         loaded.warnings.push(format!("development mode forgives that it is {}", loaded.verdict.as_str()));
     } else if !admitted.is_fully_covered() {
@@ -141,7 +142,7 @@ pub fn load(engine: &Engine, item: &ItemRef, options: Options) -> Result<Loaded>
     Ok(loaded)
 }
 
-fn shown(engine: &Engine, located: &Located, report: &Report) -> Result<Loaded> {
+fn build_loaded(engine: &Engine, located: &ItemFile, report: &TrustReport) -> Result<LoadedItem> {
     let item = located.item();
     let raw = located.text().into_owned();
     let parsed = located.parsed();
@@ -153,38 +154,38 @@ fn shown(engine: &Engine, located: &Located, report: &Report) -> Result<Loaded> 
     let title = (item.item_type == ItemType::Knowledge)
         .then(|| located.fields().get("title").and_then(Value::as_str).map(rye_item::text::one_line))
         .flatten();
-    let places = engine.workspace.spaces.places(item);
-    let shadows = places
+    let candidates = engine.workspace.spaces.candidate_paths(item);
+    let shadows = candidates
         .iter()
-        .filter(|place| place.is_found)
-        .skip_while(|place| place.space != *located.space())
+        .filter(|candidate| candidate.is_found)
+        .skip_while(|candidate| candidate.space != *located.space())
         .skip(1)
-        .map(|place| place.space.clone())
+        .map(|candidate| candidate.space.clone())
         .collect();
-    Ok(Loaded {
+    Ok(LoadedItem {
         content,
         raw,
-        metadata: metadata::shown(item.item_type, located.fields()),
+        metadata: metadata::display_metadata(item.item_type, located.fields()),
         title,
-        path: real_path(engine, located),
+        path: file_path(engine, located),
         space: located.space().clone(),
         verdict: report.verdict,
         coverage: report.coverage.as_str(),
-        signer: Signer::of(report),
+        signer: ItemSigner::from_report(report),
         shadows,
         warnings: parsed.problems.iter().map(|problem| format!("it does not parse: {problem}")).collect(),
     })
 }
 
 /// The item's path; a tool inside the binary is materialised, so that there is one.
-fn real_path(engine: &Engine, located: &Located) -> PathBuf {
+fn file_path(engine: &Engine, located: &ItemFile) -> PathBuf {
     let item = located.item();
     let Space::System(bundle) = located.space() else {
         return located.path.clone();
     };
     let bundle = engine.workspace.spaces.bundles().iter().find(|known| known.id == *bundle);
     match bundle.map(|bundle| &bundle.origin) {
-        Some(Origin::Embedded(embedded)) if item.item_type == ItemType::Tool => {
+        Some(BundleOrigin::Embedded(embedded)) if item.item_type == ItemType::Tool => {
             // Without a cache to write to, the path inside the binary still says where it is.
             let Ok(folder) = embedded.materialise(&engine.workspace.roots.cache) else {
                 return located.path.clone();
@@ -198,13 +199,13 @@ fn real_path(engine: &Engine, located: &Located) -> PathBuf {
 
 /// A copy that was made.
 #[derive(Clone, Debug, Serialize)]
-pub struct Copied {
+pub struct CopiedItem {
     /// Where it came from.
     pub from: Space,
     /// Where it is now.
-    pub to: Tier,
+    pub to: SpaceTier,
     /// The new file.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// The own key, which signed the copy.
     pub signer: Fingerprint,
@@ -214,29 +215,29 @@ pub struct Copied {
 ///
 /// # Errors
 /// When the item may not be trusted, the target exists, or there is no key.
-pub fn copy(engine: &Engine, item: &ItemRef, from: Option<Tier>, to: Tier) -> Result<Copied> {
-    copy_agreed(engine, item, from, to, None)
+pub fn copy(engine: &Engine, item: &ItemRef, from: Option<SpaceTier>, to: SpaceTier) -> Result<CopiedItem> {
+    copy_approved(engine, item, from, to, None)
 }
 
 /// As [`copy`]; if `agreed` is given, only bytes of that digest are copied.
 ///
 /// # Errors
 /// As [`copy`], and when the file has other bytes.
-pub fn copy_agreed(
+pub fn copy_approved(
     engine: &Engine,
     item: &ItemRef,
-    from: Option<Tier>,
-    to: Tier,
-    agreed: Option<&Digest>,
-) -> Result<Copied> {
+    from: Option<SpaceTier>,
+    to: SpaceTier,
+    approved: Option<&Digest>,
+) -> Result<CopiedItem> {
     let spaces = &engine.workspace.spaces;
     let located = spaces.locate(item, from)?;
-    crate::verbs::sign::refuse_other_bytes(&located, agreed)?;
+    crate::verbs::sign::check_approved_bytes(&located, approved)?;
     let space = match to {
-        Tier::Project => Space::Project,
-        Tier::User => Space::User,
-        Tier::System => {
-            return Err(Error::new(Code::SystemImmutable, "system space cannot be written").of(item));
+        SpaceTier::Project => Space::Project,
+        SpaceTier::User => Space::User,
+        SpaceTier::System => {
+            return Err(Error::new(Code::SystemImmutable, "system space cannot be written").for_item(item));
         }
     };
     let Some(folder) = spaces.folder(&space) else {
@@ -246,7 +247,7 @@ pub fn copy_agreed(
     };
     if *located.space() == space {
         return Err(
-            Error::new(Code::InvalidArgument, format!("{item} already comes from {to} space")).of(item)
+            Error::new(Code::InvalidArgument, format!("{item} already comes from {to} space")).for_item(item)
         );
     }
     let verified = engine.admit(located)?;
@@ -261,7 +262,7 @@ pub fn copy_agreed(
     }
     if !verified.is_fully_covered() {
         return Err(Error::new(Code::Partial, format!("{item} is only partly covered by its signature"))
-            .of(item)
+            .for_item(item)
             .detail("path", verified.path.display().to_string())
             .hint("a copy would be signed by you, and with it what nobody vouches for")
             .hint(format!(
@@ -273,32 +274,35 @@ pub fn copy_agreed(
     if !problems.is_empty() {
         return Err(Error::invalid(item, &verified.path, &problems));
     }
-    let taken: Vec<Place> =
-        spaces.places(item).into_iter().filter(|place| place.space == space && place.is_found).collect();
-    if let Some(place) = taken.first() {
+    let existing: Vec<CandidatePath> = spaces
+        .candidate_paths(item)
+        .into_iter()
+        .filter(|candidate| candidate.space == space && candidate.is_found)
+        .collect();
+    if let Some(candidate) = existing.first() {
         return Err(Error::new(Code::InvalidArgument, format!("{item} is already in {to} space"))
-            .of(item)
-            .detail("path", place.path.display().to_string())
+            .for_item(item)
+            .detail("path", candidate.path.display().to_string())
             .hint("remove that file first if you want a fresh copy"));
     }
     let format = verified.format().ok_or_else(|| {
         Error::new(Code::Unsignable, format!("a {} file cannot carry a signature", verified.extension))
-            .of(item)
+            .for_item(item)
     })?;
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (bytes, signature) = match sign(verified.bytes(), format, &key, &now) {
-        Signed::Written { bytes, signature } => (bytes, signature),
-        Signed::Unchanged(signature) => (verified.bytes().to_vec(), signature),
+        SignOutcome::Written { bytes, signature } => (bytes, signature),
+        SignOutcome::Unchanged(signature) => (verified.bytes().to_vec(), signature),
     };
     let relative = PathBuf::from(format!("{}/{}{}", item.item_type.folder(), item.id, verified.extension));
     let path = folder.join(&relative);
-    file::create_folders(&folder, false)?;
+    file::create_dirs(&folder, false)?;
     file::create_folders_beneath(&folder, relative.parent().unwrap_or(Path::new("")), false)?;
-    file::write_new(&path, &bytes, Mode::Kept)?;
+    file::write_new(&path, &bytes, FileMode::Preserve)?;
     if !verified.has_name() {
         // Without its record the copy verifies all the same; only a copy of the copy would, too.
-        let _ = super::sign::record(engine, vec![SignedId::new(item, &signature)], &key, &now);
+        let _ = super::sign::record_signed_ids(engine, vec![SignedId::new(item, &signature)], &key, &now);
     }
-    crate::primaries::keep_signed(engine, &bytes, format);
-    Ok(Copied { from: verified.space().clone(), to, path, signer: key.public().fingerprint() })
+    crate::agent_actions::store_signed(engine, &bytes, format);
+    Ok(CopiedItem { from: verified.space().clone(), to, path, signer: key.public_key().fingerprint() })
 }

@@ -1,10 +1,10 @@
 //! `search` and `fetch`: ranked items, each with how far it can be trusted right now.
 
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType};
-use rye_space::Place;
-use rye_space::search::{self, Hit, Index, Progress, Query, Request, Watcher};
-use rye_trust::{Verdict, verify::report};
+use rye_space::CandidatePath;
+use rye_space::search::{self, IndexProgress, Query, SearchHit, SearchIndex, SearchRequest, SpaceWatcher};
+use rye_trust::{TrustVerdict, verify::evaluate};
 use serde::Serialize;
 
 use crate::engine::Engine;
@@ -12,13 +12,13 @@ use crate::error::{Code, Error, Result};
 
 /// What to search for.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct SearchOptions {
     /// The query.
     pub query: String,
     /// Only this type.
     pub item_type: Option<ItemType>,
     /// Only this space.
-    pub tier: Option<Tier>,
+    pub tier: Option<SpaceTier>,
     /// Only ids within this prefix.
     pub prefix: String,
     /// How many at most; the setting `search.limit` if not given.
@@ -29,7 +29,7 @@ pub struct Options {
 
 /// A row of the answer.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct SearchRow {
     /// Its type.
     #[serde(rename = "type")]
     pub item_type: ItemType,
@@ -60,9 +60,9 @@ pub struct Row {
 
 /// The answer of a search.
 #[derive(Clone, Debug, Serialize)]
-pub struct Answer {
+pub struct SearchResponse {
     /// The best rows.
-    pub results: Vec<Row>,
+    pub results: Vec<SearchRow>,
     /// How many there are in all.
     pub total: usize,
     /// The query as given.
@@ -77,7 +77,11 @@ pub struct Answer {
 ///
 /// # Errors
 /// When the query cannot be read or the index fails.
-pub fn search(engine: &Engine, options: &Options, progress: Progress<'_>) -> Result<Answer> {
+pub fn search(
+    engine: &Engine,
+    options: &SearchOptions,
+    progress: IndexProgress<'_>,
+) -> Result<SearchResponse> {
     let start = std::time::Instant::now();
     let query = Query::parse(&options.query).map_err(|error| {
         Error::new(Code::InvalidQuery, error.to_string())
@@ -85,29 +89,29 @@ pub fn search(engine: &Engine, options: &Options, progress: Progress<'_>) -> Res
     })?;
     let setting = engine.workspace.settings.get("search.limit").and_then(serde_json::Value::as_u64);
     let default = setting.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(10);
-    let request = Request {
+    let request = SearchRequest {
         query,
         types: options.item_type.into_iter().collect(),
         tier: options.tier,
         prefix: options.prefix.clone(),
         limit: options.limit.unwrap_or(if options.all { usize::MAX } else { default }),
-        shadowed_too: options.all,
+        include_shadowed: options.all,
     };
     let failed =
         |error: search::IndexError| Error::new(Code::Index, format!("the search index failed: {error}"));
     let path = engine.index_path();
     let spaces = &engine.workspace.spaces;
     let mut state = engine.search_state();
-    let is_fresh = state.watcher.as_ref().is_some_and(|watcher| !watcher.take_stir());
+    let is_fresh = state.watcher.as_ref().is_some_and(|watcher| !watcher.take_dirty());
     if engine.is_warm() && !is_fresh {
         // Anew each time: a folder that has just come is watched from now on. What stirs from here is compared next time.
-        state.watcher = Watcher::start(spaces).inspect(|watcher| {
-            let _ = watcher.take_stir();
+        state.watcher = SpaceWatcher::start(spaces).inspect(|watcher| {
+            let _ = watcher.take_dirty();
         });
     }
     let mut index = match state.index.take() {
         Some(index) => index,
-        None => Index::open(&path).map_err(failed)?,
+        None => SearchIndex::open(&path).map_err(failed)?,
     };
     let found = search::search(&mut index, &path, spaces, &request, is_fresh, progress);
     let unreadable = index.unreadable().first().cloned();
@@ -117,8 +121,8 @@ pub fn search(engine: &Engine, options: &Options, progress: Progress<'_>) -> Res
     if let Some(folder) = unreadable {
         return Err(Error::unreadable_folder(&folder));
     }
-    Ok(Answer {
-        results: found.hits.into_iter().map(|hit| judged(engine, hit)).collect(),
+    Ok(SearchResponse {
+        results: found.hits.into_iter().map(|hit| to_row(engine, hit)).collect(),
         total: found.total,
         query: options.query.clone(),
         took_ms: (start.elapsed().as_secs_f64() * 1e6).round() / 1e3,
@@ -127,24 +131,25 @@ pub fn search(engine: &Engine, options: &Options, progress: Progress<'_>) -> Res
 }
 
 /// A hit with its verdict, judged now: trust may have changed since the file was indexed.
-fn judged(engine: &Engine, hit: Hit) -> Row {
-    let report = place_of(engine, &hit)
-        .and_then(|place| engine.workspace.spaces.read(&hit.item, &place).ok())
-        .map(|located| report(&located, &engine.workspace.keys));
+fn to_row(engine: &Engine, hit: SearchHit) -> SearchRow {
+    let report = candidate_path(engine, &hit)
+        .and_then(|candidate| engine.workspace.spaces.read(&hit.item, &candidate).ok())
+        .map(|located| evaluate(&located, &engine.workspace.keys));
     let (verdict, coverage) = match &report {
         Some(report) => (report.verdict.as_str(), report.coverage.as_str()),
         None => ("unreadable", "none"),
     };
-    let signed =
-        report.as_ref().is_some_and(|report| matches!(report.verdict, Verdict::Full | Verdict::Partial));
-    Row {
+    let signed = report
+        .as_ref()
+        .is_some_and(|report| matches!(report.verdict, TrustVerdict::Full | TrustVerdict::Partial));
+    SearchRow {
         item_type: hit.item.item_type,
         item_id: hit.item.id.to_string(),
         space: hit.space,
         score: (hit.score * 1e4).round() / 1e4,
-        title: clean(&hit.title),
-        description: clean(&hit.description),
-        version: clean(&hit.version),
+        title: clean_text(&hit.title),
+        description: clean_text(&hit.description),
+        version: clean_text(&hit.version),
         signed,
         coverage: if signed { coverage } else { "none" },
         verdict,
@@ -153,27 +158,27 @@ fn judged(engine: &Engine, hit: Hit) -> Row {
     }
 }
 
-fn clean(text: &str) -> String {
+fn clean_text(text: &str) -> String {
     rye_item::text::one_line(text)
 }
 
-fn place_of(engine: &Engine, hit: &Hit) -> Option<Place> {
+fn candidate_path(engine: &Engine, hit: &SearchHit) -> Option<CandidatePath> {
     let spaces = &engine.workspace.spaces;
     let space = spaces.order().find(|space| space.to_string() == hit.space)?;
     let relative = format!("{}/{}{}", hit.item.item_type.folder(), hit.item.id, hit.extension);
     let path = spaces.folder(&space).unwrap_or_default().join(relative);
-    Some(Place { space, path, extension: hit.extension.clone(), is_found: true })
+    Some(CandidatePath { space, path, extension: hit.extension.clone(), is_found: true })
 }
 
 /// Ids of the workspace that begin with `start`, for completion.
 #[must_use]
-pub fn ids(engine: &Engine, item_type: Option<ItemType>, start: &str) -> Vec<ItemRef> {
+pub fn complete_ids(engine: &Engine, item_type: Option<ItemType>, start: &str) -> Vec<ItemRef> {
     let types: Vec<ItemType> =
-        item_type.map_or_else(|| ItemType::FINDABLE.to_vec(), |item_type| vec![item_type]);
+        item_type.map_or_else(|| ItemType::SEARCHABLE.to_vec(), |item_type| vec![item_type]);
     let spaces = &engine.workspace.spaces;
     let mut items: Vec<ItemRef> = spaces
         .order()
-        .flat_map(|space| spaces.walk(&space, &types).entries)
+        .flat_map(|space| spaces.scan(&space, &types).entries)
         .map(|entry| entry.item)
         .filter(|item| item.id.as_str().starts_with(start))
         .collect();

@@ -3,22 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use lillux::{Digest, Fingerprint, SecretKey};
 use rye_exec::parameters::{ParameterError, Violation};
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_item::text::counted;
-use rye_item::{ItemId, ItemRef, ItemType, Position, Problem, SignatureFormat, Space};
+use rye_item::{Diagnostic, ItemId, ItemRef, ItemType, SignatureFormat, SourcePosition, Space};
 use rye_space::signed_ids::{self, SIGNED_IDS_FILE};
-use rye_space::{Located, Place};
-use rye_trust::signature::{Layout, Timestamp};
-use rye_trust::{Signed, SignedId, Subject, sign as sign_bytes};
+use rye_space::{CandidatePath, ItemFile};
+use rye_trust::signature::{FileLayout, Timestamp};
+use rye_trust::{SignOutcome, SignedId, Subject, sign as sign_bytes};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::verbs::verify::place_of_path;
+use crate::verbs::verify::item_at_path;
 
 /// What was signed.
 #[derive(Clone, Debug, Serialize)]
@@ -29,7 +29,7 @@ pub struct SignedItem {
     /// Its id.
     pub item_id: String,
     /// The file.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// Its space.
     pub space: Space,
@@ -41,9 +41,9 @@ pub struct SignedItem {
     pub unchanged: bool,
     /// What works but should be changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
     /// The user's lockfile that was brought up to date with it.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rye_space::shown::option")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rye_space::serde_path::option")]
     pub lockfile: Option<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ impl SignedItem {
     pub fn refresh_lockfile(&mut self, engine: &Engine) -> Result<()> {
         let item = ItemRef::new(self.item_type, ItemId::new(self.item_id.as_str())?);
         let tier = Some(self.space.tier());
-        let resolve = |item: &ItemRef| crate::resolved::resolved_in(engine, item, tier);
+        let resolve = |item: &ItemRef| crate::resolve::resolve_tool_in(engine, item, tier);
         self.lockfile = crate::lockfiles::refresh_after_sign(engine, &item, &resolve)?;
         Ok(())
     }
@@ -64,7 +64,7 @@ impl SignedItem {
 
 /// What could not be signed.
 #[derive(Clone, Debug)]
-pub struct FailedItem {
+pub struct FailedSign {
     /// The item or path as named.
     pub name: String,
     /// Why.
@@ -73,14 +73,14 @@ pub struct FailedItem {
 
 /// The answer of a sign.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
+pub struct SignResponse {
     /// What was signed.
     pub signed: Vec<SignedItem>,
     /// What was not.
-    pub failed: Vec<FailedItem>,
+    pub failed: Vec<FailedSign>,
 }
 
-impl Answer {
+impl SignResponse {
     /// What came of it, in a line.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -101,9 +101,9 @@ impl Answer {
     /// The failure it amounts to, if anything failed.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        let worst = self.failed.first()?.error.code;
+        let first_code = self.failed.first()?.error.code;
         let invalid = self.failed.iter().map(|failed| failed.error.code).find(|code| *code == Code::Invalid);
-        let error = Error::new(invalid.unwrap_or(worst), self.summary());
+        let error = Error::new(invalid.unwrap_or(first_code), self.summary());
         Some(error.hint("what is not named here is signed; correct these and sign again"))
     }
 
@@ -112,7 +112,7 @@ impl Answer {
     pub fn to_value(&self) -> Value {
         json!({
             "signed": self.signed,
-            "failed": self.failed.iter().map(FailedItem::to_value).collect::<Vec<_>>(),
+            "failed": self.failed.iter().map(FailedSign::to_value).collect::<Vec<_>>(),
             "total": self.signed.len() + self.failed.len(),
             "unchanged": self.unchanged(),
             "summary": self.summary(),
@@ -120,7 +120,7 @@ impl Answer {
     }
 }
 
-impl FailedItem {
+impl FailedSign {
     fn to_value(&self) -> Value {
         let mut row = json!({
             "item": self.name,
@@ -136,30 +136,30 @@ impl FailedItem {
 }
 
 /// Called with how many of how many files are done.
-pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+pub type SignProgress<'a> = &'a mut dyn FnMut(usize, usize);
 
 /// Signs one item by type and id; in `tier` if given, else where it is found first, project before user.
 ///
 /// # Errors
 /// When it is not found, not valid, or cannot be signed.
-pub fn sign_item(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<SignedItem> {
-    sign_agreed(engine, item, tier, None)
+pub fn sign_item(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<SignedItem> {
+    sign_approved(engine, item, tier, None)
 }
 
 /// As [`sign_item`]; if `agreed` is given, only bytes of that digest are signed.
 ///
 /// # Errors
 /// As [`sign_item`], and when the file has other bytes.
-pub fn sign_agreed(
+pub fn sign_approved(
     engine: &Engine,
     item: &ItemRef,
-    tier: Option<Tier>,
-    agreed: Option<&Digest>,
+    tier: Option<SpaceTier>,
+    approved: Option<&Digest>,
 ) -> Result<SignedItem> {
-    let place = own_place(engine, item, tier)?;
+    let path = own_path(engine, item, tier)?;
     let (key, now) = (engine.signing_key()?, engine.now()?);
-    let (mut signed, id) = sign_at(engine, item, &place, &key, &now, agreed)?;
-    signed.warnings.extend(record(engine, id.into_iter().collect(), &key, &now));
+    let (mut signed, id) = sign_file(engine, item, &path, &key, &now, approved)?;
+    signed.warnings.extend(record_signed_ids(engine, id.into_iter().collect(), &key, &now));
     Ok(signed)
 }
 
@@ -167,57 +167,57 @@ pub fn sign_agreed(
 ///
 /// # Errors
 /// As [`sign_item`].
-pub(crate) fn signable(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Located> {
-    let place = own_place(engine, item, tier)?;
-    let located = engine.workspace.spaces.read(item, &place)?;
-    let problems = problems_of(engine, &located);
-    if problems.is_empty() { Ok(located) } else { Err(Error::invalid(item, &place.path, &problems)) }
+pub(crate) fn locate_signable(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<ItemFile> {
+    let path = own_path(engine, item, tier)?;
+    let located = engine.workspace.spaces.read(item, &path)?;
+    let problems = find_problems(engine, &located);
+    if problems.is_empty() { Ok(located) } else { Err(Error::invalid(item, &path.path, &problems)) }
 }
 
 /// Whether the own key has signed these very bytes.
-pub(crate) fn is_signed(engine: &Engine, located: &Located) -> Result<bool> {
+pub(crate) fn is_signed(engine: &Engine, located: &ItemFile) -> Result<bool> {
     let Some(format) = located.format() else { return Ok(false) };
     let signed = sign_bytes(located.bytes(), format, &engine.signing_key()?, &engine.now()?);
-    Ok(matches!(signed, Signed::Unchanged(_)))
+    Ok(matches!(signed, SignOutcome::Unchanged(_)))
 }
 
 /// Where the item lies in project or user space.
-fn own_place(engine: &Engine, item: &ItemRef, tier: Option<Tier>) -> Result<Place> {
+fn own_path(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<CandidatePath> {
     let spaces = &engine.workspace.spaces;
-    let place = spaces.places(item).into_iter().find(|place| {
-        place.is_found
-            && place.space.tier() != Tier::System
-            && tier.is_none_or(|tier| place.space.tier() == tier)
+    let candidate = spaces.candidate_paths(item).into_iter().find(|candidate| {
+        candidate.is_found
+            && candidate.space.tier() != SpaceTier::System
+            && tier.is_none_or(|tier| candidate.space.tier() == tier)
     });
-    place.ok_or_else(|| {
-        let is_system = tier != Some(Tier::Project)
-            && tier != Some(Tier::User)
-            && spaces.places(item).iter().any(|place| place.is_found);
-        if is_system { immutable(item) } else { rye_space::LocateError::NotFound(item.clone()).into() }
+    candidate.ok_or_else(|| {
+        let is_system = tier != Some(SpaceTier::Project)
+            && tier != Some(SpaceTier::User)
+            && spaces.candidate_paths(item).iter().any(|candidate| candidate.is_found);
+        if is_system { immutable_error(item) } else { rye_space::LocateError::NotFound(item.clone()).into() }
     })
 }
 
 /// Records what was signed without a name in it. What could not be recorded is signed all the same.
-pub(crate) fn record(
+pub(crate) fn record_signed_ids(
     engine: &Engine,
     signed: Vec<SignedId>,
     key: &SecretKey,
     now: &Timestamp,
-) -> Option<Problem> {
+) -> Option<Diagnostic> {
     if signed.is_empty() {
         return None;
     }
     let user_ai = engine.workspace.roots.user_ai();
     let failure = signed_ids::add(&user_ai, &engine.workspace.keys, signed, key, now).err()?;
-    Some(Problem::new(format!(
+    Some(Diagnostic::new(format!(
         "`{}` cannot be written ({failure}): a copy of the file under another id of its category would verify too",
         user_ai.join(SIGNED_IDS_FILE).display()
     )))
 }
 
-fn immutable(item: &ItemRef) -> Error {
+fn immutable_error(item: &ItemRef) -> Error {
     Error::new(Code::SystemImmutable, format!("{item} is a system item and cannot be changed"))
-        .of(item)
+        .for_item(item)
         .hint(format!("copy it first: rye load {} {} --to project", item.item_type, item.id))
 }
 
@@ -232,34 +232,34 @@ pub fn sign_glob(
     engine: &Engine,
     item_type: ItemType,
     pattern: &str,
-    tier: Option<Tier>,
-    progress: Progress<'_>,
-) -> Result<Answer> {
-    let matcher = compile(pattern)?;
+    tier: Option<SpaceTier>,
+    progress: SignProgress<'_>,
+) -> Result<SignResponse> {
+    let matcher = compile_glob(pattern)?;
     let spaces = &engine.workspace.spaces;
     let tiers: Vec<Space> = match tier {
         None => vec![Space::Project],
-        Some(Tier::Project) => vec![Space::Project],
-        Some(Tier::User) => vec![Space::User],
-        Some(Tier::System) => {
+        Some(SpaceTier::Project) => vec![Space::Project],
+        Some(SpaceTier::User) => vec![Space::User],
+        Some(SpaceTier::System) => {
             return Err(Error::new(Code::SystemImmutable, "system items cannot be changed")
                 .hint("copy one first: rye load TYPE ID --to project"));
         }
     };
-    let mut targets: Vec<(ItemRef, Place)> = Vec::new();
+    let mut targets: Vec<(ItemRef, CandidatePath)> = Vec::new();
     for space in tiers {
         let folder = spaces.folder(&space).unwrap_or_default();
         let walk = spaces.walk_whole(&space, &[item_type]);
         for entry in walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries {
             let is_identity = item_type == ItemType::Config && entry.item.id.is_within("keys");
             if !is_identity && matcher.is_match(entry.item.id.as_str()) {
-                let place = Place {
+                let candidate = CandidatePath {
                     space: space.clone(),
                     path: folder.join(&entry.relative),
                     extension: entry.extension,
                     is_found: true,
                 };
-                targets.push((entry.item, place));
+                targets.push((entry.item, candidate));
             }
         }
     }
@@ -271,10 +271,10 @@ pub fn sign_glob(
         .hint("`*` matches within one segment of an id, `**` across segments"));
     }
     targets.sort_by(|left, right| left.1.path.cmp(&right.1.path));
-    sign_all(engine, &targets, progress)
+    sign_targets(engine, &targets, progress)
 }
 
-fn compile(pattern: &str) -> Result<GlobMatcher> {
+fn compile_glob(pattern: &str) -> Result<GlobMatcher> {
     let pattern = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
     let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
     glob.map(|glob| glob.compile_matcher()).map_err(|error| {
@@ -287,85 +287,89 @@ fn compile(pattern: &str) -> Result<GlobMatcher> {
 ///
 /// # Errors
 /// When there is no key; failures of single files are in the answer.
-pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: Progress<'_>) -> Result<Answer> {
+pub fn sign_paths(engine: &Engine, paths: &[PathBuf], progress: SignProgress<'_>) -> Result<SignResponse> {
     let mut targets = Vec::new();
     let mut failed = Vec::new();
     for path in paths {
-        match place_of_path(engine, path) {
-            Ok((item, place)) if place.space.tier() == Tier::System => {
-                failed.push(FailedItem { name: path.display().to_string(), error: immutable(&item) });
+        match item_at_path(engine, path) {
+            Ok((item, place)) if place.space.tier() == SpaceTier::System => {
+                failed.push(FailedSign { name: path.display().to_string(), error: immutable_error(&item) });
             }
             Ok(target) => targets.push(target),
-            Err(error) => failed.push(FailedItem { name: path.display().to_string(), error }),
+            Err(error) => failed.push(FailedSign { name: path.display().to_string(), error }),
         }
     }
-    let mut answer = sign_all(engine, &targets, progress)?;
-    answer.failed.extend(failed);
-    Ok(answer)
+    let mut response = sign_targets(engine, &targets, progress)?;
+    response.failed.extend(failed);
+    Ok(response)
 }
 
-fn sign_all(engine: &Engine, targets: &[(ItemRef, Place)], progress: Progress<'_>) -> Result<Answer> {
+fn sign_targets(
+    engine: &Engine,
+    targets: &[(ItemRef, CandidatePath)],
+    progress: SignProgress<'_>,
+) -> Result<SignResponse> {
     let (key, now) = (engine.signing_key()?, engine.now()?);
-    let mut answer = Answer::default();
+    let mut response = SignResponse::default();
     let mut ids = Vec::new();
-    for (done, (item, place)) in targets.iter().enumerate() {
+    for (done, (item, path)) in targets.iter().enumerate() {
         progress(done, targets.len());
-        match sign_at(engine, item, place, &key, &now, None) {
+        match sign_file(engine, item, path, &key, &now, None) {
             Ok((signed, id)) => {
-                answer.signed.push(signed);
+                response.signed.push(signed);
                 ids.extend(id);
             }
-            Err(error) => answer.failed.push(FailedItem { name: item.to_string(), error }),
+            Err(error) => response.failed.push(FailedSign { name: item.to_string(), error }),
         }
     }
-    let warning = record(engine, ids, &key, &now);
-    if let Some(last) = answer.signed.last_mut() {
+    let warning = record_signed_ids(engine, ids, &key, &now);
+    if let Some(last) = response.signed.last_mut() {
         last.warnings.extend(warning);
     }
     progress(targets.len(), targets.len());
-    Ok(answer)
+    Ok(response)
 }
 
-fn sign_at(
+fn sign_file(
     engine: &Engine,
     item: &ItemRef,
-    place: &Place,
+    path: &CandidatePath,
     key: &SecretKey,
     now: &Timestamp,
-    agreed: Option<&Digest>,
+    approved: Option<&Digest>,
 ) -> Result<(SignedItem, Option<SignedId>)> {
-    let located = engine.workspace.spaces.read(item, place)?;
-    refuse_other_bytes(&located, agreed)?;
+    let located = engine.workspace.spaces.read(item, path)?;
+    check_approved_bytes(&located, approved)?;
     let format = located.format().ok_or_else(|| {
-        Error::new(Code::Unsignable, format!("a {} file cannot carry a signature line", place.extension))
-            .of(item)
+        Error::new(Code::Unsignable, format!("a {} file cannot carry a signature line", path.extension))
+            .for_item(item)
             .hint("a bundle's manifest can cover it: rye bundle create")
     })?;
-    let problems = problems_of(engine, &located);
+    let problems = find_problems(engine, &located);
     if !problems.is_empty() {
-        return Err(Error::invalid(item, &place.path, &problems));
+        return Err(Error::invalid(item, &path.path, &problems));
     }
-    crate::primaries::keep_signed(engine, located.bytes(), format);
+    crate::agent_actions::store_signed(engine, located.bytes(), format);
     let (signature, unchanged) = match sign_bytes(located.bytes(), format, key, now) {
-        Signed::Unchanged(signature) => (signature, true),
-        Signed::Written { bytes, signature } => {
-            replace(&place.path, located.bytes(), &bytes, format)?;
+        SignOutcome::Unchanged(signature) => (signature, true),
+        SignOutcome::Written { bytes, signature } => {
+            write_signed(&path.path, located.bytes(), &bytes, format)?;
             (signature, false)
         }
     };
     let id = (!located.has_name()).then(|| SignedId::new(item, &signature));
     let mut warnings = located.parsed().warnings.clone();
     warnings.extend(located.missing_name_line().map(|line| {
-        Problem::new(format!(
+        Diagnostic::new(format!(
             "it states no name, so a copy of it under another id of its category may verify; add the line: {line}"
         ))
-        .at(Position { line: 1, column: 1 })
+        .with_position(SourcePosition { line: 1, column: 1 })
     }));
     let signed = SignedItem {
         item_type: item.item_type,
         item_id: item.id.to_string(),
-        path: place.path.clone(),
-        space: place.space.clone(),
+        path: path.path.clone(),
+        space: path.space.clone(),
         hash: signature.hash.to_hex(),
         fingerprint: signature.fingerprint,
         unchanged,
@@ -376,9 +380,9 @@ fn sign_at(
 }
 
 /// Refuses bytes that are not those a person agreed to.
-pub(crate) fn refuse_other_bytes(located: &Located, agreed: Option<&Digest>) -> Result<()> {
-    match agreed {
-        Some(agreed) if Digest::of(located.bytes()) != *agreed => {
+pub(crate) fn check_approved_bytes(located: &ItemFile, approved: Option<&Digest>) -> Result<()> {
+    match approved {
+        Some(approved) if Digest::of(located.bytes()) != *approved => {
             let message = format!("`{}` changed after the user agreed to it", located.path.display());
             Err(Error::new(Code::Declined, message).hint("ask the user again"))
         }
@@ -387,62 +391,62 @@ pub(crate) fn refuse_other_bytes(located: &Located, agreed: Option<&Digest>) -> 
 }
 
 /// Everything that keeps an item from being signed, its config schema included.
-fn problems_of(engine: &Engine, located: &Located) -> Vec<Problem> {
+fn find_problems(engine: &Engine, located: &ItemFile) -> Vec<Diagnostic> {
     let mut problems = located.problems();
     let item = located.item();
     if located.bytes().starts_with(b"\xef\xbb\xbf") {
         // The signature line comes first, and a mark in the middle of a file breaks what reads it.
-        problems.push(Problem::new("the file begins with a byte order mark: save it as plain UTF-8"));
+        problems.push(Diagnostic::new("the file begins with a byte order mark: save it as plain UTF-8"));
     }
     if located.bytes().iter().all(u8::is_ascii_whitespace) {
-        return vec![Problem::new("the file is empty")];
+        return vec![Diagnostic::new("the file is empty")];
     }
     problems.extend(first_line_problem(located));
     if item.item_type == ItemType::Config
         && let Some(schema) = engine.workspace.schema_for(&item.id)
     {
         problems.extend(schema.problems(&located.parsed().fields).into_iter().map(|(key, message)| {
-            let problem = Problem::new(format!("{}.{key}: {message}", item.id)).of(&key);
+            let problem = Diagnostic::new(format!("{}.{key}: {message}", item.id)).with_field(&key);
             match located.parsed().positions.get(&key) {
-                Some(position) => problem.at(*position),
+                Some(position) => problem.with_position(*position),
                 None => problem,
             }
         }));
         if problems.is_empty() {
-            problems.extend(problems_within(located, schema));
+            problems.extend(schema_problems(located, schema));
         }
     }
     // What verification would call misplaced is not signed in the first place.
     if problems.is_empty() {
-        problems.extend(located.misplacement().map(Problem::new));
+        problems.extend(located.misplacement().map(Diagnostic::new));
     }
     problems
 }
 
 /// What is wrong with the lines an interpreter reads before all others: no signature covers a shebang, and what is
 /// signed is always read as UTF-8.
-fn first_line_problem(located: &Located) -> Option<Problem> {
-    let layout = Layout::of(located.bytes(), located.format()?);
-    let first = Position { line: 1, column: 1 };
+fn first_line_problem(located: &ItemFile) -> Option<Diagnostic> {
+    let layout = FileLayout::parse(located.bytes(), located.format()?);
+    let first = SourcePosition { line: 1, column: 1 };
     if let Some(error) = layout.shebang_error {
-        return Some(Problem::new(error.to_string()).at(first));
+        return Some(Diagnostic::new(error.to_string()).with_position(first));
     }
     if located.extension != ".py" {
         return None;
     }
     let content = String::from_utf8_lossy(&located.bytes()[layout.content]);
-    let encoding = content.lines().take(2).find_map(encoding_of)?;
+    let encoding = content.lines().take(2).find_map(declared_encoding)?;
     let is_utf8 = matches!(encoding.to_ascii_lowercase().as_str(), "utf-8" | "utf8" | "utf_8" | "ascii");
     (!is_utf8)
-        .then(|| Problem::new(format!("the file names the encoding `{encoding}`: save it as plain UTF-8")))
+        .then(|| Diagnostic::new(format!("the file names the encoding `{encoding}`: save it as plain UTF-8")))
 }
 
 /// The encoding that Python reads from a comment line (PEP 263).
-fn encoding_of(line: &str) -> Option<&str> {
+fn declared_encoding(line: &str) -> Option<&str> {
     let comment = line.trim_start_matches([' ', '\t', '\u{c}']).strip_prefix('#')?;
     let mut rest = comment;
-    while let Some(place) = rest.find("coding") {
-        rest = &rest[place + "coding".len()..];
+    while let Some(index) = rest.find("coding") {
+        rest = &rest[index + "coding".len()..];
         if let Some(after) = rest.strip_prefix([':', '=']) {
             let name = after.trim_start_matches([' ', '\t']);
             let is_part = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
@@ -456,22 +460,22 @@ fn encoding_of(line: &str) -> Option<&str> {
 }
 
 /// What the schema of a config says about what is inside its settings, with the place of every key.
-fn problems_within(located: &Located, schema: &rye_space::schema::Schema) -> Vec<Problem> {
+fn schema_problems(located: &ItemFile, schema: &rye_space::schema::ConfigSchema) -> Vec<Diagnostic> {
     let fields = &located.parsed().fields;
     let found = match schema_violations(fields, schema) {
         Ok(found) if found.is_empty() => return Vec::new(),
         Ok(found) => found,
-        Err(error) => return vec![Problem::new(error.to_string())],
+        Err(error) => return vec![Diagnostic::new(error.to_string())],
     };
     let text = String::from_utf8_lossy(located.bytes());
-    let places = rye_item::yaml::parse_for_mistakes(&text).map(|document| document.positions);
-    let places = places.unwrap_or_default();
+    let positions = rye_item::yaml::parse_with_key_positions(&text).map(|document| document.positions);
+    let positions = positions.unwrap_or_default();
     found
         .into_iter()
         .map(|one| {
-            let problem = Problem::new(format!("{}: {}", one.path, one.message)).of(&one.path);
-            match places.get(&one.path) {
-                Some(position) => problem.at(*position),
+            let problem = Diagnostic::new(format!("{}: {}", one.path, one.message)).with_field(&one.path);
+            match positions.get(&one.path) {
+                Some(position) => problem.with_position(*position),
                 None => problem,
             }
         })
@@ -484,10 +488,10 @@ fn problems_within(located: &Located, schema: &rye_space::schema::Schema) -> Vec
 /// When the schema itself cannot be used.
 pub fn schema_violations(
     fields: &Map<String, Value>,
-    schema: &rye_space::schema::Schema,
+    schema: &rye_space::schema::ConfigSchema,
 ) -> std::result::Result<Vec<Violation>, ParameterError> {
     let mut settings = fields.clone();
-    settings.retain(|key, _| !rye_space::schema::is_description(key));
+    settings.retain(|key, _| !rye_space::schema::is_description_key(key));
     let mut closed = schema.document().clone();
     if let Value::Object(closed) = &mut closed {
         closed.entry("additionalProperties").or_insert(Value::Bool(false));
@@ -500,22 +504,22 @@ pub fn schema_violations(
 }
 
 /// Writes the signed bytes, unless somebody changed the file since it was read.
-fn replace(path: &Path, read: &[u8], signed: &[u8], format: &SignatureFormat) -> Result<()> {
+fn write_signed(path: &Path, read: &[u8], signed: &[u8], format: &SignatureFormat) -> Result<()> {
     // The file itself is replaced, not a link to it.
     let target = std::fs::canonicalize(path)?;
     let limit = u64::try_from(read.len()).unwrap_or(u64::MAX).saturating_add(4096);
     let (present, _) = file::read_bounded(&target, limit).map_err(|error| Error::read(&error))?;
-    if present != read && !is_resigned(&present, read, format) {
+    if present != read && !differs_only_in_signature(&present, read, format) {
         return Err(Error::new(Code::Io, format!("`{}` changed while it was being signed", path.display()))
             .hint("save it, then sign it again"));
     }
-    Ok(file::write_atomic(&target, signed, Mode::Kept)?)
+    Ok(file::write_atomic(&target, signed, FileMode::Preserve)?)
 }
 
 /// Whether the difference is only another process's signature line.
-fn is_resigned(present: &[u8], read: &[u8], format: &SignatureFormat) -> bool {
+fn differs_only_in_signature(present: &[u8], read: &[u8], format: &SignatureFormat) -> bool {
     let parts = |bytes: &[u8]| {
-        let layout = Layout::of(bytes, format);
+        let layout = FileLayout::parse(bytes, format);
         [&bytes[layout.shebang], &bytes[layout.content]].concat()
     };
     parts(present) == parts(read)

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// What an approval allows.
-pub const ALLOWS: [&str; 4] = [
+pub const APPROVAL_EFFECTS: [&str; 4] = [
     "its `.env` may set variables for its own tools",
     "its local interpreters (`.venv`, `node_modules`) may run its own tools",
     "its config, if a key you trust signed it, may change settings that are not marked safe",
@@ -19,7 +19,7 @@ pub const ALLOWS: [&str; 4] = [
 
 /// The answer of a trust.
 #[derive(Clone, Debug, Serialize)]
-pub struct Answer {
+pub struct TrustResponse {
     /// The project's real path.
     pub project: String,
     /// Whether it is approved now.
@@ -30,7 +30,7 @@ pub struct Answer {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<u32>,
     /// The record.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub record: PathBuf,
 }
 
@@ -42,7 +42,7 @@ pub fn check(engine: &Engine, folder: &Path) -> Result<()> {
     let roots = Roots { project: Some(folder.to_owned()), ..engine.workspace.roots.clone() };
     let is_user_space = roots::is_same_folder(folder, &roots.user);
     if !is_user_space && roots.project_ai().is_some_and(|ai| ai.exists()) {
-        roots.check().map_err(rye_space::OpenError::from)?;
+        roots.check().map_err(rye_space::WorkspaceError::from)?;
     }
     Ok(())
 }
@@ -51,13 +51,13 @@ pub fn check(engine: &Engine, folder: &Path) -> Result<()> {
 ///
 /// # Errors
 /// When it is no folder, there is no own key, or the record is damaged.
-pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
+pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<TrustResponse> {
     if approve && !folder.is_dir() {
         return Err(Error::new(Code::PathNotFound, format!("`{}` is not a folder", folder.display()))
             .hint("name the folder of a project"));
     }
-    let real = roots::real(folder);
-    if approve && real == roots::real(&engine.workspace.roots.user) {
+    let real = roots::canonicalize_existing(folder);
+    if approve && real == roots::canonicalize_existing(&engine.workspace.roots.user) {
         return Err(Error::new(Code::InvalidArgument, "the user space is not a project")
             .hint("name the folder of a project"));
     }
@@ -68,20 +68,20 @@ pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
         })?
         .to_owned();
     let user_ai = engine.workspace.roots.user_ai();
-    refuse_damaged(&engine.workspace.approvals)?;
+    check_not_damaged(&engine.workspace.approvals)?;
     let record = user_ai.join(rye_space::approvals::PROJECTS_FILE);
     let owners = if approve { ownership::owners_to_record(&real) } else { Vec::new() };
     let is_recorded = |approvals: &Approvals| {
         approvals.has_project(Some(&project)) == approve && approvals.owners_of(Some(&project)) == owners
     };
     if is_recorded(&engine.workspace.approvals) {
-        return Ok(Answer { project, approved: approve, changed: false, owners, record });
+        return Ok(TrustResponse { project, approved: approve, changed: false, owners, record });
     }
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &engine.workspace.keys)?;
-    refuse_damaged(&approvals)?;
+    check_not_damaged(&approvals)?;
     if is_recorded(&approvals) {
-        return Ok(Answer { project, approved: approve, changed: false, owners, record });
+        return Ok(TrustResponse { project, approved: approve, changed: false, owners, record });
     }
     approvals.projects.retain(|known| *known != project);
     approvals.owners.remove(&project);
@@ -91,14 +91,14 @@ pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<Answer> {
         approvals.owners.insert(project.clone(), owners.clone());
     }
     let record = approvals.write_projects(&user_ai, &key, &now)?;
-    Ok(Answer { project, approved: approve, changed: true, owners, record })
+    Ok(TrustResponse { project, approved: approve, changed: true, owners, record })
 }
 
 /// Refuses to write over records that somebody else changed.
-pub(crate) fn refuse_damaged(approvals: &Approvals) -> Result<()> {
-    match approvals.complaints.first() {
+pub(crate) fn check_not_damaged(approvals: &Approvals) -> Result<()> {
+    match approvals.problems.first() {
         None => Ok(()),
-        Some(complaint) => Err(Error::new(Code::DamagedRecord, complaint.clone())
+        Some(problem) => Err(Error::new(Code::DamagedRecord, problem.clone())
             .hint("remove that record if you did not change it, then approve what it held again")),
     }
 }

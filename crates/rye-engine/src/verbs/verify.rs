@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lillux::Fingerprint;
-use rye_item::{BundleId, ItemId, ItemRef, ItemType, Problem, Space, metadata};
-use rye_space::walk::{Stray, split_extension};
-use rye_space::{AI_FOLDER, LocateError, Located, ManifestFile, Place, Roots, Spaces, keys, roots};
-use rye_trust::verify::report;
-use rye_trust::{Identity, Report, Subject, Verdict};
+use rye_item::{BundleId, Diagnostic, ItemId, ItemRef, ItemType, Space, metadata};
+use rye_space::scan::{InvalidItemFile, split_extension};
+use rye_space::{AI_FOLDER, CandidatePath, ItemFile, LocateError, ManifestFile, Roots, Spaces, keys, roots};
+use rye_trust::verify::evaluate;
+use rye_trust::{Identity, Subject, TrustReport, TrustVerdict};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -19,9 +19,9 @@ use crate::verbs::bundles::SignerTrust;
 
 /// The verdict on one file.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct VerifyRow {
     /// The file.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// Its type; `bundle` for a manifest.
     #[serde(rename = "type")]
@@ -32,7 +32,7 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub space: Option<Space>,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: TrustVerdict,
     /// How much the signature covers.
     pub coverage: &'static str,
     /// The key the signature names.
@@ -44,10 +44,10 @@ pub struct Row {
     pub reason: Option<String>,
     /// Byte ranges nobody vouches for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub uncovered: Vec<Span>,
+    pub uncovered: Vec<ByteSpan>,
     /// What is wrong with its text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
     /// Its metadata, when asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
@@ -55,14 +55,14 @@ pub struct Row {
 
 /// A byte range.
 #[derive(Clone, Debug, Serialize)]
-pub struct Span {
+pub struct ByteSpan {
     /// First byte.
     pub start: usize,
     /// One past the last.
     pub end: usize,
 }
 
-impl From<Range<usize>> for Span {
+impl From<Range<usize>> for ByteSpan {
     fn from(range: Range<usize>) -> Self {
         Self { start: range.start, end: range.end }
     }
@@ -70,7 +70,7 @@ impl From<Range<usize>> for Span {
 
 /// A key that a verified folder ships.
 #[derive(Clone, Debug, Serialize)]
-pub struct SignerRow {
+pub struct FolderSignerRow {
     /// The key.
     pub fingerprint: Fingerprint,
     /// Its owner, as the document says.
@@ -83,7 +83,7 @@ pub struct SignerRow {
 
 /// The answer of a verify.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Answer {
+pub struct VerifyReport {
     /// How many files were looked at.
     pub checked: usize,
     /// Signed whole by a key that counts.
@@ -106,19 +106,19 @@ pub struct Answer {
     pub invalid: usize,
     /// Files that could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unreadable: Vec<Unreadable>,
+    pub unreadable: Vec<UnreadableFile>,
     /// The keys a verified folder ships.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub signers: Option<Vec<SignerRow>>,
+    pub signers: Option<Vec<FolderSignerRow>>,
     /// Each file.
-    pub items: Vec<Row>,
+    pub items: Vec<VerifyRow>,
 }
 
 /// A file that could not be read.
 #[derive(Clone, Debug, Serialize)]
-pub struct Unreadable {
+pub struct UnreadableFile {
     /// The file.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// The error's code.
     pub code: &'static str,
@@ -126,17 +126,17 @@ pub struct Unreadable {
     pub reason: String,
 }
 
-impl Answer {
-    fn add(&mut self, row: Row) {
+impl VerifyReport {
+    fn add_row(&mut self, row: VerifyRow) {
         self.checked += 1;
         *match row.verdict {
-            Verdict::Full => &mut self.full,
-            Verdict::Partial => &mut self.partial,
-            Verdict::Unsigned => &mut self.unsigned,
-            Verdict::Tampered => &mut self.tampered,
-            Verdict::Misplaced => &mut self.misplaced,
-            Verdict::Untrusted => &mut self.untrusted,
-            Verdict::Revoked => &mut self.revoked,
+            TrustVerdict::Full => &mut self.full,
+            TrustVerdict::Partial => &mut self.partial,
+            TrustVerdict::Unsigned => &mut self.unsigned,
+            TrustVerdict::Tampered => &mut self.tampered,
+            TrustVerdict::Misplaced => &mut self.misplaced,
+            TrustVerdict::Untrusted => &mut self.untrusted,
+            TrustVerdict::Revoked => &mut self.revoked,
         } += 1;
         self.invalid += usize::from(!row.problems.is_empty());
         self.items.push(row);
@@ -144,17 +144,21 @@ impl Answer {
 
     fn add_error(&mut self, path: PathBuf, error: &Error) {
         self.checked += 1;
-        self.unreadable.push(Unreadable { path, code: error.code.as_str(), reason: error.message.clone() });
+        self.unreadable.push(UnreadableFile {
+            path,
+            code: error.code.as_str(),
+            reason: error.message.clone(),
+        });
     }
 
-    fn add_strays(&mut self, strays: Vec<Stray>) {
-        for stray in strays {
+    fn add_invalid_files(&mut self, files: Vec<InvalidItemFile>) {
+        for stray in files {
             let code = if stray.path.is_symlink() { Code::LinkEscapes } else { Code::NotAnItem };
             self.add_error(stray.path, &Error::new(code, stray.reason));
         }
     }
 
-    fn add_unreadable(&mut self, folders: &[Stray]) {
+    fn add_unreadable(&mut self, folders: &[InvalidItemFile]) {
         for folder in folders {
             self.add_error(folder.path.clone(), &Error::unreadable_folder(folder));
         }
@@ -162,24 +166,24 @@ impl Answer {
 
     /// Whether every file is signed whole by a key that counts.
     #[must_use]
-    pub fn is_all_full(&self) -> bool {
+    pub fn is_fully_verified(&self) -> bool {
         self.full == self.checked
     }
 }
 
 /// Called with how many of how many files are done.
-pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+pub type VerifyProgress<'a> = &'a mut dyn FnMut(usize, usize);
 
 /// How to verify.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct VerifyOptions {
     /// Add each item's metadata.
     pub metadata: bool,
 }
 
-fn row(located: &Located, report: Report, options: Options) -> Row {
+fn verify_row(located: &ItemFile, report: TrustReport, options: VerifyOptions) -> VerifyRow {
     let item = located.item();
-    Row {
+    VerifyRow {
         path: located.path.clone(),
         kind: item.item_type.to_string(),
         item_id: item.id.to_string(),
@@ -189,9 +193,9 @@ fn row(located: &Located, report: Report, options: Options) -> Row {
         fingerprint: report.fingerprint(),
         owner: report.owner.as_deref().map(rye_item::text::one_line),
         reason: report.reason,
-        uncovered: report.uncovered.into_iter().map(Span::from).collect(),
+        uncovered: report.uncovered.into_iter().map(ByteSpan::from).collect(),
         problems: located.parsed().problems.clone(),
-        metadata: options.metadata.then(|| metadata::shown(item.item_type, located.fields())),
+        metadata: options.metadata.then(|| metadata::display_metadata(item.item_type, located.fields())),
     }
 }
 
@@ -199,26 +203,26 @@ fn row(located: &Located, report: Report, options: Options) -> Row {
 ///
 /// # Errors
 /// When it is not found or cannot be read.
-pub fn verify_item(engine: &Engine, item: &ItemRef, options: Options) -> Result<Answer> {
+pub fn verify_item(engine: &Engine, item: &ItemRef, options: VerifyOptions) -> Result<VerifyReport> {
     let located = engine.workspace.spaces.locate(item, None)?;
-    let report = report(&located, &engine.workspace.keys);
-    let mut answer = Answer::default();
-    answer.add(row(&located, report, options));
-    Ok(answer)
+    let report = evaluate(&located, &engine.workspace.keys);
+    let mut verify_report = VerifyReport::default();
+    verify_report.add_row(verify_row(&located, report, options));
+    Ok(verify_report)
 }
 
 /// Verifies every item of project and user space.
 #[must_use]
-pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> Answer {
+pub fn verify_all(engine: &Engine, options: VerifyOptions, progress: VerifyProgress<'_>) -> VerifyReport {
     let spaces = &engine.workspace.spaces;
-    let (mut strays, mut unreadable) = (Vec::new(), Vec::new());
+    let (mut invalid_files, mut unreadable) = (Vec::new(), Vec::new());
     let mut targets = Vec::new();
     for space in [Space::Project, Space::User] {
         let Some(folder) = spaces.folder(&space) else {
             continue;
         };
-        let walk = spaces.walk(&space, &ItemType::ALL);
-        strays.extend(walk.strays);
+        let walk = spaces.scan(&space, &ItemType::ALL);
+        invalid_files.extend(walk.invalid_files);
         unreadable.extend(walk.unreadable);
         for entry in walk.entries {
             // Identity documents are no items: `rye keys list` judges them.
@@ -228,14 +232,14 @@ pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> 
             let path = folder.join(&entry.relative);
             targets.push((
                 entry.item,
-                Place { space: space.clone(), path, extension: entry.extension, is_found: true },
+                CandidatePath { space: space.clone(), path, extension: entry.extension, is_found: true },
             ));
         }
     }
-    let mut answer = verify_places(engine, &targets, options, progress);
-    answer.add_strays(strays);
-    answer.add_unreadable(&unreadable);
-    answer
+    let mut verify_report = verify_targets(engine, &targets, options, progress);
+    verify_report.add_invalid_files(invalid_files);
+    verify_report.add_unreadable(&unreadable);
+    verify_report
 }
 
 /// Verifies files by path.
@@ -245,76 +249,78 @@ pub fn verify_all(engine: &Engine, options: Options, progress: Progress<'_>) -> 
 pub fn verify_paths(
     engine: &Engine,
     paths: &[PathBuf],
-    options: Options,
-    progress: Progress<'_>,
-) -> Result<Answer> {
-    let targets = paths.iter().map(|path| place_of_path(engine, path)).collect::<Result<Vec<_>>>()?;
-    Ok(verify_places(engine, &targets, options, progress))
+    options: VerifyOptions,
+    progress: VerifyProgress<'_>,
+) -> Result<VerifyReport> {
+    let targets = paths.iter().map(|path| item_at_path(engine, path)).collect::<Result<Vec<_>>>()?;
+    Ok(verify_targets(engine, &targets, options, progress))
 }
 
-fn verify_places(
+fn verify_targets(
     engine: &Engine,
-    targets: &[(ItemRef, Place)],
-    options: Options,
-    progress: Progress<'_>,
-) -> Answer {
-    let mut answer = Answer::default();
-    for (done, (item, place)) in targets.iter().enumerate() {
+    targets: &[(ItemRef, CandidatePath)],
+    options: VerifyOptions,
+    progress: VerifyProgress<'_>,
+) -> VerifyReport {
+    let mut verify_report = VerifyReport::default();
+    for (done, (item, path)) in targets.iter().enumerate() {
         if done % 16 == 0 {
             progress(done, targets.len());
         }
-        match engine.workspace.spaces.read(item, place) {
-            Ok(located) if located.format().is_none() => answer.assets += 1,
+        match engine.workspace.spaces.read(item, path) {
+            Ok(located) if located.format().is_none() => verify_report.assets += 1,
             Ok(located) => {
-                let report = report(&located, &engine.workspace.keys);
-                answer.add(row(&located, report, options));
+                let report = evaluate(&located, &engine.workspace.keys);
+                verify_report.add_row(verify_row(&located, report, options));
             }
-            Err(error) => answer.add_error(place.path.clone(), &Error::from(error)),
+            Err(error) => verify_report.add_error(path.path.clone(), &Error::from(error)),
         }
     }
     progress(targets.len(), targets.len());
-    answer
+    verify_report
 }
 
 /// The item and place of a file, which must lie in a space of this workspace.
 ///
 /// # Errors
 /// When the file does not exist or is no item.
-pub fn place_of_path(engine: &Engine, path: &Path) -> Result<(ItemRef, Place)> {
-    let shown = path.display().to_string();
+pub fn item_at_path(engine: &Engine, path: &Path) -> Result<(ItemRef, CandidatePath)> {
+    let path_text = path.display().to_string();
     if std::fs::symlink_metadata(path).is_err() {
-        return Err(Error::new(Code::PathNotFound, format!("`{shown}` does not exist")).detail("path", shown));
+        return Err(
+            Error::new(Code::PathNotFound, format!("`{path_text}` does not exist")).detail("path", path_text)
+        );
     }
     let not_an_item = |why: &str| {
-        Error::new(Code::NotAnItem, format!("`{shown}` is not an item: {why}"))
-            .detail("path", shown.clone())
+        Error::new(Code::NotAnItem, format!("`{path_text}` is not an item: {why}"))
+            .detail("path", path_text.clone())
             .hint("an item lies below `.ai/directives`, `.ai/tools`, `.ai/knowledge` or `.ai/config`")
     };
     // Resolve the folder, not the file: a link is judged where it stands.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| not_an_item("it has no name"))?;
-    let real = roots::real(parent).join(name);
+    let real = roots::canonicalize_existing(parent).join(name);
     let spaces = &engine.workspace.spaces;
     for space in spaces.order() {
         let Some(folder) = spaces.folder(&space) else {
             continue;
         };
-        let Ok(relative) = real.strip_prefix(roots::real(&folder)) else {
+        let Ok(relative) = real.strip_prefix(roots::canonicalize_existing(&folder)) else {
             continue;
         };
         let relative = relative.to_str().ok_or_else(|| not_an_item("its path is not UTF-8"))?;
-        let (item, extension) = item_of_relative(relative, spaces).map_err(|why| not_an_item(&why))?;
+        let (item, extension) = parse_item_path(relative, spaces).map_err(|why| not_an_item(&why))?;
         let path = folder.join(relative);
-        return Ok((item, Place { space, path, extension, is_found: true }));
+        return Ok((item, CandidatePath { space, path, extension, is_found: true }));
     }
     Err(not_an_item("it lies in no space of this project or user"))
 }
 
-fn item_of_relative(relative: &str, spaces: &Spaces) -> std::result::Result<(ItemRef, String), String> {
+fn parse_item_path(relative: &str, spaces: &Spaces) -> std::result::Result<(ItemRef, String), String> {
     let (folder, rest) = relative.split_once('/').ok_or("it lies in no type's folder")?;
-    let item_type = ItemType::of_folder(folder).ok_or("it lies in no type's folder")?;
+    let item_type = ItemType::from_folder(folder).ok_or("it lies in no type's folder")?;
     let (stem, extension) = split_extension(rest).ok_or("it has no extension")?;
-    if !spaces.extractors().of(item_type).extensions.iter().any(|known| known == extension) {
+    if !spaces.extractors().for_type(item_type).extensions.iter().any(|known| known == extension) {
         return Err(format!("a {item_type} has no extension `{extension}`"));
     }
     let id = ItemId::new(stem).map_err(|error| error.to_string())?;
@@ -328,9 +334,9 @@ fn item_of_relative(relative: &str, spaces: &Spaces) -> std::result::Result<(Ite
 pub fn verify_root(
     engine: &Engine,
     folder: &Path,
-    options: Options,
-    progress: Progress<'_>,
-) -> Result<Answer> {
+    options: VerifyOptions,
+    progress: VerifyProgress<'_>,
+) -> Result<VerifyReport> {
     let ai = folder.join(AI_FOLDER);
     if !ai.is_dir() {
         return Err(Error::new(Code::PathNotFound, format!("`{}` holds no `.ai` folder", folder.display()))
@@ -349,74 +355,74 @@ pub fn verify_root(
         id: bundle,
         version: String::new(),
         categories: Vec::new(),
-        origin: rye_space::bundle::Origin::Folder(folder.to_owned()),
-        standing: rye_space::bundle::Standing::NotApproved,
+        origin: rye_space::bundle::BundleOrigin::Folder(folder.to_owned()),
+        trust: rye_space::bundle::BundleTrust::NotApproved,
         signers: identities.clone(),
         package: None,
         manifest: None,
-        listed: None,
+        listed_files: None,
     };
     let roots = Roots { project: None, ..engine.workspace.roots.clone() };
     let limit = engine.workspace.settings.get("items.max_bytes").and_then(Value::as_u64).unwrap_or(8 << 20);
     let spaces = Spaces::new(&roots, vec![known], Arc::clone(engine.workspace.spaces.extractors()), limit);
 
-    let walk = spaces.walk(&space, &ItemType::ALL);
-    let manifests = rye_space::manifest::ids_in(&ai);
+    let walk = spaces.scan(&space, &ItemType::ALL);
+    let manifests = rye_space::manifest::manifest_ids(&ai);
     let total = walk.entries.len() + manifests.len();
-    let mut answer = Answer::default();
+    let mut verify_report = VerifyReport::default();
     for (done, entry) in walk.entries.iter().enumerate() {
         if done % 16 == 0 {
             progress(done, total);
         }
         let path = ai.join(&entry.relative);
-        let place = Place {
+        let candidate = CandidatePath {
             space: space.clone(),
             path: path.clone(),
             extension: entry.extension.clone(),
             is_found: true,
         };
-        match spaces.read(&entry.item, &place) {
-            Ok(located) if located.format().is_none() => answer.assets += 1,
+        match spaces.read(&entry.item, &candidate) {
+            Ok(located) if located.format().is_none() => verify_report.assets += 1,
             Ok(located) => {
-                let report = report(&located, &ring);
-                answer.add(Row { space: None, ..row(&located, report, options) });
+                let report = evaluate(&located, &ring);
+                verify_report.add_row(VerifyRow { space: None, ..verify_row(&located, report, options) });
             }
             Err(LocateError::NotFound(_)) => {}
-            Err(error) => answer.add_error(path, &Error::from(error)),
+            Err(error) => verify_report.add_error(path, &Error::from(error)),
         }
     }
-    answer.add_strays(walk.strays);
-    answer.add_unreadable(&walk.unreadable);
+    verify_report.add_invalid_files(walk.invalid_files);
+    verify_report.add_unreadable(&walk.unreadable);
     for id in manifests {
-        match ManifestFile::read(&ai, &id).map(|manifest| manifest.in_space(space.clone())) {
-            Ok(manifest) => answer.add(manifest_row(&ai, &manifest, &report(&manifest, &ring))),
+        match ManifestFile::read(&ai, &id).map(|manifest| manifest.with_space(space.clone())) {
+            Ok(manifest) => verify_report.add_row(manifest_row(&ai, &manifest, &evaluate(&manifest, &ring))),
             Err(error) => {
-                answer.add_error(ai.join(format!("bundles/{id}/manifest.yaml")), &Error::read(&error));
+                verify_report.add_error(ai.join(format!("bundles/{id}/manifest.yaml")), &Error::read(&error));
             }
         }
     }
     progress(total, total);
-    answer.items.sort_by(|left, right| left.path.cmp(&right.path));
-    let real = roots::real(folder);
+    verify_report.items.sort_by(|left, right| left.path.cmp(&right.path));
+    let real = roots::canonicalize_existing(folder);
     let bundles = engine.workspace.spaces.bundles().iter();
-    let here = bundles.filter(
-        |known| matches!(&known.origin, rye_space::bundle::Origin::Folder(path) if roots::real(path) == real),
+    let same_folder = bundles.filter(
+        |known| matches!(&known.origin, rye_space::bundle::BundleOrigin::Folder(path) if roots::canonicalize_existing(path) == real),
     );
-    let ids: Vec<&BundleId> = here.map(|known| &known.id).collect();
+    let ids: Vec<&BundleId> = same_folder.map(|known| &known.id).collect();
     let pins: Vec<_> =
         engine.workspace.approvals.pins.iter().filter(|pin| ids.contains(&&pin.bundle)).collect();
-    answer.signers = Some(
+    verify_report.signers = Some(
         identities
             .iter()
             .map(|identity| {
-                let trust = if engine.workspace.keys.is_general(&identity.key) {
+                let trust = if engine.workspace.keys.is_trusted_everywhere(&identity.key) {
                     SignerTrust::Everywhere
                 } else if pins.iter().any(|pin| pin.key == identity.key) {
                     SignerTrust::BundleOnly
                 } else {
                     SignerTrust::None
                 };
-                SignerRow {
+                FolderSignerRow {
                     fingerprint: identity.fingerprint,
                     owner: rye_item::text::one_line(&identity.owner),
                     approved: trust != SignerTrust::None,
@@ -425,11 +431,11 @@ pub fn verify_root(
             })
             .collect(),
     );
-    Ok(answer)
+    Ok(verify_report)
 }
 
-fn manifest_row(ai: &Path, manifest: &ManifestFile, report: &Report) -> Row {
-    Row {
+fn manifest_row(ai: &Path, manifest: &ManifestFile, report: &TrustReport) -> VerifyRow {
+    VerifyRow {
         path: ai.join(format!("bundles/{}/manifest.yaml", manifest.id())),
         kind: "bundle".to_owned(),
         item_id: manifest.id().to_string(),
@@ -439,7 +445,7 @@ fn manifest_row(ai: &Path, manifest: &ManifestFile, report: &Report) -> Row {
         fingerprint: report.fingerprint(),
         owner: report.owner.as_deref().map(rye_item::text::one_line),
         reason: report.reason.clone(),
-        uncovered: report.uncovered.iter().cloned().map(Span::from).collect(),
+        uncovered: report.uncovered.iter().cloned().map(ByteSpan::from).collect(),
         problems: manifest.parsed.as_ref().err().cloned().unwrap_or_default(),
         metadata: None,
     }

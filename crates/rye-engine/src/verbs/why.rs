@@ -5,45 +5,45 @@ use std::path::PathBuf;
 
 use rye_exec::chain::{ChainError, MAX_DEPTH, Trail, find_executor};
 use rye_item::{ItemRef, ItemType, Space};
-use rye_space::Located;
-use rye_trust::verify::report;
-use rye_trust::{Subject, Verdict};
+use rye_space::ItemFile;
+use rye_trust::verify::evaluate;
+use rye_trust::{Subject, TrustVerdict};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::chains;
+use crate::chain_cache;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lockfiles::{self, State};
-use crate::verbs::load::Signer;
+use crate::lockfiles::{self, LockState};
+use crate::verbs::load::ItemSigner;
 
 /// A place that was looked at.
 #[derive(Clone, Debug, Serialize)]
-pub struct TierRow {
+pub struct CandidateRow {
     /// The space.
     pub space: Space,
     /// The file there, or the one looked for first.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// Whether it is there.
     pub found: bool,
     /// The verdict on it, if it is there.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<TrustVerdict>,
 }
 
 /// An element of the chain.
 #[derive(Clone, Debug, Serialize)]
-pub struct Element {
+pub struct ChainElementRow {
     /// Its id.
     pub item_id: String,
     /// Its space, if it was found.
     pub space: Option<Space>,
     /// The verdict on it, if it was found.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<TrustVerdict>,
     /// The hash its signature names.
     pub hash: Option<String>,
     /// Who signed it.
-    pub signer: Option<Signer>,
+    pub signer: Option<ItemSigner>,
     /// Whether its lockfiles pin it as it is: `pinned`, `changed`, or nothing without a lockfile.
     pub lock: Option<&'static str>,
     /// What it runs on.
@@ -54,7 +54,7 @@ pub struct Element {
 
 /// The item itself.
 #[derive(Clone, Debug, Serialize)]
-pub struct ItemRow {
+pub struct ResolvedItemRow {
     /// Its type.
     #[serde(rename = "type")]
     pub item_type: ItemType,
@@ -63,31 +63,31 @@ pub struct ItemRow {
     /// Its space.
     pub space: Space,
     /// Its file.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// Its version.
     pub version: Option<String>,
     /// The verdict on it.
-    pub verdict: Verdict,
+    pub verdict: TrustVerdict,
     /// Why the verdict is not good.
     pub reason: Option<String>,
 }
 
 /// The answer of a why.
 #[derive(Clone, Debug, Serialize)]
-pub struct Answer {
+pub struct WhyResponse {
     /// The winner.
-    pub item: ItemRow,
+    pub item: ResolvedItemRow,
     /// Every place that was looked at, highest first.
-    pub tiers: Vec<TierRow>,
+    pub tiers: Vec<CandidateRow>,
     /// The spaces whose file it hides.
     pub shadows: Vec<Space>,
     /// Who signed it.
-    pub signer: Option<Signer>,
+    pub signer: Option<ItemSigner>,
     /// How much the signature covers.
     pub coverage: &'static str,
     /// What it runs on, element by element; empty for what does not run.
-    pub chain: Vec<Element>,
+    pub chain: Vec<ChainElementRow>,
     /// Why the chain cannot run, if it cannot.
     pub chain_problem: Option<String>,
     /// Its lockfile, if there is one.
@@ -98,20 +98,20 @@ pub struct Answer {
 ///
 /// # Errors
 /// When no space has it or it cannot be read.
-pub fn why(engine: &Engine, item: &ItemRef) -> Result<Answer> {
+pub fn why(engine: &Engine, item: &ItemRef) -> Result<WhyResponse> {
     let spaces = &engine.workspace.spaces;
-    let places = spaces.places(item);
+    let candidates = spaces.candidate_paths(item);
     let located = spaces.locate(item, None)?;
-    let winner = report(&located, &engine.workspace.keys);
-    let tiers: Vec<TierRow> = places
+    let winner = evaluate(&located, &engine.workspace.keys);
+    let tiers: Vec<CandidateRow> = candidates
         .iter()
-        .map(|place| {
-            let found = place.is_found.then(|| spaces.read(item, place).ok()).flatten();
-            TierRow {
-                space: place.space.clone(),
-                path: place.path.clone(),
-                found: place.is_found,
-                verdict: found.map(|located| report(&located, &engine.workspace.keys).verdict),
+        .map(|candidate| {
+            let found = candidate.is_found.then(|| spaces.read(item, candidate).ok()).flatten();
+            CandidateRow {
+                space: candidate.space.clone(),
+                path: candidate.path.clone(),
+                found: candidate.is_found,
+                verdict: found.map(|located| evaluate(&located, &engine.workspace.keys).verdict),
             }
         })
         .collect();
@@ -119,11 +119,11 @@ pub fn why(engine: &Engine, item: &ItemRef) -> Result<Answer> {
     let version = located.fields().get("version").and_then(Value::as_str).map(rye_item::text::one_line);
     let (space, path) = (located.space().clone(), located.path.clone());
     let is_tool = item.item_type == ItemType::Tool;
-    let chain_problem = is_tool.then(|| chains::build_valid(engine, item, None).err()).flatten();
-    let mut chain = if is_tool { chain(engine, located) } else { Vec::new() };
-    let lock = if is_tool && chain_problem.is_none() { lock_state(engine, item, &mut chain) } else { None };
-    Ok(Answer {
-        item: ItemRow {
+    let chain_problem = is_tool.then(|| chain_cache::build_valid_chain(engine, item, None).err()).flatten();
+    let mut chain = if is_tool { trace_chain(engine, located) } else { Vec::new() };
+    let lock = if is_tool && chain_problem.is_none() { lock_summary(engine, item, &mut chain) } else { None };
+    Ok(WhyResponse {
+        item: ResolvedItemRow {
             item_type: item.item_type,
             item_id: item.id.to_string(),
             space: space.clone(),
@@ -133,7 +133,7 @@ pub fn why(engine: &Engine, item: &ItemRef) -> Result<Answer> {
             reason: winner.reason.clone(),
         },
         shadows,
-        signer: Signer::of(&winner),
+        signer: ItemSigner::from_report(&winner),
         coverage: winner.coverage.as_str(),
         chain,
         chain_problem: chain_problem.map(|error| error.message),
@@ -143,21 +143,21 @@ pub fn why(engine: &Engine, item: &ItemRef) -> Result<Answer> {
 }
 
 /// What the tool's lockfiles say, and of each element whether it is as they pin it.
-fn lock_state(engine: &Engine, item: &ItemRef, chain: &mut [Element]) -> Option<Value> {
-    let resolved = crate::resolved::resolved(engine, item);
+fn lock_summary(engine: &Engine, item: &ItemRef, chain: &mut [ChainElementRow]) -> Option<Value> {
+    let resolved = crate::resolve::resolve_tool(engine, item);
     let state = resolved.and_then(|resolved| lockfiles::check(engine, &resolved));
-    let shown =
+    let display_paths =
         |paths: &[PathBuf]| -> Vec<String> { paths.iter().map(|path| path.display().to_string()).collect() };
     match state {
-        Ok(State::None) => None,
-        Ok(State::Held { lockfiles }) => {
+        Ok(LockState::None) => None,
+        Ok(LockState::Matched { lockfiles }) => {
             chain.iter_mut().for_each(|element| element.lock = Some("pinned"));
-            Some(json!({"state": "held", "paths": shown(&lockfiles)}))
+            Some(json!({"state": "held", "paths": display_paths(&lockfiles)}))
         }
-        Ok(State::Stale { path, why }) => {
-            Some(json!({"state": "stale", "paths": shown(&[path]), "reason": why}))
+        Ok(LockState::Stale { path, why }) => {
+            Some(json!({"state": "stale", "paths": display_paths(&[path]), "reason": why}))
         }
-        Ok(State::Mismatch(mismatch)) => {
+        Ok(LockState::Mismatch(mismatch)) => {
             for element in chain.iter_mut() {
                 let is_changed = mismatch.differences.iter().any(|one| one.element == element.item_id);
                 element.lock = Some(if is_changed { "changed" } else { "pinned" });
@@ -165,7 +165,7 @@ fn lock_state(engine: &Engine, item: &ItemRef, chain: &mut [Element]) -> Option<
             let reasons: Vec<String> = mismatch.differences.iter().map(ToString::to_string).collect();
             Some(json!({
                 "state": "mismatch",
-                "paths": shown(std::slice::from_ref(&mismatch.path)),
+                "paths": display_paths(std::slice::from_ref(&mismatch.path)),
                 "reason": reasons.join("; "),
                 "accept": mismatch.accept,
             }))
@@ -175,21 +175,21 @@ fn lock_state(engine: &Engine, item: &ItemRef, chain: &mut [Element]) -> Option<
 }
 
 /// Follows `executor_id` from element to element as far as they can be found, verified or not.
-fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
-    let aliases = chains::aliases(engine);
-    let mut elements: Vec<Element> = Vec::new();
+fn trace_chain(engine: &Engine, tool: ItemFile) -> Vec<ChainElementRow> {
+    let aliases = chain_cache::executor_aliases(engine);
+    let mut elements: Vec<ChainElementRow> = Vec::new();
     let mut next = Some(tool);
     while let Some(located) = next.take() {
-        let report = report(&located, &engine.workspace.keys);
+        let report = evaluate(&located, &engine.workspace.keys);
         let space = located.space().clone();
         let executor =
             located.fields().get("executor_id").and_then(Value::as_str).map(rye_item::text::one_line);
         let id = located.item().id.to_string();
-        elements.push(Element {
+        elements.push(ChainElementRow {
             item_id: id.clone(),
             space: Some(space.clone()),
             verdict: Some(report.verdict),
-            signer: Signer::of(&report),
+            signer: ItemSigner::from_report(&report),
             hash: report.signature.map(|line| line.hash.to_hex()),
             lock: None,
             executor_id: executor.clone(),
@@ -198,7 +198,7 @@ fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
         let Some(executor) = executor else { break };
         let spaces = &engine.workspace.spaces;
         let found = find_executor::<Infallible>(&executor, &located, spaces, &aliases, &Trail::default());
-        let known = |found: &Located| {
+        let known = |found: &ItemFile| {
             let id = found.item().id.as_str();
             elements
                 .iter()
@@ -221,13 +221,13 @@ fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
             Ok(found) => {
                 (found.item().id.to_string(), Some(found.space().clone()), None, "the chain is too long")
             }
-            Err(ChainError::Space { .. }) => {
+            Err(ChainError::SpaceViolation { .. }) => {
                 (executor, None, None, "only in a space that may not be used from here")
             }
             Err(ChainError::InvalidExecutor { .. }) => (executor, None, None, "invalid id"),
             Err(ChainError::Locate(_)) => (executor, None, None, "cannot be read"),
             Err(
-                ChainError::Missing { .. }
+                ChainError::ExecutorNotFound { .. }
                 | ChainError::Circular { .. }
                 | ChainError::TooDeep { .. }
                 | ChainError::UnknownPrimitive { .. },
@@ -236,7 +236,7 @@ fn chain(engine: &Engine, tool: Located) -> Vec<Element> {
         };
         let problem = Some(problem);
         let (signer, hash, lock, executor_id) = (None, None, None, None);
-        elements.push(Element { item_id, space, verdict, signer, hash, lock, executor_id, problem });
+        elements.push(ChainElementRow { item_id, space, verdict, signer, hash, lock, executor_id, problem });
     }
     elements
 }

@@ -3,26 +3,26 @@
 
 use std::path::{Path, PathBuf};
 
-use rye_engine::lockfiles::{self, Demand, Entry, Resolved, Root, State, VerifiedDep};
+use rye_engine::lockfiles::{self, LockMode, LockState, LockedElement, LockedFile, LockedTool, ResolvedTool};
 use rye_engine::verbs::init;
-use rye_engine::verbs::lock::{self, Change};
-use rye_engine::{Clock, Engine, Options};
-use rye_item::space::Tier;
+use rye_engine::verbs::lock::{self, LockfileChange};
+use rye_engine::{Engine, EngineOptions, WallClock};
+use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::Roots;
-use rye_test::World;
+use rye_test::TestContext;
 
 const ID: &str = "team/x";
 
-struct Noon;
+struct FixedClock;
 
-impl Clock for Noon {
+impl WallClock for FixedClock {
     fn unix_seconds(&self) -> u64 {
         1_767_323_045
     }
 }
 
-fn roots(world: &World, project: &Path) -> Roots {
+fn roots(world: &TestContext, project: &Path) -> Roots {
     Roots {
         project: Some(project.to_owned()),
         user: world.home(),
@@ -40,11 +40,11 @@ enum Event {
     Accept,
     AcceptInProject,
     AcceptForUser,
-    SwitchProjectTool,
-    SwitchUserTool,
+    ToggleProjectTool,
+    ToggleUserTool,
     Edit,
-    SwitchVersion,
-    SwitchImport,
+    ToggleVersion,
+    ToggleImport,
     Move,
     Damage(usize),
     Mislabel,
@@ -55,11 +55,11 @@ const EVENTS: [Event; 14] = [
     Event::Accept,
     Event::AcceptInProject,
     Event::AcceptForUser,
-    Event::SwitchProjectTool,
-    Event::SwitchUserTool,
+    Event::ToggleProjectTool,
+    Event::ToggleUserTool,
     Event::Edit,
-    Event::SwitchVersion,
-    Event::SwitchImport,
+    Event::ToggleVersion,
+    Event::ToggleImport,
     Event::Move,
     Event::Damage(0),
     Event::Damage(1),
@@ -68,10 +68,10 @@ const EVENTS: [Event; 14] = [
 ];
 
 /// A project at one of two places, and the tool as it is now.
-struct Scene {
-    world: World,
+struct Fixture {
+    world: TestContext,
     engines: [Engine; 2],
-    place: usize,
+    location: usize,
     has_project_tool: bool,
     has_user_tool: bool,
     version: &'static str,
@@ -79,31 +79,32 @@ struct Scene {
     has_import: bool,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
-        let world = World::new();
-        init::init(&roots(&world, &world.project()), &world.project(), "test", || Box::new(Noon))
+        let world = TestContext::new();
+        init::init(&roots(&world, &world.project()), &world.project(), "test", || Box::new(FixedClock))
             .expect("init");
         let open = |project: PathBuf| {
-            Engine::open(roots(&world, &project), Options::default(), Box::new(Noon)).expect("engine")
+            Engine::open(roots(&world, &project), EngineOptions::default(), Box::new(FixedClock))
+                .expect("engine")
         };
         let engines = [open(world.project()), open(world.path().join("moved"))];
-        let mut scene = Self {
+        let mut fixture = Self {
             world,
             engines,
-            place: 0,
+            location: 0,
             has_project_tool: false,
             has_user_tool: true,
             version: "1.0.0",
             content: [0; 3],
             has_import: false,
         };
-        scene.reset();
-        scene
+        fixture.reset();
+        fixture
     }
 
     fn reset(&mut self) {
-        if self.place == 1 {
+        if self.location == 1 {
             self.apply(Event::Move);
         }
         for folder in [self.world.home().join(".ai/lockfiles"), self.world.project().join("lockfiles")] {
@@ -114,11 +115,11 @@ impl Scene {
     }
 
     fn engine(&self) -> &Engine {
-        &self.engines[self.place]
+        &self.engines[self.location]
     }
 
-    fn place_of(&self, place: usize) -> PathBuf {
-        if place == 0 { self.world.project() } else { self.world.path().join("moved") }
+    fn project_at(&self, location: usize) -> PathBuf {
+        if location == 0 { self.world.project() } else { self.world.path().join("moved") }
     }
 
     /// The space the tool is found in, and where its content is counted.
@@ -130,10 +131,10 @@ impl Scene {
         }
     }
 
-    fn resolved(&self) -> Resolved {
+    fn resolved(&self) -> ResolvedTool {
         let (space, index) = self.space();
         let content = format!("{space} {}", self.content[index]);
-        let entry = Entry {
+        let entry = LockedElement {
             item_id: ID.to_owned(),
             space: space.to_owned(),
             tool_type: None,
@@ -142,9 +143,9 @@ impl Scene {
             provider_id: None,
             provider_version: None,
         };
-        let import = || VerifiedDep { path: "json.py".to_owned(), integrity: entry.integrity.clone() };
-        Resolved {
-            root: Root {
+        let import = || LockedFile { path: "json.py".to_owned(), integrity: entry.integrity.clone() };
+        ResolvedTool {
+            root: LockedTool {
                 tool_id: ID.to_owned(),
                 version: self.version.to_owned(),
                 integrity: entry.integrity.clone(),
@@ -154,23 +155,23 @@ impl Scene {
             verified_deps: self.has_import.then(|| vec![import()]),
             chain: vec![entry],
             dependencies: None,
-            is_forgiven: false,
+            uses_dev_mode: false,
         }
     }
 
-    fn update(&self, scope: Option<Tier>) -> rye_engine::Result<lock::Updated> {
+    fn update(&self, scope: Option<SpaceTier>) -> rye_engine::Result<lock::LockUpdate> {
         let item = ItemRef::new(ItemType::Tool, ItemId::new(ID).expect("id"));
         lock::update(self.engine(), &item, scope, &|_| Ok(self.resolved()))
     }
 
     /// The names a lockfile of user scope may have for the tool here.
-    fn user_names(&self) -> [PathBuf; 3] {
+    fn user_lockfile_paths(&self) -> [PathBuf; 3] {
         let mark = |path: &Path| {
             lillux::Digest::of(path.to_str().expect("text").as_bytes()).to_hex()[..8].to_owned()
         };
-        let (here, user) = (mark(&self.place_of(self.place)), mark(&self.world.home()));
+        let (project_suffix, user) = (mark(&self.project_at(self.location)), mark(&self.world.home()));
         let folder = self.world.home().join(".ai/lockfiles");
-        [String::new(), format!("+{here}"), format!("+{user}")]
+        [String::new(), format!("+{project_suffix}"), format!("+{user}")]
             .map(|mark| folder.join(format!("{ID}@{}{mark}.lock.json", self.version)))
     }
 
@@ -178,34 +179,34 @@ impl Scene {
         match event {
             Event::Run => {
                 let resolved = self.resolved();
-                if lockfiles::enforce(self.engine(), &resolved, Demand::Hold).is_ok() {
-                    lockfiles::record(self.engine(), &resolved, Demand::Hold).expect("recorded");
+                if lockfiles::enforce(self.engine(), &resolved, LockMode::Enforce).is_ok() {
+                    lockfiles::record(self.engine(), &resolved, LockMode::Enforce).expect("recorded");
                 }
             }
             Event::Accept => self.assert_accepted(&event),
             Event::AcceptInProject => {
-                self.update(Some(Tier::Project)).expect("updated");
+                self.update(Some(SpaceTier::Project)).expect("updated");
             }
             Event::AcceptForUser => {
-                self.update(Some(Tier::User)).expect("updated");
+                self.update(Some(SpaceTier::User)).expect("updated");
             }
-            Event::SwitchProjectTool => self.has_project_tool = !self.has_project_tool,
-            Event::SwitchUserTool => self.has_user_tool = !self.has_user_tool,
+            Event::ToggleProjectTool => self.has_project_tool = !self.has_project_tool,
+            Event::ToggleUserTool => self.has_user_tool = !self.has_user_tool,
             Event::Edit => self.content[self.space().1] += 1,
-            Event::SwitchVersion => self.version = if self.version == "1.0.0" { "1.1.0" } else { "1.0.0" },
-            Event::SwitchImport => self.has_import = !self.has_import,
+            Event::ToggleVersion => self.version = if self.version == "1.0.0" { "1.1.0" } else { "1.0.0" },
+            Event::ToggleImport => self.has_import = !self.has_import,
             Event::Move => {
-                let (from, to) = (self.place_of(self.place), self.place_of(1 - self.place));
-                lillux::file::rename_folder(&from, &to).expect("moved");
-                self.place = 1 - self.place;
+                let (from, to) = (self.project_at(self.location), self.project_at(1 - self.location));
+                lillux::file::rename_dir(&from, &to).expect("moved");
+                self.location = 1 - self.location;
             }
-            Event::Damage(index) => self.write(&self.user_names()[index], "{"),
+            Event::Damage(index) => self.write(&self.user_lockfile_paths()[index], "{"),
             Event::Mislabel => {
                 // A lockfile of another tool and another project under this one's name.
                 let mut lockfile =
                     self.resolved().to_lockfile("now".to_owned(), Some("/elsewhere".to_owned()));
                 lockfile.root.tool_id = "team/y".to_owned();
-                self.write(&self.user_names()[0], &serde_json::to_string(&lockfile).expect("JSON"));
+                self.write(&self.user_lockfile_paths()[0], &serde_json::to_string(&lockfile).expect("JSON"));
             }
         }
     }
@@ -219,11 +220,11 @@ impl Scene {
         let updated = self.update(None);
         let is_whole = updated.as_ref().is_ok_and(|updated| updated.remaining.is_none());
         assert!(is_whole, "{after:?}: {updated:?}");
-        let state = lockfiles::enforce(self.engine(), &self.resolved(), Demand::Locked);
-        assert!(matches!(state, Ok(State::Held { .. })), "{after:?}: {state:?}");
+        let state = lockfiles::enforce(self.engine(), &self.resolved(), LockMode::Locked);
+        assert!(matches!(state, Ok(LockState::Matched { .. })), "{after:?}: {state:?}");
     }
 
-    fn try_out(&mut self, events: &[Event]) {
+    fn assert_recovers(&mut self, events: &[Event]) {
         self.reset();
         for event in events {
             self.apply(*event);
@@ -231,26 +232,29 @@ impl Scene {
         self.assert_accepted(&events);
         // Accepting twice changes nothing more.
         let again = self.update(None).expect("updated");
-        assert!(again.lockfiles.iter().all(|file| file.change == Change::Unchanged), "{events:?}: {again:?}");
+        assert!(
+            again.lockfiles.iter().all(|file| file.change == LockfileChange::Unchanged),
+            "{events:?}: {again:?}"
+        );
     }
 }
 
 #[test]
-fn update_after_any_short_sequence_leads_to_running() {
-    let mut scene = Scene::new();
+fn update_recovers_after_any_short_sequence() {
+    let mut fixture = Fixture::new();
     for first in EVENTS {
         for second in EVENTS {
-            scene.try_out(&[first, second]);
-            for third in [Event::SwitchProjectTool, Event::Move] {
-                scene.try_out(&[first, second, third]);
+            fixture.assert_recovers(&[first, second]);
+            for third in [Event::ToggleProjectTool, Event::Move] {
+                fixture.assert_recovers(&[first, second, third]);
             }
         }
     }
 }
 
 #[test]
-fn update_after_any_long_sequence_leads_to_running() {
-    let mut scene = Scene::new();
+fn update_recovers_after_any_long_sequence() {
+    let mut fixture = Fixture::new();
     // A plain generator with a fixed seed: the same sequences each time.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -261,7 +265,7 @@ fn update_after_any_long_sequence_leads_to_running() {
     };
     for length in 0..150 {
         let events: Vec<Event> = (0..4 + length % 12).map(|_| next()).collect();
-        scene.try_out(&events);
+        fixture.assert_recovers(&events);
     }
 }
 
@@ -271,39 +275,43 @@ fn read(path: &Path) -> Vec<u8> {
 
 #[test]
 fn unshadowing_returns_to_the_users_own_pin() {
-    let mut scene = Scene::new();
-    scene.apply(Event::Run);
-    let own = scene.user_names()[0].clone();
+    let mut fixture = Fixture::new();
+    fixture.apply(Event::Run);
+    let own = fixture.user_lockfile_paths()[0].clone();
     let pinned = read(&own);
-    scene.apply(Event::SwitchProjectTool);
-    scene.apply(Event::Accept);
+    fixture.apply(Event::ToggleProjectTool);
+    fixture.apply(Event::Accept);
     assert_eq!(read(&own), pinned);
-    scene.apply(Event::SwitchProjectTool);
-    let refused = lockfiles::enforce(scene.engine(), &scene.resolved(), Demand::Hold).expect_err("refused");
+    fixture.apply(Event::ToggleProjectTool);
+    let refused =
+        lockfiles::enforce(fixture.engine(), &fixture.resolved(), LockMode::Enforce).expect_err("refused");
     assert_eq!(refused.code, rye_engine::Code::LockMismatch);
-    let updated = scene.update(None).expect("updated");
+    let updated = fixture.update(None).expect("updated");
     let changes: Vec<_> = updated.lockfiles.iter().map(|file| (file.path.clone(), file.change)).collect();
-    let project = scene.user_names()[1].clone();
-    assert_eq!(changes, [(own.clone(), Change::Unchanged), (project.clone(), Change::Removed)]);
+    let project = fixture.user_lockfile_paths()[1].clone();
+    assert_eq!(
+        changes,
+        [(own.clone(), LockfileChange::Unchanged), (project.clone(), LockfileChange::Removed)]
+    );
     assert_eq!(read(&own), pinned);
     assert!(!project.exists());
-    scene.assert_accepted(&"unshadowed");
+    fixture.assert_accepted(&"unshadowed");
 }
 
 #[test]
-fn pins_of_a_moved_project_are_named() {
-    let mut scene = Scene::new();
-    scene.apply(Event::SwitchProjectTool);
-    scene.apply(Event::Run);
-    let old = scene.place_of(0).display().to_string();
-    scene.apply(Event::Move);
-    let missing = |scene: &Scene| {
-        lockfiles::enforce(scene.engine(), &scene.resolved(), Demand::Locked).expect_err("no pin").hints
+fn pins_of_moved_project_are_reported() {
+    let mut fixture = Fixture::new();
+    fixture.apply(Event::ToggleProjectTool);
+    fixture.apply(Event::Run);
+    let old = fixture.project_at(0).display().to_string();
+    fixture.apply(Event::Move);
+    let missing = |fixture: &Fixture| {
+        lockfiles::enforce(fixture.engine(), &fixture.resolved(), LockMode::Locked).expect_err("no pin").hints
     };
-    let hints = missing(&scene);
+    let hints = missing(&fixture);
     let named = |words: &str| hints.iter().any(|hint| hint.contains(&old) && hint.contains(words));
     assert!(named("pins do not follow a moved project (nothing changed since)"), "{hints:?}");
-    scene.apply(Event::Edit);
-    let hints = missing(&scene);
+    fixture.apply(Event::Edit);
+    let hints = missing(&fixture);
     assert!(hints.iter().any(|hint| hint.contains(&old) && hint.contains("changed: pinned")), "{hints:?}");
 }

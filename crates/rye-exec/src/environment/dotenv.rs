@@ -5,13 +5,13 @@ use std::path::Path;
 
 use lillux::file::{self, ReadError};
 
-use super::policy::Policy;
-use super::template::is_name;
+use super::policy::EnvironmentPolicy;
+use super::template::is_variable_name;
 
-const FILE: &str = ".env";
+const FILE_NAME: &str = ".env";
 const MAX_BYTES: u64 = 64 * 1024;
 /// How many names or lines one notice lists.
-const MAX_LISTED: usize = 20;
+const MAX_LISTED_NAMES: usize = 20;
 
 /// What an `.env` file says, and what of it was left out.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,24 +21,24 @@ pub(crate) struct Dotenv {
 }
 
 /// Reads the project's `.env`. `interpreters` are the variables that say which interpreter runs: never from here.
-pub(crate) fn load(project: &Path, policy: &Policy, interpreters: &BTreeSet<String>) -> Dotenv {
-    let bytes = match file::read_beneath(project, Path::new(FILE), MAX_BYTES) {
+pub(crate) fn load(project: &Path, policy: &EnvironmentPolicy, interpreters: &BTreeSet<String>) -> Dotenv {
+    let bytes = match file::read_beneath(project, Path::new(FILE_NAME), MAX_BYTES) {
         Ok((bytes, _)) => bytes,
         Err(error) if error.is_absent() => return Dotenv::default(),
-        Err(error) => return Dotenv::ignored(reason(&error)),
+        Err(error) => return Dotenv::with_ignored_notice(describe_read_error(&error)),
     };
     match String::from_utf8(bytes) {
-        Ok(text) => select(&text, policy, interpreters),
-        Err(_) => Dotenv::ignored("it is not UTF-8"),
+        Ok(text) => filter_denied(&text, policy, interpreters),
+        Err(_) => Dotenv::with_ignored_notice("it is not UTF-8"),
     }
 }
 
 /// Whether the project has an `.env` at all.
-pub(crate) fn is_there(project: &Path) -> bool {
-    project.join(FILE).symlink_metadata().is_ok()
+pub(crate) fn exists(project: &Path) -> bool {
+    project.join(FILE_NAME).symlink_metadata().is_ok()
 }
 
-fn reason(error: &ReadError) -> &'static str {
+fn describe_read_error(error: &ReadError) -> &'static str {
     match error {
         ReadError::TooLarge { .. } => "it is larger than 64 KiB",
         ReadError::NotAFile { .. } => "it is not a regular file",
@@ -48,12 +48,12 @@ fn reason(error: &ReadError) -> &'static str {
 }
 
 impl Dotenv {
-    fn ignored(reason: &str) -> Self {
+    fn with_ignored_notice(reason: &str) -> Self {
         Self { values: BTreeMap::new(), notices: vec![format!("the project's `.env` is ignored: {reason}")] }
     }
 }
 
-fn select(text: &str, policy: &Policy, interpreters: &BTreeSet<String>) -> Dotenv {
+fn filter_denied(text: &str, policy: &EnvironmentPolicy, interpreters: &BTreeSet<String>) -> Dotenv {
     let parsed = parse(text);
     let mut dotenv = Dotenv::default();
     let mut denied = BTreeSet::new();
@@ -65,41 +65,41 @@ fn select(text: &str, policy: &Policy, interpreters: &BTreeSet<String>) -> Doten
         }
     }
     if !denied.is_empty() {
-        let names = listed(denied.iter().map(|name| format!("`{name}`")), denied.len());
+        let names = join_limited(denied.iter().map(|name| format!("`{name}`")), denied.len());
         dotenv.notices.push(format!(
             "the project's `.env` may not set {names}: ignored; set it in your own environment if you want it"
         ));
     }
     if !parsed.malformed.is_empty() {
-        let lines = listed(parsed.malformed.iter().map(usize::to_string), parsed.malformed.len());
+        let lines = join_limited(parsed.malformed.iter().map(usize::to_string), parsed.malformed.len());
         let word = if parsed.malformed.len() == 1 { "line" } else { "lines" };
         dotenv.notices.push(format!("the project's `.env`, {word} {lines}: not `NAME=value`, ignored"));
     }
     dotenv
 }
 
-fn listed(entries: impl Iterator<Item = String>, count: usize) -> String {
-    let mut text = entries.take(MAX_LISTED).collect::<Vec<_>>().join(", ");
-    if count > MAX_LISTED {
-        text.push_str(&format!(" and {} more", count - MAX_LISTED));
+fn join_limited(entries: impl Iterator<Item = String>, count: usize) -> String {
+    let mut text = entries.take(MAX_LISTED_NAMES).collect::<Vec<_>>().join(", ");
+    if count > MAX_LISTED_NAMES {
+        text.push_str(&format!(" and {} more", count - MAX_LISTED_NAMES));
     }
     text
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Parsed {
+struct ParsedDotenv {
     pairs: Vec<(String, String)>,
     /// Line numbers, from 1.
     malformed: Vec<usize>,
 }
 
-fn parse(text: &str) -> Parsed {
+fn parse(text: &str) -> ParsedDotenv {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
-    let mut parsed = Parsed::default();
+    let mut parsed = ParsedDotenv::default();
     let (mut rest, mut line) = (text.as_str(), 1);
     while !rest.is_empty() {
         let first = rest.split_inclusive('\n').next().unwrap_or(rest);
-        let length = match statement(rest, first) {
+        let length = match parse_statement(rest, first) {
             Statement::Blank => first.len(),
             Statement::Malformed => {
                 parsed.malformed.push(line);
@@ -123,7 +123,7 @@ enum Statement {
 }
 
 /// The statement that opens `rest`, whose first line is `first`. A quoted value may go on for several lines.
-fn statement(rest: &str, first: &str) -> Statement {
+fn parse_statement(rest: &str, first: &str) -> Statement {
     let line = first.trim();
     if line.is_empty() || line.starts_with('#') {
         return Statement::Blank;
@@ -139,16 +139,16 @@ fn statement(rest: &str, first: &str) -> Statement {
     let blanks = first[equals + 1..].len() - first[equals + 1..].trim_start_matches([' ', '\t']).len();
     let start = equals + 1 + blanks;
     let value = match rest[start..].chars().next() {
-        Some(quote @ ('"' | '\'')) => quoted(&rest[start + 1..], quote).and_then(|(value, used)| {
+        Some(quote @ ('"' | '\'')) => parse_quoted(&rest[start + 1..], quote).and_then(|(value, used)| {
             let after = rest[start + 1 + used..].split_inclusive('\n').next().unwrap_or("");
             let tail = after.trim();
-            let is_over = tail.is_empty() || tail.starts_with('#');
-            is_over.then(|| (value, start + 1 + used + after.len()))
+            let is_line_end = tail.is_empty() || tail.starts_with('#');
+            is_line_end.then(|| (value, start + 1 + used + after.len()))
         }),
-        _ => Some((unquoted(&first[start..]), first.len())),
+        _ => Some((parse_unquoted(&first[start..]), first.len())),
     };
     match value {
-        Some((value, length)) if is_name(name) && !value.contains('\0') => {
+        Some((value, length)) if is_variable_name(name) && !value.contains('\0') => {
             Statement::Pair { name: name.to_owned(), value, length }
         }
         _ => Statement::Malformed,
@@ -156,14 +156,14 @@ fn statement(rest: &str, first: &str) -> Statement {
 }
 
 /// The value up to a comment, which a blank sets apart: `a#b` holds none.
-fn unquoted(text: &str) -> String {
+fn parse_unquoted(text: &str) -> String {
     let is_comment = |(place, _): &(usize, &str)| *place == 0 || text[..*place].ends_with([' ', '\t']);
     let end = text.match_indices('#').find(is_comment).map_or(text.len(), |(place, _)| place);
     text[..end].trim().to_owned()
 }
 
 /// The value up to the closing quote, and how many bytes it took with that quote.
-fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
+fn parse_quoted(text: &str, quote: char) -> Option<(String, usize)> {
     let mut value = String::new();
     let mut characters = text.char_indices();
     while let Some((place, character)) = characters.next() {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_forms_are_read() {
+    fn common_dotenv_forms_are_parsed() {
         let text = "\u{feff}# comment\r\nA=1\r\n\n  export B = two words  # comment\nC=a#b\nD='single $X \\n' # c\n\
                     E=\"double \\\"q\\\" \\n\\t\\\\ \\$X \\z\"\nF=\nG=\"\"\nH=\"two\nlines\"\nI==x=\nexport\tJ=tab\nexportK=k\nA=again\n";
         let expected = [
@@ -211,25 +211,28 @@ mod tests {
             ("exportK", "k"),
             ("A", "again"),
         ];
-        assert_eq!(parse(text), Parsed { pairs: pairs(&expected), malformed: Vec::new() });
+        assert_eq!(parse(text), ParsedDotenv { pairs: pairs(&expected), malformed: Vec::new() });
     }
 
     #[test]
-    fn malformed_lines_are_told_by_number_and_do_not_hide_the_rest() {
+    fn malformed_lines_are_reported_by_number() {
         let text = "A=1\nno equals\n2B=x\n=x\nC=\"open\nD='x' y\nE=\"a\nb\"\nF F=1\nG=\0\nH=1";
         let expected = [("A", "1"), ("E", "a\nb"), ("H", "1")];
         // The quote that `C` opens is closed by the one of `E`, with more behind it.
-        assert_eq!(parse(text), Parsed { pairs: pairs(&expected), malformed: vec![2, 3, 4, 5, 6, 9, 10] });
+        assert_eq!(
+            parse(text),
+            ParsedDotenv { pairs: pairs(&expected), malformed: vec![2, 3, 4, 5, 6, 9, 10] }
+        );
     }
 
     #[test]
-    fn values_are_never_told() {
+    fn notices_never_contain_values() {
         let settings = serde_json::json!({
             "inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": ["BAD*"], "reserved": [],
         });
-        let policy = Policy::from_settings(&settings).expect("a policy");
+        let policy = EnvironmentPolicy::from_settings(&settings).expect("a policy");
         let many: String = (0..30).map(|index| format!("BAD{index:02}=hush\n")).collect();
-        let dotenv = select(&format!("{many}hush\nA=1\n"), &policy, &BTreeSet::from(["A".to_owned()]));
+        let dotenv = filter_denied(&format!("{many}hush\nA=1\n"), &policy, &BTreeSet::from(["A".to_owned()]));
         assert_eq!(dotenv.values, BTreeMap::new());
         assert_eq!(dotenv.notices.len(), 2);
         assert!(dotenv.notices[0].contains("`A`, `BAD00`") && dotenv.notices[0].contains("and 11 more"));

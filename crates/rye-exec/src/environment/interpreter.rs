@@ -7,18 +7,18 @@ use std::path::{Component, Path, PathBuf};
 use rye_item::text::one_line;
 use serde_json::{Map, Value};
 
-use super::policy::Policy;
-use super::search::is_executable;
-use super::{Contribution, EnvironmentError, Surroundings, shape};
+use super::policy::EnvironmentPolicy;
+use super::search_path::is_executable;
+use super::{Contribution, EnvironmentError, EnvironmentInputs, invalid_value};
 
 /// How programs are looked up and asked. The caller decides how: this module starts nothing.
-pub trait Which {
+pub trait ProgramFinder {
     /// The program `name` on the search path `path`: an absolute path. [`super::find_on_path`] does it.
     fn find(&self, name: &str, path: &str) -> Option<PathBuf>;
 
     /// What the command of a `resolve_cmd` prints. It runs as the tool itself would: confined like it, with no more than
     /// its `variables`.
-    fn output(&self, command: &[String], variables: &BTreeMap<String, String>) -> CommandOutput;
+    fn run_command(&self, command: &[String], variables: &BTreeMap<String, String>) -> CommandOutput;
 
     /// Whether a program of the project is what the user has recorded.
     ///
@@ -40,39 +40,42 @@ pub enum CommandOutput {
 
 /// An interpreter that is asked for, all templates filled.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct InterpreterRequest {
     pub variable: String,
-    kind: Kind,
+    kind: InterpreterKind,
     fallback: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
+enum InterpreterKind {
     Local { names: Vec<String>, folders: Vec<String>, roots: Vec<String> },
     System { binary: String },
     Command { command: Vec<String> },
 }
 
 /// The variable an element's interpreter sets.
-pub(super) fn variable(config: Option<&Map<String, Value>>, policy: &Policy) -> Option<String> {
+pub(super) fn interpreter_variable(
+    config: Option<&Map<String, Value>>,
+    policy: &EnvironmentPolicy,
+) -> Option<String> {
     let config = config?.get("interpreter")?.as_object()?;
-    let alias = config.get("type").and_then(Value::as_str).and_then(|kind| policy.interpreter(kind));
+    let alias = config.get("type").and_then(Value::as_str).and_then(|kind| policy.interpreter_alias(kind));
     let variable = config.get("var").or_else(|| alias?.get("var"))?;
     variable.as_str().map(str::to_owned)
 }
 
-impl Request {
+impl InterpreterRequest {
     /// Reads an `interpreter`; older type names become what the policy says they stand for. `None` without a `var`.
     pub(super) fn new(
         item: &str,
         config: &Value,
-        policy: &Policy,
+        policy: &EnvironmentPolicy,
         fill: impl Fn(&str, &dyn Fn(&str) -> Option<String>) -> String,
     ) -> Result<Option<Self>, EnvironmentError> {
-        let own = config.as_object().ok_or_else(|| shape(item, "env_config.interpreter", "a map"))?;
+        let own = config.as_object().ok_or_else(|| invalid_value(item, "env_config.interpreter", "a map"))?;
         let mut fields = own.clone();
         let named = own.get("type").and_then(Value::as_str).unwrap_or_default();
-        if let Some(alias) = policy.interpreter(named) {
+        if let Some(alias) = policy.interpreter_alias(named) {
             fields = alias.clone();
             fields.extend(own.iter().filter(|(key, _)| *key != "type").map(|(k, v)| (k.clone(), v.clone())));
         }
@@ -81,29 +84,30 @@ impl Request {
         let text = |key: &str| match fields.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(filled(text))),
-            Some(_) => Err(shape(item, format!("env_config.interpreter.{key}"), "a text")),
+            Some(_) => Err(invalid_value(item, format!("env_config.interpreter.{key}"), "a text")),
         };
         let list = |key: &str| match fields.get(key) {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(value) => {
-                let wrong = || shape(item, format!("env_config.interpreter.{key}"), "a list of texts");
+                let wrong =
+                    || invalid_value(item, format!("env_config.interpreter.{key}"), "a list of texts");
                 let texts = value.as_array().ok_or_else(wrong)?.iter();
                 texts.map(|text| text.as_str().map(filled)).collect::<Option<Vec<_>>>().ok_or_else(wrong)
             }
         };
         let required = |key: &str| {
-            text(key)?
-                .filter(|text| !text.is_empty())
-                .ok_or_else(|| shape(item, format!("env_config.interpreter.{key}"), "there, and not empty"))
+            text(key)?.filter(|text| !text.is_empty()).ok_or_else(|| {
+                invalid_value(item, format!("env_config.interpreter.{key}"), "there, and not empty")
+            })
         };
         let kind = match fields.get("type").and_then(Value::as_str).unwrap_or_default() {
             "local_binary" => {
                 let mut names = vec![required("binary")?];
                 names.extend(list("candidates")?);
-                Kind::Local { names, folders: list("search_paths")?, roots: list("search_roots")? }
+                InterpreterKind::Local { names, folders: list("search_paths")?, roots: list("search_roots")? }
             }
-            "system_binary" => Kind::System { binary: required("binary")? },
-            "command" => Kind::Command { command: list("resolve_cmd")? },
+            "system_binary" => InterpreterKind::System { binary: required("binary")? },
+            "command" => InterpreterKind::Command { command: list("resolve_cmd")? },
             other => {
                 return Err(EnvironmentError::UnknownInterpreter {
                     item: item.to_owned(),
@@ -116,13 +120,14 @@ impl Request {
     }
 }
 
-const NOT_ALLOWED: &str = "programs of a project serve only the project's own tools, once it is approved";
+const PROJECT_PROGRAM_REASON: &str =
+    "programs of a project serve only the project's own tools, once it is approved";
 
 /// Whether a program may serve.
-enum Usability {
+enum ProgramStatus {
     Usable,
     /// It is no program.
-    NotThere,
+    NotFound,
     /// It is the project's, and the project's programs do not serve here.
     NotAllowed,
     /// It is the project's, and not what the user has recorded.
@@ -131,7 +136,7 @@ enum Usability {
 
 /// What came of a search.
 #[derive(Debug, Default)]
-pub(super) struct Finding {
+pub(super) struct InterpreterLookup {
     pub path: Option<PathBuf>,
     /// What would be asked for the path, where nothing is started now.
     pub pending: Option<String>,
@@ -139,16 +144,16 @@ pub(super) struct Finding {
 }
 
 /// What a `resolve_cmd` is run with.
-struct CommandSearch<'a> {
-    item: &'a Contribution<'a>,
+struct CommandContext<'a> {
+    contribution: &'a Contribution<'a>,
     path: &'a str,
     variables: &'a BTreeMap<String, String>,
-    which: &'a dyn Which,
+    finder: &'a dyn ProgramFinder,
 }
 
 /// A program that may be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckedCommand {
+pub struct ResolvedCommand {
     /// The command, or the program that stands in for it.
     pub command: String,
     /// Which program is not used, and why.
@@ -157,108 +162,118 @@ pub struct CheckedCommand {
 
 /// What a search has to know of the project.
 #[derive(Debug)]
-pub(super) struct Scene<'a> {
-    surroundings: &'a Surroundings<'a>,
+pub(super) struct InterpreterSearch<'a> {
+    inputs: &'a EnvironmentInputs<'a>,
     /// Whether programs of the project may serve.
-    is_local_allowed: bool,
-    real_project: Option<PathBuf>,
+    allows_project_programs: bool,
+    canonical_project: Option<PathBuf>,
     /// Whether the user's home lies in the project: then what lies there is the user's own.
-    is_home: bool,
+    contains_home: bool,
 }
 
-impl<'a> Scene<'a> {
-    pub(super) fn new(surroundings: &'a Surroundings<'a>, is_project_tool: bool) -> Self {
-        let project = surroundings.project;
-        let home = surroundings.process.get("HOME").map(Path::new).filter(|home| home.is_absolute());
+impl<'a> InterpreterSearch<'a> {
+    pub(super) fn new(inputs: &'a EnvironmentInputs<'a>, is_project_tool: bool) -> Self {
+        let project = inputs.project;
+        let home = inputs.host_variables.get("HOME").map(Path::new).filter(|home| home.is_absolute());
         let real_project = project.and_then(|project| fs_err::canonicalize(project).ok());
         Self {
-            surroundings,
-            is_local_allowed: is_project_tool
-                && surroundings.is_project_approved
-                && surroundings.uses_project_programs,
-            is_home: home.is_some_and(|home| {
+            inputs,
+            allows_project_programs: is_project_tool
+                && inputs.is_project_approved
+                && inputs.allows_project_programs,
+            contains_home: home.is_some_and(|home| {
                 let folders = project.into_iter().chain(real_project.as_deref());
                 folders.into_iter().any(|project| home.starts_with(project))
             }),
-            real_project,
+            canonical_project: real_project,
         }
     }
 
     /// Whether a folder belongs to the project, by its name or by where it really is.
     fn is_in_project(&self, folder: &Path) -> bool {
-        let Some(project) = self.surroundings.project else {
+        let Some(project) = self.inputs.project else {
             return false;
         };
         let is_below = |path: &Path| {
-            path.starts_with(project) || self.real_project.as_ref().is_some_and(|real| path.starts_with(real))
+            path.starts_with(project)
+                || self.canonical_project.as_ref().is_some_and(|real| path.starts_with(real))
         };
         is_below(folder) || folder.canonicalize().is_ok_and(|real| is_below(&real))
     }
 
     /// A search path without relative entries, and without the project's where it is not approved; and what it lost.
     pub(super) fn clean_path(&self, path: &str) -> (String, Vec<String>) {
-        let is_guarded = !self.surroundings.is_project_approved && !self.is_home;
+        let is_guarded = !self.inputs.is_project_approved && !self.contains_home;
         self.filter_path(path, |entry| !(is_guarded && self.is_in_project(entry)))
     }
 
-    fn filter_path(&self, path: &str, is_kept: impl Fn(&Path) -> bool) -> (String, Vec<String>) {
-        let (kept, dropped): (Vec<&str>, Vec<&str>) = path
+    fn filter_path(&self, path: &str, is_allowed: impl Fn(&Path) -> bool) -> (String, Vec<String>) {
+        let (allowed, dropped): (Vec<&str>, Vec<&str>) = path
             .split(':')
             .filter(|entry| !entry.is_empty())
-            .partition(|entry| Path::new(entry).is_absolute() && is_kept(Path::new(entry)));
-        (kept.join(":"), dropped.into_iter().map(str::to_owned).collect())
+            .partition(|entry| Path::new(entry).is_absolute() && is_allowed(Path::new(entry)));
+        (allowed.join(":"), dropped.into_iter().map(str::to_owned).collect())
     }
 
     pub(super) fn find(
         &self,
         contribution: &Contribution<'_>,
-        request: &Request,
+        request: &InterpreterRequest,
         variables: &BTreeMap<String, String>,
-        which: &dyn Which,
-    ) -> Finding {
-        let mut finding = Finding::default();
+        finder: &dyn ProgramFinder,
+    ) -> InterpreterLookup {
+        let mut lookup = InterpreterLookup::default();
         let path = variables.get("PATH").map_or("", String::as_str);
-        let path = if self.is_local_allowed || self.is_home {
+        let path = if self.allows_project_programs || self.contains_home {
             path.to_owned()
         } else {
             self.filter_path(path, |entry| !self.is_in_project(entry)).0
         };
-        finding.path = self.given(request, which, &mut finding.notices).or_else(|| {
+        lookup.path = self.find_in_environment(request, finder, &mut lookup.notices).or_else(|| {
             let found = match &request.kind {
-                Kind::Local { names, folders, roots } => {
-                    self.local((names, folders, roots), which, &mut finding.notices)
+                InterpreterKind::Local { names, folders, roots } => {
+                    self.find_local((names, folders, roots), finder, &mut lookup.notices)
                 }
-                Kind::System { binary } => self.system(binary, &path, which, &mut finding.notices),
-                Kind::Command { command } => {
-                    let search = CommandSearch { item: contribution, path: &path, variables, which };
-                    self.ask_command(command, &search, &mut finding)
+                InterpreterKind::System { binary } => {
+                    self.find_on_system(binary, &path, finder, &mut lookup.notices)
+                }
+                InterpreterKind::Command { command } => {
+                    let search = CommandContext { contribution, path: &path, variables, finder };
+                    self.run_resolve_command(command, &search, &mut lookup)
                 }
             };
-            found.or_else(|| self.system(request.fallback.as_deref()?, &path, which, &mut finding.notices))
+            found.or_else(|| {
+                self.find_on_system(request.fallback.as_deref()?, &path, finder, &mut lookup.notices)
+            })
         });
-        if finding.path.is_none() && finding.pending.is_none() {
-            finding.notices.push(format!(
+        if lookup.path.is_none() && lookup.pending.is_none() {
+            lookup.notices.push(format!(
                 "no interpreter for `{}` of `{}` was found: install {}",
                 one_line(&request.variable),
                 one_line(contribution.item_id),
-                one_line(&request.wanted()),
+                one_line(&request.install_hint()),
             ));
         }
-        finding
+        lookup
     }
 
     /// What the user's own environment says, where the policy lets it.
-    fn given(&self, request: &Request, which: &dyn Which, notices: &mut Vec<String>) -> Option<PathBuf> {
-        let Surroundings { process, policy, .. } = *self.surroundings;
-        let given = process.get(&request.variable).filter(|given| !given.is_empty())?;
+    fn find_in_environment(
+        &self,
+        request: &InterpreterRequest,
+        finder: &dyn ProgramFinder,
+        notices: &mut Vec<String>,
+    ) -> Option<PathBuf> {
+        let EnvironmentInputs { host_variables: process, policy, .. } = *self.inputs;
+        let value = process.get(&request.variable).filter(|value| !value.is_empty())?;
         if !policy.is_inherited(&request.variable) {
             return None;
         }
-        let path = Path::new(given);
-        match self.usability(path, which) {
-            Usability::Usable => return Some(path.to_owned()),
-            Usability::NotRecorded(reason) => notices.push(reason),
-            Usability::NotThere | Usability::NotAllowed => notices.push(format!(
+        let path = Path::new(value);
+        match self.program_status(path, finder) {
+            ProgramStatus::Usable => return Some(path.to_owned()),
+            ProgramStatus::NotRecorded(reason) => notices.push(reason),
+            ProgramStatus::NotFound | ProgramStatus::NotAllowed => notices.push(format!(
                 "`{}` is ignored: it must be the full path of a program outside the project",
                 one_line(&request.variable)
             )),
@@ -266,33 +281,33 @@ impl<'a> Scene<'a> {
         None
     }
 
-    fn local(
+    fn find_local(
         &self,
         (names, folders, roots): (&[String], &[String], &[String]),
-        which: &dyn Which,
+        finder: &dyn ProgramFinder,
         notices: &mut Vec<String>,
     ) -> Option<PathBuf> {
-        let project = self.surroundings.project;
+        let project = self.inputs.project;
         let own = roots.iter().filter(|root| !root.is_empty()).filter_map(|root| {
             let root = Path::new(root);
             if root.is_absolute() { Some(root.to_owned()) } else { project.map(|project| project.join(root)) }
         });
-        let mut is_said = false;
+        let mut is_reported = false;
         for root in own.chain(project.map(Path::to_owned)) {
-            for folder in folders.iter().map(Path::new).filter(|folder| stays_inside(folder)) {
-                for name in names.iter().filter(|name| is_plain(name)) {
+            for folder in folders.iter().map(Path::new).filter(|folder| has_no_parent_segments(folder)) {
+                for name in names.iter().filter(|name| is_file_name(name)) {
                     let candidate = root.join(folder).join(name);
-                    let reason = match self.usability(&candidate, which) {
-                        Usability::NotThere => continue,
-                        Usability::Usable => return Some(candidate),
-                        Usability::NotRecorded(reason) => reason,
-                        Usability::NotAllowed => {
-                            let shown = one_line(&candidate.display().to_string());
-                            format!("`{shown}` is not used: {NOT_ALLOWED}")
+                    let reason = match self.program_status(&candidate, finder) {
+                        ProgramStatus::NotFound => continue,
+                        ProgramStatus::Usable => return Some(candidate),
+                        ProgramStatus::NotRecorded(reason) => reason,
+                        ProgramStatus::NotAllowed => {
+                            let path_text = one_line(&candidate.display().to_string());
+                            format!("`{path_text}` is not used: {PROJECT_PROGRAM_REASON}")
                         }
                     };
-                    if !is_said && self.surroundings.uses_project_programs {
-                        is_said = true;
+                    if !is_reported && self.inputs.allows_project_programs {
+                        is_reported = true;
                         notices.push(reason);
                     }
                 }
@@ -301,31 +316,36 @@ impl<'a> Scene<'a> {
         None
     }
 
-    fn system(
+    fn find_on_system(
         &self,
         binary: &str,
         path: &str,
-        which: &dyn Which,
+        finder: &dyn ProgramFinder,
         notices: &mut Vec<String>,
     ) -> Option<PathBuf> {
         if Path::new(binary).is_absolute() {
-            return self.usable(PathBuf::from(binary), which, notices);
+            return self.usable_program(PathBuf::from(binary), finder, notices);
         }
-        if !is_plain(binary) {
+        if !is_file_name(binary) {
             return None;
         }
-        let found = which.find(binary, path)?;
-        self.usable(found, which, notices).or_else(|| {
+        let found = finder.find(binary, path)?;
+        self.usable_program(found, finder, notices).or_else(|| {
             let (outside, _) = self.filter_path(path, |entry| !self.is_in_project(entry));
-            self.usable(which.find(binary, &outside)?, which, notices)
+            self.usable_program(finder.find(binary, &outside)?, finder, notices)
         })
     }
 
-    fn usable(&self, program: PathBuf, which: &dyn Which, notices: &mut Vec<String>) -> Option<PathBuf> {
-        match self.usability(&program, which) {
-            Usability::Usable => return Some(program),
-            Usability::NotRecorded(reason) => notices.push(reason),
-            Usability::NotThere | Usability::NotAllowed => {}
+    fn usable_program(
+        &self,
+        program: PathBuf,
+        finder: &dyn ProgramFinder,
+        notices: &mut Vec<String>,
+    ) -> Option<PathBuf> {
+        match self.program_status(&program, finder) {
+            ProgramStatus::Usable => return Some(program),
+            ProgramStatus::NotRecorded(reason) => notices.push(reason),
+            ProgramStatus::NotFound | ProgramStatus::NotAllowed => {}
         }
         None
     }
@@ -340,62 +360,64 @@ impl<'a> Scene<'a> {
         command: &str,
         folder: &Path,
         path: &str,
-        which: &dyn Which,
-    ) -> Result<CheckedCommand, String> {
-        let unchanged = || CheckedCommand { command: command.to_owned(), notice: None };
-        let refusal = |program: &Path| match self.usability(program, which) {
+        finder: &dyn ProgramFinder,
+    ) -> Result<ResolvedCommand, String> {
+        let unchanged = || ResolvedCommand { command: command.to_owned(), notice: None };
+        let refusal = |program: &Path| match self.program_status(program, finder) {
             // What is not there is not started either, and said to be missing then.
-            Usability::Usable | Usability::NotThere => None,
-            Usability::NotRecorded(reason) => Some(reason),
-            Usability::NotAllowed => {
-                let shown = one_line(&program.display().to_string());
-                Some(format!("`{shown}` is not used: {NOT_ALLOWED}"))
+            ProgramStatus::Usable | ProgramStatus::NotFound => None,
+            ProgramStatus::NotRecorded(reason) => Some(reason),
+            ProgramStatus::NotAllowed => {
+                let path_text = one_line(&program.display().to_string());
+                Some(format!("`{path_text}` is not used: {PROJECT_PROGRAM_REASON}"))
             }
         };
         if command.contains('/') {
             return refusal(&folder.join(command)).map_or_else(|| Ok(unchanged()), Err);
         }
-        let Some(reason) = which.find(command, path).and_then(|found| refusal(&found)) else {
+        let Some(reason) = finder.find(command, path).and_then(|found| refusal(&found)) else {
             return Ok(unchanged());
         };
         let (outside, _) = self.filter_path(path, |entry| !self.is_in_project(entry));
-        let next = which.find(command, &outside).filter(|found| refusal(found).is_none());
+        let next = finder.find(command, &outside).filter(|found| refusal(found).is_none());
         match next.and_then(|found| found.to_str().map(str::to_owned)) {
-            Some(command) => Ok(CheckedCommand { command, notice: Some(reason) }),
+            Some(command) => Ok(ResolvedCommand { command, notice: Some(reason) }),
             None => Err(reason),
         }
     }
 
-    fn ask_command(
+    fn run_resolve_command(
         &self,
         command: &[String],
-        search: &CommandSearch<'_>,
-        finding: &mut Finding,
+        search: &CommandContext<'_>,
+        lookup: &mut InterpreterLookup,
     ) -> Option<PathBuf> {
-        let item = one_line(search.item.item_id);
-        if search.item.is_project {
-            finding.notices.push(format!(
+        let item = one_line(search.contribution.item_id);
+        if search.contribution.is_project {
+            lookup.notices.push(format!(
                 "the `resolve_cmd` of `{item}` is not run: items of a project may not start programs to find others"
             ));
             return None;
         }
         let (program, arguments) = command.split_first()?;
-        let program =
-            self.system(program, search.path, search.which, &mut finding.notices)?.to_str()?.to_owned();
+        let program = self
+            .find_on_system(program, search.path, search.finder, &mut lookup.notices)?
+            .to_str()?
+            .to_owned();
         let command: Vec<String> = std::iter::once(program).chain(arguments.iter().cloned()).collect();
-        match search.which.output(&command, search.variables) {
+        match search.finder.run_command(&command, search.variables) {
             CommandOutput::Printed(output) => {
                 let found = PathBuf::from(output.lines().next()?.trim());
-                self.usable(found, search.which, &mut finding.notices)
+                self.usable_program(found, search.finder, &mut lookup.notices)
             }
             CommandOutput::Failed(reason) => {
                 let reason = one_line(&reason);
-                finding.notices.push(format!("the `resolve_cmd` of `{item}` found nothing: {reason}"));
+                lookup.notices.push(format!("the `resolve_cmd` of `{item}` found nothing: {reason}"));
                 None
             }
             CommandOutput::DryRun => {
-                finding.pending = Some(one_line(&command.join(" ")));
-                finding.notices.push(format!(
+                lookup.pending = Some(one_line(&command.join(" ")));
+                lookup.notices.push(format!(
                     "the `resolve_cmd` of `{item}` is not run in a dry run: its interpreter is found when the tool runs"
                 ));
                 None
@@ -404,56 +426,56 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether it is a program, and one that may serve here.
-    fn usability(&self, path: &Path, which: &dyn Which) -> Usability {
+    fn program_status(&self, path: &Path, finder: &dyn ProgramFinder) -> ProgramStatus {
         if !path.is_absolute() || path.to_str().is_none() || !is_executable(path) {
-            return Usability::NotThere;
+            return ProgramStatus::NotFound;
         }
-        if !path.parent().is_some_and(|folder| self.is_guarded(path, folder)) {
-            return Usability::Usable;
+        if !path.parent().is_some_and(|folder| self.is_project_program(path, folder)) {
+            return ProgramStatus::Usable;
         }
-        if !self.is_local_allowed {
-            return Usability::NotAllowed;
+        if !self.allows_project_programs {
+            return ProgramStatus::NotAllowed;
         }
-        match which.check_recorded(path) {
-            Ok(()) => Usability::Usable,
-            Err(reason) => Usability::NotRecorded(reason),
+        match finder.check_recorded(path) {
+            Ok(()) => ProgramStatus::Usable,
+            Err(reason) => ProgramStatus::NotRecorded(reason),
         }
     }
 
     /// Whether the program, its folder or what it leads to belongs to the project.
-    fn is_guarded(&self, path: &Path, folder: &Path) -> bool {
+    fn is_project_program(&self, path: &Path, folder: &Path) -> bool {
         let is_in = self.is_in_project(path) || self.is_in_project(folder);
         // In a project that holds the home, only what package managers put into it is the project's.
-        is_in && (!self.is_home || is_package_folder(path))
+        is_in && (!self.contains_home || is_in_package_folder(path))
     }
 }
 
-fn is_package_folder(path: &Path) -> bool {
+fn is_in_package_folder(path: &Path) -> bool {
     let known = [".venv", "venv", "node_modules"];
     path.components().any(|component| known.iter().any(|name| component.as_os_str() == *name))
 }
 
-impl Request {
-    fn wanted(&self) -> String {
+impl InterpreterRequest {
+    fn install_hint(&self) -> String {
         match (&self.fallback, &self.kind) {
             (Some(fallback), _) => format!("`{fallback}`"),
-            (None, Kind::Local { names, .. }) => format!("`{}`", names.join("` or `")),
-            (None, Kind::System { binary }) => format!("`{binary}`"),
-            (None, Kind::Command { command }) => format!("what `{}` looks for", command.join(" ")),
+            (None, InterpreterKind::Local { names, .. }) => format!("`{}`", names.join("` or `")),
+            (None, InterpreterKind::System { binary }) => format!("`{binary}`"),
+            (None, InterpreterKind::Command { command }) => format!("what `{}` looks for", command.join(" ")),
         }
     }
 }
 
 /// A path and, where it is a link, what it leads to.
-pub(super) fn with_target(path: &Path) -> Vec<PathBuf> {
+pub(super) fn path_and_target(path: &Path) -> Vec<PathBuf> {
     let target = fs_err::canonicalize(path).ok().filter(|target| target != path);
     std::iter::once(path.to_owned()).chain(target).collect()
 }
 
-fn stays_inside(folder: &Path) -> bool {
+fn has_no_parent_segments(folder: &Path) -> bool {
     folder.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
-fn is_plain(name: &str) -> bool {
+fn is_file_name(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
 }

@@ -4,13 +4,13 @@
 //! From weak to strong: the project's `.env` (approved projects only), the process's variables on the allow-list,
 //! then primitive, runtime and tool, each with what it passes on, its interpreter and its own values.
 
-mod context;
 mod dotenv;
 mod interpreter;
 mod policy;
 mod program;
-mod search;
+mod search_path;
 mod template;
+mod template_context;
 #[cfg(test)]
 mod tests;
 
@@ -20,32 +20,31 @@ use std::path::{Path, PathBuf};
 use rye_item::text::one_line;
 use serde_json::{Map, Value};
 
-pub use context::Context;
-pub use interpreter::{CheckedCommand, CommandOutput, Which};
-pub use policy::Policy;
+pub use interpreter::{CommandOutput, ProgramFinder, ResolvedCommand};
+pub use policy::EnvironmentPolicy;
 pub use program::{ProgramError, ProgramParts};
-pub use search::{apply_search_paths, find_on_path};
+pub use search_path::{apply_search_paths, find_on_path};
+pub use template_context::TemplateContext;
 
-use interpreter::Scene;
-use template::is_name;
-pub(crate) use template::{fill, is_name as is_variable_name};
+use interpreter::InterpreterSearch;
+pub(crate) use template::{fill, is_variable_name};
 
 /// The kernel takes no longer text as one variable.
-const MAX_VALUE: usize = 128 * 1024;
+const MAX_VALUE_BYTES: usize = 128 * 1024;
 
 /// What lies around a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub struct EnvironmentInputs<'a> {
     /// The environment of this process.
-    pub process: &'a BTreeMap<String, String>,
+    pub host_variables: &'a BTreeMap<String, String>,
     /// The project, if there is one.
     pub project: Option<&'a Path>,
     /// Whether the user approved the project.
     pub is_project_approved: bool,
     /// What may reach a tool.
-    pub policy: &'a Policy,
+    pub policy: &'a EnvironmentPolicy,
     /// Whether interpreters of the project may serve where they otherwise could: not for a tool with packages of its own.
-    pub uses_project_programs: bool,
+    pub allows_project_programs: bool,
 }
 
 /// What one element of the chain adds.
@@ -65,7 +64,7 @@ pub struct Environment {
     /// All variables the process gets.
     pub variables: BTreeMap<String, String>,
     /// Which variables each element set, `.env` first if it set any.
-    pub contributed: Vec<(String, Vec<String>)>,
+    pub contributions: Vec<(String, Vec<String>)>,
     /// What was left out or not found, for the user.
     pub notices: Vec<String>,
     /// The interpreters that were found, links and what they lead to, so that a sandbox can let them be read.
@@ -77,7 +76,7 @@ pub struct Environment {
 pub enum EnvironmentError {
     /// The settings are not usable.
     #[error("the setting `environment.{key}` must be {expected}")]
-    Policy {
+    InvalidPolicy {
         /// The key below `environment`.
         key: &'static str,
         /// What it must be.
@@ -97,7 +96,7 @@ pub enum EnvironmentError {
     #[error(
         "`{item}` names the variable `{name}`: a name is letters, digits and `_`, and starts with no digit"
     )]
-    Name {
+    InvalidName {
         /// The element.
         item: String,
         /// The name.
@@ -105,7 +104,7 @@ pub enum EnvironmentError {
     },
     /// A part of an element's `env_config` or `anchor` has the wrong type.
     #[error("`{key}` of `{item}` must be {expected}")]
-    Shape {
+    InvalidValue {
         /// The element.
         item: String,
         /// The key, with dots.
@@ -125,7 +124,7 @@ pub enum EnvironmentError {
     },
     /// A value that a process cannot be given.
     #[error("the value of `{name}` in `{item}` cannot be given to a process: {reason}")]
-    Value {
+    InvalidVariable {
         /// The element.
         item: String,
         /// The variable.
@@ -135,7 +134,7 @@ pub enum EnvironmentError {
     },
     /// A folder that cannot stand on a search path.
     #[error("`{entry}` cannot be on `{variable}`: {reason}")]
-    SearchPath {
+    InvalidSearchPath {
         /// The variable.
         variable: String,
         /// The folder.
@@ -151,11 +150,11 @@ pub enum EnvironmentError {
 /// When an element asks for what no item may have, or its `env_config` is malformed.
 pub fn resolve(
     contributions: &[Contribution<'_>],
-    context: &Context,
-    surroundings: &Surroundings<'_>,
-    which: &dyn Which,
+    context: &TemplateContext,
+    inputs: &EnvironmentInputs<'_>,
+    finder: &dyn ProgramFinder,
 ) -> Result<Environment, EnvironmentError> {
-    Ok(build(contributions, context, surroundings, which)?.environment)
+    Ok(build(contributions, context, inputs, finder)?.environment)
 }
 
 /// As [`resolve`], and fills the texts of `config`, which is part of the last element: as in the values of an `env`,
@@ -163,15 +162,15 @@ pub fn resolve(
 ///
 /// # Errors
 /// As [`resolve`].
-pub fn resolve_with(
+pub fn resolve_with_config(
     contributions: &[Contribution<'_>],
-    context: &Context,
-    surroundings: &Surroundings<'_>,
-    which: &dyn Which,
+    context: &TemplateContext,
+    inputs: &EnvironmentInputs<'_>,
+    finder: &dyn ProgramFinder,
     config: &Value,
 ) -> Result<(Environment, Value), EnvironmentError> {
-    let build = build(contributions, context, surroundings, which)?;
-    let filled = build.filled(config);
+    let build = build(contributions, context, inputs, finder)?;
+    let filled = build.fill_value(config);
     Ok((build.environment, filled))
 }
 
@@ -185,39 +184,39 @@ pub fn check_command(
     folder: &Path,
     is_project_tool: bool,
     variables: &BTreeMap<String, String>,
-    surroundings: &Surroundings<'_>,
-    which: &dyn Which,
-) -> Result<CheckedCommand, String> {
+    inputs: &EnvironmentInputs<'_>,
+    finder: &dyn ProgramFinder,
+) -> Result<ResolvedCommand, String> {
     let path = variables.get("PATH").map_or("", String::as_str);
-    Scene::new(surroundings, is_project_tool).check_command(command, folder, path, which)
+    InterpreterSearch::new(inputs, is_project_tool).check_command(command, folder, path, finder)
 }
 
 fn build<'a>(
     contributions: &[Contribution<'_>],
-    context: &'a Context,
-    surroundings: &'a Surroundings<'a>,
-    which: &dyn Which,
-) -> Result<Build<'a>, EnvironmentError> {
-    let configs = contributions.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+    context: &'a TemplateContext,
+    inputs: &'a EnvironmentInputs<'a>,
+    finder: &dyn ProgramFinder,
+) -> Result<EnvironmentBuilder<'a>, EnvironmentError> {
+    let configs = contributions.iter().map(check_contribution).collect::<Result<Vec<_>, _>>()?;
     let variables = configs
         .iter()
-        .filter_map(|(_, config)| interpreter::variable(*config, surroundings.policy))
+        .filter_map(|(_, config)| interpreter::interpreter_variable(*config, inputs.policy))
         .collect::<BTreeSet<_>>();
     let is_project_tool = contributions.last().is_some_and(|tool| tool.is_project);
-    let mut build = Build {
+    let mut build = EnvironmentBuilder {
         context,
-        surroundings,
-        scene: Scene::new(surroundings, is_project_tool),
+        inputs,
+        search: InterpreterSearch::new(inputs, is_project_tool),
         dotenv: BTreeMap::new(),
-        weak: BTreeSet::new(),
+        dotenv_names: BTreeSet::new(),
         environment: Environment::default(),
     };
-    build.lay_ground(&variables);
+    build.add_base_variables(&variables);
     for (contribution, config) in configs {
-        let keys = build.contribute(contribution, config, which)?;
+        let keys = build.apply_contribution(contribution, config, finder)?;
         if !keys.is_empty() {
             let keys = keys.into_iter().collect();
-            build.environment.contributed.push((contribution.item_id.to_owned(), keys));
+            build.environment.contributions.push((contribution.item_id.to_owned(), keys));
         }
     }
     Ok(build)
@@ -225,73 +224,78 @@ fn build<'a>(
 
 /// What the `.env` of an approved project sets, by the same rules as for a tool's environment.
 #[must_use]
-pub fn dotenv_values(project: &Path, policy: &Policy) -> BTreeMap<String, String> {
+pub fn dotenv_values(project: &Path, policy: &EnvironmentPolicy) -> BTreeMap<String, String> {
     dotenv::load(project, policy, &BTreeSet::new()).values
 }
 
 /// The variable that the interpreter of an `env_config` is named by.
 #[must_use]
-pub fn interpreter_variable(env_config: Option<&Value>, policy: &Policy) -> Option<String> {
-    interpreter::variable(env_config.and_then(Value::as_object), policy)
+pub fn interpreter_variable(env_config: Option<&Value>, policy: &EnvironmentPolicy) -> Option<String> {
+    interpreter::interpreter_variable(env_config.and_then(Value::as_object), policy)
 }
 
-type Checked<'a> = (&'a Contribution<'a>, Option<&'a Map<String, Value>>);
+type CheckedContribution<'a> = (&'a Contribution<'a>, Option<&'a Map<String, Value>>);
 
-fn checked<'a>(contribution: &'a Contribution<'a>) -> Result<Checked<'a>, EnvironmentError> {
+fn check_contribution<'a>(
+    contribution: &'a Contribution<'a>,
+) -> Result<CheckedContribution<'a>, EnvironmentError> {
     match contribution.env_config {
         None | Some(Value::Null) => Ok((contribution, None)),
         Some(Value::Object(map)) => Ok((contribution, Some(map))),
-        Some(_) => Err(shape(contribution.item_id, "env_config", "a map")),
+        Some(_) => Err(invalid_value(contribution.item_id, "env_config", "a map")),
     }
 }
 
-fn shape(item: &str, key: impl Into<String>, expected: &'static str) -> EnvironmentError {
-    EnvironmentError::Shape { item: item.to_owned(), key: key.into(), expected }
+fn invalid_value(item: &str, key: impl Into<String>, expected: &'static str) -> EnvironmentError {
+    EnvironmentError::InvalidValue { item: item.to_owned(), key: key.into(), expected }
 }
 
-struct Build<'a> {
-    context: &'a Context,
-    surroundings: &'a Surroundings<'a>,
-    scene: Scene<'a>,
+struct EnvironmentBuilder<'a> {
+    context: &'a TemplateContext,
+    inputs: &'a EnvironmentInputs<'a>,
+    search: InterpreterSearch<'a>,
     /// What `.env` may set, secrets included: they wait for an element that asks for them.
     dotenv: BTreeMap<String, String>,
     /// Variables whose value is `.env`'s still.
-    weak: BTreeSet<String>,
+    dotenv_names: BTreeSet<String>,
     environment: Environment,
 }
 
-impl Build<'_> {
+impl EnvironmentBuilder<'_> {
     /// `.env`, then the allowed part of the process's variables.
-    fn lay_ground(&mut self, interpreters: &BTreeSet<String>) {
-        let Surroundings { process, project, is_project_approved, policy, .. } = *self.surroundings;
+    fn add_base_variables(&mut self, interpreters: &BTreeSet<String>) {
+        let EnvironmentInputs { host_variables: process, project, is_project_approved, policy, .. } =
+            *self.inputs;
         if let Some(project) = project {
             if is_project_approved {
                 let dotenv = dotenv::load(project, policy, interpreters);
                 self.dotenv = dotenv.values;
                 self.environment.notices.extend(dotenv.notices);
-            } else if dotenv::is_there(project) {
+            } else if dotenv::exists(project) {
                 let notice = "the project's `.env` is not read: the project is not approved";
                 self.environment.notices.push(notice.to_owned());
             }
         }
         let is_open = |name: &str| !policy.is_secret(name) || policy.is_passed_by_name(name);
         for (name, value) in process {
-            if is_name(name) && policy.is_inherited(name) {
+            if is_variable_name(name) && policy.is_inherited(name) {
                 self.environment.variables.insert(name.clone(), value.clone());
             }
         }
         for (name, value) in self.dotenv.iter().filter(|(name, _)| is_open(name)) {
             if !self.environment.variables.contains_key(name) {
                 self.environment.variables.insert(name.clone(), value.clone());
-                self.weak.insert(name.clone());
+                self.dotenv_names.insert(name.clone());
             }
         }
-        if !self.weak.is_empty() {
-            self.environment.contributed.push((".env".to_owned(), self.weak.iter().cloned().collect()));
+        if !self.dotenv_names.is_empty() {
+            self.environment
+                .contributions
+                .push((".env".to_owned(), self.dotenv_names.iter().cloned().collect()));
         }
         if let Some(path) = self.environment.variables.get_mut("PATH") {
-            let (kept, dropped) = self.scene.clean_path(path);
-            *path = kept;
+            let (allowed, dropped) = self.search.clean_path(path);
+            *path = allowed;
             if !dropped.is_empty() {
                 let dropped = dropped.iter().map(|entry| format!("`{}`", one_line(entry)));
                 let dropped = dropped.collect::<Vec<_>>().join(", ");
@@ -302,11 +306,11 @@ impl Build<'_> {
         }
     }
 
-    fn contribute(
+    fn apply_contribution(
         &mut self,
         contribution: &Contribution<'_>,
         config: Option<&Map<String, Value>>,
-        which: &dyn Which,
+        finder: &dyn ProgramFinder,
     ) -> Result<BTreeSet<String>, EnvironmentError> {
         let mut keys = BTreeSet::new();
         let Some(config) = config else {
@@ -314,32 +318,32 @@ impl Build<'_> {
         };
         let item = contribution.item_id;
         for list in ["pass", "secrets"] {
-            self.pass(item, list, config.get(list), &mut keys)?;
+            self.pass_variables(item, list, config.get(list), &mut keys)?;
         }
         if let Some(interpreter) = config.get("interpreter").filter(|value| !value.is_null()) {
-            self.find_interpreter(contribution, interpreter, which, &mut keys)?;
+            self.find_interpreter(contribution, interpreter, finder, &mut keys)?;
         }
         match config.get("env") {
             None | Some(Value::Null) => {}
             Some(Value::Object(env)) => {
                 for (name, value) in env {
-                    self.set(item, name, value)?;
+                    self.set_variable(item, name, value)?;
                     keys.insert(name.clone());
                 }
             }
-            Some(_) => return Err(shape(item, "env_config.env", "a map of names to values")),
+            Some(_) => return Err(invalid_value(item, "env_config.env", "a map of names to values")),
         }
         Ok(keys)
     }
 
-    fn pass(
+    fn pass_variables(
         &mut self,
         item: &str,
         list: &str,
         names: Option<&Value>,
         keys: &mut BTreeSet<String>,
     ) -> Result<(), EnvironmentError> {
-        let wrong = || shape(item, format!("env_config.{list}"), "a list of variable names");
+        let wrong = || invalid_value(item, format!("env_config.{list}"), "a list of variable names");
         let names = match names {
             None | Some(Value::Null) => return Ok(()),
             Some(names) => names.as_array().ok_or_else(wrong)?,
@@ -347,10 +351,10 @@ impl Build<'_> {
         for name in names {
             let name = name.as_str().ok_or_else(wrong)?;
             self.check_name(item, name)?;
-            let value = self.outside(name).map(str::to_owned);
+            let value = self.host_value(name).map(str::to_owned);
             // A PATH that was asked for by name is still the one without the project's own folders.
             if let Some(value) = value.filter(|_| name != "PATH") {
-                self.put(name, value);
+                self.insert(name, value);
                 keys.insert(name.to_owned());
             }
         }
@@ -361,40 +365,41 @@ impl Build<'_> {
         &mut self,
         contribution: &Contribution<'_>,
         config: &Value,
-        which: &dyn Which,
+        finder: &dyn ProgramFinder,
         keys: &mut BTreeSet<String>,
     ) -> Result<(), EnvironmentError> {
         let item = contribution.item_id;
         let variables = &self.environment.variables;
-        let request = interpreter::Request::new(item, config, self.surroundings.policy, |text, fields| {
-            fill(text, &|name| variables.get(name).cloned(), &|name| {
-                fields(name).or_else(|| self.context.get(name).map(str::to_owned))
-            })
-        })?;
+        let request =
+            interpreter::InterpreterRequest::new(item, config, self.inputs.policy, |text, fields| {
+                fill(text, &|name| variables.get(name).cloned(), &|name| {
+                    fields(name).or_else(|| self.context.get(name).map(str::to_owned))
+                })
+            })?;
         let Some(request) = request else {
             let notice = format!("the interpreter of `{}` has no `var`: not looked for", one_line(item));
             self.environment.notices.push(notice);
             return Ok(());
         };
         let variable = request.variable.clone();
-        if !is_name(&variable) {
-            return Err(EnvironmentError::Name { item: item.to_owned(), name: variable });
+        if !is_variable_name(&variable) {
+            return Err(EnvironmentError::InvalidName { item: item.to_owned(), name: variable });
         }
         let is_own = variable.to_ascii_uppercase().starts_with("RYE_");
-        if self.surroundings.policy.is_reserved(&variable) && !is_own || variable == "PATH" {
+        if self.inputs.policy.is_reserved(&variable) && !is_own || variable == "PATH" {
             return Err(EnvironmentError::Reserved { item: item.to_owned(), name: variable });
         }
-        let finding = self.scene.find(contribution, &request, &self.environment.variables, which);
-        self.environment.notices.extend(finding.notices);
-        match (finding.path.as_deref().and_then(Path::to_str), finding.pending) {
+        let lookup = self.search.find(contribution, &request, &self.environment.variables, finder);
+        self.environment.notices.extend(lookup.notices);
+        match (lookup.path.as_deref().and_then(Path::to_str), lookup.pending) {
             (Some(path), _) => {
-                self.put(&variable, path.to_owned());
-                self.environment.interpreters.extend(interpreter::with_target(Path::new(path)));
+                self.insert(&variable, path.to_owned());
+                self.environment.interpreters.extend(interpreter::path_and_target(Path::new(path)));
                 keys.insert(variable);
             }
             // A dry run shows the command that a run would ask.
             (None, Some(pending)) => {
-                self.put(&variable, format!("(what `{pending}` prints)"));
+                self.insert(&variable, format!("(what `{pending}` prints)"));
                 keys.insert(variable);
             }
             (None, None) => {
@@ -404,73 +409,81 @@ impl Build<'_> {
         Ok(())
     }
 
-    fn set(&mut self, item: &str, name: &str, value: &Value) -> Result<(), EnvironmentError> {
+    fn set_variable(&mut self, item: &str, name: &str, value: &Value) -> Result<(), EnvironmentError> {
         self.check_name(item, name)?;
         let text = match value {
             Value::Null => {
                 self.environment.variables.remove(name);
                 return Ok(());
             }
-            Value::String(text) => self.filled_text(text),
+            Value::String(text) => self.fill_text(text),
             Value::Bool(_) | Value::Number(_) => value.to_string(),
             Value::Array(_) | Value::Object(_) => {
-                return Err(shape(item, format!("env_config.env.{name}"), "a text, a number or a boolean"));
+                return Err(invalid_value(
+                    item,
+                    format!("env_config.env.{name}"),
+                    "a text, a number or a boolean",
+                ));
             }
         };
         let reason = if text.contains('\0') {
             Some("it holds a zero byte")
-        } else if text.len() >= MAX_VALUE {
+        } else if text.len() >= MAX_VALUE_BYTES {
             Some("it is longer than 128 KiB")
         } else {
             None
         };
         if let Some(reason) = reason {
-            return Err(EnvironmentError::Value { item: item.to_owned(), name: name.to_owned(), reason });
+            return Err(EnvironmentError::InvalidVariable {
+                item: item.to_owned(),
+                name: name.to_owned(),
+                reason,
+            });
         }
-        self.put(name, text);
+        self.insert(name, text);
         Ok(())
     }
 
-    fn filled_text(&self, text: &str) -> String {
-        let place = |name: &str| self.context.get(name).map(str::to_owned);
-        fill(text, &|name| self.visible(name).map(str::to_owned), &place)
+    fn fill_text(&self, text: &str) -> String {
+        let placeholder = |name: &str| self.context.get(name).map(str::to_owned);
+        fill(text, &|name| self.lookup(name).map(str::to_owned), &placeholder)
     }
 
-    fn filled(&self, value: &Value) -> Value {
+    fn fill_value(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) => Value::String(self.filled_text(text)),
-            Value::Array(list) => list.iter().map(|entry| self.filled(entry)).collect(),
+            Value::String(text) => Value::String(self.fill_text(text)),
+            Value::Array(list) => list.iter().map(|entry| self.fill_value(entry)).collect(),
             Value::Object(map) => {
-                map.iter().map(|(name, entry)| (name.clone(), self.filled(entry))).collect()
+                map.iter().map(|(name, entry)| (name.clone(), self.fill_value(entry))).collect()
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }
     }
 
-    fn put(&mut self, name: &str, value: String) {
-        self.weak.remove(name);
+    fn insert(&mut self, name: &str, value: String) {
+        self.dotenv_names.remove(name);
         self.environment.variables.insert(name.to_owned(), value);
     }
 
     fn check_name(&self, item: &str, name: &str) -> Result<(), EnvironmentError> {
-        if !is_name(name) {
-            return Err(EnvironmentError::Name { item: item.to_owned(), name: one_line(name) });
+        if !is_variable_name(name) {
+            return Err(EnvironmentError::InvalidName { item: item.to_owned(), name: one_line(name) });
         }
-        if self.surroundings.policy.is_reserved(name) {
+        if self.inputs.policy.is_reserved(name) {
             return Err(EnvironmentError::Reserved { item: item.to_owned(), name: name.to_owned() });
         }
         Ok(())
     }
 
     /// What `${name}` in a signed element means: the environment so far, or what lies outside under that name.
-    fn visible(&self, name: &str) -> Option<&str> {
-        let known = self.environment.variables.get(name).filter(|_| !self.weak.contains(name));
+    fn lookup(&self, name: &str) -> Option<&str> {
+        let known = self.environment.variables.get(name).filter(|_| !self.dotenv_names.contains(name));
         known
             .map(String::as_str)
-            .or_else(|| if self.surroundings.policy.is_reserved(name) { None } else { self.outside(name) })
+            .or_else(|| if self.inputs.policy.is_reserved(name) { None } else { self.host_value(name) })
     }
 
-    fn outside(&self, name: &str) -> Option<&str> {
-        self.surroundings.process.get(name).or_else(|| self.dotenv.get(name)).map(String::as_str)
+    fn host_value(&self, name: &str) -> Option<&str> {
+        self.inputs.host_variables.get(name).or_else(|| self.dotenv.get(name)).map(String::as_str)
     }
 }

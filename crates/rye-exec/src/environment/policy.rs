@@ -14,60 +14,60 @@ use super::EnvironmentError;
 const ALWAYS_RESERVED: [&str; 4] = ["LD_*", "DYLD_*", "RYE_*", "USER_SPACE"];
 
 /// Never set by a project's `.env`, whatever the settings say.
-const ALWAYS_DENIED: [&str; 1] = ["PATH"];
+const ALWAYS_DENIED_IN_DOTENV: [&str; 1] = ["PATH"];
 
 /// The settings `environment`, ready to be asked.
 #[derive(Clone, Debug)]
-pub struct Policy {
-    inherit: Names,
-    pass: Names,
-    secrets: Names,
-    withheld: Names,
-    dotenv_denied: Names,
-    reserved: Names,
+pub struct EnvironmentPolicy {
+    inherit: NameSet,
+    pass: NameSet,
+    secrets: NameSet,
+    withheld: NameSet,
+    dotenv_denied: NameSet,
+    reserved: NameSet,
     interpreters: BTreeMap<String, Map<String, Value>>,
 }
 
-impl Policy {
+impl EnvironmentPolicy {
     /// Reads the settings `environment`.
     ///
     /// # Errors
     /// When a list is missing or is no list of names: a policy that says nothing is no policy.
     pub fn from_settings(settings: &Value) -> Result<Self, EnvironmentError> {
-        let exact = |key| Ok(Names::new(&list(settings, key)?, Case::Kept));
+        let exact = |key| Ok(NameSet::new(&name_list(settings, key)?, CaseRule::Sensitive));
         let any_case = |key, always: &[&str]| {
-            let mut patterns = list(settings, key)?;
+            let mut patterns = name_list(settings, key)?;
             patterns.extend(always.iter().map(|name| (*name).to_owned()));
-            Ok(Names::new(&patterns, Case::Ignored))
+            Ok(NameSet::new(&patterns, CaseRule::Insensitive))
         };
         Ok(Self {
             inherit: exact("inherit")?,
             pass: exact("pass")?,
             secrets: any_case("secrets", &[])?,
             withheld: any_case("withheld", &[])?,
-            dotenv_denied: any_case("dotenv_denied", &ALWAYS_DENIED)?,
+            dotenv_denied: any_case("dotenv_denied", &ALWAYS_DENIED_IN_DOTENV)?,
             reserved: any_case("reserved", &ALWAYS_RESERVED)?,
-            interpreters: interpreters(settings)?,
+            interpreters: interpreter_aliases(settings)?,
         })
     }
 
     /// Whether a tool gets the process's variable without asking for it.
     #[must_use]
     pub fn is_inherited(&self, name: &str) -> bool {
-        let is_allowed = self.inherit.holds(name) || self.pass.holds(name);
+        let is_allowed = self.inherit.contains(name) || self.pass.contains(name);
         is_allowed && (self.is_passed_by_name(name) || !self.is_secret(name))
     }
 
     /// Whether it is kept from tools that do not ask for it: a secret, or the settings of somebody who has some.
     #[must_use]
     pub fn is_secret(&self, name: &str) -> bool {
-        self.is_unspeakable(name) || self.withheld.holds(name)
+        self.is_redacted(name) || self.withheld.contains(name)
     }
 
     /// Whether its value is taken out of texts: the name says that it is a secret. A region or a host is none.
     #[must_use]
-    pub fn is_unspeakable(&self, name: &str) -> bool {
-        self.secrets.holds(name)
+    pub fn is_redacted(&self, name: &str) -> bool {
+        self.secrets.contains(name)
     }
 
     /// Whether the user's settings pass it by its whole name, as a secret has to be.
@@ -79,32 +79,34 @@ impl Policy {
     /// Whether a project's `.env` may never set it.
     #[must_use]
     pub fn is_denied_in_dotenv(&self, name: &str) -> bool {
-        self.dotenv_denied.holds(name) || self.reserved.holds(name)
+        self.dotenv_denied.contains(name) || self.reserved.contains(name)
     }
 
     /// Whether no item may set it.
     #[must_use]
     pub fn is_reserved(&self, name: &str) -> bool {
-        self.reserved.holds(name)
+        self.reserved.contains(name)
     }
 
     /// What an older name of an interpreter type stands for: its `type`, and defaults for the other fields.
     #[must_use]
-    pub fn interpreter(&self, name: &str) -> Option<&Map<String, Value>> {
+    pub fn interpreter_alias(&self, name: &str) -> Option<&Map<String, Value>> {
         self.interpreters.get(name)
     }
 }
 
-fn list(settings: &Value, key: &'static str) -> Result<Vec<String>, EnvironmentError> {
-    let wrong =
-        || EnvironmentError::Policy { key, expected: "a list of variable names; `*` stands for anything" };
+fn name_list(settings: &Value, key: &'static str) -> Result<Vec<String>, EnvironmentError> {
+    let wrong = || EnvironmentError::InvalidPolicy {
+        key,
+        expected: "a list of variable names; `*` stands for anything",
+    };
     let list = settings.get(key).and_then(Value::as_array).ok_or_else(wrong)?;
     let names = list.iter().map(|name| name.as_str().filter(|name| is_pattern(name)).map(str::to_owned));
     names.collect::<Option<_>>().ok_or_else(wrong)
 }
 
-fn interpreters(settings: &Value) -> Result<BTreeMap<String, Map<String, Value>>, EnvironmentError> {
-    let wrong = || EnvironmentError::Policy {
+fn interpreter_aliases(settings: &Value) -> Result<BTreeMap<String, Map<String, Value>>, EnvironmentError> {
+    let wrong = || EnvironmentError::InvalidPolicy {
         key: "interpreters",
         expected: "a map of names to {type, defaults…}",
     };
@@ -123,42 +125,42 @@ fn is_pattern(text: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Case {
-    Kept,
-    Ignored,
+enum CaseRule {
+    Sensitive,
+    Insensitive,
 }
 
 #[derive(Clone, Debug)]
-struct Names {
-    case: Case,
+struct NameSet {
+    case: CaseRule,
     names: Vec<String>,
     globs: Vec<String>,
 }
 
-impl Names {
-    fn new(patterns: &[String], case: Case) -> Self {
+impl NameSet {
+    fn new(patterns: &[String], case: CaseRule) -> Self {
         let folded = patterns.iter().map(|pattern| match case {
-            Case::Kept => pattern.clone(),
-            Case::Ignored => pattern.to_ascii_uppercase(),
+            CaseRule::Sensitive => pattern.clone(),
+            CaseRule::Insensitive => pattern.to_ascii_uppercase(),
         });
         let (globs, names) = folded.partition(|pattern| pattern.contains('*'));
         Self { case, names, globs }
     }
 
-    fn holds(&self, name: &str) -> bool {
+    fn contains(&self, name: &str) -> bool {
         match self.case {
-            Case::Kept => self.holds_folded(name),
-            Case::Ignored => self.holds_folded(&name.to_ascii_uppercase()),
+            CaseRule::Sensitive => self.contains_folded(name),
+            CaseRule::Insensitive => self.contains_folded(&name.to_ascii_uppercase()),
         }
     }
 
-    fn holds_folded(&self, name: &str) -> bool {
-        self.names.iter().any(|known| known == name) || self.globs.iter().any(|glob| is_match(glob, name))
+    fn contains_folded(&self, name: &str) -> bool {
+        self.names.iter().any(|known| known == name) || self.globs.iter().any(|glob| matches_glob(glob, name))
     }
 }
 
 /// Whether `name` fits `glob`, where `*` stands for any text, also none.
-fn is_match(glob: &str, name: &str) -> bool {
+fn matches_glob(glob: &str, name: &str) -> bool {
     let mut parts = glob.split('*');
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
         return false;
@@ -168,10 +170,10 @@ fn is_match(glob: &str, name: &str) -> bool {
         return rest.is_empty();
     };
     for part in middle {
-        let Some(place) = rest.find(part) else {
+        let Some(index) = rest.find(part) else {
             return false;
         };
-        rest = &rest[place + part.len()..];
+        rest = &rest[index + part.len()..];
     }
     rest.ends_with(last)
 }
@@ -182,8 +184,8 @@ mod tests {
 
     use super::*;
 
-    fn policy(settings: &Value) -> Policy {
-        Policy::from_settings(settings).expect("a policy")
+    fn policy(settings: &Value) -> EnvironmentPolicy {
+        EnvironmentPolicy::from_settings(settings).expect("a policy")
     }
 
     #[test]
@@ -203,26 +205,26 @@ mod tests {
             ("X", "XY", false),
         ];
         for (glob, name, expected) in cases {
-            assert_eq!(is_match(glob, name), expected, "{glob} {name}");
+            assert_eq!(matches_glob(glob, name), expected, "{glob} {name}");
         }
     }
 
     #[test]
     fn a_policy_that_lacks_a_list_is_refused() {
         let whole = json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []});
-        assert!(Policy::from_settings(&whole).is_ok());
+        assert!(EnvironmentPolicy::from_settings(&whole).is_ok());
         for key in ["inherit", "pass", "secrets", "withheld", "dotenv_denied", "reserved"] {
             for wrong in [json!(null), json!("PATH"), json!([1]), json!([""]), json!(["A-B"])] {
                 let mut settings = whole.clone();
                 settings[key] = wrong;
-                let error = Policy::from_settings(&settings).expect_err("refused");
+                let error = EnvironmentPolicy::from_settings(&settings).expect_err("refused");
                 assert!(error.to_string().contains(&format!("`environment.{key}`")), "{error}");
             }
         }
     }
 
     #[test]
-    fn an_empty_policy_still_guards_the_loader() {
+    fn empty_policy_still_reserves_loader_variables() {
         let policy = policy(
             &json!({"inherit": [], "pass": [], "secrets": [], "withheld": [], "dotenv_denied": [], "reserved": []}),
         );
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_passed_by_its_whole_name_only() {
+    fn secrets_are_passed_by_full_name_only() {
         let policy = policy(&json!({
             "inherit": ["APP_*"], "pass": ["GH_TOKEN", "MY_*"], "secrets": ["*_TOKEN"], "withheld": ["GH_*"],
             "dotenv_denied": [], "reserved": [],

@@ -34,7 +34,7 @@ pub enum ProgramError {
     TooManyParts,
     /// A Python whose standard library tools can change.
     #[error("its standard library lies in the project, where tools can change it")]
-    OwnLibrary,
+    LibraryInProject,
 }
 
 /// All that decides what a program runs when it starts.
@@ -75,14 +75,14 @@ impl ProgramParts {
             collected.add_libraries(&target)?;
         }
         if is_python {
-            let is_own = if homes.is_empty() {
+            let is_library_in_project = if homes.is_empty() {
                 // A script has no library of its own.
                 is_in_project(&target) && !is_script(&target)
             } else {
-                homes.iter().any(|home| is_in_project(&lillux::real(home)))
+                homes.iter().any(|home| is_in_project(&lillux::canonicalize_existing(home)))
             };
-            if is_own {
-                return Err(ProgramError::OwnLibrary);
+            if is_library_in_project {
+                return Err(ProgramError::LibraryInProject);
             }
         } else {
             collected.add_node(program, &target, &is_in_project)?;
@@ -161,12 +161,12 @@ impl ProgramParts {
         let mut current = program.to_owned();
         for _ in 0..MAX_LINKS {
             let folder = fs_err::canonicalize(current.parent().unwrap_or(Path::new("/")))?;
-            let here = folder.join(current.file_name().unwrap_or_default());
-            if !fs_err::symlink_metadata(&here)?.is_symlink() {
-                return Ok(fs_err::canonicalize(here)?);
+            let link_path = folder.join(current.file_name().unwrap_or_default());
+            if !fs_err::symlink_metadata(&link_path)?.is_symlink() {
+                return Ok(fs_err::canonicalize(link_path)?);
             }
-            self.add(&here)?;
-            current = folder.join(fs_err::read_link(&here)?);
+            self.add(&link_path)?;
+            current = folder.join(fs_err::read_link(&link_path)?);
         }
         Err(ProgramError::TooManyLinks(one_line(&program.display().to_string())))
     }
@@ -175,7 +175,7 @@ impl ProgramParts {
     fn add_tree(&mut self, path: &Path, depth: usize) -> Result<(), ProgramError> {
         let Ok(metadata) = fs_err::symlink_metadata(path) else { return Ok(()) };
         if metadata.is_dir() {
-            for entry in entries(path) {
+            for entry in file_names(path) {
                 if depth < MAX_DEPTH {
                     self.add_tree(&path.join(entry), depth + 1)?;
                 }
@@ -208,20 +208,20 @@ impl ProgramParts {
             let config = place.join("pyvenv.cfg");
             if fs_err::symlink_metadata(&config).is_ok() {
                 self.add_tree(&config, 0)?;
-                homes.extend(home_of(&config).map(|home| place.join(home)));
+                homes.extend(venv_home(&config).map(|home| place.join(home)));
             }
         }
         if !is_python {
             return Ok(());
         }
-        for name in entries(folder) {
+        for name in file_names(folder) {
             if name.ends_with("._pth") || name == "pybuilddir.txt" {
                 self.add_tree(&folder.join(name), 0)?;
             }
         }
         let mut sites = BTreeSet::new();
         for library in ["lib", "lib64", "Lib"].map(|name| prefix.join(name)) {
-            let versions = entries(&library).into_iter().filter(|name| name.starts_with("py"));
+            let versions = file_names(&library).into_iter().filter(|name| name.starts_with("py"));
             let found = versions.map(|name| library.join(name).join("site-packages"));
             sites.extend(
                 found
@@ -241,7 +241,7 @@ impl ProgramParts {
         let prefix = folder.parent().unwrap_or(folder);
         for place in [folder.to_owned(), prefix.join("lib"), prefix.join("lib64")] {
             for name in
-                entries(&place).into_iter().filter(|name| name.ends_with(".so") || name.contains(".so."))
+                file_names(&place).into_iter().filter(|name| name.ends_with(".so") || name.contains(".so."))
             {
                 self.add_tree(&place.join(name), 0)?;
             }
@@ -253,7 +253,7 @@ impl ProgramParts {
     fn add_site(&mut self, site: &Path) -> Result<(), ProgramError> {
         self.add_customization(site)?;
         for name in
-            entries(site).into_iter().filter(|name| name.ends_with(".pth") || name.ends_with(".start"))
+            file_names(site).into_iter().filter(|name| name.ends_with(".pth") || name.ends_with(".start"))
         {
             let path = site.join(name);
             self.add_tree(&path, 0)?;
@@ -284,7 +284,7 @@ impl ProgramParts {
         self.add_tree(&folder.join(name), 0)?;
         for place in [folder.to_owned(), folder.join("__pycache__")] {
             let is_its = |entry: &String| entry.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
-            for entry in entries(&place).into_iter().filter(is_its) {
+            for entry in file_names(&place).into_iter().filter(is_its) {
                 self.add_tree(&place.join(entry), 0)?;
             }
         }
@@ -298,10 +298,10 @@ impl ProgramParts {
         target: &Path,
         is_in_project: &dyn Fn(&Path) -> bool,
     ) -> Result<(), ProgramError> {
-        let mut waiting: Vec<PathBuf> = package_of(target).into_iter().collect();
+        let mut waiting: Vec<PathBuf> = node_package(target).into_iter().collect();
         if waiting.is_empty() && program.parent().is_some_and(|folder| folder.ends_with("node_modules/.bin"))
         {
-            waiting.extend(script_targets(target).iter().filter_map(|entry| package_of(entry)));
+            waiting.extend(launcher_targets(target).iter().filter_map(|entry| node_package(entry)));
         }
         let mut seen = BTreeSet::new();
         while let Some(package) = waiting.pop() {
@@ -313,10 +313,10 @@ impl ProgramParts {
             if let Some(scope) = package.parent().filter(|parent| is_scope(parent)) {
                 self.add_tree(&scope.join("node_modules"), 0)?;
             }
-            for name in dependencies_of(&package) {
-                let places = package.ancestors().map(|folder| folder.join("node_modules").join(&name));
+            for name in node_dependencies(&package) {
+                let candidates = package.ancestors().map(|folder| folder.join("node_modules").join(&name));
                 // All of that name: which one Node takes depends on what is in them.
-                let found = places.filter_map(|place| fs_err::canonicalize(place).ok());
+                let found = candidates.filter_map(|candidate| fs_err::canonicalize(candidate).ok());
                 waiting.extend(found.filter(|found| found.is_dir()));
             }
         }
@@ -325,7 +325,7 @@ impl ProgramParts {
 }
 
 /// The names in a folder; none if it cannot be read. Names that are not UTF-8 are no modules.
-fn entries(folder: &Path) -> Vec<String> {
+fn file_names(folder: &Path) -> Vec<String> {
     let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
@@ -341,7 +341,7 @@ fn is_script(path: &Path) -> bool {
 }
 
 /// What `home` of a `pyvenv.cfg` says.
-fn home_of(config: &Path) -> Option<PathBuf> {
+fn venv_home(config: &Path) -> Option<PathBuf> {
     let (bytes, _) = file::read_bounded(config, MAX_TEXT_BYTES).ok()?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let mut pairs = text.lines().filter_map(|line| line.split_once('='));
@@ -354,7 +354,7 @@ fn is_scope(folder: &Path) -> bool {
 }
 
 /// The folder of the package that a file below `node_modules` belongs to.
-fn package_of(file: &Path) -> Option<PathBuf> {
+fn node_package(file: &Path) -> Option<PathBuf> {
     let parts: Vec<Component<'_>> = file.components().collect();
     let modules = parts.iter().rposition(|part| part.as_os_str() == "node_modules")?;
     let name = parts.get(modules + 1)?.as_os_str().to_string_lossy();
@@ -367,7 +367,7 @@ fn package_of(file: &Path) -> Option<PathBuf> {
 }
 
 /// The files that a script of a package manager starts: paths beside itself.
-fn script_targets(script: &Path) -> Vec<PathBuf> {
+fn launcher_targets(script: &Path) -> Vec<PathBuf> {
     let Ok((bytes, _)) = file::read_bounded(script, MAX_TEXT_BYTES) else { return Vec::new() };
     let folder = script.parent().unwrap_or(script);
     let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -376,7 +376,7 @@ fn script_targets(script: &Path) -> Vec<PathBuf> {
     paths.filter_map(|path| fs_err::canonicalize(path).ok()).filter(|path| path.is_file()).collect()
 }
 
-fn dependencies_of(package: &Path) -> BTreeSet<String> {
+fn node_dependencies(package: &Path) -> BTreeSet<String> {
     let bytes = file::read_bounded(&package.join("package.json"), MAX_TEXT_BYTES).map(|(bytes, _)| bytes);
     let manifest: Value =
         bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();

@@ -9,28 +9,28 @@ pub(crate) type Lookup<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// Fills `text`. A variable that is not there is empty; with `:-`, one that is not there or empty has the default,
 /// which is filled too. A place that nobody knows stays as it is.
-pub(crate) fn fill(text: &str, variable: &Lookup<'_>, place: &Lookup<'_>) -> String {
-    fill_at(0, text, variable, place)
+pub(crate) fn fill(text: &str, variable: &Lookup<'_>, placeholder: &Lookup<'_>) -> String {
+    fill_at(0, text, variable, placeholder)
 }
 
-fn fill_at(depth: usize, text: &str, variable: &Lookup<'_>, place: &Lookup<'_>) -> String {
+fn fill_at(depth: usize, text: &str, variable: &Lookup<'_>, placeholder: &Lookup<'_>) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find(['$', '{']) {
         filled.push_str(&rest[..start]);
         rest = &rest[start..];
-        if let Some((name, default, after)) = reference(rest) {
+        if let Some((name, default, after)) = parse_reference(rest) {
             match (variable(name), default) {
                 (Some(value), None) => filled.push_str(&value),
                 (Some(value), Some(_)) if !value.is_empty() => filled.push_str(&value),
                 (_, Some(default)) if depth < MAX_DEPTH => {
-                    filled.push_str(&fill_at(depth + 1, default, variable, place));
+                    filled.push_str(&fill_at(depth + 1, default, variable, placeholder));
                 }
                 (_, Some(default)) => filled.push_str(default),
                 (None, None) => {}
             }
             rest = after;
-        } else if let Some((value, after)) = named_place(rest, place) {
+        } else if let Some((value, after)) = parse_placeholder(rest, placeholder) {
             filled.push_str(&value);
             rest = after;
         } else {
@@ -43,18 +43,18 @@ fn fill_at(depth: usize, text: &str, variable: &Lookup<'_>, place: &Lookup<'_>) 
 }
 
 /// The name, default and rest of the `${…}` that opens `text`.
-fn reference(text: &str) -> Option<(&str, Option<&str>, &str)> {
+fn parse_reference(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let inside = text.strip_prefix("${")?;
-    let end = closing(inside)?;
+    let end = find_closing_brace(inside)?;
     let (name, default) = match inside[..end].split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (&inside[..end], None),
     };
-    is_name(name).then_some((name, default, &inside[end + 1..]))
+    is_variable_name(name).then_some((name, default, &inside[end + 1..]))
 }
 
 /// Where the brace that opened before `inside` closes.
-fn closing(inside: &str) -> Option<usize> {
+fn find_closing_brace(inside: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (place, byte) in inside.bytes().enumerate() {
         match byte {
@@ -67,14 +67,14 @@ fn closing(inside: &str) -> Option<usize> {
     None
 }
 
-fn named_place<'a>(text: &'a str, place: &Lookup<'_>) -> Option<(String, &'a str)> {
+fn parse_placeholder<'a>(text: &'a str, placeholder: &Lookup<'_>) -> Option<(String, &'a str)> {
     let inside = text.strip_prefix('{')?;
     let end = inside.find(['{', '}']).filter(|end| inside[*end..].starts_with('}'))?;
-    Some((place(&inside[..end])?, &inside[end + 1..]))
+    Some((placeholder(&inside[..end])?, &inside[end + 1..]))
 }
 
 /// Whether a text can be the name of a variable.
-pub(crate) fn is_name(text: &str) -> bool {
+pub(crate) fn is_variable_name(text: &str) -> bool {
     let is_first = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
     text.bytes().next().is_some_and(is_first)
         && text.bytes().all(|byte| is_first(byte) || byte.is_ascii_digit())
@@ -84,19 +84,19 @@ pub(crate) fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn filled(text: &str) -> String {
+    fn fill_example(text: &str) -> String {
         let variable = |name: &str| match name {
             "HOME" => Some("/home/u".to_owned()),
             "EMPTY" => Some(String::new()),
             "SLY" => Some("${HOME}{project_path}".to_owned()),
             _ => None,
         };
-        let place = |name: &str| (name == "project_path").then(|| "/p${HOME}".to_owned());
-        fill(text, &variable, &place)
+        let placeholder = |name: &str| (name == "project_path").then(|| "/p${HOME}".to_owned());
+        fill(text, &variable, &placeholder)
     }
 
     #[test]
-    fn variables_defaults_and_places_are_filled_once() {
+    fn variables_and_placeholders_are_filled_once() {
         let cases = [
             ("${HOME}/x", "/home/u/x"),
             ("${NONE}", ""),
@@ -117,7 +117,7 @@ mod tests {
             ("ä${HOME}ö", "ä/home/uö"),
         ];
         for (text, expected) in cases {
-            assert_eq!(filled(text), expected, "{text}");
+            assert_eq!(fill_example(text), expected, "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use lillux::file;
 use proptest::prelude::*;
-use rye_test::World;
+use rye_test::TestContext;
 use serde_json::json;
 
 use super::*;
@@ -20,30 +20,31 @@ fn settings() -> Value {
         .value
 }
 
-fn policy() -> Policy {
-    static POLICY: LazyLock<Policy> = LazyLock::new(|| Policy::from_settings(&settings()).expect("a policy"));
+fn policy() -> EnvironmentPolicy {
+    static POLICY: LazyLock<EnvironmentPolicy> =
+        LazyLock::new(|| EnvironmentPolicy::from_settings(&settings()).expect("a policy"));
     POLICY.clone()
 }
 
-fn policy_passing(names: &[&str]) -> Policy {
+fn policy_passing(names: &[&str]) -> EnvironmentPolicy {
     let mut settings = settings();
     settings["pass"] = json!(names);
-    Policy::from_settings(&settings).expect("a policy")
+    EnvironmentPolicy::from_settings(&settings).expect("a policy")
 }
 
 /// Looks on the path, and answers every command with one text.
 #[derive(Default)]
-struct Programs {
-    answer: Option<String>,
+struct FakeFinder {
+    command_output: Option<String>,
     is_dry_run: bool,
     /// A program of the project that the user has not recorded.
     not_recorded: Option<PathBuf>,
-    asked: RefCell<Vec<Vec<String>>>,
+    commands: RefCell<Vec<Vec<String>>>,
     /// The variables of the last command.
-    given: RefCell<BTreeMap<String, String>>,
+    variables: RefCell<BTreeMap<String, String>>,
 }
 
-impl Which for Programs {
+impl ProgramFinder for FakeFinder {
     fn check_recorded(&self, program: &Path) -> Result<(), String> {
         match self.not_recorded.as_ref().is_some_and(|known| *known == program) {
             true => Err(format!("`{}` is not used: it is not recorded", program.display())),
@@ -55,13 +56,13 @@ impl Which for Programs {
         find_on_path(name, path)
     }
 
-    fn output(&self, command: &[String], variables: &BTreeMap<String, String>) -> CommandOutput {
+    fn run_command(&self, command: &[String], variables: &BTreeMap<String, String>) -> CommandOutput {
         if self.is_dry_run {
             return CommandOutput::DryRun;
         }
-        self.asked.borrow_mut().push(command.to_vec());
-        *self.given.borrow_mut() = variables.clone();
-        match &self.answer {
+        self.commands.borrow_mut().push(command.to_vec());
+        *self.variables.borrow_mut() = variables.clone();
+        match &self.command_output {
             Some(answer) => CommandOutput::Printed(answer.clone()),
             None => CommandOutput::Failed("exit code 1".to_owned()),
         }
@@ -72,27 +73,27 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn program(world: &World, relative: &str) -> PathBuf {
+fn program(world: &TestContext, relative: &str) -> PathBuf {
     let path = world.write(relative, "#!/bin/sh\n");
     file::set_mode(&path, 0o755).expect("mode");
     path
 }
 
 /// A run of `tool`, an item of the project or not, upon one runtime.
-struct Run<'a> {
+struct TestRun<'a> {
     process: BTreeMap<String, String>,
     project: Option<PathBuf>,
     is_approved: bool,
     is_project_tool: bool,
     uses_project_programs: bool,
-    policy: Policy,
+    policy: EnvironmentPolicy,
     runtime: Value,
     tool: Value,
-    programs: &'a Programs,
+    programs: &'a FakeFinder,
 }
 
-impl<'a> Run<'a> {
-    fn new(world: &World, programs: &'a Programs) -> Self {
+impl<'a> TestRun<'a> {
+    fn new(world: &TestContext, programs: &'a FakeFinder) -> Self {
         Self {
             process: BTreeMap::new(),
             project: Some(world.project()),
@@ -107,22 +108,23 @@ impl<'a> Run<'a> {
     }
 
     fn resolve(&self) -> Result<Environment, EnvironmentError> {
-        let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        let project_path = shown(&self.project).unwrap_or_default();
-        let context = Context { anchor_path: project_path.clone(), project_path, ..Context::default() };
-        let surroundings = Surroundings {
-            process: &self.process,
+        let path_text = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let project_path = path_text(&self.project).unwrap_or_default();
+        let context =
+            TemplateContext { anchor_path: project_path.clone(), project_path, ..TemplateContext::default() };
+        let inputs = EnvironmentInputs {
+            host_variables: &self.process,
             project: self.project.as_deref(),
             is_project_approved: self.is_approved,
             policy: &self.policy,
-            uses_project_programs: self.uses_project_programs,
+            allows_project_programs: self.uses_project_programs,
         };
         let contributions = [
             Contribution { item_id: "primitive", is_project: false, env_config: None },
             Contribution { item_id: "runtime", is_project: false, env_config: Some(&self.runtime) },
             Contribution { item_id: "tool", is_project: self.is_project_tool, env_config: Some(&self.tool) },
         ];
-        resolve(&contributions, &context, &surroundings, self.programs)
+        resolve(&contributions, &context, &inputs, self.programs)
     }
 
     fn environment(&self) -> Environment {
@@ -131,9 +133,9 @@ impl<'a> Run<'a> {
 }
 
 #[test]
-fn only_the_allow_list_is_inherited_and_secrets_stay_out() {
-    let (world, programs) = (World::new(), Programs::default());
-    let kept = map(&[
+fn only_allowed_variables_are_inherited() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
+    let allowed = map(&[
         ("HOME", "/home/u"),
         ("LC_ALL", "C"),
         ("PATH", "/usr/bin"),
@@ -152,34 +154,34 @@ fn only_the_allow_list_is_inherited_and_secrets_stay_out() {
         ("UNKNOWN", "u"),
         ("XDG_RUNTIME_DIR", "/run"),
     ]);
-    process.extend(kept.clone());
-    let run = Run { process, ..Run::new(&world, &programs) };
-    assert_eq!(run.environment(), Environment { variables: kept, ..Environment::default() });
+    process.extend(allowed.clone());
+    let run = TestRun { process, ..TestRun::new(&world, &programs) };
+    assert_eq!(run.environment(), Environment { variables: allowed, ..Environment::default() });
 }
 
 #[test]
-fn a_user_passes_further_variables_and_secrets_by_name() {
-    let (world, programs) = (World::new(), Programs::default());
+fn user_settings_pass_variables_by_name() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let process = map(&[("GITHUB_TOKEN", "t"), ("MY_TOKEN", "m"), ("MY_X", "x"), ("OTHER", "o")]);
     let policy = policy_passing(&["GITHUB_TOKEN", "MY_*"]);
-    let run = Run { process, policy, ..Run::new(&world, &programs) };
+    let run = TestRun { process, policy, ..TestRun::new(&world, &programs) };
     assert_eq!(run.environment().variables, map(&[("GITHUB_TOKEN", "t"), ("MY_X", "x")]));
 }
 
 #[test]
-fn an_element_gets_the_secrets_it_names_and_no_others() {
-    let (world, programs) = (World::new(), Programs::default());
+fn element_gets_only_the_secrets_it_names() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     world.write("project/.env", "DB_PASSWORD=from-file\nGITHUB_TOKEN=weak\nPLAIN=p\n");
     let process = map(&[("GITHUB_TOKEN", "t"), ("OPENAI_API_KEY", "k"), ("AWS_REGION", "r")]);
     let tool = json!({"pass": ["GITHUB_TOKEN", "ABSENT"], "secrets": ["DB_PASSWORD"], "env": {"KEY": "${OPENAI_API_KEY}"}});
-    let environment = Run { process, tool, ..Run::new(&world, &programs) }.environment();
+    let environment = TestRun { process, tool, ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(
         environment.variables,
         map(&[("DB_PASSWORD", "from-file"), ("GITHUB_TOKEN", "t"), ("KEY", "k"), ("PLAIN", "p")])
     );
     let keys = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     assert_eq!(
-        environment.contributed,
+        environment.contributions,
         [
             (".env".to_owned(), keys(&["PLAIN"])),
             ("tool".to_owned(), keys(&["DB_PASSWORD", "GITHUB_TOKEN", "KEY"]))
@@ -188,16 +190,16 @@ fn an_element_gets_the_secrets_it_names_and_no_others() {
 }
 
 #[test]
-fn the_tool_wins_over_the_runtime_which_wins_over_the_process_and_dotenv_is_weakest() {
-    let (world, programs) = (World::new(), Programs::default());
+fn tool_overrides_runtime_overrides_process_overrides_dotenv() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     world.write("project/.env", "A=file\nB=file\nC=file\nD=file\n");
     let process = map(&[("A", "process"), ("B", "process"), ("C", "process"), ("LANG", "process")]);
-    let run = Run {
+    let run = TestRun {
         process,
         policy: policy_passing(&["A", "B", "C"]),
         runtime: json!({"env": {"A": "runtime", "B": "runtime", "LANG": "runtime", "SAW": "${B}${D}"}}),
         tool: json!({"env": {"A": "tool", "ALSO": "${A}", "NUMBER": 1, "FLAG": true, "LANG": null}}),
-        ..Run::new(&world, &programs)
+        ..TestRun::new(&world, &programs)
     };
     assert_eq!(
         run.environment().variables,
@@ -216,13 +218,13 @@ fn the_tool_wins_over_the_runtime_which_wins_over_the_process_and_dotenv_is_weak
 
 #[test]
 fn a_reference_prefers_the_process_to_dotenv() {
-    let (world, programs) = (World::new(), Programs::default());
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     world.write("project/.env", "FOO=file\n");
     let tool =
         json!({"env": {"SAW": "${FOO}", "HOME_OR": "${HOME:-/nowhere}", "SET": "${CARGO_HOME:-${HOME}/x}"}});
     let process = map(&[("FOO", "process"), ("HOME", "/home/u")]);
     let variables =
-        Run { process, tool: tool.clone(), ..Run::new(&world, &programs) }.environment().variables;
+        TestRun { process, tool: tool.clone(), ..TestRun::new(&world, &programs) }.environment().variables;
     let expected = [
         ("FOO", "file"),
         ("HOME", "/home/u"),
@@ -231,16 +233,16 @@ fn a_reference_prefers_the_process_to_dotenv() {
         ("SET", "/home/u/x"),
     ];
     assert_eq!(variables, map(&expected));
-    let variables = Run { tool, ..Run::new(&world, &programs) }.environment().variables;
+    let variables = TestRun { tool, ..TestRun::new(&world, &programs) }.environment().variables;
     assert_eq!(variables, map(&[("FOO", "file"), ("HOME_OR", "/nowhere"), ("SAW", "file"), ("SET", "/x")]));
 }
 
 #[test]
-fn no_element_sets_or_passes_what_is_reserved_or_malformed() {
-    let (world, programs) = (World::new(), Programs::default());
+fn reserved_or_malformed_variables_are_refused() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let reserved = |name: &str| EnvironmentError::Reserved { item: "tool".to_owned(), name: name.to_owned() };
-    let name = |name: &str| EnvironmentError::Name { item: "tool".to_owned(), name: name.to_owned() };
-    let shape = |key: &str, expected| shape("tool", key, expected);
+    let name = |name: &str| EnvironmentError::InvalidName { item: "tool".to_owned(), name: name.to_owned() };
+    let shape = |key: &str, expected| invalid_value("tool", key, expected);
     let cases = [
         (json!({"env": {"LD_PRELOAD": "/x"}}), reserved("LD_PRELOAD")),
         (json!({"env": {"ld_preload": "/x"}}), reserved("ld_preload")),
@@ -270,32 +272,32 @@ fn no_element_sets_or_passes_what_is_reserved_or_malformed() {
         ),
     ];
     for (tool, expected) in cases {
-        let run = Run { tool: tool.clone(), ..Run::new(&world, &programs) };
+        let run = TestRun { tool: tool.clone(), ..TestRun::new(&world, &programs) };
         assert_eq!(run.resolve(), Err(expected), "{tool}");
     }
     let tool = json!({"env": {"A": "zero\0byte"}});
     assert!(matches!(
-        Run { tool, ..Run::new(&world, &programs) }.resolve(),
-        Err(EnvironmentError::Value { .. })
+        TestRun { tool, ..TestRun::new(&world, &programs) }.resolve(),
+        Err(EnvironmentError::InvalidVariable { .. })
     ));
     let doubling: Map<String, Value> = (0..40)
         .map(|index| (format!("A{index}"), json!(format!("${{A{0}:-x}}${{A{0}:-x}}", index.max(1) - 1))))
         .collect();
-    let run = Run { tool: json!({"env": doubling}), ..Run::new(&world, &programs) };
+    let run = TestRun { tool: json!({"env": doubling}), ..TestRun::new(&world, &programs) };
     assert!(matches!(
         run.resolve(),
-        Err(EnvironmentError::Value { reason: "it is longer than 128 KiB", .. })
+        Err(EnvironmentError::InvalidVariable { reason: "it is longer than 128 KiB", .. })
     ));
 }
 
 #[test]
-fn the_dotenv_of_an_unapproved_project_is_not_read() {
-    let (world, programs) = (World::new(), Programs::default());
+fn unapproved_projects_dotenv_is_not_read() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     world.write("project/.env", "PLAIN=p\nAPI_KEY=k\n");
-    let run = Run {
+    let run = TestRun {
         is_approved: false,
         tool: json!({"pass": ["PLAIN"], "secrets": ["API_KEY"], "env": {"SAW": "${PLAIN}${API_KEY}"}}),
-        ..Run::new(&world, &programs)
+        ..TestRun::new(&world, &programs)
     };
     let environment = run.environment();
     assert_eq!(environment.variables, map(&[("SAW", "")]));
@@ -303,10 +305,10 @@ fn the_dotenv_of_an_unapproved_project_is_not_read() {
 }
 
 #[test]
-fn a_dotenv_that_is_a_link_out_too_large_or_no_file_is_ignored() {
-    let (world, programs) = (World::new(), Programs::default());
+fn unusable_dotenv_is_ignored() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let dotenv = world.project().join(".env");
-    let notices = || Run::new(&world, &programs).environment();
+    let notices = || TestRun::new(&world, &programs).environment();
     let ignored = |reason: &str| Environment {
         notices: vec![format!("the project's `.env` is ignored: {reason}")],
         ..Environment::default()
@@ -314,7 +316,7 @@ fn a_dotenv_that_is_a_link_out_too_large_or_no_file_is_ignored() {
     symlink(world.write("secret", "A=1\n"), &dotenv).expect("link");
     assert_eq!(notices(), ignored("it is a link that leaves the project"));
     file::remove(&dotenv).expect("removed");
-    file::create_folders(&dotenv, false).expect("folder");
+    file::create_dirs(&dotenv, false).expect("folder");
     assert_eq!(notices(), ignored("it is not a regular file"));
     file::remove_tree(&dotenv).expect("removed");
     world.write("project/.env", format!("A={}\n", "x".repeat(64 * 1024)));
@@ -332,11 +334,12 @@ fn python() -> Value {
 }
 
 #[test]
-fn an_interpreter_is_searched_root_by_root_folder_by_folder_name_by_name() {
-    let (world, programs) = (World::new(), Programs::default());
+fn interpreter_search_order_is_root_folder_name() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let bin = program(&world, "bin/python3");
     let path = world.path().join("bin").display().to_string();
-    let run = || Run { process: map(&[("PATH", &path)]), runtime: python(), ..Run::new(&world, &programs) };
+    let run =
+        || TestRun { process: map(&[("PATH", &path)]), runtime: python(), ..TestRun::new(&world, &programs) };
     let found = || run().environment().variables["PROJECT_VENV_PYTHON"].clone();
     assert_eq!(found(), bin.display().to_string());
     let order = [
@@ -351,15 +354,15 @@ fn an_interpreter_is_searched_root_by_root_folder_by_folder_name_by_name() {
         let path = program(&world, relative);
         assert_eq!(found(), path.display().to_string());
     }
-    assert_eq!(programs.asked.borrow().len(), 0);
+    assert_eq!(programs.commands.borrow().len(), 0);
 }
 
 #[test]
-fn what_is_no_program_is_passed_over() {
-    let (world, programs) = (World::new(), Programs::default());
+fn files_that_cannot_run_are_skipped() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     world.write("project/.venv/bin/python", "not executable");
-    file::create_folders(&world.project().join(".venv/bin/python3"), false).expect("folder");
-    let environment = Run { runtime: python(), ..Run::new(&world, &programs) }.environment();
+    file::create_dirs(&world.project().join(".venv/bin/python3"), false).expect("folder");
+    let environment = TestRun { runtime: python(), ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(environment.variables, map(&[("PROJECT_VENV_PYTHON", "")]));
     assert_eq!(
         environment.notices,
@@ -369,20 +372,20 @@ fn what_is_no_program_is_passed_over() {
 }
 
 #[test]
-fn a_venv_link_is_kept_and_its_target_can_be_read() {
-    let (world, programs) = (World::new(), Programs::default());
+fn venv_link_and_target_are_both_listed() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let real = program(&world, "opt/python3.14");
     let link = world.project().join(".venv/bin/python");
-    file::create_folders(link.parent().expect("folder"), false).expect("folder");
+    file::create_dirs(link.parent().expect("folder"), false).expect("folder");
     symlink(&real, &link).expect("link");
-    let environment = Run { runtime: python(), ..Run::new(&world, &programs) }.environment();
+    let environment = TestRun { runtime: python(), ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(environment.variables["RYE_PYTHON"], link.display().to_string());
     assert_eq!(environment.interpreters, [link, real]);
 }
 
 #[test]
-fn a_projects_interpreter_serves_only_its_own_tools_once_approved() {
-    let (world, programs) = (World::new(), Programs::default());
+fn project_interpreter_needs_approval_and_own_tool() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let local = program(&world, "project/.venv/bin/python");
     let system = program(&world, "bin/python3");
     // The user's shell may have the project's own folders on its path.
@@ -393,12 +396,12 @@ fn a_projects_interpreter_serves_only_its_own_tools_once_approved() {
         world.path().join("bin").display()
     );
     for (is_approved, is_project_tool) in [(false, true), (true, false), (false, false)] {
-        let run = Run {
+        let run = TestRun {
             process: map(&[("PATH", &path)]),
             runtime: python(),
             is_approved,
             is_project_tool,
-            ..Run::new(&world, &programs)
+            ..TestRun::new(&world, &programs)
         };
         let environment = run.environment();
         assert_eq!(environment.variables["RYE_PYTHON"], system.display().to_string());
@@ -412,21 +415,22 @@ fn a_projects_interpreter_serves_only_its_own_tools_once_approved() {
 }
 
 #[test]
-fn a_tool_with_packages_of_its_own_gets_no_interpreter_of_the_project() {
-    let (world, programs) = (World::new(), Programs::default());
+fn tool_with_packages_ignores_project_interpreter() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     program(&world, "project/.venv/bin/python");
     let system = program(&world, "bin/python3");
     let path = world.path().join("bin").display().to_string();
     let process = map(&[("PATH", &path)]);
-    let new = Run::new(&world, &programs);
-    let environment = Run { process, runtime: python(), uses_project_programs: false, ..new }.environment();
+    let new = TestRun::new(&world, &programs);
+    let environment =
+        TestRun { process, runtime: python(), uses_project_programs: false, ..new }.environment();
     assert_eq!(environment.variables["RYE_PYTHON"], system.display().to_string());
     assert_eq!(environment.notices, Vec::<String>::new());
 }
 
 #[test]
 fn a_search_cannot_leave_its_root() {
-    let (world, programs) = (World::new(), Programs::default());
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     program(&world, "outside/python");
     for (folder, name) in
         [("../outside", "python"), (".", "../outside/python"), ("/outside", "python"), ("", "..")]
@@ -434,19 +438,20 @@ fn a_search_cannot_leave_its_root() {
         let runtime = json!({"interpreter": {
             "type": "local_binary", "binary": name, "search_paths": [folder], "var": "RYE_PYTHON",
         }});
-        let environment = Run { runtime, ..Run::new(&world, &programs) }.environment();
+        let environment = TestRun { runtime, ..TestRun::new(&world, &programs) }.environment();
         assert_eq!(environment.variables, BTreeMap::new(), "{folder} {name}");
     }
 }
 
 #[test]
-fn a_variable_that_is_set_already_counts_only_if_the_policy_passes_it() {
-    let (world, programs) = (World::new(), Programs::default());
+fn preset_interpreter_variable_needs_policy() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let (own, system) = (program(&world, "own/python"), program(&world, "bin/python3"));
     let path = world.path().join("bin").display().to_string();
     let process = |value: &Path| map(&[("PATH", &path), ("RYE_PYTHON", &value.display().to_string())]);
-    let run = |policy, process| Run { process, runtime: python(), policy, ..Run::new(&world, &programs) };
-    let found = |run: Run<'_>| run.environment().variables["RYE_PYTHON"].clone();
+    let run =
+        |policy, process| TestRun { process, runtime: python(), policy, ..TestRun::new(&world, &programs) };
+    let found = |run: TestRun<'_>| run.environment().variables["RYE_PYTHON"].clone();
     assert_eq!(found(run(policy(), process(&own))), system.display().to_string());
     let passing = || policy_passing(&["RYE_PYTHON"]);
     assert_eq!(found(run(passing(), process(&own))), own.display().to_string());
@@ -454,63 +459,63 @@ fn a_variable_that_is_set_already_counts_only_if_the_policy_passes_it() {
         assert_eq!(found(run(passing(), process(Path::new(wrong)))), system.display().to_string());
     }
     let local = program(&world, "project/.venv/bin/python");
-    let unapproved = Run { is_approved: false, ..run(passing(), process(&local)) };
+    let unapproved = TestRun { is_approved: false, ..run(passing(), process(&local)) };
     assert_eq!(found(unapproved), system.display().to_string());
 }
 
 #[test]
-fn dotenv_cannot_choose_an_interpreter_of_any_name() {
-    let (world, programs) = (World::new(), Programs::default());
+fn dotenv_cannot_choose_an_interpreter() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let evil = program(&world, "project/evil");
     world.write("project/.env", format!("LILLUX={0}\nRYE_PYTHON={0}\n", evil.display()));
     let runtime = json!({"interpreter": {"type": "system_binary", "binary": "lillux", "var": "LILLUX"}});
-    let environment = Run { runtime, ..Run::new(&world, &programs) }.environment();
+    let environment = TestRun { runtime, ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(environment.variables, BTreeMap::new());
     assert!(environment.notices[0].contains("`LILLUX`, `RYE_PYTHON`"), "{:?}", environment.notices);
 }
 
 #[test]
 fn older_interpreter_names_come_from_the_policy() {
-    let (world, programs) = (World::new(), Programs::default());
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let python = program(&world, "project/envs/dev/bin/python");
     let tsx = program(&world, "project/node_modules/.bin/tsx");
-    let run = Run {
+    let run = TestRun {
         runtime: json!({"interpreter": {"type": "venv_python", "venv_path": "envs/dev"}}),
         tool: json!({"interpreter": {"type": "node_modules"}}),
-        ..Run::new(&world, &programs)
+        ..TestRun::new(&world, &programs)
     };
-    let shown = |path: PathBuf| path.display().to_string();
+    let path_text = |path: PathBuf| path.display().to_string();
     assert_eq!(
         run.environment().variables,
-        map(&[("RYE_NODE", &shown(tsx)), ("RYE_PYTHON", &shown(python))])
+        map(&[("RYE_NODE", &path_text(tsx)), ("RYE_PYTHON", &path_text(python))])
     );
 }
 
 #[test]
-fn an_interpreter_without_a_variable_is_not_looked_for() {
-    let (world, programs) = (World::new(), Programs::default());
+fn interpreter_without_variable_is_not_searched() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let tool = json!({"interpreter": {"type": "system_binary", "binary": "sh"}});
-    let environment = Run { tool, ..Run::new(&world, &programs) }.environment();
+    let environment = TestRun { tool, ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(environment.notices, ["the interpreter of `tool` has no `var`: not looked for"]);
 }
 
 #[test]
-fn a_home_that_is_the_project_keeps_its_programs_on_the_path() {
-    let (world, programs) = (World::new(), Programs::default());
+fn home_as_project_keeps_its_path_programs() {
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     let local = program(&world, "project/.local/bin/python3");
     let project = world.project().display().to_string();
     let path = format!("{project}/.local/bin");
-    let run = Run {
+    let run = TestRun {
         process: map(&[("HOME", &project), ("PATH", &path)]),
         runtime: python(),
         is_approved: false,
         is_project_tool: false,
-        ..Run::new(&world, &programs)
+        ..TestRun::new(&world, &programs)
     };
     assert_eq!(run.environment().variables["RYE_PYTHON"], local.display().to_string());
 }
 
-const DANGEROUS: [&str; 34] = [
+const DANGEROUS_VARIABLES: [&str; 34] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
     "LD_AUDIT",
@@ -548,9 +553,9 @@ const DANGEROUS: [&str; 34] = [
 ];
 
 #[test]
-fn every_known_dangerous_name_is_denied_in_dotenv_in_any_case() {
+fn dangerous_variables_are_denied_in_dotenv() {
     let policy = policy();
-    for name in DANGEROUS {
+    for name in DANGEROUS_VARIABLES {
         for name in [name.to_owned(), name.to_lowercase(), name.to_uppercase()] {
             assert!(policy.is_denied_in_dotenv(&name), "{name}");
         }
@@ -559,11 +564,11 @@ fn every_known_dangerous_name_is_denied_in_dotenv_in_any_case() {
 
 proptest! {
     #[test]
-    fn no_dotenv_sets_a_denied_variable_nor_reaches_an_unapproved_project(
+    fn no_dotenv_sets_a_denied_variable(
         lines in prop::collection::vec(
             (
                 prop::sample::select(vec!["", "export ", "\u{feff}", " ", "\t", "export\t", "#", "'", "A=\""]),
-                prop_oneof![prop::sample::select(DANGEROUS.to_vec()).prop_map(str::to_owned), "[A-Za-z_]{1,6}", "\\PC{0,6}"],
+                prop_oneof![prop::sample::select(DANGEROUS_VARIABLES.to_vec()).prop_map(str::to_owned), "[A-Za-z_]{1,6}", "\\PC{0,6}"],
                 prop::sample::select(vec!["=", " = ", "=\"", "='", ":", "=\0", "=\\"]),
                 "\\PC{0,10}",
                 prop::sample::select(vec!["\n", "\r\n", "\r", "\"\n", "'\n", "\\\n", ""]),
@@ -572,15 +577,15 @@ proptest! {
         ),
     ) {
         let text: String = lines.iter().map(|(a, b, c, d, e)| format!("{a}{b}{c}{d}{e}")).collect();
-        let (world, programs) = (World::new(), Programs::default());
+        let (world, programs) = (TestContext::new(), FakeFinder::default());
         world.write("project/.env", &text);
-        let approved = Run::new(&world, &programs).environment();
+        let approved = TestRun::new(&world, &programs).environment();
         let policy = policy();
         for (name, value) in &approved.variables {
             prop_assert!(!policy.is_denied_in_dotenv(name), "{name}");
-            prop_assert!(is_name(name) && !value.contains('\0'));
+            prop_assert!(is_variable_name(name) && !value.contains('\0'));
         }
-        let unapproved = Run { is_approved: false, ..Run::new(&world, &programs) }.environment();
+        let unapproved = TestRun { is_approved: false, ..TestRun::new(&world, &programs) }.environment();
         prop_assert_eq!(unapproved.variables, BTreeMap::new());
     }
 }

@@ -3,27 +3,30 @@
 //! Strings in the config are final: variables and parameters were filled in before (URLs through [`fill_url`]). How a
 //! request travels, and which addresses it may reach, is `lillux::http`'s business.
 
-mod answer;
 mod prepare;
 mod redact;
+mod response;
 mod retry;
-mod target;
+mod url_template;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use lillux::Cancel;
-use lillux::http::{Client, Event, HttpError, OnEvent, Policy, Proxies, Response, wait};
+use lillux::CancelToken;
+use lillux::http::{
+    AddressPolicy, HttpClient, HttpError, HttpResponse, OnEvent, ProxyConfig, SseEvent,
+    sleep_unless_cancelled,
+};
 use serde_json::{Map, Value, json};
 
-use crate::native::Access;
-use crate::outcome::Failure;
+use crate::native::ToolAccess;
+use crate::outcome::RunFailure;
 
-pub use prepare::{Mode, Prepared};
-pub use redact::{Secrets, is_secret_name, redacted};
-pub use retry::Retry;
-pub use target::{check_url, encode, fill_url};
+pub use prepare::{PreparedRequest, ResponseMode};
+pub use redact::{Secrets, is_secret_name, redact_request};
+pub use retry::HttpRetry;
+pub use url_template::{check_url, fill_url, percent_encode};
 
 /// What a call of the primitive came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +36,7 @@ pub struct HttpOutcome {
     /// `status_code`, `body`, `headers` and more; null when nothing answered.
     pub data: Value,
     /// Why it failed.
-    pub failure: Option<Failure>,
+    pub failure: Option<RunFailure>,
     /// The request and every attempt, without secrets.
     pub trace: Value,
     /// How many requests were sent.
@@ -46,10 +49,10 @@ impl HttpOutcome {
     /// Why it failed, in words.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
-        self.failure.as_ref().map(Failure::message)
+        self.failure.as_ref().map(RunFailure::message)
     }
 
-    fn failed(failure: Failure) -> Self {
+    fn from_failure(failure: RunFailure) -> Self {
         Self {
             is_success: false,
             data: Value::Null,
@@ -65,13 +68,16 @@ impl HttpOutcome {
 ///
 /// # Errors
 /// When the tool may not use the network, or its exceptions mean nothing.
-pub fn client(environment: &BTreeMap<String, String>, access: &Access) -> Result<Client, String> {
+pub fn build_client(
+    environment: &BTreeMap<String, String>,
+    access: &ToolAccess,
+) -> Result<HttpClient, String> {
     if !access.network {
         return Err("the tool may not use the network".to_owned());
     }
-    let policy = Policy::new(&access.allowed_hosts).map_err(|error| error.to_string())?;
+    let policy = AddressPolicy::new(&access.allowed_hosts).map_err(|error| error.to_string())?;
     let variable = |name: &str| environment.get(name).map(String::as_str);
-    let client = Client::new(policy).with_proxies(Proxies::from_variables(variable));
+    let client = HttpClient::new(policy).with_proxies(ProxyConfig::from_variables(variable));
     Ok(match variable("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
         Some(path) => client.with_certificate_file(PathBuf::from(path)),
         None => client,
@@ -83,46 +89,51 @@ pub fn client(environment: &BTreeMap<String, String>, access: &Access) -> Result
 pub fn call(
     config: &Map<String, Value>,
     environment: &BTreeMap<String, String>,
-    access: &Access,
-    cancel: &Cancel,
+    access: &ToolAccess,
+    cancel: &CancelToken,
 ) -> HttpOutcome {
-    call_with(config, environment, access, cancel, &mut |_| {})
+    call_streaming(config, environment, access, cancel, &mut |_| {})
 }
 
 /// As [`call`]; in `mode: stream` each event is also handed out as it comes.
 #[must_use]
-pub fn call_with(
+pub fn call_streaming(
     config: &Map<String, Value>,
     environment: &BTreeMap<String, String>,
-    access: &Access,
-    cancel: &Cancel,
+    access: &ToolAccess,
+    cancel: &CancelToken,
     on_event: OnEvent<'_>,
 ) -> HttpOutcome {
-    let ready = client(environment, access)
-        .and_then(|client| Ok((client, Prepared::from_config(config, environment)?)));
+    let ready = build_client(environment, access)
+        .and_then(|client| Ok((client, PreparedRequest::from_config(config, environment)?)));
     match ready {
         Ok((client, prepared)) => run(&client, &prepared, cancel, on_event),
         Err(message) => {
-            let message = Secrets::of(environment).hide(&message);
-            HttpOutcome::failed(match access.network {
-                true => Failure::Tool(message),
-                false => Failure::Denied(message),
+            let message = Secrets::from_environment(environment).redact(&message);
+            HttpOutcome::from_failure(match access.network {
+                true => RunFailure::Tool(message),
+                false => RunFailure::Denied(message),
             })
         }
     }
 }
 
-fn run(client: &Client, prepared: &Prepared, cancel: &Cancel, on_event: OnEvent<'_>) -> HttpOutcome {
+fn run(
+    client: &HttpClient,
+    prepared: &PreparedRequest,
+    cancel: &CancelToken,
+    on_event: OnEvent<'_>,
+) -> HttpOutcome {
     let deadline = Instant::now() + prepared.request.timeout;
-    let left = || deadline.saturating_duration_since(Instant::now());
+    let time_left = || deadline.saturating_duration_since(Instant::now());
     let mut attempts = Vec::new();
     loop {
         let mut request = prepared.request.clone();
-        request.timeout = left();
+        request.timeout = time_left();
         let mut events = Vec::new();
         let outcome = match prepared.mode {
-            Mode::Sync => client.send(&request, cancel),
-            Mode::Stream => client.stream(&request, cancel, &mut |event: &Event| {
+            ResponseMode::Sync => client.send(&request, cancel),
+            ResponseMode::Stream => client.stream_events(&request, cancel, &mut |event: &SseEvent| {
                 events.push(Value::from(event.data.clone()));
                 on_event(event);
             }),
@@ -133,21 +144,25 @@ fn run(client: &Client, prepared: &Prepared, cancel: &Cancel, on_event: OnEvent<
             // What was handed out would be handed out again.
             false => None,
         };
-        let delay = delay.filter(|delay| *delay < left());
-        attempts.push(attempt_trace(&outcome, delay, &prepared.secrets));
-        if delay.is_some_and(|delay| wait(delay, cancel)) {
+        let delay = delay.filter(|delay| *delay < time_left());
+        attempts.push(trace_attempt(&outcome, delay, &prepared.secrets));
+        if delay.is_some_and(|delay| sleep_unless_cancelled(delay, cancel)) {
             continue;
         }
         let is_cancelled_in_between = delay.is_some();
         let outcome = if is_cancelled_in_between { Err(HttpError::Cancelled) } else { outcome };
-        return finish(prepared, outcome, events, &attempts);
+        return build_outcome(prepared, outcome, events, &attempts);
     }
 }
 
-fn attempt_trace(outcome: &Result<Response, HttpError>, delay: Option<Duration>, secrets: &Secrets) -> Value {
+fn trace_attempt(
+    outcome: &Result<HttpResponse, HttpError>,
+    delay: Option<Duration>,
+    secrets: &Secrets,
+) -> Value {
     let mut attempt = match outcome {
         Ok(response) => json!({"status_code": response.status, "redirects": response.redirects}),
-        Err(error) => json!({"error": secrets.hide(&error.to_string())}),
+        Err(error) => json!({"error": secrets.redact(&error.to_string())}),
     };
     if let Some(delay) = delay {
         attempt["retried_after_ms"] = Value::from(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
@@ -155,22 +170,22 @@ fn attempt_trace(outcome: &Result<Response, HttpError>, delay: Option<Duration>,
     attempt
 }
 
-fn finish(
-    prepared: &Prepared,
-    outcome: Result<Response, HttpError>,
+fn build_outcome(
+    prepared: &PreparedRequest,
+    outcome: Result<HttpResponse, HttpError>,
     events: Vec<Value>,
     attempts: &[Value],
 ) -> HttpOutcome {
     let count = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
-    let trace = json!({"request": redacted(prepared), "attempts": attempts});
+    let trace = json!({"request": redact_request(prepared), "attempts": attempts});
     match outcome {
         Ok(response) => {
             let is_success = (200..400).contains(&response.status);
             HttpOutcome {
                 is_success,
-                failure: (!is_success).then(|| Failure::Tool(answer::status_line(&response))),
+                failure: (!is_success).then(|| RunFailure::Tool(response::status_line(&response))),
                 truncated: response.is_truncated,
-                data: answer::data(&response, prepared, events),
+                data: response::response_data(&response, prepared, events),
                 trace,
                 attempts: count,
             }
@@ -181,17 +196,17 @@ fn finish(
                 other => other,
             };
             let times = if count == 1 { "attempt" } else { "attempts" };
-            let text = match retry::is_transport(&error) {
+            let text = match retry::is_transport_error(&error) {
                 true => format!("Request failed after {count} {times}: {error}"),
                 false => error.to_string(),
             };
-            let text = rye_item::text::one_line(&prepared.secrets.hide(&text));
+            let text = rye_item::text::one_line(&prepared.secrets.redact(&text));
             let failure = match error {
-                HttpError::Refused { .. } | HttpError::LocalName(_) => Failure::Denied(text),
-                HttpError::Timeout(_) => Failure::TimedOut(text),
-                _ => Failure::Tool(text),
+                HttpError::AddressRefused { .. } | HttpError::LocalName(_) => RunFailure::Denied(text),
+                HttpError::Timeout(_) => RunFailure::TimedOut(text),
+                _ => RunFailure::Tool(text),
             };
-            HttpOutcome { trace, attempts: count, ..HttpOutcome::failed(failure) }
+            HttpOutcome { trace, attempts: count, ..HttpOutcome::from_failure(failure) }
         }
     }
 }

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lillux::http::{Header, HttpError, Method, Request};
+use lillux::http::{HttpError, HttpHeader, HttpMethod, HttpRequest};
 use serde_json::{Map, Value};
 use url::Url;
 
 use super::redact::{Secrets, is_secret_name};
-use super::retry::Retry;
-use super::target::check_url;
+use super::retry::HttpRetry;
+use super::url_template::check_url;
 
-const DEFAULT_TIMEOUT: f64 = 30.0;
-const MAX_TIMEOUT: f64 = 3600.0;
-const DEFAULT_BODY: u64 = 10 << 20;
-const MAX_BODY: u64 = 100 << 20;
+const DEFAULT_TIMEOUT_SECONDS: f64 = 30.0;
+const MAX_TIMEOUT_SECONDS: f64 = 3600.0;
+const DEFAULT_MAX_BODY_BYTES: u64 = 10 << 20;
+const MAX_BODY_BYTES: u64 = 100 << 20;
 
 /// How the answer is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum ResponseMode {
     /// Whole.
     Sync,
     /// As server-sent events.
@@ -29,7 +29,7 @@ pub enum Mode {
 
 /// What kind of body is sent, for traces.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Body {
+pub(super) enum BodyKind {
     None,
     Json(Value),
     Form,
@@ -38,19 +38,19 @@ pub(super) enum Body {
 
 /// A request that is ready to be sent, with what must not be shown of it.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub struct PreparedRequest {
     /// The request; its timeout is that of the whole call.
-    pub request: Request,
+    pub request: HttpRequest,
     /// How the answer is read.
-    pub mode: Mode,
+    pub mode: ResponseMode,
     /// When to ask again.
-    pub retry: Retry,
+    pub retry: HttpRetry,
     /// What must not be shown.
     pub secrets: Secrets,
-    pub(super) body: Body,
+    pub(super) body: BodyKind,
 }
 
-impl Prepared {
+impl PreparedRequest {
     /// Reads a config whose strings are final.
     ///
     /// # Errors
@@ -59,10 +59,10 @@ impl Prepared {
         config: &Map<String, Value>,
         environment: &BTreeMap<String, String>,
     ) -> Result<Self, String> {
-        let config = Config(config);
-        let mut secrets = Secrets::of(environment);
+        let config = RequestConfig(config);
+        let mut secrets = Secrets::from_environment(environment);
         let method = config.text("method")?.unwrap_or("GET");
-        let method: Method = method.parse().map_err(|error: HttpError| error.to_string())?;
+        let method: HttpMethod = method.parse().map_err(|error: HttpError| error.to_string())?;
         let url = config.text("url")?.filter(|url| !url.is_empty()).ok_or("url is required in config")?;
         if let Some(template) = config.text("url_template")? {
             let is_open = config.0.get("url_from_parameter") == Some(&Value::Bool(true));
@@ -75,40 +75,42 @@ impl Prepared {
             headers.push(header);
         }
         for header in &mut headers {
-            header.is_secret |= is_secret_name(&header.name) || secrets.are_in(&header.value);
+            header.is_secret |= is_secret_name(&header.name) || secrets.is_present_in(&header.value);
         }
         add_query(&mut url, config.0.get("query"), "query")?;
         let (body, bytes) = config.body(method, &mut url, &mut headers)?;
         add_default(&mut headers, "user-agent", concat!("rye/", env!("CARGO_PKG_VERSION")));
         let mode = match config.text("mode")? {
-            None | Some("sync") => Mode::Sync,
-            Some("stream") => Mode::Stream,
+            None | Some("sync") => ResponseMode::Sync,
+            Some("stream") => ResponseMode::Stream,
             Some(other) => return Err(format!("Unknown mode: {other}")),
         };
-        if mode == Mode::Stream {
+        if mode == ResponseMode::Stream {
             add_default(&mut headers, "accept", "text/event-stream");
         }
-        let mut request = Request::new(method, url);
+        let mut request = HttpRequest::new(method, url);
         request.timeout = config.timeout()?;
         request.connect_timeout = request.connect_timeout.min(request.timeout);
         request.max_body_bytes = match config.0.get("max_body_bytes") {
-            None | Some(Value::Null) => DEFAULT_BODY,
-            Some(value) => value.as_u64().ok_or("`max_body_bytes` must be a whole number")?.min(MAX_BODY),
+            None | Some(Value::Null) => DEFAULT_MAX_BODY_BYTES,
+            Some(value) => {
+                value.as_u64().ok_or("`max_body_bytes` must be a whole number")?.min(MAX_BODY_BYTES)
+            }
         };
         request.headers = headers;
         request.body = bytes;
-        Ok(Self { request, mode, retry: Retry::from_config(config.0.get("retry"))?, secrets, body })
+        Ok(Self { request, mode, retry: HttpRetry::from_config(config.0.get("retry"))?, secrets, body })
     }
 }
 
-fn add_default(headers: &mut Vec<Header>, name: &str, value: &str) {
+fn add_default(headers: &mut Vec<HttpHeader>, name: &str, value: &str) {
     if !headers.iter().any(|own| own.name.eq_ignore_ascii_case(name)) {
-        headers.push(Header { name: name.to_owned(), value: value.to_owned(), is_secret: false });
+        headers.push(HttpHeader { name: name.to_owned(), value: value.to_owned(), is_secret: false });
     }
 }
 
 /// A scalar as text; `None` for null.
-fn scalar(value: &Value, name: &str) -> Result<Option<String>, String> {
+fn scalar_text(value: &Value, name: &str) -> Result<Option<String>, String> {
     match value {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text.clone())),
@@ -127,7 +129,7 @@ fn pairs(value: Option<&Value>, name: &str) -> Result<Vec<(String, String)>, Str
     for (key, value) in map {
         let values = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
         for value in values {
-            let text = scalar(value, &format!("{name}.{key}"))?;
+            let text = scalar_text(value, &format!("{name}.{key}"))?;
             pairs.extend(text.map(|text| (key.clone(), text)));
         }
     }
@@ -142,9 +144,9 @@ fn add_query(url: &mut Url, value: Option<&Value>, name: &str) -> Result<(), Str
     Ok(())
 }
 
-struct Config<'a>(&'a Map<String, Value>);
+struct RequestConfig<'a>(&'a Map<String, Value>);
 
-impl Config<'_> {
+impl RequestConfig<'_> {
     fn text(&self, name: &str) -> Result<Option<&str>, String> {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -156,18 +158,18 @@ impl Config<'_> {
     fn timeout(&self) -> Result<Duration, String> {
         let wrong = || "`timeout` must be a number of seconds above 0".to_owned();
         let seconds = match self.0.get("timeout") {
-            None | Some(Value::Null) => DEFAULT_TIMEOUT,
+            None | Some(Value::Null) => DEFAULT_TIMEOUT_SECONDS,
             Some(value) => value.as_f64().filter(|seconds| *seconds > 0.0).ok_or_else(wrong)?,
         };
-        Duration::try_from_secs_f64(seconds.min(MAX_TIMEOUT)).map_err(|_| wrong())
+        Duration::try_from_secs_f64(seconds.min(MAX_TIMEOUT_SECONDS)).map_err(|_| wrong())
     }
 
-    fn headers(&self) -> Result<Vec<Header>, String> {
+    fn headers(&self) -> Result<Vec<HttpHeader>, String> {
         let pairs = pairs(self.0.get("headers"), "headers")?;
-        Ok(pairs.into_iter().map(|(name, value)| Header { name, value, is_secret: false }).collect())
+        Ok(pairs.into_iter().map(|(name, value)| HttpHeader { name, value, is_secret: false }).collect())
     }
 
-    fn auth(&self, secrets: &mut Secrets) -> Result<Option<Header>, String> {
+    fn auth(&self, secrets: &mut Secrets) -> Result<Option<HttpHeader>, String> {
         let Some(value) = self.0.get("auth").filter(|value| !value.is_null()) else {
             return Ok(None);
         };
@@ -200,27 +202,27 @@ impl Config<'_> {
             Some(other) => return Err(format!("`auth.type` is `{other}`; use bearer, api_key or basic")),
             None => return Err("`auth.type` is missing; use bearer, api_key or basic".to_owned()),
         };
-        Ok(Some(Header { name: name.to_owned(), value, is_secret: true }))
+        Ok(Some(HttpHeader { name: name.to_owned(), value, is_secret: true }))
     }
 
     /// The body by `body_type` (json, form, text, query), or by what it is: text is text, all else JSON. Without a
     /// `body_type`, GET, HEAD and OPTIONS send none.
     fn body(
         &self,
-        method: Method,
+        method: HttpMethod,
         url: &mut Url,
-        headers: &mut Vec<Header>,
-    ) -> Result<(Body, Option<Vec<u8>>), String> {
+        headers: &mut Vec<HttpHeader>,
+    ) -> Result<(BodyKind, Option<Vec<u8>>), String> {
         let Some(body) = self.0.get("body").filter(|body| !body.is_null()) else {
-            return Ok((Body::None, None));
+            return Ok((BodyKind::None, None));
         };
         let has_body = match method {
-            Method::Post | Method::Put | Method::Patch | Method::Delete => true,
-            Method::Get | Method::Head | Method::Options => false,
+            HttpMethod::Post | HttpMethod::Put | HttpMethod::Patch | HttpMethod::Delete => true,
+            HttpMethod::Get | HttpMethod::Head | HttpMethod::Options => false,
         };
         let kind = match self.text("body_type")? {
             Some(kind) => kind,
-            None if !has_body => return Ok((Body::None, None)),
+            None if !has_body => return Ok((BodyKind::None, None)),
             None if body.is_string() => "text",
             None => "json",
         };
@@ -230,22 +232,22 @@ impl Config<'_> {
         match kind {
             "query" => {
                 add_query(url, Some(body), "body")?;
-                Ok((Body::None, None))
+                Ok((BodyKind::None, None))
             }
             "json" => {
                 add_default(headers, "content-type", "application/json");
-                Ok((Body::Json(body.clone()), Some(body.to_string().into_bytes())))
+                Ok((BodyKind::Json(body.clone()), Some(body.to_string().into_bytes())))
             }
             "form" => {
                 add_default(headers, "content-type", "application/x-www-form-urlencoded");
                 let pairs = pairs(Some(body), "body")?;
                 let text = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
-                Ok((Body::Form, Some(text.into_bytes())))
+                Ok((BodyKind::Form, Some(text.into_bytes())))
             }
             "text" => {
-                let text = scalar(body, "body")?.unwrap_or_default();
+                let text = scalar_text(body, "body")?.unwrap_or_default();
                 add_default(headers, "content-type", "text/plain; charset=utf-8");
-                Ok((Body::Text, Some(text.into_bytes())))
+                Ok((BodyKind::Text, Some(text.into_bytes())))
             }
             other => Err(format!("`body_type` is `{other}`; use json, form, text or query")),
         }

@@ -2,24 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use lillux::http::Header;
+use lillux::http::HttpHeader;
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use super::prepare::{Body, Mode, Prepared};
-use super::target::encode;
+use super::prepare::{BodyKind, PreparedRequest, ResponseMode};
+use super::url_template::percent_encode;
 
-const HIDDEN: &str = "[redacted]";
+const REDACTED: &str = "[redacted]";
 
 /// Values shorter than this would blank out half of every text.
-const SHORTEST: usize = 6;
+const MIN_SECRET_LENGTH: usize = 6;
 
 /// The largest body a trace shows.
-const SHOWN_BODY: usize = 4096;
+const MAX_TRACED_BODY_BYTES: usize = 4096;
 
 /// The words that make a name secret.
 #[rustfmt::skip]
-const WORDS: [&str; 25] = [
+const SECRET_WORDS: [&str; 25] = [
     "key", "apikey", "accesskey", "token", "accesstoken", "secret", "password", "passwd", "pwd", "pass",
     "passphrase", "credential", "credentials", "signature", "sig", "authorization", "auth", "bearer", "cookie",
     "session", "sessionid", "sid", "jwt", "private", "code",
@@ -39,7 +39,7 @@ pub fn is_secret_name(name: &str) -> bool {
             word.extend(character.to_lowercase());
         }
     }
-    words.iter().any(|word| WORDS.contains(&word.as_str()))
+    words.iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
 }
 
 /// Values that must not be shown.
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Secrets {
 impl Secrets {
     /// The values of the variables whose names say that they are secret.
     #[must_use]
-    pub fn of(environment: &BTreeMap<String, String>) -> Self {
+    pub fn from_environment(environment: &BTreeMap<String, String>) -> Self {
         let mut secrets = Self::default();
         for (_, value) in environment.iter().filter(|(name, _)| is_secret_name(name)) {
             secrets.add(value);
@@ -67,11 +67,11 @@ impl Secrets {
 
     /// Hides one more value, also as it stands in a URL.
     pub fn add(&mut self, value: &str) {
-        if value.len() < SHORTEST {
+        if value.len() < MIN_SECRET_LENGTH {
             return;
         }
         let form: String = url::form_urlencoded::byte_serialize(value.as_bytes()).collect();
-        for text in [value.to_owned(), encode(value), form] {
+        for text in [value.to_owned(), percent_encode(value), form] {
             if !self.values.contains(&text) {
                 self.values.push(text);
             }
@@ -82,19 +82,19 @@ impl Secrets {
 
     /// Whether the text holds one of them.
     #[must_use]
-    pub fn are_in(&self, text: &str) -> bool {
+    pub fn is_present_in(&self, text: &str) -> bool {
         self.values.iter().any(|value| text.contains(value.as_str()))
     }
 
     /// The text without them.
     #[must_use]
-    pub fn hide(&self, text: &str) -> String {
-        self.values.iter().fold(text.to_owned(), |text, value| text.replace(value.as_str(), HIDDEN))
+    pub fn redact(&self, text: &str) -> String {
+        self.values.iter().fold(text.to_owned(), |text, value| text.replace(value.as_str(), REDACTED))
     }
 
     /// A URL without them, and without the values of query parameters that are secret by name.
     #[must_use]
-    pub fn hide_url(&self, url: &str) -> String {
+    pub fn redact_url(&self, url: &str) -> String {
         let Ok(mut parsed) = Url::parse(url) else {
             return "[unreadable]".to_owned();
         };
@@ -102,24 +102,24 @@ impl Secrets {
         parsed.set_fragment(None);
         let query = parsed.query().map(|query| {
             let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-                Some((name, _)) if is_secret_name(name) => format!("{name}={HIDDEN}"),
+                Some((name, _)) if is_secret_name(name) => format!("{name}={REDACTED}"),
                 _ => pair.to_owned(),
             });
             pairs.collect::<Vec<_>>().join("&")
         });
         parsed.set_query(None);
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-        self.hide(&format!("{parsed}{query}"))
+        self.redact(&format!("{parsed}{query}"))
     }
 
-    fn hide_value(&self, value: &Value) -> Value {
+    fn redact_value(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) => Value::from(self.hide(text)),
-            Value::Array(list) => list.iter().map(|value| self.hide_value(value)).collect(),
+            Value::String(text) => Value::from(self.redact(text)),
+            Value::Array(list) => list.iter().map(|value| self.redact_value(value)).collect(),
             Value::Object(map) => {
                 let hide = |(name, value): (&String, &Value)| {
                     let is_hidden = is_secret_name(name) && (value.is_string() || value.is_number());
-                    (name.clone(), if is_hidden { Value::from(HIDDEN) } else { self.hide_value(value) })
+                    (name.clone(), if is_hidden { Value::from(REDACTED) } else { self.redact_value(value) })
                 };
                 Value::Object(map.iter().map(hide).collect::<Map<_, _>>())
             }
@@ -130,26 +130,26 @@ impl Secrets {
 
 /// The request as a trace shows it.
 #[must_use]
-pub fn redacted(prepared: &Prepared) -> Value {
+pub fn redact_request(prepared: &PreparedRequest) -> Value {
     let request = &prepared.request;
     let secrets = &prepared.secrets;
-    let header = |header: &Header| {
-        let value = if header.is_secret { HIDDEN.to_owned() } else { secrets.hide(&header.value) };
+    let header = |header: &HttpHeader| {
+        let value = if header.is_secret { REDACTED.to_owned() } else { secrets.redact(&header.value) };
         (header.name.to_ascii_lowercase(), Value::from(value))
     };
     let size = request.body.as_ref().map_or(0, Vec::len);
     let body = match &prepared.body {
-        Body::None => Value::Null,
-        Body::Json(value) if size <= SHOWN_BODY => secrets.hide_value(value),
-        Body::Json(_) | Body::Form | Body::Text => Value::from(format!("[{size} bytes]")),
+        BodyKind::None => Value::Null,
+        BodyKind::Json(value) if size <= MAX_TRACED_BODY_BYTES => secrets.redact_value(value),
+        BodyKind::Json(_) | BodyKind::Form | BodyKind::Text => Value::from(format!("[{size} bytes]")),
     };
     json!({
         "method": request.method.as_str(),
-        "url": secrets.hide_url(&request.url),
+        "url": secrets.redact_url(&request.url),
         "headers": request.headers.iter().map(header).collect::<Map<_, _>>(),
         "body": body,
         "timeout": request.timeout.as_secs_f64(),
-        "mode": match prepared.mode { Mode::Sync => "sync", Mode::Stream => "stream" },
+        "mode": match prepared.mode { ResponseMode::Sync => "sync", ResponseMode::Stream => "stream" },
     })
 }
 
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_what_is_secret() {
+    fn secret_names_are_recognized() {
         for name in [
             "API_KEY",
             "OPENAI_API_KEY",
@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_hidden_in_every_form_it_may_take_in_a_url() {
+    fn secret_is_redacted_in_every_url_encoding() {
         let environment = BTreeMap::from([("MY_TOKEN".to_owned(), "s3cr/t value".to_owned())]);
-        let secrets = Secrets::of(&environment);
+        let secrets = Secrets::from_environment(&environment);
         assert_eq!(
-            secrets.hide_url("https://a.example/s3cr%2Ft%20value/x?a=s3cr%2Ft+value&key=short&b=1#t=s3cr"),
+            secrets.redact_url("https://a.example/s3cr%2Ft%20value/x?a=s3cr%2Ft+value&key=short&b=1#t=s3cr"),
             "https://a.example/[redacted]/x?a=[redacted]&key=[redacted]&b=1"
         );
-        assert_eq!(secrets.hide("x s3cr/t value y"), "x [redacted] y");
+        assert_eq!(secrets.redact("x s3cr/t value y"), "x [redacted] y");
         assert_eq!(format!("{secrets:?}"), "3 secrets");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lillux::http::{HttpError, Method, Response};
+use lillux::http::{HttpError, HttpMethod, HttpResponse};
 use serde_json::Value;
 
 /// How the pause grows.
@@ -16,29 +16,29 @@ enum Backoff {
 
 /// How often a request is sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Retry {
+pub struct HttpRetry {
     max_attempts: u32,
     backoff: Backoff,
-    base: Duration,
-    max: Duration,
-    is_unsafe_too: bool,
+    base_delay: Duration,
+    max_delay: Duration,
+    retries_unsafe_methods: bool,
 }
 
-impl Default for Retry {
+impl Default for HttpRetry {
     fn default() -> Self {
         Self {
             max_attempts: 1,
             backoff: Backoff::default(),
-            base: Duration::from_secs(1),
-            max: Duration::from_secs(30),
-            is_unsafe_too: false,
+            base_delay: Duration::from_secs(1),
+            max_delay: Duration::from_secs(30),
+            retries_unsafe_methods: false,
         }
     }
 }
 
 const MAX_ATTEMPTS: u64 = 10;
 
-impl Retry {
+impl HttpRetry {
     /// Reads `config.retry`.
     ///
     /// # Errors
@@ -62,10 +62,10 @@ impl Retry {
             retry.max_attempts = u32::try_from(count.clamp(1, MAX_ATTEMPTS)).unwrap_or(1);
         }
         if let Some(base) = number("base_ms")? {
-            retry.base = Duration::from_millis(base);
+            retry.base_delay = Duration::from_millis(base);
         }
         if let Some(max) = number("max_ms")? {
-            retry.max = Duration::from_millis(max);
+            retry.max_delay = Duration::from_millis(max);
         }
         retry.backoff = match map.get("backoff").and_then(Value::as_str) {
             None | Some("exponential") => Backoff::Exponential,
@@ -75,7 +75,7 @@ impl Retry {
                 return Err(format!("`retry.backoff` is `{other}`; use exponential, linear or constant"));
             }
         };
-        retry.is_unsafe_too = map.get("retry_unsafe").and_then(Value::as_bool).unwrap_or(false);
+        retry.retries_unsafe_methods = map.get("retry_unsafe").and_then(Value::as_bool).unwrap_or(false);
         Ok(retry)
     }
 
@@ -84,41 +84,43 @@ impl Retry {
     pub fn delay(
         &self,
         attempt: u32,
-        method: Method,
-        outcome: &Result<Response, HttpError>,
+        method: HttpMethod,
+        outcome: &Result<HttpResponse, HttpError>,
         jitter: f64,
     ) -> Option<Duration> {
-        let may_repeat = method.is_idempotent() || self.is_unsafe_too;
-        let is_worth_it = match outcome {
+        let may_repeat = method.is_idempotent() || self.retries_unsafe_methods;
+        let is_retryable = match outcome {
             // The server says that it did not do it.
             Ok(response) if matches!(response.status, 429 | 503 | 529) => true,
             Ok(response) => matches!(response.status, 502 | 504) && may_repeat,
             // Nothing was sent yet.
             Err(HttpError::Resolve(_) | HttpError::Connect { .. }) => true,
-            Err(error) => is_transport(error) && may_repeat,
+            Err(error) => is_transport_error(error) && may_repeat,
         };
-        if !is_worth_it || attempt >= self.max_attempts {
+        if !is_retryable || attempt >= self.max_attempts {
             return None;
         }
-        let asked = outcome.as_ref().ok().and_then(retry_after);
-        Some(match asked {
-            Some(asked) => asked.saturating_add(self.base.min(asked).mul_f64(0.1 * jitter)),
-            None => self.pause(attempt).mul_f64(0.5 + 0.5 * jitter),
+        let server_delay = outcome.as_ref().ok().and_then(retry_after);
+        Some(match server_delay {
+            Some(server_delay) => {
+                server_delay.saturating_add(self.base_delay.min(server_delay).mul_f64(0.1 * jitter))
+            }
+            None => self.backoff_delay(attempt).mul_f64(0.5 + 0.5 * jitter),
         })
     }
 
-    fn pause(&self, attempt: u32) -> Duration {
+    fn backoff_delay(&self, attempt: u32) -> Duration {
         let factor = match self.backoff {
             Backoff::Exponential => 1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX),
             Backoff::Linear => attempt,
             Backoff::Constant => 1,
         };
-        self.base.saturating_mul(factor).min(self.max)
+        self.base_delay.saturating_mul(factor).min(self.max_delay)
     }
 }
 
 /// Whether the network failed, rather than a rule.
-pub(super) fn is_transport(error: &HttpError) -> bool {
+pub(super) fn is_transport_error(error: &HttpError) -> bool {
     matches!(
         error,
         HttpError::Resolve(_)
@@ -129,7 +131,7 @@ pub(super) fn is_transport(error: &HttpError) -> bool {
 }
 
 /// `retry-after` in seconds, or as a date: then against the server's own clock.
-fn retry_after(response: &Response) -> Option<Duration> {
+fn retry_after(response: &HttpResponse) -> Option<Duration> {
     let text = response.header("retry-after")?.trim();
     if let Ok(seconds) = text.parse::<u32>() {
         return Some(Duration::from_secs(seconds.into()));
@@ -149,34 +151,34 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn retry(value: &Value) -> Retry {
-        Retry::from_config(Some(value)).expect("a retry")
+    fn retry(value: &Value) -> HttpRetry {
+        HttpRetry::from_config(Some(value)).expect("a retry")
     }
 
-    fn answer(status: u16, headers: &[(&str, &str)]) -> Result<Response, HttpError> {
+    fn response(status: u16, headers: &[(&str, &str)]) -> Result<HttpResponse, HttpError> {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Ok(Response { status, headers: headers.collect(), ..Response::default() })
+        Ok(HttpResponse { status, headers: headers.collect(), ..HttpResponse::default() })
     }
 
     #[test]
-    fn pauses_grow_as_told_and_stop_growing() {
+    fn backoff_grows_up_to_the_maximum() {
         let pauses = |backoff: &str| {
             let retry = retry(&json!({"max_attempts": 9, "backoff": backoff, "base_ms": 100, "max_ms": 350}));
-            let delay = |attempt| retry.delay(attempt, Method::Get, &answer(503, &[]), 1.0);
+            let delay = |attempt| retry.delay(attempt, HttpMethod::Get, &response(503, &[]), 1.0);
             (1..5).map(|attempt| delay(attempt).expect("a delay").as_millis()).collect::<Vec<_>>()
         };
         assert_eq!(pauses("exponential"), [100, 200, 350, 350]);
         assert_eq!(pauses("linear"), [100, 200, 300, 350]);
         assert_eq!(pauses("constant"), [100, 100, 100, 100]);
         let hundred = retry(&json!({"max_attempts": 2, "base_ms": 100}));
-        let lowest = hundred.delay(1, Method::Get, &answer(503, &[]), 0.0);
+        let lowest = hundred.delay(1, HttpMethod::Get, &response(503, &[]), 0.0);
         assert_eq!(lowest, Some(Duration::from_millis(50)));
     }
 
     #[test]
-    fn a_server_says_when_to_come_back_in_seconds_or_by_date() {
+    fn retry_after_is_seconds_or_date() {
         let retry = retry(&json!({"max_attempts": 2}));
-        let delay = |headers: &[(&str, &str)]| retry.delay(1, Method::Post, &answer(429, headers), 0.0);
+        let delay = |headers: &[(&str, &str)]| retry.delay(1, HttpMethod::Post, &response(429, headers), 0.0);
         assert_eq!(delay(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
         let (date, later) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:50:07 GMT");
         assert_eq!(delay(&[("retry-after", later), ("date", date)]), Some(Duration::from_secs(30)));
@@ -187,42 +189,42 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_happened_is_not_repeated_unless_told() {
+    fn unsafe_requests_are_not_retried_by_default() {
         let broken = Err(HttpError::Transport { host: "h".into(), cause: "c".into() });
         let unreached = Err(HttpError::Connect { host: "h".into(), cause: "c".into() });
         let careful = retry(&json!({"max_attempts": 3}));
         let bold = retry(&json!({"max_attempts": 3, "retry_unsafe": true}));
-        let repeats = |retry: &Retry, method, outcome: &Result<Response, HttpError>| {
+        let repeats = |retry: &HttpRetry, method, outcome: &Result<HttpResponse, HttpError>| {
             retry.delay(1, method, outcome, 0.5).is_some()
         };
         for (outcome, by_post) in [
             (&broken, false),
             (&unreached, true),
-            (&answer(502, &[]), false),
-            (&answer(504, &[]), false),
-            (&answer(429, &[]), true),
-            (&answer(503, &[]), true),
-            (&answer(529, &[]), true),
+            (&response(502, &[]), false),
+            (&response(504, &[]), false),
+            (&response(429, &[]), true),
+            (&response(503, &[]), true),
+            (&response(529, &[]), true),
         ] {
-            assert!(repeats(&careful, Method::Get, outcome) && repeats(&bold, Method::Post, outcome));
-            assert_eq!(repeats(&careful, Method::Post, outcome), by_post, "{outcome:?}");
+            assert!(repeats(&careful, HttpMethod::Get, outcome) && repeats(&bold, HttpMethod::Post, outcome));
+            assert_eq!(repeats(&careful, HttpMethod::Post, outcome), by_post, "{outcome:?}");
         }
         let denied = Err(HttpError::LocalName("h".into()));
-        for outcome in [&answer(200, &[]), &answer(500, &[]), &denied, &Err(HttpError::Cancelled)] {
-            assert!(!repeats(&bold, Method::Get, outcome), "{outcome:?}");
+        for outcome in [&response(200, &[]), &response(500, &[]), &denied, &Err(HttpError::Cancelled)] {
+            assert!(!repeats(&bold, HttpMethod::Get, outcome), "{outcome:?}");
         }
-        assert_eq!(bold.delay(3, Method::Get, &answer(503, &[]), 0.5), None);
-        assert_eq!(Retry::default().delay(1, Method::Get, &answer(503, &[]), 0.5), None);
+        assert_eq!(bold.delay(3, HttpMethod::Get, &response(503, &[]), 0.5), None);
+        assert_eq!(HttpRetry::default().delay(1, HttpMethod::Get, &response(503, &[]), 0.5), None);
     }
 
     #[test]
-    fn a_retry_that_cannot_be_read_is_refused() {
+    fn invalid_retry_config_is_refused() {
         for (value, message) in [
             (json!([]), "`retry` must be a map"),
             (json!({"backoff": "x"}), "`retry.backoff` is `x`; use exponential, linear or constant"),
             (json!({"base_ms": -1}), "`retry.base_ms` must be a whole number that is not negative"),
         ] {
-            assert_eq!(Retry::from_config(Some(&value)), Err(message.to_owned()));
+            assert_eq!(HttpRetry::from_config(Some(&value)), Err(message.to_owned()));
         }
         assert_eq!(retry(&json!({"max_attempts": 99999})).max_attempts, 10);
     }

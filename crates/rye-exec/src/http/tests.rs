@@ -9,21 +9,21 @@ use server::{Reply, Server, reply};
 
 use super::*;
 
-fn access() -> Access {
-    Access { network: true, allowed_hosts: vec!["127.0.0.1".to_owned()], ..Access::default() }
+fn access() -> ToolAccess {
+    ToolAccess { network: true, allowed_hosts: vec!["127.0.0.1".to_owned()], ..ToolAccess::default() }
 }
 
 fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn ask(config: &Value) -> HttpOutcome {
-    ask_with(config, &[])
+fn call_config(config: &Value) -> HttpOutcome {
+    call_with_variables(config, &[])
 }
 
-fn ask_with(config: &Value, variables: &[(&str, &str)]) -> HttpOutcome {
+fn call_with_variables(config: &Value, variables: &[(&str, &str)]) -> HttpOutcome {
     let config = config.as_object().expect("a map");
-    call(config, &environment(variables), &access(), &Cancel::new().expect("an event"))
+    call(config, &environment(variables), &access(), &CancelToken::new().expect("an event"))
 }
 
 fn body_of(request: &str) -> &str {
@@ -31,7 +31,7 @@ fn body_of(request: &str) -> &str {
 }
 
 #[test]
-fn an_answer_becomes_data() {
+fn response_becomes_data() {
     let server = Server::start(|_| {
         reply(
             "200 OK",
@@ -39,7 +39,7 @@ fn an_answer_becomes_data() {
             "{\"n\": [1, 2]}",
         )
     });
-    let outcome = ask(&json!({"url": server.url("/x")}));
+    let outcome = call_config(&json!({"url": server.url("/x")}));
     let expected = json!({
         "status_code": 200,
         "body": {"n": [1, 2]},
@@ -56,7 +56,7 @@ fn an_answer_becomes_data() {
 fn bodies_are_json_text_or_bytes() {
     let body = |kind: &'static str, bytes: &'static [u8]| {
         let server = Server::start(move |_| reply("200 OK", &format!("Content-Type: {kind}\r\n"), bytes));
-        let data = ask(&json!({"url": server.url("/")})).data;
+        let data = call_config(&json!({"url": server.url("/")})).data;
         (data["body"].clone(), data["body_base64"].clone())
     };
     assert_eq!(body("text/plain", b"[1]"), (json!([1]), Value::Null));
@@ -67,22 +67,22 @@ fn bodies_are_json_text_or_bytes() {
 }
 
 #[test]
-fn a_failure_keeps_its_data() {
+fn failed_response_keeps_its_data() {
     let server = Server::start(|_| reply("404 Not Found", "", "{\"why\":\"gone\"}"));
-    let outcome = ask(&json!({"url": server.url("/")}));
+    let outcome = call_config(&json!({"url": server.url("/")}));
     assert_eq!((outcome.is_success, outcome.error()), (false, Some("HTTP 404: Not Found")));
     assert_eq!((&outcome.data["status_code"], &outcome.data["body"]["why"]), (&json!(404), &json!("gone")));
     let server = Server::start(|_| reply("304 Not Modified", "", ""));
-    assert!(ask(&json!({"url": server.url("/")})).is_success);
+    assert!(call_config(&json!({"url": server.url("/")})).is_success);
 }
 
 #[test]
-fn a_body_is_sent_as_what_it_is() {
+fn body_type_follows_the_config() {
     let sent = |config: Value| {
         let server = Server::start(|_| reply("200 OK", "", ""));
         let mut config = config;
         config["url"] = server.url("/p?a=1").into();
-        let outcome = ask(&config);
+        let outcome = call_config(&config);
         assert_eq!(outcome.error(), None);
         let request = server.requests().remove(0);
         let line = request.lines().next().unwrap_or_default().to_owned();
@@ -123,7 +123,7 @@ fn credentials_go_into_headers_and_nowhere_else() {
     ];
     for (auth, line) in cases {
         let server = Server::start(|_| reply("500 Internal Server Error", "", "no"));
-        let outcome = ask(&json!({"url": server.url("/hush-hush?token=abc&q=1"), "auth": auth}));
+        let outcome = call_config(&json!({"url": server.url("/hush-hush?token=abc&q=1"), "auth": auth}));
         assert!(server.requests()[0].contains(&format!("\r\n{line}\r\n")), "{:?}", server.requests());
         let trace = outcome.trace.to_string();
         assert!(
@@ -135,14 +135,14 @@ fn credentials_go_into_headers_and_nowhere_else() {
 }
 
 #[test]
-fn a_trace_and_an_error_hold_no_secret_variable() {
+fn trace_and_error_contain_no_secrets() {
     let config = json!({
         "url": "http://127.0.0.1:1/v1/very%2Fsecret?x=very%2Fsecret",
         "method": "POST",
         "headers": {"X-Plain": "a very/secret b", "Accept": "text/plain"},
         "body": {"text": "say very/secret", "password": "short", "n": 1},
     });
-    let outcome = ask_with(&config, &[("SERVICE_TOKEN", "very/secret"), ("PLAIN", "text/plain")]);
+    let outcome = call_with_variables(&config, &[("SERVICE_TOKEN", "very/secret"), ("PLAIN", "text/plain")]);
     let request = json!({
         "method": "POST",
         "url": "http://127.0.0.1:1/v1/[redacted]?x=[redacted]",
@@ -161,7 +161,7 @@ fn a_trace_and_an_error_hold_no_secret_variable() {
 }
 
 #[test]
-fn a_busy_server_is_asked_again_as_it_says() {
+fn busy_server_is_retried_after_its_delay() {
     let count = AtomicUsize::new(0);
     let server = Server::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
         0 => reply("429 Too Many Requests", "Retry-After: 0\r\n", "wait"),
@@ -170,7 +170,7 @@ fn a_busy_server_is_asked_again_as_it_says() {
         _ => reply("200 OK", "", "\"done\""),
     });
     let retry = json!({"max_attempts": 5, "backoff": "constant", "base_ms": 1});
-    let outcome = ask(&json!({"url": server.url("/"), "retry": retry}));
+    let outcome = call_config(&json!({"url": server.url("/"), "retry": retry}));
     assert_eq!((outcome.attempts, &outcome.data["body"], outcome.error()), (4, &json!("done"), None));
     let attempts = outcome.trace["attempts"].as_array().expect("attempts").clone();
     assert_eq!(attempts[0], json!({"status_code": 429, "redirects": 0, "retried_after_ms": 0}));
@@ -178,23 +178,23 @@ fn a_busy_server_is_asked_again_as_it_says() {
 }
 
 #[test]
-fn retries_end_with_the_last_answer_and_never_outlast_the_timeout() {
+fn retries_end_before_the_timeout() {
     let server = Server::start(|_| reply("503 Service Unavailable", "Retry-After: 3000\r\n", "busy"));
-    let outcome = ask(&json!({"url": server.url("/"), "retry": {"max_attempts": 5}}));
+    let outcome = call_config(&json!({"url": server.url("/"), "retry": {"max_attempts": 5}}));
     assert_eq!((outcome.attempts, outcome.error()), (1, Some("HTTP 503: Service Unavailable")));
     let server = Server::start(|_| reply("502 Bad Gateway", "", "busy"));
     let retry = json!({"max_attempts": 3, "base_ms": 1});
     let mut config = json!({"url": server.url("/"), "retry": retry});
-    assert_eq!(ask(&config).attempts, 3);
+    assert_eq!(call_config(&config).attempts, 3);
     config["method"] = "POST".into();
-    assert_eq!(ask(&config).attempts, 1);
+    assert_eq!(call_config(&config).attempts, 1);
     config["retry"]["retry_unsafe"] = true.into();
-    assert_eq!(ask(&config).attempts, 3);
+    assert_eq!(call_config(&config).attempts, 3);
 }
 
 #[test]
-fn a_request_to_stop_ends_the_pause_between_attempts() {
-    let cancel = Cancel::new().expect("an event");
+fn cancel_ends_the_retry_delay() {
+    let cancel = CancelToken::new().expect("an event");
     let other = cancel.clone();
     let server = Server::start(move |_| {
         other.cancel();
@@ -207,16 +207,16 @@ fn a_request_to_stop_ends_the_pause_between_attempts() {
 }
 
 #[test]
-fn a_stream_gives_its_events() {
+fn stream_returns_its_events() {
     let body = "event: a\ndata: {\"n\":1}\n\ndata: [DONE]\n\n";
     let server = Server::start(move |_| reply("200 OK", "Content-Type: text/event-stream\r\n", body));
     let config = json!({"url": server.url("/"), "mode": "stream"});
     let mut names = Vec::new();
-    let outcome = call_with(
+    let outcome = call_streaming(
         config.as_object().expect("a map"),
         &BTreeMap::new(),
         &access(),
-        &Cancel::new().expect("an event"),
+        &CancelToken::new().expect("an event"),
         &mut |event| names.push(event.name.clone()),
     );
     assert_eq!(outcome.data["body"], json!(["{\"n\":1}", "[DONE]"]));
@@ -229,9 +229,9 @@ fn a_stream_gives_its_events() {
 }
 
 #[test]
-fn an_error_answer_to_a_stream_is_read_whole() {
+fn error_response_to_stream_is_read_fully() {
     let server = Server::start(|_| reply("400 Bad Request", "", "{\"error\":\"x\"}"));
-    let outcome = ask(&json!({"url": server.url("/"), "mode": "stream"}));
+    let outcome = call_config(&json!({"url": server.url("/"), "mode": "stream"}));
     assert_eq!(
         (outcome.error(), &outcome.data["body"]),
         (Some("HTTP 400: Bad Request"), &json!({"error": "x"}))
@@ -241,7 +241,7 @@ fn an_error_answer_to_a_stream_is_read_whole() {
 #[test]
 fn a_long_body_is_cut_and_marked() {
     let server = Server::start(|_| reply("200 OK", "Content-Type: application/json\r\n", "1234567890"));
-    let outcome = ask(&json!({"url": server.url("/"), "max_body_bytes": 4}));
+    let outcome = call_config(&json!({"url": server.url("/"), "max_body_bytes": 4}));
     assert_eq!(
         (outcome.truncated, &outcome.data["body"], &outcome.data["truncated"]),
         (true, &json!("1234"), &json!(true))
@@ -249,12 +249,12 @@ fn a_long_body_is_cut_and_marked() {
 }
 
 #[test]
-fn a_redirect_shows_where_it_ended_without_its_token() {
+fn redirect_url_is_reported_without_token() {
     let server = Server::start(|request| match request.starts_with("GET /a") {
         true => reply("302 Found", "Location: /b?token=abc&x=1\r\n", ""),
         false => reply("200 OK", "", "end"),
     });
-    let outcome = ask(&json!({"url": server.url("/a")}));
+    let outcome = call_config(&json!({"url": server.url("/a")}));
     assert_eq!(outcome.data["url"], server.url("/b?token=[redacted]&x=1"));
 }
 
@@ -262,25 +262,25 @@ fn a_redirect_shows_where_it_ended_without_its_token() {
 fn the_network_is_reached_only_with_permission() {
     let server = Server::start(|_| reply("200 OK", "", "secret"));
     let config = json!({"url": server.url("/")});
-    let ask = |access: &Access| {
-        let cancel = Cancel::new().expect("an event");
+    let ask = |access: &ToolAccess| {
+        let cancel = CancelToken::new().expect("an event");
         call(config.as_object().expect("a map"), &BTreeMap::new(), access, &cancel)
             .error()
             .unwrap_or_default()
             .to_owned()
     };
-    assert_eq!(ask(&Access { network: false, ..access() }), "the tool may not use the network");
-    let refused = ask(&Access { network: true, ..Access::default() });
+    assert_eq!(ask(&ToolAccess { network: false, ..access() }), "the tool may not use the network");
+    let refused = ask(&ToolAccess { network: true, ..ToolAccess::default() });
     assert!(refused.starts_with("`127.0.0.1` is at `127.0.0.1`, a loopback address"), "{refused}");
-    let wrong = ask(&Access { network: true, allowed_hosts: vec!["*".into()], ..Access::default() });
+    let wrong = ask(&ToolAccess { network: true, allowed_hosts: vec!["*".into()], ..ToolAccess::default() });
     assert_eq!(wrong, "`*` in `allowed_hosts` is no host, host:port, address or network");
     assert_eq!(server.requests(), Vec::<String>::new());
 }
 
 #[test]
-fn a_parameter_that_moved_the_host_is_refused() {
+fn parameter_that_changes_host_is_refused() {
     let config = |url: &str| json!({"url": url, "url_template": "https://api.example/v1/{id}"});
-    let error = ask(&config("https://api.example@127.0.0.1/v1/x")).error().map(str::to_owned);
+    let error = call_config(&config("https://api.example@127.0.0.1/v1/x")).error().map(str::to_owned);
     assert_eq!(error.as_deref(), Some("a parameter changes the host of the URL"));
 }
 
@@ -289,9 +289,9 @@ fn mistakes_in_the_config_are_named() {
     let with = |name: &str, value: Value| {
         let mut config = json!({"url": "http://127.0.0.1:1/"});
         config[name] = value;
-        ask(&config).error().unwrap_or_default().to_owned()
+        call_config(&config).error().unwrap_or_default().to_owned()
     };
-    assert_eq!(ask(&json!({})).error(), Some("url is required in config"));
+    assert_eq!(call_config(&json!({})).error(), Some("url is required in config"));
     assert_eq!(with("url", json!(1)), "`url` must be text");
     assert_eq!(with("mode", json!("later")), "Unknown mode: later");
     assert_eq!(with("timeout", json!(-1)), "`timeout` must be a number of seconds above 0");
@@ -305,7 +305,7 @@ fn mistakes_in_the_config_are_named() {
     assert_eq!(with("headers", json!(["a"])), "`headers` must be a map");
     assert_eq!(with("headers", json!({"X": "a\r\nY: b"})), "the header `X` cannot be sent");
     let get = json!({"url": "http://127.0.0.1:1/", "body": "x", "body_type": "text"});
-    assert_eq!(ask(&get).error(), Some("a GET request has no body; use `query`"));
+    assert_eq!(call_config(&get).error(), Some("a GET request has no body; use `query`"));
     let brew = "`BREW` is not a method that is sent; use GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS";
     assert_eq!(with("method", json!("BREW")), brew);
 }

@@ -1,37 +1,38 @@
 //! The packages a tool asks for (`DEPENDENCIES`): what is asked, what of it may be asked, how an installer is called and
 //! what its report says. Nothing is started or installed here.
 
+mod installer_output;
 mod node;
 mod python;
 mod record;
 mod requirement;
-mod told;
 
 use std::path::PathBuf;
 
-pub use lillux::lockfile::Dependency;
+pub use lillux::lockfile::LockedPackage;
 use rye_item::text::one_line;
 use serde_json::Value;
 
-pub use node::{lock_command, modules_command, package_json, package_lock};
+pub use installer_output::{is_hash_mismatch, last_lines};
+pub use node::{npm_install_command, npm_lock_command, package_json, parse_package_lock};
 pub use python::{
-    Installer, OLDEST_PIP, Settings, asked_file, choose, compiled, has_index_settings, pins_file,
-    pip_install, pip_report, pip_version, python_of, uv_compile, uv_environment, uv_install,
+    IndexSettings, Installer, MIN_PIP_VERSION, choose_installer, has_index_settings, parse_compiled,
+    parse_pip_report, parse_pip_version, pins_file, pip_install, requirements_file, uv_compile, uv_install,
+    uv_venv, venv_python,
 };
-pub use record::{Record, key};
-pub use told::{is_other_hash, last_lines};
+pub use record::{PackageRecord, cache_key};
 
 use crate::chain::{Chain, Primitive};
-use crate::environment::{self, Policy};
+use crate::environment::{self, EnvironmentPolicy};
 
 /// The field that asks for packages.
-pub const FIELD: &str = "dependencies";
+pub const DEPENDENCIES_FIELD: &str = "dependencies";
 /// A tool asks for no more than this.
-pub const MOST_ASKED: usize = 100;
+pub const MAX_REQUIREMENTS: usize = 100;
 /// And gets no more than this.
-pub const MOST_INSTALLED: usize = 2000;
+pub const MAX_PACKAGES: usize = 2000;
 /// One requirement is no longer.
-const LONGEST: usize = 200;
+const MAX_REQUIREMENT_LENGTH: usize = 200;
 
 /// Where packages come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,20 +62,20 @@ impl Ecosystem {
         }
     }
 
-    fn of_variable(variable: &str) -> Option<Self> {
+    fn from_variable(variable: &str) -> Option<Self> {
         [Self::Python, Self::Node].into_iter().find(|ecosystem| ecosystem.variable() == variable)
     }
 }
 
 /// What a chain asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestedPackages {
     /// Where it comes from.
     pub ecosystem: Ecosystem,
     /// The requirements in their plain form, sorted, each once.
     pub requirements: Vec<Requirement>,
     /// The ids of the elements that ask.
-    pub asking: Vec<String>,
+    pub requested_by: Vec<String>,
 }
 
 /// One requirement.
@@ -90,7 +91,7 @@ pub struct Requirement {
 
 /// A program and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct InstallerCommand {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
@@ -101,14 +102,14 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PackageError {
     /// The list of an element is no list of requirements.
-    #[error("`dependencies` of `{item}` must be a list of texts, at most {MOST_ASKED}")]
-    Shape {
+    #[error("`dependencies` of `{item}` must be a list of texts, at most {MAX_REQUIREMENTS}")]
+    InvalidList {
         /// The element.
         item: String,
     },
     /// One requirement is not understood, or not allowed.
     #[error("`{item}` asks for the package `{requirement}`: {reason}")]
-    Requirement {
+    InvalidRequirement {
         /// The element.
         item: String,
         /// What it says.
@@ -124,7 +125,7 @@ pub enum PackageError {
     },
     /// A pinned package cannot be what an index holds.
     #[error("the lockfile pins the package `{name}`, but {reason}")]
-    Pin {
+    InvalidPin {
         /// The package.
         name: String,
         /// What is wrong with it.
@@ -138,27 +139,30 @@ pub enum PackageError {
     },
     /// What the installer reports is not understood.
     #[error("the report of the installer is not understood: {reason}")]
-    Report {
+    InvalidReport {
         /// What is wrong.
         reason: String,
     },
 }
 
-fn unreadable(reason: impl Into<String>) -> PackageError {
-    PackageError::Report { reason: reason.into() }
+fn invalid_report(reason: impl Into<String>) -> PackageError {
+    PackageError::InvalidReport { reason: reason.into() }
 }
 
 /// What the elements of a chain ask for; `None` when that is nothing.
 ///
 /// # Errors
 /// When a requirement is not allowed, or the chain runs on what has no packages.
-pub fn asked(chain: &Chain, policy: &Policy) -> Result<Option<Asked>, PackageError> {
+pub fn requested_packages(
+    chain: &Chain,
+    policy: &EnvironmentPolicy,
+) -> Result<Option<RequestedPackages>, PackageError> {
     if chain.primitive() != Primitive::Subprocess {
         return Ok(None);
     }
     let elements = chain.elements().iter();
     let lists: Vec<(String, &Value)> = elements
-        .filter_map(|element| Some((element.id().to_string(), element.field(FIELD)?)))
+        .filter_map(|element| Some((element.id().to_string(), element.field(DEPENDENCIES_FIELD)?)))
         .filter(|(_, list)| list.as_array().is_none_or(|list| !list.is_empty()))
         .collect();
     let Some((item, _)) = lists.first() else { return Ok(None) };
@@ -167,32 +171,36 @@ pub fn asked(chain: &Chain, policy: &Policy) -> Result<Option<Asked>, PackageErr
         .iter()
         .filter_map(|element| environment::interpreter_variable(element.field("env_config"), policy));
     let ecosystem = variables
-        .filter_map(|variable| Ecosystem::of_variable(&variable))
+        .filter_map(|variable| Ecosystem::from_variable(&variable))
         .next()
         .ok_or_else(|| PackageError::NoEcosystem { item: item.clone() })?;
     let mut requirements = Vec::new();
     for (item, list) in &lists {
-        requirements.extend(read_list(item, list, ecosystem)?);
+        requirements.extend(parse_requirements(item, list, ecosystem)?);
     }
     requirements.sort();
     requirements.dedup();
-    let asking = lists.into_iter().map(|(item, _)| item).collect();
-    Ok(Some(Asked { ecosystem, requirements, asking }))
+    let requested_by = lists.into_iter().map(|(item, _)| item).collect();
+    Ok(Some(RequestedPackages { ecosystem, requirements, requested_by }))
 }
 
-fn read_list(item: &str, list: &Value, ecosystem: Ecosystem) -> Result<Vec<Requirement>, PackageError> {
-    let shape = || PackageError::Shape { item: item.to_owned() };
-    let list = list.as_array().filter(|list| list.len() <= MOST_ASKED).ok_or_else(shape)?;
+fn parse_requirements(
+    item: &str,
+    list: &Value,
+    ecosystem: Ecosystem,
+) -> Result<Vec<Requirement>, PackageError> {
+    let shape = || PackageError::InvalidList { item: item.to_owned() };
+    let list = list.as_array().filter(|list| list.len() <= MAX_REQUIREMENTS).ok_or_else(shape)?;
     let read = |text: &Value| {
         let text = text.as_str().ok_or_else(shape)?;
         let read = match ecosystem {
-            _ if text.len() > LONGEST => Err("it is too long"),
-            Ecosystem::Python => requirement::python(text),
-            Ecosystem::Node => requirement::node(text),
+            _ if text.len() > MAX_REQUIREMENT_LENGTH => Err("it is too long"),
+            Ecosystem::Python => requirement::parse_python(text),
+            Ecosystem::Node => requirement::parse_node(text),
         };
-        read.map_err(|reason| PackageError::Requirement {
+        read.map_err(|reason| PackageError::InvalidRequirement {
             item: item.to_owned(),
-            requirement: one_line(text).chars().take(LONGEST).collect(),
+            requirement: one_line(text).chars().take(MAX_REQUIREMENT_LENGTH).collect(),
             reason,
         })
     };
@@ -204,23 +212,23 @@ fn read_list(item: &str, list: &Value, ecosystem: Ecosystem) -> Result<Vec<Requi
 ///
 /// # Errors
 /// At the first that is not.
-pub fn checked_pins(pins: &[Dependency], asked: &Asked) -> Result<(), PackageError> {
-    let wrong = |name: &str, reason| PackageError::Pin {
-        name: one_line(name).chars().take(LONGEST).collect(),
+pub fn check_pins(pins: &[LockedPackage], requested: &RequestedPackages) -> Result<(), PackageError> {
+    let wrong = |name: &str, reason| PackageError::InvalidPin {
+        name: one_line(name).chars().take(MAX_REQUIREMENT_LENGTH).collect(),
         reason,
     };
-    for pin in pins.iter().take(MOST_INSTALLED + 1) {
-        let is_name = match asked.ecosystem {
+    for pin in pins.iter().take(MAX_PACKAGES + 1) {
+        let is_name = match requested.ecosystem {
             Ecosystem::Python => requirement::is_python_name(&pin.name),
             Ecosystem::Node => requirement::is_node_name(&pin.name),
         };
-        if !is_name || pin.name.len() > LONGEST {
+        if !is_name || pin.name.len() > MAX_REQUIREMENT_LENGTH {
             return Err(wrong(&pin.name, "that is no name of a package"));
         }
-        if !requirement::is_version(&pin.version) || pin.version.len() > LONGEST {
+        if !requirement::is_version(&pin.version) || pin.version.len() > MAX_REQUIREMENT_LENGTH {
             return Err(wrong(&pin.name, "its version is not one"));
         }
-        let is_hash = match asked.ecosystem {
+        let is_hash = match requested.ecosystem {
             Ecosystem::Python => python::is_integrity(&pin.integrity),
             Ecosystem::Node => node::is_integrity(&pin.integrity),
         };
@@ -228,12 +236,12 @@ pub fn checked_pins(pins: &[Dependency], asked: &Asked) -> Result<(), PackageErr
             return Err(wrong(&pin.name, "its hash is not one"));
         }
     }
-    if pins.len() > MOST_INSTALLED {
+    if pins.len() > MAX_PACKAGES {
         return Err(wrong("…", "there are too many"));
     }
-    for requirement in &asked.requirements {
-        let is_pinned = pins.iter().any(|pin| match asked.ecosystem {
-            Ecosystem::Python => requirement::normal(&pin.name) == requirement.name,
+    for requirement in &requested.requirements {
+        let is_pinned = pins.iter().any(|pin| match requested.ecosystem {
+            Ecosystem::Python => requirement::normalize_name(&pin.name) == requirement.name,
             Ecosystem::Node => pin.name == requirement.name,
         });
         if !is_pinned {
@@ -244,7 +252,7 @@ pub fn checked_pins(pins: &[Dependency], asked: &Asked) -> Result<(), PackageErr
 }
 
 /// Sorts packages and leaves each once.
-fn in_order(mut packages: Vec<Dependency>) -> Vec<Dependency> {
+fn sort_and_dedup(mut packages: Vec<LockedPackage>) -> Vec<LockedPackage> {
     packages.sort_by(|one, other| {
         (&one.name, &one.version, &one.integrity).cmp(&(&other.name, &other.version, &other.integrity))
     });

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::requirement::{is_python_name, is_version, normal};
-use super::{Dependency, MOST_INSTALLED, PackageError, Requirement, Step, in_order, unreadable};
+use super::requirement::{is_python_name, is_version, normalize_name};
+use super::{
+    InstallerCommand, LockedPackage, MAX_PACKAGES, PackageError, Requirement, invalid_report, sort_and_dedup,
+};
 
 /// The oldest pip that installs into another environment and writes a report.
-pub const OLDEST_PIP: (u32, u32) = (22, 3);
+pub const MIN_PIP_VERSION: (u32, u32) = (22, 3);
 /// What settings say of where packages come from.
-const INDEX_SETTINGS: [&str; 4] = ["index-url", "extra-index-url", "no-index", "find-links"];
+const INDEX_SETTING_KEYS: [&str; 4] = ["index-url", "extra-index-url", "no-index", "find-links"];
 
 /// What installs wheels.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,19 +25,19 @@ pub enum Installer {
 
 /// What the user has set for each of the two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct IndexSettings {
     /// pip is told where packages come from.
-    pub is_pip_told: bool,
+    pub has_pip_index: bool,
     /// uv is.
-    pub is_uv_told: bool,
+    pub has_uv_index: bool,
 }
 
 /// uv where it is there. It does not read what pip is told: who has told pip alone where packages come from gets pip,
 /// so that no package of theirs is looked for elsewhere.
 #[must_use]
-pub fn choose(uv: Option<PathBuf>, settings: Settings) -> Installer {
+pub fn choose_installer(uv: Option<PathBuf>, settings: IndexSettings) -> Installer {
     match uv {
-        Some(uv) if settings.is_uv_told || !settings.is_pip_told => Installer::Uv(uv),
+        Some(uv) if settings.has_uv_index || !settings.has_pip_index => Installer::Uv(uv),
         Some(_) | None => Installer::Pip,
     }
 }
@@ -45,25 +47,25 @@ pub fn choose(uv: Option<PathBuf>, settings: Settings) -> Installer {
 pub fn has_index_settings(text: &str) -> bool {
     let keys = text.lines().filter_map(|line| line.split(['=', ':']).next());
     let mut keys = keys.map(|key| key.trim().to_ascii_lowercase().replace('_', "-"));
-    keys.any(|key| INDEX_SETTINGS.contains(&key.as_str()))
+    keys.any(|key| INDEX_SETTING_KEYS.contains(&key.as_str()))
 }
 
 /// The interpreter of an environment.
 #[must_use]
-pub fn python_of(environment: &Path) -> PathBuf {
+pub fn venv_python(environment: &Path) -> PathBuf {
     environment.join("bin/python")
 }
 
 /// The requirements as a file for an installer.
 #[must_use]
-pub fn asked_file(requirements: &[Requirement]) -> String {
+pub fn requirements_file(requirements: &[Requirement]) -> String {
     requirements.iter().map(|requirement| format!("{}\n", requirement.text)).collect()
 }
 
 /// Pinned packages as a file for an installer.
 #[must_use]
-pub fn pins_file(pins: &[Dependency]) -> String {
-    let line = |pin: &Dependency| {
+pub fn pins_file(pins: &[LockedPackage]) -> String {
+    let line = |pin: &LockedPackage| {
         let hashes: String = pin.integrity.split(' ').map(|hash| format!(" --hash={hash}")).collect();
         format!("{}=={}{hashes}\n", pin.name, pin.version)
     };
@@ -82,18 +84,18 @@ pub(super) fn is_integrity(text: &str) -> bool {
 
 /// The version in what `pip --version` prints.
 #[must_use]
-pub fn pip_version(text: &str) -> Option<(u32, u32)> {
+pub fn parse_pip_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.strip_prefix("pip ")?.split_whitespace().next()?.split('.');
     let mut number = || numbers.next().and_then(|number| number.parse().ok());
     Some((number()?, number()?))
 }
 
-fn text(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn step(program: &Path, arguments: &[&str]) -> Step {
-    Step {
+fn installer_command(program: &Path, arguments: &[&str]) -> InstallerCommand {
+    InstallerCommand {
         program: program.to_owned(),
         arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
     }
@@ -101,8 +103,8 @@ fn step(program: &Path, arguments: &[&str]) -> Step {
 
 /// Calls pip on a file of requirements. `pip` is how pip is called; with pins nothing else may come along.
 #[must_use]
-pub fn pip_install(pip: &Step, file: &Path, report: &Path, is_pinned: bool) -> Step {
-    let (file, report) = (text(file), text(report));
+pub fn pip_install(pip: &InstallerCommand, file: &Path, report: &Path, is_pinned: bool) -> InstallerCommand {
+    let (file, report) = (path_text(file), path_text(report));
     let mut call = pip.clone();
     let options = [
         "install",
@@ -125,29 +127,29 @@ pub fn pip_install(pip: &Step, file: &Path, report: &Path, is_pinned: bool) -> S
 }
 
 /// What all calls of uv have in common: the user's settings or none, never those of a folder around.
-fn uv(program: &Path, settings: Option<&Path>, cache: &Path, arguments: &[&str]) -> Step {
-    let mut call = step(program, arguments);
+fn uv_command(program: &Path, settings: Option<&Path>, cache: &Path, arguments: &[&str]) -> InstallerCommand {
+    let mut call = installer_command(program, arguments);
     match settings {
-        Some(settings) => call.arguments.extend(["--config-file".to_owned(), text(settings)]),
+        Some(settings) => call.arguments.extend(["--config-file".to_owned(), path_text(settings)]),
         None => call.arguments.push("--no-config".to_owned()),
     }
     let common = ["--no-progress", "--no-python-downloads", "--color", "never", "--cache-dir"];
     call.arguments.extend(common.map(str::to_owned));
-    call.arguments.push(text(cache));
+    call.arguments.push(path_text(cache));
     call
 }
 
 /// Makes an empty environment.
 #[must_use]
-pub fn uv_environment(
+pub fn uv_venv(
     program: &Path,
     settings: Option<&Path>,
     cache: &Path,
     base: &Path,
     environment: &Path,
-) -> Step {
-    let (base, environment) = (text(base), text(environment));
-    uv(program, settings, cache, &["venv", "--no-project", "--python", &base, &environment])
+) -> InstallerCommand {
+    let (base, environment) = (path_text(base), path_text(environment));
+    uv_command(program, settings, cache, &["venv", "--no-project", "--python", &base, &environment])
 }
 
 /// Finds versions, and the hashes of their files.
@@ -158,9 +160,9 @@ pub fn uv_compile(
     cache: &Path,
     environment: &Path,
     files: (&Path, &Path),
-) -> Step {
-    let python = text(&python_of(environment));
-    let (asked, compiled) = (text(files.0), text(files.1));
+) -> InstallerCommand {
+    let python = path_text(&venv_python(environment));
+    let (requirements, compiled) = (path_text(files.0), path_text(files.1));
     let arguments = [
         "pip",
         "compile",
@@ -176,9 +178,9 @@ pub fn uv_compile(
         &python,
         "--output-file",
         &compiled,
-        &asked,
+        &requirements,
     ];
-    uv(program, settings, cache, &arguments)
+    uv_command(program, settings, cache, &arguments)
 }
 
 /// Installs exactly what a file pins.
@@ -189,8 +191,8 @@ pub fn uv_install(
     cache: &Path,
     environment: &Path,
     pins: &Path,
-) -> Step {
-    let (python, pins) = (text(&python_of(environment)), text(pins));
+) -> InstallerCommand {
+    let (python, pins) = (path_text(&venv_python(environment)), path_text(pins));
     let arguments = [
         "pip",
         "install",
@@ -206,66 +208,67 @@ pub fn uv_install(
         "-r",
         &pins,
     ];
-    uv(program, settings, cache, &arguments)
+    uv_command(program, settings, cache, &arguments)
 }
 
 /// The packages in pip's report, with the hash of each wheel.
 ///
 /// # Errors
 /// When the report is not one, or holds something else than a wheel with a SHA-256.
-pub fn pip_report(bytes: &[u8]) -> Result<Vec<Dependency>, PackageError> {
-    let report: Value = serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
-    let list = report.get("install").and_then(Value::as_array).ok_or_else(|| unreadable("no `install`"))?;
+pub fn parse_pip_report(bytes: &[u8]) -> Result<Vec<LockedPackage>, PackageError> {
+    let report: Value = serde_json::from_slice(bytes).map_err(|error| invalid_report(error.to_string()))?;
+    let list =
+        report.get("install").and_then(Value::as_array).ok_or_else(|| invalid_report("no `install`"))?;
     let read = |row: &Value| {
         let at = |path: &str| row.pointer(path).and_then(Value::as_str);
         let (name, version) =
-            at("/metadata/name").zip(at("/metadata/version")).ok_or_else(|| unreadable("no name"))?;
+            at("/metadata/name").zip(at("/metadata/version")).ok_or_else(|| invalid_report("no name"))?;
         let hash = at("/download_info/archive_info/hashes/sha256").map(|hash| format!("sha256:{hash}"));
         let hash =
             hash.or_else(|| at("/download_info/archive_info/hash").map(|hash| hash.replacen('=', ":", 1)));
-        package(name, version, hash.unwrap_or_default())
+        parse_package(name, version, hash.unwrap_or_default())
     };
-    packages(list.iter().map(read))
+    collect_packages(list.iter().map(read))
 }
 
 /// The packages in what `uv pip compile --generate-hashes` writes, each with the hashes of its files.
 ///
 /// # Errors
 /// When a line is not understood.
-pub fn compiled(text: &str) -> Result<Vec<Dependency>, PackageError> {
+pub fn parse_compiled(text: &str) -> Result<Vec<LockedPackage>, PackageError> {
     let whole = text.replace("\\\n", " ");
     let lines = whole.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let read = |line: &str| {
         let mut words = line.split_whitespace();
         let first = words.next().unwrap_or_default();
         let (name, version) =
-            first.split_once("==").ok_or_else(|| unreadable(format!("the line `{first}`")))?;
+            first.split_once("==").ok_or_else(|| invalid_report(format!("the line `{first}`")))?;
         let mut hashes: Vec<&str> = words.filter_map(|word| word.strip_prefix("--hash=")).collect();
         hashes.sort_unstable();
         // `name[extra]==1.0` is the package `name`.
         let name = name.split('[').next().unwrap_or_default();
-        package(name, version, hashes.join(" "))
+        parse_package(name, version, hashes.join(" "))
     };
-    packages(lines.map(read))
+    collect_packages(lines.map(read))
 }
 
-fn package(name: &str, version: &str, integrity: String) -> Result<Dependency, PackageError> {
-    let shown = rye_item::text::one_line(name);
+fn parse_package(name: &str, version: &str, integrity: String) -> Result<LockedPackage, PackageError> {
+    let display_name = rye_item::text::one_line(name);
     if !is_python_name(name) || !is_version(version) {
-        return Err(unreadable(format!("the package `{shown}`")));
+        return Err(invalid_report(format!("the package `{display_name}`")));
     }
     if !is_integrity(&integrity) {
-        return Err(unreadable(format!("no SHA-256 of the package `{shown}`")));
+        return Err(invalid_report(format!("no SHA-256 of the package `{display_name}`")));
     }
-    Ok(Dependency { name: normal(name), version: version.to_owned(), integrity })
+    Ok(LockedPackage { name: normalize_name(name), version: version.to_owned(), integrity })
 }
 
-fn packages(
-    rows: impl Iterator<Item = Result<Dependency, PackageError>>,
-) -> Result<Vec<Dependency>, PackageError> {
-    let packages = rows.take(MOST_INSTALLED + 1).collect::<Result<Vec<_>, _>>()?;
-    if packages.len() > MOST_INSTALLED {
-        return Err(unreadable(format!("more than {MOST_INSTALLED} packages")));
+fn collect_packages(
+    rows: impl Iterator<Item = Result<LockedPackage, PackageError>>,
+) -> Result<Vec<LockedPackage>, PackageError> {
+    let packages = rows.take(MAX_PACKAGES + 1).collect::<Result<Vec<_>, _>>()?;
+    if packages.len() > MAX_PACKAGES {
+        return Err(invalid_report(format!("more than {MAX_PACKAGES} packages")));
     }
-    Ok(in_order(packages))
+    Ok(sort_and_dedup(packages))
 }

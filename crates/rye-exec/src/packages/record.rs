@@ -3,31 +3,31 @@
 use lillux::Digest;
 use serde_json::{Value, json};
 
-use super::{Dependency, Requirement, in_order};
+use super::{LockedPackage, Requirement, sort_and_dedup};
 
 /// What was installed. A folder without one is not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct PackageRecord {
     /// The packages, sorted.
-    pub packages: Vec<Dependency>,
+    pub packages: Vec<LockedPackage>,
 }
 
-impl Record {
+impl PackageRecord {
     /// The name of its file.
-    pub const FILE: &'static str = "packages.json";
+    pub const FILE_NAME: &'static str = "packages.json";
     /// No record is larger.
-    pub const MOST_BYTES: u64 = 8 << 20;
+    pub const MAX_BYTES: u64 = 8 << 20;
 
     /// A record of packages in any order.
     #[must_use]
-    pub fn new(packages: Vec<Dependency>) -> Self {
-        Self { packages: in_order(packages) }
+    pub fn new(packages: Vec<LockedPackage>) -> Self {
+        Self { packages: sort_and_dedup(packages) }
     }
 
     /// Whether these are the packages, in whichever order.
     #[must_use]
-    pub fn holds(&self, pins: &[Dependency]) -> bool {
-        in_order(pins.to_vec()) == self.packages
+    pub fn matches(&self, pins: &[LockedPackage]) -> bool {
+        sort_and_dedup(pins.to_vec()) == self.packages
     }
 
     /// Its text.
@@ -45,7 +45,11 @@ impl Record {
         }
         let read = |row: &Value| {
             let text = |key: &str| row.get(key).and_then(Value::as_str).map(str::to_owned);
-            Some(Dependency { name: text("name")?, version: text("version")?, integrity: text("integrity")? })
+            Some(LockedPackage {
+                name: text("name")?,
+                version: text("version")?,
+                integrity: text("integrity")?,
+            })
         };
         let packages = value.get("packages")?.as_array()?.iter().map(read).collect::<Option<Vec<_>>>()?;
         Some(Self::new(packages))
@@ -54,8 +58,13 @@ impl Record {
 
 /// The name of the folder for these requirements on this interpreter, with or without pins.
 #[must_use]
-pub fn key(interpreter: &[String], requirements: &[Requirement], pins: Option<&[Dependency]>) -> String {
-    let asked: Vec<&str> = requirements.iter().map(|requirement| requirement.text.as_str()).collect();
-    let pins = pins.map(|pins| in_order(pins.to_vec()));
-    Digest::of(json!([1, interpreter, asked, pins]).to_string().as_bytes()).short()
+pub fn cache_key(
+    interpreter: &[String],
+    requirements: &[Requirement],
+    pins: Option<&[LockedPackage]>,
+) -> String {
+    let requirement_texts: Vec<&str> =
+        requirements.iter().map(|requirement| requirement.text.as_str()).collect();
+    let pins = pins.map(|pins| sort_and_dedup(pins.to_vec()));
+    Digest::of(json!([1, interpreter, requirement_texts, pins]).to_string().as_bytes()).short()
 }

@@ -6,7 +6,7 @@ use super::Requirement;
 const OPERATORS: [&str; 8] = ["===", "==", "~=", "!=", "<=", ">=", "<", ">"];
 
 /// Reads a requirement of a Python package: `name`, `name[extra]`, `name>=1,<2`.
-pub(super) fn python(text: &str) -> Result<Requirement, &'static str> {
+pub(super) fn parse_python(text: &str) -> Result<Requirement, &'static str> {
     if text.contains(';') {
         return Err("conditions (`;`) are not supported: ask for what every machine needs");
     }
@@ -45,14 +45,14 @@ pub(super) fn python(text: &str) -> Result<Requirement, &'static str> {
             versions.push(format!("{operator}{version}"));
         }
     }
-    let name = normal(name);
+    let name = normalize_name(name);
     let extras = if extras.is_empty() { String::new() } else { format!("[{}]", extras.join(",")) };
     let version = versions.join(",");
     Ok(Requirement { text: format!("{name}{extras}{version}"), name, version })
 }
 
 /// Reads a requirement of an npm package: `name`, `name@1.2.3`, `@scope/name@^1.2.0`.
-pub(super) fn node(text: &str) -> Result<Requirement, &'static str> {
+pub(super) fn parse_node(text: &str) -> Result<Requirement, &'static str> {
     let text = text.trim();
     let (name, version) = match text.char_indices().skip(1).find(|(_, c)| *c == '@') {
         Some((at, _)) => (&text[..at], &text[at + 1..]),
@@ -62,8 +62,8 @@ pub(super) fn node(text: &str) -> Result<Requirement, &'static str> {
         return Err("it does not begin with the name of a package; addresses and paths cannot be asked for");
     }
     let number = version.strip_prefix(['^', '~']).unwrap_or(version);
-    let begins_well = number.starts_with(|c: char| c.is_ascii_digit());
-    if text.ends_with('@') || !(version.is_empty() || begins_well && is_version(number)) {
+    let starts_with_digit = number.starts_with(|c: char| c.is_ascii_digit());
+    if text.ends_with('@') || !(version.is_empty() || starts_with_digit && is_version(number)) {
         return Err("a version is given as `name@1.2.3`, `name@^1.2.3` or `name@~1.2.3`");
     }
     Ok(Requirement { name: name.to_owned(), text: text.to_owned(), version: version.to_owned() })
@@ -100,7 +100,7 @@ pub(super) fn is_version(version: &str) -> bool {
 }
 
 /// A Python name as the index compares it: lower case, one `-` for any run of `-`, `_`, `.`.
-pub(super) fn normal(name: &str) -> String {
+pub(super) fn normalize_name(name: &str) -> String {
     let mut normal = String::with_capacity(name.len());
     for character in name.chars() {
         match character {

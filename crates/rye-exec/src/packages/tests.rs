@@ -11,18 +11,18 @@ const HASH: &str = "sha256:4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8
 const SHA512: &str =
     "sha512-XI5MPzVNApjAyhQzphX8BkmKsKUxD4LdyK24iZeQGinBN9yTQT3bFlCBy/aVx2HrNcqQGsdot8ghrjyrvMCoEA==";
 
-fn package(name: &str, version: &str, integrity: &str) -> Dependency {
-    Dependency { name: name.to_owned(), version: version.to_owned(), integrity: integrity.to_owned() }
+fn package(name: &str, version: &str, integrity: &str) -> LockedPackage {
+    LockedPackage { name: name.to_owned(), version: version.to_owned(), integrity: integrity.to_owned() }
 }
 
-fn asked_for(ecosystem: Ecosystem, texts: &[&str]) -> Asked {
-    let requirements = read_list("t", &json!(texts), ecosystem).expect("requirements");
-    Asked { ecosystem, requirements, asking: vec!["t".to_owned()] }
+fn request_packages(ecosystem: Ecosystem, texts: &[&str]) -> RequestedPackages {
+    let requirements = parse_requirements("t", &json!(texts), ecosystem).expect("requirements");
+    RequestedPackages { ecosystem, requirements, requested_by: vec!["t".to_owned()] }
 }
 
 #[test]
-fn a_python_requirement_is_a_name_extras_and_versions() {
-    let text = |text: &str| requirement::python(text).map(|requirement| requirement.text);
+fn python_requirement_is_name_extras_versions() {
+    let text = |text: &str| requirement::parse_python(text).map(|requirement| requirement.text);
     assert_eq!(text("six"), Ok("six".to_owned()));
     assert_eq!(text(" Zope.Interface "), Ok("zope-interface".to_owned()));
     assert_eq!(
@@ -34,7 +34,7 @@ fn a_python_requirement_is_a_name_extras_and_versions() {
 }
 
 #[test]
-fn nothing_but_a_requirement_reaches_an_installer() {
+fn hostile_requirements_never_reach_an_installer() {
     let hostile = [
         "",
         " ",
@@ -70,7 +70,7 @@ fn nothing_but_a_requirement_reaches_an_installer() {
         "${HOME}",
     ];
     for text in hostile {
-        assert!(requirement::python(text).is_err(), "{text:?}");
+        assert!(requirement::parse_python(text).is_err(), "{text:?}");
     }
     let hostile = [
         "",
@@ -100,36 +100,36 @@ fn nothing_but_a_requirement_reaches_an_installer() {
         "x@http://y",
     ];
     for text in hostile {
-        assert!(requirement::node(text).is_err(), "{text:?}");
+        assert!(requirement::parse_node(text).is_err(), "{text:?}");
     }
     let fine = ["left-pad", "left-pad@1.3.0", "@scope/x@^1.2.3-beta.1", "x@~1.2", "x@1.x"];
-    assert!(fine.iter().all(|text| requirement::node(text).is_ok_and(|read| read.text == *text)));
+    assert!(fine.iter().all(|text| requirement::parse_node(text).is_ok_and(|read| read.text == *text)));
 }
 
 #[test]
 fn a_list_of_requirements_is_bounded() {
-    let many = vec![json!("six"); MOST_ASKED + 1];
+    let many = vec![json!("six"); MAX_REQUIREMENTS + 1];
     for wrong in [json!("six"), json!({"six": "1"}), json!([1]), json!(many)] {
         assert_eq!(
-            read_list("t", &wrong, Ecosystem::Python),
-            Err(PackageError::Shape { item: "t".to_owned() }),
+            parse_requirements("t", &wrong, Ecosystem::Python),
+            Err(PackageError::InvalidList { item: "t".to_owned() }),
             "{wrong}"
         );
     }
-    let long = json!(["x".repeat(LONGEST + 1)]);
+    let long = json!(["x".repeat(MAX_REQUIREMENT_LENGTH + 1)]);
     assert!(matches!(
-        read_list("t", &long, Ecosystem::Python),
-        Err(PackageError::Requirement { reason: "it is too long", .. })
+        parse_requirements("t", &long, Ecosystem::Python),
+        Err(PackageError::InvalidRequirement { reason: "it is too long", .. })
     ));
 }
 
 #[test]
-fn a_lockfile_can_pin_names_versions_and_hashes_only() {
-    let asked = asked_for(Ecosystem::Python, &["six"]);
+fn lockfile_pins_names_versions_and_hashes_only() {
+    let requested = request_packages(Ecosystem::Python, &["six"]);
     let good = package("six", "1.17.0", HASH);
-    assert_eq!(checked_pins(std::slice::from_ref(&good), &asked), Ok(()));
+    assert_eq!(check_pins(std::slice::from_ref(&good), &requested), Ok(()));
     let two = package("six", "1.17.0", &format!("{HASH} {HASH}"));
-    assert_eq!(checked_pins(&[two], &asked), Ok(()));
+    assert_eq!(check_pins(&[two], &requested), Ok(()));
     let hostile = [
         package("--index-url=http://evil", "1", HASH),
         package("six\n-e .", "1", HASH),
@@ -141,85 +141,89 @@ fn a_lockfile_can_pin_names_versions_and_hashes_only() {
     ];
     for pin in hostile {
         let pins = [good.clone(), pin];
-        assert!(matches!(checked_pins(&pins, &asked), Err(PackageError::Pin { .. })), "{pins:?}");
+        assert!(matches!(check_pins(&pins, &requested), Err(PackageError::InvalidPin { .. })), "{pins:?}");
     }
     let other = package("seven", "1", HASH);
-    assert_eq!(checked_pins(&[other], &asked), Err(PackageError::Unpinned { name: "six".to_owned() }));
-    let node = asked_for(Ecosystem::Node, &["left-pad"]);
-    assert_eq!(checked_pins(&[package("left-pad", "1.3.0", SHA512)], &node), Ok(()));
-    assert!(checked_pins(&[package("left-pad", "1.3.0", HASH)], &node).is_err());
+    assert_eq!(check_pins(&[other], &requested), Err(PackageError::Unpinned { name: "six".to_owned() }));
+    let node = request_packages(Ecosystem::Node, &["left-pad"]);
+    assert_eq!(check_pins(&[package("left-pad", "1.3.0", SHA512)], &node), Ok(()));
+    assert!(check_pins(&[package("left-pad", "1.3.0", HASH)], &node).is_err());
 }
 
 #[test]
-fn a_folder_is_named_by_interpreter_requirements_and_pins() {
-    let (one, two) = (asked_for(Ecosystem::Python, &["a", "b"]), asked_for(Ecosystem::Python, &["a"]));
+fn cache_key_covers_interpreter_requirements_and_pins() {
+    let (one, two) =
+        (request_packages(Ecosystem::Python, &["a", "b"]), request_packages(Ecosystem::Python, &["a"]));
     let python = vec!["/usr/bin/python3".to_owned()];
     let pins = [package("a", "1", HASH), package("b", "1", HASH)];
     let turned = [pins[1].clone(), pins[0].clone()];
-    let loose = key(&python, &one.requirements, None);
+    let loose = cache_key(&python, &one.requirements, None);
     assert_eq!(loose.len(), 16);
-    assert_eq!(key(&python, &one.requirements, Some(&pins)), key(&python, &one.requirements, Some(&turned)));
+    assert_eq!(
+        cache_key(&python, &one.requirements, Some(&pins)),
+        cache_key(&python, &one.requirements, Some(&turned))
+    );
     let others = [
-        key(&["/usr/bin/python3.12".to_owned()], &one.requirements, None),
-        key(&python, &two.requirements, None),
-        key(&python, &one.requirements, Some(&pins)),
-        key(&python, &one.requirements, Some(&pins[..1])),
+        cache_key(&["/usr/bin/python3.12".to_owned()], &one.requirements, None),
+        cache_key(&python, &two.requirements, None),
+        cache_key(&python, &one.requirements, Some(&pins)),
+        cache_key(&python, &one.requirements, Some(&pins[..1])),
     ];
     assert!(others.iter().all(|other| *other != loose), "{others:?}");
 }
 
 #[test]
-fn a_record_is_read_as_it_was_written_and_nothing_else_is() {
-    let record = Record::new(vec![package("b", "1", HASH), package("a", "2", HASH)]);
-    assert_eq!(Record::parse(record.to_text().as_bytes()), Some(record.clone()));
-    assert!(record.holds(&[package("b", "1", HASH), package("a", "2", HASH)]));
-    assert!(!record.holds(&[package("b", "1", HASH)]));
+fn record_round_trips_and_rejects_garbage() {
+    let record = PackageRecord::new(vec![package("b", "1", HASH), package("a", "2", HASH)]);
+    assert_eq!(PackageRecord::parse(record.to_text().as_bytes()), Some(record.clone()));
+    assert!(record.matches(&[package("b", "1", HASH), package("a", "2", HASH)]));
+    assert!(!record.matches(&[package("b", "1", HASH)]));
     for wrong in
         ["", "{}", r#"{"record_version":2,"packages":[]}"#, r#"{"record_version":1,"packages":[{}]}"#]
     {
-        assert_eq!(Record::parse(wrong.as_bytes()), None, "{wrong}");
+        assert_eq!(PackageRecord::parse(wrong.as_bytes()), None, "{wrong}");
     }
 }
 
 #[test]
-fn pips_report_gives_the_hash_of_each_wheel() {
+fn pip_report_has_a_hash_per_wheel() {
     let row = |name: &str, hashes: Value| json!({"metadata": {"name": name, "version": "1.17.0"}, "download_info": {"archive_info": hashes}});
     let hex = HASH.strip_prefix("sha256:").expect("hex");
     let report = json!({"install": [
         row("Six", json!({"hashes": {"sha256": hex}})),
         row("Old_Pip", json!({"hash": format!("sha256={hex}")})),
     ]});
-    let found = pip_report(report.to_string().as_bytes());
+    let found = parse_pip_report(report.to_string().as_bytes());
     assert_eq!(found, Ok(vec![package("old-pip", "1.17.0", HASH), package("six", "1.17.0", HASH)]));
     for hashes in [json!({}), json!({"hashes": {"md5": "x"}}), json!({"hashes": {"sha256": "x"}})] {
         let report = json!({"install": [row("six", hashes)]}).to_string();
-        assert!(pip_report(report.as_bytes()).is_err(), "{report}");
+        assert!(parse_pip_report(report.as_bytes()).is_err(), "{report}");
     }
-    assert!(pip_report(b"{}").is_err() && pip_report(b"[").is_err());
-    assert_eq!(pip_version("pip 23.2.1 from /x (python 3.11)\n"), Some((23, 2)));
-    assert_eq!(pip_version("no pip"), None);
+    assert!(parse_pip_report(b"{}").is_err() && parse_pip_report(b"[").is_err());
+    assert_eq!(parse_pip_version("pip 23.2.1 from /x (python 3.11)\n"), Some((23, 2)));
+    assert_eq!(parse_pip_version("no pip"), None);
 }
 
 #[test]
-fn what_uv_compiles_gives_the_hashes_of_each_version() {
+fn uv_output_has_hashes_per_version() {
     let other = HASH.replace("4721", "0000");
     let text = format!(
         "six==1.17.0 \\\n    --hash={HASH} \\\n    --hash={other}\n# via x\nrich[all]==1.0 --hash={HASH}\n"
     );
     let expected = vec![package("rich", "1.0", HASH), package("six", "1.17.0", &format!("{other} {HASH}"))];
-    assert_eq!(compiled(&text), Ok(expected.clone()));
+    assert_eq!(parse_compiled(&text), Ok(expected.clone()));
     assert_eq!(pins_file(&expected[1..]), format!("six==1.17.0 --hash={other} --hash={HASH}\n"));
     for wrong in ["six==1.17.0\n", "six @ https://x --hash=sha256:0\n", "-e .\n", "--index-url x\n"] {
-        assert!(compiled(wrong).is_err(), "{wrong}");
+        assert!(parse_compiled(wrong).is_err(), "{wrong}");
     }
 }
 
 #[test]
-fn npms_lock_gives_the_hash_of_each_package() {
+fn package_lock_has_a_hash_per_package() {
     let entry =
         json!({"version": "1.3.0", "resolved": "https://registry.npmjs.org/x.tgz", "integrity": SHA512});
     let lock = |path: &str, entry: &Value| json!({"packages": {"": {}, path: entry}}).to_string();
-    let read = |path: &str, entry: &Value| package_lock(lock(path, entry).as_bytes());
+    let read = |path: &str, entry: &Value| parse_package_lock(lock(path, entry).as_bytes());
     assert_eq!(read("node_modules/left-pad", &entry), Ok(vec![package("left-pad", "1.3.0", SHA512)]));
     assert_eq!(read("node_modules/a/node_modules/@b/c", &entry), Ok(vec![package("@b/c", "1.3.0", SHA512)]));
     assert_eq!(read("node_modules/a/node_modules/b", &json!({"inBundle": true})), Ok(Vec::new()));
@@ -236,11 +240,11 @@ fn npms_lock_gives_the_hash_of_each_package() {
 }
 
 #[test]
-fn pinned_npm_versions_stand_for_those_asked_for() {
-    let asked = asked_for(Ecosystem::Node, &["a@^1.0.0", "b"]);
+fn pinned_npm_versions_replace_requested_ones() {
+    let requested = request_packages(Ecosystem::Node, &["a@^1.0.0", "b"]);
     let read = |text: String| serde_json::from_str::<Value>(&text).expect("JSON");
     assert_eq!(
-        read(package_json(&asked.requirements, None)),
+        read(package_json(&requested.requirements, None)),
         json!({"private": true, "dependencies": {"a": "^1.0.0", "b": "*"}})
     );
     let pins = ["a 1.2.0", "b 2.0.0", "c 3.0.0", "d 1.0.0", "d 2.0.0"];
@@ -248,14 +252,15 @@ fn pinned_npm_versions_stand_for_those_asked_for() {
         .map(|pin| pin.split_once(' ').expect("two words"))
         .map(|(name, version)| package(name, version, SHA512));
     assert_eq!(
-        read(package_json(&asked.requirements, Some(&pins))),
+        read(package_json(&requested.requirements, Some(&pins))),
         json!({"private": true, "dependencies": {"a": "1.2.0", "b": "2.0.0"}, "overrides": {"c": "3.0.0"}})
     );
 }
 
 #[test]
 fn installers_build_nothing_and_run_no_scripts() {
-    let pip = Step { program: PathBuf::from("/p"), arguments: vec!["-m".to_owned(), "pip".to_owned()] };
+    let pip =
+        InstallerCommand { program: PathBuf::from("/p"), arguments: vec!["-m".to_owned(), "pip".to_owned()] };
     let file = Path::new("/t/pins.txt");
     let loose = pip_install(&pip, file, Path::new("/t/r.json"), false).arguments;
     let pinned = pip_install(&pip, file, Path::new("/t/r.json"), true).arguments;
@@ -267,31 +272,32 @@ fn installers_build_nothing_and_run_no_scripts() {
     assert!(["--require-hashes", "--no-deps", ":all:", "--no-config"].iter().all(|word| has(&install, word)));
     let own = uv_install(uv, Some(Path::new("/h/uv.toml")), cache, environment, file).arguments;
     assert!(has(&own, "--config-file") && !has(&own, "--no-config"));
-    for npm in [lock_command(uv, environment, cache), modules_command(uv, environment, cache)] {
+    for npm in [npm_lock_command(uv, environment, cache), npm_install_command(uv, environment, cache)] {
         assert!(has(&npm.arguments, "--ignore-scripts"), "{npm:?}");
     }
 }
 
 #[test]
-fn who_told_pip_alone_where_packages_come_from_gets_pip() {
+fn pip_is_chosen_when_only_pip_is_configured() {
     let uv = || Some(PathBuf::from("/uv"));
-    let told = |is_pip_told, is_uv_told| Settings { is_pip_told, is_uv_told };
-    assert_eq!(choose(uv(), told(false, false)), Installer::Uv(PathBuf::from("/uv")));
-    assert_eq!(choose(uv(), told(true, true)), Installer::Uv(PathBuf::from("/uv")));
-    assert_eq!(choose(uv(), told(true, false)), Installer::Pip);
-    assert_eq!(choose(None, told(false, true)), Installer::Pip);
+    let settings =
+        |is_pip_told, is_uv_told| IndexSettings { has_pip_index: is_pip_told, has_uv_index: is_uv_told };
+    assert_eq!(choose_installer(uv(), settings(false, false)), Installer::Uv(PathBuf::from("/uv")));
+    assert_eq!(choose_installer(uv(), settings(true, true)), Installer::Uv(PathBuf::from("/uv")));
+    assert_eq!(choose_installer(uv(), settings(true, false)), Installer::Pip);
+    assert_eq!(choose_installer(None, settings(false, true)), Installer::Pip);
     assert!(has_index_settings("[global]\nindex_url = https://x\n") && has_index_settings("no-index: true"));
     assert!(!has_index_settings("[global]\ncert = /x\ntimeout = 5\n"));
 }
 
 #[test]
-fn what_an_installer_says_is_shown_without_credentials_and_controls() {
+fn installer_output_hides_credentials_and_controls() {
     let mut secrets = Secrets::default();
     secrets.add("s3cr3t-token");
     let printed = "Looking in https://user:pa/ss@host/simple, http://tok@[::1]:8/\n\u{1b}[31mERROR\u{1b}[0m s3cr3t-token\n\n";
-    let shown = last_lines(printed, "see https://host/a@b and a@b://c\n", &secrets);
-    assert_eq!(shown[0], "Looking in https://[hidden]@host/simple, http://[hidden]@[::1]:8/");
-    assert!(!shown[1].contains("s3cr3t") && !shown[1].contains('\u{1b}'), "{shown:?}");
+    let lines = last_lines(printed, "see https://host/a@b and a@b://c\n", &secrets);
+    assert_eq!(lines[0], "Looking in https://[hidden]@host/simple, http://[hidden]@[::1]:8/");
+    assert!(!lines[1].contains("s3cr3t") && !lines[1].contains('\u{1b}'), "{lines:?}");
     let many = "line\n".repeat(100);
     assert_eq!(last_lines(&many, "", &secrets).len(), 15);
 }

@@ -5,26 +5,27 @@ use std::path::{Path, PathBuf};
 
 use rye_item::text::one_line;
 
-use super::{Level, Plan};
+use super::{SandboxLevel, SandboxPlan};
 
 /// How many paths are explained.
 const MAX_PATHS: usize = 3;
 
 /// How much of what a tool printed is looked through, from the end.
-const MAX_TEXT: usize = 64 << 10;
+const MAX_TEXT_BYTES: usize = 64 << 10;
 
 /// What separates a path from the words around it.
 const SEPARATORS: &[char] =
     &[' ', '\t', '\n', '\r', '\'', '"', '`', ':', ',', ';', '(', ')', '[', ']', '<', '>', '='];
 
-impl Plan {
+impl SandboxPlan {
     /// One line for each path in `text` that is closed or protected: which rule, and how to allow it.
     #[must_use]
     pub fn explain(&self, text: &str) -> Vec<String> {
-        if self.level == Level::Off {
+        if self.level == SandboxLevel::Off {
             return Vec::new();
         }
-        let start = (text.len().saturating_sub(MAX_TEXT)..=text.len()).find(|at| text.is_char_boundary(*at));
+        let start =
+            (text.len().saturating_sub(MAX_TEXT_BYTES)..=text.len()).find(|at| text.is_char_boundary(*at));
         let words = text[start.unwrap_or(0)..]
             .split(SEPARATORS)
             .filter(|word| word.contains('/') || word.starts_with('.'));
@@ -59,9 +60,9 @@ impl Plan {
         if !is_in_home || is_seen() || path.symlink_metadata().is_err() {
             return None;
         }
-        let shown = one_line(&path.display().to_string());
+        let path_text = one_line(&path.display().to_string());
         let line = format!(
-            "`{shown}` is closed to tools: declare it with `sandbox: {{read: [\"{shown}\"]}}` in the signed tool, or list it in \
+            "`{path_text}` is closed to tools: declare it with `sandbox: {{read: [\"{path_text}\"]}}` in the signed tool, or list it in \
              `home_read` of your execution/sandbox.yaml"
         );
         Some((path.to_owned(), line))

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use lillux::canonicalize_existing;
 use lillux::file;
-use lillux::real;
 
 /// The files read here hold one path each.
 const MAX_BYTES: u64 = 8 << 10;
@@ -40,14 +40,16 @@ const MAX_MODULE_DEPTH: usize = 16;
 impl Repository {
     /// Looks at a project. A `.git` file counts only if the repository it names says that this is its worktree: otherwise
     /// the file of a stranger could open any folder.
-    pub(super) fn of(project: &Path) -> Self {
+    pub(super) fn detect(project: &Path) -> Self {
         let path = project.join(".git");
         match path.symlink_metadata() {
             Ok(found) if found.is_dir() => Self::Folder,
-            Ok(found) if found.is_file() => worktree(&path).or_else(|| separate(&path)).unwrap_or(Self::None),
-            Ok(found) if found.is_symlink() => {
-                Self::Elsewhere { folder: missing_target(&path).unwrap_or_else(|| real(&path)) }
+            Ok(found) if found.is_file() => {
+                detect_worktree(&path).or_else(|| separate(&path)).unwrap_or(Self::None)
             }
+            Ok(found) if found.is_symlink() => Self::Elsewhere {
+                folder: missing_target(&path).unwrap_or_else(|| canonicalize_existing(&path)),
+            },
             Ok(_) | Err(_) => Self::None,
         }
     }
@@ -58,27 +60,27 @@ impl Repository {
             Self::None => None,
             Self::Folder => Some(project.join(".git")),
             Self::Worktree { common, .. } => Some(common.clone()),
-            Self::Elsewhere { folder } => {
-                Some(folder.clone()).filter(|folder| folder.starts_with(real(project)) && has_config(folder))
-            }
+            Self::Elsewhere { folder } => Some(folder.clone())
+                .filter(|folder| folder.starts_with(canonicalize_existing(project)) && has_config(folder)),
         }
     }
 }
 
-fn worktree(file: &Path) -> Option<Repository> {
+fn detect_worktree(file: &Path) -> Option<Repository> {
     let project = file.parent()?;
-    let own = line(file)?;
-    let own = real(&project.join(own.strip_prefix("gitdir:")?.trim()));
-    let common = real(&own.join(line(&own.join("commondir"))?));
-    let named = real(&own.join(line(&own.join("gitdir"))?));
-    let is_its = named == real(file) && own.parent() == Some(common.join("worktrees").as_path());
+    let own = read_first_line(file)?;
+    let own = canonicalize_existing(&project.join(own.strip_prefix("gitdir:")?.trim()));
+    let common = canonicalize_existing(&own.join(read_first_line(&own.join("commondir"))?));
+    let named = canonicalize_existing(&own.join(read_first_line(&own.join("gitdir"))?));
+    let is_its =
+        named == canonicalize_existing(file) && own.parent() == Some(common.join("worktrees").as_path());
     (is_its && is_repository(&common)).then_some(Repository::Worktree { own, common })
 }
 
 /// A `.git` file that names a folder.
 fn separate(file: &Path) -> Option<Repository> {
-    let named = line(file)?;
-    let folder = real(&file.parent()?.join(named.strip_prefix("gitdir:")?.trim()));
+    let named = read_first_line(file)?;
+    let folder = canonicalize_existing(&file.parent()?.join(named.strip_prefix("gitdir:")?.trim()));
     Some(Repository::Elsewhere { folder })
 }
 
@@ -99,7 +101,7 @@ pub(super) fn missing_target(link: &Path) -> Option<PathBuf> {
             return (at != link && at.symlink_metadata().is_err()).then_some(at);
         };
         let next = at.parent()?.join(target);
-        at = real(next.parent()?).join(next.file_name()?);
+        at = canonicalize_existing(next.parent()?).join(next.file_name()?);
     }
     None
 }
@@ -150,11 +152,11 @@ pub(super) fn module_file(module: &Path) -> Option<PathBuf> {
     let text = String::from_utf8(bytes).ok()?;
     let value =
         text.lines().find_map(|line| line.trim().strip_prefix("worktree")?.trim().strip_prefix('='))?;
-    let path = real(&module.join(value.trim())).join(".git");
+    let path = canonicalize_existing(&module.join(value.trim())).join(".git");
     path.symlink_metadata().is_ok_and(|found| found.is_file()).then_some(path)
 }
 
-fn line(path: &Path) -> Option<String> {
+fn read_first_line(path: &Path) -> Option<String> {
     let (bytes, _) = file::read_bounded(path, MAX_BYTES).ok()?;
     String::from_utf8(bytes).ok()?.lines().next().map(str::to_owned)
 }
@@ -173,7 +175,7 @@ mod tests {
             "secret/.git/worktrees/w",
             "secret/.git/objects",
         ] {
-            file::create_folders(&root.join(path), false).expect("folders");
+            file::create_dirs(&root.join(path), false).expect("folders");
         }
         for (path, text) in [
             ("main/.git/HEAD", "ref: refs/heads/main\n".to_owned()),
@@ -181,30 +183,31 @@ mod tests {
             ("main/.git/worktrees/w/gitdir", format!("{}/w/.git\n", root.display())),
             ("w/.git", format!("gitdir: {}/main/.git/worktrees/w\n", root.display())),
         ] {
-            file::write_atomic(&root.join(path), text.as_bytes(), file::Mode::Kept).expect("a file");
+            file::write_atomic(&root.join(path), text.as_bytes(), file::FileMode::Preserve).expect("a file");
         }
         (folder, root)
     }
 
     #[test]
-    fn a_worktree_is_known_by_both_sides() {
+    fn worktree_needs_links_in_both_directions() {
         let (_folder, root) = world();
         let own = root.join("main/.git/worktrees/w");
         assert_eq!(
-            Repository::of(&root.join("w")),
+            Repository::detect(&root.join("w")),
             Repository::Worktree { own, common: root.join("main/.git") }
         );
-        assert_eq!(Repository::of(&root.join("main")), Repository::Folder);
-        assert_eq!(Repository::of(&root), Repository::None);
+        assert_eq!(Repository::detect(&root.join("main")), Repository::Folder);
+        assert_eq!(Repository::detect(&root), Repository::None);
     }
 
     #[test]
-    fn a_git_file_alone_opens_nothing() {
+    fn git_file_alone_grants_nothing() {
         let (_folder, root) = world();
-        file::create_folders(&root.join("clone"), false).expect("a folder");
+        file::create_dirs(&root.join("clone"), false).expect("a folder");
         let text = format!("gitdir: {}/main/.git/worktrees/w\n", root.display());
-        file::write_atomic(&root.join("clone/.git"), text.as_bytes(), file::Mode::Kept).expect("a file");
-        let repository = Repository::of(&root.join("clone"));
+        file::write_atomic(&root.join("clone/.git"), text.as_bytes(), file::FileMode::Preserve)
+            .expect("a file");
+        let repository = Repository::detect(&root.join("clone"));
         assert!(matches!(repository, Repository::Elsewhere { .. }));
         assert_eq!(repository.folder(&root.join("clone")), None);
     }
@@ -212,22 +215,22 @@ mod tests {
     #[test]
     fn separate_and_linked_folders_are_known() {
         let (_folder, root) = world();
-        file::create_folders(&root.join("clone/inner/objects"), false).expect("folders");
+        file::create_dirs(&root.join("clone/inner/objects"), false).expect("folders");
         let write = |path: &str, text: &str| {
-            file::write_atomic(&root.join(path), text.as_bytes(), file::Mode::Kept).expect("a file");
+            file::write_atomic(&root.join(path), text.as_bytes(), file::FileMode::Preserve).expect("a file");
         };
         write("clone/inner/HEAD", "ref: refs/heads/main\n");
         write("clone/.git", "gitdir: inner\n");
         let clone = root.join("clone");
         write("clone/inner/config", "");
         let inner = Repository::Elsewhere { folder: clone.join("inner") };
-        assert_eq!(Repository::of(&clone), inner);
+        assert_eq!(Repository::detect(&clone), inner);
         assert_eq!(inner.folder(&clone), Some(clone.join("inner")));
         file::remove(&clone.join(".git")).expect("removed");
         for target in ["inner", "../main/.git", "none", "../w"] {
             std::os::unix::fs::symlink(target, clone.join(".git")).expect("a link");
-            let folder = real(&clone.join(target));
-            assert_eq!(Repository::of(&clone), Repository::Elsewhere { folder }, "{target}");
+            let folder = canonicalize_existing(&clone.join(target));
+            assert_eq!(Repository::detect(&clone), Repository::Elsewhere { folder }, "{target}");
             let missing = (target == "none").then(|| clone.join("none"));
             assert_eq!(missing_target(&clone.join(".git")), missing, "{target}");
             file::remove(&clone.join(".git")).expect("removed");
@@ -244,11 +247,12 @@ mod tests {
         let git = root.join("main/.git");
         assert_eq!(modules(&git), Some(Vec::new()));
         for module in ["modules/libs/one", "modules/libs/one/modules/two"] {
-            file::create_folders(&git.join(module).join("objects"), false).expect("folders");
-            file::write_atomic(&git.join(module).join("config"), b"", file::Mode::Kept).expect("a file");
+            file::create_dirs(&git.join(module).join("objects"), false).expect("folders");
+            file::write_atomic(&git.join(module).join("config"), b"", file::FileMode::Preserve)
+                .expect("a file");
         }
         // A tool's file does not keep a submodule from being found.
-        file::write_atomic(&git.join("modules/libs/config"), b"", file::Mode::Kept).expect("a file");
+        file::write_atomic(&git.join("modules/libs/config"), b"", file::FileMode::Preserve).expect("a file");
         let found =
             ["modules/libs", "modules/libs/one", "modules/libs/one/modules/two"].map(|name| git.join(name));
         let found = found.to_vec();

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use lillux::CanonicalPathCache;
 use lillux::Digest;
-use lillux::confine::Replacement;
-use lillux::confine::placeholders::{Content, ReservedName};
-use lillux::file::{self, Mode};
-use lillux::real;
+use lillux::file::{self, FileMode};
+use lillux::sandbox::Replacement;
+use lillux::sandbox::placeholders::{PlaceholderContent, ReservedName};
 
 use super::git::{self, Repository};
 
 /// The largest `info/exclude` that is extended.
-const MAX_EXCLUDE: u64 = 1 << 20;
+const MAX_EXCLUDE_BYTES: u64 = 1 << 20;
 
 /// Parts of a worktree's own git folder that say where its repository is.
 const WORKTREE_NAMES: [&str; 3] = ["commondir", "gitdir", "config.worktree"];
@@ -20,16 +20,18 @@ const WORKTREE_NAMES: [&str; 3] = ["commondir", "gitdir", "config.worktree"];
 const MODULES: &str = ".git/modules/";
 
 /// The names of the settings, as paths of this project. A name that ends with `/` is a folder.
-pub(super) fn reserved(names: &[String], project: &Path, repository: &Repository) -> Vec<ReservedName> {
+pub(super) fn reserved_names(names: &[String], project: &Path, repository: &Repository) -> Vec<ReservedName> {
     let mut all: Vec<ReservedName> = Vec::new();
     // A folder that could become a repository is reserved as a whole.
     let unmade = match repository {
         Repository::Elsewhere { folder } if !git::has_config(folder) => Some(folder),
         _ => None,
     };
-    all.extend(unmade.map(|folder| ReservedName { path: folder.clone(), content: Content::Folder }));
+    all.extend(
+        unmade.map(|folder| ReservedName { path: folder.clone(), content: PlaceholderContent::Folder }),
+    );
     for name in names.iter().filter(|name| unmade.is_none() || !name.starts_with(".git/")) {
-        let (content, text) = (content(name), name.as_str());
+        let (content, text) = (placeholder_content(name), name.as_str());
         let name = name.trim_end_matches('/');
         let path = match (repository, name.strip_prefix(".git/")) {
             // There, `.git` is a file or a link, and the folder is the repository's.
@@ -45,18 +47,19 @@ pub(super) fn reserved(names: &[String], project: &Path, repository: &Repository
         }
     }
     if let Repository::Worktree { own, .. } = repository {
-        let empty = || Content::File(String::new());
+        let empty = || PlaceholderContent::File(String::new());
         all.extend(WORKTREE_NAMES.iter().map(|name| ReservedName { path: own.join(name), content: empty() }));
     }
     // A `.git` that is a file or a link says where the repository is.
     let file = project.join(".git");
     if file.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
-        all.push(ReservedName { path: file, content: Content::Folder });
+        all.push(ReservedName { path: file, content: PlaceholderContent::Folder });
     }
     // A folder on the way may be a link: nothing is made or protected anywhere but where it leads.
+    let mut known = CanonicalPathCache::default();
     for name in &mut all {
         if let (Some(parent), Some(last)) = (name.path.parent(), name.path.file_name()) {
-            name.path = real(parent).join(last);
+            name.path = known.canonicalize(parent).join(last);
         }
     }
     // A link to nothing: what it leads to is reserved as well.
@@ -74,10 +77,12 @@ fn in_module(names: &[String], module: &Path) -> Vec<ReservedName> {
     for name in names.iter().filter(|name| *name != MODULES || !module.join("modules").is_dir()) {
         if let Some(rest) = name.strip_prefix(".git/") {
             let path = module.join(rest.trim_end_matches('/'));
-            all.push(ReservedName { path, content: content(name) });
+            all.push(ReservedName { path, content: placeholder_content(name) });
         }
     }
-    all.extend(git::module_file(module).map(|path| ReservedName { path, content: Content::Folder }));
+    all.extend(
+        git::module_file(module).map(|path| ReservedName { path, content: PlaceholderContent::Folder }),
+    );
     all
 }
 
@@ -98,16 +103,16 @@ pub(super) fn link_file(project: &Path, repository: &Repository, cache: &Path) -
 fn cached(folder: &Path, bytes: &[u8]) -> Option<PathBuf> {
     let path = folder.join(Digest::of(bytes).to_hex());
     if !path.is_file() {
-        file::create_folders(folder, true).ok()?;
-        file::write_atomic(&path, bytes, Mode::Private).ok()?;
+        file::create_dirs(folder, true).ok()?;
+        file::write_atomic(&path, bytes, FileMode::Private).ok()?;
     }
     Some(path)
 }
 
 /// What takes a name that does not exist: content without any effect on the programs that read it.
-fn content(name: &str) -> Content {
+fn placeholder_content(name: &str) -> PlaceholderContent {
     if name.ends_with('/') {
-        return Content::Folder;
+        return PlaceholderContent::Folder;
     }
     let text = match name.rsplit('/').next() {
         // The folder itself.
@@ -115,29 +120,32 @@ fn content(name: &str) -> Content {
         Some(last) if last.ends_with(".json") => "{}\n",
         Some(_) | None => "",
     };
-    Content::File(text.to_owned())
+    PlaceholderContent::File(text.to_owned())
 }
 
 /// Placeholders that git would list as new files.
-fn new_files<'a>(placeholders: &'a [PathBuf], project: &'a Path) -> impl Iterator<Item = String> + 'a {
+fn untracked_placeholders<'a>(
+    placeholders: &'a [PathBuf],
+    project: &'a Path,
+) -> impl Iterator<Item = String> + 'a {
     let top = placeholders.iter().filter(move |path| path.parent() == Some(project) && path.is_file());
     top.filter_map(|path| Some(format!("/{}", path.file_name()?.to_str()?)))
 }
 
 /// The lines of `info/exclude` that keep placeholders out of `git status` and `git add`, as a file in the cache that the
 /// tool sees in the place of the project's.
-pub(super) fn exclude(
+pub(super) fn git_exclude(
     placeholders: &[PathBuf],
     project: &Path,
     repository: &Repository,
     cache: &Path,
 ) -> Option<Replacement> {
-    let lines: Vec<String> = new_files(placeholders, project).collect();
+    let lines: Vec<String> = untracked_placeholders(placeholders, project).collect();
     let path = repository.folder(project)?.join("info/exclude");
     if lines.is_empty() {
         return None;
     }
-    let (own, _) = file::read_bounded(&path, MAX_EXCLUDE).ok()?;
+    let (own, _) = file::read_bounded(&path, MAX_EXCLUDE_BYTES).ok()?;
     let mut text = own;
     if !text.ends_with(b"\n") && !text.is_empty() {
         text.push(b'\n');
@@ -153,28 +161,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_mean_nothing_to_their_readers() {
-        assert_eq!(content(".vscode/"), Content::Folder);
-        assert_eq!(content(".git/commondir"), Content::File(".\n".to_owned()));
-        assert_eq!(content(".mcp.json"), Content::File("{}\n".to_owned()));
-        assert_eq!(content(".envrc"), Content::File(String::new()));
+    fn placeholder_contents_have_no_effect() {
+        assert_eq!(placeholder_content(".vscode/"), PlaceholderContent::Folder);
+        assert_eq!(placeholder_content(".git/commondir"), PlaceholderContent::File(".\n".to_owned()));
+        assert_eq!(placeholder_content(".mcp.json"), PlaceholderContent::File("{}\n".to_owned()));
+        assert_eq!(placeholder_content(".envrc"), PlaceholderContent::File(String::new()));
     }
 
     #[test]
-    fn a_worktree_protects_the_repository_it_belongs_to() {
+    fn worktree_protects_its_repository() {
         let folder = tempfile::tempdir().expect("a folder");
         let (common, own) = (folder.path().join("main/.git"), folder.path().join("main/.git/worktrees/w"));
-        file::create_folders(&own, false).expect("folders");
+        file::create_dirs(&own, false).expect("folders");
         let project = folder.path().join("w");
-        file::create_folders(&project, false).expect("a folder");
-        file::write_atomic(&project.join(".git"), b"gitdir: x\n", Mode::Private).expect("a file");
+        file::create_dirs(&project, false).expect("a folder");
+        file::write_atomic(&project.join(".git"), b"gitdir: x\n", FileMode::Private).expect("a file");
         let repository = Repository::Worktree { own: own.clone(), common: common.clone() };
         let names = [".git/hooks/".to_owned(), ".envrc".to_owned()];
         let paths: Vec<PathBuf> =
-            reserved(&names, &project, &repository).into_iter().map(|name| name.path).collect();
-        let mut wanted = vec![common.join("hooks"), project.join(".envrc")];
-        wanted.extend(WORKTREE_NAMES.map(|name| own.join(name)));
-        wanted.push(project.join(".git"));
-        assert_eq!(paths, wanted);
+            reserved_names(&names, &project, &repository).into_iter().map(|name| name.path).collect();
+        let mut expected = vec![common.join("hooks"), project.join(".envrc")];
+        expected.extend(WORKTREE_NAMES.map(|name| own.join(name)));
+        expected.push(project.join(".git"));
+        assert_eq!(paths, expected);
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use lillux::confine::Confinement;
+use lillux::sandbox::Confinement;
 
 /// Device, inode, and when it was made where the file system knows: an inode's number is given away again.
 type FileId = (u64, u64, Option<SystemTime>);
@@ -53,7 +53,7 @@ mod tests {
         let root = folder.path().to_owned();
         let file = |name: &str| {
             let path = root.join(name);
-            lillux::file::replace(&path, b"old").expect("a file");
+            lillux::file::replace_unsynced(&path, b"old").expect("a file");
             path
         };
         let (kept, edited, other, gone) = (file("kept"), file("edited"), file("other"), file("gone"));
@@ -65,7 +65,7 @@ mod tests {
             homes: vec![root.join("home")],
             ..Confinement::new()
         };
-        lillux::file::create_folders(&root.join("home"), false).expect("a folder");
+        lillux::file::create_dirs(&root.join("home"), false).expect("a folder");
         file("home/hidden");
         let files = ProtectedFiles::before_run(&confinement);
         assert_eq!(files.replaced(), Vec::<PathBuf>::new());
@@ -77,9 +77,9 @@ mod tests {
             .expect("written");
         for path in [&other, &secret, &root.join("home/hidden")] {
             // Written aside, then renamed.
-            lillux::file::write_atomic(path, b"new", lillux::file::Mode::Private).expect("replaced");
+            lillux::file::write_atomic(path, b"new", lillux::file::FileMode::Private).expect("replaced");
         }
-        lillux::file::discard(&gone).expect("removed");
+        lillux::file::remove_unsynced(&gone).expect("removed");
         assert_eq!(files.replaced(), [other, gone, secret]);
     }
 }

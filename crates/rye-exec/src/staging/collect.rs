@@ -4,19 +4,19 @@ use std::path::Path;
 
 use rye_item::text::one_line;
 
-use super::{Dependencies, Failure, StagingError};
+use super::{ImportRules, StagingError, StagingFailure};
 
 const MAX_FILES: usize = 5_000;
-const MAX_SEEN: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 const MAX_DEPTH: usize = 64;
 const MAX_NOTICES: usize = 5;
 
 /// What a walk found.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
+pub(super) struct CollectedFiles {
     /// Paths below the root, with `/`.
     pub files: Vec<String>,
-    pub failures: Vec<Failure>,
+    pub failures: Vec<StagingFailure>,
     pub notices: Vec<String>,
 }
 
@@ -25,44 +25,45 @@ pub(super) fn collect(
     root: &Path,
     base: &Path,
     is_recursive: bool,
-    dependencies: &Dependencies,
-) -> Result<Collected, StagingError> {
+    dependencies: &ImportRules,
+) -> Result<CollectedFiles, StagingError> {
     let real_root = fs_err::canonicalize(root)?;
-    let mut collected = Collected::default();
+    let mut collected = CollectedFiles::default();
     let mut pending = vec![(base.to_owned(), 0)];
-    let mut seen = 0_usize;
+    let mut entry_count = 0_usize;
     while let Some((folder, depth)) = pending.pop() {
         for entry in fs_err::read_dir(&folder)? {
             let entry = entry?;
-            seen += 1;
-            if seen > MAX_SEEN || depth > MAX_DEPTH {
-                let limit = if seen > MAX_SEEN { "100,000 entries" } else { "64 levels of folders" };
-                return Err(StagingError::TooMuch { folder: root.to_owned(), limit });
+            entry_count += 1;
+            if entry_count > MAX_ENTRIES || depth > MAX_DEPTH {
+                let limit =
+                    if entry_count > MAX_ENTRIES { "100,000 entries" } else { "64 levels of folders" };
+                return Err(StagingError::TooLarge { folder: root.to_owned(), limit });
             }
             let (path, file_type) = (entry.path(), entry.file_type()?);
             let name = entry.file_name();
             if file_type.is_dir() {
-                if is_recursive && name.to_str().is_some_and(|name| dependencies.is_entered(name)) {
+                if is_recursive && name.to_str().is_some_and(|name| dependencies.includes_folder(name)) {
                     pending.push((path, depth + 1));
                 }
                 continue;
             }
-            let is_listed = dependencies.is_listed(&name.to_string_lossy());
+            let is_listed = dependencies.includes_file(&name.to_string_lossy());
             if file_type.is_symlink() && path.is_dir() {
-                let is_entered = name.to_str().is_some_and(|name| dependencies.is_entered(name));
+                let is_entered = name.to_str().is_some_and(|name| dependencies.includes_folder(name));
                 if is_recursive && is_entered && collected.notices.len() < MAX_NOTICES {
-                    let shown = one_line(&path.display().to_string());
+                    let path_text = one_line(&path.display().to_string());
                     collected
                         .notices
-                        .push(format!("`{shown}` is a linked folder: nothing is imported from it"));
+                        .push(format!("`{path_text}` is a linked folder: nothing is imported from it"));
                 }
             } else if is_listed {
-                match judged(root, &real_root, &path, file_type) {
+                match check_file(root, &real_root, &path, file_type) {
                     Ok(relative) => collected.files.push(relative),
-                    Err(reason) => collected.failures.push(Failure { path, reason }),
+                    Err(reason) => collected.failures.push(StagingFailure { path, reason }),
                 }
                 if collected.files.len() + collected.failures.len() > MAX_FILES {
-                    return Err(StagingError::TooMuch { folder: root.to_owned(), limit: "5,000 files" });
+                    return Err(StagingError::TooLarge { folder: root.to_owned(), limit: "5,000 files" });
                 }
             }
         }
@@ -72,7 +73,7 @@ pub(super) fn collect(
 }
 
 /// The file's path below `root`, or why it may not be staged.
-fn judged(
+fn check_file(
     root: &Path,
     real_root: &Path,
     path: &Path,

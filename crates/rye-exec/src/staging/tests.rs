@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lillux::file::Mode;
-use rye_test::World;
+use lillux::file::FileMode;
+use rye_test::TestContext;
 use serde_json::{Value, json};
 
 use super::*;
@@ -18,43 +18,43 @@ const DAY: u64 = 24 * 60 * 60;
 /// Accepts what starts with `ok`.
 fn verify(path: &Path, _relative: &str) -> Result<VerifiedFile, String> {
     let (bytes, _) = file::read_bounded(path, 1 << 20).map_err(|error| error.to_string())?;
-    if bytes.starts_with(b"ok") { Ok(whole(bytes)) } else { Err("unsigned".to_owned()) }
+    if bytes.starts_with(b"ok") { Ok(fully_covered(bytes)) } else { Err("unsigned".to_owned()) }
 }
 
 /// A file of which every byte is covered.
-fn whole(bytes: Vec<u8>) -> VerifiedFile {
+fn fully_covered(bytes: Vec<u8>) -> VerifiedFile {
     VerifiedFile { integrity: Digest::of(&bytes), covered: bytes }
 }
 
-fn python() -> Dependencies {
+fn python() -> ImportRules {
     let config = json!({"enabled": true, "extensions": [".py", "yaml"]});
-    Dependencies::from_config(Some(&config)).expect("dependencies")
+    ImportRules::from_config(Some(&config)).expect("dependencies")
 }
 
-fn plain(root: &Path) -> Anchor {
+fn inactive_anchor(root: &Path) -> Anchor {
     Anchor { is_active: false, root: root.to_owned(), lib: None, cwd: None, env_paths: Vec::new() }
 }
 
-struct Bench {
-    world: World,
+struct StagingFixture {
+    world: TestContext,
     anchor: Anchor,
-    dependencies: Dependencies,
+    dependencies: ImportRules,
     tool: PathBuf,
     now: u64,
     package: Option<PathBuf>,
     modules: Option<PathBuf>,
 }
 
-impl Bench {
+impl StagingFixture {
     fn new() -> Self {
-        let world = World::new();
+        let world = TestContext::new();
         let tool = world.write("project/tools/pack/tool.py", "ok tool");
-        let anchor = Anchor { is_active: true, ..plain(tool.parent().expect("folder")) };
+        let anchor = Anchor { is_active: true, ..inactive_anchor(tool.parent().expect("folder")) };
         Self { world, anchor, dependencies: python(), tool, now: NOW, package: None, modules: None }
     }
 
-    fn stage_with(&self, bytes: &[u8], verify: &Verify<'_>) -> Result<Staged, StagingError> {
-        stage(&Order {
+    fn stage_with(&self, bytes: &[u8], verify: &VerifyFile<'_>) -> Result<StagedTool, StagingError> {
+        stage(&StagingRequest {
             cache: &self.world.cache(),
             now: self.now,
             tool: &self.tool,
@@ -64,13 +64,13 @@ impl Bench {
             package: self.package.clone(),
             is_importable: &|_| true,
             verify,
-            with_modules: self.modules.clone(),
-            with_package_files: self.modules.is_some(),
+            node_modules: self.modules.clone(),
+            copies_package_files: self.modules.is_some(),
             pins_package_files: self.modules.is_some(),
         })
     }
 
-    fn stage(&self) -> Staged {
+    fn stage(&self) -> StagedTool {
         self.stage_with(b"ok tool", &verify).expect("staged")
     }
 
@@ -93,24 +93,24 @@ impl Bench {
 }
 
 /// Paths and contents of a tree; a folder's path ends with a slash, a link shows its target.
-fn tree(root: &Path) -> Vec<(String, String)> {
+fn read_tree(root: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut pending = vec![root.to_owned()];
     while let Some(folder) = pending.pop() {
         for entry in std::fs::read_dir(&folder).expect("list") {
             let path = entry.expect("entry").path();
-            let shown = path.strip_prefix(root).expect("below").display().to_string();
+            let path_text = path.strip_prefix(root).expect("below").display().to_string();
             let mode = path.symlink_metadata().expect("there").permissions().mode() & 0o777;
             if path.is_symlink() {
-                found.push((shown, std::fs::read_link(&path).expect("link").display().to_string()));
+                found.push((path_text, std::fs::read_link(&path).expect("link").display().to_string()));
             } else if path.is_dir() {
-                assert_eq!(mode, 0o555, "{shown}");
-                found.push((format!("{shown}/"), String::new()));
+                assert_eq!(mode, 0o555, "{path_text}");
+                found.push((format!("{path_text}/"), String::new()));
                 pending.push(path);
             } else {
-                assert_eq!(mode, 0o444, "{shown}");
+                assert_eq!(mode, 0o444, "{path_text}");
                 let bytes = file::read_bounded(&path, 1 << 20).expect("read").0;
-                found.push((shown, String::from_utf8(bytes).expect("text")));
+                found.push((path_text, String::from_utf8(bytes).expect("text")));
             }
         }
     }
@@ -118,69 +118,69 @@ fn tree(root: &Path) -> Vec<(String, String)> {
     found
 }
 
-fn texts(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+fn owned_pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(path, content)| ((*path).to_owned(), (*content).to_owned())).collect()
 }
 
 #[test]
-fn a_plain_tool_is_alone_in_a_closed_folder_named_by_digest() {
-    let bench = Bench::new();
+fn plain_tool_is_staged_alone_by_digest() {
+    let bench = StagingFixture::new();
     bench.write("neighbour.py", "anything");
-    let bench = Bench { anchor: plain(&bench.anchor.root), ..bench };
+    let bench = StagingFixture { anchor: inactive_anchor(&bench.anchor.root), ..bench };
     let staged = bench.stage();
     let run = bench.world.cache().join("run");
     assert_eq!(staged.tool_dir.parent(), Some(run.as_path()));
     assert_eq!(staged.tool_path, staged.tool_dir.join("tool.py"));
     assert_eq!((&staged.anchor_path, &staged.tool_parent), (&staged.tool_dir, &run));
     assert_eq!((staged.runtime_lib, staged.verified_deps), (None, Vec::new()));
-    assert_eq!(tree(&staged.tool_dir), texts(&[("tool.py", "ok tool")]));
+    assert_eq!(read_tree(&staged.tool_dir), owned_pairs(&[("tool.py", "ok tool")]));
     assert_eq!(staged.tool_dir.file_name().expect("name").len(), 16);
     assert_eq!(bench.stage().tool_path, staged.tool_path);
 }
 
 #[test]
-fn what_was_changed_or_added_in_the_cache_is_put_right() {
-    let bench = Bench::new();
+fn tampered_cache_is_repaired() {
+    let bench = StagingFixture::new();
     bench.write("sub/helper.py", "ok helper");
     let staged = bench.stage();
-    let good = tree(&staged.tool_parent);
+    let good = read_tree(&staged.tool_parent);
     let helper = staged.anchor_path.join("sub/helper.py");
     let open = |path: &Path| file::set_mode(path, 0o755).expect("opened");
     for folder in [&staged.tool_parent, &staged.anchor_path, &staged.anchor_path.join("sub")] {
         open(folder);
     }
-    file::write_atomic(&helper, b"evil", Mode::Kept).expect("changed");
-    file::write_atomic(&staged.anchor_path.join("json.py"), b"evil", Mode::Kept).expect("added");
-    file::create_folders(&staged.anchor_path.join("sub/__pycache__"), false).expect("folder");
-    file::write_atomic(&staged.anchor_path.join("sub/__pycache__/helper.pyc"), b"evil", Mode::Kept)
+    file::write_atomic(&helper, b"evil", FileMode::Preserve).expect("changed");
+    file::write_atomic(&staged.anchor_path.join("json.py"), b"evil", FileMode::Preserve).expect("added");
+    file::create_dirs(&staged.anchor_path.join("sub/__pycache__"), false).expect("folder");
+    file::write_atomic(&staged.anchor_path.join("sub/__pycache__/helper.pyc"), b"evil", FileMode::Preserve)
         .expect("added");
     symlink("/etc", staged.tool_parent.join("etc")).expect("link");
     assert_eq!(bench.stage(), staged);
-    assert_eq!(tree(&staged.tool_parent), good);
+    assert_eq!(read_tree(&staged.tool_parent), good);
 
     for replace in [
         |path: &Path| symlink("/etc/passwd", path).expect("link"),
-        |path: &Path| file::create_folders(&path.join("deep"), false).expect("folder"),
+        |path: &Path| file::create_dirs(&path.join("deep"), false).expect("folder"),
     ] {
         open(&staged.anchor_path.join("sub"));
         file::remove_tree(&helper).expect("removed");
         replace(&helper);
         assert_eq!(bench.stage(), staged);
-        assert_eq!(tree(&staged.tool_parent), good);
+        assert_eq!(read_tree(&staged.tool_parent), good);
     }
 
     let elsewhere = bench.world.path().join("elsewhere");
-    file::rename_folder(&staged.tool_parent, &elsewhere).expect("moved");
+    file::rename_dir(&staged.tool_parent, &elsewhere).expect("moved");
     symlink(&elsewhere, &staged.tool_parent).expect("link");
     assert_eq!(bench.stage(), staged);
     assert!(!staged.tool_parent.is_symlink());
-    assert_eq!(tree(&staged.tool_parent), good);
+    assert_eq!(read_tree(&staged.tool_parent), good);
     assert!(Path::new("/etc/passwd").is_file() && elsewhere.is_dir());
 }
 
 #[test]
-fn an_anchored_tree_holds_the_verified_files_and_no_others() {
-    let bench = Bench::new();
+fn anchored_tree_contains_only_verified_files() {
+    let bench = StagingFixture::new();
     bench.write("__init__.py", "ok init");
     bench.write("data.yaml", "ok data");
     bench.write("sub/deep/x.py", "ok x");
@@ -201,7 +201,7 @@ fn an_anchored_tree_holds_the_verified_files_and_no_others() {
         ("pack/sub/deep/x.py", "ok x"),
         ("pack/tool.py", "ok tool"),
     ];
-    assert_eq!(tree(&staged.tool_parent), texts(&expected));
+    assert_eq!(read_tree(&staged.tool_parent), owned_pairs(&expected));
     assert_eq!(
         (&staged.anchor_path, &staged.tool_path),
         (&staged.tool_dir, &staged.tool_dir.join("tool.py"))
@@ -217,8 +217,8 @@ fn an_anchored_tree_holds_the_verified_files_and_no_others() {
 }
 
 #[test]
-fn another_content_or_name_is_another_tree() {
-    let bench = Bench::new();
+fn different_content_or_name_changes_the_tree() {
+    let bench = StagingFixture::new();
     let first = bench.stage();
     bench.write("a.py", "ok a");
     let second = bench.stage();
@@ -231,8 +231,8 @@ fn another_content_or_name_is_another_tree() {
 }
 
 #[test]
-fn every_failure_is_told_at_once() {
-    let bench = Bench::new();
+fn all_failures_are_reported_at_once() {
+    let bench = StagingFixture::new();
     bench.write("bad.py", "unsigned");
     bench.write("sub/bad.yaml", "unsigned");
     bench.write("good.py", "ok");
@@ -251,26 +251,26 @@ fn every_failure_is_told_at_once() {
         ("sub/bad.yaml", "unsigned"),
         ("void.py", "it is a link to nothing"),
     ];
-    assert_eq!(bench.failures(), texts(&expected));
+    assert_eq!(bench.failures(), owned_pairs(&expected));
     assert!(!bench.world.cache().join("run").exists());
 }
 
 #[test]
-fn a_neighbour_whose_name_starts_alike_is_outside() {
-    let bench = Bench::new();
+fn sibling_with_same_prefix_is_outside() {
+    let bench = StagingFixture::new();
     let outside = bench.world.write("project/tools/package/x.py", "ok x");
     symlink(&outside, bench.anchor.root.join("x.py")).expect("link");
     assert!(bench.failures()[0].1.starts_with("Symlink escape: "));
 }
 
 #[test]
-fn linked_folders_are_not_entered_and_that_is_said() {
-    let bench = Bench::new();
+fn linked_folders_are_skipped_with_a_notice() {
+    let bench = StagingFixture::new();
     bench.world.write("project/other/evil.py", "ok evil");
     symlink(bench.world.project().join("other"), bench.anchor.root.join("linked")).expect("link");
     symlink(".", bench.anchor.root.join("circle.py")).expect("link");
     let staged = bench.stage();
-    assert_eq!(tree(&staged.anchor_path), texts(&[("tool.py", "ok tool")]));
+    assert_eq!(read_tree(&staged.anchor_path), owned_pairs(&[("tool.py", "ok tool")]));
     assert_eq!(staged.notices.len(), 2);
     assert!(
         staged
@@ -281,14 +281,14 @@ fn linked_folders_are_not_entered_and_that_is_said() {
 }
 
 #[test]
-fn hostile_names_are_failures_and_what_is_shown_holds_no_controls() {
+fn hostile_names_fail_with_clean_messages() {
     use std::os::unix::ffi::OsStrExt;
-    let bench = Bench::new();
+    let bench = StagingFixture::new();
     bench.write("a\nb\u{1b}[31m.py", "ok");
     bench.write("..py", "ok");
     bench.write("sp ace;$(x)'\".py", "ok");
     let raw = bench.anchor.root.join(std::ffi::OsStr::from_bytes(b"\xff.py"));
-    file::write_atomic(&raw, b"ok", Mode::Kept).expect("written");
+    file::write_atomic(&raw, b"ok", FileMode::Preserve).expect("written");
     let reasons: Vec<_> = bench.failures().into_iter().map(|(_, reason)| reason).collect();
     assert_eq!(reasons, ["its name is not plain text; rename it", "its name is not plain text; rename it"]);
     let message = bench.stage_with(b"ok tool", &verify).expect_err("refused").to_string();
@@ -299,15 +299,15 @@ fn hostile_names_are_failures_and_what_is_shown_holds_no_controls() {
 }
 
 #[test]
-fn a_pipe_or_socket_is_a_failure_and_nobody_waits_for_it() {
-    let bench = Bench::new();
+fn pipe_or_socket_fails_without_blocking() {
+    let bench = StagingFixture::new();
     let _socket = std::os::unix::net::UnixListener::bind(bench.anchor.root.join("s.py")).expect("socket");
-    assert_eq!(bench.failures(), texts(&[("s.py", "it is not a regular file")]));
+    assert_eq!(bench.failures(), owned_pairs(&[("s.py", "it is not a regular file")]));
 }
 
 #[test]
 fn a_folder_name_cannot_split_a_search_path() {
-    let mut bench = Bench::new();
+    let mut bench = StagingFixture::new();
     bench.tool = bench.world.write("project/a:b\nc/tool.py", "ok tool");
     bench.anchor.root = bench.tool.parent().expect("folder").to_owned();
     let staged = bench.stage();
@@ -315,14 +315,14 @@ fn a_folder_name_cannot_split_a_search_path() {
 }
 
 #[test]
-fn scopes_narrow_what_is_staged() {
-    let mut bench = Bench::new();
+fn scopes_limit_staged_files() {
+    let mut bench = StagingFixture::new();
     bench.write("a.py", "ok a");
     bench.write("sub/b.py", "ok b");
     bench.world.write("project/tools/c.py", "ok c");
     bench.anchor.root = bench.world.project().join("tools");
     let mut staged = |config: Value| {
-        bench.dependencies = Dependencies::from_config(Some(&config)).expect("dependencies");
+        bench.dependencies = ImportRules::from_config(Some(&config)).expect("dependencies");
         let staged = bench.stage();
         assert_eq!(staged.tool_path, staged.anchor_path.join("pack/tool.py"));
         assert_eq!(staged.tool_parent, staged.anchor_path);
@@ -335,19 +335,19 @@ fn scopes_narrow_what_is_staged() {
     assert_eq!(staged(with("tool_file")), [] as [String; 0]);
     assert_eq!(staged(json!({"enabled": true, "extensions": [".py"], "recursive": false})), ["c.py"]);
     assert_eq!(staged(json!({"extensions": [".py"]})), [] as [String; 0]);
-    assert!(Dependencies::from_config(Some(&json!({"scope": "all"}))).is_err());
-    assert!(Dependencies::from_config(Some(&json!([]))).is_err());
+    assert!(ImportRules::from_config(Some(&json!({"scope": "all"}))).is_err());
+    assert!(ImportRules::from_config(Some(&json!([]))).is_err());
 }
 
 #[test]
-fn a_library_is_a_tree_of_its_own() {
-    let mut bench = Bench::new();
+fn library_is_staged_separately() {
+    let mut bench = StagingFixture::new();
     let lib = bench.world.write("runtime/lib/loader.py", "ok loader").parent().expect("folder").to_owned();
-    bench.anchor = Anchor { lib: Some(lib.clone()), ..plain(&bench.anchor.root) };
+    bench.anchor = Anchor { lib: Some(lib.clone()), ..inactive_anchor(&bench.anchor.root) };
     let staged = bench.stage();
     let runtime_lib = staged.runtime_lib.clone().expect("a library");
     assert!(runtime_lib.ends_with("lib") && runtime_lib != lib);
-    assert_eq!(tree(&runtime_lib), texts(&[("loader.py", "ok loader")]));
+    assert_eq!(read_tree(&runtime_lib), owned_pairs(&[("loader.py", "ok loader")]));
     assert_eq!(
         staged.verified_deps.iter().map(|dep| dep.path.as_str()).collect::<Vec<_>>(),
         ["{runtime_lib}/loader.py"]
@@ -357,25 +357,25 @@ fn a_library_is_a_tree_of_its_own() {
 }
 
 #[test]
-fn modules_are_linked_only_when_asked_for() {
-    let mut bench = Bench::new();
+fn modules_are_linked_only_on_request() {
+    let mut bench = StagingFixture::new();
     bench.tool = bench.world.write("project/tools/pack/tool.js", "ok tool");
     bench.dependencies =
-        Dependencies::from_config(Some(&json!({"enabled": true, "extensions": [".js"], "exclude_dirs": []})))
+        ImportRules::from_config(Some(&json!({"enabled": true, "extensions": [".js"], "exclude_dirs": []})))
             .expect("dependencies");
     bench.write("package.json", "{\"type\": \"module\"}");
-    assert_eq!(tree(&bench.stage().anchor_path), texts(&[("tool.js", "ok tool")]));
+    assert_eq!(read_tree(&bench.stage().anchor_path), owned_pairs(&[("tool.js", "ok tool")]));
     let modules = bench.anchor.root.join("node_modules");
     bench.write("node_modules/left/index.js", "module");
     bench.modules = Some(modules.clone());
     let staged = bench.stage();
-    let shown = modules.display().to_string();
+    let modules_text = modules.display().to_string();
     let expected = [
-        ("node_modules", shown.as_str()),
+        ("node_modules", modules_text.as_str()),
         ("package.json", "{\"type\": \"module\"}"),
         ("tool.js", "ok tool"),
     ];
-    assert_eq!(tree(&staged.anchor_path), texts(&expected));
+    assert_eq!(read_tree(&staged.anchor_path), owned_pairs(&expected));
     let pinned: Vec<&str> = staged.verified_deps.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(pinned, ["package.json", "node_modules/"]);
     assert_eq!(bench.stage(), staged);
@@ -383,10 +383,10 @@ fn modules_are_linked_only_when_asked_for() {
 
 #[test]
 fn package_files_are_pinned_with_the_bytes_staged() {
-    let mut bench = Bench::new();
+    let mut bench = StagingFixture::new();
     bench.dependencies.extensions = vec![".py".to_owned()];
     bench.modules = Some(bench.anchor.root.join("node_modules"));
-    let pins = |bench: &Bench| -> Vec<(String, String)> {
+    let pins = |bench: &StagingFixture| -> Vec<(String, String)> {
         bench.stage().verified_deps.into_iter().map(|file| (file.path, file.integrity)).collect()
     };
     assert_eq!(pins(&bench), []);
@@ -405,8 +405,8 @@ fn package_files_are_pinned_with_the_bytes_staged() {
 }
 
 #[test]
-fn modules_installed_for_a_plain_tool_are_linked_beside_it() {
-    let mut bench = Bench::new();
+fn installed_modules_are_linked_beside_plain_tool() {
+    let mut bench = StagingFixture::new();
     bench.anchor.is_active = false;
     let modules = bench.world.cache().join("packages/node/0/node_modules");
     let without = bench.stage();
@@ -414,63 +414,66 @@ fn modules_installed_for_a_plain_tool_are_linked_beside_it() {
     bench.modules = Some(modules.clone());
     let staged = bench.stage();
     assert_ne!(staged.tool_dir, without.tool_dir);
-    let shown = modules.display().to_string();
-    assert_eq!(tree(&staged.tool_dir), texts(&[("node_modules", shown.as_str()), ("tool.py", "ok tool")]));
+    let modules_text = modules.display().to_string();
+    assert_eq!(
+        read_tree(&staged.tool_dir),
+        owned_pairs(&[("node_modules", modules_text.as_str()), ("tool.py", "ok tool")])
+    );
     assert_eq!(bench.stage(), staged);
 }
 
 #[test]
 fn too_many_files_or_bytes_are_refused() {
-    let bench = Bench::new();
+    let bench = StagingFixture::new();
     for index in 0..5_001 {
         symlink("tool.py", bench.anchor.root.join(format!("{index}.py"))).expect("link");
     }
     assert!(matches!(
         bench.stage_with(b"ok tool", &verify),
-        Err(StagingError::TooMuch { limit: "5,000 files", .. })
+        Err(StagingError::TooLarge { limit: "5,000 files", .. })
     ));
-    let bench = Bench::new();
+    let bench = StagingFixture::new();
     for index in 0..5 {
         bench.write(&format!("{index}.py"), "ok");
     }
-    let huge = |_: &Path, _: &str| Ok(whole(vec![b' '; 16 << 20]));
+    let huge = |_: &Path, _: &str| Ok(fully_covered(vec![b' '; 16 << 20]));
     assert!(matches!(
         bench.stage_with(b"ok tool", &huge),
-        Err(StagingError::TooMuch { limit: "64 MiB", .. })
+        Err(StagingError::TooLarge { limit: "64 MiB", .. })
     ));
 }
 
 #[test]
-fn pins_hold_the_file_and_staging_its_covered_form() {
-    let bench = Bench::new();
+fn pins_hash_file_staging_copies_covered_form() {
+    let bench = StagingFixture::new();
     bench.write("a.py", "ok a");
     let covering = |path: &Path, relative: &str| {
         let file = verify(path, relative)?;
         Ok(VerifiedFile { covered: b"covered".to_vec(), ..file })
     };
     let staged = bench.stage_with(b"ok tool", &covering).expect("staged");
-    assert_eq!(tree(&staged.anchor_path), texts(&[("a.py", "covered"), ("tool.py", "ok tool")]));
+    assert_eq!(read_tree(&staged.anchor_path), owned_pairs(&[("a.py", "covered"), ("tool.py", "ok tool")]));
     let pinned: Vec<&str> = staged.verified_deps.iter().map(|file| file.integrity.as_str()).collect();
     assert_eq!(pinned, [Digest::of(b"ok a").to_hex()]);
 }
 
 #[test]
-fn a_file_that_changes_after_it_was_verified_is_staged_as_verified() {
-    let bench = Bench::new();
+fn staged_bytes_are_the_verified_bytes() {
+    let bench = StagingFixture::new();
     bench.write("a.py", "ok a");
     let swapping = |path: &Path, relative: &str| {
         let bytes = verify(path, relative)?;
-        file::write_atomic(path, b"evil", Mode::Kept).map_err(|error| error.to_string())?;
-        file::write_atomic(&bench.tool, b"evil", Mode::Kept).map_err(|error| error.to_string())?;
+        file::write_atomic(path, b"evil", FileMode::Preserve).map_err(|error| error.to_string())?;
+        file::write_atomic(&bench.tool, b"evil", FileMode::Preserve).map_err(|error| error.to_string())?;
         Ok(bytes)
     };
     let staged = bench.stage_with(b"ok tool", &swapping).expect("staged");
-    assert_eq!(tree(&staged.anchor_path), texts(&[("a.py", "ok a"), ("tool.py", "ok tool")]));
+    assert_eq!(read_tree(&staged.anchor_path), owned_pairs(&[("a.py", "ok a"), ("tool.py", "ok tool")]));
 }
 
 #[test]
-fn racing_writers_and_stagings_leave_verified_bytes_only() {
-    let bench = Bench::new();
+fn concurrent_writers_never_stage_unverified_bytes() {
+    let bench = StagingFixture::new();
     bench.write("a.py", "ok 0");
     let path = bench.anchor.root.join("a.py");
     let is_over = AtomicBool::new(false);
@@ -481,7 +484,7 @@ fn racing_writers_and_stagings_leave_verified_bytes_only() {
                 index += 1;
                 let content =
                     if index.is_multiple_of(2) { format!("ok {}", index % 7) } else { "evil".to_owned() };
-                file::write_atomic(&path, content.as_bytes(), Mode::Kept).expect("written");
+                file::write_atomic(&path, content.as_bytes(), FileMode::Preserve).expect("written");
             }
         });
         let stagers: Vec<_> = (0..3)
@@ -515,16 +518,16 @@ fn racing_writers_and_stagings_leave_verified_bytes_only() {
 }
 
 #[test]
-fn many_stagings_of_the_same_tree_at_once_agree() {
-    let bench = Bench::new();
+fn concurrent_stagings_of_one_tree_agree() {
+    let bench = StagingFixture::new();
     bench.write("sub/a.py", "ok a");
     let cache = bench.world.cache();
     let (tool, anchor, dependencies) = (&bench.tool, &bench.anchor, &bench.dependencies);
-    let staged: Vec<Staged> = std::thread::scope(|scope| {
+    let staged: Vec<StagedTool> = std::thread::scope(|scope| {
         let stagers: Vec<_> = (0..6)
             .map(|_| {
                 scope.spawn(|| {
-                    let order = Order {
+                    let order = StagingRequest {
                         cache: &cache,
                         now: NOW,
                         tool,
@@ -534,8 +537,8 @@ fn many_stagings_of_the_same_tree_at_once_agree() {
                         package: None,
                         is_importable: &|_| true,
                         verify: &verify,
-                        with_modules: None,
-                        with_package_files: false,
+                        node_modules: None,
+                        copies_package_files: false,
                         pins_package_files: false,
                     };
                     stage(&order).expect("staged")
@@ -545,25 +548,25 @@ fn many_stagings_of_the_same_tree_at_once_agree() {
         stagers.into_iter().map(|stager| stager.join().expect("a stager")).collect()
     });
     assert!(staged.iter().all(|one| *one == staged[0]));
-    assert_eq!(tree(&staged[0].anchor_path).len(), 3);
+    assert_eq!(read_tree(&staged[0].anchor_path).len(), 3);
 }
 
 #[test]
-fn trees_that_nobody_used_for_long_are_removed_and_used_ones_stay() {
-    let bench = Bench::new();
+fn unused_trees_are_pruned() {
+    let bench = StagingFixture::new();
     let staged = |bytes: &[u8], now: u64| {
-        let order = Order {
+        let order = StagingRequest {
             cache: &bench.world.cache(),
             now,
             tool: &bench.tool,
             bytes,
-            anchor: &plain(&bench.anchor.root),
+            anchor: &inactive_anchor(&bench.anchor.root),
             dependencies: &bench.dependencies,
             package: None,
             is_importable: &|_| true,
             verify: &verify,
-            with_modules: None,
-            with_package_files: false,
+            node_modules: None,
+            copies_package_files: false,
             pins_package_files: false,
         };
         stage(&order).expect("staged").tool_dir

@@ -24,11 +24,11 @@ const LITERAL_TEXT: [&str; 7] =
 pub fn ambiguity(text: &str) -> Option<&'static str> {
     let javascript = Language::new(tree_sitter_javascript::LANGUAGE);
     let typescript = Language::new(tree_sitter_typescript::LANGUAGE_TYPESCRIPT);
-    let untyped = syntax::read_tree(text, &javascript).ok()?;
+    let untyped = syntax::parse_tree(text, &javascript).ok()?;
     if has_html_comment(text, untyped.root_node()) {
         return Some("`<!--` and `-->` begin a comment in a script, and not in a module");
     }
-    let typed = syntax::read_tree(text, &typescript).ok()?;
+    let typed = syntax::parse_tree(text, &typescript).ok()?;
     if untyped.root_node().has_error() || typed.root_node().has_error() {
         // It runs as one of them at most.
         return None;

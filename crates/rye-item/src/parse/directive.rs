@@ -13,29 +13,31 @@ use std::collections::BTreeSet;
 use roxmltree::{Attribute, Node};
 use serde_json::{Map, Value, json};
 
+use crate::diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 use crate::inputs;
 use crate::parse::fence::locator::Locator;
 use crate::parse::fence::{self, Fence, FenceError};
-use crate::problem::{Parsed, Position, Problem};
-use crate::space::Action;
+use crate::space::PrimaryAction;
 use xml::{elements, leading_text, tag};
 
 /// Problems and warnings kept of one text, each: enough to repair it, few enough to read.
-const MOST_PROBLEMS: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 /// Reads a directive: fields, their positions, and everything wrong with it.
 #[must_use]
-pub fn parse(text: &str) -> Parsed {
-    let mut reader = Reader::new(text);
-    match fence::find(text, "xml") {
+pub fn parse(text: &str) -> ParsedItem {
+    let mut reader = DirectiveReader::new(text);
+    match fence::find_block(text, "xml") {
         Ok(fence) => reader.read(&fence),
         Err(error) => {
             let problem = match error {
-                FenceError::Missing => Problem::new("No XML code block found"),
-                FenceError::Unclosed { position } => Problem::new(error.to_string()).at(position),
+                FenceError::Missing => Diagnostic::new("No XML code block found"),
+                FenceError::Unclosed { position } => {
+                    Diagnostic::new(error.to_string()).with_position(position)
+                }
             };
             reader.parsed.problems.push(problem);
-            reader.set_trimmed("body", fence::after_signature(text), text.len());
+            reader.set_trimmed("body", fence::signature_end(text), text.len());
             reader.parsed.set("raw", json!(text), None);
         }
     }
@@ -53,17 +55,17 @@ pub fn prompt(fields: &Map<String, Value>) -> &str {
 }
 
 /// A directive being read: what was found so far, and the way from the XML's offsets to the file's positions.
-struct Reader<'a> {
+struct DirectiveReader<'a> {
     text: &'a str,
     locator: Locator<'a>,
     /// Where the XML starts in the text.
     start: usize,
-    parsed: Parsed,
+    parsed: ParsedItem,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DirectiveReader<'a> {
     fn new(text: &'a str) -> Self {
-        Self { text, locator: Locator::new(text), start: 0, parsed: Parsed::default() }
+        Self { text, locator: Locator::new(text), start: 0, parsed: ParsedItem::default() }
     }
 
     fn read(&mut self, fence: &Fence) {
@@ -71,9 +73,9 @@ impl<'a> Reader<'a> {
         self.start = fence.content.start + (inside.len() - inside.trim_start().len());
         let content = inside.trim();
         match xml::mask(content) {
-            Err(refusal) => {
-                let position = self.locator.position(self.start + refusal.offset);
-                self.parsed.problems.push(Problem::new(refusal.message).at(position));
+            Err(error) => {
+                let position = self.locator.position(self.start + error.offset);
+                self.parsed.problems.push(Diagnostic::new(error.message).with_position(position));
             }
             Ok(masked) => {
                 self.read_xml(&masked.text);
@@ -81,7 +83,7 @@ impl<'a> Reader<'a> {
                 self.parsed.set("templates", Value::Object(templates.collect()), None);
             }
         }
-        let signature = fence::after_signature(self.text);
+        let signature = fence::signature_end(self.text);
         self.set_trimmed("preamble", signature.min(fence.preamble.end), fence.preamble.end);
         self.set_trimmed("body", fence.body.start, fence.body.end);
         self.parsed.set("content", json!(content), Some(self.locator.position(self.start)));
@@ -91,16 +93,16 @@ impl<'a> Reader<'a> {
     fn read_xml(&mut self, masked: &str) {
         let document = match xml::parse(masked) {
             Ok(document) => document,
-            Err(refusal) => {
-                let position = self.locator.position(self.start + refusal.offset);
-                self.parsed.problems.push(Problem::new(refusal.message).at(position));
+            Err(error) => {
+                let position = self.locator.position(self.start + error.offset);
+                self.parsed.problems.push(Diagnostic::new(error.message).with_position(position));
                 return;
             }
         };
         let root = document.root_element();
         if tag(root) != "directive" {
             let message = format!("Root element must be <directive>, found <{}>", tag(root));
-            self.problem(root, None, message);
+            self.push_problem(root, None, message);
             return;
         }
         self.read_directive(root);
@@ -120,7 +122,7 @@ impl<'a> Reader<'a> {
             self.read_metadata(block);
         }
         for extra in blocks {
-            self.problem(extra, None, "A directive has only one <metadata>".to_owned());
+            self.push_problem(extra, None, "A directive has only one <metadata>".to_owned());
         }
         self.read_inputs(root);
         self.read_outputs(root);
@@ -130,18 +132,18 @@ impl<'a> Reader<'a> {
     fn read_inputs(&mut self, root: Node<'_, '_>) {
         let mut found = Vec::new();
         let mut names = BTreeSet::new();
-        for node in self.declarations(root, "inputs", "input") {
-            let Some(mut input) = self.declaration(node, "inputs", &mut names) else {
+        for node in self.collect_declarations(root, "inputs", "input") {
+            let Some(mut input) = self.parse_declaration(node, "inputs", &mut names) else {
                 continue;
             };
             let kind = node.attribute("type").unwrap_or("string");
             if let Some(text) = node.attribute("default") {
-                match inputs::typed(kind, text) {
+                match inputs::parse_typed(kind, text) {
                     Some(value) => {
                         input.insert("default".to_owned(), value);
                     }
-                    None => self.problem_at(
-                        self.place_of(node, "default"),
+                    None => self.push_problem_at(
+                        self.attribute_position(node, "default"),
                         "inputs",
                         format!("Default `{text}` is not of the declared type `{kind}`"),
                     ),
@@ -149,9 +151,9 @@ impl<'a> Reader<'a> {
             }
             if !inputs::is_known_type(kind) {
                 let message = format!("Unknown type `{kind}`: any value is accepted");
-                self.warning(node, Some("inputs"), message);
+                self.push_warning(node, Some("inputs"), message);
             }
-            describe(&mut input, node);
+            set_description(&mut input, node);
             found.push(Value::Object(input));
         }
         self.set_declarations(root, "inputs", found);
@@ -160,34 +162,39 @@ impl<'a> Reader<'a> {
     fn read_outputs(&mut self, root: Node<'_, '_>) {
         let mut found = Vec::new();
         let mut names = BTreeSet::new();
-        for node in self.declarations(root, "outputs", "output") {
-            let Some(mut output) = self.declaration(node, "outputs", &mut names) else {
+        for node in self.collect_declarations(root, "outputs", "output") {
+            let Some(mut output) = self.parse_declaration(node, "outputs", &mut names) else {
                 continue;
             };
-            describe(&mut output, node);
+            set_description(&mut output, node);
             found.push(Value::Object(output));
         }
         self.set_declarations(root, "outputs", found);
     }
 
     /// The `<member>`s of every `<list>` below the root; other tags there are warned of.
-    fn declarations<'n, 'i>(&mut self, root: Node<'n, 'i>, list: &str, member: &str) -> Vec<Node<'n, 'i>> {
-        let mut found = Vec::new();
+    fn collect_declarations<'n, 'i>(
+        &mut self,
+        root: Node<'n, 'i>,
+        list: &str,
+        member: &str,
+    ) -> Vec<Node<'n, 'i>> {
+        let mut nodes = Vec::new();
         for block in elements(root).filter(|node| tag(*node) == list) {
             for node in elements(block) {
                 if tag(node) == member {
-                    found.push(node);
+                    nodes.push(node);
                 } else {
                     let message = format!("<{}> inside <{list}> is ignored: expected <{member}>", tag(node));
-                    self.warning(node, Some(list), message);
+                    self.push_warning(node, Some(list), message);
                 }
             }
         }
-        found
+        nodes
     }
 
     /// Name, type and `required` of an input or output, or nothing where it has no usable name.
-    fn declaration(
+    fn parse_declaration(
         &mut self,
         node: Node<'_, '_>,
         field: &'static str,
@@ -195,17 +202,17 @@ impl<'a> Reader<'a> {
     ) -> Option<Map<String, Value>> {
         let name = node.attribute("name").unwrap_or("").trim();
         if name.is_empty() {
-            self.problem(node, Some(field), format!("<{}> has no name", tag(node)));
+            self.push_problem(node, Some(field), format!("<{}> has no name", tag(node)));
             return None;
         }
         if !names.insert(name.to_owned()) {
-            self.problem(node, Some(field), format!("Duplicate {} name `{name}`", tag(node)));
+            self.push_problem(node, Some(field), format!("Duplicate {} name `{name}`", tag(node)));
             return None;
         }
         let required = node.attribute("required").unwrap_or("false");
         if !["true", "false"].iter().any(|word| required.eq_ignore_ascii_case(word)) {
             let message = format!("required=\"{required}\" means false: write `true` or `false`");
-            self.warning(node, Some(field), message);
+            self.push_warning(node, Some(field), message);
         }
         let mut declared = Map::new();
         declared.insert("name".to_owned(), json!(name));
@@ -214,10 +221,10 @@ impl<'a> Reader<'a> {
         Some(declared)
     }
 
-    fn set_declarations(&mut self, root: Node<'_, '_>, field: &str, found: Vec<Value>) {
+    fn set_declarations(&mut self, root: Node<'_, '_>, field: &str, declarations: Vec<Value>) {
         let block = elements(root).find(|node| tag(*node) == field);
-        if let Some(block) = block.filter(|_| !found.is_empty()) {
-            self.set(field, Value::Array(found), block);
+        if let Some(block) = block.filter(|_| !declarations.is_empty()) {
+            self.set(field, Value::Array(declarations), block);
         }
     }
 
@@ -232,12 +239,12 @@ impl<'a> Reader<'a> {
                 "metadata" => continue,
                 "permissions" => {
                     let message = "<permissions> belongs inside <metadata>".to_owned();
-                    self.problem(node, Some("permissions"), message);
+                    self.push_problem(node, Some("permissions"), message);
                     continue;
                 }
-                name if name.parse::<Action>().is_ok() => {
+                name if name.parse::<PrimaryAction>().is_ok() => {
                     first = first.or(Some(node));
-                    let action = self.action(node);
+                    let action = self.parse_action(node);
                     found.push(action);
                 }
                 _ => {}
@@ -251,13 +258,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn action(&mut self, node: Node<'_, '_>) -> Value {
+    fn parse_action(&mut self, node: Node<'_, '_>) -> Value {
         let mut action = Map::new();
         action.insert("primary".to_owned(), json!(tag(node)));
         for attribute in attributes(node) {
             if attribute.name() == "primary" {
                 let message = format!("The action is <{}>: its attribute `primary` is ignored", tag(node));
-                self.warning(node, Some("actions"), message);
+                self.push_warning(node, Some("actions"), message);
             } else {
                 action.insert(attribute.name().to_owned(), json!(attribute.value()));
             }
@@ -269,7 +276,9 @@ impl<'a> Reader<'a> {
                     let value = param.attribute("value").map_or_else(|| leading_text(param), str::to_owned);
                     params.insert(name.to_owned(), json!(value));
                 }
-                None => self.warning(param, Some("actions"), "<param> without a name is ignored".to_owned()),
+                None => {
+                    self.push_warning(param, Some("actions"), "<param> without a name is ignored".to_owned())
+                }
             }
         }
         if !params.is_empty() {
@@ -281,58 +290,58 @@ impl<'a> Reader<'a> {
     /// Sets a field to the words between two offsets of the text, without the blanks around them.
     fn set_trimmed(&mut self, field: &str, start: usize, end: usize) {
         let part = &self.text[start..end];
-        let words = part.trim();
+        let trimmed = part.trim();
         let offset = start + (part.len() - part.trim_start().len());
-        let position = (!words.is_empty()).then(|| self.locator.position(offset));
-        self.parsed.set(field, json!(words), position);
+        let position = (!trimmed.is_empty()).then(|| self.locator.position(offset));
+        self.parsed.set(field, json!(trimmed), position);
     }
 
     fn set(&mut self, field: &str, value: Value, node: Node<'_, '_>) {
-        let position = self.place(node);
+        let position = self.position_of(node);
         self.parsed.set(field, value, Some(position));
     }
 
-    fn place(&self, node: Node<'_, '_>) -> Position {
+    fn position_of(&self, node: Node<'_, '_>) -> SourcePosition {
         self.locator.position(self.start + node.range().start)
     }
 
     /// The place of an attribute, or of its tag.
-    fn place_of(&self, node: Node<'_, '_>, attribute: &str) -> Position {
+    fn attribute_position(&self, node: Node<'_, '_>, attribute: &str) -> SourcePosition {
         match node.attribute_node(attribute) {
             Some(attribute) => self.locator.position(self.start + attribute.range().start),
-            None => self.place(node),
+            None => self.position_of(node),
         }
     }
 
-    fn problem(&mut self, node: Node<'_, '_>, field: Option<&str>, message: String) {
-        if self.parsed.problems.len() < MOST_PROBLEMS {
-            let problem = Problem::new(message).at(self.place(node));
+    fn push_problem(&mut self, node: Node<'_, '_>, field: Option<&str>, message: String) {
+        if self.parsed.problems.len() < MAX_PROBLEMS {
+            let problem = Diagnostic::new(message).with_position(self.position_of(node));
             self.parsed.problems.push(match field {
-                Some(field) => problem.of(field),
+                Some(field) => problem.with_field(field),
                 None => problem,
             });
         }
     }
 
-    fn problem_at(&mut self, position: Position, field: &str, message: String) {
-        if self.parsed.problems.len() < MOST_PROBLEMS {
-            self.parsed.problems.push(Problem::new(message).of(field).at(position));
+    fn push_problem_at(&mut self, position: SourcePosition, field: &str, message: String) {
+        if self.parsed.problems.len() < MAX_PROBLEMS {
+            self.parsed.problems.push(Diagnostic::new(message).with_field(field).with_position(position));
         }
     }
 
-    fn warning(&mut self, node: Node<'_, '_>, field: Option<&str>, message: String) {
-        if self.parsed.warnings.len() < MOST_PROBLEMS {
-            let problem = Problem::new(message).at(self.place(node));
+    fn push_warning(&mut self, node: Node<'_, '_>, field: Option<&str>, message: String) {
+        if self.parsed.warnings.len() < MAX_PROBLEMS {
+            let problem = Diagnostic::new(message).with_position(self.position_of(node));
             self.parsed.warnings.push(match field {
-                Some(field) => problem.of(field),
+                Some(field) => problem.with_field(field),
                 None => problem,
             });
         }
     }
 
-    fn warning_at(&mut self, position: Position, field: &str, message: String) {
-        if self.parsed.warnings.len() < MOST_PROBLEMS {
-            self.parsed.warnings.push(Problem::new(message).of(field).at(position));
+    fn push_warning_at(&mut self, position: SourcePosition, field: &str, message: String) {
+        if self.parsed.warnings.len() < MAX_PROBLEMS {
+            self.parsed.warnings.push(Diagnostic::new(message).with_field(field).with_position(position));
         }
     }
 }
@@ -342,7 +351,7 @@ fn attributes<'n, 'i: 'n>(node: Node<'n, 'i>) -> impl Iterator<Item = Attribute<
     node.attributes().filter(|attribute| attribute.namespace().is_none())
 }
 
-fn describe(declared: &mut Map<String, Value>, node: Node<'_, '_>) {
+fn set_description(declared: &mut Map<String, Value>, node: Node<'_, '_>) {
     let description = leading_text(node);
     if !description.is_empty() {
         declared.insert("description".to_owned(), json!(description));

@@ -8,7 +8,7 @@ pub(crate) mod markup;
 
 use std::ops::Range;
 
-use crate::problem::Position;
+use crate::diagnostic::SourcePosition;
 
 /// The metadata block of a text, as byte ranges of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum FenceError {
     #[error("unclosed code fence")]
     Unclosed {
         /// Where it is opened.
-        position: Position,
+        position: SourcePosition,
     },
 }
 
@@ -45,44 +45,44 @@ pub enum FenceError {
 ///
 /// # Errors
 /// When there is no such block, or when it or a block before it is never closed.
-pub fn find(text: &str, language: &str) -> Result<Fence, FenceError> {
+pub fn find_block(text: &str, language: &str) -> Result<Fence, FenceError> {
     let mut open: Option<(usize, Marker<'_>)> = None;
     for line in lines(text, 0) {
         match open {
             Some((_, marker)) => {
-                if marker.is_closed_by(unindented(line.text)) {
+                if marker.is_closed_by(strip_indent(line.text)) {
                     open = None;
                 }
             }
             None => {
-                let Some(marker) = unindented(line.text).and_then(Marker::of) else {
+                let Some(marker) = strip_indent(line.text).and_then(Marker::parse) else {
                     continue;
                 };
-                let is_wanted =
+                let is_match =
                     line.text.starts_with('`') && marker.character == '`' && marker.info == language;
-                if is_wanted {
-                    return close(text, language, line.start, marker, line.end);
+                if is_match {
+                    return find_block_end(text, language, line.start, marker, line.end);
                 }
                 open = Some((line.start, marker));
             }
         }
     }
     match open {
-        Some((start, _)) => Err(unclosed(text, start)),
+        Some((start, _)) => Err(unclosed_error(text, start)),
         None => Err(FenceError::Missing),
     }
 }
 
 /// Finds the end of the block that opens at `opener` and whose content starts at `start`.
-fn close(
+fn find_block_end(
     text: &str,
     language: &str,
     opener: usize,
     marker: Marker<'_>,
     start: usize,
 ) -> Result<Fence, FenceError> {
-    let is_guarded = language == "xml" && marker.length == 3;
-    let protected = if is_guarded { markup::protected_ranges(text, start) } else { Vec::new() };
+    let protects_markup = language == "xml" && marker.length == 3;
+    let protected = if protects_markup { markup::protected_ranges(text, start) } else { Vec::new() };
     let mut ranges = protected.iter().peekable();
     let mut first = None;
     let mut found = None;
@@ -98,12 +98,12 @@ fn close(
         }
         first = first.or(Some(candidate));
     }
-    let (end, after) = found.or(first).ok_or_else(|| unclosed(text, opener))?;
+    let (end, after) = found.or(first).ok_or_else(|| unclosed_error(text, opener))?;
     Ok(Fence { opener, content: start..end, preamble: 0..opener, body: after..text.len() })
 }
 
-fn unclosed(text: &str, opener: usize) -> FenceError {
-    FenceError::Unclosed { position: Position::of_offset(text, opener) }
+fn unclosed_error(text: &str, opener: usize) -> FenceError {
+    FenceError::Unclosed { position: SourcePosition::from_offset(text, opener) }
 }
 
 /// The run of characters that opens a code block, and the info string after it.
@@ -115,7 +115,7 @@ struct Marker<'a> {
 }
 
 impl<'a> Marker<'a> {
-    fn of(line: &'a str) -> Option<Self> {
+    fn parse(line: &'a str) -> Option<Self> {
         let character = line.chars().next().filter(|character| matches!(character, '`' | '~'))?;
         let rest = line.trim_start_matches(character);
         let length = line.len() - rest.len();
@@ -125,42 +125,42 @@ impl<'a> Marker<'a> {
     }
 
     fn is_closed_by(&self, line: Option<&str>) -> bool {
-        line.and_then(Marker::of).is_some_and(|closer| {
+        line.and_then(Marker::parse).is_some_and(|closer| {
             closer.character == self.character && closer.length >= self.length && closer.info.is_empty()
         })
     }
 }
 
 /// The line without its indent, or nothing where the indent makes it an indented code block.
-fn unindented(line: &str) -> Option<&str> {
+fn strip_indent(line: &str) -> Option<&str> {
     let rest = line.trim_start_matches(' ');
     (line.len() - rest.len() <= 3).then_some(rest)
 }
 
 /// One line of a text: its words without the line break, and where it starts and where the next one does.
 #[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
+pub(crate) struct TextLine<'a> {
     pub(crate) text: &'a str,
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
 /// The lines of `text` from the byte `start`, which begins a line.
-pub(crate) fn lines(text: &str, start: usize) -> impl Iterator<Item = Line<'_>> {
+pub(crate) fn lines(text: &str, start: usize) -> impl Iterator<Item = TextLine<'_>> {
     let mut next = start;
     text[start..].split_inclusive('\n').map(move |whole| {
         let start = next;
         next += whole.len();
-        Line { text: whole.trim_end_matches(['\n', '\r']), start, end: next }
+        TextLine { text: whole.trim_end_matches(['\n', '\r']), start, end: next }
     })
 }
 
 /// Where the text starts once the comment lines of our own that may open it (`<!-- rye:… -->`) are skipped.
-pub(crate) fn after_signature(text: &str) -> usize {
+pub(crate) fn signature_end(text: &str) -> usize {
     let mut start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     for line in lines(text, start) {
-        let words = line.text.trim();
-        if !words.starts_with("<!-- rye:") || !words.ends_with("-->") {
+        let trimmed = line.text.trim();
+        if !trimmed.starts_with("<!-- rye:") || !trimmed.ends_with("-->") {
             break;
         }
         start = line.end;
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     fn parts<'a>(text: &'a str, language: &str) -> (&'a str, &'a str, &'a str) {
-        let fence = find(text, language).unwrap();
+        let fence = find_block(text, language).unwrap();
         (&text[fence.preamble], &text[fence.content], &text[fence.body])
     }
 
@@ -194,23 +194,23 @@ mod tests {
     }
 
     #[test]
-    fn only_the_exact_info_string_at_the_first_column_counts() {
+    fn only_exact_info_string_matches() {
         for text in
             ["```xml foo\n```\n", " ```xml\n```\n", "~~~xml\n~~~\n", "```XML\n```\n", "``xml\n``\n", ""]
         {
-            assert_eq!(find(text, "xml"), Err(FenceError::Missing), "{text:?}");
+            assert_eq!(find_block(text, "xml"), Err(FenceError::Missing), "{text:?}");
         }
     }
 
     #[test]
-    fn longer_fences_hold_shorter_ones() {
+    fn longer_fences_contain_shorter_ones() {
         assert_eq!(parts("````xml\n<a>\n```\n</a>\n````\nb", "xml").1, "<a>\n```\n</a>\n");
         assert_eq!(parts("```xml\n<a/>\n`````\nb", "xml"), ("", "<a/>\n", "b"));
         assert_eq!(parts("```xml\n<a>\n  ```\n</a>\n```\nb", "xml").1, "<a>\n  ```\n</a>\n");
     }
 
     #[test]
-    fn fence_lines_inside_cdata_and_opaque_elements_do_not_close() {
+    fn fences_inside_cdata_do_not_close() {
         let opaque = "```xml\n<d><example>\n```\nx\n```\n</example></d>\n```\nbody\n```\ncode\n```\n";
         assert_eq!(parts(opaque, "xml").2, "body\n```\ncode\n```\n");
         let cdata = "```xml\n<d><![CDATA[\n```\n]]></d>\n```\nbody";
@@ -223,21 +223,21 @@ mod tests {
 
     #[test]
     fn unclosed_fences_are_reported_where_they_open() {
-        let position = Position { line: 2, column: 1 };
-        assert_eq!(find("a\n```xml\n<x/>\n", "xml"), Err(FenceError::Unclosed { position }));
-        assert_eq!(find("a\n~~~\n```xml\n```\n", "xml"), Err(FenceError::Unclosed { position }));
+        let position = SourcePosition { line: 2, column: 1 };
+        assert_eq!(find_block("a\n```xml\n<x/>\n", "xml"), Err(FenceError::Unclosed { position }));
+        assert_eq!(find_block("a\n~~~\n```xml\n```\n", "xml"), Err(FenceError::Unclosed { position }));
     }
 
     #[test]
     fn own_comment_lines_at_the_top_are_skipped() {
         let text = "\u{feff}<!-- rye:signed:x -->\r\n<!-- rye:unsigned -->\n<!-- note -->\n";
-        assert_eq!(&text[after_signature(text)..], "<!-- note -->\n");
+        assert_eq!(&text[signature_end(text)..], "<!-- note -->\n");
     }
 
     #[test]
-    fn a_hundred_thousand_fence_lines_are_walked_quickly() {
+    fn many_fence_lines_parse_quickly() {
         let text = "```xml\n<raw>".to_owned() + &"\n```".repeat(100_000);
-        assert!(find(&text, "xml").is_ok());
-        assert!(find(&"```\n".repeat(99_999), "xml").is_err());
+        assert!(find_block(&text, "xml").is_ok());
+        assert!(find_block(&"```\n".repeat(99_999), "xml").is_err());
     }
 }

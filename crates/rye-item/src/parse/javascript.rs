@@ -6,33 +6,33 @@
 use serde_json::{Map, Value};
 use tree_sitter::{Language, Node};
 
-use super::syntax::{self, Collector, Refusal};
-use crate::problem::Parsed;
+use super::syntax::{self, FieldCollector, LiteralError};
+use crate::diagnostic::ParsedItem;
 
 /// Integers up to here are exact in JavaScript.
-const LARGEST_INTEGER: f64 = 9_007_199_254_740_992.0;
+const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_992.0;
 
 /// Reads the metadata of a JavaScript module.
 #[must_use]
-pub fn parse_javascript(text: &str) -> Parsed {
+pub fn parse_javascript(text: &str) -> ParsedItem {
     parse(text, &Language::new(tree_sitter_javascript::LANGUAGE))
 }
 
 /// Reads the metadata of a TypeScript module.
 #[must_use]
-pub fn parse_typescript(text: &str) -> Parsed {
+pub fn parse_typescript(text: &str) -> ParsedItem {
     parse(text, &Language::new(tree_sitter_typescript::LANGUAGE_TYPESCRIPT))
 }
 
-fn parse(text: &str, language: &Language) -> Parsed {
-    let tree = match syntax::read_tree(text, language) {
+fn parse(text: &str, language: &Language) -> ParsedItem {
+    let tree = match syntax::parse_tree(text, language) {
         Ok(tree) => tree,
-        Err(problem) => return Parsed::failed(problem),
+        Err(problem) => return ParsedItem::from_problem(problem),
     };
     let root = tree.root_node();
-    let reader = Reader { text };
-    let mut collector = Collector::new(text, root);
-    for statement in syntax::sound_statements(root) {
+    let reader = JavaScriptReader { text };
+    let mut collector = FieldCollector::new(text, root);
+    for statement in syntax::valid_statements(root) {
         let declaration = match statement.kind() {
             "export_statement" => statement.child_by_field_name("declaration"),
             _ => Some(statement),
@@ -47,8 +47,8 @@ fn parse(text: &str, language: &Language) -> Parsed {
             let (Some(name), Some(value)) = (name, declarator.child_by_field_name("value")) else {
                 continue;
             };
-            if let Ok(written) = reader.name(name) {
-                collector.record(written, name.start_byte(), reader.literal(value, 0));
+            if let Ok(text_name) = reader.name(name) {
+                collector.record(text_name, name.start_byte(), reader.literal(value, 0));
             }
         }
     }
@@ -63,8 +63,8 @@ pub fn exports_function(text: &str, is_typed: bool, name: &str) -> bool {
         true => Language::new(tree_sitter_typescript::LANGUAGE_TYPESCRIPT),
         false => Language::new(tree_sitter_javascript::LANGUAGE),
     };
-    let Ok(tree) = syntax::read_tree(text, &language) else { return false };
-    syntax::sound_statements(tree.root_node()).into_iter().any(|statement| match statement.kind() {
+    let Ok(tree) = syntax::parse_tree(text, &language) else { return false };
+    syntax::valid_statements(tree.root_node()).into_iter().any(|statement| match statement.kind() {
         "export_statement" => exported_names(statement, text).contains(&name),
         "expression_statement" => {
             let assignment = syntax::children(statement).into_iter().next();
@@ -105,14 +105,14 @@ fn assigns_export(assignment: Node<'_>, text: &str, name: &str) -> bool {
         })
 }
 
-struct Reader<'text> {
+struct JavaScriptReader<'text> {
     text: &'text str,
 }
 
-impl Reader<'_> {
+impl JavaScriptReader<'_> {
     /// The value of an expression that stands in `depth` others.
-    fn literal(&self, node: Node<'_>, depth: usize) -> Result<Value, Refusal> {
-        let node = without_types(node);
+    fn literal(&self, node: Node<'_>, depth: usize) -> Result<Value, LiteralError> {
+        let node = strip_types(node);
         match node.kind() {
             "true" => Ok(Value::Bool(true)),
             "false" => Ok(Value::Bool(false)),
@@ -124,20 +124,20 @@ impl Reader<'_> {
                 match compound {
                     "parenthesized_expression" => match syntax::children(node).as_slice() {
                         [inner] => self.literal(*inner, depth + 1),
-                        _ => Err(Refusal::NotLiteral),
+                        _ => Err(LiteralError::NotLiteral),
                     },
-                    "unary_expression" => self.signed(node, depth),
+                    "unary_expression" => self.unary(node, depth),
                     "binary_expression" => self.concatenation(node, depth),
                     "array" => self.array(node, depth),
                     "object" => self.object(node, depth),
-                    _ => Err(Refusal::NotLiteral),
+                    _ => Err(LiteralError::NotLiteral),
                 }
             }
         }
     }
 
     /// An array; a place left empty between commas is no value.
-    fn array(&self, node: Node<'_>, depth: usize) -> Result<Value, Refusal> {
+    fn array(&self, node: Node<'_>, depth: usize) -> Result<Value, LiteralError> {
         let mut items = Vec::new();
         let mut commas = 0;
         let mut cursor = node.walk();
@@ -147,7 +147,7 @@ impl Reader<'_> {
                 "," => {
                     commas += 1;
                     if commas > items.len() {
-                        return Err(Refusal::NotLiteral);
+                        return Err(LiteralError::NotLiteral);
                     }
                 }
                 _ => items.push(self.literal(child, depth + 1)?),
@@ -156,54 +156,54 @@ impl Reader<'_> {
         Ok(Value::Array(items))
     }
 
-    fn object(&self, node: Node<'_>, depth: usize) -> Result<Value, Refusal> {
+    fn object(&self, node: Node<'_>, depth: usize) -> Result<Value, LiteralError> {
         let mut entries = Map::new();
         for pair in syntax::children(node) {
             let (Some(key), Some(value)) =
                 (pair.child_by_field_name("key"), pair.child_by_field_name("value"))
             else {
-                return Err(Refusal::NotLiteral);
+                return Err(LiteralError::NotLiteral);
             };
             let key = match key.kind() {
                 "property_identifier" => self.name(key)?.to_owned(),
                 "string" => self.string(key)?,
                 "number" => number_key(self.number(key)?)?,
-                _ => return Err(Refusal::NotLiteral),
+                _ => return Err(LiteralError::NotLiteral),
             };
             // This one sets the prototype instead of a property.
             if key == "__proto__" {
-                return Err(Refusal::NotLiteral);
+                return Err(LiteralError::NotLiteral);
             }
             entries.insert(key, self.literal(value, depth + 1)?);
         }
         Ok(Value::Object(entries))
     }
 
-    fn signed(&self, node: Node<'_>, depth: usize) -> Result<Value, Refusal> {
+    fn unary(&self, node: Node<'_>, depth: usize) -> Result<Value, LiteralError> {
         let (Some(operator), Some(argument)) =
             (node.child_by_field_name("operator"), node.child_by_field_name("argument"))
         else {
-            return Err(Refusal::NotLiteral);
+            return Err(LiteralError::NotLiteral);
         };
         let is_negative = match operator.kind() {
             "-" => true,
             "+" => false,
-            _ => return Err(Refusal::NotLiteral),
+            _ => return Err(LiteralError::NotLiteral),
         };
         match self.literal(argument, depth + 1)?.as_f64() {
             Some(number) => json_number(if is_negative { -number } else { number }),
-            None => Err(Refusal::NotLiteral),
+            None => Err(LiteralError::NotLiteral),
         }
     }
 
     /// A chain of `+` leans to the left and may be of any length, so it is walked, not descended.
-    fn concatenation(&self, node: Node<'_>, depth: usize) -> Result<Value, Refusal> {
+    fn concatenation(&self, node: Node<'_>, depth: usize) -> Result<Value, LiteralError> {
         let mut parts = Vec::new();
         let mut leftmost = node;
         while leftmost.kind() == "binary_expression" {
-            let field = |name| leftmost.child_by_field_name(name).ok_or(Refusal::NotLiteral);
+            let field = |name| leftmost.child_by_field_name(name).ok_or(LiteralError::NotLiteral);
             if field("operator")?.kind() != "+" {
-                return Err(Refusal::NotLiteral);
+                return Err(LiteralError::NotLiteral);
             }
             parts.push(field("right")?);
             leftmost = field("left")?;
@@ -213,19 +213,19 @@ impl Reader<'_> {
         for part in parts.into_iter().rev() {
             match self.literal(part, depth + 1)? {
                 Value::String(part) => whole.push_str(&part),
-                _ => return Err(Refusal::NotLiteral),
+                _ => return Err(LiteralError::NotLiteral),
             }
         }
         Ok(Value::String(whole))
     }
 
     /// A name as it is written; one that holds escapes would have to be decoded first.
-    fn name(&self, node: Node<'_>) -> Result<&str, Refusal> {
+    fn name(&self, node: Node<'_>) -> Result<&str, LiteralError> {
         let name = syntax::text_of(node, self.text);
-        if name.contains('\\') { Err(Refusal::NotLiteral) } else { Ok(name) }
+        if name.contains('\\') { Err(LiteralError::NotLiteral) } else { Ok(name) }
     }
 
-    fn number(&self, node: Node<'_>) -> Result<f64, Refusal> {
+    fn number(&self, node: Node<'_>) -> Result<f64, LiteralError> {
         let text = syntax::text_of(node, self.text).replace('_', "").to_ascii_lowercase();
         let radix = match text.get(..2) {
             Some("0x") => 16,
@@ -236,29 +236,30 @@ impl Reader<'_> {
         let is_old_octal = radix == 10 && text.len() > 1 && text.starts_with('0') && !text.starts_with("0.");
         let is_zero_with_exponent = text.starts_with("0e");
         if (is_old_octal && !is_zero_with_exponent) || text.ends_with('n') {
-            return Err(Refusal::NotLiteral);
+            return Err(LiteralError::NotLiteral);
         }
         if radix == 10 {
-            return text.parse().map_err(|_| Refusal::NotLiteral);
+            return text.parse().map_err(|_| LiteralError::NotLiteral);
         }
         // Beyond 64 bits nothing would be exact any more.
-        let number = u64::from_str_radix(&text[2..], radix).map_err(|_| Refusal::NotLiteral)?;
-        if number <= 1 << 53 { Ok(number as f64) } else { Err(Refusal::NotLiteral) }
+        let number = u64::from_str_radix(&text[2..], radix).map_err(|_| LiteralError::NotLiteral)?;
+        if number <= 1 << 53 { Ok(number as f64) } else { Err(LiteralError::NotLiteral) }
     }
 
-    fn string(&self, node: Node<'_>) -> Result<String, Refusal> {
+    fn string(&self, node: Node<'_>) -> Result<String, LiteralError> {
         let is_template = node.kind() == "template_string";
         if is_template && syntax::children(node).iter().any(|part| part.kind() == "template_substitution") {
-            return Err(Refusal::NotLiteral);
+            return Err(LiteralError::NotLiteral);
         }
         let start = node.start_byte() + 1;
-        let content = self.text.get(start..node.end_byte().saturating_sub(1)).ok_or(Refusal::NotLiteral)?;
+        let content =
+            self.text.get(start..node.end_byte().saturating_sub(1)).ok_or(LiteralError::NotLiteral)?;
         decode(content, start, is_template)
     }
 }
 
 /// The expression that `as T` and `satisfies T` say something about.
-fn without_types(node: Node<'_>) -> Node<'_> {
+fn strip_types(node: Node<'_>) -> Node<'_> {
     let mut inner = node;
     while matches!(inner.kind(), "as_expression" | "satisfies_expression") {
         match inner.named_child(0) {
@@ -270,8 +271,8 @@ fn without_types(node: Node<'_>) -> Node<'_> {
 }
 
 /// A JSON integer if the number is whole and exact.
-fn json_number(number: f64) -> Result<Value, Refusal> {
-    if number.fract() == 0.0 && number.abs() <= LARGEST_INTEGER {
+fn json_number(number: f64) -> Result<Value, LiteralError> {
+    if number.fract() == 0.0 && number.abs() <= MAX_SAFE_INTEGER {
         syntax::integer(number as i128)
     } else {
         syntax::float(number)
@@ -279,21 +280,21 @@ fn json_number(number: f64) -> Result<Value, Refusal> {
 }
 
 /// The name of a property that is written as a number, where it is written alike in both languages.
-fn number_key(number: f64) -> Result<String, Refusal> {
+fn number_key(number: f64) -> Result<String, LiteralError> {
     if number == 0.0 || (1e-6..1e21).contains(&number) {
         Ok(number.to_string())
     } else {
-        Err(Refusal::NotLiteral)
+        Err(LiteralError::NotLiteral)
     }
 }
 
 /// The value of what stands between the quotes; `start` is where that begins in the source.
-fn decode(content: &str, start: usize, is_template: bool) -> Result<String, Refusal> {
+fn decode(content: &str, start: usize, is_template: bool) -> Result<String, LiteralError> {
     let mut decoded = String::with_capacity(content.len());
     let mut rest = content;
-    while let Some(place) = rest.find(['\\', '\r', '\n']) {
-        decoded.push_str(&rest[..place]);
-        rest = &rest[place..];
+    while let Some(index) = rest.find(['\\', '\r', '\n']) {
+        decoded.push_str(&rest[..index]);
+        rest = &rest[index..];
         let offset = start + content.len() - rest.len();
         if let Some(after) = rest.strip_prefix('\\') {
             rest = escape(after, offset, &mut decoded)?;
@@ -301,7 +302,7 @@ fn decode(content: &str, start: usize, is_template: bool) -> Result<String, Refu
             rest = rest.strip_prefix("\r\n").unwrap_or(&rest[1..]);
             decoded.push('\n');
         } else {
-            return Err(Refusal::Malformed(offset, "unterminated string"));
+            return Err(LiteralError::Malformed(offset, "unterminated string"));
         }
     }
     decoded.push_str(rest);
@@ -309,8 +310,8 @@ fn decode(content: &str, start: usize, is_template: bool) -> Result<String, Refu
 }
 
 /// Decodes the escape whose backslash stands at `offset`, and gives back what follows it.
-fn escape<'text>(after: &'text str, offset: usize, decoded: &mut String) -> Result<&'text str, Refusal> {
-    let malformed = Refusal::Malformed(offset, "invalid escape in a string");
+fn escape<'text>(after: &'text str, offset: usize, decoded: &mut String) -> Result<&'text str, LiteralError> {
+    let malformed = LiteralError::Malformed(offset, "invalid escape in a string");
     if let Some(rest) = after.strip_prefix("\r\n") {
         return Ok(rest);
     }
@@ -331,7 +332,7 @@ fn escape<'text>(after: &'text str, offset: usize, decoded: &mut String) -> Resu
         }
         '0' if !rest.starts_with(|next: char| next.is_ascii_digit()) => '\0',
         // Octal escapes, which modules do not have.
-        '0'..='9' => return Err(Refusal::NotLiteral),
+        '0'..='9' => return Err(LiteralError::NotLiteral),
         'b' => '\x08',
         'f' => '\x0c',
         'n' => '\n',
@@ -345,13 +346,15 @@ fn escape<'text>(after: &'text str, offset: usize, decoded: &mut String) -> Resu
 }
 
 /// Decodes what follows `\u`. Two halves of a surrogate pair are one character; half of one is none.
-fn unicode_escape(rest: &str, malformed: Refusal) -> Result<(char, &str), Refusal> {
+fn unicode_escape(rest: &str, malformed: LiteralError) -> Result<(char, &str), LiteralError> {
     if let Some(braced) = rest.strip_prefix('{') {
         let (digits, rest) = braced.split_once('}').ok_or(malformed)?;
         let digits = digits.trim_start_matches('0');
         let code = if digits.is_empty() { Some(0) } else { syntax::hexadecimal(digits, digits.len()) };
         return match code {
-            Some(code) if code <= 0x0010_ffff => Ok((char::from_u32(code).ok_or(Refusal::NotLiteral)?, rest)),
+            Some(code) if code <= 0x0010_ffff => {
+                Ok((char::from_u32(code).ok_or(LiteralError::NotLiteral)?, rest))
+            }
             _ => Err(malformed),
         };
     }
@@ -364,9 +367,9 @@ fn unicode_escape(rest: &str, malformed: Refusal) -> Result<(char, &str), Refusa
     match (first, second) {
         (0xd800..=0xdbff, Some(second @ 0xdc00..=0xdfff)) => {
             let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-            Ok((char::from_u32(code).ok_or(Refusal::NotLiteral)?, &rest[6..]))
+            Ok((char::from_u32(code).ok_or(LiteralError::NotLiteral)?, &rest[6..]))
         }
-        _ => Err(Refusal::NotLiteral),
+        _ => Err(LiteralError::NotLiteral),
     }
 }
 
@@ -390,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typescript_tool_gives_its_metadata_and_places() {
+    fn typescript_metadata_and_positions_are_read() {
         let text = "#!/usr/bin/env node\n// rye\nimport fs from 'fs';\nexport const __version__: string = \"1.0.0\";\n\
                     let __executor_id__ = null, other = call();\n\
                     export const CONFIG_SCHEMA: Record<string, unknown> = {\n  type: 'object', // why\n  /* and */ \
@@ -471,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_literal_is_skipped() {
+    fn non_literals_are_skipped() {
         let sources = r"
             name | call() | undefined | `a${b}` | tag`a` | {a} | {...a} | {[a]: 1} | {a() {}}
             {get a() { return 1 }} | {__proto__: null} | {\u0061: 1} | [1,,2] | [,] | [...a]
@@ -494,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn syntax_error_is_reported_where_it_stands_and_sound_fields_stay() {
+    fn syntax_error_keeps_valid_fields() {
         let parsed = parse_javascript("const A = 1;\nconst B = = 2;\nconst C = 3;\n");
         assert_eq!(
             parsed.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -524,14 +527,14 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_allowed_to_its_limit_and_refused_beyond() {
+    fn nesting_beyond_limit_is_refused() {
         let nested = |depth: usize| format!("let X = {}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse_javascript(&nested(64)).fields.contains_key("X"));
         assert_eq!(problems(&nested(65)), ["1:73: `X` is nested deeper than 64 levels"]);
     }
 
     #[test]
-    fn hundred_thousand_brackets_are_a_problem() {
+    fn excessive_brackets_are_a_problem() {
         let count = 100_000;
         for (open, inner, close) in [
             ("[", "", "]"),

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use super::fence::{self, FenceError};
-use crate::problem::{Parsed, Position, Problem};
+use crate::diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 use crate::yaml;
 
 const NO_METADATA: &str = "No metadata found. Knowledge entries require a ```yaml fenced code block with name, \
@@ -17,8 +17,8 @@ const NO_METADATA: &str = "No metadata found. Knowledge entries require a ```yam
 ///
 /// Metadata is the `---` front matter that opens the text, or else the first `yaml` block.
 #[must_use]
-pub fn parse(text: &str) -> Parsed {
-    let fence = fence::find(text, "yaml");
+pub fn parse(text: &str) -> ParsedItem {
+    let fence = fence::find_block(text, "yaml");
     let front = front_matter(text);
     let (metadata, body) = match (front, fence) {
         // Two rules around a block only look like front matter.
@@ -27,11 +27,13 @@ pub fn parse(text: &str) -> Parsed {
         (_, Ok(fence)) => (fence.content, fence.body),
         (None, Err(error)) => {
             let problem = match error {
-                FenceError::Missing => Problem::new(NO_METADATA),
-                FenceError::Unclosed { position } => Problem::new(error.to_string()).at(position),
+                FenceError::Missing => Diagnostic::new(NO_METADATA),
+                FenceError::Unclosed { position } => {
+                    Diagnostic::new(error.to_string()).with_position(position)
+                }
             };
-            let mut parsed = Parsed::failed(problem);
-            set_body(&mut parsed, text, fence::after_signature(text)..text.len());
+            let mut parsed = ParsedItem::from_problem(problem);
+            set_body(&mut parsed, text, fence::signature_end(text)..text.len());
             parsed.set("raw", json!(text), None);
             return parsed;
         }
@@ -44,7 +46,7 @@ pub fn parse(text: &str) -> Parsed {
 
 /// Reads a knowledge entry that is YAML as a whole; its body is the text of its `body` or `content` key.
 #[must_use]
-pub fn parse_yaml(text: &str) -> Parsed {
+pub fn parse_yaml(text: &str) -> ParsedItem {
     let mut parsed = read_yaml(text, after_comments(text)..text.len(), &["raw"]);
     if parsed.text("body").is_none() {
         let body = parsed.text("content").unwrap_or("").to_owned();
@@ -56,33 +58,37 @@ pub fn parse_yaml(text: &str) -> Parsed {
 }
 
 /// Reads the YAML at `range`, which begins a line of `text`; keys of `own` names are ours and left out.
-fn read_yaml(text: &str, range: Range<usize>, own: &[&str]) -> Parsed {
-    let start = Position::of_offset(text, range.start);
-    let shifted =
-        |position: Position| Position { line: position.line.saturating_add(start.line - 1), ..position };
-    let placed = |mut problem: Problem| {
-        problem.position = problem.position.map(shifted);
+fn read_yaml(text: &str, range: Range<usize>, own: &[&str]) -> ParsedItem {
+    let start = SourcePosition::from_offset(text, range.start);
+    let shift = |position: SourcePosition| SourcePosition {
+        line: position.line.saturating_add(start.line - 1),
+        ..position
+    };
+    let relocate = |mut problem: Diagnostic| {
+        problem.position = problem.position.map(shift);
         problem
     };
     let document = match yaml::parse(&text[range]) {
         Ok(document) => document,
-        Err(problem) => return Parsed::failed(placed(problem)),
+        Err(problem) => return ParsedItem::from_problem(relocate(problem)),
     };
-    let mut parsed = Parsed {
-        positions: document.positions.into_iter().map(|(key, place)| (key, shifted(place))).collect(),
-        warnings: document.warnings.into_iter().map(placed).collect(),
-        ..Parsed::default()
+    let mut parsed = ParsedItem {
+        positions: document.positions.into_iter().map(|(key, place)| (key, shift(place))).collect(),
+        warnings: document.warnings.into_iter().map(relocate).collect(),
+        ..ParsedItem::default()
     };
     match document.value {
         Value::Object(fields) => parsed.fields = fields,
-        Value::Null => parsed.problems.push(Problem::new(NO_METADATA).at(start)),
-        _ => parsed.problems.push(Problem::new("Metadata must be a mapping of keys to values").at(start)),
+        Value::Null => parsed.problems.push(Diagnostic::new(NO_METADATA).with_position(start)),
+        _ => parsed
+            .problems
+            .push(Diagnostic::new("Metadata must be a mapping of keys to values").with_position(start)),
     }
     for key in own {
         if parsed.fields.shift_remove(*key).is_some() {
-            let problem = Problem::new(format!("`{key}` in the metadata is ignored")).of(*key);
+            let problem = Diagnostic::new(format!("`{key}` in the metadata is ignored")).with_field(*key);
             parsed.warnings.push(match parsed.positions.remove(*key) {
-                Some(position) => problem.at(position),
+                Some(position) => problem.with_position(position),
                 None => problem,
             });
         }
@@ -90,12 +96,12 @@ fn read_yaml(text: &str, range: Range<usize>, own: &[&str]) -> Parsed {
     parsed
 }
 
-fn set_body(parsed: &mut Parsed, text: &str, range: Range<usize>) {
+fn set_body(parsed: &mut ParsedItem, text: &str, range: Range<usize>) {
     let part = &text[range.clone()];
-    let words = part.trim();
+    let trimmed = part.trim();
     let offset = range.start + (part.len() - part.trim_start().len());
-    let position = (!words.is_empty()).then(|| Position::of_offset(text, offset));
-    parsed.set("body", json!(words), position);
+    let position = (!trimmed.is_empty()).then(|| SourcePosition::from_offset(text, offset));
+    parsed.set("body", json!(trimmed), position);
 }
 
 /// The metadata and the body of a text that opens with `---`, as byte ranges.
@@ -108,11 +114,11 @@ fn front_matter(text: &str) -> Option<(Range<usize>, Range<usize>)> {
 
 /// Where the text starts once the one-line comments and blank lines that open it are skipped.
 fn after_comments(text: &str) -> usize {
-    let mut start = fence::after_signature(text);
+    let mut start = fence::signature_end(text);
     for line in fence::lines(text, start) {
-        let words = line.text.trim();
-        let is_comment = words.starts_with("<!--") && words.ends_with("-->") && words.len() >= 7;
-        if !is_comment && !words.is_empty() {
+        let trimmed = line.text.trim();
+        let is_comment = trimmed.starts_with("<!--") && trimmed.ends_with("-->") && trimmed.len() >= 7;
+        if !is_comment && !trimmed.is_empty() {
             break;
         }
         start = line.end;
@@ -127,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_yaml_block_gives_the_fields_and_the_rest_is_the_body() {
+    fn yaml_block_splits_fields_and_body() {
         let text = "<!-- rye:signed:x -->\n# Title\n\n```yaml\nname: a\ntags: [x, y]\n```\n\nBody\n```yaml\nno: 1\n```\n";
         let parsed = parse(text);
         assert_eq!(parsed.problems, []);
@@ -135,7 +141,7 @@ mod tests {
         let expected = json!({ "name": "a", "tags": ["x", "y"], "body": body, "raw": text });
         assert_eq!(Value::Object(parsed.fields), expected);
         assert_eq!(parsed.positions["name"].line, 5);
-        assert_eq!(parsed.positions["body"], Position { line: 9, column: 1 });
+        assert_eq!(parsed.positions["body"], SourcePosition { line: 9, column: 1 });
     }
 
     #[test]
@@ -150,13 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn rules_around_a_block_are_no_front_matter() {
+    fn rules_around_block_are_not_front_matter() {
         assert_eq!(parse("---\n\n```yaml\nname: a\n```\n---\nBody").text("name"), Some("a"));
-        assert_eq!(parse("# Title\n---\nname: a\n---\n").problems, [Problem::new(NO_METADATA)]);
+        assert_eq!(parse("# Title\n---\nname: a\n---\n").problems, [Diagnostic::new(NO_METADATA)]);
     }
 
     #[test]
-    fn plain_yaml_holds_its_own_body() {
+    fn plain_yaml_contains_its_body() {
         let parsed = parse_yaml("<!-- rye:signed:x -->\nname: a\ncontent: words\nraw: mine\n");
         assert_eq!((parsed.text("name"), parsed.text("body")), (Some("a"), Some("words")));
         assert!(parsed.text("raw").unwrap().starts_with("<!--"));
@@ -175,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_stand_where_they_stand_in_the_file() {
+    fn problems_have_file_positions() {
         let line = |text: &str| {
             let parsed = parse(text);
             assert_eq!(parsed.problems.len(), 1, "{parsed:?}");

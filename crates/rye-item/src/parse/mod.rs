@@ -13,19 +13,21 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 use crate::extractor::Parser;
-use crate::problem::{Parsed, Position, Problem};
 use crate::yaml;
 
 /// Parses the bytes of a file with `extension`.
 #[must_use]
-pub fn parse(parser: Parser, extension: &str, bytes: &[u8]) -> Parsed {
+pub fn parse(parser: Parser, extension: &str, bytes: &[u8]) -> ParsedItem {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            let position = Position::of_offset(&valid, valid.len());
-            return Parsed::failed(Problem::new("the file is not valid UTF-8").at(position));
+            let position = SourcePosition::from_offset(&valid, valid.len());
+            return ParsedItem::from_problem(
+                Diagnostic::new("the file is not valid UTF-8").with_position(position),
+            );
         }
     };
     match parser {
@@ -66,25 +68,28 @@ pub fn defines_execute(parser: Parser, extension: &str, bytes: &[u8]) -> bool {
     }
 }
 
-fn parse_yaml(text: &str) -> Parsed {
+fn parse_yaml(text: &str) -> ParsedItem {
     match yaml::parse(text) {
-        Ok(document) => {
-            Parsed { positions: document.positions, warnings: document.warnings, ..mapping(document.value) }
-        }
-        Err(problem) => Parsed::failed(problem),
+        Ok(document) => ParsedItem {
+            positions: document.positions,
+            warnings: document.warnings,
+            ..from_mapping(document.value)
+        },
+        Err(problem) => ParsedItem::from_problem(problem),
     }
 }
 
-fn parse_toml(text: &str) -> Parsed {
+fn parse_toml(text: &str) -> ParsedItem {
     match toml::from_str::<toml::Table>(text) {
         Ok(table) => match serde_json::to_value(table) {
-            Ok(value) => Parsed { positions: toml_positions(text), ..mapping(value) },
-            Err(error) => Parsed::failed(Problem::new(format!("Invalid TOML: {error}"))),
+            Ok(value) => ParsedItem { positions: toml_positions(text), ..from_mapping(value) },
+            Err(error) => ParsedItem::from_problem(Diagnostic::new(format!("Invalid TOML: {error}"))),
         },
         Err(error) => {
-            let problem = Problem::new(format!("Invalid TOML: {}", crate::text::one_line(error.message())));
-            Parsed::failed(match error.span() {
-                Some(span) => problem.at(Position::of_offset(text, span.start)),
+            let problem =
+                Diagnostic::new(format!("Invalid TOML: {}", crate::text::one_line(error.message())));
+            ParsedItem::from_problem(match error.span() {
+                Some(span) => problem.with_position(SourcePosition::from_offset(text, span.start)),
                 None => problem,
             })
         }
@@ -92,8 +97,8 @@ fn parse_toml(text: &str) -> Parsed {
 }
 
 /// Where the values of a TOML document stand, by dotted path, as far down as YAML remembers them.
-fn toml_positions(text: &str) -> BTreeMap<String, Position> {
-    const DEPTH: usize = 3;
+fn toml_positions(text: &str) -> BTreeMap<String, SourcePosition> {
+    const MAX_DEPTH: usize = 3;
     let mut positions = BTreeMap::new();
     let Ok(document) = toml::de::DeTable::parse(text) else { return positions };
     let mut pending: Vec<(String, &toml::de::DeTable<'_>, usize)> =
@@ -101,8 +106,8 @@ fn toml_positions(text: &str) -> BTreeMap<String, Position> {
     while let Some((prefix, table, depth)) = pending.pop() {
         for (key, value) in table {
             let path = format!("{prefix}{}", key.get_ref());
-            positions.insert(path.clone(), Position::of_offset(text, value.span().start));
-            if let Some(inner) = value.get_ref().as_table().filter(|_| depth < DEPTH) {
+            positions.insert(path.clone(), SourcePosition::from_offset(text, value.span().start));
+            if let Some(inner) = value.get_ref().as_table().filter(|_| depth < MAX_DEPTH) {
                 pending.push((format!("{path}."), inner, depth + 1));
             }
         }
@@ -110,26 +115,28 @@ fn toml_positions(text: &str) -> BTreeMap<String, Position> {
     positions
 }
 
-fn parse_json(text: &str) -> Parsed {
+fn parse_json(text: &str) -> ParsedItem {
     match serde_json::from_str(text) {
-        Ok(value) => mapping(value),
+        Ok(value) => from_mapping(value),
         Err(error) => {
             // The reader counts columns in bytes, and one past the end.
             let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
             let start: usize = lines.map(str::len).sum();
-            let position = Position::of_offset(text, start + error.column().saturating_sub(1));
+            let position = SourcePosition::from_offset(text, start + error.column().saturating_sub(1));
             let message = error.to_string();
             let message = message.rfind(" at line ").map_or(message.as_str(), |cut| &message[..cut]);
-            Parsed::failed(Problem::new(format!("Invalid JSON: {message}")).at(position))
+            ParsedItem::from_problem(
+                Diagnostic::new(format!("Invalid JSON: {message}")).with_position(position),
+            )
         }
     }
 }
 
-fn mapping(value: Value) -> Parsed {
+fn from_mapping(value: Value) -> ParsedItem {
     match value {
-        Value::Object(fields) => Parsed { fields, ..Parsed::default() },
-        Value::Null => Parsed::default(),
-        _ => Parsed::failed(Problem::new("the document must be a mapping of keys to values")),
+        Value::Object(fields) => ParsedItem { fields, ..ParsedItem::default() },
+        Value::Null => ParsedItem::default(),
+        _ => ParsedItem::from_problem(Diagnostic::new("the document must be a mapping of keys to values")),
     }
 }
 
@@ -140,14 +147,14 @@ mod tests {
     #[test]
     fn toml_keys_have_positions() {
         let parsed = parse(Parser::Toml, ".toml", b"a = 1\n\n[b]\nc = \"x\"\n");
-        assert_eq!(parsed.positions.get("b.c"), Some(&Position { line: 4, column: 5 }));
+        assert_eq!(parsed.positions.get("b.c"), Some(&SourcePosition { line: 4, column: 5 }));
         assert_eq!(parsed.problems, []);
     }
 
     #[test]
     fn json_columns_are_counted_in_characters() {
         let parsed = parse(Parser::Json, ".json", "{\n  \"éé\": x".as_bytes());
-        assert_eq!(parsed.problems[0].position, Some(Position { line: 2, column: 9 }));
+        assert_eq!(parsed.problems[0].position, Some(SourcePosition { line: 2, column: 9 }));
     }
 
     #[test]
@@ -158,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_a_problem_with_a_position() {
+    fn non_utf8_is_a_problem_with_position() {
         for parser in [Parser::Python, Parser::MarkdownXml, Parser::Yaml] {
             let parsed = parse(parser, ".x", b"ok\n \xff");
-            assert_eq!(parsed.problems[0].position, Some(Position { line: 2, column: 2 }));
+            assert_eq!(parsed.problems[0].position, Some(SourcePosition { line: 2, column: 2 }));
         }
     }
 }

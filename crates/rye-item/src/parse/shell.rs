@@ -8,7 +8,7 @@ use std::str::Lines;
 
 use serde_json::Value;
 
-use crate::problem::{Parsed, Position, Problem};
+use crate::diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 
 /// Keys whose value is text.
 const TEXT_KEYS: [&str; 7] =
@@ -28,38 +28,41 @@ const JSON_KEYS: [&str; 8] = [
 
 /// Reads the metadata of a shell script.
 #[must_use]
-pub fn parse(text: &str) -> Parsed {
+pub fn parse(text: &str) -> ParsedItem {
     if let Some(offset) = text.find('\0') {
-        return Parsed::failed(Problem::new("Syntax error: NUL byte").at(Position::of_offset(text, offset)));
+        return ParsedItem::from_problem(
+            Diagnostic::new("Syntax error: NUL byte")
+                .with_position(SourcePosition::from_offset(text, offset)),
+        );
     }
     let mut comments = Comments::new(text);
-    let mut parsed = Parsed::default();
+    let mut parsed = ParsedItem::default();
     while let Some(comment) = comments.next() {
-        let Some(entry) = Entry::of(&comment) else {
+        let Some(entry) = Entry::parse(&comment) else {
             continue;
         };
         if parsed.positions.contains_key(entry.key) {
-            let problem = Problem::new(format!("`{}` is given more than once", entry.key));
-            parsed.problems.push(problem.of(entry.key).at(entry.key_position));
+            let problem = Diagnostic::new(format!("`{}` is given more than once", entry.key));
+            parsed.problems.push(problem.with_field(entry.key).with_position(entry.key_position));
             continue;
         }
         // Also where the value is refused: a second one would not be looked at either.
         parsed.positions.insert(entry.key.to_owned(), entry.key_position);
         let value = if JSON_KEYS.contains(&entry.key) {
-            read_json(&entry, &mut comments)
+            parse_json(&entry, &mut comments)
         } else {
-            Ok(read_text(entry.key, entry.value))
+            Ok(parse_text(entry.key, entry.value))
         };
         match value {
             Ok(value) => parsed.set(entry.key, value, Some(entry.key_position)),
-            Err(problem) => parsed.problems.push(problem.of(entry.key)),
+            Err(problem) => parsed.problems.push(problem.with_field(entry.key)),
         }
     }
     parsed.positions.retain(|key, _| parsed.fields.contains_key(key));
     parsed
 }
 
-fn read_text(key: &str, value: &str) -> Value {
+fn parse_text(key: &str, value: &str) -> Value {
     if key == "executor_id" && value == "null" {
         return Value::Null;
     }
@@ -70,49 +73,49 @@ fn read_text(key: &str, value: &str) -> Value {
 }
 
 /// Reads a JSON value that begins in `entry` and goes on over as many comments as it needs.
-fn read_json(entry: &Entry<'_>, comments: &mut Comments<'_>) -> Result<Value, Problem> {
+fn parse_json(entry: &Entry<'_>, comments: &mut Comments<'_>) -> Result<Value, Diagnostic> {
     let mut lines = vec![(entry.value, entry.value_position)];
-    let mut balance = Balance::default();
-    balance.take(entry.value);
+    let mut balance = JsonBalance::default();
+    balance.push_line(entry.value);
     while !balance.is_complete() {
-        let Some(comment) = comments.next_if(|comment| Entry::of(comment).is_none()) else {
-            let problem = Problem::new(format!("`{}` is not complete JSON", entry.key));
-            return Err(problem.at(entry.key_position));
+        let Some(comment) = comments.next_if(|comment| Entry::parse(comment).is_none()) else {
+            let problem = Diagnostic::new(format!("`{}` is not complete JSON", entry.key));
+            return Err(problem.with_position(entry.key_position));
         };
-        balance.take(comment.content);
+        balance.push_line(comment.content);
         lines.push((comment.content, comment.position));
     }
     let text = lines.iter().map(|(line, _)| *line).collect::<Vec<_>>().join("\n");
     serde_json::from_str(&text).map_err(|error| {
         let message = error.to_string();
         let reason = message.split(" at line ").next().unwrap_or_default();
-        let problem = Problem::new(format!("`{}` is not valid JSON: {reason}", entry.key));
+        let problem = Diagnostic::new(format!("`{}` is not valid JSON: {reason}", entry.key));
         match lines.get(error.line().saturating_sub(1)) {
             Some((line, position)) => {
                 let before = line.get(..error.column().saturating_sub(1)).unwrap_or(line);
-                problem.at(advance(*position, before))
+                problem.with_position(advance(*position, before))
             }
-            None => problem.at(entry.value_position),
+            None => problem.with_position(entry.value_position),
         }
     })
 }
 
 /// `position` moved over `text`, which stands on the same line.
-fn advance(position: Position, text: &str) -> Position {
+fn advance(position: SourcePosition, text: &str) -> SourcePosition {
     let columns = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
-    Position { column: position.column.saturating_add(columns), ..position }
+    SourcePosition { column: position.column.saturating_add(columns), ..position }
 }
 
 /// Whether JSON read line by line has come to its end. Sees each line once, however many there are.
 #[derive(Default)]
-struct Balance {
+struct JsonBalance {
     has_begun: bool,
     depth: usize,
     is_broken: bool,
 }
 
-impl Balance {
-    fn take(&mut self, line: &str) {
+impl JsonBalance {
+    fn push_line(&mut self, line: &str) {
         let mut is_in_string = false;
         let mut is_escaped = false;
         for character in line.chars() {
@@ -139,7 +142,7 @@ impl Balance {
 /// A comment line: what follows `#` and one space, and where that stands.
 struct Comment<'text> {
     content: &'text str,
-    position: Position,
+    position: SourcePosition,
 }
 
 /// The comments a script begins with; blank lines between them are passed over.
@@ -166,7 +169,7 @@ impl<'text> Comments<'text> {
         let after = self.lines.peek()?.strip_prefix('#')?;
         let content = after.strip_prefix(' ');
         let column = if content.is_some() { 3 } else { 2 };
-        let position = Position { line: self.line, column };
+        let position = SourcePosition { line: self.line, column };
         let comment = Comment { content: content.unwrap_or(after), position };
         if !is_wanted(&comment) {
             return None;
@@ -180,14 +183,14 @@ impl<'text> Comments<'text> {
 /// A comment that is metadata.
 struct Entry<'text> {
     key: &'text str,
-    key_position: Position,
+    key_position: SourcePosition,
     value: &'text str,
-    value_position: Position,
+    value_position: SourcePosition,
 }
 
 impl<'text> Entry<'text> {
     /// The entry in a comment, if there is one: a known key, a colon, and nothing or a space after it.
-    fn of(comment: &Comment<'text>) -> Option<Self> {
+    fn parse(comment: &Comment<'text>) -> Option<Self> {
         let content = comment.content.trim_start();
         let indent = &comment.content[..comment.content.len() - content.len()];
         let (key, after) = content.split_once(':')?;
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_gives_its_metadata_and_places() {
+    fn tool_metadata_and_positions_are_read() {
         let text = "#!/bin/bash\n# rye:signed:2026-01-01T00:00:00Z:ab:cd:ef\n# Echo tool: says: things\n\n# version: 1.0.0\n\
                     # tool_type: bash\n#   executor_id: rye/core/runtimes/bash/bash\n#category: bench\n# description: Echo: from \"bash\"  \n\
                     # config_schema: {\n#   \"type\": \"object\",\n#\n#   \"pattern\": \"{[\\\"#\"\n# }\n# requires: []\n# timeout: 30\n\
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_declares_of_its_sandbox_and_its_config_is_read() {
+    fn sandbox_and_config_are_read() {
         assert_eq!(
             fields("# sandbox: {\"level\": \"strict\"}\n# config_resolve: {\"path\": \"a/b.yaml\"}\n"),
             json!({"sandbox": {"level": "strict"}, "config_resolve": {"path": "a/b.yaml"}})
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_given_twice_is_a_problem() {
+    fn duplicate_key_is_a_problem() {
         let parsed = parse("# version: 1\n# version: 2\n");
         assert_eq!(
             parsed.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_json_is_a_problem_where_it_goes_wrong() {
+    fn invalid_json_is_reported_with_position() {
         assert_eq!(problems("# config: {\"a\": é}\n"), ["1:17: `config` is not valid JSON: expected value"]);
         assert_eq!(
             problems("# config: {\n#  \"é\": 1,\n#  é\": x }\n"),

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tree_sitter::{Language, Node, ParseOptions, ParseState, Parser, Tree};
 
-use crate::problem::{Parsed, Position, Problem};
+use crate::diagnostic::{Diagnostic, ParsedItem, SourcePosition};
 
 /// How deep a literal may be nested: enough for any schema written by hand, little for the stack.
-pub(super) const DEPTH_LIMIT: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 
 /// The longest text that is given to a grammar, in bytes: its tree takes many times the room.
-const SIZE_LIMIT: usize = 2 * 1024 * 1024;
+const MAX_SOURCE_BYTES: usize = 2 * 1024 * 1024;
 
 /// How long a grammar may take. Text without errors is read in linear time and far from this limit; only the
 /// recovery from errors can take longer, so running out of time never turns a good text into a bad one.
-const TIME_LIMIT: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 5 });
+const PARSE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 5 });
 
 /// Names by which the engine knows a tool: a value that cannot be read is a mistake, not somebody's variable.
 const METADATA_NAMES: [&str; 7] = [
@@ -38,7 +38,7 @@ const SETTING_NAMES: [&str; 4] = ["CONFIG_SCHEMA", "ENV_CONFIG", "CONFIG", "CONF
 
 /// Why an expression did not become a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum LiteralError {
     /// It is not a literal, or not one that JSON can hold.
     NotLiteral,
     /// It is nested too deep, from this byte on.
@@ -48,29 +48,30 @@ pub(super) enum Refusal {
 }
 
 /// Parses `text` with `language`; fails if the text is beyond the limits.
-pub(super) fn read_tree(text: &str, language: &Language) -> Result<Tree, Problem> {
-    read_tree_within(text, language, TIME_LIMIT)
+pub(super) fn parse_tree(text: &str, language: &Language) -> Result<Tree, Diagnostic> {
+    parse_tree_within(text, language, PARSE_TIMEOUT)
 }
 
-fn read_tree_within(text: &str, language: &Language, time_limit: Duration) -> Result<Tree, Problem> {
-    if text.len() > SIZE_LIMIT {
-        let mebibytes = SIZE_LIMIT / (1024 * 1024);
-        return Err(Problem::new(format!("source text is longer than {mebibytes} MiB")));
+fn parse_tree_within(text: &str, language: &Language, timeout: Duration) -> Result<Tree, Diagnostic> {
+    if text.len() > MAX_SOURCE_BYTES {
+        let mebibytes = MAX_SOURCE_BYTES / (1024 * 1024);
+        return Err(Diagnostic::new(format!("source text is longer than {mebibytes} MiB")));
     }
     if let Some(offset) = text.find('\0') {
-        return Err(Problem::new("Syntax error: NUL byte").at(Position::of_offset(text, offset)));
+        return Err(Diagnostic::new("Syntax error: NUL byte")
+            .with_position(SourcePosition::from_offset(text, offset)));
     }
     let mut parser = Parser::new();
     parser
         .set_language(language)
-        .map_err(|error| Problem::new(format!("cannot use the grammar of the language: {error}")))?;
+        .map_err(|error| Diagnostic::new(format!("cannot use the grammar of the language: {error}")))?;
 
     let bytes = text.as_bytes();
     let start = Instant::now();
     let mut reached = 0;
     let mut check_time = |state: &ParseState| {
         reached = state.current_byte_offset();
-        if start.elapsed() >= time_limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if start.elapsed() >= timeout { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let tree = parser.parse_with_options(
         &mut |offset, _| bytes.get(offset..).unwrap_or_default(),
@@ -78,12 +79,13 @@ fn read_tree_within(text: &str, language: &Language, time_limit: Duration) -> Re
         Some(ParseOptions::new().progress_callback(&mut check_time)),
     );
     tree.ok_or_else(|| {
-        Problem::new("Syntax error: too tangled to be read in time").at(Position::of_offset(text, reached))
+        Diagnostic::new("Syntax error: too tangled to be read in time")
+            .with_position(SourcePosition::from_offset(text, reached))
     })
 }
 
 /// The statements of a tree that hold no errors, without comments.
-pub(super) fn sound_statements(root: Node<'_>) -> Vec<Node<'_>> {
+pub(super) fn valid_statements(root: Node<'_>) -> Vec<Node<'_>> {
     if root.is_error() {
         // What stands directly in an error may come from within a block.
         return Vec::new();
@@ -103,21 +105,21 @@ pub(super) fn text_of<'a>(node: Node<'_>, text: &'a str) -> &'a str {
 }
 
 /// Refuses a literal that would stand below `depth` others.
-pub(super) fn check_depth(node: Node<'_>, depth: usize) -> Result<(), Refusal> {
-    if depth < DEPTH_LIMIT { Ok(()) } else { Err(Refusal::TooDeep(node.start_byte())) }
+pub(super) fn check_depth(node: Node<'_>, depth: usize) -> Result<(), LiteralError> {
+    if depth < MAX_DEPTH { Ok(()) } else { Err(LiteralError::TooDeep(node.start_byte())) }
 }
 
 /// A JSON integer, if the number fits one.
-pub(super) fn integer(number: i128) -> Result<Value, Refusal> {
+pub(super) fn integer(number: i128) -> Result<Value, LiteralError> {
     i64::try_from(number)
         .map(Value::from)
         .or_else(|_| u64::try_from(number).map(Value::from))
-        .map_err(|_| Refusal::NotLiteral)
+        .map_err(|_| LiteralError::NotLiteral)
 }
 
 /// A JSON number, if the number is finite.
-pub(super) fn float(number: f64) -> Result<Value, Refusal> {
-    serde_json::Number::from_f64(number).map(Value::Number).ok_or(Refusal::NotLiteral)
+pub(super) fn float(number: f64) -> Result<Value, LiteralError> {
+    serde_json::Number::from_f64(number).map(Value::Number).ok_or(LiteralError::NotLiteral)
 }
 
 /// The number that `rest` begins with, of exactly `digits` hexadecimal digits.
@@ -128,68 +130,72 @@ pub(super) fn hexadecimal(rest: &str, digits: usize) -> Option<u32> {
 }
 
 /// What has been read so far from one text.
-pub(super) struct Collector<'text> {
-    locator: Locator<'text>,
-    parsed: Parsed,
+pub(super) struct FieldCollector<'text> {
+    locator: ForwardLocator<'text>,
+    parsed: ParsedItem,
 }
 
-impl<'text> Collector<'text> {
+impl<'text> FieldCollector<'text> {
     /// Nothing yet but the first syntax error of the tree, if it has one.
     pub(super) fn new(text: &'text str, root: Node<'_>) -> Self {
-        let mut parsed = Parsed::default();
+        let mut parsed = ParsedItem::default();
         if root.has_error() {
-            let position = Position::of_offset(text, first_error(root));
-            parsed.problems.push(Problem::new("Syntax error").at(position));
+            let position = SourcePosition::from_offset(text, first_error(root));
+            parsed.problems.push(Diagnostic::new("Syntax error").with_position(position));
         }
-        Self { locator: Locator { text, offset: 0, line: 1, column: 1 }, parsed }
+        Self { locator: ForwardLocator { text, offset: 0, line: 1, column: 1 }, parsed }
     }
 
     /// Takes what was assigned to `name` at `offset`: a value as a field, a refusal as the problem it may be.
-    pub(super) fn record(&mut self, name: &str, offset: usize, reading: Result<Value, Refusal>) {
-        let (message, problem_offset) = match reading {
+    pub(super) fn record(&mut self, name: &str, offset: usize, result: Result<Value, LiteralError>) {
+        let (message, problem_offset) = match result {
             Ok(value) => {
                 let position = self.locator.position(offset);
                 self.parsed.set(name, value, Some(position));
                 return;
             }
-            Err(Refusal::NotLiteral) if METADATA_NAMES.contains(&name) => {
+            Err(LiteralError::NotLiteral) if METADATA_NAMES.contains(&name) => {
                 (format!("`{name}` must be a plain literal"), offset)
             }
-            Err(Refusal::NotLiteral) => {
+            Err(LiteralError::NotLiteral) => {
                 if SETTING_NAMES.contains(&name) {
                     let message =
                         format!("`{name}` is not a plain literal: it cannot be read, and counts as absent");
                     let position = self.locator.position(offset);
-                    self.parsed.warnings.push(Problem::new(message).of(name).at(position));
+                    self.parsed
+                        .warnings
+                        .push(Diagnostic::new(message).with_field(name).with_position(position));
                     self.parsed.fields.shift_remove(name);
                 }
                 return;
             }
-            Err(Refusal::TooDeep(place)) => {
-                (format!("`{name}` is nested deeper than {DEPTH_LIMIT} levels"), place)
+            Err(LiteralError::TooDeep(error_offset)) => {
+                (format!("`{name}` is nested deeper than {MAX_DEPTH} levels"), error_offset)
             }
-            Err(Refusal::Malformed(place, reason)) => (format!("Syntax error: {reason}"), place),
+            Err(LiteralError::Malformed(error_offset, reason)) => {
+                (format!("Syntax error: {reason}"), error_offset)
+            }
         };
         let position = self.locator.position(problem_offset);
-        self.parsed.problems.push(Problem::new(message).of(name).at(position));
+        self.parsed.problems.push(Diagnostic::new(message).with_field(name).with_position(position));
     }
 
     /// All that was read.
-    pub(super) fn finish(self) -> Parsed {
+    pub(super) fn finish(self) -> ParsedItem {
         self.parsed
     }
 }
 
 /// Finds positions one after the other without counting from the start each time.
-struct Locator<'text> {
+struct ForwardLocator<'text> {
     text: &'text str,
     offset: usize,
     line: u32,
     column: u32,
 }
 
-impl Locator<'_> {
-    fn position(&mut self, offset: usize) -> Position {
+impl ForwardLocator<'_> {
+    fn position(&mut self, offset: usize) -> SourcePosition {
         if offset < self.offset {
             (self.offset, self.line, self.column) = (0, 1, 1);
         }
@@ -202,7 +208,7 @@ impl Locator<'_> {
             }
         }
         self.offset = offset;
-        Position { line: self.line, column: self.column }
+        SourcePosition { line: self.line, column: self.column }
     }
 }
 
@@ -242,15 +248,15 @@ mod tests {
         Language::new(tree_sitter_python::LANGUAGE)
     }
 
-    fn refusal(text: &str, time_limit: Duration) -> Option<String> {
-        read_tree_within(text, &python(), time_limit).err().map(|problem| problem.to_string())
+    fn parse_error(text: &str, time_limit: Duration) -> Option<String> {
+        parse_tree_within(text, &python(), time_limit).err().map(|problem| problem.to_string())
     }
 
     #[test]
-    fn a_parse_that_runs_out_of_time_is_a_problem() {
+    fn parse_timeout_is_a_problem() {
         let text = "x = 1\n".repeat(1000);
-        assert_eq!(refusal(&text, TIME_LIMIT), None);
-        let problem = refusal(&text, Duration::ZERO);
+        assert_eq!(parse_error(&text, PARSE_TIMEOUT), None);
+        let problem = parse_error(&text, Duration::ZERO);
         assert!(
             problem
                 .is_some_and(|problem| problem.ends_with(": Syntax error: too tangled to be read in time"))
@@ -258,10 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn nul_bytes_and_giants_are_refused_before_they_are_parsed() {
-        assert_eq!(refusal("a\n\0", TIME_LIMIT), Some("2:1: Syntax error: NUL byte".to_owned()));
+    fn nul_bytes_and_huge_texts_are_refused() {
+        assert_eq!(parse_error("a\n\0", PARSE_TIMEOUT), Some("2:1: Syntax error: NUL byte".to_owned()));
         assert_eq!(
-            refusal(&" ".repeat(3 << 20), TIME_LIMIT),
+            parse_error(&" ".repeat(3 << 20), PARSE_TIMEOUT),
             Some("source text is longer than 2 MiB".to_owned())
         );
     }
@@ -269,18 +275,18 @@ mod tests {
     #[test]
     fn positions_are_found_forwards_and_backwards() {
         let text = "é1\r\n345\n";
-        let mut locator = Locator { text, offset: 0, line: 1, column: 1 };
+        let mut locator = ForwardLocator { text, offset: 0, line: 1, column: 1 };
         for offset in [0, 2, 3, 5, 6, 9, 2, 0] {
-            assert_eq!(locator.position(offset), Position::of_offset(text, offset), "{offset}");
+            assert_eq!(locator.position(offset), SourcePosition::from_offset(text, offset), "{offset}");
         }
     }
 
     #[test]
-    fn the_first_error_is_the_first_in_the_text() {
+    fn first_error_is_earliest_in_text() {
         for (text, expected) in
             [("a = = 1\nb = = 2\n", 4), ("a = 1\nb = (\n", 6), ("if x:\n    a = = 1\n", 14)]
         {
-            let tree = read_tree(text, &python()).map_err(|problem| problem.to_string());
+            let tree = parse_tree(text, &python()).map_err(|problem| problem.to_string());
             assert_eq!(tree.map(|tree| first_error(tree.root_node())), Ok(expected), "{text:?}");
         }
     }

@@ -5,36 +5,36 @@ use rye_exec::NativeError;
 use rye_item::ItemId;
 use serde_json::{Map, Value, json};
 
-use super::place::{Place, yaml_names};
-use super::{World, native, pin_json};
-use crate::error::shown;
+use super::project_file::{ProjectFile, yaml_names};
+use super::{McpCall, pin_json, to_native_error};
+use crate::error::truncate_line;
 use crate::items;
-use crate::pins::{self, Check};
-use crate::server::Server;
+use crate::pins::{self, PinCheck};
+use crate::server::McpServer;
 
 const SETTINGS: [&str; 9] =
     ["transport", "command", "args", "env", "cwd", "url", "headers", "auth", "timeout"];
 
 /// Does what the parameter `action` says.
-pub(super) fn manage(world: &World<'_>) -> Result<Value, NativeError> {
-    match world.text("action")? {
-        "list" => list(world),
-        "add" => add(world),
-        "remove" => remove(world),
-        "refresh" | "generate" => refresh(world),
-        "accept" => accept(world),
-        "status" => status(world),
+pub(super) fn manage(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    match mcp_call.text_parameter("action")? {
+        "list" => list(mcp_call),
+        "add" => add(mcp_call),
+        "remove" => remove(mcp_call),
+        "refresh" | "generate" => refresh(mcp_call),
+        "accept" => accept(mcp_call),
+        "status" => status(mcp_call),
         other => Err(NativeError::failed(format!(
             "unknown action `{}`; known are list, add, remove, refresh, accept, status",
-            shown(other, 60)
+            truncate_line(other, 60)
         ))),
     }
 }
 
-fn list(world: &World<'_>) -> Result<Value, NativeError> {
+fn list(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
     let mut servers = Vec::new();
-    for found in world.host.servers(world.call)? {
-        let pin = match pins::load(&world.host.pin_path(world.call, &found.id), found.id.as_str()) {
+    for summary in mcp_call.host.servers(mcp_call.call)? {
+        let pin = match pins::load(&mcp_call.host.pin_path(mcp_call.call, &summary.id), summary.id.as_str()) {
             Ok(Some(pin)) => {
                 json!({"digest": pin.digest.to_hex(), "pinned_at": pin.pinned_at, "tool_count": pin.tools.len()})
             }
@@ -42,28 +42,28 @@ fn list(world: &World<'_>) -> Result<Value, NativeError> {
             Err(error) => json!({"error": error.to_string()}),
         };
         servers.push(json!({
-            "id": found.id.as_str(),
-            "space": found.space,
-            "description": shown(&found.description, 500),
-            "state": found.state,
+            "id": summary.id.as_str(),
+            "space": summary.space,
+            "description": truncate_line(&summary.description, 500),
+            "state": summary.state,
             "pin": pin,
         }));
     }
     Ok(json!({"count": servers.len(), "servers": servers}))
 }
 
-fn add(world: &World<'_>) -> Result<Value, NativeError> {
-    let id = own(world)?;
-    let given = |key: &&str| world.call.parameters.get(*key).filter(|value| !value.is_null());
+fn add(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    let id = managed_server(mcp_call)?;
+    let parameter = |key: &&str| mcp_call.call.parameters.get(*key).filter(|value| !value.is_null());
     let config: Map<String, Value> =
-        SETTINGS.iter().filter_map(|key| Some(((*key).to_owned(), given(key)?.clone()))).collect();
+        SETTINGS.iter().filter_map(|key| Some(((*key).to_owned(), parameter(key)?.clone()))).collect();
     let config = Value::Object(config);
-    Server::from_config(id.as_str(), &config).map_err(native)?;
-    let description = match world.call.parameters.get("description").and_then(Value::as_str) {
+    McpServer::from_config(id.as_str(), &config).map_err(to_native_error)?;
+    let description = match mcp_call.call.parameters.get("description").and_then(Value::as_str) {
         Some(text) => text.to_owned(),
         None => format!("The MCP server {}", id.name()),
     };
-    let place = Place::new(world.call, &server_path(&id))?;
+    let place = ProjectFile::new(mcp_call.call, &server_path(&id))?;
     place.write_new(&items::server_item(&id, &description, &config))?;
     let mut next = vec![
         format!("ask the user to read the file and sign it: `rye sign tool {id}`"),
@@ -75,7 +75,7 @@ fn add(world: &World<'_>) -> Result<Value, NativeError> {
             "a credential stands in the file; write `${NAME}` instead and set the variable".to_owned(),
         );
     }
-    Ok(json!({"server": id.as_str(), "written": place.shown(), "signed": false, "next": next}))
+    Ok(json!({"server": id.as_str(), "written": place.to_value(), "signed": false, "next": next}))
 }
 
 /// Whether something that looks like a credential is written out.
@@ -89,21 +89,21 @@ fn has_plain_secret(config: &Value) -> bool {
         || config.get("headers").and_then(|headers| headers.get("Authorization")).is_some_and(is_plain)
 }
 
-fn remove(world: &World<'_>) -> Result<Value, NativeError> {
-    let id = own(world)?;
-    let server = Place::new(world.call, &server_path(&id))?;
-    let mut doomed: Vec<Place> = existing(world, &id)?
+fn remove(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    let id = managed_server(mcp_call)?;
+    let server = ProjectFile::new(mcp_call.call, &server_path(&id))?;
+    let mut to_remove: Vec<ProjectFile> = list_existing(mcp_call, &id)?
         .into_iter()
-        .filter(|file| file.owner == Owner::Us)
-        .map(|file| file.place)
+        .filter(|file| file.owner == FileOwner::Manager)
+        .map(|file| file.file)
         .collect();
     if server.read()?.is_some() {
-        doomed.push(server);
+        to_remove.push(server);
     }
-    for place in &doomed {
+    for place in &to_remove {
         place.remove()?;
     }
-    let removed: Vec<Value> = doomed.iter().map(Place::shown).collect();
+    let removed: Vec<Value> = to_remove.iter().map(ProjectFile::to_value).collect();
     Ok(json!({
         "server": id.as_str(),
         "removed": removed,
@@ -111,43 +111,45 @@ fn remove(world: &World<'_>) -> Result<Value, NativeError> {
     }))
 }
 
-fn refresh(world: &World<'_>) -> Result<Value, NativeError> {
-    let id = own(world)?;
-    let server = world.open(&id)?;
-    let found = world.list(&server)?;
-    world.admit(&id, &found).map_err(native)?;
-    let existing = existing(world, &id)?;
+fn refresh(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    let id = managed_server(mcp_call)?;
+    let server = mcp_call.load_server(&id)?;
+    let tool_list = mcp_call.list_tools(&server)?;
+    mcp_call.enforce_pin(&id, &tool_list).map_err(to_native_error)?;
+    let existing = list_existing(mcp_call, &id)?;
     let mut changed = Vec::new();
     let mut kept = Vec::new();
     let mut names = Vec::new();
-    for (name, tool) in items::file_names(&found) {
+    for (name, tool) in items::file_names(&tool_list) {
         let text = items::tool_item(&id, &server.transport, &name, tool);
         let file = format!("{name}.yaml");
         match existing.iter().find(|existing| existing.name == file) {
-            Some(existing) if existing.owner == Owner::Somebody => {
+            Some(existing) if existing.owner == FileOwner::Other => {
                 return Err(NativeError::failed(format!(
                     "`{}` is not an item of this server; move it away first",
-                    existing.place.path().display()
+                    existing.file.path().display()
                 )));
             }
             // A file that says the same keeps its signature.
             Some(existing) if without_signature(&existing.text) == text => kept.push(file.clone()),
             Some(_) | None => {
-                changed.push((Place::new(world.call, &format!("{}/{file}", tools_folder(&id)))?, text))
+                changed.push((ProjectFile::new(mcp_call.call, &format!("{}/{file}", tools_dir(&id)))?, text))
             }
         }
         names.push(file);
     }
-    let stale: Vec<&Existing> =
-        existing.iter().filter(|file| file.owner == Owner::Us && !names.contains(&file.name)).collect();
-    for (place, text) in &changed {
-        place.write(text)?;
+    let stale: Vec<&ExistingFile> = existing
+        .iter()
+        .filter(|file| file.owner == FileOwner::Manager && !names.contains(&file.name))
+        .collect();
+    for (target, text) in &changed {
+        target.write(text)?;
     }
     for file in &stale {
-        file.place.remove()?;
+        file.file.remove()?;
     }
-    let written: Vec<Value> = changed.iter().map(|(place, _)| place.shown()).collect();
-    let removed: Vec<Value> = stale.iter().map(|file| file.place.shown()).collect();
+    let written: Vec<Value> = changed.iter().map(|(target, _)| target.to_value()).collect();
+    let removed: Vec<Value> = stale.iter().map(|file| file.file.to_value()).collect();
     Ok(json!({
         "server": id.as_str(),
         "tool_count": names.len(),
@@ -158,44 +160,44 @@ fn refresh(world: &World<'_>) -> Result<Value, NativeError> {
     }))
 }
 
-fn accept(world: &World<'_>) -> Result<Value, NativeError> {
-    let id = world.named()?;
-    world.host.may_accept(world.call, &id)?;
-    let server = world.open(&id)?;
-    let found = world.list(&server)?;
-    let before = match world.check(&id, &found) {
+fn accept(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    let id = mcp_call.server_id()?;
+    mcp_call.host.may_accept(mcp_call.call, &id)?;
+    let server = mcp_call.load_server(&id)?;
+    let tool_list = mcp_call.list_tools(&server)?;
+    let before = match mcp_call.check_pin(&id, &tool_list) {
         Ok(check) => pin_json(&check),
         // A damaged pin is replaced like any other, but not in silence.
         Err(error) => json!({"state": "damaged", "error": error.to_string()}),
     };
-    pins::accept(&world.host.pin_path(world.call, &id), id.as_str(), &found, world.call.now)
-        .map_err(native)?;
+    pins::accept(&mcp_call.host.pin_path(mcp_call.call, &id), id.as_str(), &tool_list, mcp_call.call.now)
+        .map_err(to_native_error)?;
     Ok(json!({
         "server": id.as_str(),
-        "digest": found.digest.to_hex(),
-        "tool_count": found.tools.len(),
+        "digest": tool_list.digest.to_hex(),
+        "tool_count": tool_list.tools.len(),
         "before": before,
         "next": [format!("make its tools items again: `rye execute rye/mcp/manager action=refresh server={id}`")],
     }))
 }
 
-fn status(world: &World<'_>) -> Result<Value, NativeError> {
-    let id = world.named()?;
-    let server = world.open(&id)?;
-    let found = world.list(&server)?;
-    let check = world.check(&id, &found).map_err(native)?;
+fn status(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    let id = mcp_call.server_id()?;
+    let server = mcp_call.load_server(&id)?;
+    let tool_list = mcp_call.list_tools(&server)?;
+    let check = mcp_call.check_pin(&id, &tool_list).map_err(to_native_error)?;
     let hint = match &check {
-        Check::New => Some("its tools are pinned on first use".to_owned()),
-        Check::Same => None,
-        Check::Changed(_) => {
+        PinCheck::New => Some("its tools are pinned on first use".to_owned()),
+        PinCheck::Same => None,
+        PinCheck::Changed(_) => {
             Some(format!("accept the change with `rye execute rye/mcp/manager action=accept server={id}`"))
         }
     };
-    let names: Vec<&str> = found.tools.iter().map(|tool| tool.name.as_str()).collect();
+    let names: Vec<&str> = tool_list.tools.iter().map(|tool| tool.name.as_str()).collect();
     Ok(json!({
         "server": id.as_str(),
         "transport": server.transport.as_str(),
-        "digest": found.digest.to_hex(),
+        "digest": tool_list.digest.to_hex(),
         "pin": pin_json(&check),
         "tools": names,
         "hint": hint,
@@ -203,8 +205,8 @@ fn status(world: &World<'_>) -> Result<Value, NativeError> {
 }
 
 /// The server named by the call, if its files are the manager's to write: `mcp/servers/<name>`.
-fn own(world: &World<'_>) -> Result<ItemId, NativeError> {
-    let id = world.named()?;
+fn managed_server(mcp_call: &McpCall<'_>) -> Result<ItemId, NativeError> {
+    let id = mcp_call.server_id()?;
     if id.category() != "mcp/servers" || id.name() == "servers" {
         return Err(NativeError::failed(format!(
             "`{id}` is not managed here; a managed server is `mcp/servers/<name>`, and `<name>` is not `servers`"
@@ -217,39 +219,39 @@ fn server_path(id: &ItemId) -> String {
     format!(".ai/tools/{id}.yaml")
 }
 
-fn tools_folder(id: &ItemId) -> String {
+fn tools_dir(id: &ItemId) -> String {
     format!(".ai/tools/mcp/{}", id.name())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    Us,
-    Somebody,
+enum FileOwner {
+    Manager,
+    Other,
 }
 
-struct Existing {
+struct ExistingFile {
     name: String,
-    place: Place,
+    file: ProjectFile,
     text: String,
-    owner: Owner,
+    owner: FileOwner,
 }
 
 /// The items in the folder of the server's tools, and whether they were made for it.
-fn existing(world: &World<'_>, id: &ItemId) -> Result<Vec<Existing>, NativeError> {
-    let folder = tools_folder(id);
-    let mut found = Vec::new();
-    for name in yaml_names(&world.call.project.join(&folder))? {
-        let place = Place::new(world.call, &format!("{folder}/{name}"))?;
-        let Some(text) = place.read()? else { continue };
+fn list_existing(mcp_call: &McpCall<'_>, id: &ItemId) -> Result<Vec<ExistingFile>, NativeError> {
+    let folder = tools_dir(id);
+    let mut files = Vec::new();
+    for name in yaml_names(&mcp_call.call.project.join(&folder))? {
+        let file = ProjectFile::new(mcp_call.call, &format!("{folder}/{name}"))?;
+        let Some(text) = file.read()? else { continue };
         let owner = match rye_item::yaml::parse(&text) {
             Ok(item) if item.value["tool_type"] == "mcp" && item.value["config"]["server"] == id.as_str() => {
-                Owner::Us
+                FileOwner::Manager
             }
-            Ok(_) | Err(_) => Owner::Somebody,
+            Ok(_) | Err(_) => FileOwner::Other,
         };
-        found.push(Existing { name, place, text, owner });
+        files.push(ExistingFile { name, file, text, owner });
     }
-    Ok(found)
+    Ok(files)
 }
 
 /// The text below a signature line.

@@ -2,7 +2,7 @@
 //! how processes and addresses are confined is the host's business; the host is the engine.
 
 mod manager;
-mod place;
+mod project_file;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use rye_item::ItemId;
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use crate::doors::{Doors, Start, Started, Web};
-use crate::error::{McpError, shown};
-use crate::pins::{self, Check};
+use crate::error::{McpError, truncate_line};
+use crate::host::{HttpAccess, McpHost, ProcessSpawner, ServerProcess};
+use crate::pins::{self, PinCheck};
 use crate::sdk;
-use crate::server::{DEFAULT_TIMEOUT, Server, ServerCommand, seconds};
+use crate::server::{DEFAULT_TIMEOUT, McpServer, ServerCommand, parse_timeout};
 use crate::tools::{CallOutcome, ToolList};
 
 /// A server item as `rye/mcp/manager` lists it, verified or not.
@@ -51,27 +51,27 @@ pub trait ServerHost: Send + Sync {
     ///
     /// # Errors
     /// When policy forbids it or the system fails, in words.
-    fn start(
+    fn spawn(
         &self,
         call: &NativeCall<'_>,
-        server: &Server,
+        server: &McpServer,
         command: &ServerCommand,
-    ) -> Result<Started, String>;
+    ) -> Result<ServerProcess, String>;
 
     /// Whether `url` of `server` may be asked.
     ///
     /// # Errors
     /// The rule that forbids it.
-    fn allow(&self, call: &NativeCall<'_>, server: &Server, url: &Url) -> Result<(), String>;
+    fn allow(&self, call: &NativeCall<'_>, server: &McpServer, url: &Url) -> Result<(), String>;
 
     /// Finishes an HTTP client for the host of `url`: TLS, and a resolver that refuses forbidden addresses.
     ///
     /// # Errors
     /// When no client can be made.
-    fn client(
+    fn build_client(
         &self,
         call: &NativeCall<'_>,
-        server: &Server,
+        server: &McpServer,
         url: &Url,
         builder: reqwest::ClientBuilder,
     ) -> Result<reqwest::Client, String>;
@@ -90,7 +90,7 @@ pub trait ServerHost: Send + Sync {
 /// The tools to register: `mcp.call`, `mcp.discover`, `mcp.connect`, `mcp.manager`.
 #[must_use]
 pub fn tools(host: &dyn ServerHost) -> [impl NativeTool; 4] {
-    let functions: [(&'static str, Function); 4] = [
+    let functions: [(&'static str, ToolFunction); 4] = [
         ("mcp.call", call),
         ("mcp.discover", discover),
         ("mcp.connect", connect),
@@ -102,15 +102,15 @@ pub fn tools(host: &dyn ServerHost) -> [impl NativeTool; 4] {
 /// How long one exchange with `server` may take in a call with this `config`: what the server item says, else what the
 /// tool or its runtime says.
 #[must_use]
-pub fn timeout(server: &Server, config: &Map<String, Value>) -> Duration {
-    server.timeout.or_else(|| config.get("timeout").and_then(seconds)).unwrap_or(DEFAULT_TIMEOUT)
+pub fn exchange_timeout(server: &McpServer, config: &Map<String, Value>) -> Duration {
+    server.timeout.or_else(|| config.get("timeout").and_then(parse_timeout)).unwrap_or(DEFAULT_TIMEOUT)
 }
 
-type Function = fn(&World<'_>) -> Result<Value, NativeError>;
+type ToolFunction = fn(&McpCall<'_>) -> Result<Value, NativeError>;
 
 struct McpTool<'a> {
     name: &'static str,
-    function: Function,
+    function: ToolFunction,
     host: &'a dyn ServerHost,
 }
 
@@ -120,91 +120,94 @@ impl NativeTool for McpTool<'_> {
     }
 
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
-        (self.function)(&World { host: self.host, call })
+        (self.function)(&McpCall { host: self.host, call })
     }
 }
 
 /// One call, with the host that serves it.
-struct World<'a> {
+struct McpCall<'a> {
     host: &'a dyn ServerHost,
     call: &'a NativeCall<'a>,
 }
 
-impl Start for World<'_> {
-    fn start(&self, server: &Server, command: &ServerCommand) -> Result<Started, String> {
-        self.host.start(self.call, server, command)
+impl ProcessSpawner for McpCall<'_> {
+    fn spawn(&self, server: &McpServer, command: &ServerCommand) -> Result<ServerProcess, String> {
+        self.host.spawn(self.call, server, command)
     }
 }
 
-impl Web for World<'_> {
-    fn allow(&self, server: &Server, url: &Url) -> Result<(), String> {
+impl HttpAccess for McpCall<'_> {
+    fn allow(&self, server: &McpServer, url: &Url) -> Result<(), String> {
         if !self.call.access.network {
             return Err("this tool may not use the network".to_owned());
         }
         self.host.allow(self.call, server, url)
     }
 
-    fn client(
+    fn build_client(
         &self,
-        server: &Server,
+        server: &McpServer,
         url: &Url,
         builder: reqwest::ClientBuilder,
     ) -> Result<reqwest::Client, String> {
-        self.host.client(self.call, server, url, builder)
+        self.host.build_client(self.call, server, url, builder)
     }
 }
 
-impl World<'_> {
-    fn open(&self, id: &ItemId) -> Result<Server, NativeError> {
+impl McpCall<'_> {
+    fn load_server(&self, id: &ItemId) -> Result<McpServer, NativeError> {
         let config = self.host.server(self.call, id)?;
-        Server::from_config(id.as_str(), &config).map_err(native)
+        McpServer::from_config(id.as_str(), &config).map_err(to_native_error)
     }
 
-    fn doors(&self, server: &Server) -> Doors<'_> {
-        let timeout = timeout(server, self.call.config);
-        Doors { start: self, web: self, cancel: self.call.cancel, timeout, progress: None }
+    fn mcp_host(&self, server: &McpServer) -> McpHost<'_> {
+        let timeout = exchange_timeout(server, self.call.config);
+        McpHost { spawner: self, http: self, cancel: self.call.cancel, timeout, progress: None }
     }
 
-    fn list(&self, server: &Server) -> Result<ToolList, NativeError> {
-        sdk::list_tools(server, &self.doors(server)).map_err(native)
+    fn list_tools(&self, server: &McpServer) -> Result<ToolList, NativeError> {
+        sdk::list_tools(server, &self.mcp_host(server)).map_err(to_native_error)
     }
 
-    fn check(&self, id: &ItemId, found: &ToolList) -> Result<Check, McpError> {
+    fn check_pin(&self, id: &ItemId, tool_list: &ToolList) -> Result<PinCheck, McpError> {
         let pin = pins::load(&self.host.pin_path(self.call, id), id.as_str())?;
-        Ok(pins::check(pin.as_ref(), found))
+        Ok(pins::compare_pin(pin.as_ref(), tool_list))
     }
 
     /// Refuses changed tools; pins them on first use.
-    fn admit(&self, id: &ItemId, found: &ToolList) -> Result<(), McpError> {
-        let check = self.check(id, found)?;
-        pins::require(&check, id.as_str())?;
-        if check == Check::New {
-            pins::pin_first(&self.host.pin_path(self.call, id), id.as_str(), found, self.call.now)?;
+    fn enforce_pin(&self, id: &ItemId, tool_list: &ToolList) -> Result<(), McpError> {
+        let check = self.check_pin(id, tool_list)?;
+        pins::require_unchanged(&check, id.as_str())?;
+        if check == PinCheck::New {
+            pins::pin_new(&self.host.pin_path(self.call, id), id.as_str(), tool_list, self.call.now)?;
         }
         Ok(())
     }
 
-    fn ask(
+    fn call_tool(
         &self,
         id: &ItemId,
         tool: &str,
         arguments: &Map<String, Value>,
     ) -> Result<CallOutcome, NativeError> {
-        let server = self.open(id)?;
-        let outcome =
-            sdk::call_tool(&server, &self.doors(&server), tool, arguments, &|found| self.admit(id, found))
-                .map_err(native)?;
+        let server = self.load_server(id)?;
+        let outcome = sdk::call_tool(&server, &self.mcp_host(&server), tool, arguments, &|tool_list| {
+            self.enforce_pin(id, tool_list)
+        })
+        .map_err(to_native_error)?;
         if outcome.is_error {
-            let message = match shown(&outcome.content, 2000) {
-                text if text.is_empty() => format!("tool `{}` failed and said nothing", shown(tool, 128)),
+            let message = match truncate_line(&outcome.content, 2000) {
+                text if text.is_empty() => {
+                    format!("tool `{}` failed and said nothing", truncate_line(tool, 128))
+                }
                 text => text,
             };
-            return Err(NativeError::failed(message).with(outcome.value()));
+            return Err(NativeError::failed(message).with_data(outcome.value()));
         }
         Ok(outcome)
     }
 
-    fn text(&self, name: &str) -> Result<&str, NativeError> {
+    fn text_parameter(&self, name: &str) -> Result<&str, NativeError> {
         self.call
             .parameters
             .get(name)
@@ -213,34 +216,34 @@ impl World<'_> {
     }
 
     /// The server named by the parameter `server`.
-    fn named(&self) -> Result<ItemId, NativeError> {
-        id_of(self.text("server")?).map_err(NativeError::failed)
+    fn server_id(&self) -> Result<ItemId, NativeError> {
+        parse_item_id(self.text_parameter("server")?).map_err(NativeError::failed)
     }
 }
 
 /// `mcp.call`: what a tool item of a foreign server runs.
-fn call(world: &World<'_>) -> Result<Value, NativeError> {
-    let id = server_of(world.call.config).map_err(NativeError::failed)?;
-    let tool = world
+fn call(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    let id = parse_server_id(mcp_call.call.config).map_err(NativeError::failed)?;
+    let tool = mcp_call
         .call
         .config
         .get("tool_name")
         .and_then(Value::as_str)
         .ok_or_else(|| NativeError::failed("`config.tool_name` must name the server's tool"))?;
-    world.ask(&id, tool, world.call.parameters).map(|outcome| outcome.value())
+    mcp_call.call_tool(&id, tool, mcp_call.call.parameters).map(|outcome| outcome.value())
 }
 
 /// `mcp.discover`: what a server offers, and whether that is what was pinned. Pins nothing.
-fn discover(world: &World<'_>) -> Result<Value, NativeError> {
-    let id = world.named()?;
-    let server = world.open(&id)?;
-    let found = world.list(&server)?;
-    let check = world.check(&id, &found).map_err(native)?;
-    let tools: Vec<Value> = found.tools.iter().map(crate::tools::RemoteTool::to_json).collect();
+fn discover(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    let id = mcp_call.server_id()?;
+    let server = mcp_call.load_server(&id)?;
+    let tool_list = mcp_call.list_tools(&server)?;
+    let check = mcp_call.check_pin(&id, &tool_list).map_err(to_native_error)?;
+    let tools: Vec<Value> = tool_list.tools.iter().map(crate::tools::RemoteTool::to_json).collect();
     Ok(json!({
         "server": id.as_str(),
         "transport": server.transport.as_str(),
-        "digest": found.digest.to_hex(),
+        "digest": tool_list.digest.to_hex(),
         "pin": pin_json(&check),
         "tool_count": tools.len(),
         "tools": tools,
@@ -248,16 +251,16 @@ fn discover(world: &World<'_>) -> Result<Value, NativeError> {
 }
 
 /// `mcp.connect`: calls one tool without an item for it.
-fn connect(world: &World<'_>) -> Result<Value, NativeError> {
-    let id = world.named()?;
-    let tool = world.text("tool")?;
+fn connect(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
+    let id = mcp_call.server_id()?;
+    let tool = mcp_call.text_parameter("tool")?;
     let empty = Map::new();
-    let arguments = match world.call.parameters.get("arguments") {
+    let arguments = match mcp_call.call.parameters.get("arguments") {
         None | Some(Value::Null) => &empty,
         Some(Value::Object(map)) => map,
         Some(_) => return Err(NativeError::failed("parameter `arguments` must be a map")),
     };
-    let outcome = world.ask(&id, tool, arguments)?;
+    let outcome = mcp_call.call_tool(&id, tool, arguments)?;
     Ok(json!({
         "server": id.as_str(),
         "tool": tool,
@@ -268,13 +271,15 @@ fn connect(world: &World<'_>) -> Result<Value, NativeError> {
     }))
 }
 
-fn pin_json(check: &Check) -> Value {
+fn pin_json(check: &PinCheck) -> Value {
     match check {
-        Check::New => json!({"state": "new"}),
-        Check::Same => json!({"state": "same"}),
-        Check::Changed(changes) => {
-            let changes: Vec<String> =
-                changes.iter().map(|change| format!("tool `{}` {}", change.tool, change.what)).collect();
+        PinCheck::New => json!({"state": "new"}),
+        PinCheck::Same => json!({"state": "same"}),
+        PinCheck::Changed(changes) => {
+            let changes: Vec<String> = changes
+                .iter()
+                .map(|change| format!("tool `{}` {}", change.tool, change.description))
+                .collect();
             json!({"state": "changed", "changes": changes})
         }
     }
@@ -285,10 +290,10 @@ fn pin_json(check: &Check) -> Value {
 ///
 /// # Errors
 /// When neither is there, they disagree, or one is no item id.
-pub fn server_of(config: &Map<String, Value>) -> Result<ItemId, String> {
+pub fn parse_server_id(config: &Map<String, Value>) -> Result<ItemId, String> {
     let text = |key: &str| config.get(key).and_then(Value::as_str);
-    let by_path = text("server_config_path").map(id_of_path).transpose()?;
-    match (text("server").map(id_of).transpose()?, by_path) {
+    let path_id = text("server_config_path").map(parse_item_path).transpose()?;
+    match (text("server").map(parse_item_id).transpose()?, path_id) {
         (Some(id), Some(other)) if id != other => {
             Err(format!("`config.server` means `{id}`, but `config.server_config_path` means `{other}`"))
         }
@@ -299,37 +304,37 @@ pub fn server_of(config: &Map<String, Value>) -> Result<ItemId, String> {
     }
 }
 
-fn id_of(text: &str) -> Result<ItemId, String> {
+fn parse_item_id(text: &str) -> Result<ItemId, String> {
     let full = if text.contains('/') { text.to_owned() } else { format!("mcp/servers/{text}") };
     ItemId::new(full).map_err(|error| error.to_string())
 }
 
-fn id_of_path(path: &str) -> Result<ItemId, String> {
+fn parse_item_path(path: &str) -> Result<ItemId, String> {
     let inner = path.rsplit_once(".ai/tools/").map(|(_, inner)| inner);
     let id = inner.and_then(|inner| inner.strip_suffix(".yaml").or_else(|| inner.strip_suffix(".yml")));
     match id {
         Some(id) => ItemId::new(id).map_err(|error| error.to_string()),
-        None => Err(format!("`config.server_config_path` is no tool item: `{}`", shown(path, 200))),
+        None => Err(format!("`config.server_config_path` is no tool item: `{}`", truncate_line(path, 200))),
     }
 }
 
-fn native(error: McpError) -> NativeError {
+fn to_native_error(error: McpError) -> NativeError {
     let message = error.to_string();
     match error {
         McpError::Changed { server, changes } => {
-            NativeError::denied(message).with(json!({"server": server, "changes": changes}))
+            NativeError::denied(message).with_data(json!({"server": server, "changes": changes}))
         }
         McpError::TimedOut { .. } => NativeError::timed_out(message),
-        McpError::Denied { .. } | McpError::AsksForInput { .. } => NativeError::denied(message),
+        McpError::Denied { .. } | McpError::InputRequired { .. } => NativeError::denied(message),
         McpError::Config { server, problems } => {
-            NativeError::failed(message).with(json!({"server": server, "problems": problems}))
+            NativeError::failed(message).with_data(json!({"server": server, "problems": problems}))
         }
         McpError::Unreachable { .. }
         | McpError::Closed { .. }
         | McpError::Protocol { .. }
         | McpError::Cancelled { .. }
         | McpError::Refused { .. }
-        | McpError::NoSuchTool { .. }
+        | McpError::ToolNotFound { .. }
         | McpError::Pin { .. } => NativeError::failed(message),
     }
 }
@@ -339,16 +344,16 @@ mod tests {
     use super::*;
 
     fn server(config: &Value) -> Result<String, String> {
-        server_of(config.as_object().expect("map")).map(|id| id.to_string())
+        parse_server_id(config.as_object().expect("map")).map(|id| id.to_string())
     }
 
     #[test]
-    fn the_server_says_how_long_it_may_take_else_the_tool_or_its_runtime() {
+    fn server_timeout_overrides_tool_timeout() {
         let limit = |server: Value, config: Value| {
             let mut whole = json!({"transport": "stdio", "command": "x"});
             whole["timeout"] = server;
-            let server = Server::from_config("x", &whole).expect("a server");
-            timeout(&server, config.as_object().expect("map")).as_secs()
+            let server = McpServer::from_config("x", &whole).expect("a server");
+            exchange_timeout(&server, config.as_object().expect("map")).as_secs()
         };
         assert_eq!(limit(json!(5), json!({"timeout": 60})), 5);
         assert_eq!(limit(json!(500), json!({"timeout": 60})), 500);
@@ -357,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn old_and_new_ways_name_the_same_item() {
+    fn old_and_new_config_name_same_item() {
         let path = "/home/me/p/.ai/tools/mcp/servers/x.yaml";
         for config in [
             json!({"server": "mcp/servers/x"}),
@@ -370,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_never_more_than_an_id() {
+    fn config_path_is_only_an_id() {
         for path in
             ["/etc/passwd", "/p/.ai/tools/../../etc/x.yaml", "/p/.ai/tools/x.py", "/p/.ai/tools//x.yaml"]
         {

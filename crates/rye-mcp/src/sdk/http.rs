@@ -17,36 +17,36 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Sse, SseStream};
 
 use super::MAX_MESSAGE_BYTES;
-use super::fault::{Fault, Reason};
-use super::stdio::read_message;
-use crate::error::shown;
-use crate::server::Endpoint;
+use super::fault::{Fault, FaultReason};
+use super::stdio::parse_message;
+use crate::error::truncate_line;
+use crate::server::McpEndpoint;
 
-const EVENTS: &str = "text/event-stream";
+const EVENT_STREAM: &str = "text/event-stream";
 const JSON: &str = "application/json";
-const SESSION: &str = "mcp-session-id";
+const SESSION_HEADER: &str = "mcp-session-id";
 const MAX_REDIRECTS: usize = 3;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The web is not as it should be; the reason is in the exchange's [`Fault`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Failed(String);
+pub(super) struct HttpClientError(String);
 
-type Failure = StreamableHttpError<Failed>;
+type PostError = StreamableHttpError<HttpClientError>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 
 /// Asks one HTTP server.
 #[derive(Clone)]
-pub(super) struct Asker {
+pub(super) struct HttpTransport {
     client: reqwest::Client,
     headers: Vec<(HeaderName, HeaderValue)>,
-    waiting: Arc<Mutex<HashSet<RequestId>>>,
+    pending: Arc<Mutex<HashSet<RequestId>>>,
     fault: Fault,
 }
 
 /// A client builder that follows only what keeps origin, method and body.
-pub(super) fn builder() -> reqwest::ClientBuilder {
+pub(super) fn client_builder() -> reqwest::ClientBuilder {
     let policy = redirect::Policy::custom(|attempt| {
         let keeps_body =
             matches!(attempt.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
@@ -61,42 +61,46 @@ pub(super) fn builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder().redirect(policy).connect_timeout(CONNECT_TIMEOUT).pool_max_idle_per_host(0)
 }
 
-impl Asker {
-    pub(super) fn new(client: reqwest::Client, endpoint: &Endpoint, fault: Fault) -> Self {
-        Self { client, headers: endpoint.headers.clone(), waiting: Arc::default(), fault }
+impl HttpTransport {
+    pub(super) fn new(client: reqwest::Client, endpoint: &McpEndpoint, fault: Fault) -> Self {
+        Self { client, headers: endpoint.headers.clone(), pending: Arc::default(), fault }
     }
 
-    fn protocol(&self, reason: String) -> Failure {
-        self.fault.raise(Reason::Protocol(reason.clone()));
-        StreamableHttpError::Client(Failed(reason))
+    fn protocol_error(&self, reason: String) -> PostError {
+        self.fault.raise(FaultReason::Protocol(reason.clone()));
+        StreamableHttpError::Client(HttpClientError(reason))
     }
 
-    fn unreachable(&self, reason: String) -> Failure {
-        self.fault.raise(Reason::Unreachable(reason.clone()));
-        StreamableHttpError::Client(Failed(reason))
+    fn unreachable_error(&self, reason: String) -> PostError {
+        self.fault.raise(FaultReason::Unreachable(reason.clone()));
+        StreamableHttpError::Client(HttpClientError(reason))
     }
 
-    fn read(&self, bytes: &[u8]) -> Result<ServerJsonRpcMessage, String> {
-        read_message(bytes, &mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    fn parse_message(&self, bytes: &[u8]) -> Result<ServerJsonRpcMessage, String> {
+        parse_message(bytes, &mut self.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn is_waiting(&self, id: &RequestId) -> bool {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    fn is_pending(&self, id: &RequestId) -> bool {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
     }
 
-    async fn send(&self, mut request: RequestBuilder, headers: Headers) -> Result<Response, Failure> {
+    async fn send(&self, mut request: RequestBuilder, headers: Headers) -> Result<Response, PostError> {
         for (name, value) in headers.into_iter().chain(self.headers.iter().cloned()) {
             request = request.header(name, value);
         }
-        request.send().await.map_err(|error| self.unreachable(words(error)))
+        request.send().await.map_err(|error| self.unreachable_error(error_chain(error)))
     }
 
     /// The body, if it is no larger than a message may be.
-    async fn body(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
+    async fn read_body(&self, mut response: Response) -> Result<Vec<u8>, PostError> {
         let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(words(error)))? {
+        while let Some(chunk) =
+            response.chunk().await.map_err(|error| self.unreachable_error(error_chain(error)))?
+        {
             if bytes.len() + chunk.len() > MAX_MESSAGE_BYTES {
-                return Err(self.protocol(format!("it sent a message larger than {MAX_MESSAGE_BYTES} bytes")));
+                return Err(
+                    self.protocol_error(format!("it sent a message larger than {MAX_MESSAGE_BYTES} bytes"))
+                );
             }
             bytes.extend_from_slice(&chunk);
         }
@@ -105,20 +109,20 @@ impl Asker {
 
     /// The events of a response. `question` is what they have to answer; an end without answer is a fault unless the
     /// server gave an id to resume from.
-    fn events(
+    fn event_stream(
         &self,
         response: Response,
-        question: Option<RequestId>,
+        request_id: Option<RequestId>,
     ) -> BoxStream<'static, Result<Sse, SseError>> {
         let mut received = 0;
         let counting = self.clone();
         let bytes = response.bytes_stream().map(move |chunk| {
-            let chunk = chunk.map_err(|error| Failed(words(error)))?;
+            let chunk = chunk.map_err(|error| HttpClientError(error_chain(error)))?;
             received += chunk.len();
             if received > MAX_MESSAGE_BYTES {
                 let reason = format!("it sent a message larger than {MAX_MESSAGE_BYTES} bytes");
-                counting.fault.raise(Reason::Protocol(reason.clone()));
-                return Err(Failed(reason));
+                counting.fault.raise(FaultReason::Protocol(reason.clone()));
+                return Err(HttpClientError(reason));
             }
             Ok(chunk)
         });
@@ -131,16 +135,18 @@ impl Asker {
                 *saw_id.lock().unwrap_or_else(PoisonError::into_inner) = true;
             }
             if let Some(data) = event.data.as_deref().filter(|data| !data.trim().is_empty())
-                && let Err(reason) = reading.read(data.as_bytes())
+                && let Err(reason) = reading.parse_message(data.as_bytes())
             {
-                reading.fault.raise(Reason::Protocol(reason));
+                reading.fault.raise(FaultReason::Protocol(reason));
             }
             Ok(event)
         });
         let end = futures_util::stream::once(async move {
             let is_resumable = *is_resumable.lock().unwrap_or_else(PoisonError::into_inner);
-            if question.is_some_and(|id| ending.is_waiting(&id)) && !is_resumable {
-                ending.fault.raise(Reason::Protocol("its stream of events ended before the answer".into()));
+            if request_id.is_some_and(|id| ending.is_pending(&id)) && !is_resumable {
+                ending
+                    .fault
+                    .raise(FaultReason::Protocol("its stream of events ended before the answer".into()));
             }
             None
         });
@@ -148,40 +154,40 @@ impl Asker {
     }
 
     /// What a refusal means: a JSON-RPC error of the server, or words.
-    async fn refusal(
+    async fn error_response(
         &self,
         response: Response,
-        question: Option<&RequestId>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
+        request_id: Option<&RequestId>,
+    ) -> Result<StreamableHttpPostResponse, PostError> {
         let status = response.status();
         if status.is_redirection() {
-            return Err(self.unreachable(format!(
+            return Err(self.unreachable_error(format!(
                 "it redirects elsewhere (HTTP {}), which is not followed; use its final address",
                 status.as_u16()
             )));
         }
-        let is_json = kind(&response).starts_with(JSON);
-        let body = self.body(response).await?;
+        let is_json = content_type(&response).starts_with(JSON);
+        let body = self.read_body(response).await?;
         if is_json
             && let Ok(JsonRpcMessage::Error(mut error)) =
                 serde_json::from_slice::<ServerJsonRpcMessage>(&body)
             && !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
         {
-            error.id = question.cloned();
+            error.id = request_id.cloned();
             return Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::Error(error), None));
         }
         let advice = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; set `auth` in the server item",
             _ => "",
         };
-        let excerpt = shown(&String::from_utf8_lossy(&body[..body.len().min(800)]), 200);
-        let said = if excerpt.is_empty() { String::new() } else { format!(": `{excerpt}`") };
-        Err(self.unreachable(format!("it answered HTTP {}{said}{advice}", status.as_u16())))
+        let excerpt = truncate_line(&String::from_utf8_lossy(&body[..body.len().min(800)]), 200);
+        let body_text = if excerpt.is_empty() { String::new() } else { format!(": `{excerpt}`") };
+        Err(self.unreachable_error(format!("it answered HTTP {}{body_text}{advice}", status.as_u16())))
     }
 }
 
-impl StreamableHttpClient for Asker {
-    type Error = Failed;
+impl StreamableHttpClient for HttpTransport {
+    type Error = HttpClientError;
 
     async fn post_message(
         &self,
@@ -190,47 +196,53 @@ impl StreamableHttpClient for Asker {
         session_id: Option<Arc<str>>,
         _auth_header: Option<String>,
         custom_headers: Headers,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
-        let question = match &message {
+    ) -> Result<StreamableHttpPostResponse, PostError> {
+        let request_id = match &message {
             ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
             _ => None,
         };
-        if let Some(id) = &question {
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+        if let Some(id) = &request_id {
+            self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone());
         }
         let body = serde_json::to_vec(&message)?;
         let mut request = self
             .client
             .post(uri.as_ref())
-            .header(ACCEPT, format!("{JSON}, {EVENTS}"))
+            .header(ACCEPT, format!("{JSON}, {EVENT_STREAM}"))
             .header(CONTENT_TYPE, JSON)
             .body(body);
         if let Some(session) = session_id {
-            request = request.header(SESSION, session.as_ref());
+            request = request.header(SESSION_HEADER, session.as_ref());
         }
         let response = self.send(request, custom_headers).await?;
         if !response.status().is_success() {
-            return self.refusal(response, question.as_ref()).await;
+            return self.error_response(response, request_id.as_ref()).await;
         }
-        let Some(question) = question else {
+        let Some(request_id) = request_id else {
             // Nothing is expected here, and nothing is read.
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         let session =
-            response.headers().get(SESSION).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let kind = kind(&response);
-        if kind.starts_with(EVENTS) {
-            return Ok(StreamableHttpPostResponse::Sse(self.events(response, Some(question)), session));
+            response.headers().get(SESSION_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let response_type = content_type(&response);
+        if response_type.starts_with(EVENT_STREAM) {
+            return Ok(StreamableHttpPostResponse::Sse(
+                self.event_stream(response, Some(request_id)),
+                session,
+            ));
         }
-        if kind.starts_with(JSON) {
-            let body = self.body(response).await?;
-            let message = self.read(&body).map_err(|reason| self.protocol(reason))?;
-            if self.is_waiting(&question) {
-                return Err(self.protocol("it sent a message that is not the answer".into()));
+        if response_type.starts_with(JSON) {
+            let body = self.read_body(response).await?;
+            let message = self.parse_message(&body).map_err(|reason| self.protocol_error(reason))?;
+            if self.is_pending(&request_id) {
+                return Err(self.protocol_error("it sent a message that is not the answer".into()));
             }
             return Ok(StreamableHttpPostResponse::Json(message, session));
         }
-        Err(self.protocol(format!("it answered with content of type `{}`", shown(&kind, 60))))
+        Err(self.protocol_error(format!(
+            "it answered with content of type `{}`",
+            truncate_line(&response_type, 60)
+        )))
     }
 
     async fn delete_session(
@@ -239,8 +251,8 @@ impl StreamableHttpClient for Asker {
         session_id: Arc<str>,
         _auth_header: Option<String>,
         custom_headers: Headers,
-    ) -> Result<(), Failure> {
-        let mut request = self.client.delete(uri.as_ref()).header(SESSION, session_id.as_ref());
+    ) -> Result<(), PostError> {
+        let mut request = self.client.delete(uri.as_ref()).header(SESSION_HEADER, session_id.as_ref());
         for (name, value) in custom_headers.into_iter().chain(self.headers.iter().cloned()) {
             request = request.header(name, value);
         }
@@ -256,31 +268,33 @@ impl StreamableHttpClient for Asker {
         last_event_id: Option<String>,
         _auth_header: Option<String>,
         custom_headers: Headers,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, PostError> {
         let Some(last_event_id) = last_event_id else {
             return Err(StreamableHttpError::ServerDoesNotSupportSse);
         };
         let mut request =
-            self.client.get(uri.as_ref()).header(ACCEPT, EVENTS).header("last-event-id", last_event_id);
+            self.client.get(uri.as_ref()).header(ACCEPT, EVENT_STREAM).header("last-event-id", last_event_id);
         if let Some(session) = session_id {
-            request = request.header(SESSION, session.as_ref());
+            request = request.header(SESSION_HEADER, session.as_ref());
         }
         let response = self.send(request, custom_headers).await?;
-        if !(response.status().is_success() && kind(&response).starts_with(EVENTS)) {
+        if !(response.status().is_success() && content_type(&response).starts_with(EVENT_STREAM)) {
             let status = response.status().as_u16();
-            return Err(self.protocol(format!("it would not resume its stream of events (HTTP {status})")));
+            return Err(
+                self.protocol_error(format!("it would not resume its stream of events (HTTP {status})"))
+            );
         }
-        Ok(self.events(response, None))
+        Ok(self.event_stream(response, None))
     }
 }
 
-fn kind(response: &Response) -> String {
+fn content_type(response: &Response) -> String {
     let value = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     String::from_utf8_lossy(value).to_ascii_lowercase()
 }
 
 /// An error with its causes, without the address, which may hold secrets.
-fn words(error: reqwest::Error) -> String {
+fn error_chain(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut source = error.source();
@@ -288,5 +302,5 @@ fn words(error: reqwest::Error) -> String {
         text = format!("{text}: {cause}");
         source = cause.source();
     }
-    shown(&text, 300)
+    truncate_line(&text, 300)
 }

@@ -12,23 +12,23 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-use super::fault::{Fault, Reason};
-use super::{FAREWELL, MAX_EXCHANGE_BYTES, MAX_MESSAGE_BYTES};
-use crate::error::shown;
+use super::fault::{Fault, FaultReason};
+use super::{CLOSE_TIMEOUT, MAX_EXCHANGE_BYTES, MAX_MESSAGE_BYTES};
+use crate::error::truncate_line;
 
 /// The pipes of one server, as the SDK wants to see them.
-pub(super) struct Pipes {
+pub(super) struct StdioTransport {
     stdout: Receiver,
     buffer: Vec<u8>,
     /// How much of `buffer` is known to hold no line break.
     searched: usize,
     received: usize,
     stdin: Arc<tokio::sync::Mutex<Option<Sender>>>,
-    waiting: Arc<Mutex<HashSet<RequestId>>>,
+    pending: Arc<Mutex<HashSet<RequestId>>>,
     fault: Fault,
 }
 
-impl Pipes {
+impl StdioTransport {
     pub(super) fn new(stdin: Sender, stdout: Receiver, fault: Fault) -> Self {
         Self {
             stdout,
@@ -36,13 +36,13 @@ impl Pipes {
             searched: 0,
             received: 0,
             stdin: Arc::new(tokio::sync::Mutex::new(Some(stdin))),
-            waiting: Arc::default(),
+            pending: Arc::default(),
             fault,
         }
     }
 
     /// The next line without its end; `None` when the server closed its stdout. Safe to abandon at any await.
-    async fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
+    async fn read_line(&mut self) -> Result<Option<Vec<u8>>, String> {
         loop {
             if let Some(found) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
                 let end = self.searched + found;
@@ -68,21 +68,21 @@ impl Pipes {
         }
     }
 
-    fn message(&self, line: &[u8]) -> Result<Option<ServerJsonRpcMessage>, String> {
+    fn parse_line(&self, line: &[u8]) -> Result<Option<ServerJsonRpcMessage>, String> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(None);
         }
-        let waiting = &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        read_message(line, waiting).map(Some)
+        let pending = &mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        parse_message(line, pending).map(Some)
     }
 }
 
 /// Reads one message and checks that an answer is to a question in `waiting`, which it then leaves.
-pub(super) fn read_message(
+pub(super) fn parse_message(
     bytes: &[u8],
-    waiting: &mut HashSet<RequestId>,
+    pending: &mut HashSet<RequestId>,
 ) -> Result<ServerJsonRpcMessage, String> {
-    let excerpt = || shown(&String::from_utf8_lossy(&bytes[..bytes.len().min(400)]), 100);
+    let excerpt = || truncate_line(&String::from_utf8_lossy(&bytes[..bytes.len().min(400)]), 100);
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|_| format!("it sent something that is not a message: `{}`", excerpt()))?;
     let is_message = value.is_object() && value.get("jsonrpc").and_then(Value::as_str) == Some("2.0");
@@ -93,24 +93,29 @@ pub(super) fn read_message(
         let id = match value.get("id") {
             // An error may come without an id when the server could not read the question.
             None | Some(Value::Null) if value.get("error").is_some() => None,
-            Some(id) => Some(serde_json::from_value::<RequestId>(id.clone()).map_err(|_| unasked(id))?),
+            Some(id) => {
+                Some(serde_json::from_value::<RequestId>(id.clone()).map_err(|_| unexpected_response(id))?)
+            }
             None => return Err(format!("it sent something that is not a message: `{}`", excerpt())),
         };
         if let Some(id) = &id
-            && !waiting.remove(id)
+            && !pending.remove(id)
         {
-            return Err(unasked(&id.clone().into_json_value()));
+            return Err(unexpected_response(&id.clone().into_json_value()));
         }
     }
     serde_json::from_value(value)
         .map_err(|_| format!("it sent a message nobody understands: `{}`", excerpt()))
 }
 
-fn unasked(id: &Value) -> String {
-    format!("it answered a question nobody asked, or answered twice: id `{}`", shown(&id.to_string(), 60))
+fn unexpected_response(id: &Value) -> String {
+    format!(
+        "it answered a question nobody asked, or answered twice: id `{}`",
+        truncate_line(&id.to_string(), 60)
+    )
 }
 
-impl Transport<RoleClient> for Pipes {
+impl Transport<RoleClient> for StdioTransport {
     type Error = io::Error;
 
     fn send(
@@ -118,7 +123,7 @@ impl Transport<RoleClient> for Pipes {
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         if let ClientJsonRpcMessage::Request(request) = &message {
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(request.id.clone());
+            self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(request.id.clone());
         }
         let stdin = Arc::clone(&self.stdin);
         async move {
@@ -133,8 +138,8 @@ impl Transport<RoleClient> for Pipes {
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
-            let read = match self.line().await {
-                Ok(Some(line)) => self.message(&line),
+            let read = match self.read_line().await {
+                Ok(Some(line)) => self.parse_line(&line),
                 Ok(None) => return None,
                 Err(reason) => Err(reason),
             };
@@ -142,7 +147,7 @@ impl Transport<RoleClient> for Pipes {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
                 Err(reason) => {
-                    self.fault.raise(Reason::Protocol(reason));
+                    self.fault.raise(FaultReason::Protocol(reason));
                     return None;
                 }
             }
@@ -157,7 +162,7 @@ impl Transport<RoleClient> for Pipes {
             while matches!(self.stdout.read(&mut rest).await, Ok(count) if count > 0) {}
         };
         // Whoever is slow is ended by the guard.
-        let _ = tokio::time::timeout(FAREWELL, drained).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, drained).await;
         Ok(())
     }
 }
@@ -166,31 +171,31 @@ impl Transport<RoleClient> for Pipes {
 mod tests {
     use super::*;
 
-    fn refused(text: &str) -> String {
+    fn parse_error(text: &str) -> String {
         let mut waiting = HashSet::from([RequestId::Number(1)]);
-        read_message(text.as_bytes(), &mut waiting).expect_err("refused")
+        parse_message(text.as_bytes(), &mut waiting).expect_err("refused")
     }
 
     #[test]
-    fn only_messages_are_messages() {
-        assert_eq!(refused("Listening\u{1b}[0m"), "it sent something that is not a message: `Listening`");
-        assert_eq!(refused("[]"), "it sent something that is not a message: `[]`");
-        assert_eq!(refused("{\"id\":1}"), "it sent something that is not a message: `{\"id\":1}`");
+    fn invalid_messages_are_refused() {
+        assert_eq!(parse_error("Listening\u{1b}[0m"), "it sent something that is not a message: `Listening`");
+        assert_eq!(parse_error("[]"), "it sent something that is not a message: `[]`");
+        assert_eq!(parse_error("{\"id\":1}"), "it sent something that is not a message: `{\"id\":1}`");
         assert_eq!(
-            refused(r#"{"jsonrpc":"2.0"}"#),
+            parse_error(r#"{"jsonrpc":"2.0"}"#),
             "it sent something that is not a message: `{\"jsonrpc\":\"2.0\"}`"
         );
-        assert!(refused(&"[".repeat(100_000)).starts_with("it sent something that is not a message"));
+        assert!(parse_error(&"[".repeat(100_000)).starts_with("it sent something that is not a message"));
     }
 
     #[test]
-    fn an_answer_counts_once_and_for_its_question_only() {
+    fn responses_must_match_a_pending_request() {
         let answer = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[]}}}}"#);
         let unasked = "it answered a question nobody asked, or answered twice: id `2`";
-        assert_eq!(refused(&answer("2")), unasked);
+        assert_eq!(parse_error(&answer("2")), unasked);
         let mut waiting = HashSet::from([RequestId::Number(2)]);
-        assert!(read_message(answer("2").as_bytes(), &mut waiting).is_ok());
-        let again = read_message(answer("2").as_bytes(), &mut waiting);
+        assert!(parse_message(answer("2").as_bytes(), &mut waiting).is_ok());
+        let again = parse_message(answer("2").as_bytes(), &mut waiting);
         assert_eq!(again.map(|_| ()), Err(unasked.to_owned()));
     }
 }

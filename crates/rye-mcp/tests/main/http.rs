@@ -2,38 +2,41 @@
 
 use std::time::Duration;
 
-use rye_mcp::{McpError, Server};
+use rye_mcp::{McpError, McpServer};
 use serde_json::json;
 
-use crate::world::{HttpServer, NAMES, call, call_within, list, names};
+use crate::support::{HttpServer, TOOL_NAMES, call, call_with_timeout, list, names};
 
-fn text(error: Result<impl std::fmt::Debug, McpError>) -> String {
+fn error_text(error: Result<impl std::fmt::Debug, McpError>) -> String {
     error.expect_err("an error").to_string()
 }
 
 #[test]
-fn json_answers_and_event_streams_both_work() {
+fn json_and_event_streams_work() {
     for mode in ["plain", "events", "modern"] {
         let web = HttpServer::start(mode);
         let server = web.server(&json!({}));
-        assert_eq!(names(&list(&server).expect(mode)), NAMES, "{mode}");
+        assert_eq!(names(&list(&server).expect(mode)), TOOL_NAMES, "{mode}");
         let outcome = call(&server, "add", &json!({"a": 2, "b": 3})).expect(mode);
         assert_eq!(outcome.value(), json!({"sum": 5}), "{mode}");
         let failed = call(&server, "fails", &json!({})).expect(mode);
         assert_eq!((failed.is_error, failed.content.as_str()), (true, "no such row"));
         assert_eq!(
-            text(call(&server, "refuses", &json!({}))),
+            error_text(call(&server, "refuses", &json!({}))),
             "MCP server `mcp/servers/fake` answered with error -32000: not today"
         );
     }
 }
 
 #[test]
-fn credentials_are_sent_and_their_absence_is_explained() {
+fn missing_credentials_are_explained() {
     let web = HttpServer::start("locked");
-    assert_eq!(names(&list(&web.server(&json!({"auth": {"bearer": "secret"}}))).expect("a list")), NAMES);
     assert_eq!(
-        text(list(&web.server(&json!({})))),
+        names(&list(&web.server(&json!({"auth": {"bearer": "secret"}}))).expect("a list")),
+        TOOL_NAMES
+    );
+    assert_eq!(
+        error_text(list(&web.server(&json!({})))),
         "failed to reach MCP server `mcp/servers/fake`: it answered HTTP 401: `who are you?`; set `auth` in the server item"
     );
 }
@@ -41,32 +44,32 @@ fn credentials_are_sent_and_their_absence_is_explained() {
 #[test]
 fn redirects_are_followed_within_the_origin_only() {
     let web = HttpServer::start("moved");
-    assert_eq!(names(&list(&web.server(&json!({}))).expect("a list")), NAMES);
+    assert_eq!(names(&list(&web.server(&json!({}))).expect("a list")), TOOL_NAMES);
     let web = HttpServer::start("redirect");
     assert_eq!(
-        text(list(&web.server(&json!({})))),
+        error_text(list(&web.server(&json!({})))),
         "failed to reach MCP server `mcp/servers/fake`: it redirects elsewhere (HTTP 307), which is not followed; \
          use its final address"
     );
 }
 
 #[test]
-fn an_address_policy_forbids_is_not_asked() {
+fn forbidden_address_is_not_contacted() {
     let config = json!({"transport": "http", "url": "http://169.254.169.254/mcp"});
-    let server = Server::from_config("mcp/servers/fake", &config).expect("a server");
+    let server = McpServer::from_config("mcp/servers/fake", &config).expect("a server");
     assert_eq!(
-        text(list(&server)),
+        error_text(list(&server)),
         "MCP server `mcp/servers/fake` may not be used: host Some(\"169.254.169.254\") is not allowed"
     );
 }
 
 #[test]
-fn a_server_that_is_not_there_is_a_clear_error() {
+fn missing_server_is_a_clear_error() {
     let port =
         std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("address").port();
     let config = json!({"transport": "http", "url": format!("http://127.0.0.1:{port}/mcp")});
-    let server = Server::from_config("mcp/servers/fake", &config).expect("a server");
-    let error = text(list(&server));
+    let server = McpServer::from_config("mcp/servers/fake", &config).expect("a server");
+    let error = error_text(list(&server));
     assert!(
         error.starts_with("failed to reach MCP server `mcp/servers/fake`: error sending request"),
         "{error}"
@@ -75,7 +78,7 @@ fn a_server_that_is_not_there_is_a_clear_error() {
 }
 
 #[test]
-fn answers_that_are_none_are_named() {
+fn invalid_responses_are_reported() {
     let broke = "MCP server `mcp/servers/fake` broke the protocol";
     let unasked = "it answered a question nobody asked, or answered twice: id `4711`";
     for (mode, reason) in [
@@ -86,11 +89,11 @@ fn answers_that_are_none_are_named() {
         ("cut", "its stream of events ended before the answer"),
     ] {
         let web = HttpServer::start(mode);
-        assert_eq!(text(list(&web.server(&json!({})))), format!("{broke}: {reason}"), "{mode}");
+        assert_eq!(error_text(list(&web.server(&json!({})))), format!("{broke}: {reason}"), "{mode}");
     }
     let web = HttpServer::start("oversized");
     assert_eq!(
-        text(call(&web.server(&json!({})), "text", &json!({}))),
+        error_text(call(&web.server(&json!({})), "text", &json!({}))),
         format!("{broke}: it sent a message larger than 16777216 bytes")
     );
 }
@@ -99,7 +102,7 @@ fn answers_that_are_none_are_named() {
 fn a_slow_answer_times_out() {
     let web = HttpServer::start("slow");
     assert_eq!(
-        text(call_within(&web.server(&json!({})), "text", &json!({}), Duration::from_secs(2))),
+        error_text(call_with_timeout(&web.server(&json!({})), "text", &json!({}), Duration::from_secs(2))),
         "MCP server `mcp/servers/fake` did not answer within 2 s"
     );
 }

@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use lillux::Cancel;
-use rye_exec::native::Access;
+use lillux::CancelToken;
+use rye_exec::native::ToolAccess;
 use rye_exec::{NativeCall, NativeError, NativeTool};
 use rye_item::ItemId;
-use rye_mcp::{Server, ServerCommand, ServerHost, ServerSummary, Start, Started, Web};
+use rye_mcp::{
+    HttpAccess, McpServer, ProcessSpawner, ServerCommand, ServerHost, ServerProcess, ServerSummary,
+};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use crate::world::{SCRIPT, World};
+use crate::support::{SCRIPT, TestHost};
 
 /// An engine that trusts the one server it knows.
 struct Host {
@@ -38,22 +40,27 @@ impl ServerHost for Host {
         }])
     }
 
-    fn start(&self, _: &NativeCall<'_>, server: &Server, command: &ServerCommand) -> Result<Started, String> {
-        World.start(server, command)
-    }
-
-    fn allow(&self, _: &NativeCall<'_>, server: &Server, url: &Url) -> Result<(), String> {
-        World.allow(server, url)
-    }
-
-    fn client(
+    fn spawn(
         &self,
         _: &NativeCall<'_>,
-        server: &Server,
+        server: &McpServer,
+        command: &ServerCommand,
+    ) -> Result<ServerProcess, String> {
+        TestHost.spawn(server, command)
+    }
+
+    fn allow(&self, _: &NativeCall<'_>, server: &McpServer, url: &Url) -> Result<(), String> {
+        TestHost.allow(server, url)
+    }
+
+    fn build_client(
+        &self,
+        _: &NativeCall<'_>,
+        server: &McpServer,
         url: &Url,
         builder: reqwest::ClientBuilder,
     ) -> Result<reqwest::Client, String> {
-        World.client(server, url, builder)
+        TestHost.build_client(server, url, builder)
     }
 
     fn pin_path(&self, _: &NativeCall<'_>, id: &ItemId) -> PathBuf {
@@ -65,17 +72,17 @@ impl ServerHost for Host {
     }
 }
 
-struct Engine {
+struct TestEngine {
     folder: tempfile::TempDir,
     host: Host,
-    access: Access,
+    access: ToolAccess,
 }
 
-impl Engine {
+impl TestEngine {
     fn new(consents: bool) -> Self {
         let folder = tempfile::tempdir().expect("folder");
         let host = Host { mode: Mutex::new("plain"), user: folder.path().join("user"), consents };
-        let access = Access { write: vec![folder.path().join("project")], ..Access::default() };
+        let access = ToolAccess { write: vec![folder.path().join("project")], ..ToolAccess::default() };
         std::fs::create_dir_all(folder.path().join("project")).expect("project");
         Self { host, access, folder }
     }
@@ -95,7 +102,7 @@ impl Engine {
             project: &self.project(),
             cache: Path::new("/nonexistent"),
             access: &self.access,
-            cancel: &Cancel::new().expect("cancel"),
+            cancel: &CancelToken::new().expect("cancel"),
             now: 7,
             thread: None,
         })
@@ -117,8 +124,8 @@ fn add_config() -> Value {
 }
 
 #[test]
-fn a_server_is_added_refreshed_called_and_removed() {
-    let engine = Engine::new(true);
+fn server_lifecycle_works() {
+    let engine = TestEngine::new(true);
     let added = engine
         .manage(&json!({"action": "add", "server": "fake", "transport": "stdio", "command": "x", "env": {"K": "${K}"}}))
         .expect("added");
@@ -159,8 +166,8 @@ fn a_server_is_added_refreshed_called_and_removed() {
 }
 
 #[test]
-fn a_refresh_keeps_signatures_and_never_takes_a_file_that_is_not_its_own() {
-    let engine = Engine::new(true);
+fn refresh_keeps_signatures_and_foreign_files() {
+    let engine = TestEngine::new(true);
     let refresh = json!({"action": "refresh", "server": "fake"});
     engine.manage(&refresh).expect("refreshed");
     let signed = format!("# rye:signed:2026-01-01:abc\n{}", engine.read(ADD));
@@ -179,9 +186,9 @@ fn a_refresh_keeps_signatures_and_never_takes_a_file_that_is_not_its_own() {
 }
 
 #[test]
-fn a_change_is_refused_until_a_person_accepts_it() {
-    let engine = Engine::new(true);
-    let ask = |engine: &Engine| engine.call("mcp.call", &add_config(), &json!({"a": 1, "b": 2}));
+fn change_is_refused_until_accepted() {
+    let engine = TestEngine::new(true);
+    let ask = |engine: &TestEngine| engine.call("mcp.call", &add_config(), &json!({"a": 1, "b": 2}));
     assert_eq!(ask(&engine), Ok(json!({"sum": 3})));
     *engine.host.mode.lock().expect("mode") = "changed";
     let refused = ask(&engine).expect_err("refused");
@@ -197,35 +204,35 @@ fn a_change_is_refused_until_a_person_accepts_it() {
 
 #[test]
 fn a_model_cannot_accept_a_change() {
-    let engine = Engine::new(false);
+    let engine = TestEngine::new(false);
     let refused = engine.manage(&json!({"action": "accept", "server": "fake"})).expect_err("refused");
     assert_eq!(refused, NativeError::denied("only a person accepts"));
     assert!(!engine.folder.path().join("user").exists());
 }
 
 #[test]
-fn a_tool_is_called_ad_hoc_and_its_failure_is_one() {
-    let engine = Engine::new(true);
+fn ad_hoc_tool_call_reports_failure() {
+    let engine = TestEngine::new(true);
     let connect =
         |tool: &str| engine.call("mcp.connect", &json!({}), &json!({"server": "fake", "tool": tool}));
     let answer = connect("json").expect("an answer");
     assert_eq!((&answer["structured"], &answer["tool"]), (&json!({"rows": [1, 2]}), &json!("json")));
     let failed = connect("fails").expect_err("a failure");
-    assert_eq!(failed, NativeError::failed("no such row").with(json!("no such row")));
+    assert_eq!(failed, NativeError::failed("no such row").with_data(json!("no such row")));
     let sampled = connect("sample").expect("an answer");
     assert_eq!(sampled["refused"], json!(["sampling/createMessage", "roots/list", "elicitation/create"]));
 }
 
 #[test]
 fn an_unsigned_server_is_not_started() {
-    let engine = Engine::new(true);
+    let engine = TestEngine::new(true);
     let refused = engine.call("mcp.discover", &json!({}), &json!({"server": "other"})).expect_err("refused");
     assert_eq!(refused, NativeError::denied("`mcp/servers/other` is not signed"));
 }
 
 #[test]
-fn files_are_written_only_where_policy_lets_and_never_through_links() {
-    let mut engine = Engine::new(true);
+fn writes_follow_policy_and_no_links() {
+    let mut engine = TestEngine::new(true);
     let add = json!({"action": "add", "server": "fake", "transport": "stdio", "command": "x"});
     let outside = engine.folder.path().join("outside");
     std::fs::create_dir_all(&outside).expect("outside");

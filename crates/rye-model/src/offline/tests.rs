@@ -18,64 +18,69 @@ fn action(item_id: &str, params: Value) -> Value {
     json!({"primary": "execute", "item_type": "tool", "item_id": item_id, "params": params})
 }
 
-struct Talk {
-    offline: Offline,
-    request: Request,
+struct Conversation {
+    offline: OfflineProvider,
+    request: ModelRequest,
 }
 
-impl Talk {
+impl Conversation {
     fn new(script: &[Value], outputs: &[Value], inputs: Value, tools: Vec<ToolDefinition>) -> Self {
         let inputs = inputs.as_object().cloned().unwrap_or_default();
-        let request = Request {
+        let request = ModelRequest {
             model: "offline".to_owned(),
             system: None,
-            messages: vec![Arc::new(Message::User { text: "go".to_owned() })],
+            messages: vec![Arc::new(ChatMessage::User { text: "go".to_owned() })],
             tools: tools.into(),
             max_output_tokens: 1,
             wants_stream: true,
         };
-        Self { offline: Offline::new(script.to_vec(), outputs.to_vec(), inputs), request }
+        Self { offline: OfflineProvider::new(script.to_vec(), outputs.to_vec(), inputs), request }
     }
 
-    fn ask(&self) -> Answer {
+    fn next_response(&self) -> ModelResponse {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let answer = runtime.block_on(self.offline.complete(&self.request, &|_| {})).expect("an answer");
-        assert_eq!((answer.usage, answer.model.as_str()), (Usage::default(), "offline"));
-        answer
+        let response = runtime.block_on(self.offline.complete(&self.request, &|_| {})).expect("an answer");
+        assert_eq!((response.usage, response.model.as_str()), (Usage::default(), "offline"));
+        response
     }
 
     /// The one call of the next answer; `result` is what comes of it.
     fn call(&mut self, result: &str, is_error: bool) -> (String, Value) {
-        let answer = self.ask();
-        assert_eq!((answer.calls.len(), answer.finish, answer.text), (1, Finish::ToolCalls, String::new()));
-        let call = answer.calls[0].clone();
+        let response = self.next_response();
+        assert_eq!(
+            (response.calls.len(), response.finish_reason, response.text),
+            (1, FinishReason::ToolCalls, String::new())
+        );
+        let call = response.calls[0].clone();
         let (id, name) = (call.id.clone(), call.name.clone());
         let known = self.request.messages.iter().any(|message| {
-            matches!(message.as_ref(), Message::Assistant { calls, .. } if calls.iter().any(|call| call.id == id))
+            matches!(message.as_ref(), ChatMessage::Assistant { calls, .. } if calls.iter().any(|call| call.id == id))
         });
         assert!(!known, "`{id}` names two calls");
-        let said = Message::Assistant { text: String::new(), calls: answer.calls, replay: vec![] };
-        let came = Message::Tool { call_id: id, name: name.clone(), content: result.to_owned(), is_error };
-        self.request.messages.extend([Arc::new(said), Arc::new(came)]);
+        let assistant_message =
+            ChatMessage::Assistant { text: String::new(), calls: response.calls, replay: vec![] };
+        let tool_message =
+            ChatMessage::Tool { call_id: id, name: name.clone(), content: result.to_owned(), is_error };
+        self.request.messages.extend([Arc::new(assistant_message), Arc::new(tool_message)]);
         (name, Value::Object(call.input))
     }
 
     fn text(&self) -> String {
-        let answer = self.ask();
-        assert_eq!((answer.calls.len(), answer.finish), (0, Finish::Stop));
-        answer.text
+        let response = self.next_response();
+        assert_eq!((response.calls.len(), response.finish_reason), (0, FinishReason::Stop));
+        response.text
     }
 }
 
 #[test]
-fn each_action_is_one_call_through_the_tool_made_for_its_item() {
+fn each_action_calls_its_own_tool() {
     let tools = vec![
         tool("rye_execute", json!(null), json!({})),
         tool("other", target("load", "tool", "a/b"), json!({})),
         tool("a_b", target("execute", "tool", "a/b"), json!({"n": {"type": "integer"}})),
     ];
     let script = [action("a/b", json!({"n": "7", "text": "8"})), action("c/d", json!({"n": "7"}))];
-    let mut talk = Talk::new(&script, &[], json!({}), tools);
+    let mut talk = Conversation::new(&script, &[], json!({}), tools);
     assert_eq!(talk.call("first", false), ("a_b".to_owned(), json!({"n": 7, "text": "8"})));
     let by_verb = json!({"parameters": {"n": "7"}, "item_type": "tool", "item_id": "c/d"});
     assert_eq!(talk.call("it\nbroke\u{1b}[31m", true), ("rye_execute".to_owned(), by_verb));
@@ -83,7 +88,7 @@ fn each_action_is_one_call_through_the_tool_made_for_its_item() {
 }
 
 #[test]
-fn a_verb_is_called_by_its_name_on_offer_or_not() {
+fn primary_is_called_even_if_not_offered() {
     let script = [
         json!({"primary": "search", "item_type": "tool", "params": {"query": "x", "limit": "3"}}),
         json!({"primary": "load", "item_type": "knowledge", "item_id": "k"}),
@@ -95,7 +100,7 @@ fn a_verb_is_called_by_its_name_on_offer_or_not() {
         tool("rye_search", json!(null), json!({"limit": {"type": ["integer", "null"]}})),
         tool("rye_execute", json!(null), json!({"async": {"type": "boolean"}})),
     ];
-    let mut talk = Talk::new(&script, &[], json!({}), verbs);
+    let mut talk = Conversation::new(&script, &[], json!({}), verbs);
     let mut next = || talk.call("ok", false);
     assert_eq!(next(), ("rye_search".to_owned(), json!({"query": "x", "limit": 3, "item_type": "tool"})));
     assert_eq!(next(), ("rye_load".to_owned(), json!({"item_type": "knowledge", "item_id": "k"})));
@@ -114,7 +119,7 @@ fn parameters_refer_to_results_and_inputs() {
         "gone": "${results.9.x}",
     });
     let script = [action("s", json!({})), action("s", json!({})), action("w", params)];
-    let mut talk = Talk::new(&script, &[], json!({"who": {"name": "A"}}), vec![]);
+    let mut talk = Conversation::new(&script, &[], json!({"who": {"name": "A"}}), vec![]);
     talk.call(r#"{"status": "success", "data": {"thread_id": "thread-1"}}"#, false);
     talk.call(r#"{"thread_id": "thread-2", "status": "running"}"#, false);
     let (_, input) = talk.call("[]", false);
@@ -125,7 +130,7 @@ fn parameters_refer_to_results_and_inputs() {
 }
 
 #[test]
-fn a_text_becomes_what_the_schema_asks_for_and_nothing_else() {
+fn text_is_coerced_to_schema_type() {
     let properties = json!({
         "i": {"type": "integer"}, "n": {"type": "number"}, "b": {"type": "boolean"}, "o": {"type": "object"},
         "a": {"type": "array"}, "s": {"type": "string"}, "e": {"type": ["string", "integer"]}, "x": {},
@@ -136,7 +141,7 @@ fn a_text_becomes_what_the_schema_asks_for_and_nothing_else() {
         "i": "1", "n": "1.5", "b": "true", "o": "{\"k\": 1}", "a": "[1]", "s": "1", "e": "1", "x": "1", "bad": "one",
         "half": "1.5",
     });
-    let mut talk = Talk::new(&[action("t", params)], &[], json!({}), tools);
+    let mut talk = Conversation::new(&[action("t", params)], &[], json!({}), tools);
     let expected = json!({
         "i": 1, "n": 1.5, "b": true, "o": {"k": 1}, "a": [1], "s": "1", "e": "1", "x": "1", "bad": "one",
         "half": "1.5",
@@ -145,7 +150,7 @@ fn a_text_becomes_what_the_schema_asks_for_and_nothing_else() {
 }
 
 #[test]
-fn outputs_come_from_results_then_inputs_then_nothing() {
+fn outputs_come_from_results_then_inputs() {
     let output = |name: &str, kind: &str| json!({"name": name, "type": kind, "required": true});
     let outputs = [
         output("sum", "integer"),
@@ -153,18 +158,18 @@ fn outputs_come_from_results_then_inputs_then_nothing() {
         output("list", "array"),
         output("zero", "integer"),
     ];
-    let tools = vec![tool(RETURN, json!(null), json!({"sum": {"type": "integer"}}))];
+    let tools = vec![tool(RETURN_TOOL, json!(null), json!({"sum": {"type": "integer"}}))];
     let script = [action("a", json!({})), action("b", json!({})), action("c", json!({}))];
-    let mut talk = Talk::new(&script, &outputs, json!({"who": "me", "sum": 9}), tools);
+    let mut talk = Conversation::new(&script, &outputs, json!({"who": "me", "sum": 9}), tools);
     talk.call(r#"{"data": {"sum": 1, "zero": 0}}"#, false);
     talk.call(r#"{"sum": "2"}"#, false);
     talk.call("plain text", false);
     let expected = json!({"sum": 2, "who": "me", "list": [], "zero": 0});
-    assert_eq!(talk.call("ok", false), (RETURN.to_owned(), expected));
+    assert_eq!(talk.call("ok", false), (RETURN_TOOL.to_owned(), expected));
     assert!(talk.text().starts_with("execute a: done: "));
 }
 
 #[test]
-fn a_script_without_actions_ends_at_once() {
-    assert_eq!(Talk::new(&[], &[], json!({}), vec![]).text(), "There was nothing to do.");
+fn empty_script_ends_immediately() {
+    assert_eq!(Conversation::new(&[], &[], json!({}), vec![]).text(), "There was nothing to do.");
 }

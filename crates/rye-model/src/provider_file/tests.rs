@@ -3,24 +3,24 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::read::nano_dollars;
+use super::parse::parse_nano_dollars;
 use super::*;
 
-fn read(file: &Value) -> Result<ProviderFile, Vec<Problem>> {
-    ProviderFile::read(file.as_object().expect("a map"))
+fn parse(file: &Value) -> Result<ProviderFile, Vec<Diagnostic>> {
+    ProviderFile::from_fields(file.as_object().expect("a map"))
 }
 
 fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn connect(file: &ProviderFile, pairs: &[(&str, &str)]) -> Result<Parts, ConnectError> {
-    Ok(file.connect("m", &environment(pairs), &Client::default())?.into_parts())
+fn connect(file: &ProviderFile, pairs: &[(&str, &str)]) -> Result<EndpointParts, ConnectError> {
+    Ok(file.connect("m", &environment(pairs), &HttpClient::default())?.into_parts())
 }
 
 #[test]
-fn a_file_says_where_how_and_at_what_price() {
-    let file = read(&json!({
+fn provider_file_is_parsed() {
+    let file = parse(&json!({
         "tool_id": "anthropic", "tool_type": "http", "version": "1.0.0", "category": "rye/agent/providers/anthropic",
         "executor_id": "rye/core/primitives/http_client", "description": "d", "requires": ["net.call"],
         "protocol": "anthropic",
@@ -37,9 +37,9 @@ fn a_file_says_where_how_and_at_what_price() {
     }))
     .expect("a provider");
     assert_eq!(file.warnings, vec![]);
-    assert_eq!(file.protocol("small"), Protocol::Anthropic);
+    assert_eq!(file.protocol("small"), ProviderProtocol::Anthropic);
     assert_eq!(file.tiers()["fast"], "small");
-    let price = Price { input: 800, cached_input: 80, cache_write: 1000, output: 4000 };
+    let price = TokenPrice { input: 800, cached_input: 80, cache_write: 1000, output: 4000 };
     assert_eq!(file.pricing("small"), Pricing::Known(price));
     assert_eq!(file.pricing("large"), Pricing::Unknown);
     assert_eq!(file.priced_models().collect::<Vec<_>>(), ["m", "small"]);
@@ -49,7 +49,7 @@ fn a_file_says_where_how_and_at_what_price() {
     assert_eq!(parts.url, "https://api.example.com/v1/messages");
     let expected = [("x-team", "none"), ("x-api-key", "hush"), ("anthropic-version", "2023-06-01")];
     assert_eq!(parts.headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    assert_eq!((parts.timeout, parts.streams), (Duration::from_millis(7500), true));
+    assert_eq!((parts.timeout, parts.can_stream), (Duration::from_millis(7500), true));
     assert_eq!(connect(&file, &[]).err(), Some(ConnectError::Variable("KEY".to_owned())));
     assert_eq!(connect(&file, &[("KEY", "")]).err(), Some(ConnectError::Variable("KEY".to_owned())));
     let elsewhere = connect(&file, &[("KEY", "hush"), ("BASE", "http://127.0.0.1:9"), ("TEAM", "blue")]);
@@ -59,8 +59,8 @@ fn a_file_says_where_how_and_at_what_price() {
 }
 
 #[test]
-fn the_older_layout_is_read_too() {
-    let file = read(&json!({
+fn legacy_layout_is_accepted() {
+    let file = parse(&json!({
         "tool_id": "openai", "tool_type": "http", "version": "1.0.0", "category": "c", "description": "d",
         "env_config": {"env": {"OWN_KEY": "${OPENAI_API_KEY}"}},
         "config": {
@@ -74,7 +74,7 @@ fn the_older_layout_is_read_too() {
         "parameters": [],
     }))
     .expect("a provider");
-    assert_eq!(file.protocol("m"), Protocol::Openai);
+    assert_eq!(file.protocol("m"), ProviderProtocol::Openai);
     assert_eq!(file.max_output_tokens("m"), 77);
     assert_eq!(file.warnings.len(), 3);
     let parts = connect(&file, &[("OPENAI_API_KEY", "hush")]).expect("an endpoint");
@@ -87,8 +87,8 @@ fn the_older_layout_is_read_too() {
 }
 
 #[test]
-fn the_first_profile_that_matches_lies_over_the_rest() {
-    let file = read(&json!({
+fn first_matching_profile_overrides_base() {
+    let file = parse(&json!({
         "protocol": "openai", "url": "https://gate.example.com/v1/chat/completions",
         "pricing": {"m": {"input": 1, "output": 1}},
         "profiles": {
@@ -99,29 +99,29 @@ fn the_first_profile_that_matches_lies_over_the_rest() {
     }))
     .expect("a provider");
     for (model, profile, protocol) in [
-        ("claude-1", Some("claude"), Protocol::Anthropic),
-        ("claude-mini", Some("claude"), Protocol::Anthropic),
-        ("opus", Some("claude"), Protocol::Anthropic),
-        ("x-mini", Some("all"), Protocol::Openai),
-        ("m", None, Protocol::Openai),
+        ("claude-1", Some("claude"), ProviderProtocol::Anthropic),
+        ("claude-mini", Some("claude"), ProviderProtocol::Anthropic),
+        ("opus", Some("claude"), ProviderProtocol::Anthropic),
+        ("x-mini", Some("all"), ProviderProtocol::Openai),
+        ("m", None, ProviderProtocol::Openai),
     ] {
         assert_eq!((file.profile(model), file.protocol(model)), (profile, protocol), "{model}");
     }
     assert_eq!(file.pricing("x-mini"), Pricing::Unpriced);
-    let price = Price { input: 5000, cached_input: 5000, cache_write: 6250, output: 25_000 };
+    let price = TokenPrice { input: 5000, cached_input: 5000, cache_write: 6250, output: 25_000 };
     assert_eq!(file.pricing("opus"), Pricing::Known(price));
     assert_eq!(file.priced_models().collect::<Vec<_>>(), ["m", "opus"]);
 }
 
 #[test]
 fn offline_needs_nothing_and_costs_nothing() {
-    let file = read(&json!({"protocol": "offline"})).expect("a provider");
-    assert_eq!(file.pricing("any"), Pricing::Known(Price::default()));
+    let file = parse(&json!({"protocol": "offline"})).expect("a provider");
+    assert_eq!(file.pricing("any"), Pricing::Known(TokenPrice::default()));
     assert_eq!(connect(&file, &[]).err(), Some(ConnectError::Offline));
 }
 
 #[test]
-fn what_is_wrong_is_named_by_its_key() {
+fn problems_name_their_key() {
     let base = json!({"protocol": "openai", "url": "https://a.example/"});
     for (key, value) in [
         ("colour", json!("red")),
@@ -161,11 +161,11 @@ fn what_is_wrong_is_named_by_its_key() {
         let mut file = base.clone();
         let top = key.split('.').next().expect("a key");
         file[top] = value;
-        let problems = read(&file).expect_err(key);
+        let problems = parse(&file).expect_err(key);
         let fields: Vec<&str> = problems.iter().filter_map(|problem| problem.field.as_deref()).collect();
         assert_eq!(fields, [key], "{problems:?}");
     }
-    assert_eq!(read(&json!({"protocol": "gemini"})).expect_err("no url").len(), 1);
+    assert_eq!(parse(&json!({"protocol": "gemini"})).expect_err("no url").len(), 1);
 }
 
 #[test]
@@ -186,21 +186,21 @@ fn prices_are_exact() {
         (json!(1e300), None),
         (json!(true), None),
     ] {
-        assert_eq!(nano_dollars(&value), expected, "{value}");
+        assert_eq!(parse_nano_dollars(&value), expected, "{value}");
     }
 }
 
 proptest! {
     #[test]
-    fn every_price_with_three_decimals_is_read_as_it_is_written(thousandths in 0_u64..1_000_000_000) {
+    fn three_decimal_prices_parse_exactly(thousandths in 0_u64..1_000_000_000) {
         let text = format!("{}.{:03}", thousandths / 1000, thousandths % 1000);
-        prop_assert_eq!(nano_dollars(&json!(text)), Some(thousandths));
+        prop_assert_eq!(parse_nano_dollars(&json!(text)), Some(thousandths));
         let number: f64 = text.parse().expect("a number");
-        prop_assert_eq!(nano_dollars(&json!(number)), Some(thousandths));
+        prop_assert_eq!(parse_nano_dollars(&json!(number)), Some(thousandths));
     }
 
     #[test]
-    fn a_star_stands_for_anything(start in "[a-c]{0,3}", middle in "[a-c]{0,3}", end in "[a-c]{0,3}", any in "[a-c]{0,5}") {
+    fn star_matches_anything(start in "[a-c]{0,3}", middle in "[a-c]{0,3}", end in "[a-c]{0,3}", any in "[a-c]{0,5}") {
         let (pattern, text) = (format!("{start}*{middle}*{end}"), format!("{start}{any}{middle}{any}{end}"));
         prop_assert!(is_match(&pattern, &text));
         let (pattern, text) = (format!("{start}*{end}"), format!("x{start}{end}"));

@@ -1,15 +1,16 @@
 //! Providers against a model server on loopback.
 #![allow(clippy::expect_used, reason = "in tests a failed expectation is a failed test")]
 
-mod answers;
-mod failures;
+mod errors;
 mod requests;
+mod responses;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use rye_model::{
-    Answer, Delta, Endpoint, Failure, Message, Provider as _, ProviderFile, Request, ToolDefinition,
+    ChatMessage, ModelEndpoint, ModelError, ModelProvider as _, ModelRequest, ModelResponse, ProviderFile,
+    ResponseDelta, ToolDefinition,
 };
 use rye_test::fake_model::FakeModel;
 use serde_json::{Value, json};
@@ -21,7 +22,7 @@ fn every_file_here_is_declared() {
 
 const PROTOCOLS: [&str; 4] = ["anthropic", "openai", "gemini", "ollama"];
 
-const KEY: &str = "sk-not-to-be-seen";
+const API_KEY: &str = "sk-not-to-be-seen";
 
 /// Where a protocol is spoken below `base`.
 fn url(protocol: &str, base: &str) -> String {
@@ -34,37 +35,37 @@ fn url(protocol: &str, base: &str) -> String {
 }
 
 /// The endpoint of a provider file, with `further` keys.
-fn endpoint(protocol: &str, base: &str, further: &Value) -> Endpoint {
+fn endpoint(protocol: &str, base: &str, extra: &Value) -> ModelEndpoint {
     let auth = match protocol {
         "openai" => json!({"type": "bearer", "variable": "KEY"}),
         _ => json!({"type": "api_key", "variable": "KEY"}),
     };
     let file = json!({"protocol": protocol, "url": url(protocol, base), "auth": auth, "timeout": 30});
-    let file = rye_item::merge::merge(&file, further);
-    let file = ProviderFile::read(file.as_object().expect("a map")).expect("a provider");
-    let environment = BTreeMap::from([("KEY".to_owned(), KEY.to_owned())]);
-    file.connect("m", &environment, &lillux::http::Client::default()).expect("an endpoint")
+    let file = rye_item::merge::merge(&file, extra);
+    let file = ProviderFile::from_fields(file.as_object().expect("a map")).expect("a provider");
+    let environment = BTreeMap::from([("KEY".to_owned(), API_KEY.to_owned())]);
+    file.connect("m", &environment, &lillux::http::HttpClient::default()).expect("an endpoint")
 }
 
-fn provider(protocol: &str, model: &FakeModel) -> Endpoint {
+fn fake_endpoint(protocol: &str, model: &FakeModel) -> ModelEndpoint {
     endpoint(protocol, &model.url(), &json!({}))
 }
 
-fn user(text: &str) -> Arc<Message> {
-    Arc::new(Message::User { text: text.to_owned() })
+fn user_message(text: &str) -> Arc<ChatMessage> {
+    Arc::new(ChatMessage::User { text: text.to_owned() })
 }
 
-fn request(wants_stream: bool) -> Request {
+fn request(wants_stream: bool) -> ModelRequest {
     let tool = ToolDefinition {
         name: "n".to_owned(),
         description: "D".to_owned(),
         schema: json!({"type": "object", "properties": {"k": {"type": "integer"}}}),
         target: json!({"primary": "execute", "item_type": "tool", "item_id": "secret/place"}),
     };
-    Request {
+    ModelRequest {
         model: "m".to_owned(),
         system: None,
-        messages: vec![user("U")],
+        messages: vec![user_message("U")],
         tools: Arc::from([tool]),
         max_output_tokens: 100,
         wants_stream,
@@ -76,21 +77,27 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// The answer to a request, and what came on the way.
-async fn ask(endpoint: &Endpoint, request: &Request) -> (Result<Answer, Failure>, Vec<Delta>) {
+async fn send(
+    endpoint: &ModelEndpoint,
+    request: &ModelRequest,
+) -> (Result<ModelResponse, ModelError>, Vec<ResponseDelta>) {
     let deltas = Mutex::new(Vec::new());
-    let take = |delta| deltas.lock().expect("the deltas").push(delta);
-    let answer = endpoint.complete(request, &take).await;
-    (answer, deltas.into_inner().expect("the deltas"))
+    let collect = |delta| deltas.lock().expect("the deltas").push(delta);
+    let response = endpoint.complete(request, &collect).await;
+    (response, deltas.into_inner().expect("the deltas"))
 }
 
-fn ask_now(endpoint: &Endpoint, request: &Request) -> (Result<Answer, Failure>, Vec<Delta>) {
-    runtime().block_on(ask(endpoint, request))
+fn send_blocking(
+    endpoint: &ModelEndpoint,
+    request: &ModelRequest,
+) -> (Result<ModelResponse, ModelError>, Vec<ResponseDelta>) {
+    runtime().block_on(send(endpoint, request))
 }
 
 /// The failure of a request.
-fn fail(endpoint: &Endpoint, request: &Request) -> Failure {
-    let failure = ask_now(endpoint, request).0.expect_err("no answer");
-    let shown = format!("{failure:?} {failure}");
-    assert!(!shown.contains(KEY), "{shown}");
+fn expect_error(endpoint: &ModelEndpoint, request: &ModelRequest) -> ModelError {
+    let failure = send_blocking(endpoint, request).0.expect_err("no answer");
+    let text = format!("{failure:?} {failure}");
+    assert!(!text.contains(API_KEY), "{text}");
     failure
 }

@@ -1,34 +1,34 @@
 //! What is sent, to the letter.
 
 use rye_model::ToolCall;
-use rye_test::fake_model::{Recorded, Reply};
+use rye_test::fake_model::{FakeReply, LoggedRequest};
 
 use super::*;
 
 /// Asks a server that says `ok`, and shows what it saw.
-fn sent(protocol: &str, request: &Request, further: &Value) -> Recorded {
-    let model = FakeModel::start(|_| Reply::text("ok"));
-    let answer = ask_now(&endpoint(protocol, &model.url(), further), request).0.expect("an answer");
-    assert_eq!(answer.text, "ok");
+fn record_request(protocol: &str, request: &ModelRequest, extra: &Value) -> LoggedRequest {
+    let model = FakeModel::start(|_| FakeReply::text("ok"));
+    let response = send_blocking(&endpoint(protocol, &model.url(), extra), request).0.expect("an answer");
+    assert_eq!(response.text, "ok");
     model.requests().remove(0)
 }
 
-fn result(content: &str, is_error: bool) -> Arc<Message> {
+fn tool_result(content: &str, is_error: bool) -> Arc<ChatMessage> {
     let (call_id, name) = ("c1".to_owned(), "n".to_owned());
-    Arc::new(Message::Tool { call_id, name, content: content.to_owned(), is_error })
+    Arc::new(ChatMessage::Tool { call_id, name, content: content.to_owned(), is_error })
 }
 
-fn called(replay: Vec<Value>) -> Arc<Message> {
+fn assistant_call(replay: Vec<Value>) -> Arc<ChatMessage> {
     let input = json!({"k": 1}).as_object().expect("a map").clone();
     let calls = vec![ToolCall { id: "c1".to_owned(), name: "n".to_owned(), input, malformed: None }];
-    Arc::new(Message::Assistant { text: "T".to_owned(), calls, replay })
+    Arc::new(ChatMessage::Assistant { text: "T".to_owned(), calls, replay })
 }
 
 /// A question, an answer with a call, the call's result.
-fn conversation(wants_stream: bool) -> Request {
-    Request {
+fn conversation(wants_stream: bool) -> ModelRequest {
+    ModelRequest {
         system: Some("S".to_owned()),
-        messages: vec![user("U"), called(vec![]), result("R", false)],
+        messages: vec![user_message("U"), assistant_call(vec![]), tool_result("R", false)],
         ..request(wants_stream)
     }
 }
@@ -39,7 +39,7 @@ fn schema() -> Value {
 
 #[test]
 fn anthropic() {
-    let recorded = sent("anthropic", &conversation(true), &json!({}));
+    let recorded = record_request("anthropic", &conversation(true), &json!({}));
     let expected = json!({
         "model": "m", "max_tokens": 100, "system": "S",
         "messages": [
@@ -56,14 +56,14 @@ fn anthropic() {
     assert_eq!(recorded.path, "/v1/messages");
     assert_eq!(
         (recorded.header("x-api-key"), recorded.header("anthropic-version")),
-        (Some(KEY), Some("2023-06-01"))
+        (Some(API_KEY), Some("2023-06-01"))
     );
     assert_eq!(recorded.header("content-type"), Some("application/json"));
 }
 
 #[test]
 fn openai() {
-    let recorded = sent("openai", &conversation(true), &json!({}));
+    let recorded = record_request("openai", &conversation(true), &json!({}));
     let expected = json!({
         "model": "m", "max_completion_tokens": 100,
         "messages": [
@@ -78,12 +78,12 @@ fn openai() {
         "stream": true, "stream_options": {"include_usage": true},
     });
     assert_eq!(recorded.body, expected);
-    assert_eq!(recorded.header("authorization"), Some(format!("Bearer {KEY}").as_str()));
+    assert_eq!(recorded.header("authorization"), Some(format!("Bearer {API_KEY}").as_str()));
 }
 
 #[test]
 fn gemini() {
-    let recorded = sent("gemini", &conversation(true), &json!({}));
+    let recorded = record_request("gemini", &conversation(true), &json!({}));
     let expected = json!({
         "systemInstruction": {"parts": [{"text": "S"}]},
         "contents": [
@@ -96,13 +96,16 @@ fn gemini() {
     });
     assert_eq!(recorded.body, expected);
     assert_eq!(recorded.path, "/v1beta/models/m:streamGenerateContent?alt=sse");
-    assert_eq!(recorded.header("x-goog-api-key"), Some(KEY));
-    assert_eq!(sent("gemini", &conversation(false), &json!({})).path, "/v1beta/models/m:generateContent");
+    assert_eq!(recorded.header("x-goog-api-key"), Some(API_KEY));
+    assert_eq!(
+        record_request("gemini", &conversation(false), &json!({})).path,
+        "/v1beta/models/m:generateContent"
+    );
 }
 
 #[test]
 fn ollama() {
-    let recorded = sent("ollama", &conversation(true), &json!({"context_window": 8192}));
+    let recorded = record_request("ollama", &conversation(true), &json!({"context_window": 8192}));
     let expected = json!({
         "model": "m", "stream": true, "options": {"num_predict": 100, "num_ctx": 8192},
         "messages": [
@@ -117,13 +120,13 @@ fn ollama() {
 }
 
 #[test]
-fn what_stands_behind_a_tool_is_never_sent_and_nothing_empty_either() {
+fn tool_target_is_never_sent() {
     for protocol in PROTOCOLS {
         for wants_stream in [true, false] {
-            let recorded = sent(protocol, &conversation(wants_stream), &json!({}));
+            let recorded = record_request(protocol, &conversation(wants_stream), &json!({}));
             assert!(!recorded.body.to_string().contains("secret/place"), "{protocol}");
-            let bare = Request { tools: Arc::from([]), ..request(wants_stream) };
-            let body = sent(protocol, &bare, &json!({})).body;
+            let bare = ModelRequest { tools: Arc::from([]), ..request(wants_stream) };
+            let body = record_request(protocol, &bare, &json!({})).body;
             let keys: Vec<&String> = body.as_object().expect("a map").keys().collect();
             assert!(
                 !keys.iter().any(|key| ["tools", "system", "systemInstruction"].contains(&key.as_str())),
@@ -135,17 +138,23 @@ fn what_stands_behind_a_tool_is_never_sent_and_nothing_empty_either() {
 }
 
 #[test]
-fn results_in_a_row_share_a_message_where_the_protocol_wants_it() {
+fn consecutive_results_share_a_message() {
     let mut request = request(false);
-    request.messages = vec![user("U"), called(vec![]), result("R", false), result("E", true), user("V")];
-    let anthropic = sent("anthropic", &request, &json!({})).body;
+    request.messages = vec![
+        user_message("U"),
+        assistant_call(vec![]),
+        tool_result("R", false),
+        tool_result("E", true),
+        user_message("V"),
+    ];
+    let anthropic = record_request("anthropic", &request, &json!({})).body;
     let results = json!({"role": "user", "content": [
         {"type": "tool_result", "tool_use_id": "c1", "content": "R"},
         {"type": "tool_result", "tool_use_id": "c1", "content": "E", "is_error": true},
     ]});
     assert_eq!(anthropic["messages"][2], results);
     assert_eq!(anthropic["messages"][3], json!({"role": "user", "content": "V"}));
-    let gemini = sent("gemini", &request, &json!({})).body;
+    let gemini = record_request("gemini", &request, &json!({})).body;
     let results = json!({"role": "user", "parts": [
         {"functionResponse": {"name": "n", "response": {"content": "R"}}},
         {"functionResponse": {"name": "n", "response": {"error": "E"}}},
@@ -155,7 +164,7 @@ fn results_in_a_row_share_a_message_where_the_protocol_wants_it() {
 }
 
 #[test]
-fn what_a_provider_wants_back_goes_to_no_other() {
+fn replay_blocks_stay_with_their_protocol() {
     let thinking = json!({"type": "thinking", "thinking": "t", "signature": "s"});
     let call = json!({"type": "tool_use", "id": "c1", "name": "n", "input": {"k": 1}});
     let part = json!({"functionCall": {"name": "n", "args": {"k": 1}}, "thoughtSignature": "s"});
@@ -166,8 +175,8 @@ fn what_a_provider_wants_back_goes_to_no_other() {
         json!({"openai": {"reasoning_content": "r"}}),
     ];
     let mut request = request(false);
-    request.messages = vec![user("U"), called(replay), result("R", false)];
-    let body = |protocol: &str| sent(protocol, &request, &json!({})).body;
+    request.messages = vec![user_message("U"), assistant_call(replay), tool_result("R", false)];
+    let body = |protocol: &str| record_request(protocol, &request, &json!({})).body;
     assert_eq!(body("anthropic")["messages"][1], json!({"role": "assistant", "content": [thinking, call]}));
     assert_eq!(body("gemini")["contents"][1], json!({"role": "model", "parts": [part]}));
     assert_eq!(body("openai")["messages"][1]["reasoning_content"], "r");
@@ -176,21 +185,21 @@ fn what_a_provider_wants_back_goes_to_no_other() {
 }
 
 #[test]
-fn a_file_adds_to_the_body() {
-    let older = sent("openai", &request(false), &json!({"max_tokens_field": "max_tokens"})).body;
+fn provider_file_extends_the_body() {
+    let older = record_request("openai", &request(false), &json!({"max_tokens_field": "max_tokens"})).body;
     assert_eq!((&older["max_tokens"], older.get("max_completion_tokens")), (&json!(100), None));
-    let warm = sent("openai", &request(false), &json!({"body": {"temperature": 0.5}})).body;
+    let warm = record_request("openai", &request(false), &json!({"body": {"temperature": 0.5}})).body;
     assert_eq!((&warm["temperature"], &warm["model"]), (&json!(0.5), &json!("m")));
-    let further = json!({"body": {"generationConfig": {"maxOutputTokens": 9, "topK": 3}}});
-    let gemini = sent("gemini", &request(false), &further).body;
+    let extra = json!({"body": {"generationConfig": {"maxOutputTokens": 9, "topK": 3}}});
+    let gemini = record_request("gemini", &request(false), &extra).body;
     assert_eq!(gemini["generationConfig"], json!({"maxOutputTokens": 100, "topK": 3}));
-    let unstreamed = sent("anthropic", &request(true), &json!({"stream": false})).body;
+    let unstreamed = record_request("anthropic", &request(true), &json!({"stream": false})).body;
     assert_eq!(unstreamed.get("stream"), None);
 }
 
 #[test]
 fn a_cached_prompt_is_marked_at_its_ends() {
-    let body = sent("anthropic", &conversation(false), &json!({"prompt_cache": true})).body;
+    let body = record_request("anthropic", &conversation(false), &json!({"prompt_cache": true})).body;
     let mark = json!({"type": "ephemeral"});
     assert_eq!(body["system"], json!([{"type": "text", "text": "S", "cache_control": mark}]));
     assert_eq!(body["messages"][2]["content"][0]["cache_control"], mark);
@@ -198,39 +207,40 @@ fn a_cached_prompt_is_marked_at_its_ends() {
 }
 
 #[test]
-fn a_model_can_be_nothing_but_a_part_of_the_path() {
-    let model = FakeModel::start(|_| Reply::text("ok"));
-    let gemini = provider("gemini", &model);
+fn model_name_is_only_a_path_segment() {
+    let model = FakeModel::start(|_| FakeReply::text("ok"));
+    let gemini = fake_endpoint("gemini", &model);
     for name in ["../../x", "a/b?c#d", "@evil.example/", "%2e%2e"] {
-        let asked = Request { model: name.to_owned(), ..request(false) };
-        assert!(ask_now(&gemini, &asked).0.is_ok(), "{name}");
+        let model_request = ModelRequest { model: name.to_owned(), ..request(false) };
+        assert!(send_blocking(&gemini, &model_request).0.is_ok(), "{name}");
     }
     for recorded in model.requests() {
         let rest = recorded.path.strip_prefix("/v1beta/models/").expect("below the path of models");
         assert!(!rest.contains(['/', '?', '#']) && rest.ends_with(":generateContent"), "{}", recorded.path);
     }
     for name in ["", ".", ".."] {
-        let failure = fail(&gemini, &Request { model: name.to_owned(), ..request(false) });
+        let failure = expect_error(&gemini, &ModelRequest { model: name.to_owned(), ..request(false) });
         assert_eq!((failure.kind.as_str(), failure.reached_server), ("ProtocolError", false), "{name}");
     }
     assert_eq!(model.count(), 4);
     let hostile = json!({"protocol": "openai", "url": "http://{model}:1/"});
-    let file = ProviderFile::read(hostile.as_object().expect("a map")).expect("a provider");
+    let file = ProviderFile::from_fields(hostile.as_object().expect("a map")).expect("a provider");
     let endpoint =
-        file.connect("m", &BTreeMap::new(), &lillux::http::Client::default()).expect("an endpoint");
-    let failure = fail(&endpoint, &Request { model: "evil.example".to_owned(), ..request(false) });
+        file.connect("m", &BTreeMap::new(), &lillux::http::HttpClient::default()).expect("an endpoint");
+    let failure =
+        expect_error(&endpoint, &ModelRequest { model: "evil.example".to_owned(), ..request(false) });
     assert_eq!((failure.kind.as_str(), failure.reached_server), ("ProtocolError", false));
     assert!(failure.message.contains("the model stands in place of the host"), "{failure}");
 }
 
 #[test]
 fn one_connection_serves_request_after_request() {
-    let model = FakeModel::start(|_| Reply::text("a b c"));
+    let model = FakeModel::start(|_| FakeReply::text("a b c"));
     for protocol in PROTOCOLS {
-        let endpoint = provider(protocol, &model);
+        let endpoint = fake_endpoint(protocol, &model);
         runtime().block_on(async {
             for wants_stream in [true, false, true, true] {
-                ask(&endpoint, &request(wants_stream)).await.0.expect("an answer");
+                send(&endpoint, &request(wants_stream)).await.0.expect("an answer");
             }
         });
     }

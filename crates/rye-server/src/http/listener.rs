@@ -68,7 +68,7 @@ pub(super) struct BoundedListener {
     listener: TcpListener,
     connections: Connections,
     /// Notified when a connection has ended.
-    ended: Arc<Notify>,
+    on_end: Arc<Notify>,
     max_connections: usize,
 }
 
@@ -78,7 +78,7 @@ impl BoundedListener {
     }
 
     fn with_capacity(listener: TcpListener, max_connections: usize) -> Self {
-        Self { listener, connections: Connections::default(), ended: Arc::default(), max_connections }
+        Self { listener, connections: Connections::default(), on_end: Arc::default(), max_connections }
     }
 
     /// Makes room for one more connection; `None` if all are authenticated clients'.
@@ -93,9 +93,9 @@ impl BoundedListener {
         Some(connection)
     }
 
-    async fn admitted(&self) -> Arc<Connection> {
+    async fn wait_for_slot(&self) -> Arc<Connection> {
         loop {
-            let ended = self.ended.notified();
+            let ended = self.on_end.notified();
             match self.admit() {
                 Some(connection) => return connection,
                 None => ended.await,
@@ -112,13 +112,13 @@ impl Listener for BoundedListener {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         // In a burst of connections, those that were closed end first.
         tokio::task::yield_now().await;
-        let connection = self.admitted().await;
+        let connection = self.wait_for_slot().await;
         // Small messages go back and forth; without it they wait for each other.
         let _ = stream.set_nodelay(true);
-        tokio::spawn(close_late(Arc::clone(&connection)));
+        tokio::spawn(close_if_unauthenticated(Arc::clone(&connection)));
         let closing = Box::pin(connection.closed.clone().cancelled_owned());
-        let (connections, ended) = (Arc::clone(&self.connections), Arc::clone(&self.ended));
-        (BoundedStream { stream, connection, connections, ended, closing }, address)
+        let (connections, on_end) = (Arc::clone(&self.connections), Arc::clone(&self.on_end));
+        (BoundedStream { stream, connection, connections, on_end, closing }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -127,7 +127,7 @@ impl Listener for BoundedListener {
 }
 
 /// Closes a connection whose first valid request does not come in time.
-async fn close_late(connection: Arc<Connection>) {
+async fn close_if_unauthenticated(connection: Arc<Connection>) {
     tokio::select! {
         () = tokio::time::sleep(FIRST_REQUEST_TIMEOUT) => {
             if !connection.is_authenticated() {
@@ -143,7 +143,7 @@ pub(super) struct BoundedStream {
     stream: TcpStream,
     connection: Arc<Connection>,
     connections: Connections,
-    ended: Arc<Notify>,
+    on_end: Arc<Notify>,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
@@ -161,7 +161,7 @@ impl Drop for BoundedStream {
     fn drop(&mut self) {
         self.connection.closed.cancel();
         lock(&self.connections).retain(|known| !Arc::ptr_eq(known, &self.connection));
-        self.ended.notify_one();
+        self.on_end.notify_one();
     }
 }
 
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_unauthenticated_connection_makes_room() {
+    fn oldest_unauthenticated_connection_is_closed() {
         let (_runtime, listener) = listener(3);
         let client = listener.admit().expect("room");
         authenticate(&client);
@@ -237,11 +237,11 @@ mod tests {
         runtime.block_on(async {
             let address = listener.local_addr().expect("an address");
             let _first = TcpStream::connect(address).await.expect("connected");
-            let (mut held, _) = listener.accept().await;
+            let (mut stream, _) = listener.accept().await;
             let _second = TcpStream::connect(address).await.expect("connected");
             let (_next, _) = listener.accept().await;
             let mut byte = [0];
-            let read = tokio::io::AsyncReadExt::read(&mut held, &mut byte).await;
+            let read = tokio::io::AsyncReadExt::read(&mut stream, &mut byte).await;
             assert_eq!(read.expect_err("closed").kind(), io::ErrorKind::ConnectionAborted);
         });
     }

@@ -4,21 +4,21 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use similar::TextDiff;
 
-use super::Format;
+use super::ConfigFormat;
 
 /// What a text says; nothing, if it is empty.
-pub(super) fn parse(format: Format, text: &str) -> Result<Value, String> {
+pub(super) fn parse(format: ConfigFormat, text: &str) -> Result<Value, String> {
     if text.trim().is_empty() {
         return Ok(json!({}));
     }
     let value = match format {
-        Format::Json => serde_json::from_str(text)
+        ConfigFormat::Json => serde_json::from_str(text)
             .map_err(|error| format!("it is not plain JSON ({error}); comments could not be kept"))?,
-        Format::Toml => {
+        ConfigFormat::Toml => {
             let table: toml::Table = toml::from_str(text).map_err(|_| "it is not valid TOML".to_owned())?;
             serde_json::to_value(table).map_err(|error| error.to_string())?
         }
-        Format::Yaml => {
+        ConfigFormat::Yaml => {
             let document = rye_item::yaml::parse(text);
             document.map_err(|problem| format!("it is not valid YAML: {}", problem.message))?.value
         }
@@ -31,51 +31,53 @@ pub(super) fn parse(format: Format, text: &str) -> Result<Value, String> {
 }
 
 /// The document with the entry below `keys`; `None` where those hold something else.
-pub(super) fn with(document: &Value, keys: &[&str], name: &str, entry: &Value) -> Option<Value> {
-    let mut wanted = document.clone();
-    let mut place = &mut wanted;
+pub(super) fn insert_entry(document: &Value, keys: &[&str], name: &str, entry: &Value) -> Option<Value> {
+    let mut updated = document.clone();
+    let mut node = &mut updated;
     for key in keys {
-        let map = place.as_object_mut()?;
-        place = map.entry(*key).or_insert_with(|| Value::Object(Map::new()));
-        if place.is_null() {
-            *place = json!({});
+        let map = node.as_object_mut()?;
+        node = map.entry(*key).or_insert_with(|| Value::Object(Map::new()));
+        if node.is_null() {
+            *node = json!({});
         }
     }
-    place.as_object_mut()?.insert(name.to_owned(), entry.clone());
-    Some(wanted)
+    node.as_object_mut()?.insert(name.to_owned(), entry.clone());
+    Some(updated)
 }
 
 /// The text with the entry added.
 pub(super) fn render(
-    format: Format,
+    format: ConfigFormat,
     text: &str,
-    wanted: &Value,
+    updated: &Value,
     keys: &[&str],
     name: &str,
     entry: &Value,
 ) -> String {
     match format {
-        Format::Json => json_text(text, wanted),
-        Format::Toml => format!("{}[{}.{name}]\n{}", separated(text), keys.join("."), toml_lines(entry)),
-        Format::Yaml => yaml_text(text, keys.first().copied().unwrap_or_default(), name, entry),
+        ConfigFormat::Json => json_text(text, updated),
+        ConfigFormat::Toml => {
+            format!("{}[{}.{name}]\n{}", with_blank_line(text), keys.join("."), toml_lines(entry))
+        }
+        ConfigFormat::Yaml => yaml_text(text, keys.first().copied().unwrap_or_default(), name, entry),
     }
 }
 
 /// Written anew, indented as it was.
-fn json_text(text: &str, wanted: &Value) -> String {
+fn json_text(text: &str, updated: &Value) -> String {
     let indented = text.lines().find(|line| line.starts_with([' ', '\t']) && !line.trim().is_empty());
     let indent = indented.map_or("  ", |line| &line[..line.len() - line.trim_start().len()]);
     let mut bytes = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
     // What cannot be written is not what was wanted, and refused by whoever compares.
-    let _ = wanted.serialize(&mut serializer);
+    let _ = updated.serialize(&mut serializer);
     bytes.push(b'\n');
     String::from_utf8(bytes).unwrap_or_default()
 }
 
 /// The text, and an empty line after it.
-fn separated(text: &str) -> String {
+fn with_blank_line(text: &str) -> String {
     match text.trim_end() {
         "" => String::new(),
         _ if text.ends_with('\n') => format!("{text}\n"),
@@ -84,12 +86,12 @@ fn separated(text: &str) -> String {
 }
 
 fn toml_lines(entry: &Value) -> String {
-    lines(entry, " = ").join("\n") + "\n"
+    key_value_lines(entry, " = ").join("\n") + "\n"
 }
 
 /// Values in JSON are values in TOML and in YAML, as long as they are texts, numbers, truths and lists of these.
-fn lines(entry: &Value, between: &str) -> Vec<String> {
-    entry.as_object().into_iter().flatten().map(|(key, value)| format!("{key}{between}{value}")).collect()
+fn key_value_lines(entry: &Value, separator: &str) -> Vec<String> {
+    entry.as_object().into_iter().flatten().map(|(key, value)| format!("{key}{separator}{value}")).collect()
 }
 
 fn yaml_text(text: &str, key: &str, name: &str, entry: &Value) -> String {
@@ -110,7 +112,8 @@ fn yaml_text(text: &str, key: &str, name: &str, entry: &Value) -> String {
 }
 
 fn yaml_entry(indent: &str, name: &str, entry: &Value) -> String {
-    let inner: String = lines(entry, ": ").iter().map(|line| format!("{indent}{indent}{line}\n")).collect();
+    let inner: String =
+        key_value_lines(entry, ": ").iter().map(|line| format!("{indent}{indent}{line}\n")).collect();
     format!("{indent}{name}:\n{inner}")
 }
 

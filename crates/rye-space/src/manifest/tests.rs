@@ -22,7 +22,7 @@ fn problems(text: &str) -> String {
 }
 
 #[test]
-fn a_manifest_reads_back_as_written() {
+fn manifest_round_trips() {
     let manifest = Manifest {
         id: BundleId::new("gifts").expect("an id"),
         version: Version::new(1, 2, 3),
@@ -30,13 +30,16 @@ fn a_manifest_reads_back_as_written() {
         description: "Gifts: \"for\" all\u{1b}[0m\n# rye:signed".to_owned(),
         created_at: Timestamp::new("2026-01-02T03:04:05Z"),
         categories: vec!["team".to_owned()],
-        kind: Some("package".to_owned()),
+        bundle_type: Some("package".to_owned()),
         files: [(".ai/tools/team/x.py", true), (".ai/lockfiles/yes", false), (".ai/tools/1e5.png", false)]
             .into_iter()
             .map(|(path, inline_signed)| {
-                let path = FilePath::new(path).expect("a path");
-                let item_type = type_of(&path).filter(|_| inline_signed);
-                (path, Entry { hash: FileHash::Object(Digest::of(b"")), inline_signed, item_type })
+                let path = BundlePath::new(path).expect("a path");
+                let item_type = item_type_of(&path).filter(|_| inline_signed);
+                (
+                    path,
+                    ManifestFileEntry { hash: FileHash::Object(Digest::of(b"")), inline_signed, item_type },
+                )
             })
             .collect(),
     };
@@ -44,14 +47,14 @@ fn a_manifest_reads_back_as_written() {
 }
 
 #[test]
-fn the_older_form_and_the_form_of_others_are_read() {
+fn older_and_foreign_manifests_are_read() {
     let text = manifest(&format!("  .ai/tools/team/x.py:\n    sha256: {HASH}\n    inline_signed: false\n"));
     let read = Manifest::parse(text.as_bytes()).expect("a manifest");
     let entry = read.files.values().next().expect("a file");
     assert_eq!((entry.hash, entry.item_type), (FileHash::Bytes(Digest::of(b"")), Some(ItemType::Tool)));
     let blank = text.replace("entrypoint: team/x", "entrypoint: ''\n  type: package");
     let read = Manifest::parse(blank.as_bytes()).expect("a manifest");
-    assert_eq!((read.entrypoint, read.kind.as_deref()), (None, Some("package")));
+    assert_eq!((read.entrypoint, read.bundle_type.as_deref()), (None, Some("package")));
 }
 
 #[test]
@@ -67,14 +70,14 @@ fn hostile_paths_are_refused_all_at_once() {
         ".ai/bundles/other/manifest.yaml",
     ];
     let files: String = bad.iter().map(|path| file(path)).collect();
-    let said = problems(&manifest(&files));
+    let message = problems(&manifest(&files));
     for path in bad {
-        assert!(said.contains(path), "{path}: {said}");
+        assert!(message.contains(path), "{path}: {message}");
     }
 }
 
 #[test]
-fn one_file_is_not_listed_twice_under_any_spelling() {
+fn duplicate_paths_are_refused() {
     let twice = format!("{}{}", file(".ai/tools/x.py"), file(".ai/tools/x.py"));
     assert!(!problems(&manifest(&twice)).is_empty());
     let folded = format!("{}{}", file(".ai/tools/X.py"), file(".ai/tools/x.py"));
@@ -84,11 +87,11 @@ fn one_file_is_not_listed_twice_under_any_spelling() {
 }
 
 #[test]
-fn every_field_that_is_wrong_is_named() {
+fn every_invalid_field_is_named() {
     let text = format!(
         "bundle:\n  id: ../x\n  version: one\n  entrypoint: a//b\n  description: [1]\n  created_at: now\n  categories: [\"a/../b\", 1]\nfiles:\n  .ai/tools/a.py: {{object_hash: {HASH}, inline_signed: maybe, item_type: directive}}\n  .ai/tools/b.py: {{object_hash: 12}}\n  .ai/tools/c.py: {{object_hash: zz}}\n"
     );
-    let said = problems(&text);
+    let message = problems(&text);
     for part in [
         "bundle.id",
         "version",
@@ -102,7 +105,7 @@ fn every_field_that_is_wrong_is_named() {
         "c.py",
     ] {
         let part = if part == "maybe" { "inline_signed" } else { part };
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     for none in ["", "[]", "bundle: 1", "files: {}", "bundle: {id: x, version: 1.0.0}", "\u{0}", "a: &a [*a]"]
     {
@@ -112,26 +115,26 @@ fn every_field_that_is_wrong_is_named() {
 }
 
 #[test]
-fn a_flood_of_files_is_refused() {
+fn too_many_files_are_refused() {
     let mut text = manifest("");
-    for number in 0..=MAX_FILES {
+    for number in 0..=MAX_MANIFEST_FILES {
         text.push_str(&format!("  .ai/tools/{number}.py: {{sha256: {HASH}}}\n"));
     }
     assert!(problems(&text).contains("more than"), "{}", problems(&text));
 }
 
 /// A manifest of which a few bytes were changed, left out or doubled.
-fn broken() -> impl Strategy<Value = Vec<u8>> {
+fn broken_manifest() -> impl Strategy<Value = Vec<u8>> {
     let honest = manifest(&(file(".ai/tools/team/x.py") + &file(".ai/knowledge/team/y.md"))).into_bytes();
     let change = (0..honest.len(), any::<u8>(), 0..3_u8);
     proptest::collection::vec(change, 0..6).prop_map(move |changes| {
         let mut bytes = honest.clone();
-        for (place, byte, kind) in changes {
-            let place = place.min(bytes.len() - 1);
+        for (index, byte, kind) in changes {
+            let index = index.min(bytes.len() - 1);
             match kind {
-                0 => bytes[place] = byte,
-                1 => drop(bytes.remove(place)),
-                _ => bytes.insert(place, byte),
+                0 => bytes[index] = byte,
+                1 => drop(bytes.remove(index)),
+                _ => bytes.insert(index, byte),
             }
         }
         bytes
@@ -140,7 +143,7 @@ fn broken() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn whatever_is_read_is_safe_and_reads_back(bytes in prop_oneof![broken(), proptest::collection::vec(any::<u8>(), 0..200)]) {
+    fn parsed_manifests_are_safe_and_round_trip(bytes in prop_oneof![broken_manifest(), proptest::collection::vec(any::<u8>(), 0..200)]) {
         if let Ok(read) = Manifest::parse(&bytes) {
             for path in read.files.keys() {
                 prop_assert!(path.as_str().starts_with(".ai/") && !path.as_str().contains("/../"));

@@ -9,29 +9,29 @@ use rusqlite::{Connection, OpenFlags, params};
 use rye_item::{ItemType, Space, metadata};
 use rye_trust::Subject;
 
-use super::query::FACET;
+use super::query::FACET_PREFIX;
 use super::{Rankings, shadow};
-use crate::spaces::{Place, Spaces};
-use crate::stamp::Stamp;
-use crate::walk::{Entry, Stray};
+use crate::file_stamp::FileStamp;
+use crate::scan::{InvalidItemFile, ItemEntry};
+use crate::spaces::{CandidatePath, Spaces};
 
 /// Another number means another layout: an index with another number is made anew.
-const LAYOUT: i64 = 5;
+const SCHEMA_VERSION: i64 = 5;
 
 /// An open index.
 #[derive(Debug)]
-pub struct Index {
+pub struct SearchIndex {
     connection: Connection,
     rankings: Rankings,
     /// Counts what other processes wrote, as far as the rankings know.
     data_version: i64,
     /// Folders that could not be read when the files were last looked at.
-    unreadable: Vec<Stray>,
+    unreadable: Vec<InvalidItemFile>,
 }
 
 /// How many items were looked at and written in a refresh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refreshed {
+pub struct RefreshStats {
     /// Items in all spaces.
     pub items: usize,
     /// Items that were read and written into the index.
@@ -41,15 +41,15 @@ pub struct Refreshed {
 }
 
 /// Called with how many of how many changed items are indexed.
-pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+pub type IndexProgress<'a> = &'a mut dyn FnMut(usize, usize);
 
-struct Known {
+struct IndexedFile {
     row: i64,
-    stamp: Stamp,
+    stamp: FileStamp,
     is_seen: bool,
 }
 
-impl Index {
+impl SearchIndex {
     /// Opens the index at `path`, making it anew if it is missing, damaged or of another layout. Without a usable
     /// cache folder it lives in memory.
     ///
@@ -61,7 +61,7 @@ impl Index {
             Ok(index) => Ok(index),
             // It is good, and others are at it: it is not for us to remove.
             Err(error) if is_busy(&error) => Self::in_memory(),
-            Err(_) => Self::make_anew(path),
+            Err(_) => Self::recreate(path),
         }
     }
 
@@ -69,12 +69,12 @@ impl Index {
     ///
     /// # Errors
     /// When not even memory serves.
-    pub(super) fn after(error: &rusqlite::Error, path: &Path) -> rusqlite::Result<Self> {
+    pub(super) fn recover(error: &rusqlite::Error, path: &Path) -> rusqlite::Result<Self> {
         let _lock = lock_folder(path);
-        if is_busy(error) { Self::in_memory() } else { Self::make_anew(path) }
+        if is_busy(error) { Self::in_memory() } else { Self::recreate(path) }
     }
 
-    fn make_anew(path: &Path) -> rusqlite::Result<Self> {
+    fn recreate(path: &Path) -> rusqlite::Result<Self> {
         Self::discard(path);
         Self::open_file(path).or_else(|_| Self::in_memory())
     }
@@ -89,7 +89,7 @@ impl Index {
     }
 
     pub(super) fn in_memory() -> rusqlite::Result<Self> {
-        let index = Self::around(Connection::open_in_memory()?);
+        let index = Self::from_connection(Connection::open_in_memory()?);
         index.connection.execute_batch(CREATE)?;
         Ok(index)
     }
@@ -97,14 +97,14 @@ impl Index {
     #[expect(clippy::disallowed_methods, reason = "this module is the one that opens the index")]
     fn open_file(path: &Path) -> rusqlite::Result<Self> {
         if let Some(folder) = path.parent() {
-            lillux::file::create_folders(folder, true)
+            lillux::file::create_dirs(folder, true)
                 .map_err(|_| rusqlite::Error::InvalidPath(folder.to_owned()))?;
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX
             | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-        let connection = Connection::open_with_flags(unlinked(path), flags)?;
+        let connection = Connection::open_with_flags(canonicalize_parent(path), flags)?;
         connection.busy_timeout(std::time::Duration::from_secs(30))?;
         connection.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16000;
@@ -112,24 +112,24 @@ impl Index {
         )?;
         let layout: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         match layout {
-            LAYOUT => {}
+            SCHEMA_VERSION => {}
             0 => connection.execute_batch(CREATE)?,
             _ => return Err(rusqlite::Error::InvalidQuery),
         }
-        Ok(Self::around(connection))
+        Ok(Self::from_connection(connection))
     }
 
-    fn around(connection: Connection) -> Self {
+    fn from_connection(connection: Connection) -> Self {
         Self { connection, rankings: Rankings::new(), data_version: 0, unreadable: Vec::new() }
     }
 
     /// The connection, for queries, and the rankings that are remembered.
-    pub(super) fn parts(&mut self) -> (&Connection, &mut Rankings) {
+    pub(super) fn connection_and_rankings(&mut self) -> (&Connection, &mut Rankings) {
         (&self.connection, &mut self.rankings)
     }
 
     /// Forgets what was ranked before another process changed the index.
-    pub(super) fn forget_stale_rankings(&mut self) -> rusqlite::Result<()> {
+    pub(super) fn drop_stale_rankings(&mut self) -> rusqlite::Result<()> {
         let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0))?;
         if version != self.data_version {
             self.data_version = version;
@@ -142,27 +142,33 @@ impl Index {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn refresh(&mut self, spaces: &Spaces, progress: Progress<'_>) -> rusqlite::Result<Refreshed> {
+    pub fn refresh(
+        &mut self,
+        spaces: &Spaces,
+        progress: IndexProgress<'_>,
+    ) -> rusqlite::Result<RefreshStats> {
         let mut unreadable = Vec::new();
-        let seen: Vec<(Space, Vec<Entry>)> = spaces
+        let scanned: Vec<(Space, Vec<ItemEntry>)> = spaces
             .order()
             .map(|space| {
-                let walk = spaces.walk(&space, &ItemType::FINDABLE);
+                let walk = spaces.scan(&space, &ItemType::SEARCHABLE);
                 unreadable.extend(walk.unreadable);
                 (space, walk.entries)
             })
             .collect();
         self.unreadable = unreadable;
-        let mut refreshed =
-            Refreshed { items: seen.iter().map(|(_, entries)| entries.len()).sum(), ..Refreshed::default() };
-        let outlook = outlook(&seen);
-        if self.fact("outlook")? == outlook {
-            return Ok(refreshed);
+        let mut stats = RefreshStats {
+            items: scanned.iter().map(|(_, entries)| entries.len()).sum(),
+            ..RefreshStats::default()
+        };
+        let fingerprint = spaces_fingerprint(&scanned);
+        if self.read_fact("outlook")? == fingerprint {
+            return Ok(stats);
         }
-        let mut known = self.known()?;
-        let mut changed: Vec<(Space, Entry)> = Vec::new();
-        for (space, entries) in seen {
-            let mut in_space = known.get_mut(&space.to_string());
+        let mut indexed = self.indexed_files()?;
+        let mut changed: Vec<(Space, ItemEntry)> = Vec::new();
+        for (space, entries) in scanned {
+            let mut in_space = indexed.get_mut(&space.to_string());
             for entry in entries {
                 match in_space.as_mut().and_then(|files| files.get_mut(&entry.relative)) {
                     Some(file) if file.stamp == entry.stamp => file.is_seen = true,
@@ -170,25 +176,25 @@ impl Index {
                 }
             }
         }
-        let vanished: Vec<i64> = known
+        let removed: Vec<i64> = indexed
             .values()
             .flat_map(HashMap::values)
             .filter(|file| !file.is_seen)
             .map(|file| file.row)
             .collect();
-        refreshed.removed = vanished.len();
-        refreshed.written = changed.len();
-        self.write(spaces, &vanished, &changed, &outlook, progress)?;
-        Ok(refreshed)
+        stats.removed = removed.len();
+        stats.written = changed.len();
+        self.write(spaces, &removed, &changed, &fingerprint, progress)?;
+        Ok(stats)
     }
 
     /// Folders that could not be read when the files were last looked at: a search misses what they hold.
     #[must_use]
-    pub fn unreadable(&self) -> &[Stray] {
+    pub fn unreadable(&self) -> &[InvalidItemFile] {
         &self.unreadable
     }
 
-    fn fact(&self, name: &str) -> rusqlite::Result<String> {
+    fn read_fact(&self, name: &str) -> rusqlite::Result<String> {
         let select = "SELECT coalesce(max(value), '') FROM facts WHERE name = ?1";
         self.connection.query_row(select, [name], |row| row.get(0))
     }
@@ -197,46 +203,46 @@ impl Index {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn staleness(&self, spaces: &Spaces) -> rusqlite::Result<usize> {
-        let mut known = self.known()?;
+    pub fn count_stale(&self, spaces: &Spaces) -> rusqlite::Result<usize> {
+        let mut indexed = self.indexed_files()?;
         let mut stale = 0;
         for space in spaces.order() {
-            let mut files = known.remove(&space.to_string()).unwrap_or_default();
-            for entry in spaces.walk(&space, &ItemType::FINDABLE).entries {
+            let mut files = indexed.remove(&space.to_string()).unwrap_or_default();
+            for entry in spaces.scan(&space, &ItemType::SEARCHABLE).entries {
                 let is_known = files.remove(&entry.relative).is_some_and(|file| file.stamp == entry.stamp);
                 stale += usize::from(!is_known);
             }
             stale += files.len();
         }
-        Ok(stale + known.values().map(HashMap::len).sum::<usize>())
+        Ok(stale + indexed.values().map(HashMap::len).sum::<usize>())
     }
 
-    fn known(&self) -> rusqlite::Result<HashMap<String, HashMap<String, Known>>> {
+    fn indexed_files(&self) -> rusqlite::Result<HashMap<String, HashMap<String, IndexedFile>>> {
         let mut statement = self
             .connection
             .prepare("SELECT id, space, path, size, modified, changed FROM items ORDER BY space")?;
         let mut rows = statement.query([])?;
-        let mut known: HashMap<String, HashMap<String, Known>> = HashMap::new();
+        let mut indexed: HashMap<String, HashMap<String, IndexedFile>> = HashMap::new();
         while let Some(row) = rows.next()? {
-            let stamp = Stamp { size: row.get(3)?, modified: row.get(4)?, changed: row.get(5)? };
+            let stamp = FileStamp { size: row.get(3)?, modified: row.get(4)?, changed: row.get(5)? };
             let space = row.get_ref(1)?.as_str()?;
-            if !known.contains_key(space) {
-                known.insert(space.to_owned(), HashMap::new());
+            if !indexed.contains_key(space) {
+                indexed.insert(space.to_owned(), HashMap::new());
             }
-            if let Some(files) = known.get_mut(space) {
-                files.insert(row.get(2)?, Known { row: row.get(0)?, stamp, is_seen: false });
+            if let Some(files) = indexed.get_mut(space) {
+                files.insert(row.get(2)?, IndexedFile { row: row.get(0)?, stamp, is_seen: false });
             }
         }
-        Ok(known)
+        Ok(indexed)
     }
 
     fn write(
         &mut self,
         spaces: &Spaces,
-        vanished: &[i64],
-        changed: &[(Space, Entry)],
-        outlook: &str,
-        progress: Progress<'_>,
+        removed: &[i64],
+        changed: &[(Space, ItemEntry)],
+        fingerprint: &str,
+        progress: IndexProgress<'_>,
     ) -> rusqlite::Result<()> {
         self.rankings.clear();
         let transaction =
@@ -251,7 +257,7 @@ impl Index {
                 remove_item.execute([row])?;
                 Ok(())
             };
-            for row in vanished {
+            for row in removed {
                 remove(*row)?;
             }
             let mut find = transaction.prepare("SELECT id FROM items WHERE space = ?1 AND path = ?2")?;
@@ -306,7 +312,7 @@ impl Index {
         }
         shadow::update(&transaction, spaces)?;
         transaction
-            .execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('outlook', ?1)", [outlook])?;
+            .execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('outlook', ?1)", [fingerprint])?;
         transaction.commit()
     }
 }
@@ -315,8 +321,8 @@ impl Index {
 /// folder that can be locked there is no index on disk to protect.
 fn lock_folder(path: &Path) -> Option<Lock> {
     let folder = path.parent()?;
-    lillux::file::create_folders(folder, true).ok()?;
-    Lock::acquire_folder(folder).ok()
+    lillux::file::create_dirs(folder, true).ok()?;
+    Lock::acquire_dir(folder).ok()
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {
@@ -327,18 +333,18 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 /// The same file with its folder's links resolved: the file itself must not be one.
-fn unlinked(path: &Path) -> PathBuf {
+fn canonicalize_parent(path: &Path) -> PathBuf {
     match (path.parent(), path.file_name()) {
-        (Some(folder), Some(name)) => crate::roots::real(folder).join(name),
+        (Some(folder), Some(name)) => crate::roots::canonicalize_existing(folder).join(name),
         _ => path.to_owned(),
     }
 }
 
 /// One text for the order of spaces and the look of every file in them: the same text, the same index.
-fn outlook(seen: &[(Space, Vec<Entry>)]) -> String {
+fn spaces_fingerprint(scanned: &[(Space, Vec<ItemEntry>)]) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut outlook = String::new();
-    for (space, entries) in seen {
+    let mut text = String::new();
+    for (space, entries) in scanned {
         // A sum does not depend on the order in which a folder lists its files.
         let (mut low, mut high) = (0_u64, 0_u64);
         for entry in entries {
@@ -348,24 +354,24 @@ fn outlook(seen: &[(Space, Vec<Entry>)]) -> String {
             hasher.write_u8(1);
             high = high.wrapping_add(hasher.finish());
         }
-        outlook.push_str(&format!("{space} {} {low:016x}{high:016x}\n", entries.len()));
+        text.push_str(&format!("{space} {} {low:016x}{high:016x}\n", entries.len()));
     }
-    outlook
+    text
 }
 
 /// Tokens by which the index itself filters: every item, its type, its tier.
 fn facets(space: &Space, item_type: ItemType) -> String {
-    format!("{FACET}any {FACET}type{item_type} {FACET}tier{}", space.tier())
+    format!("{FACET_PREFIX}any {FACET_PREFIX}type{item_type} {FACET_PREFIX}tier{}", space.tier())
 }
 
-fn read_text(spaces: &Spaces, space: &Space, entry: &Entry) -> metadata::SearchText {
-    let place = Place {
+fn read_text(spaces: &Spaces, space: &Space, entry: &ItemEntry) -> metadata::SearchText {
+    let candidate = CandidatePath {
         space: space.clone(),
         path: PathBuf::from(&entry.relative),
         extension: entry.extension.clone(),
         is_found: true,
     };
-    match spaces.read(&entry.item, &place) {
+    match spaces.read(&entry.item, &candidate) {
         Ok(located) => metadata::search_text(
             entry.item.item_type,
             &located.item().id,

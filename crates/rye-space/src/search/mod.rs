@@ -1,9 +1,9 @@
 //! Finding items by words: ranked by BM25 with the extractors' field weights, one row per id.
 
 mod index;
-mod near;
 mod query;
 mod shadow;
+mod suggest;
 mod watch;
 
 use std::collections::HashMap;
@@ -12,40 +12,40 @@ use std::sync::Arc;
 
 use lillux::Digest;
 use rusqlite::Connection;
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType};
 
 /// What the database says when it fails.
 pub use rusqlite::Error as IndexError;
 
-pub use index::{Index, Progress, Refreshed};
-use query::FACET;
+pub use index::{IndexProgress, RefreshStats, SearchIndex};
+use query::FACET_PREFIX;
 pub use query::{Query, QueryError};
-pub use watch::Watcher;
+pub use watch::SpaceWatcher;
 
-use crate::roots::{Roots, real};
+use crate::roots::{Roots, canonicalize_existing};
 use crate::spaces::Spaces;
 
 /// What to search for.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct SearchRequest {
     /// The query.
     pub query: Query,
     /// Only these types; all findable ones if empty.
     pub types: Vec<ItemType>,
     /// Only this tier.
-    pub tier: Option<Tier>,
+    pub tier: Option<SpaceTier>,
     /// Only ids within this prefix.
     pub prefix: String,
     /// How many rows at most.
     pub limit: usize,
     /// A row for every file, shadowed ones too.
-    pub shadowed_too: bool,
+    pub include_shadowed: bool,
 }
 
 /// One item that was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Hit {
+pub struct SearchHit {
     /// The item.
     pub item: ItemRef,
     /// The space's label.
@@ -68,9 +68,9 @@ pub struct Hit {
 
 /// What a search found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct SearchResults {
     /// The best rows.
-    pub hits: Vec<Hit>,
+    pub hits: Vec<SearchHit>,
     /// How many there are in all.
     pub total: usize,
     /// Ids that look like what was asked for, when nothing was found.
@@ -80,8 +80,8 @@ pub struct Found {
 /// The path of the index for these roots.
 #[must_use]
 pub fn index_path(roots: &Roots) -> PathBuf {
-    let project = roots.project.as_deref().map(real).unwrap_or_default();
-    let user = real(&roots.user);
+    let project = roots.project.as_deref().map(canonicalize_existing).unwrap_or_default();
+    let user = canonicalize_existing(&roots.user);
     let pieces = [project.as_os_str().as_encoded_bytes(), b"\0", user.as_os_str().as_encoded_bytes()];
     roots.cache.join("index").join(format!("{}.db", Digest::of_pieces(pieces).short()))
 }
@@ -91,49 +91,53 @@ pub fn index_path(roots: &Roots) -> PathBuf {
 /// # Errors
 /// When the database fails twice.
 pub fn search(
-    index: &mut Index,
+    index: &mut SearchIndex,
     path: &std::path::Path,
     spaces: &Spaces,
-    request: &Request,
+    request: &SearchRequest,
     is_fresh: bool,
-    progress: Progress<'_>,
-) -> rusqlite::Result<Found> {
-    let first = attempt(index, spaces, request, is_fresh, progress);
+    progress: IndexProgress<'_>,
+) -> rusqlite::Result<SearchResults> {
+    let first = try_search(index, spaces, request, is_fresh, progress);
     match first {
         Ok(found) => Ok(found),
         Err(error) => {
             // Closed before another takes its place: closing removes the log by its name.
-            *index = Index::in_memory()?;
-            *index = Index::after(&error, path)?;
-            attempt(index, spaces, request, false, progress)
+            *index = SearchIndex::in_memory()?;
+            *index = SearchIndex::recover(&error, path)?;
+            try_search(index, spaces, request, false, progress)
         }
     }
 }
 
-fn attempt(
-    index: &mut Index,
+fn try_search(
+    index: &mut SearchIndex,
     spaces: &Spaces,
-    request: &Request,
+    request: &SearchRequest,
     is_fresh: bool,
-    progress: Progress<'_>,
-) -> rusqlite::Result<Found> {
+    progress: IndexProgress<'_>,
+) -> rusqlite::Result<SearchResults> {
     if !is_fresh {
         index.refresh(spaces, progress)?;
     }
-    find(index, spaces, request)
+    run_query(index, spaces, request)
 }
 
 /// Where a space stands: lower is higher precedence.
-fn ranks(spaces: &Spaces) -> HashMap<String, usize> {
+fn space_ranks(spaces: &Spaces) -> HashMap<String, usize> {
     spaces.order().enumerate().map(|(rank, space)| (space.to_string(), rank)).collect()
 }
 
-fn find(index: &mut Index, spaces: &Spaces, request: &Request) -> rusqlite::Result<Found> {
-    index.forget_stale_rankings()?;
-    let (connection, rankings) = index.parts();
+fn run_query(
+    index: &mut SearchIndex,
+    spaces: &Spaces,
+    request: &SearchRequest,
+) -> rusqlite::Result<SearchResults> {
+    index.drop_stale_rankings()?;
+    let (connection, rankings) = index.connection_and_rankings();
     // One view of the index, whatever another process writes meanwhile.
     let connection = &*connection.unchecked_transaction()?;
-    let types: Vec<ItemType> = ItemType::FINDABLE
+    let types: Vec<ItemType> = ItemType::SEARCHABLE
         .into_iter()
         .filter(|item_type| request.types.is_empty() || request.types.contains(item_type))
         .collect();
@@ -149,11 +153,11 @@ fn find(index: &mut Index, spaces: &Spaces, request: &Request) -> rusqlite::Resu
     }
     let mut total = 0;
     for (weights, group) in &groups {
-        let (mut found, count) = find_in(connection, rankings, spaces, request, group, weights)?;
+        let (mut found, count) = query_group(connection, rankings, spaces, request, group, weights)?;
         hits.append(&mut found);
         total += count;
     }
-    hits.sort_by(|left: &Hit, right: &Hit| {
+    hits.sort_by(|left: &SearchHit, right: &SearchHit| {
         right
             .score
             .total_cmp(&left.score)
@@ -161,33 +165,33 @@ fn find(index: &mut Index, spaces: &Spaces, request: &Request) -> rusqlite::Resu
             .then_with(|| left.space.cmp(&right.space))
     });
     hits.truncate(request.limit);
-    let suggestions = if total == 0 { near::suggest(connection, request)? } else { Vec::new() };
-    Ok(Found { hits, total, suggestions })
+    let suggestions = if total == 0 { suggest::suggest(connection, request)? } else { Vec::new() };
+    Ok(SearchResults { hits, total, suggestions })
 }
 
 fn weights(spaces: &Spaces, item_type: ItemType) -> [f64; 5] {
-    let declared = &spaces.extractors().of(item_type).search_weights;
+    let declared = &spaces.extractors().for_type(item_type).search_weights;
     ["title", "name", "description", "category", "content"]
         .map(|field| declared.iter().find(|(known, _)| known == field).map_or(0.0, |(_, weight)| *weight))
 }
 
 /// One row of the ranking: the item's row number and its score.
-type Ranked = (i64, f64);
+type RankedRow = (i64, f64);
 
 /// Rankings that were worked out since the index last changed, by query.
-type Rankings = HashMap<String, Arc<[Ranked]>>;
+type Rankings = HashMap<String, Arc<[RankedRow]>>;
 
 /// How many rankings are remembered.
 const MAX_RANKINGS: usize = 64;
 
-fn find_in(
+fn query_group(
     connection: &Connection,
     rankings: &mut Rankings,
     spaces: &Spaces,
-    request: &Request,
+    request: &SearchRequest,
     types: &[ItemType],
     weights: &[f64; 5],
-) -> rusqlite::Result<(Vec<Hit>, usize)> {
+) -> rusqlite::Result<(Vec<SearchHit>, usize)> {
     let expression = with_facets(&request.query, types, request.tier);
     let key = format!("{weights:?} {expression}");
     let ranked = match rankings.get(&key) {
@@ -200,7 +204,7 @@ fn find_in(
             Arc::clone(rankings.entry(key).or_insert(ranked))
         }
     };
-    let ranks = ranks(spaces);
+    let ranks = space_ranks(spaces);
     let hidden = shadow::hidden_rows(connection)?;
     let mut select = connection.prepare_cached(
         "SELECT type, item_id, space, extension, title, description, version FROM items WHERE id = ?1",
@@ -211,7 +215,7 @@ fn find_in(
         let shadow = hidden.get(&row);
         // Within one space asked for, only a file of that space hides another.
         let is_hidden = shadow.is_some_and(|shadow| request.tier.is_none() || shadow.by == shadow.space);
-        if is_hidden && !request.shadowed_too {
+        if is_hidden && !request.include_shadowed {
             continue;
         }
         if hits.len() >= request.limit && request.prefix.is_empty() {
@@ -231,7 +235,7 @@ fn find_in(
         }
         total += 1;
         if hits.len() < request.limit {
-            hits.push(Hit {
+            hits.push(SearchHit {
                 item: ItemRef::new(item_type, id),
                 space,
                 extension,
@@ -251,15 +255,17 @@ fn find_in(
 }
 
 /// The query, narrowed to types and tier. Every indexed item has a findable type, so all of them need no narrowing.
-fn with_facets(query: &Query, types: &[ItemType], tier: Option<Tier>) -> String {
+fn with_facets(query: &Query, types: &[ItemType], tier: Option<SpaceTier>) -> String {
     let mut expression = format!("({})", query.to_match());
-    if types.len() < ItemType::FINDABLE.len() {
-        let types =
-            types.iter().map(|item_type| format!("facets : \"{FACET}type{item_type}\"")).collect::<Vec<_>>();
+    if types.len() < ItemType::SEARCHABLE.len() {
+        let types = types
+            .iter()
+            .map(|item_type| format!("facets : \"{FACET_PREFIX}type{item_type}\""))
+            .collect::<Vec<_>>();
         expression.push_str(&format!(" AND ({})", types.join(" OR ")));
     }
     if let Some(tier) = tier {
-        expression.push_str(&format!(" AND facets : \"{FACET}tier{tier}\""));
+        expression.push_str(&format!(" AND facets : \"{FACET_PREFIX}tier{tier}\""));
     }
     expression
 }
@@ -270,7 +276,7 @@ fn rank(
     expression: &str,
     is_everything: bool,
     weights: &[f64; 5],
-) -> rusqlite::Result<Arc<[Ranked]>> {
+) -> rusqlite::Result<Arc<[RankedRow]>> {
     let score = if is_everything {
         "0.0".to_owned()
     } else {
@@ -278,7 +284,7 @@ fn rank(
     };
     let mut statement =
         connection.prepare_cached(&format!("SELECT rowid, {score} FROM words WHERE words MATCH ?1"))?;
-    let mut ranked: Vec<Ranked> =
+    let mut ranked: Vec<RankedRow> =
         statement.query_map([expression], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
     ranked.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
     Ok(ranked.into())
@@ -286,7 +292,7 @@ fn rank(
 
 fn shadows_of(
     connection: &Connection,
-    hit: &Hit,
+    hit: &SearchHit,
     ranks: &HashMap<String, usize>,
 ) -> rusqlite::Result<Vec<String>> {
     let mut statement =

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 /// What begins every facet. No language has words like that, so a word need not be kept out of the facets' column,
 /// which would cost as much as finding it.
-pub(super) const FACET: &str = "qqxq";
+pub(super) const FACET_PREFIX: &str = "qqxq";
 /// A facet that every item has, for "everything but …".
-pub(super) const EVERYTHING: &str = "facets : \"qqxqany\"";
+pub(super) const MATCH_ALL: &str = "facets : \"qqxqany\"";
 const MAX_DEPTH: usize = 32;
 const MAX_TERMS: usize = 64;
 
@@ -50,11 +50,11 @@ enum Token {
     Word(String),
 }
 
-fn tokens(text: &str) -> Vec<Token> {
+fn tokenize(text: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
-        let taken = match first {
+        let consumed = match first {
             '(' => {
                 tokens.push(Token::Open);
                 1
@@ -81,7 +81,7 @@ fn tokens(text: &str) -> Vec<Token> {
                 end
             }
         };
-        rest = rest[taken..].trim_start();
+        rest = rest[consumed..].trim_start();
     }
     tokens
 }
@@ -92,12 +92,12 @@ impl Query {
     /// # Errors
     /// When parentheses do not match or it is too large.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
-        let tokens = tokens(text);
+        let tokens = tokenize(text);
         if tokens.len() > MAX_TERMS * 4 {
             return Err(QueryError::TooLarge);
         }
-        let mut reader = Reader { tokens: &tokens, next: 0 };
-        let query = reader.either(0)?;
+        let mut reader = QueryParser { tokens: &tokens, next: 0 };
+        let query = reader.parse_or(0)?;
         if reader.next < tokens.len() {
             return Err(QueryError::Unbalanced);
         }
@@ -118,34 +118,34 @@ impl Query {
     #[must_use]
     pub fn to_match(&self) -> String {
         let mut out = String::new();
-        self.write(&mut out);
+        self.write_match(&mut out);
         out
     }
 
-    fn write(&self, out: &mut String) {
+    fn write_match(&self, out: &mut String) {
         match self {
-            Self::All => out.push_str(EVERYTHING),
+            Self::All => out.push_str(MATCH_ALL),
             Self::Words(text) => write_words(text, "", out),
             Self::Prefix(text) => write_words(text, " *", out),
             Self::Not(part) => {
-                let _ = write!(out, "({EVERYTHING} NOT ");
-                part.write(out);
+                let _ = write!(out, "({MATCH_ALL} NOT ");
+                part.write_match(out);
                 out.push(')');
             }
             Self::Or(parts) => write_joined(parts.iter(), " OR ", out),
             Self::And(parts) => {
-                let (unwanted, wanted): (Vec<_>, Vec<_>) =
+                let (excluded, included): (Vec<_>, Vec<_>) =
                     parts.iter().partition(|part| matches!(part, Self::Not(_)));
                 out.push('(');
-                if wanted.is_empty() {
-                    out.push_str(EVERYTHING);
+                if included.is_empty() {
+                    out.push_str(MATCH_ALL);
                 } else {
-                    write_joined(wanted.into_iter(), " AND ", out);
+                    write_joined(included.into_iter(), " AND ", out);
                 }
-                for part in unwanted {
+                for part in excluded {
                     out.push_str(" NOT ");
                     if let Self::Not(inner) = part {
-                        inner.write(out);
+                        inner.write_match(out);
                     }
                 }
                 out.push(')');
@@ -159,7 +159,7 @@ fn write_words(text: &str, suffix: &str, out: &mut String) {
     if text.chars().any(char::is_alphanumeric) {
         let _ = write!(out, "(\"{}\"{suffix})", text.replace(['"', '\0'], " "));
     } else {
-        out.push_str(EVERYTHING);
+        out.push_str(MATCH_ALL);
     }
 }
 
@@ -169,45 +169,45 @@ fn write_joined<'a>(parts: impl Iterator<Item = &'a Query>, joint: &str, out: &m
         if index > 0 {
             out.push_str(joint);
         }
-        part.write(out);
+        part.write_match(out);
     }
     out.push(')');
 }
 
-struct Reader<'a> {
+struct QueryParser<'a> {
     tokens: &'a [Token],
     next: usize,
 }
 
-impl Reader<'_> {
+impl QueryParser<'_> {
     fn peek(&self) -> Option<&Token> {
         self.tokens.get(self.next)
     }
 
-    fn either(&mut self, depth: usize) -> Result<Option<Query>, QueryError> {
-        let mut parts: Vec<Query> = self.all(depth)?.into_iter().collect();
+    fn parse_or(&mut self, depth: usize) -> Result<Option<Query>, QueryError> {
+        let mut parts: Vec<Query> = self.parse_and(depth)?.into_iter().collect();
         while self.peek() == Some(&Token::Or) {
             self.next += 1;
-            parts.extend(self.all(depth)?);
+            parts.extend(self.parse_and(depth)?);
         }
         Ok(single_or(parts, Query::Or))
     }
 
-    fn all(&mut self, depth: usize) -> Result<Option<Query>, QueryError> {
+    fn parse_and(&mut self, depth: usize) -> Result<Option<Query>, QueryError> {
         let mut parts = Vec::new();
         loop {
             match self.peek() {
                 None | Some(Token::Or | Token::Close) => break,
                 Some(Token::And) => self.next += 1,
                 Some(Token::Open | Token::Not | Token::Phrase(_) | Token::Word(_)) => {
-                    parts.extend(self.one(depth)?);
+                    parts.extend(self.parse_term(depth)?);
                 }
             }
         }
         Ok(single_or(parts, Query::And))
     }
 
-    fn one(&mut self, depth: usize) -> Result<Option<Query>, QueryError> {
+    fn parse_term(&mut self, depth: usize) -> Result<Option<Query>, QueryError> {
         if depth > MAX_DEPTH {
             return Err(QueryError::TooLarge);
         }
@@ -217,7 +217,7 @@ impl Reader<'_> {
         self.next += 1;
         match token {
             Token::Open => {
-                let inner = self.either(depth + 1)?;
+                let inner = self.parse_or(depth + 1)?;
                 if self.peek() != Some(&Token::Close) {
                     return Err(QueryError::Unbalanced);
                 }
@@ -226,7 +226,7 @@ impl Reader<'_> {
             }
             Token::Not => match self.peek() {
                 None | Some(Token::Or | Token::Close | Token::And) => Ok(None),
-                Some(_) => Ok(self.one(depth + 1)?.map(|inner| Query::Not(Box::new(inner)))),
+                Some(_) => Ok(self.parse_term(depth + 1)?.map(|inner| Query::Not(Box::new(inner)))),
             },
             Token::Phrase(text) => Ok(Some(Query::Words(text.clone()))),
             Token::Word(word) => Ok(Some(match word.trim_end_matches('*') {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_input_is_read_or_refused_but_never_passed_on_raw() {
+    fn odd_input_is_parsed_or_refused() {
         assert_eq!(Query::parse(""), Ok(Query::All));
         assert_eq!(Query::parse("*"), Ok(Query::All));
         assert_eq!(Query::parse("AND OR NOT"), Ok(Query::All));
@@ -289,6 +289,6 @@ mod tests {
 
     #[test]
     fn negation_alone_means_everything_else() {
-        assert_eq!(Query::parse("NOT a").expect("query").to_match(), format!("({EVERYTHING} NOT (\"a\"))"));
+        assert_eq!(Query::parse("NOT a").expect("query").to_match(), format!("({MATCH_ALL} NOT (\"a\"))"));
     }
 }

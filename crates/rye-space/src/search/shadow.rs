@@ -8,12 +8,12 @@ use rye_item::ItemType;
 use crate::spaces::Spaces;
 
 /// A file of an id that occurs more than once: rank of its space, rank of its extension, row, label of the space.
-type Contender = (usize, usize, i64, String);
+type ShadowCandidate = (usize, usize, i64, String);
 
 /// Works out anew which rows are hidden, and by which space.
 pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Result<()> {
-    let ranks = super::ranks(spaces);
-    let mut by_item: HashMap<(String, String), Vec<Contender>> = HashMap::new();
+    let ranks = super::space_ranks(spaces);
+    let mut by_item: HashMap<(String, String), Vec<ShadowCandidate>> = HashMap::new();
     let mut statement = connection.prepare(
         "SELECT id, type, item_id, space, extension FROM items
          WHERE (type, item_id) IN (SELECT type, item_id FROM items GROUP BY type, item_id HAVING count(*) > 1)",
@@ -21,8 +21,10 @@ pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Resu
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (item_type, space, extension): (String, String, String) = (row.get(1)?, row.get(3)?, row.get(4)?);
-        let known =
-            item_type.parse().ok().map(|item_type: ItemType| &spaces.extractors().of(item_type).extensions);
+        let known = item_type
+            .parse()
+            .ok()
+            .map(|item_type: ItemType| &spaces.extractors().for_type(item_type).extensions);
         let order =
             known.and_then(|list| list.iter().position(|known| *known == extension)).unwrap_or(usize::MAX);
         let rank = ranks.get(&space).copied().unwrap_or(usize::MAX);
@@ -41,7 +43,7 @@ pub(super) fn update(connection: &Connection, spaces: &Spaces) -> rusqlite::Resu
 }
 
 /// Why a row is hidden.
-pub(super) struct Hidden {
+pub(super) struct HiddenRow {
     /// The space of the file that hides it.
     pub(super) by: String,
     /// Its own space.
@@ -49,10 +51,10 @@ pub(super) struct Hidden {
 }
 
 /// The hidden rows.
-pub(super) fn hidden_rows(connection: &Connection) -> rusqlite::Result<HashMap<i64, Hidden>> {
+pub(super) fn hidden_rows(connection: &Connection) -> rusqlite::Result<HashMap<i64, HiddenRow>> {
     let mut statement =
         connection.prepare_cached("SELECT id, hidden_by, space FROM items WHERE hidden_by IS NOT NULL")?;
     statement
-        .query_map([], |row| Ok((row.get(0)?, Hidden { by: row.get(1)?, space: row.get(2)? })))?
+        .query_map([], |row| Ok((row.get(0)?, HiddenRow { by: row.get(1)?, space: row.get(2)? })))?
         .collect()
 }

@@ -11,43 +11,43 @@ use crate::spaces::Spaces;
 
 /// Watches the folders of the spaces.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct SpaceWatcher {
     _watcher: RecommendedWatcher,
-    has_stirred: Arc<AtomicBool>,
+    is_dirty: Arc<AtomicBool>,
 }
 
-impl Watcher {
+impl SpaceWatcher {
     /// Watches the item folders of every space that is a folder; `None` when the system cannot watch them all.
     /// A type folder that does not exist yet is watched through its parent.
     #[must_use]
     pub fn start(spaces: &Spaces) -> Option<Self> {
-        Self::telling(spaces, || {})
+        Self::start_with_callback(spaces, || {})
     }
 
     /// As [`Watcher::start`], and calls `tell` from another thread whenever something stirs.
     #[must_use]
-    pub fn telling(spaces: &Spaces, tell: impl Fn() + Send + 'static) -> Option<Self> {
-        let has_stirred = Arc::new(AtomicBool::new(true));
-        let flag = Arc::clone(&has_stirred);
+    pub fn start_with_callback(spaces: &Spaces, on_change: impl Fn() + Send + 'static) -> Option<Self> {
+        let is_dirty = Arc::new(AtomicBool::new(true));
+        let flag = Arc::clone(&is_dirty);
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             // An error means lost events: something may have stirred.
             let is_change = event.map_or(true, |event| !matches!(event.kind, EventKind::Access(_)));
             if is_change {
                 flag.store(true, Ordering::SeqCst);
-                tell();
+                on_change();
             }
         })
         .ok()?;
         for folder in spaces.order().filter_map(|space| spaces.folder(&space)) {
             watch_space(&mut watcher, &folder)?;
         }
-        Some(Self { _watcher: watcher, has_stirred })
+        Some(Self { _watcher: watcher, is_dirty })
     }
 
     /// Whether anything stirred since the last call.
     #[must_use]
-    pub fn take_stir(&self) -> bool {
-        self.has_stirred.swap(false, Ordering::SeqCst)
+    pub fn take_dirty(&self) -> bool {
+        self.is_dirty.swap(false, Ordering::SeqCst)
     }
 }
 
@@ -56,7 +56,7 @@ fn watch_space(watcher: &mut RecommendedWatcher, folder: &Path) -> Option<()> {
         let parent = folder.parent().filter(|parent| parent.is_dir())?;
         return watcher.watch(parent, RecursiveMode::NonRecursive).ok();
     }
-    for item_type in ItemType::FINDABLE {
+    for item_type in ItemType::SEARCHABLE {
         let path = folder.join(item_type.folder());
         if path.is_dir() {
             watcher.watch(&path, RecursiveMode::Recursive).ok()?;

@@ -7,7 +7,7 @@ use rye_item::{ItemId, ItemRef, ItemType};
 use rye_space::{Roots, Workspace};
 use serde_json::{Map, Value, json};
 
-fn bare(folder: &Path) -> Workspace {
+fn empty_workspace(folder: &Path) -> Workspace {
     Workspace::open(Roots {
         project: None,
         user: folder.join("home"),
@@ -22,7 +22,7 @@ fn bare(folder: &Path) -> Workspace {
 /// The fields of every directive inside the binary, by id.
 fn directives(workspace: &Workspace) -> Vec<(String, Map<String, Value>)> {
     let spaces = &workspace.spaces;
-    let entries = spaces.order().flat_map(|space| spaces.walk(&space, &[ItemType::Directive]).entries);
+    let entries = spaces.order().flat_map(|space| spaces.scan(&space, &[ItemType::Directive]).entries);
     entries
         .map(|entry| {
             let located = spaces.locate(&entry.item, None).expect("a directive");
@@ -36,9 +36,9 @@ fn actions(fields: &Map<String, Value>) -> Vec<Value> {
 }
 
 #[test]
-fn every_action_names_an_item_that_is_there_and_parameters_it_takes() {
+fn every_action_names_existing_item_and_parameters() {
     let folder = tempfile::tempdir().expect("a folder");
-    let workspace = bare(folder.path());
+    let workspace = empty_workspace(folder.path());
     let inputs = json!({"provider": "anthropic"}).as_object().expect("a map").clone();
     for (directive, fields) in directives(&workspace) {
         for action in actions(&fields) {
@@ -64,9 +64,9 @@ fn every_action_names_an_item_that_is_there_and_parameters_it_takes() {
 }
 
 #[test]
-fn every_limit_of_tokens_lets_a_thread_take_its_turns() {
+fn token_limits_allow_all_turns() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (directive, fields) in directives(&bare(folder.path())) {
+    for (directive, fields) in directives(&empty_workspace(folder.path())) {
         let limits = &fields.get("limits").cloned().unwrap_or_default();
         if let (Some(turns), Some(tokens)) = (limits["turns"].as_u64(), limits["tokens"].as_u64()) {
             assert!(tokens >= turns * 5000, "{directive}: {tokens} tokens for {turns} turns");
@@ -75,9 +75,9 @@ fn every_limit_of_tokens_lets_a_thread_take_its_turns() {
 }
 
 #[test]
-fn the_tour_needs_no_model_and_returns_what_its_actions_give() {
+fn tour_runs_without_a_model() {
     let folder = tempfile::tempdir().expect("a folder");
-    let all = directives(&bare(folder.path()));
+    let all = directives(&empty_workspace(folder.path()));
     let (_, tour) = all.iter().find(|(id, _)| id == "rye/guides/tour").expect("the tour");
     let primaries: Vec<Value> = actions(tour).iter().map(|action| action["primary"].clone()).collect();
     assert_eq!(primaries, ["search", "load", "execute", "execute"]);

@@ -5,18 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lillux::Digest;
-use rye_item::{BundleId, ItemId, ItemType, Problem, Space, yaml};
+use rye_item::{BundleId, Diagnostic, ItemId, ItemType, Space, yaml};
 use rye_space::embedded::{BUNDLES, Embedded};
-use rye_space::walk::split_extension;
-use rye_space::{Located, Place, Roots, Spaces, Workspace};
-use rye_trust::coverage::compare;
-use rye_trust::signature::Layout;
-use rye_trust::verify::report;
-use rye_trust::{Content, Coverage, Identity, Subject, Verdict, Vouch, source};
+use rye_space::scan::split_extension;
+use rye_space::{CandidatePath, ItemFile, Roots, Spaces, Workspace};
+use rye_trust::coverage::compare_content;
+use rye_trust::signature::FileLayout;
+use rye_trust::verify::evaluate;
+use rye_trust::{ContentStatus, Coverage, Identity, Subject, TrustBasis, TrustVerdict, object};
 use serde_json::Value;
 
 /// A workspace with nothing in it but what the binary brings, opt-in bundles too.
-fn bare(folder: &Path) -> Workspace {
+fn empty_workspace(folder: &Path) -> Workspace {
     let mut workspace = Workspace::open(Roots {
         project: None,
         user: folder.join("home"),
@@ -26,10 +26,10 @@ fn bare(folder: &Path) -> Workspace {
         bundle_paths: Vec::new(),
     })
     .expect("a workspace");
-    for bundle in &workspace.available {
+    for bundle in &workspace.available_bundles {
         workspace.keys.add_bundle(&bundle.id, bundle.signers.iter().cloned());
     }
-    let bundles = workspace.spaces.bundles().iter().chain(&workspace.available).cloned().collect();
+    let bundles = workspace.spaces.bundles().iter().chain(&workspace.available_bundles).cloned().collect();
     let extractors = Arc::clone(workspace.spaces.extractors());
     workspace.spaces = Spaces::new(&workspace.roots, bundles, extractors, 8 << 20);
     workspace
@@ -40,28 +40,28 @@ fn space_of(bundle: &Embedded) -> Space {
 }
 
 /// Every item of a bundle, whatever its type, read.
-fn items(workspace: &Workspace, bundle: &Embedded) -> Vec<Located> {
+fn items(workspace: &Workspace, bundle: &Embedded) -> Vec<ItemFile> {
     let space = space_of(bundle);
-    let walk = workspace.spaces.walk(&space, &ItemType::ALL);
-    assert!(walk.strays.is_empty(), "{:?}", walk.strays);
-    walk.entries
+    let scan = workspace.spaces.scan(&space, &ItemType::ALL);
+    assert!(scan.invalid_files.is_empty(), "{:?}", scan.invalid_files);
+    scan.entries
         .into_iter()
         .map(|entry| {
-            let place = Place {
+            let candidate = CandidatePath {
                 space: space.clone(),
                 path: entry.relative.into(),
                 extension: entry.extension,
                 is_found: true,
             };
-            workspace.spaces.read(&entry.item, &place).expect("an item")
+            workspace.spaces.read(&entry.item, &candidate).expect("an item")
         })
         .collect()
 }
 
 /// `.ai/tools/a/b.py` → tool, `a/b`.
-fn place(path: &str) -> Option<(ItemType, &str)> {
+fn item_at(path: &str) -> Option<(ItemType, &str)> {
     let (folder, rest) = path.strip_prefix(".ai/")?.split_once('/')?;
-    Some((ItemType::of_folder(folder)?, split_extension(rest)?.0))
+    Some((ItemType::from_folder(folder)?, split_extension(rest)?.0))
 }
 
 fn manifest_path(bundle: &Embedded) -> String {
@@ -87,16 +87,16 @@ fn the_binary_has_a_core_bundle() {
 }
 
 #[test]
-fn every_item_is_signed_whole_by_its_bundles_own_key() {
+fn every_item_is_signed_by_bundle_key() {
     let folder = tempfile::tempdir().expect("a folder");
-    let workspace = bare(folder.path());
+    let workspace = empty_workspace(folder.path());
     for bundle in BUNDLES {
         let fingerprint = signer(bundle).fingerprint;
-        for located in items(&workspace, bundle).iter().map(|located| as_a_file(&workspace, located)) {
-            let report = report(&located, &workspace.keys);
+        for located in items(&workspace, bundle).iter().map(|located| reread_as_file(&workspace, located)) {
+            let report = evaluate(&located, &workspace.keys);
             assert_eq!(
-                (report.verdict, report.vouch, report.fingerprint()),
-                (Verdict::Full, Some(Vouch::Bundle), Some(fingerprint)),
+                (report.verdict, report.basis, report.fingerprint()),
+                (TrustVerdict::Full, Some(TrustBasis::Bundle), Some(fingerprint)),
                 "{}: {:?}",
                 located.item(),
                 report.reason
@@ -106,9 +106,9 @@ fn every_item_is_signed_whole_by_its_bundles_own_key() {
 }
 
 /// The same, as if it were read from a file: its signature is verified, which the program spares its own bytes.
-fn as_a_file(workspace: &Workspace, located: &Located) -> Located {
+fn reread_as_file(workspace: &Workspace, located: &ItemFile) -> ItemFile {
     assert!(located.is_sealed());
-    let file = Located::new(
+    let file = ItemFile::new(
         located.item().clone(),
         located.space().clone(),
         located.path.clone(),
@@ -123,15 +123,15 @@ fn as_a_file(workspace: &Workspace, located: &Located) -> Located {
 #[test]
 fn every_item_is_valid() {
     let folder = tempfile::tempdir().expect("a folder");
-    let workspace = bare(folder.path());
+    let workspace = empty_workspace(folder.path());
     for bundle in BUNDLES {
         for located in items(&workspace, bundle) {
             let item = located.item();
             // An identity document follows its own format, which its reader checks.
             if !item.id.is_within("keys/trusted") {
-                assert_eq!(located.problems(), Vec::<Problem>::new(), "{item}");
+                assert_eq!(located.problems(), Vec::<Diagnostic>::new(), "{item}");
             }
-            assert_eq!(located.parsed().warnings, Vec::<Problem>::new(), "{item}");
+            assert_eq!(located.parsed().warnings, Vec::<Diagnostic>::new(), "{item}");
             if item.item_type == ItemType::Config
                 && let Some(schema) = workspace.schema_for(&item.id)
             {
@@ -142,22 +142,22 @@ fn every_item_is_valid() {
 }
 
 #[test]
-fn every_file_is_an_item_within_the_categories_or_the_manifest() {
+fn every_file_is_item_or_manifest() {
     let folder = tempfile::tempdir().expect("a folder");
-    let workspace = bare(folder.path());
+    let workspace = empty_workspace(folder.path());
     for bundle in BUNDLES {
-        let mut walked: Vec<String> = items(&workspace, bundle)
+        let mut scanned: Vec<String> = items(&workspace, bundle)
             .iter()
             .map(|located| {
                 let item = located.item();
                 format!(".ai/{}/{}{}", item.item_type.folder(), item.id, located.extension)
             })
             .collect();
-        walked.push(manifest_path(bundle));
-        walked.sort();
+        scanned.push(manifest_path(bundle));
+        scanned.sort();
         let files: Vec<&str> = bundle.files.iter().map(|(path, _)| *path).collect();
-        assert_eq!(files, walked, "{}", bundle.id);
-        for (item_type, id) in files.iter().filter_map(|path| place(path)) {
+        assert_eq!(files, scanned, "{}", bundle.id);
+        for (item_type, id) in files.iter().filter_map(|path| item_at(path)) {
             let id = ItemId::new(id).expect("an id");
             let is_admitted = bundle.categories.iter().any(|category| id.is_within(category));
             assert!(item_type == ItemType::Config || is_admitted, "{id} is not in {:?}", bundle.categories);
@@ -166,9 +166,9 @@ fn every_file_is_an_item_within_the_categories_or_the_manifest() {
 }
 
 #[test]
-fn the_manifest_lists_every_file_with_its_hash() {
+fn manifest_lists_every_file_hash() {
     let folder = tempfile::tempdir().expect("a folder");
-    let workspace = bare(folder.path());
+    let workspace = empty_workspace(folder.path());
     for bundle in BUNDLES {
         let bytes = bundle.file(&manifest_path(bundle)).expect("a manifest");
         let document = yaml::parse(std::str::from_utf8(bytes).expect("text")).expect("YAML").value;
@@ -180,11 +180,11 @@ fn the_manifest_lists_every_file_with_its_hash() {
             .files
             .iter()
             .filter_map(|(path, bytes)| {
-                let (item_type, id) = place(path)?;
+                let (item_type, id) = item_at(path)?;
                 let extension = split_extension(path)?.1;
-                let format = workspace.spaces.extractors().of(item_type).format_for(extension);
-                let signature = format.and_then(|format| Layout::of(bytes, format).signature);
-                let hash = source::object_hash(item_type.as_str(), id, bytes, signature.as_ref());
+                let format = workspace.spaces.extractors().for_type(item_type).format_for(extension);
+                let signature = format.and_then(|format| FileLayout::parse(bytes, format).signature);
+                let hash = object::object_hash(item_type.as_str(), id, bytes, signature.as_ref());
                 let row = serde_json::json!({
                     "object_hash": hash.to_string(),
                     "inline_signed": signature.is_some(),
@@ -199,16 +199,16 @@ fn the_manifest_lists_every_file_with_its_hash() {
 }
 
 #[test]
-fn the_manifest_is_signed_by_the_bundles_key_and_names_the_seal() {
+fn manifest_is_signed_and_names_the_seal() {
     for bundle in BUNDLES {
         let bytes = bundle.file(&manifest_path(bundle)).expect("a manifest");
-        let layout = Layout::of(bytes, &rye_trust::identity::format());
+        let layout = FileLayout::parse(bytes, &rye_trust::identity::signature_format());
         assert!(matches!(
-            compare(ItemType::Config, bytes, &layout),
-            Content::Intact { coverage: Coverage::Full, .. }
+            compare_content(ItemType::Config, bytes, &layout),
+            ContentStatus::Intact { coverage: Coverage::Full, .. }
         ));
         let line = layout.signature.expect("a signature");
-        assert!(signer(bundle).key.verifies(&line.hash, &line.signature));
+        assert!(signer(bundle).key.verify(&line.hash, &line.signature));
         assert_eq!(bundle.seal, Digest::of(bytes).short());
     }
 }

@@ -11,7 +11,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use rye_test::fake_model::{Reply, Seen, serve};
+use rye_test::fake_model::{FakeReply, FakeRequest, serve};
 use serde_json::{Map, Value, json};
 
 /// Whoever is measured should wait for the network, not for this.
@@ -26,30 +26,30 @@ struct Arguments {
     workers: usize,
 }
 
-fn arguments() -> Option<Arguments> {
-    let mut found =
+fn parse_arguments() -> Option<Arguments> {
+    let mut arguments =
         Arguments { port: 8099, turns: 3, tool: "noop".to_owned(), delay: Duration::ZERO, workers: 1 };
     let mut words = std::env::args().skip(1);
     while let Some(name) = words.next() {
         let value = words.next()?;
         match name.as_str() {
-            "--port" => found.port = value.parse().ok()?,
-            "--turns" => found.turns = value.parse().ok()?,
-            "--tool" => found.tool = value,
-            "--delay-ms" => found.delay = Duration::from_millis(value.parse().ok()?),
-            "--workers" => found.workers = value.parse().ok().filter(|workers| *workers > 0)?,
+            "--port" => arguments.port = value.parse().ok()?,
+            "--turns" => arguments.turns = value.parse().ok()?,
+            "--tool" => arguments.tool = value,
+            "--delay-ms" => arguments.delay = Duration::from_millis(value.parse().ok()?),
+            "--workers" => arguments.workers = value.parse().ok().filter(|workers| *workers > 0)?,
             _ => return None,
         }
     }
-    Some(found)
+    Some(arguments)
 }
 
 /// Something for every property that a schema asks for.
-fn filled(schema: &Value, text: &str) -> Map<String, Value> {
+fn fill_schema(schema: &Value, text: &str) -> Map<String, Value> {
     let properties = schema["properties"].as_object();
-    let fill = |(place, (name, property)): (usize, (&String, &Value))| {
+    let fill = |(index, (name, property)): (usize, (&String, &Value))| {
         let value = match property["type"].as_str() {
-            Some("integer" | "number") => json!(place + 1),
+            Some("integer" | "number") => json!(index + 1),
             Some("boolean") => json!(true),
             Some("object") => json!({}),
             Some("array") => json!([]),
@@ -60,36 +60,36 @@ fn filled(schema: &Value, text: &str) -> Map<String, Value> {
     properties.into_iter().flatten().enumerate().map(fill).collect()
 }
 
-fn decide(seen: &Seen<'_>, arguments: &Arguments) -> Reply {
-    let tools = seen.tools();
-    let find = |is_it: &dyn Fn(&str) -> bool| tools.iter().find(|(name, _)| is_it(name)).copied();
-    if seen.tool_results + 1 < arguments.turns && !tools.is_empty() {
+fn choose_reply(request: &FakeRequest<'_>, arguments: &Arguments) -> FakeReply {
+    let tools = request.tools();
+    let find = |predicate: &dyn Fn(&str) -> bool| tools.iter().find(|(name, _)| predicate(name)).copied();
+    if request.tool_results + 1 < arguments.turns && !tools.is_empty() {
         if let Some((name, schema)) = find(&|name| name.contains(&arguments.tool)) {
-            let text = format!("hello {}", seen.tool_results + 1);
-            let mut input = filled(schema, &text);
+            let text = format!("hello {}", request.tool_results + 1);
+            let mut input = fill_schema(schema, &text);
             if input.is_empty() {
                 input.insert("text".to_owned(), json!(text));
             }
-            return Reply::calls([(name, Value::Object(input))]);
+            return FakeReply::calls([(name, Value::Object(input))]);
         }
         if let Some((name, _)) = find(&|name| name.ends_with("execute")) {
             let input =
                 json!({"item_type": "tool", "item_id": "tool:bench/noop", "parameters": {"text": "hello"}});
-            return Reply::calls([(name, input)]);
+            return FakeReply::calls([(name, input)]);
         }
-        return Reply::calls([(tools[0].0, json!({}))]);
+        return FakeReply::calls([(tools[0].0, json!({}))]);
     }
     match find(&|name| name.ends_with("directive_return")) {
-        Some((name, schema)) if seen.tool_results < arguments.turns => {
-            Reply::calls([(name, Value::Object(filled(schema, "done")))])
+        Some((name, schema)) if request.tool_results < arguments.turns => {
+            FakeReply::calls([(name, Value::Object(fill_schema(schema, "done")))])
         }
-        _ => Reply::text("done"),
+        _ => FakeReply::text("done"),
     }
 }
 
 #[allow(clippy::print_stderr, reason = "its own words")]
 fn main() -> std::process::ExitCode {
-    let Some(arguments) = arguments() else {
+    let Some(arguments) = parse_arguments() else {
         eprintln!("usage: fake-model [--port N] [--turns N] [--tool NAME] [--delay-ms N] [--workers N]");
         return std::process::ExitCode::from(2);
     };
@@ -98,6 +98,6 @@ fn main() -> std::process::ExitCode {
     eprintln!("http://{address}");
     let listeners = (1..arguments.workers).map(|_| listener.try_clone().expect("a second handle"));
     let listeners = listeners.collect::<Vec<_>>().into_iter().chain(Some(listener)).collect();
-    serve(listeners, move |seen| decide(seen, &arguments).after(arguments.delay));
+    serve(listeners, move |request| choose_reply(request, &arguments).with_delay(arguments.delay));
     std::process::ExitCode::SUCCESS
 }

@@ -11,44 +11,44 @@
 //! let url = format!("{}/v1/messages", model.url());
 //! ```
 
+mod body;
 mod reply;
-mod seen;
+mod request;
 mod server;
-mod wire;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use reply::{Gate, Reply};
-pub use seen::{Protocol, Recorded, Seen};
+pub use reply::{FakeReply, Gate};
+pub use request::{FakeProtocol, FakeRequest, LoggedRequest};
 pub use server::serve;
 
 /// How long a test waits for what must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the server remembers.
 #[derive(Default)]
-struct Memory {
-    requests: Vec<Recorded>,
+struct RequestLog {
+    requests: Vec<LoggedRequest>,
     /// Requests whose client went away before the answer.
     abandoned: usize,
 }
 
 /// What the server and its test share.
 #[derive(Default)]
-pub(crate) struct Shared {
-    memory: Mutex<Memory>,
+pub(crate) struct SharedLog {
+    log: Mutex<RequestLog>,
     changed: Condvar,
 }
 
-impl Shared {
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedLog {
+    fn log(&self) -> MutexGuard<'_, RequestLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, change: impl FnOnce(&mut Memory)) {
-        change(&mut self.memory());
+    fn update(&self, change: impl FnOnce(&mut RequestLog)) {
+        change(&mut self.log());
         self.changed.notify_all();
     }
 }
@@ -56,7 +56,7 @@ impl Shared {
 /// A model server, stopped when dropped.
 pub struct FakeModel {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    log: Arc<SharedLog>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -72,16 +72,16 @@ impl FakeModel {
     ///
     /// # Panics
     /// When there is no port.
-    pub fn start(script: impl Fn(&Seen<'_>) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn start(script: impl Fn(&FakeRequest<'_>) -> FakeReply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
         let address = listener.local_addr().expect("an address");
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedLog::default());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let memory = Arc::clone(&shared);
+        let server_log = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            let server = server::Server::new(Arc::new(script), Some(memory));
+            let server = server::Server::new(Arc::new(script), Some(server_log));
             runtime.block_on(async {
                 tokio::select! {
                     () = server.accept(listener) => {}
@@ -89,7 +89,7 @@ impl FakeModel {
                 }
             });
         });
-        Self { address, shared, stop: Some(stop), thread: Some(thread) }
+        Self { address, log: shared, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Where it listens: `http://127.0.0.1:<port>`, without a path.
@@ -106,14 +106,14 @@ impl FakeModel {
 
     /// Every request so far, in the order of arrival.
     #[must_use]
-    pub fn requests(&self) -> Vec<Recorded> {
-        self.shared.memory().requests.clone()
+    pub fn requests(&self) -> Vec<LoggedRequest> {
+        self.log.log().requests.clone()
     }
 
     /// How many requests came so far.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.shared.memory().requests.len()
+        self.log.log().requests.len()
     }
 
     /// Waits until this many requests have come.
@@ -121,7 +121,7 @@ impl FakeModel {
     /// # Panics
     /// When they do not come.
     pub fn wait_for_requests(&self, count: usize) {
-        self.wait(|memory| memory.requests.len() >= count);
+        self.wait(|log| log.requests.len() >= count);
     }
 
     /// Waits until this many clients have gone away before their answer.
@@ -129,14 +129,14 @@ impl FakeModel {
     /// # Panics
     /// When they do not go away.
     pub fn wait_for_abandoned(&self, count: usize) {
-        self.wait(|memory| memory.abandoned >= count);
+        self.wait(|log| log.abandoned >= count);
     }
 
-    fn wait(&self, is_reached: impl Fn(&Memory) -> bool) {
+    fn wait(&self, condition: impl Fn(&RequestLog) -> bool) {
         let waited = self
-            .shared
+            .log
             .changed
-            .wait_timeout_while(self.shared.memory(), PATIENCE, |memory| !is_reached(memory))
+            .wait_timeout_while(self.log.log(), WAIT_TIMEOUT, |log| !condition(log))
             .unwrap_or_else(PoisonError::into_inner);
         assert!(!waited.1.timed_out(), "what the test waits for did not happen");
     }

@@ -23,7 +23,7 @@ impl Gate {
     }
 
     /// Ready when it is open.
-    pub(super) async fn passed(&self) {
+    pub(super) async fn wait_open(&self) {
         // Nobody adds permits: what ends the waiting is that the semaphore closes.
         let _ = self.0.acquire().await;
     }
@@ -31,27 +31,27 @@ impl Gate {
 
 /// How an answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ReplyEnd {
     Stop,
-    Calls,
+    ToolCalls,
     Length,
 }
 
 /// An answer that each protocol says in its own way.
 #[derive(Clone, Debug)]
-pub(super) struct Content {
+pub(super) struct ReplyContent {
     pub thinking: Option<String>,
     pub text: String,
     /// Names, and arguments as JSON text, whole or not.
     pub calls: Vec<(String, String)>,
-    pub end: End,
+    pub end: ReplyEnd,
     /// Tokens in, read from the cache, out; worked out if not given.
     pub usage: Option<(u64, u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
-    Content(Content),
+pub(super) enum ReplyKind {
+    Content(ReplyContent),
     Status { code: u16, body: Vec<u8>, headers: Vec<(String, String)> },
     Hang,
     Raw(Vec<u8>),
@@ -59,27 +59,33 @@ pub(super) enum Kind {
 
 /// One answer.
 #[derive(Clone, Debug)]
-pub struct Reply {
-    pub(super) kind: Kind,
+pub struct FakeReply {
+    pub(super) kind: ReplyKind,
     pub(super) delay: Duration,
     pub(super) gate: Option<Gate>,
     /// After how many pieces of the body the connection ends.
-    pub(super) cut_after: Option<usize>,
+    pub(super) disconnect_after: Option<usize>,
 }
 
-impl Reply {
-    fn new(kind: Kind) -> Self {
-        Self { kind, delay: Duration::ZERO, gate: None, cut_after: None }
+impl FakeReply {
+    fn new(kind: ReplyKind) -> Self {
+        Self { kind, delay: Duration::ZERO, gate: None, disconnect_after: None }
     }
 
-    fn content(text: &str, calls: Vec<(String, String)>, end: End) -> Self {
-        Self::new(Kind::Content(Content { thinking: None, text: text.to_owned(), calls, end, usage: None }))
+    fn content(text: &str, calls: Vec<(String, String)>, end: ReplyEnd) -> Self {
+        Self::new(ReplyKind::Content(ReplyContent {
+            thinking: None,
+            text: text.to_owned(),
+            calls,
+            end,
+            usage: None,
+        }))
     }
 
     /// Words, and the end. Streamed, each word is a piece.
     #[must_use]
     pub fn text(text: &str) -> Self {
-        Self::content(text, Vec::new(), End::Stop)
+        Self::content(text, Vec::new(), ReplyEnd::Stop)
     }
 
     /// Calls of tools, with their arguments.
@@ -92,19 +98,19 @@ impl Reply {
     #[must_use]
     pub fn calls_and_text<'a>(text: &str, calls: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
         let calls = calls.into_iter().map(|(name, input)| (name.to_owned(), input.to_string())).collect();
-        Self::content(text, calls, End::Calls)
+        Self::content(text, calls, ReplyEnd::ToolCalls)
     }
 
     /// A call whose arguments end in the middle, because there was no more room.
     #[must_use]
     pub fn truncated_tool_json(name: &str, so_far: &str) -> Self {
-        Self::content("", vec![(name.to_owned(), so_far.to_owned())], End::Length)
+        Self::content("", vec![(name.to_owned(), so_far.to_owned())], ReplyEnd::Length)
     }
 
     /// A call whose arguments are this text, whatever it is.
     #[must_use]
     pub fn call_with_arguments(name: &str, arguments: &str) -> Self {
-        Self::content("", vec![(name.to_owned(), arguments.to_owned())], End::Calls)
+        Self::content("", vec![(name.to_owned(), arguments.to_owned())], ReplyEnd::ToolCalls)
     }
 
     /// Nothing: no words, no calls.
@@ -116,7 +122,7 @@ impl Reply {
     /// Words that end because there was no more room.
     #[must_use]
     pub fn length(text: &str) -> Self {
-        Self::content(text, Vec::new(), End::Length)
+        Self::content(text, Vec::new(), ReplyEnd::Length)
     }
 
     /// A status with a JSON body and headers.
@@ -129,68 +135,68 @@ impl Reply {
     #[must_use]
     pub fn status_text(code: u16, body: &str, headers: &[(&str, &str)]) -> Self {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Self::new(Kind::Status { code, body: body.as_bytes().to_vec(), headers })
+        Self::new(ReplyKind::Status { code, body: body.as_bytes().to_vec(), headers })
     }
 
     /// No answer, until the client goes away.
     #[must_use]
     pub fn hang() -> Self {
-        Self::new(Kind::Hang)
+        Self::new(ReplyKind::Hang)
     }
 
     /// A streamed text of six words whose connection ends after this many pieces of the body. In one piece, an answer
     /// whose connection ends in the middle.
     #[must_use]
     pub fn reset_mid_stream(pieces: usize) -> Self {
-        Self::text("one two three four five six").cut_after(pieces)
+        Self::text("one two three four five six").disconnect_after(pieces)
     }
 
     /// An answer after a while.
     #[must_use]
     pub fn slow(delay: Duration, text: &str) -> Self {
-        Self::text(text).after(delay)
+        Self::text(text).with_delay(delay)
     }
 
     /// These bytes instead of an HTTP answer; then the connection ends.
     #[must_use]
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
-        Self::new(Kind::Raw(bytes.into()))
+        Self::new(ReplyKind::Raw(bytes.into()))
     }
 
     /// The same answer, after a while.
     #[must_use]
-    pub fn after(mut self, delay: Duration) -> Self {
+    pub fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
     /// The same answer, once the gate is open.
     #[must_use]
-    pub fn held(mut self, gate: &Gate) -> Self {
+    pub fn with_gate(mut self, gate: &Gate) -> Self {
         self.gate = Some(gate.clone());
         self
     }
 
     /// The same answer, whose connection ends after this many pieces of the body.
     #[must_use]
-    pub fn cut_after(mut self, pieces: usize) -> Self {
-        self.cut_after = Some(pieces);
+    pub fn disconnect_after(mut self, pieces: usize) -> Self {
+        self.disconnect_after = Some(pieces);
         self
     }
 
     /// The same answer, with reasoning before it (Anthropic's is signed).
     #[must_use]
-    pub fn thinking(mut self, words: &str) -> Self {
-        if let Kind::Content(content) = &mut self.kind {
-            content.thinking = Some(words.to_owned());
+    pub fn with_thinking(mut self, text: &str) -> Self {
+        if let ReplyKind::Content(content) = &mut self.kind {
+            content.thinking = Some(text.to_owned());
         }
         self
     }
 
     /// The same answer, with these tokens: all that went in, those of them that were cached, all that came out.
     #[must_use]
-    pub fn usage(mut self, input: u64, cached: u64, output: u64) -> Self {
-        if let Kind::Content(content) = &mut self.kind {
+    pub fn with_usage(mut self, input: u64, cached: u64, output: u64) -> Self {
+        if let ReplyKind::Content(content) = &mut self.kind {
             content.usage = Some((input, cached, output));
         }
         self
@@ -198,6 +204,6 @@ impl Reply {
 
     /// Whether it calls a tool.
     pub(super) fn is_call(&self) -> bool {
-        matches!(&self.kind, Kind::Content(content) if !content.calls.is_empty())
+        matches!(&self.kind, ReplyKind::Content(content) if !content.calls.is_empty())
     }
 }

@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::reply::{Kind, Reply};
-use super::seen::{Protocol, Recorded, Seen};
-use super::{Shared, wire};
+use super::reply::{FakeReply, ReplyKind};
+use super::request::{FakeProtocol, FakeRequest, LoggedRequest};
+use super::{SharedLog, body};
 
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_BODY_BYTES: usize = 256 << 20;
 
-type Script = Arc<dyn Fn(&Seen<'_>) -> Reply + Send + Sync>;
+type Script = Arc<dyn Fn(&FakeRequest<'_>) -> FakeReply + Send + Sync>;
 
 /// How many requests came, and what they were answered.
 #[derive(Debug)]
-struct Counts {
+struct RequestCounts {
     /// Requests to a model.
     requests: AtomicU64,
     /// Answers that call a tool.
@@ -32,7 +32,7 @@ struct Counts {
     by_results: [AtomicU64; 64],
 }
 
-impl Default for Counts {
+impl Default for RequestCounts {
     fn default() -> Self {
         Self {
             requests: AtomicU64::default(),
@@ -46,15 +46,18 @@ impl Default for Counts {
 #[derive(Clone)]
 pub(super) struct Server {
     script: Script,
-    counts: Arc<Counts>,
-    shared: Option<Arc<Shared>>,
+    counts: Arc<RequestCounts>,
+    shared: Option<Arc<SharedLog>>,
 }
 
 /// Serves on each of `listeners`, a thread each, without remembering requests. Never returns while one of them lives.
 ///
 /// # Panics
 /// When a thread cannot have a runtime.
-pub fn serve(listeners: Vec<TcpListener>, script: impl Fn(&Seen<'_>) -> Reply + Send + Sync + 'static) {
+pub fn serve(
+    listeners: Vec<TcpListener>,
+    script: impl Fn(&FakeRequest<'_>) -> FakeReply + Send + Sync + 'static,
+) {
     let server = Server::new(Arc::new(script), None);
     let threads: Vec<_> = listeners
         .into_iter()
@@ -74,7 +77,7 @@ pub fn serve(listeners: Vec<TcpListener>, script: impl Fn(&Seen<'_>) -> Reply + 
 }
 
 /// A request, taken apart.
-struct Head {
+struct RequestHead {
     method: String,
     path: String,
     headers: Vec<(String, String)>,
@@ -82,7 +85,7 @@ struct Head {
 }
 
 impl Server {
-    pub(super) fn new(script: Script, shared: Option<Arc<Shared>>) -> Self {
+    pub(super) fn new(script: Script, shared: Option<Arc<SharedLog>>) -> Self {
         Self { script, counts: Arc::default(), shared }
     }
 
@@ -99,21 +102,21 @@ impl Server {
             let server = self.clone();
             tokio::spawn(async move {
                 // A client that goes away ends its own connection.
-                let _ = server.talk(stream, connection).await;
+                let _ = server.serve_connection(stream, connection).await;
             });
         }
     }
 
-    async fn talk(&self, mut stream: TcpStream, connection: usize) -> std::io::Result<()> {
+    async fn serve_connection(&self, mut stream: TcpStream, connection: usize) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
         let mut buffer: Vec<u8> = Vec::with_capacity(16 << 10);
         loop {
             let Some((head, body)) = receive(&mut stream, &mut buffer).await? else {
                 return Ok(());
             };
-            let is_open = match Protocol::of(&head.path) {
+            let is_open = match FakeProtocol::from_path(&head.path) {
                 Some(protocol) if head.method == "POST" => {
-                    self.answer(&mut stream, connection, head, protocol, &body).await?
+                    self.respond(&mut stream, connection, head, protocol, &body).await?
                 }
                 _ => {
                     let counts = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -125,7 +128,12 @@ impl Server {
                     });
                     let code = if head.path.starts_with("/stats") { 200 } else { 404 };
                     stream
-                        .write_all(&whole(code, "application/json", &[], stats.to_string().as_bytes()))
+                        .write_all(&http_response(
+                            code,
+                            "application/json",
+                            &[],
+                            stats.to_string().as_bytes(),
+                        ))
                         .await?;
                     true
                 }
@@ -137,34 +145,34 @@ impl Server {
     }
 
     /// Answers one request, and says whether the connection goes on.
-    async fn answer(
+    async fn respond(
         &self,
         stream: &mut TcpStream,
         connection: usize,
-        head: Head,
-        protocol: Protocol,
+        head: RequestHead,
+        protocol: FakeProtocol,
         body: &[u8],
     ) -> std::io::Result<bool> {
         let value = match (&self.shared, protocol) {
-            (None, Protocol::Openai) => glance(body),
+            (None, FakeProtocol::Openai) => parse_sparse(body),
             _ => serde_json::from_slice(body),
         };
         let value = value.unwrap_or_default();
-        let n = self.counts.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        let seen = Seen::new(n, protocol, &head.path, &value, body.len());
-        let reply = (self.script)(&seen);
-        let place = seen.tool_results.min(self.counts.by_results.len() - 1);
-        self.counts.by_results[place].fetch_add(1, Ordering::Relaxed);
+        let number = self.counts.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let request = FakeRequest::new(number, protocol, &head.path, &value, body.len());
+        let reply = (self.script)(&request);
+        let bucket = request.tool_results.min(self.counts.by_results.len() - 1);
+        self.counts.by_results[bucket].fetch_add(1, Ordering::Relaxed);
         let tally = if reply.is_call() { &self.counts.tool_calls } else { &self.counts.finals };
         tally.fetch_add(1, Ordering::Relaxed);
         if let Some(shared) = &self.shared {
-            shared.note(|memory| {
+            shared.update(|memory| {
                 let at_order = memory.requests.len();
-                memory.requests.push(Recorded {
+                memory.requests.push(LoggedRequest {
                     path: head.path.clone(),
                     headers: head.headers,
                     body: value.clone(),
-                    at_order,
+                    index: at_order,
                     connection,
                 });
             });
@@ -173,35 +181,35 @@ impl Server {
             tokio::time::sleep(reply.delay).await;
         }
         if let Some(gate) = &reply.gate {
-            gate.passed().await;
+            gate.wait_open().await;
         }
         match &reply.kind {
-            Kind::Content(content) => {
-                let body = wire::body(content, &seen);
-                if seen.is_stream {
-                    self.stream(stream, &body, reply.cut_after).await
+            ReplyKind::Content(content) => {
+                let body = body::build_body(content, &request);
+                if request.is_stream {
+                    self.stream(stream, &body, reply.disconnect_after).await
                 } else {
-                    let bytes = whole(200, body.content_type, &[], body.pieces.concat().as_bytes());
-                    let kept = if reply.cut_after.is_some() { bytes.len() - 1 } else { bytes.len() };
-                    stream.write_all(&bytes[..kept]).await?;
-                    Ok(reply.cut_after.is_none())
+                    let bytes = http_response(200, body.content_type, &[], body.pieces.concat().as_bytes());
+                    let length = if reply.disconnect_after.is_some() { bytes.len() - 1 } else { bytes.len() };
+                    stream.write_all(&bytes[..length]).await?;
+                    Ok(reply.disconnect_after.is_none())
                 }
             }
-            Kind::Status { code, body, headers } => {
-                stream.write_all(&whole(*code, "application/json", headers, body)).await?;
+            ReplyKind::Status { code, body, headers } => {
+                stream.write_all(&http_response(*code, "application/json", headers, body)).await?;
                 Ok(true)
             }
-            Kind::Raw(bytes) => {
+            ReplyKind::Raw(bytes) => {
                 stream.write_all(bytes).await?;
                 stream.shutdown().await?;
                 Ok(false)
             }
-            Kind::Hang => {
+            ReplyKind::Hang => {
                 // What a client says while it waits means nothing; that it goes away does.
                 let mut scrap = [0; 64];
                 while stream.read(&mut scrap).await.is_ok_and(|count| count > 0) {}
                 if let Some(shared) = &self.shared {
-                    shared.note(|memory| memory.abandoned += 1);
+                    shared.update(|memory| memory.abandoned += 1);
                 }
                 Ok(false)
             }
@@ -212,7 +220,7 @@ impl Server {
     async fn stream(
         &self,
         stream: &mut TcpStream,
-        body: &wire::Body,
+        body: &body::Body,
         cut_after: Option<usize>,
     ) -> std::io::Result<bool> {
         let head = format!(
@@ -236,9 +244,9 @@ impl Server {
 }
 
 /// A request without what was said in it: whoever is measured should not have to share the processor with a reader.
-fn glance(body: &[u8]) -> serde_json::Result<Value> {
+fn parse_sparse(body: &[u8]) -> serde_json::Result<Value> {
     #[derive(Deserialize, Serialize)]
-    struct Glance<'a> {
+    struct SparseRequest<'a> {
         #[serde(borrow)]
         model: Option<Cow<'a, str>>,
         stream: Option<bool>,
@@ -252,10 +260,10 @@ fn glance(body: &[u8]) -> serde_json::Result<Value> {
         #[serde(borrow)]
         role: Cow<'a, str>,
     }
-    serde_json::to_value(serde_json::from_slice::<Glance<'_>>(body)?)
+    serde_json::to_value(serde_json::from_slice::<SparseRequest<'_>>(body)?)
 }
 
-fn whole(code: u16, content_type: &str, headers: &[(String, String)], body: &[u8]) -> Vec<u8> {
+fn http_response(code: u16, content_type: &str, headers: &[(String, String)], body: &[u8]) -> Vec<u8> {
     let mut bytes = format!(
         "HTTP/1.1 {code} Fake\r\nConnection: keep-alive\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n",
         body.len()
@@ -270,7 +278,10 @@ fn whole(code: u16, content_type: &str, headers: &[(String, String)], body: &[u8
 }
 
 /// Reads one request; `None` when the client is done, or says what is not understood.
-async fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<(Head, Vec<u8>)>> {
+async fn receive(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+) -> std::io::Result<Option<(RequestHead, Vec<u8>)>> {
     let end = loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             break end + 4;
@@ -281,7 +292,7 @@ async fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Resul
             return Ok(None);
         }
     };
-    let Some(head) = head(&buffer[..end]).filter(|head| head.length <= MAX_BODY_BYTES) else {
+    let Some(head) = parse_head(&buffer[..end]).filter(|head| head.length <= MAX_BODY_BYTES) else {
         return Ok(None);
     };
     while buffer.len() < end + head.length {
@@ -294,7 +305,7 @@ async fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Resul
     Ok(Some((head, body)))
 }
 
-fn head(bytes: &[u8]) -> Option<Head> {
+fn parse_head(bytes: &[u8]) -> Option<RequestHead> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut lines = text.split("\r\n");
     let mut first = lines.next()?.split(' ');
@@ -305,5 +316,5 @@ fn head(bytes: &[u8]) -> Option<Head> {
         .collect();
     let length = headers.iter().find(|(name, _)| name == "content-length");
     let length = length.map_or(Some(0), |(_, value)| value.parse().ok())?;
-    Some(Head { method, path, headers, length })
+    Some(RequestHead { method, path, headers, length })
 }

@@ -5,7 +5,7 @@ use rye_item::text::one_line;
 use crate::action::Primary;
 
 /// The longest grant.
-const LONGEST: usize = 600;
+const MAX_GRANT_LEN: usize = 600;
 
 /// A grant, as it counts: dots for slashes, `fetch` taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,29 +19,29 @@ impl Pattern {
     /// # Errors
     /// When it is none; the message names it.
     pub(super) fn parse(grant: &str) -> Result<Vec<Self>, String> {
-        let refuse = |why: &str| {
-            let shown: String = one_line(grant).chars().take(80).collect();
-            Err(format!("`{shown}` is no capability: {why}"))
+        let reject = |why: &str| {
+            let excerpt: String = one_line(grant).chars().take(80).collect();
+            Err(format!("`{excerpt}` is no capability: {why}"))
         };
-        if grant.len() > LONGEST {
-            return refuse("it is longer than 600 bytes");
+        if grant.len() > MAX_GRANT_LEN {
+            return reject("it is longer than 600 bytes");
         }
         let text = grant.trim().replace('/', ".");
         if !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-*".contains(&byte)) {
-            return refuse("only letters, digits, `.`, `_`, `-`, `/` and `*` are allowed");
+            return reject("only letters, digits, `.`, `_`, `-`, `/` and `*` are allowed");
         }
         if text.split('.').any(str::is_empty) {
-            return refuse("a part is empty");
+            return reject("a part is empty");
         }
         let Some(rest) = text.strip_prefix("rye.") else {
-            return refuse("it begins with `rye.`");
+            return reject("it begins with `rye.`");
         };
         if rest == "*" {
             return Ok(vec![Self { text }]);
         }
         let (word, below) = rest.split_once('.').map_or((rest, None), |(word, below)| (word, Some(below)));
         let Ok(primary) = word.parse::<Primary>() else {
-            return refuse("after `rye.` comes execute, search, load, fetch, sign or `*`");
+            return reject("after `rye.` comes execute, search, load, fetch, sign or `*`");
         };
         let of = |word: &str| Self {
             text: below.map_or_else(|| format!("rye.{word}"), |below| format!("rye.{word}.{below}")),
@@ -53,7 +53,7 @@ impl Pattern {
     }
 
     /// A text of our own making.
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         Self { text: text.to_owned() }
     }
 
@@ -68,16 +68,16 @@ impl Pattern {
 
     /// Whether this stands for all that `other` stands for.
     pub(super) fn covers(&self, other: &Self) -> bool {
-        self.holds(&other.text) && other.base().is_none_or(|base| self.holds(base))
+        self.matches_glob(&other.text) && other.base().is_none_or(|base| self.matches_glob(base))
     }
 
     /// Whether every text that `glob` matches is one of this. A `*` in it is only matched by a `*` here.
-    fn holds(&self, glob: &str) -> bool {
+    fn matches_glob(&self, glob: &str) -> bool {
         matches(&self.text, glob) || self.base().is_some_and(|base| matches(base, glob))
     }
 
     /// Whether some text is one of both.
-    pub(super) fn meets(&self, other: &Self) -> bool {
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
         let both = |pattern: &Self| {
             let base = pattern.base().map(str::to_owned);
             std::iter::once(pattern.text.clone()).chain(base).collect::<Vec<_>>()
@@ -90,30 +90,30 @@ impl Pattern {
 /// Whether `pattern` matches `text`; in time that grows with the product of their lengths at most.
 fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut at, mut place) = (0, 0);
+    let (mut pattern_at, mut text_at) = (0, 0);
     // The last `*`, and where what it stands for ends so far.
     let mut star: Option<(usize, usize)> = None;
-    while place < text.len() {
-        match pattern.get(at) {
+    while text_at < text.len() {
+        match pattern.get(pattern_at) {
             Some(b'*') => {
-                star = Some((at, place));
-                at += 1;
+                star = Some((pattern_at, text_at));
+                pattern_at += 1;
             }
-            Some(byte) if *byte == text[place] => {
-                at += 1;
-                place += 1;
+            Some(byte) if *byte == text[text_at] => {
+                pattern_at += 1;
+                text_at += 1;
             }
             _ => match star {
-                Some((behind, end)) => {
-                    star = Some((behind, end + 1));
-                    at = behind + 1;
-                    place = end + 1;
+                Some((star_at, end)) => {
+                    star = Some((star_at, end + 1));
+                    pattern_at = star_at + 1;
+                    text_at = end + 1;
                 }
                 None => return false,
             },
         }
     }
-    pattern[at..].iter().all(|byte| *byte == b'*')
+    pattern[pattern_at..].iter().all(|byte| *byte == b'*')
 }
 
 /// Whether some text is matched by both.
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stands_for_anything_and_nothing_else_is_special() {
+    fn only_star_is_a_wildcard() {
         let cases = [
             ("a*c", "abc", true),
             ("a*c", "ac", true),
@@ -175,22 +175,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_covers_another_matches_all_it_matches(one in glob(), other in glob(), text in text()) {
-            let (one, other, text) = (Pattern::of(&one), Pattern::of(&other), Pattern::of(&text));
+        fn covering_pattern_matches_everything_covered(one in glob(), other in glob(), text in text()) {
+            let (one, other, text) = (Pattern::new(&one), Pattern::new(&other), Pattern::new(&text));
             if one.covers(&other) && other.covers(&text) {
                 prop_assert!(one.covers(&text));
             }
         }
 
         #[test]
-        fn what_a_text_shares_with_two_patterns_makes_them_meet(one in glob(), other in glob(), text in text()) {
-            let (one, other) = (Pattern::of(&one), Pattern::of(&other));
+        fn patterns_matching_same_text_overlap(one in glob(), other in glob(), text in text()) {
+            let (one, other) = (Pattern::new(&one), Pattern::new(&other));
             let text = Pattern { text };
-            if one.holds(&text.text) && other.holds(&text.text) {
-                prop_assert!(one.meets(&other) && other.meets(&one));
+            if one.matches_glob(&text.text) && other.matches_glob(&text.text) {
+                prop_assert!(one.overlaps(&other) && other.overlaps(&one));
             }
             // A pattern without `*` is one text: then meeting is matching.
-            prop_assert_eq!(one.meets(&text) , one.holds(&text.text));
+            prop_assert_eq!(one.overlaps(&text) , one.matches_glob(&text.text));
         }
     }
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::Config;
 
-fn shipped() -> Classification {
+fn shipped() -> ErrorClassifier {
     Config::shipped().classification
 }
 
@@ -17,11 +17,11 @@ fn headers(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 /// A classification with these patterns and the shipped policies.
-fn with(patterns: Value) -> Result<Classification, String> {
+fn classifier_with(patterns: Value) -> Result<ErrorClassifier, String> {
     let config = Config::shipped();
     let mut value = config.values()["error_classification"].clone();
     value["patterns"] = patterns;
-    Classification::from_value(&value, &config.resilience.retry.policies)
+    ErrorClassifier::from_value(&value, &config.resilience.retry.policies)
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn error_loader_pattern_matching() {
 fn the_first_pattern_that_matches_decides() {
     let pattern =
         |id: &str| json!({"id": id, "category": "transient", "match": {"path": "a", "op": "exists"}});
-    let classification = with(json!([pattern("one"), pattern("two")])).expect("patterns");
+    let classification = classifier_with(json!([pattern("one"), pattern("two")])).expect("patterns");
     assert_eq!(classification.classify(&json!({"a": 1})).code, "one");
 }
 
@@ -93,7 +93,7 @@ fn error_loader_retry_delay_calculation() {
 }
 
 #[test]
-fn a_server_that_says_when_is_heard_and_never_undercut() {
+fn retry_after_header_is_never_undercut() {
     let policy = shipped().classify(&json!({"status_code": 429})).policy;
     let delay = |value: &str, jitter| {
         policy.delay_ms(0, &headers(&[("retry-after", value)]), 784_111_777_000, jitter)
@@ -115,18 +115,18 @@ fn a_server_that_says_when_is_heard_and_never_undercut() {
 
 #[test]
 fn dates_are_read_over_leap_years() {
-    assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
-    assert_eq!(http_date("Tue, 29 Feb 2000 12:00:00 GMT"), Some(951_825_600));
-    assert_eq!(http_date("Thu, 31 Dec 2026 23:59:59 GMT"), Some(1_798_761_599));
-    assert_eq!(http_date("Thu, 01 Jan 1970 00:00:00 CET"), None);
+    assert_eq!(parse_http_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+    assert_eq!(parse_http_date("Tue, 29 Feb 2000 12:00:00 GMT"), Some(951_825_600));
+    assert_eq!(parse_http_date("Thu, 31 Dec 2026 23:59:59 GMT"), Some(1_798_761_599));
+    assert_eq!(parse_http_date("Thu, 01 Jan 1970 00:00:00 CET"), None);
 }
 
 #[test]
-fn a_named_policy_may_be_changed_where_it_is_named() {
+fn named_policy_can_be_overridden() {
     let found = |policy: Value| {
         let patterns = json!([{"id": "x", "category": "transient", "retryable": true,
             "match": {"path": "a", "op": "exists"}, "retry_policy": policy}]);
-        with(patterns).map(|classification| classification.classify(&json!({"a": 1})).policy)
+        classifier_with(patterns).map(|classification| classification.classify(&json!({"a": 1})).policy)
     };
     assert_eq!(found(json!({"policy": "fixed"})), Ok(RetryPolicy::Fixed { delay_ms: 60_000 }));
     assert_eq!(found(json!({"policy": "fixed", "delay": 1.5})), Ok(RetryPolicy::Fixed { delay_ms: 1500 }));
@@ -145,28 +145,28 @@ fn a_named_policy_may_be_changed_where_it_is_named() {
 }
 
 #[test]
-fn policies_that_name_each_other_and_patterns_that_match_all_are_refused() {
+fn cyclic_policies_and_catch_all_patterns_are_rejected() {
     let config = Config::shipped();
     let circle = BTreeMap::from([("a".to_owned(), json!({"policy": "a"}))]);
     let mut value = config.values()["error_classification"].clone();
     value["patterns"] = json!([{"id": "x", "category": "transient", "match": {"path": "a"}, "retry_policy": {"policy": "a"}}]);
-    assert!(Classification::from_value(&value, &circle).expect_err("refused").contains("circle"));
+    assert!(ErrorClassifier::from_value(&value, &circle).expect_err("refused").contains("circle"));
     for everything in [json!({}), json!(null)] {
         let patterns = json!([{"id": "x", "category": "permanent", "match": everything}]);
-        assert!(with(patterns).expect_err("refused").contains("matches everything"));
+        assert!(classifier_with(patterns).expect_err("refused").contains("matches everything"));
     }
 }
 
 #[test]
-fn a_retryable_failure_without_a_policy_still_waits() {
+fn retryable_error_without_policy_waits() {
     let patterns = json!([{"id": "x", "category": "transient", "retryable": true, "match": {"path": "a", "op": "exists"}}]);
-    let found = with(patterns).expect("patterns").classify(&json!({"a": 1}));
+    let found = classifier_with(patterns).expect("patterns").classify(&json!({"a": 1}));
     assert!(found.policy.delay_ms(0, &BTreeMap::new(), 0, 1000) > 0);
 }
 
 proptest! {
     #[test]
-    fn no_wait_is_longer_than_an_hour_and_a_tenth(
+    fn delay_is_bounded(
         base in any::<u64>(), max in any::<u64>(), attempt in any::<u32>(), now in any::<u64>(),
         jitter in any::<u32>(), value in "[0-9]{0,25}|.{0,40}",
     ) {

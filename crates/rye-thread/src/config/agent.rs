@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Defaults of models.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Agent {
+pub struct AgentConfig {
     /// The provider that is asked unless another is named.
     pub default_provider: Option<String>,
     /// The most tokens of one answer.
@@ -17,7 +17,7 @@ pub struct Agent {
 }
 
 #[derive(Deserialize)]
-struct File {
+struct AgentFile {
     #[serde(default)]
     provider: Provider,
     max_output_tokens: u64,
@@ -30,9 +30,9 @@ struct Provider {
     default: Option<String>,
 }
 
-impl Agent {
+impl AgentConfig {
     pub(super) fn from_value(value: &Value) -> Result<Self, String> {
-        let file: File = super::typed(value)?;
+        let file: AgentFile = super::typed(value)?;
         Ok(Self {
             default_provider: file.provider.default,
             max_output_tokens: file.max_output_tokens,

@@ -59,12 +59,12 @@ pub struct OrphanDetection {
 }
 
 #[derive(Deserialize)]
-struct File {
-    coordination: Inner,
+struct CoordinationFile {
+    coordination: CoordinationSection,
 }
 
 #[derive(Deserialize)]
-struct Inner {
+struct CoordinationSection {
     wait_threads: WaitThreads,
     continuation: Continuation,
     transcript_integrity: TranscriptIntegrity,
@@ -79,9 +79,9 @@ struct WaitThreads {
 
 impl Coordination {
     pub(super) fn from_value(value: &Value) -> Result<Self, String> {
-        let inner = super::typed::<File>(value)?.coordination;
-        crate::limits::Limits::default()
-            .with(&inner.continuation.summary_limit_overrides)
+        let inner = super::typed::<CoordinationFile>(value)?.coordination;
+        crate::limits::ThreadLimits::default()
+            .with_overrides(&inner.continuation.summary_limit_overrides)
             .map_err(|error| format!("coordination.continuation.summary_limit_overrides: {error}"))?;
         Ok(Self {
             default_timeout_ms: inner.wait_threads.default_timeout.map(milliseconds),

@@ -53,12 +53,12 @@ pub struct Events {
 }
 
 #[derive(Deserialize)]
-struct File {
-    event_types: BTreeMap<String, Declared>,
+struct EventsFile {
+    event_types: BTreeMap<String, EventDeclaration>,
 }
 
 #[derive(Deserialize)]
-struct Declared {
+struct EventDeclaration {
     category: String,
     criticality: Criticality,
     #[serde(default)]
@@ -79,7 +79,7 @@ struct EmitConfig {
 
 impl Events {
     pub(super) fn from_value(value: &Value) -> Result<Self, String> {
-        let file: File = super::typed(value)?;
+        let file: EventsFile = super::typed(value)?;
         for (name, declared) in &file.event_types {
             let is_droppable = declared.criticality == Criticality::Droppable;
             if declared.emit_config.is_async.is_some_and(|is_async| is_async != is_droppable) {

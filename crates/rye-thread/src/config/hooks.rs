@@ -2,51 +2,51 @@
 
 use serde_json::Value;
 
-use crate::hooks::{Hook, Kind};
+use crate::hooks::{Hook, HookKind};
 
 /// The lists of `hook_conditions.yaml`, what kind their hooks are, and their layer unless they say another.
-pub const LISTS: [(&str, Kind, u8); 3] = [
-    ("builtin_hooks", Kind::Control, 2),
-    ("context_hooks", Kind::Control, 2),
-    ("infra_hooks", Kind::Infra, 3),
+pub const HOOK_LISTS: [(&str, HookKind, u8); 3] = [
+    ("builtin_hooks", HookKind::Control, 2),
+    ("context_hooks", HookKind::Control, 2),
+    ("infra_hooks", HookKind::Infra, 3),
 ];
 
 /// All hooks of the merged values.
 /// # Errors
 /// Every hook that is wrong.
-pub fn read(conditions: &Value, own: &Value) -> Result<Vec<Hook>, String> {
+pub fn parse_hooks(conditions: &Value, own: &Value) -> Result<Vec<Hook>, String> {
     let words = |key: &str| -> Vec<String> {
         let list = conditions.get(key).and_then(Value::as_array).into_iter().flatten();
         list.filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let (primaries, item_types) = (words("action_primaries"), words("action_item_types"));
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     let mut hooks = Vec::new();
-    let mut take = |list: &str, value: Option<&Value>, kind: Kind, layer: Option<u8>| {
-        for (at, written) in value.and_then(Value::as_array).into_iter().flatten().enumerate() {
-            match Hook::from_config(written, kind, layer) {
+    let mut collect = |list: &str, value: Option<&Value>, kind: HookKind, layer: Option<u8>| {
+        for (at, entry) in value.and_then(Value::as_array).into_iter().flatten().enumerate() {
+            match Hook::from_config(entry, kind, layer) {
                 Ok(hook) => {
                     let outside = |key: &str, allowed: &[String]| {
-                        let said = hook.actions.iter().filter_map(|action| action.get(key)?.as_str());
-                        said.filter(|word| !allowed.iter().any(|known| known == word))
+                        let used = hook.actions.iter().filter_map(|action| action.get(key)?.as_str());
+                        used.filter(|word| !allowed.iter().any(|known| known == word))
                             .map(str::to_owned)
                             .next()
                     };
                     if let Some(word) = outside("primary", &primaries) {
-                        wrong.push(format!("{list}[{at}]: `{word}` is not among action_primaries"));
+                        errors.push(format!("{list}[{at}]: `{word}` is not among action_primaries"));
                     }
                     if let Some(word) = outside("item_type", &item_types) {
-                        wrong.push(format!("{list}[{at}]: `{word}` is not among action_item_types"));
+                        errors.push(format!("{list}[{at}]: `{word}` is not among action_item_types"));
                     }
                     hooks.push(hook);
                 }
-                Err(message) => wrong.push(format!("{list}[{at}]: {message}")),
+                Err(message) => errors.push(format!("{list}[{at}]: {message}")),
             }
         }
     };
-    take("hooks", own.get("hooks"), Kind::Control, None);
-    for (list, kind, layer) in LISTS {
-        take(list, conditions.get(list), kind, Some(layer));
+    collect("hooks", own.get("hooks"), HookKind::Control, None);
+    for (list, kind, layer) in HOOK_LISTS {
+        collect(list, conditions.get(list), kind, Some(layer));
     }
-    if wrong.is_empty() { Ok(hooks) } else { Err(wrong.join("; ")) }
+    if errors.is_empty() { Ok(hooks) } else { Err(errors.join("; ")) }
 }

@@ -9,9 +9,9 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LedgerSchema {
     /// The columns, the required ones among them.
-    pub columns: Vec<Column>,
+    pub columns: Vec<LedgerColumn>,
     /// The indexes.
-    pub indexes: Vec<Index>,
+    pub indexes: Vec<LedgerIndex>,
     /// Whether a parent is charged no more than was reserved. The thread's own row holds the true amount always.
     pub clamp_to_reserved: bool,
     /// The status at which what is left of a reservation is freed.
@@ -32,12 +32,12 @@ pub struct LedgerSchema {
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Column {
+pub struct LedgerColumn {
     /// Its name: `[a-z_]+`.
     pub name: String,
     /// What it holds.
     #[serde(rename = "type")]
-    pub kind: ColumnKind,
+    pub column_type: ColumnType,
     /// Whether it is the key.
     #[serde(default)]
     pub primary_key: bool,
@@ -51,7 +51,7 @@ pub struct Column {
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ColumnKind {
+pub enum ColumnType {
     /// Text.
     #[serde(rename = "TEXT")]
     Text,
@@ -60,7 +60,7 @@ pub enum ColumnKind {
     Integer,
 }
 
-impl ColumnKind {
+impl ColumnType {
     /// The word for it in SQL.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -73,7 +73,7 @@ impl ColumnKind {
 
 /// An index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Index {
+pub struct LedgerIndex {
     /// Its name: `[a-z_]+`.
     pub name: String,
     /// The columns it is over.
@@ -81,32 +81,32 @@ pub struct Index {
 }
 
 /// The columns the ledger rests on, and what they hold.
-pub const REQUIRED: [(&str, ColumnKind); 8] = [
-    ("thread_id", ColumnKind::Text),
-    ("parent_thread_id", ColumnKind::Text),
-    ("reserved_spend", ColumnKind::Integer),
-    ("actual_spend", ColumnKind::Integer),
-    ("max_spend", ColumnKind::Integer),
-    ("status", ColumnKind::Text),
-    ("created_at", ColumnKind::Text),
-    ("updated_at", ColumnKind::Text),
+pub const REQUIRED_COLUMNS: [(&str, ColumnType); 8] = [
+    ("thread_id", ColumnType::Text),
+    ("parent_thread_id", ColumnType::Text),
+    ("reserved_spend", ColumnType::Integer),
+    ("actual_spend", ColumnType::Integer),
+    ("max_spend", ColumnType::Integer),
+    ("status", ColumnType::Text),
+    ("created_at", ColumnType::Text),
+    ("updated_at", ColumnType::Text),
 ];
 
 #[derive(Deserialize)]
-struct File {
-    table: Table,
-    operations: Operations,
-    cleanup: Cleanup,
+struct LedgerFile {
+    table: TableSection,
+    operations: OperationsSection,
+    cleanup: CleanupSection,
 }
 
 #[derive(Deserialize)]
-struct Table {
-    columns: Vec<Column>,
-    indexes: Vec<Index>,
+struct TableSection {
+    columns: Vec<LedgerColumn>,
+    indexes: Vec<LedgerIndex>,
 }
 
 #[derive(Deserialize)]
-struct Operations {
+struct OperationsSection {
     report_actual: ReportActual,
     release: Release,
 }
@@ -122,7 +122,7 @@ struct Release {
 }
 
 #[derive(Deserialize)]
-struct Cleanup {
+struct CleanupSection {
     archive_after_days: u64,
     vacuum_interval_days: u64,
     #[serde(default)]
@@ -137,8 +137,8 @@ struct Cleanup {
 
 impl LedgerSchema {
     pub(super) fn from_value(value: &Value) -> Result<Self, String> {
-        let mut file: File = super::typed(value)?;
-        let mut wrong = Vec::new();
+        let mut file: LedgerFile = super::typed(value)?;
+        let mut errors = Vec::new();
         let is_name = |name: &str| {
             (1..=64).contains(&name.len())
                 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
@@ -147,22 +147,22 @@ impl LedgerSchema {
         for (at, column) in columns.iter().enumerate() {
             let name = rye_item::text::one_line(&column.name);
             if !is_name(&column.name) {
-                wrong.push(format!("table.columns[{at}].name: `{name}` is not [a-z_]+"));
+                errors.push(format!("table.columns[{at}].name: `{name}` is not [a-z_]+"));
             } else if columns[..at].iter().any(|other| other.name == column.name) {
-                wrong.push(format!("table.columns[{at}].name: `{name}` is there twice"));
+                errors.push(format!("table.columns[{at}].name: `{name}` is there twice"));
             }
             if column.primary_key && column.name != "thread_id" {
-                wrong.push(format!("table.columns[{at}].primary_key: the key is `thread_id`"));
+                errors.push(format!("table.columns[{at}].primary_key: the key is `thread_id`"));
             }
         }
-        for (name, kind) in REQUIRED {
+        for (name, kind) in REQUIRED_COLUMNS {
             match columns.iter().find(|column| column.name == name) {
-                None => wrong.push(format!("table.columns: `{name}` is missing")),
-                Some(column) if column.kind != kind => {
-                    wrong.push(format!("table.columns: `{name}` has another type"));
+                None => errors.push(format!("table.columns: `{name}` is missing")),
+                Some(column) if column.column_type != kind => {
+                    errors.push(format!("table.columns: `{name}` has another type"));
                 }
                 Some(column) if name == "thread_id" && !column.primary_key => {
-                    wrong.push("table.columns: `thread_id` is not the primary key".to_owned());
+                    errors.push("table.columns: `thread_id` is not the primary key".to_owned());
                 }
                 Some(_) => {}
             }
@@ -170,30 +170,32 @@ impl LedgerSchema {
         for (at, index) in file.table.indexes.iter().enumerate() {
             let name = rye_item::text::one_line(&index.name);
             if !is_name(&index.name) {
-                wrong.push(format!("table.indexes[{at}].name: `{name}` is not [a-z_]+"));
+                errors.push(format!("table.indexes[{at}].name: `{name}` is not [a-z_]+"));
             }
             for column in &index.columns {
                 if !columns.iter().any(|known| known.name == *column) {
                     let column = rye_item::text::one_line(column);
-                    wrong.push(format!("table.indexes[{at}].columns: there is no column `{column}`"));
+                    errors.push(format!("table.indexes[{at}].columns: there is no column `{column}`"));
                 }
             }
         }
         for (at, column) in columns.iter_mut().enumerate() {
             let Some(default) = column.default.take().filter(|default| !default.is_null()) else { continue };
-            let fitting = match (column.kind, &default) {
-                (ColumnKind::Text, Value::String(_)) => Some(default.clone()),
+            let converted = match (column.column_type, &default) {
+                (ColumnType::Text, Value::String(_)) => Some(default.clone()),
                 // A default of money is none or a whole number of nano-dollars: `0.0` is nought.
-                (ColumnKind::Integer, Value::Number(number)) => whole(number).map(Value::from),
+                (ColumnType::Integer, Value::Number(number)) => as_integer(number).map(Value::from),
                 _ => None,
             };
-            match fitting {
-                Some(fitting) => column.default = Some(fitting),
-                None => wrong.push(format!("table.columns[{at}].default: `{default}` does not fit the type")),
+            match converted {
+                Some(converted) => column.default = Some(converted),
+                None => {
+                    errors.push(format!("table.columns[{at}].default: `{default}` does not fit the type"))
+                }
             }
         }
-        if !wrong.is_empty() {
-            return Err(wrong.join("; "));
+        if !errors.is_empty() {
+            return Err(errors.join("; "));
         }
         Ok(Self {
             columns: file.table.columns,
@@ -210,12 +212,12 @@ impl LedgerSchema {
     }
 
     /// The columns that are not among the required ones.
-    pub fn further_columns(&self) -> impl Iterator<Item = &Column> {
-        self.columns.iter().filter(|column| !REQUIRED.iter().any(|(name, _)| *name == column.name))
+    pub fn extra_columns(&self) -> impl Iterator<Item = &LedgerColumn> {
+        self.columns.iter().filter(|column| !REQUIRED_COLUMNS.iter().any(|(name, _)| *name == column.name))
     }
 }
 
-fn whole(number: &serde_json::Number) -> Option<i64> {
+fn as_integer(number: &serde_json::Number) -> Option<i64> {
     #[allow(clippy::cast_possible_truncation, reason = "compared right after")]
     number.as_i64().or_else(|| {
         number.as_f64().filter(|value| value.fract() == 0.0 && value.abs() < 1e15).map(|value| value as i64)

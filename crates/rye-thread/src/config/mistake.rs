@@ -1,6 +1,6 @@
 //! What is wrong with a configuration.
 
-use rye_item::Position;
+use rye_item::SourcePosition;
 
 /// Something wrong in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub struct Mistake {
     /// The file; or the name of the config where the mistake shows only after merging.
     pub file: String,
     /// Where in it.
-    pub position: Option<Position>,
+    pub position: Option<SourcePosition>,
     /// The key: `builtin_hooks[2].event`.
     pub key: String,
     /// What is wrong.

@@ -14,16 +14,17 @@ mod resilience;
 use lillux_hash::Digest;
 use serde_json::{Map, Value};
 
-pub use agent::Agent;
+pub use agent::AgentConfig;
 pub use coordination::{Continuation, Coordination, OrphanDetection, TranscriptIntegrity};
 pub use events::{Criticality, EventType, Events};
-pub use ledger::{Column, ColumnKind, Index, LedgerSchema};
+pub use ledger::{ColumnType, LedgerColumn, LedgerIndex, LedgerSchema};
 pub use mistake::{InvalidConfig, Mistake};
 pub use resilience::{
-    ChildFate, ChildPolicy, Concurrency, OnExceed, Resilience, Retry, ToolPreload, Trigger, Triggers, Waiting,
+    CheckpointTriggers, ChildAction, ChildPolicy, Concurrency, OnExceed, Resilience, RetryConfig,
+    ToolPreload, Trigger, WaitConfig,
 };
 
-use crate::classify::Classification;
+use crate::classify::ErrorClassifier;
 use crate::hooks::Hook;
 use crate::risk::RiskRules;
 
@@ -44,9 +45,9 @@ pub const NAMES: [&str; 9] = [
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Which model is asked when nothing else says it.
-    pub agent: Agent,
+    pub agent: AgentConfig,
     /// Which failures pass by themselves.
-    pub classification: Classification,
+    pub classification: ErrorClassifier,
     /// Waiting, continuing, finding lost threads.
     pub coordination: Coordination,
     /// What transcripts record.
@@ -78,15 +79,15 @@ impl Config {
                 $result.map_err(|message: String| wrong.push(Mistake::of_merged($name, message))).ok()
             };
         }
-        let agent = read!("agent", Agent::from_value(of("agent")));
+        let agent = read!("agent", AgentConfig::from_value(of("agent")));
         let resilience = read!("resilience", Resilience::from_value(of("resilience")));
         let classification = resilience.as_ref().and_then(|resilience| {
             let policies = &resilience.retry.policies;
-            read!("error_classification", Classification::from_value(of("error_classification"), policies))
+            read!("error_classification", ErrorClassifier::from_value(of("error_classification"), policies))
         });
         let coordination = read!("coordination", Coordination::from_value(of("coordination")));
         let events = read!("events", Events::from_value(of("events")));
-        let hooks = read!("hook_conditions", hooks::read(of("hook_conditions"), of("hooks")));
+        let hooks = read!("hook_conditions", hooks::parse_hooks(of("hook_conditions"), of("hooks")));
         let ledger = read!("budget_ledger_schema", LedgerSchema::from_value(of("budget_ledger_schema")));
         let risk = read!("capability_risk", risk_rules(of("capability_risk")));
         match (agent, resilience, classification, coordination, events, hooks, ledger, risk) {
@@ -162,7 +163,7 @@ impl Config {
         for name in NAMES {
             let text = std::fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap_or_default();
             let mut value = rye_item::yaml::parse(&text).expect("YAML").value;
-            for (list, _, _) in hooks::LISTS {
+            for (list, _, _) in hooks::HOOK_LISTS {
                 let written = value.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
                 written.for_each(|hook| hook["origin"] = serde_json::json!("system"));
             }

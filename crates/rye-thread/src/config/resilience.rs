@@ -6,15 +6,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::duration::milliseconds;
-use crate::limits::Limits;
+use crate::limits::ThreadLimits;
 
 /// What keeps threads within bounds and brings them through failures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resilience {
     /// Trying again.
-    pub retry: Retry,
+    pub retry: RetryConfig,
     /// The limits of a directive that says nothing else.
-    pub default_limits: Limits,
+    pub default_limits: ThreadLimits,
     /// Whether limits are looked at before a turn.
     pub check_before_turn: bool,
     /// Whether limits are looked at after a turn.
@@ -22,9 +22,9 @@ pub struct Resilience {
     /// What happens at a limit where no hook decides.
     pub on_exceed: OnExceed,
     /// When `state.json` is written.
-    pub triggers: Triggers,
+    pub triggers: CheckpointTriggers,
     /// Waiting for threads.
-    pub coordination: Waiting,
+    pub coordination: WaitConfig,
     /// What becomes of children.
     pub child_policy: ChildPolicy,
     /// How many threads are at work at one time.
@@ -35,7 +35,7 @@ pub struct Resilience {
 
 /// Trying again.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Retry {
+pub struct RetryConfig {
     /// Failures in a row after which a thread fails.
     pub max_retries: u32,
     /// Policies that patterns name, as written.
@@ -70,7 +70,7 @@ impl OnExceed {
 /// When `state.json` is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "four switches of a file")]
-pub struct Triggers {
+pub struct CheckpointTriggers {
     /// Before a turn.
     pub pre_turn: bool,
     /// After an answer.
@@ -81,10 +81,10 @@ pub struct Triggers {
     pub on_error: bool,
 }
 
-impl Triggers {
+impl CheckpointTriggers {
     /// Whether it is written at this moment.
     #[must_use]
-    pub fn has(&self, trigger: Trigger) -> bool {
+    pub fn is_enabled(&self, trigger: Trigger) -> bool {
         match trigger {
             Trigger::PreTurn => self.pre_turn,
             Trigger::PostLlm => self.post_llm,
@@ -97,7 +97,7 @@ impl Triggers {
 
 /// Waiting for threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitConfig {
     /// How long `wait_threads` waits when nobody says it.
     pub wait_timeout_ms: u64,
     /// Whether waiting ends at the first failure.
@@ -113,7 +113,7 @@ pub struct Waiting {
 /// What becomes of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ChildFate {
+pub enum ChildAction {
     /// It is cancelled, and its children too.
     CascadeCancel,
     /// It goes on.
@@ -124,11 +124,11 @@ pub enum ChildFate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct ChildPolicy {
     /// When it is cancelled.
-    pub on_parent_cancel: ChildFate,
+    pub on_parent_cancel: ChildAction,
     /// When it is done.
-    pub on_parent_complete: ChildFate,
+    pub on_parent_complete: ChildAction,
     /// When it fails.
-    pub on_parent_error: ChildFate,
+    pub on_parent_error: ChildAction,
 }
 
 /// How many threads are at work at one time.
@@ -150,36 +150,36 @@ pub struct ToolPreload {
 }
 
 #[derive(Deserialize)]
-struct File {
-    retry: Retry,
-    limits: LimitsFile,
-    checkpoint: Checkpoint,
-    coordination: WaitingFile,
+struct ResilienceFile {
+    retry: RetryConfig,
+    limits: LimitsSection,
+    checkpoint: CheckpointSection,
+    coordination: WaitSection,
     child_policy: ChildPolicy,
     concurrency: Concurrency,
     tool_preload: ToolPreload,
 }
 
 #[derive(Deserialize)]
-struct LimitsFile {
+struct LimitsSection {
     defaults: Map<String, Value>,
-    enforcement: Enforcement,
+    enforcement: EnforcementSection,
 }
 
 #[derive(Deserialize)]
-struct Enforcement {
+struct EnforcementSection {
     check_before_turn: bool,
     check_after_turn: bool,
     on_exceed: OnExceed,
 }
 
 #[derive(Deserialize)]
-struct Checkpoint {
-    triggers: Triggers,
+struct CheckpointSection {
+    triggers: CheckpointTriggers,
 }
 
 #[derive(Deserialize)]
-struct WaitingFile {
+struct WaitSection {
     wait_timeout_seconds: f64,
     fail_fast: bool,
     cancel_siblings_on_failure: bool,
@@ -189,9 +189,9 @@ struct WaitingFile {
 
 impl Resilience {
     pub(super) fn from_value(value: &Value) -> Result<Self, String> {
-        let file: File = super::typed(value)?;
-        let default_limits = Limits::default()
-            .with(&file.limits.defaults)
+        let file: ResilienceFile = super::typed(value)?;
+        let default_limits = ThreadLimits::default()
+            .with_overrides(&file.limits.defaults)
             .map_err(|error| format!("limits.defaults: {error}"))?;
         let waiting = file.coordination;
         Ok(Self {
@@ -201,7 +201,7 @@ impl Resilience {
             check_after_turn: file.limits.enforcement.check_after_turn,
             on_exceed: file.limits.enforcement.on_exceed,
             triggers: file.checkpoint.triggers,
-            coordination: Waiting {
+            coordination: WaitConfig {
                 wait_timeout_ms: milliseconds(waiting.wait_timeout_seconds),
                 fail_fast: waiting.fail_fast,
                 cancel_siblings_on_failure: waiting.cancel_siblings_on_failure,

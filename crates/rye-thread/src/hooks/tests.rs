@@ -7,54 +7,54 @@ fn control(action: &str) -> Value {
            "params": {"action": action}})
 }
 
-fn of_config(written: &Value, kind: Kind, layer: Option<u8>) -> Hook {
+fn config_hook(written: &Value, kind: HookKind, layer: Option<u8>) -> Hook {
     Hook::from_config(written, kind, layer).expect("a hook")
 }
 
 #[test]
-fn hooks_run_by_layer_and_the_users_come_first() {
+fn hooks_are_ordered_by_layer_and_origin() {
     let config = [
-        of_config(
+        config_hook(
             &json!({"id": "project", "origin": "project", "event": "error", "action": control("fail")}),
-            Kind::Control,
+            HookKind::Control,
             None,
         ),
-        of_config(
+        config_hook(
             &json!({"id": "pushy", "origin": "project", "layer": 0, "event": "error", "action": control("fail")}),
-            Kind::Control,
+            HookKind::Control,
             None,
         ),
-        of_config(
+        config_hook(
             &json!({"id": "user", "origin": "user", "event": "error", "action": control("fail")}),
-            Kind::Control,
+            HookKind::Control,
             None,
         ),
-        of_config(
+        config_hook(
             &json!({"id": "builtin", "event": "error", "layer": 2, "action": control("retry")}),
-            Kind::Control,
+            HookKind::Control,
             Some(2),
         ),
-        of_config(
+        config_hook(
             &json!({"id": "infra", "event": "error", "layer": 3, "action": control("skip")}),
-            Kind::Infra,
+            HookKind::Infra,
             Some(3),
         ),
     ];
     let directive = json!([{"id": "own", "event": "error", "layer": "0", "action": control("abort")}]);
-    let hooks = Hooks::merged(&config, Some(&directive)).expect("hooks");
+    let hooks = Hooks::merge(&config, Some(&directive)).expect("hooks");
     let order: Vec<&str> = hooks.all().iter().map(|hook| hook.id.as_str()).collect();
     assert_eq!(order, ["user", "pushy", "own", "builtin", "project", "infra"]);
     let own = &hooks.all()[2];
-    assert_eq!((own.layer, own.origin, own.kind), (1, Origin::Directive, Kind::Control));
+    assert_eq!((own.layer, own.origin, own.kind), (1, HookOrigin::Directive, HookKind::Control));
     assert_eq!(own.grants, Vec::<String>::new());
 }
 
 #[test]
-fn only_params_are_filled_in_and_the_event_has_two_names() {
+fn only_params_are_interpolated() {
     let directive = json!([{"event": "error", "condition": {"path": "event.error.code", "op": "eq", "value": "x"},
         "actions": [{"primary": "load", "item_type": "knowledge", "item_id": "team/${error.code}", "source": "${error.code}",
                      "params": {"a": "${error.code}", "b": ["${event.error.code}!"], "c": "${missing}", "n": "${count}"}}]}]);
-    let hooks = Hooks::merged(&[], Some(&directive)).expect("hooks");
+    let hooks = Hooks::merge(&[], Some(&directive)).expect("hooks");
     let matching = hooks.matching("error", json!({"error": {"code": "x"}, "count": 3}));
     assert_eq!(
         matching,
@@ -69,7 +69,7 @@ fn only_params_are_filled_in_and_the_event_has_two_names() {
 }
 
 #[test]
-fn a_hook_that_could_never_fire_is_refused() {
+fn invalid_hook_is_rejected() {
     for (hook, part) in [
         (json!({"event": "eror", "action": control("fail")}), "there is no event `eror`"),
         (json!({"action": control("fail")}), "no `event`"),
@@ -81,51 +81,51 @@ fn a_hook_that_could_never_fire_is_refused() {
             "unknown operator `is`",
         ),
     ] {
-        let error = Hooks::merged(&[], Some(&json!([hook]))).expect_err("refused");
+        let error = Hooks::merge(&[], Some(&json!([hook]))).expect_err("refused");
         assert!(error.contains(part) && error.contains("directive_hook_0"), "{error}");
     }
-    let error = Hooks::merged(&[], Some(&json!([{"event": "a"}, {"event": "b"}]))).expect_err("refused");
+    let error = Hooks::merge(&[], Some(&json!([{"event": "a"}, {"event": "b"}]))).expect_err("refused");
     assert!(error.contains("`a`") && error.contains("`b`"), "{error}");
 }
 
 #[test]
-fn frozen_hooks_come_back_as_they_were() {
+fn hooks_round_trip_through_json() {
     let directive = json!([{"id": "x", "event": "limit", "condition": {"path": "a", "op": "regex", "value": "^b"},
         "action": control("suspend"), "position": "after", "wrap": "true"}]);
-    let hooks = Hooks::merged(&[], Some(&directive)).expect("hooks");
+    let hooks = Hooks::merge(&[], Some(&directive)).expect("hooks");
     let frozen = serde_json::to_value(&hooks).expect("JSON");
     let thawed: Hooks = serde_json::from_value(frozen).expect("hooks");
     assert_eq!(thawed, hooks);
     assert_eq!(thawed.matching("limit", json!({"a": "bc"})).len(), 1);
-    assert!((thawed.all()[0].wrap, thawed.all()[0].position) == (true, Position::After));
+    assert!((thawed.all()[0].wrap, thawed.all()[0].position) == (true, ContextPosition::After));
 }
 
 #[test]
-fn a_directive_suppresses_by_id_or_whole_item_id_but_never_infra() {
+fn infra_hooks_cannot_be_suppressed() {
     let load = |id: &str| json!({"primary": "load", "item_type": "knowledge", "item_id": id});
     let config = [
-        of_config(
+        config_hook(
             &json!({"id": "a", "event": "thread_started", "action": load("team/rules")}),
-            Kind::Control,
+            HookKind::Control,
             Some(2),
         ),
-        of_config(
+        config_hook(
             &json!({"id": "b", "event": "thread_started", "action": load("other/rules")}),
-            Kind::Control,
+            HookKind::Control,
             Some(2),
         ),
-        of_config(
+        config_hook(
             &json!({"id": "c", "event": "thread_started", "action": load("team/rules")}),
-            Kind::Infra,
+            HookKind::Infra,
             Some(3),
         ),
     ];
-    let left = |suppressed: &[&str]| {
+    let remaining = |suppressed: &[&str]| {
         let suppressed: Vec<String> = suppressed.iter().map(|id| (*id).to_owned()).collect();
-        let hooks = Hooks::merged(&config, None).expect("hooks").without(&suppressed);
+        let hooks = Hooks::merge(&config, None).expect("hooks").without(&suppressed);
         hooks.all().iter().map(|hook| hook.id.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(left(&["rules"]), ["a", "b", "c"]);
-    assert_eq!(left(&["team/rules"]), ["b", "c"]);
-    assert_eq!(left(&["b", "c"]), ["a", "c"]);
+    assert_eq!(remaining(&["rules"]), ["a", "b", "c"]);
+    assert_eq!(remaining(&["team/rules"]), ["b", "c"]);
+    assert_eq!(remaining(&["b", "c"]), ["a", "c"]);
 }

@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 /// The item whose answers steer.
-pub(super) const CONTROL: &str = "rye/agent/threads/internal/control";
+pub(super) const CONTROL_TOOL: &str = "rye/agent/threads/internal/control";
 
 /// What a hook wants of the thread.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Control {
+pub(super) enum HookControl {
     /// Ask the model again.
     Retry,
     /// End badly.
@@ -18,21 +18,23 @@ pub(super) enum Control {
     /// Stop, to go on later.
     Suspend {
         /// Why.
-        why: String,
+        #[serde(rename = "why")]
+        reason: String,
         /// What a person is asked.
         prompt: Option<String>,
         /// Whether a no ends the thread.
-        ends_on_no: bool,
+        #[serde(rename = "ends_on_no")]
+        ends_on_deny: bool,
     },
     /// Stop until a person allows more.
     Escalate(Value),
 }
 
-impl Control {
+impl HookControl {
     /// Reads the envelope of a call of `internal/control`; `continue` and `skip` give nothing.
-    pub(super) fn read(envelope: &Value) -> Option<Self> {
+    pub(super) fn parse(envelope: &Value) -> Option<Self> {
         let data = envelope.get("data").filter(|data| data.is_object())?;
-        let is = |key: &str| data.get(key).and_then(Value::as_bool) == Some(true);
+        let is_set = |key: &str| data.get(key).and_then(Value::as_bool) == Some(true);
         let error = data.get("error").and_then(Value::as_str).unwrap_or_default().to_owned();
         if data.get("action").and_then(Value::as_str) == Some("retry") {
             return Some(Self::Retry);
@@ -40,15 +42,15 @@ impl Control {
         if data.get("success").and_then(Value::as_bool) != Some(false) {
             return None;
         }
-        Some(if is("aborted") {
+        Some(if is_set("aborted") {
             Self::Abort(error)
-        } else if is("escalated") {
+        } else if is_set("escalated") {
             Self::Escalate(data.get("escalation").cloned().unwrap_or_default())
-        } else if is("suspended") {
+        } else if is_set("suspended") {
             Self::Suspend {
-                why: error,
+                reason: error,
                 prompt: data.get("prompt").and_then(Value::as_str).map(str::to_owned),
-                ends_on_no: data.get("on_deny").and_then(Value::as_str) == Some("end"),
+                ends_on_deny: data.get("on_deny").and_then(Value::as_str) == Some("end"),
             }
         } else {
             Self::Fail(error)
@@ -60,23 +62,23 @@ impl Control {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::Control;
+    use super::HookControl;
 
-    fn read(data: &Value) -> Option<Control> {
-        Control::read(&json!({"status": "error", "data": data}))
+    fn read(data: &Value) -> Option<HookControl> {
+        HookControl::parse(&json!({"status": "error", "data": data}))
     }
 
     #[test]
-    fn only_the_shapes_of_control_steer() {
-        assert_eq!(read(&json!({"action": "retry"})), Some(Control::Retry));
-        assert_eq!(read(&json!({"success": false, "error": "no"})), Some(Control::Fail("no".into())));
+    fn only_control_results_are_parsed() {
+        assert_eq!(read(&json!({"action": "retry"})), Some(HookControl::Retry));
+        assert_eq!(read(&json!({"success": false, "error": "no"})), Some(HookControl::Fail("no".into())));
         let abort = json!({"success": false, "aborted": true, "error": "Aborted by hook"});
-        assert_eq!(read(&abort), Some(Control::Abort("Aborted by hook".into())));
+        assert_eq!(read(&abort), Some(HookControl::Abort("Aborted by hook".into())));
         let suspend = json!({"success": false, "suspended": true, "error": "wait"});
-        let suspended = |prompt: Option<&str>, ends_on_no| Control::Suspend {
-            why: "wait".into(),
+        let suspended = |prompt: Option<&str>, ends_on_no| HookControl::Suspend {
+            reason: "wait".into(),
             prompt: prompt.map(str::to_owned),
-            ends_on_no,
+            ends_on_deny: ends_on_no,
         };
         assert_eq!(read(&suspend), Some(suspended(None, false)));
         let asking = json!({"success": false, "suspended": true, "error": "wait", "prompt": "May I?", "on_deny": "end"});
@@ -84,9 +86,9 @@ mod tests {
         let escalation = json!({"limit_type": "turns_exceeded", "current_value": 5});
         let escalate =
             json!({"success": false, "suspended": true, "escalated": true, "escalation": escalation});
-        assert_eq!(read(&escalate), Some(Control::Escalate(escalation)));
+        assert_eq!(read(&escalate), Some(HookControl::Escalate(escalation)));
         assert_eq!(read(&Value::Null), None);
         assert_eq!(read(&json!({"success": true, "event_type": "x", "emitted": true})), None);
-        assert_eq!(Control::read(&json!({"status": "error", "error": "it broke"})), None);
+        assert_eq!(HookControl::parse(&json!({"status": "error", "error": "it broke"})), None);
     }
 }

@@ -1,14 +1,14 @@
 //! What a thread wants done. The driver does it; the machine never does anything itself.
 
-use crate::model::Request;
+use crate::model::ModelRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::question::Question;
-use crate::capability::Permitted;
+use super::approval::ApprovalRequest;
+use crate::capability::PermittedAction;
 use crate::config::Trigger;
 use crate::money::Nanos;
-use crate::status::{Status, SuspendReason};
+use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
 
 /// Something to do.
@@ -19,16 +19,16 @@ pub enum Effect {
         /// The hook.
         hook: String,
         /// The action, which it may take.
-        action: Permitted,
+        action: PermittedAction,
     },
     /// Set `worst` aside on the thread and all its ancestors, then ask the model.
     CallModel {
         /// The number of the call.
         call: u64,
         /// What to ask.
-        request: Request,
+        request: ModelRequest,
         /// The most it can cost.
-        worst: Worst,
+        cost_bound: CostBound,
     },
     /// Wait, then `Slept`.
     Sleep {
@@ -40,14 +40,14 @@ pub enum Effect {
         /// Which of the turn's calls.
         index: usize,
         /// What to do, which the thread may.
-        action: Permitted,
+        action: PermittedAction,
     },
     /// Start a child, and wait for it unless it was asked to run on its own.
     Spawn {
         /// Which of the turn's calls.
         index: usize,
         /// The call of `thread_directive`.
-        action: Permitted,
+        action: PermittedAction,
         /// The child's name. If there is such a thread already, this call started it before a crash.
         child: ThreadId,
     },
@@ -56,7 +56,7 @@ pub enum Effect {
         /// Which of the turn's calls.
         index: usize,
         /// The call of `orchestrator`.
-        action: Permitted,
+        action: PermittedAction,
     },
     /// Read on in a result that was too long.
     ReadArtifact {
@@ -73,18 +73,18 @@ pub enum Effect {
         payload: Value,
     },
     /// A good moment to write `state.json`.
-    Save(Trigger),
+    SaveState(Trigger),
     /// Ask a person.
-    Ask(Question),
+    RequestApproval(ApprovalRequest),
     /// The thread stops here until somebody lets it go on.
-    Suspend(Outcome),
+    Suspend(ThreadOutcome),
     /// The thread has ended.
-    End(Outcome),
+    End(ThreadOutcome),
 }
 
 /// The most a call can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Worst {
+pub struct CostBound {
     /// Money.
     pub spend: Nanos,
     /// Tokens.
@@ -93,9 +93,9 @@ pub struct Worst {
 
 /// How a thread ended, or why it stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct ThreadOutcome {
     /// Where it stands.
-    pub status: Status,
+    pub status: ThreadStatus,
     /// Why it is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<SuspendReason>,
@@ -113,39 +113,51 @@ pub struct Outcome {
     pub detail: Value,
 }
 
-impl Outcome {
+impl ThreadOutcome {
     /// Ended well.
     #[must_use]
     pub fn completed(result: Option<String>, outputs: Option<Map<String, Value>>) -> Self {
-        Self { status: Status::Completed, reason: None, result, outputs, error: None, detail: Value::Null }
+        Self {
+            status: ThreadStatus::Completed,
+            reason: None,
+            result,
+            outputs,
+            error: None,
+            detail: Value::Null,
+        }
     }
 
     /// Ended badly.
     #[must_use]
     pub fn failed(error: impl Into<String>) -> Self {
-        Self { error: Some(error.into()), ..Self::of(Status::Error) }
+        Self { error: Some(error.into()), ..Self::with_status(ThreadStatus::Error) }
     }
 
     /// Ended because somebody asked.
     #[must_use]
     pub fn cancelled(why: impl Into<String>) -> Self {
-        Self { error: Some(why.into()), ..Self::of(Status::Cancelled) }
+        Self { error: Some(why.into()), ..Self::with_status(ThreadStatus::Cancelled) }
     }
 
     /// Stopped, to go on later.
     #[must_use]
     pub fn suspended(reason: SuspendReason, error: impl Into<String>, detail: Value) -> Self {
-        Self { reason: Some(reason), error: Some(error.into()), detail, ..Self::of(Status::Suspended) }
+        Self {
+            reason: Some(reason),
+            error: Some(error.into()),
+            detail,
+            ..Self::with_status(ThreadStatus::Suspended)
+        }
     }
 
     /// Whether a person is asked something.
     #[must_use]
-    pub fn asks(&self) -> bool {
+    pub fn has_questions(&self) -> bool {
         let questions = self.detail.get("questions").and_then(Value::as_array);
-        self.status == Status::Suspended && questions.is_some_and(|questions| !questions.is_empty())
+        self.status == ThreadStatus::Suspended && questions.is_some_and(|questions| !questions.is_empty())
     }
 
-    fn of(status: Status) -> Self {
+    fn with_status(status: ThreadStatus) -> Self {
         Self { status, reason: None, result: None, outputs: None, error: None, detail: Value::Null }
     }
 }

@@ -1,18 +1,18 @@
 //! What can happen to a thread. Each event is written to the journal before anything else relies on it.
 
-use crate::model::{Answer, Failure};
+use crate::model::{ModelError, ModelResponse};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::question::Verdict;
-use crate::limits::Limits;
+use super::approval::ApprovalAnswer;
+use crate::limits::ThreadLimits;
 use crate::money::Nanos;
 use crate::thread_id::ThreadId;
 
 /// Something that happened, to be taken in by [`super::step`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum ThreadEvent {
     /// The thread begins.
     Started,
     /// The hook that was running answered.
@@ -21,16 +21,20 @@ pub enum Event {
         result: Value,
     },
     /// The model answered.
-    Answered {
+    #[serde(rename = "answered")]
+    ModelResponded {
         /// What it said.
-        answer: Answer,
+        #[serde(rename = "answer")]
+        response: ModelResponse,
         /// What that cost.
         spend: Nanos,
     },
     /// The model did not answer.
-    Failed {
+    #[serde(rename = "failed")]
+    ModelFailed {
         /// Why.
-        failure: Failure,
+        #[serde(rename = "failure")]
+        error: ModelError,
         /// What it is charged all the same.
         spend: Nanos,
         /// Whether that is a guess: what was reserved, because nobody knows.
@@ -39,9 +43,11 @@ pub enum Event {
         jitter: u32,
     },
     /// A budget could not cover the worst case of the next call; it was not made.
-    Refused(Refusal),
+    #[serde(rename = "refused")]
+    BudgetRefused(BudgetRefusal),
     /// The time between two attempts is over.
-    Slept,
+    #[serde(rename = "slept")]
+    BackoffElapsed,
     /// A tool call ended.
     ToolDone {
         /// Which of the turn's calls.
@@ -50,7 +56,8 @@ pub enum Event {
         result: ToolResult,
     },
     /// A tool that runs asked for something itself.
-    ToolAsked {
+    #[serde(rename = "tool_asked")]
+    CallbackRequested {
         /// Which of the turn's calls runs it.
         index: usize,
         /// Which request of that call.
@@ -62,7 +69,8 @@ pub enum Event {
         denied: Option<Value>,
     },
     /// What a tool asked for was done.
-    ToolAnswered {
+    #[serde(rename = "tool_answered")]
+    CallbackCompleted {
         /// Which of the turn's calls runs it.
         index: usize,
         /// Which request of that call.
@@ -106,38 +114,42 @@ pub enum Event {
     /// A suspended thread goes on.
     Resumed {
         /// Its limits from now on.
-        limits: Limits,
+        limits: ThreadLimits,
         /// Something to tell the model.
         message: Option<String>,
         /// Who let it go on.
         by: String,
         /// What people said to what it asked.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        answers: Vec<Verdict>,
+        answers: Vec<ApprovalAnswer>,
     },
 }
 
 /// Why a call was not made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct BudgetRefusal {
     /// Whose budget could not cover it: the thread's own or an ancestor's.
-    pub by: ThreadId,
+    #[serde(rename = "by")]
+    pub refused_by: ThreadId,
     /// `spend` (nano-dollars) or `tokens`.
-    pub what: Scarce,
+    #[serde(rename = "what")]
+    pub resource: BudgetResource,
     /// What that thread and all below it may use.
-    pub most: u64,
+    #[serde(rename = "most")]
+    pub limit: u64,
     /// What they have used.
     pub used: u64,
     /// What is set aside for calls in flight.
     pub reserved: u64,
     /// What this call might have needed.
-    pub asked: u64,
+    #[serde(rename = "asked")]
+    pub requested: u64,
 }
 
 /// What ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scarce {
+pub enum BudgetResource {
     /// Money.
     Spend,
     /// Tokens.
@@ -161,7 +173,7 @@ pub struct ToolResult {
 impl ToolResult {
     /// A failure that took no time.
     #[must_use]
-    pub fn refused(content: impl Into<String>) -> Self {
+    pub fn failure(content: impl Into<String>) -> Self {
         Self { content: content.into(), is_error: true, duration_ms: 0, child: None }
     }
 }

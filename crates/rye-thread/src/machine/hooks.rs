@@ -8,22 +8,22 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::Trigger;
-use super::control::{CONTROL, Control};
-use super::effect::{Effect, Outcome};
-use super::question::{Back, Kind as About, Question};
-use super::{Phase, State};
+use super::approval::{ApprovalKind as About, ApprovalRequest, ResumeAt};
+use super::control::{CONTROL_TOOL, HookControl};
+use super::effect::{Effect, ThreadOutcome};
+use super::{Phase, ThreadState};
 use crate::action::Action;
-use crate::capability::{Asker, Capabilities, Permitted, permit};
+use crate::capability::{Capabilities, PermittedAction, Principal, permit};
 use crate::cost::Cost;
-use crate::hooks::{Kind, Position};
-use crate::limits::Reached;
+use crate::hooks::{ContextPosition, HookKind};
+use crate::limits::LimitReached;
 use crate::money::Nanos;
 use crate::status::SuspendReason;
 
-const INTERNAL: &str = "rye/agent/threads/internal/";
+const HOOK_TOOLS_PATH: &str = "rye/agent/threads/internal/";
 
 /// Events that say how the thread stands: the machine's own to tell.
-const RESERVED: [&str; 9] = [
+const RESERVED_EVENTS: [&str; 9] = [
     "thread_started",
     "thread_continued",
     "thread_completed",
@@ -40,50 +40,50 @@ const RESERVED: [&str; 9] = [
 pub(super) struct HookRun {
     event: String,
     /// What is still to be run, the next one last.
-    queue: Vec<Queued>,
-    running: Option<Queued>,
-    control: Option<Control>,
+    queue: Vec<QueuedAction>,
+    running: Option<QueuedAction>,
+    control: Option<HookControl>,
     /// Texts for the first message, before and after the prompt; or for the system prompt.
     before: Vec<String>,
     after: Vec<String>,
     /// What a compaction gave.
     summary: Option<String>,
-    then: Then,
+    continuation: HookContinuation,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Queued {
+struct QueuedAction {
     hook: usize,
     action: Value,
 }
 
 /// What the hooks are run for.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Then {
+pub(super) enum HookContinuation {
     /// The system prompt is put together.
     SystemPrompt,
     /// The first message is put together.
     FirstMessage,
     /// A limit was reached, or a budget.
-    Limit(Box<Reached>, SuspendReason),
+    Limit(Box<LimitReached>, SuspendReason),
     /// A model call failed.
     Failure { message: String, delay_ms: u64 },
     /// A turn is over.
     NextTurn,
     /// The context is nearly full.
-    Pressure,
+    ContextPressure,
     /// The context is full, and there was nothing to remove.
-    Full,
+    ContextFull,
     /// The outputs were returned.
-    Returned(Box<Outcome>),
+    Returned(Box<ThreadOutcome>),
     /// The thread ends.
-    End(Box<Outcome>),
+    End(Box<ThreadOutcome>),
 }
 
 impl HookRun {
     /// Whether they bring texts for the model.
-    pub(super) fn is_gathering(&self) -> bool {
-        matches!(self.then, Then::SystemPrompt | Then::FirstMessage)
+    pub(super) fn is_collecting_context(&self) -> bool {
+        matches!(self.continuation, HookContinuation::SystemPrompt | HookContinuation::FirstMessage)
     }
 
     /// Another text behind the prompt.
@@ -92,23 +92,28 @@ impl HookRun {
     }
 
     /// Whether they are asked to make room in the context.
-    pub(super) fn is_making_room(&self) -> bool {
-        self.then == Then::Pressure
+    pub(super) fn is_compacting(&self) -> bool {
+        self.continuation == HookContinuation::ContextPressure
     }
 
     /// Whether the thread ends after these.
     pub(super) fn is_ending(&self) -> bool {
-        matches!(self.then, Then::End(_))
+        matches!(self.continuation, HookContinuation::End(_))
     }
 }
 
-impl State {
+impl ThreadState {
     /// Runs the hooks of an event, then goes on as `then` says.
-    pub(super) fn run_hooks(&mut self, event: &str, context: Value, then: Then) -> Vec<Effect> {
-        let shared = &self.spec.shared;
-        let mut queue: Vec<Queued> = Vec::new();
+    pub(super) fn run_hooks(
+        &mut self,
+        event: &str,
+        context: Value,
+        continuation: HookContinuation,
+    ) -> Vec<Effect> {
+        let shared = &self.spec.template;
+        let mut queue: Vec<QueuedAction> = Vec::new();
         for (hook, actions) in shared.hooks.matching(event, context) {
-            queue.extend(actions.into_iter().map(|action| Queued { hook, action }));
+            queue.extend(actions.into_iter().map(|action| QueuedAction { hook, action }));
         }
         queue.reverse();
         self.phase = Phase::Hooks(Box::new(HookRun {
@@ -119,7 +124,7 @@ impl State {
             before: Vec::new(),
             after: Vec::new(),
             summary: None,
-            then,
+            continuation,
         }));
         self.next_hook()
     }
@@ -130,13 +135,13 @@ impl State {
         loop {
             let Phase::Hooks(run) = &mut self.phase else { return effects };
             let Some(next) = run.queue.pop() else {
-                let Phase::Hooks(run) = std::mem::replace(&mut self.phase, Phase::Calling) else {
+                let Phase::Hooks(run) = std::mem::replace(&mut self.phase, Phase::CallingModel) else {
                     return effects;
                 };
-                effects.extend(self.after_hooks(*run));
+                effects.extend(self.resume_after_hooks(*run));
                 return effects;
             };
-            match self.permitted(&next) {
+            match self.permit_hook(&next) {
                 Ok((hook, action)) => {
                     if let Phase::Hooks(run) = &mut self.phase {
                         run.running = Some(next);
@@ -144,71 +149,71 @@ impl State {
                     effects.push(Effect::RunHook { hook, action });
                     return effects;
                 }
-                Err(why) => effects.push(self.hook_failed(next.hook, &why)),
+                Err(error) => effects.push(self.hook_failed_event(next.hook, &error)),
             }
         }
     }
 
-    fn permitted(&self, queued: &Queued) -> Result<(String, Permitted), String> {
-        let hook = self.spec.shared.hooks.get(queued.hook).ok_or("no such hook")?;
-        let action = Action::from_value(&queued.action).map_err(|error| error.to_string())?;
-        let given = Capabilities::parse(&hook.grants).map_err(|error| error.to_string())?;
-        let rights = hook.origin.rights(&self.spec.own.capabilities, &given);
-        let permitted = permit(rights, &action, Asker::Hook { origin: hook.origin })
+    fn permit_hook(&self, queued_action: &QueuedAction) -> Result<(String, PermittedAction), String> {
+        let hook = self.spec.template.hooks.get(queued_action.hook).ok_or("no such hook")?;
+        let action = Action::from_value(&queued_action.action).map_err(|error| error.to_string())?;
+        let granted = Capabilities::parse(&hook.grants).map_err(|error| error.to_string())?;
+        let capabilities = hook.origin.effective_capabilities(&self.spec.instance.capabilities, &granted);
+        let permitted = permit(capabilities, &action, Principal::Hook { origin: hook.origin })
             .map_err(|denied| denied.to_string())?;
         Ok((hook.id.clone(), permitted))
     }
 
-    fn hook_failed(&self, hook: usize, error: &str) -> Effect {
-        let hook = self.spec.shared.hooks.get(hook);
+    fn hook_failed_event(&self, hook: usize, error: &str) -> Effect {
+        let hook = self.spec.template.hooks.get(hook);
         let id = hook.map(|hook| hook.id.as_str()).unwrap_or_default();
         let event = hook.map(|hook| hook.event.as_str()).unwrap_or_default();
         Self::emit("hook_failed", json!({"hook": id, "event": event, "error": error}))
     }
 
     /// A hook's action answered.
-    pub(super) fn hook_done(&mut self, result: &Value) -> Vec<Effect> {
+    pub(super) fn on_hook_done(&mut self, result: &Value) -> Vec<Effect> {
         let Phase::Hooks(run) = &mut self.phase else { return Vec::new() };
-        let Some(done) = run.running.take() else { return Vec::new() };
+        let Some(finished) = run.running.take() else { return Vec::new() };
         let spec = Arc::clone(&self.spec);
-        let Some(hook) = spec.shared.hooks.get(done.hook) else { return self.next_hook() };
-        let item = done.action.get("item_id").and_then(Value::as_str).unwrap_or_default();
+        let Some(hook) = spec.template.hooks.get(finished.hook) else { return self.next_hook() };
+        let item = finished.action.get("item_id").and_then(Value::as_str).unwrap_or_default();
         let item = item.strip_prefix("tool:").unwrap_or(item);
         let mut effects = Vec::new();
-        let is_first = run.is_gathering();
+        let is_collecting = run.is_collecting_context();
         let has_failed = result.get("status").and_then(Value::as_str) == Some("error");
-        if item == CONTROL {
+        if item == CONTROL_TOOL {
             // A control that ends the thread is an answer with `success: false`: no failure of the hook.
-            let control = Control::read(result);
+            let control = HookControl::parse(result);
             if control.is_none() && has_failed && result.get("data").is_none_or(Value::is_null) {
-                effects.push(self.hook_failed(done.hook, error_of(result)));
-            } else if hook.kind == Kind::Control && run.control.is_none() {
+                effects.push(self.hook_failed_event(finished.hook, error_message(result)));
+            } else if hook.kind == HookKind::Control && run.control.is_none() {
                 run.control = control;
             }
         } else if has_failed {
-            let error = error_of(result).to_owned();
+            let error = error_message(result).to_owned();
             let is_integrity = result.get("kind").and_then(Value::as_str) == Some("integrity");
-            if is_integrity && is_first {
+            if is_integrity && is_collecting {
                 let message = format!("the hook `{}` was refused: {error}", hook.id);
-                effects.push(self.hook_failed(done.hook, &error));
-                effects.extend(self.finish(Outcome::failed(message)));
+                effects.push(self.hook_failed_event(finished.hook, &error));
+                effects.extend(self.finish(ThreadOutcome::failed(message)));
                 return effects;
             }
-            effects.push(self.hook_failed(done.hook, &error));
-        } else if let Some(tool) = item.strip_prefix(INTERNAL) {
-            effects.extend(self.internal_answered(tool, result));
-        } else if is_first {
-            if let Some(text) = content_of(&done.action, result) {
+            effects.push(self.hook_failed_event(finished.hook, &error));
+        } else if let Some(tool) = item.strip_prefix(HOOK_TOOLS_PATH) {
+            effects.extend(self.apply_hook_tool_result(tool, result));
+        } else if is_collecting {
+            if let Some(text) = content_of(&finished.action, result) {
                 let text = match hook.wrap {
-                    true => wrapped(item, &done.action, text),
+                    true => wrap_in_tag(item, &finished.action, text),
                     false => text.trim().to_owned(),
                 };
                 match hook.position {
-                    Position::Before => run.before.push(text),
-                    Position::After => run.after.push(text),
+                    ContextPosition::Before => run.before.push(text),
+                    ContextPosition::After => run.after.push(text),
                 }
             }
-        } else if run.then == Then::Pressure {
+        } else if run.continuation == HookContinuation::ContextPressure {
             run.summary = run.summary.take().or_else(|| summary_of(result));
         }
         effects.extend(self.next_hook());
@@ -216,13 +221,13 @@ impl State {
     }
 
     /// What an internal tool wants of the thread.
-    fn internal_answered(&mut self, tool: &str, result: &Value) -> Vec<Effect> {
+    fn apply_hook_tool_result(&mut self, tool: &str, result: &Value) -> Vec<Effect> {
         let Some(data) = result.get("data") else { return Vec::new() };
         let number = |key: &str| data.get(key).and_then(Value::as_u64).unwrap_or(0);
         match tool {
             "emitter" => {
                 let event_type = data.get("event_type").and_then(Value::as_str).unwrap_or_default();
-                if event_type.is_empty() || RESERVED.contains(&event_type) {
+                if event_type.is_empty() || RESERVED_EVENTS.contains(&event_type) {
                     return Vec::new();
                 }
                 vec![Self::emit(event_type, data.get("payload").cloned().unwrap_or_else(|| json!({})))]
@@ -230,22 +235,22 @@ impl State {
             "cost_tracker" => {
                 // Only `add` says what to add; `report` merely answers.
                 let added = data.get("added").and_then(Value::as_object);
-                let of = |key: &str| added.and_then(|added| added.get(key));
-                let count = |key: &str| of(key).and_then(Value::as_u64).unwrap_or(0);
-                let spend = of("spend").and_then(Nanos::from_value).unwrap_or_default();
-                let more = Cost {
+                let field = |key: &str| added.and_then(|added| added.get(key));
+                let count = |key: &str| field(key).and_then(Value::as_u64).unwrap_or(0);
+                let spend = field("spend").and_then(Nanos::from_value).unwrap_or_default();
+                let extra = Cost {
                     turns: 0,
                     input_tokens: count("input_tokens"),
                     output_tokens: count("output_tokens"),
                     spend,
                     elapsed_ms: 0,
                 };
-                self.cost.input_tokens = self.cost.input_tokens.saturating_add(more.input_tokens);
-                self.cost.output_tokens = self.cost.output_tokens.saturating_add(more.output_tokens);
-                self.cost.spend = self.cost.spend.plus(more.spend);
+                self.cost.input_tokens = self.cost.input_tokens.saturating_add(extra.input_tokens);
+                self.cost.output_tokens = self.cost.output_tokens.saturating_add(extra.output_tokens);
+                self.cost.spend = self.cost.spend.plus(extra.spend);
                 Vec::new()
             }
-            "state_persister" if number("persisted") == 0 => vec![Effect::Save(Trigger::Always)],
+            "state_persister" if number("persisted") == 0 => vec![Effect::SaveState(Trigger::Always)],
             _ => Vec::new(),
         }
     }
@@ -256,93 +261,114 @@ impl State {
         let Some(running) = run.running.take() else { return self.next_hook() };
         let text = |key: &str| running.action.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let is_repeatable =
-            text("item_id").contains(INTERNAL) || ["load", "search"].contains(&&*text("primary"));
+            text("item_id").contains(HOOK_TOOLS_PATH) || ["load", "search"].contains(&&*text("primary"));
         let mut effects = Vec::new();
         if is_repeatable {
             run.queue.push(running);
         } else {
             let hook = running.hook;
             effects.push(
-                self.hook_failed(hook, "the process ended while it ran; whether it was done is unknown"),
+                self.hook_failed_event(
+                    hook,
+                    "the process ended while it ran; whether it was done is unknown",
+                ),
             );
         }
         effects.extend(self.next_hook());
         effects
     }
 
-    pub(super) fn after_hooks(&mut self, mut run: HookRun) -> Vec<Effect> {
+    pub(super) fn resume_after_hooks(&mut self, mut run: HookRun) -> Vec<Effect> {
         let control = run.control.take();
         if let Some(control) = &control
-            && matches!(run.then, Then::SystemPrompt | Then::FirstMessage | Then::NextTurn | Then::Full)
-            && let Some(effects) = self.steered(control.clone(), Back::Hooks(Box::new(run.clone())))
+            && matches!(
+                run.continuation,
+                HookContinuation::SystemPrompt
+                    | HookContinuation::FirstMessage
+                    | HookContinuation::NextTurn
+                    | HookContinuation::ContextFull
+            )
+            && let Some(effects) = self.apply_control(control.clone(), ResumeAt::Hooks(Box::new(run.clone())))
         {
             return effects;
         }
-        match run.then {
-            Then::SystemPrompt => self.system_prompt(run.before.into_iter().chain(run.after).collect()),
-            Then::FirstMessage => self.first_message(run.before, run.after),
-            Then::Limit(reached, reason) => self.limit_answered(&reached, reason, control),
-            Then::Failure { message, delay_ms } => self.failure_answered(message, delay_ms, control),
-            Then::NextTurn => self.turn_over(),
-            Then::Full => self.before_turn(),
-            Then::Pressure => self.relieve(run.summary.as_deref()),
-            Then::Returned(outcome) => self.finish(*outcome),
-            Then::End(outcome) => self.end(*outcome),
+        match run.continuation {
+            HookContinuation::SystemPrompt => {
+                self.system_prompt(run.before.into_iter().chain(run.after).collect())
+            }
+            HookContinuation::FirstMessage => self.first_message(run.before, run.after),
+            HookContinuation::Limit(reached, reason) => self.after_limit_hooks(&reached, reason, control),
+            HookContinuation::Failure { message, delay_ms } => {
+                self.after_error_hooks(message, delay_ms, control)
+            }
+            HookContinuation::NextTurn => self.end_turn(),
+            HookContinuation::ContextFull => self.before_turn(),
+            HookContinuation::ContextPressure => self.compact_context(run.summary.as_deref()),
+            HookContinuation::Returned(outcome) => self.finish(*outcome),
+            HookContinuation::End(outcome) => self.end(*outcome),
         }
     }
 
     /// What a control means wherever it is not about a failure or a limit.
-    pub(super) fn steered(&mut self, control: Control, back: Back) -> Option<Vec<Effect>> {
+    pub(super) fn apply_control(&mut self, control: HookControl, resume_at: ResumeAt) -> Option<Vec<Effect>> {
         Some(match control {
-            Control::Retry => return None,
-            Control::Fail(error) => self.finish(Outcome::failed(error)),
-            Control::Abort(error) => self.finish(Outcome::cancelled(error)),
-            Control::Suspend { why, prompt, ends_on_no } => {
+            HookControl::Retry => return None,
+            HookControl::Fail(error) => self.finish(ThreadOutcome::failed(error)),
+            HookControl::Abort(error) => self.finish(ThreadOutcome::cancelled(error)),
+            HookControl::Suspend { reason: why, prompt, ends_on_deny: ends_on_no } => {
                 let reason = SuspendReason::parse(&why).unwrap_or(SuspendReason::Approval);
                 if reason != SuspendReason::Approval && prompt.is_none() {
-                    return Some(self.pause(Outcome::suspended(reason, why, Value::Null), back, Vec::new()));
+                    return Some(self.suspend_with(
+                        ThreadOutcome::suspended(reason, why, Value::Null),
+                        resume_at,
+                        Vec::new(),
+                    ));
                 }
                 // The bare word says nothing that a person could judge.
                 let what = prompt.unwrap_or_else(|| match why.as_str() {
-                    "approval" => format!("may {} go on?", self.spec.shared.directive),
+                    "approval" => format!("may {} go on?", self.spec.template.directive),
                     _ => why.clone(),
                 });
-                let question = Question {
-                    id: self.question_id(),
+                let request = ApprovalRequest {
+                    id: self.next_approval_id(),
                     kind: About::Approval,
-                    what: what.clone(),
-                    why: if what == why { String::new() } else { why },
-                    ends_on_no,
+                    prompt: what.clone(),
+                    reason: if what == why { String::new() } else { why },
+                    ends_on_deny: ends_on_no,
                     detail: json!({"cost": self.cost.to_value()}),
                 };
-                let outcome = Outcome::suspended(SuspendReason::Approval, what, Value::Null);
-                self.pause(outcome, back, vec![question])
+                let outcome = ThreadOutcome::suspended(SuspendReason::Approval, what, Value::Null);
+                self.suspend_with(outcome, resume_at, vec![request])
             }
-            Control::Escalate(detail) => {
+            HookControl::Escalate(detail) => {
                 let what = "Escalation requested".to_owned();
-                let question = Question {
-                    id: self.question_id(),
+                let request = ApprovalRequest {
+                    id: self.next_approval_id(),
                     kind: About::Limit,
-                    what: what.clone(),
-                    why: String::new(),
-                    ends_on_no: true,
+                    prompt: what.clone(),
+                    reason: String::new(),
+                    ends_on_deny: true,
                     detail: json!({"escalation": detail, "cost": self.cost.to_value()}),
                 };
-                self.pause(Outcome::suspended(SuspendReason::Limit, what, detail), back, vec![question])
+                self.suspend_with(
+                    ThreadOutcome::suspended(SuspendReason::Limit, what, detail),
+                    resume_at,
+                    vec![request],
+                )
             }
         })
     }
 }
 
-fn error_of(envelope: &Value) -> &str {
+fn error_message(envelope: &Value) -> &str {
     envelope.get("error").and_then(Value::as_str).unwrap_or("it failed")
 }
 
 /// The text a context hook brought: `data.content`, `data.body` or `data.raw`; of a directive that was executed its prompt.
 fn content_of<'a>(action: &Value, envelope: &'a Value) -> Option<&'a str> {
     let data = envelope.get("data")?;
-    let is = |key: &str, word: &str| action.get(key).and_then(Value::as_str) == Some(word);
-    let keys = match is("primary", "execute") && is("item_type", "directive") {
+    let has = |key: &str, word: &str| action.get(key).and_then(Value::as_str) == Some(word);
+    let keys = match has("primary", "execute") && has("item_type", "directive") {
         true => ["body", "content", "raw"],
         false => ["content", "body", "raw"],
     };
@@ -364,7 +390,7 @@ fn summary_of(envelope: &Value) -> Option<String> {
 }
 
 /// A block that says where it comes from.
-fn wrapped(item: &str, action: &Value, text: &str) -> String {
+fn wrap_in_tag(item: &str, action: &Value, text: &str) -> String {
     let name = item.rsplit('/').next().unwrap_or(item);
     let name: String = name.chars().filter(|letter| letter.is_alphanumeric() || *letter == '_').collect();
     let item_type = action.get("item_type").and_then(Value::as_str).unwrap_or("knowledge");
@@ -372,10 +398,10 @@ fn wrapped(item: &str, action: &Value, text: &str) -> String {
 }
 
 /// The context of hooks about the cost so far.
-pub(super) fn cost_context(state: &State) -> Map<String, Value> {
+pub(super) fn cost_context(state: &ThreadState) -> Map<String, Value> {
     let mut context = Map::new();
     context.insert("cost".to_owned(), state.cost.to_value());
-    context.insert("thread_id".to_owned(), json!(state.spec.own.thread_id));
-    context.insert("directive".to_owned(), json!(state.spec.shared.directive));
+    context.insert("thread_id".to_owned(), json!(state.spec.instance.thread_id));
+    context.insert("directive".to_owned(), json!(state.spec.template.directive));
     context
 }

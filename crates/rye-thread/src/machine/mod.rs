@@ -14,13 +14,13 @@
 //! There is no clock, no I/O and no randomness in here: each event brings its time and its luck. Whoever feeds the same
 //! events to the same spec gets the same state and the same effects; resuming a thread is nothing else.
 
+mod approval;
 mod context;
 mod control;
 mod effect;
-mod ending;
 mod event;
+mod finish;
 mod hooks;
-mod question;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -28,34 +28,34 @@ mod turn;
 
 use std::sync::Arc;
 
-use crate::model::Message;
+use crate::model::ChatMessage;
 use serde_json::{Value, json};
 
 pub use crate::config::Trigger;
+pub use approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest};
 pub use context::{MAX_RESULT_CHARACTERS, MAX_RESULT_UNDER_PRESSURE, newest_turns};
-pub use effect::{Effect, Outcome, Worst};
-pub use event::{Event, Refusal, Scarce, ToolResult};
-pub use question::{Kind, Question, Verdict};
+pub use effect::{CostBound, Effect, ThreadOutcome};
+pub use event::{BudgetRefusal, BudgetResource, ThreadEvent, ToolResult};
 
 use crate::cost::Cost;
-use crate::limits::Limits;
+use crate::limits::ThreadLimits;
 use crate::money::Nanos;
-use crate::spec::Spec;
-use crate::status::Status;
+use crate::spec::ThreadSpec;
+use crate::status::ThreadStatus;
 use hooks::HookRun;
 use tools::ToolRun;
 
 /// Where a thread stands, with everything it needs to go on.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct ThreadState {
     /// What it is.
-    pub spec: Arc<Spec>,
+    pub spec: Arc<ThreadSpec>,
     /// How much it may use.
-    pub limits: Limits,
+    pub limits: ThreadLimits,
     /// What it has used itself.
     pub cost: Cost,
     /// What was said.
-    pub messages: Vec<Arc<Message>>,
+    pub messages: Vec<Arc<ChatMessage>>,
     /// The model calls that were set out on so far.
     pub calls: u64,
     /// The system prompt: what hooks say, then what the directive asks for.
@@ -66,12 +66,12 @@ pub struct State {
     /// Reminders since the last tool call.
     reminders: u32,
     /// Answers in a row that were cut off.
-    cuts: u32,
+    truncations: u32,
     /// Pieces of an answer that was cut off.
-    pieces: String,
-    context: context::Context,
+    partial_text: String,
+    context: context::ContextUsage,
     /// Questions to people so far.
-    asked: u64,
+    approval_count: u64,
     /// When the last event came.
     last_ms: u64,
 }
@@ -84,24 +84,24 @@ enum Phase {
     /// A hook.
     Hooks(Box<HookRun>),
     /// The model.
-    Calling,
+    CallingModel,
     /// The time between two attempts.
     Sleeping,
     /// Tools.
     Tools(ToolRun),
     /// Somebody who lets it go on.
-    Suspended(Box<question::Pause>),
+    Suspended(Box<approval::Suspension>),
     /// Nothing: it has ended.
-    Ended(Box<Outcome>),
+    Ended(Box<ThreadOutcome>),
 }
 
-impl State {
+impl ThreadState {
     /// A thread that has not begun.
     #[must_use]
-    pub fn new(spec: Arc<Spec>) -> Self {
+    pub fn new(spec: Arc<ThreadSpec>) -> Self {
         Self {
-            limits: spec.own.limits,
-            system: spec.shared.system.clone(),
+            limits: spec.instance.limits,
+            system: spec.template.system.clone(),
             spec,
             cost: Cost::default(),
             messages: Vec::new(),
@@ -109,30 +109,32 @@ impl State {
             phase: Phase::New,
             failures: 0,
             reminders: 0,
-            cuts: 0,
-            pieces: String::new(),
-            context: context::Context::default(),
-            asked: 0,
+            truncations: 0,
+            partial_text: String::new(),
+            context: context::ContextUsage::default(),
+            approval_count: 0,
             last_ms: 0,
         }
     }
 
     /// Where it stands.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ThreadStatus {
         match &self.phase {
-            Phase::New => Status::Created,
-            Phase::Hooks(_) | Phase::Calling | Phase::Sleeping | Phase::Tools(_) => Status::Running,
-            Phase::Suspended(_) => Status::Suspended,
+            Phase::New => ThreadStatus::Created,
+            Phase::Hooks(_) | Phase::CallingModel | Phase::Sleeping | Phase::Tools(_) => {
+                ThreadStatus::Running
+            }
+            Phase::Suspended(_) => ThreadStatus::Suspended,
             Phase::Ended(outcome) => outcome.status,
         }
     }
 
     /// How it ended or why it stopped, once it has.
     #[must_use]
-    pub fn outcome(&self) -> Option<&Outcome> {
+    pub fn outcome(&self) -> Option<&ThreadOutcome> {
         match &self.phase {
-            Phase::Suspended(pause) => Some(&pause.outcome),
+            Phase::Suspended(suspension) => Some(&suspension.outcome),
             Phase::Ended(outcome) => Some(outcome),
             _ => None,
         }
@@ -144,7 +146,7 @@ impl State {
         match &self.phase {
             Phase::New => "start",
             Phase::Hooks(_) => "hook",
-            Phase::Calling => "model",
+            Phase::CallingModel => "model",
             Phase::Sleeping => "retry",
             Phase::Tools(_) => "tools",
             Phase::Suspended(_) => "person",
@@ -154,8 +156,8 @@ impl State {
 
     /// Whether a model call was set out on and has not come back.
     #[must_use]
-    pub fn is_calling(&self) -> bool {
-        self.phase == Phase::Calling
+    pub fn is_calling_model(&self) -> bool {
+        self.phase == Phase::CallingModel
     }
 
     /// The tool calls that have begun and not ended: their place in the turn and the item each runs.
@@ -177,7 +179,7 @@ impl State {
     #[must_use]
     pub fn elapsed_at(&self, now_ms: u64) -> u64 {
         match self.status() {
-            Status::Running => self.cost.elapsed_ms.saturating_add(now_ms.saturating_sub(self.last_ms)),
+            ThreadStatus::Running => self.cost.elapsed_ms.saturating_add(now_ms.saturating_sub(self.last_ms)),
             _ => self.cost.elapsed_ms,
         }
     }
@@ -189,45 +191,49 @@ impl State {
 
 /// Takes an event in: changes the state, and says what is to be done now. An event that does not fit the state changes
 /// nothing; after the end nothing does.
-pub fn step(state: &mut State, at_ms: u64, event: Event) -> Vec<Effect> {
+pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effect> {
     if matches!(state.phase, Phase::Ended(_)) {
         return Vec::new();
     }
-    if state.status() == Status::Running {
+    if state.status() == ThreadStatus::Running {
         let passed = at_ms.saturating_sub(state.last_ms);
         state.cost.elapsed_ms = state.cost.elapsed_ms.saturating_add(passed);
     }
     state.last_ms = state.last_ms.max(at_ms);
     match event {
-        Event::Started => state.start(),
-        Event::HookDone { result } => state.hook_done(&result),
-        Event::Answered { answer, spend } => state.answered(answer, spend),
-        Event::Failed { failure, spend, is_unknown, jitter } => {
-            state.failed(&failure, spend, is_unknown, jitter)
+        ThreadEvent::Started => state.start(),
+        ThreadEvent::HookDone { result } => state.on_hook_done(&result),
+        ThreadEvent::ModelResponded { response, spend } => state.on_response(response, spend),
+        ThreadEvent::ModelFailed { error: failure, spend, is_unknown, jitter } => {
+            state.on_failure(&failure, spend, is_unknown, jitter)
         }
-        Event::Refused(refusal) => state.refused(&refusal),
-        Event::Slept => state.slept(),
-        Event::ToolDone { index, result } => state.tool_done(index, result),
-        Event::ToolAsked { index, request, action, denied } => {
-            state.tool_asked(index, request, &action, denied)
+        ThreadEvent::BudgetRefused(refusal) => state.on_budget_refused(&refusal),
+        ThreadEvent::BackoffElapsed => state.on_backoff_elapsed(),
+        ThreadEvent::ToolDone { index, result } => state.on_tool_done(index, result),
+        ThreadEvent::CallbackRequested { index, request, action, denied } => {
+            state.on_callback_requested(index, request, &action, denied)
         }
-        Event::ToolAnswered { index, request, is_error, duration_ms, child } => {
-            state.tool_answered(index, request, is_error, duration_ms, child.as_ref())
+        ThreadEvent::CallbackCompleted { index, request, is_error, duration_ms, child } => {
+            state.on_callback_completed(index, request, is_error, duration_ms, child.as_ref())
         }
-        Event::ChildStarted { index, child, directive } => state.child_started(index, &child, &directive),
-        Event::Interrupted { spend, repeatable } => state.interrupted(spend, &repeatable),
-        Event::CancelRequested { reason, spend } => state.cancelled(&reason, spend),
-        Event::Expired { spend } => state.expired(spend),
-        Event::Resumed { limits, message, by, answers } => state.resumed(limits, message, &by, &answers),
+        ThreadEvent::ChildStarted { index, child, directive } => {
+            state.on_child_started(index, &child, &directive)
+        }
+        ThreadEvent::Interrupted { spend, repeatable } => state.on_interrupted(spend, &repeatable),
+        ThreadEvent::CancelRequested { reason, spend } => state.on_cancel_requested(&reason, spend),
+        ThreadEvent::Expired { spend } => state.on_expired(spend),
+        ThreadEvent::Resumed { limits, message, by, answers } => {
+            state.on_resumed(limits, message, &by, &answers)
+        }
     }
 }
 
-impl State {
+impl ThreadState {
     fn start(&mut self) -> Vec<Effect> {
         if self.phase != Phase::New {
             return Vec::new();
         }
-        let shared = &self.spec.shared;
+        let shared = &self.spec.template;
         let mut effects = vec![Self::emit(
             "thread_started",
             json!({
@@ -235,18 +241,18 @@ impl State {
                 "model": shared.model,
                 "provider": shared.provider,
                 "limits": self.limits.to_value(),
-                "parent_thread_id": self.spec.own.parent,
+                "parent_thread_id": self.spec.instance.parent,
                 "directive_hash": shared.directive_hash,
             }),
         )];
-        if let Some(previous) = &self.spec.own.continues {
+        if let Some(previous) = &self.spec.instance.continuation_of {
             effects.push(Self::emit(
                 "thread_continued",
                 json!({"directive": shared.directive, "model": shared.model, "previous_thread_id": previous}),
             ));
         }
-        let context = self.beginning();
-        effects.extend(self.run_hooks("build_system_prompt", context, hooks::Then::SystemPrompt));
+        let context = self.start_context();
+        effects.extend(self.run_hooks("build_system_prompt", context, hooks::HookContinuation::SystemPrompt));
         effects
     }
 
@@ -258,15 +264,16 @@ impl State {
         if let Some(system) = &self.system {
             effects.push(Self::emit("system_prompt", json!({"text": system})));
         }
-        let event = if self.spec.own.continues.is_some() { "thread_continued" } else { "thread_started" };
-        let context = self.beginning();
-        effects.extend(self.run_hooks(event, context, hooks::Then::FirstMessage));
+        let event =
+            if self.spec.instance.continuation_of.is_some() { "thread_continued" } else { "thread_started" };
+        let context = self.start_context();
+        effects.extend(self.run_hooks(event, context, hooks::HookContinuation::FirstMessage));
         effects
     }
 
     /// What hooks see of a thread that begins.
-    fn beginning(&self) -> Value {
-        let (own, shared) = (&self.spec.own, &self.spec.shared);
+    fn start_context(&self) -> Value {
+        let (own, shared) = (&self.spec.instance, &self.spec.template);
         json!({
             "directive": shared.directive,
             "directive_body": own.prompt,
@@ -276,25 +283,25 @@ impl State {
             "has_outputs": !shared.outputs.is_empty(),
             "thread_id": own.thread_id,
             "parent_thread_id": own.parent,
-            "previous_thread_id": own.continues,
+            "previous_thread_id": own.continuation_of,
             "capabilities_summary": own.capabilities.iter().collect::<Vec<_>>().join(", "),
         })
     }
 
     /// The process died: what was outstanding is unknown, unless it can simply be done again.
-    fn interrupted(&mut self, spend: Nanos, repeatable: &[usize]) -> Vec<Effect> {
+    fn on_interrupted(&mut self, spend: Nanos, repeatable: &[usize]) -> Vec<Effect> {
         self.cost.spend = self.cost.spend.plus(spend);
         match &self.phase {
             Phase::New => self.start(),
             Phase::Hooks(_) => self.repeat_hook(),
-            Phase::Calling | Phase::Sleeping => self.before_turn(),
+            Phase::CallingModel | Phase::Sleeping => self.before_turn(),
             Phase::Tools(_) => self.interrupted_tools(repeatable),
             Phase::Suspended(_) | Phase::Ended(_) => Vec::new(),
         }
     }
 
     /// A message to the model.
-    fn say(&mut self, text: String) {
-        self.messages.push(Arc::new(Message::User { text }));
+    fn push_user_message(&mut self, text: String) {
+        self.messages.push(Arc::new(ChatMessage::User { text }));
     }
 }

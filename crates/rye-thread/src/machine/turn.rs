@@ -3,30 +3,32 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::model::{Answer, Failure, Finish, Message, Price, Request, ToolCall};
+use crate::model::{
+    ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, TokenPrice, ToolCall,
+};
 use serde_json::{Value, json};
 
 use super::Trigger;
-use super::control::Control;
-use super::effect::{Effect, Outcome, Worst};
-use super::event::{Refusal, Scarce};
-use super::hooks::{Then, cost_context};
-use super::question::Back;
-use super::{Phase, State};
-use crate::limits::Reached;
+use super::approval::ResumeAt;
+use super::control::HookControl;
+use super::effect::{CostBound, Effect, ThreadOutcome};
+use super::event::{BudgetRefusal, BudgetResource};
+use super::hooks::{HookContinuation, cost_context};
+use super::{Phase, ThreadState};
+use crate::limits::LimitReached;
 use crate::money::Nanos;
 use crate::status::SuspendReason;
 
 /// Reminders in a row before a thread that does not return its outputs has failed.
-const MOST_REMINDERS: u32 = 2;
+const MAX_REMINDERS: u32 = 2;
 
 /// An answer shorter than this is not worth asking for.
-const LEAST_OUTPUT: u64 = 16;
+const MIN_OUTPUT_TOKENS: u64 = 16;
 
 /// An answer of this length is what a thread that ran short should have room for next.
-const AMPLE_OUTPUT: u64 = 4096;
+const TARGET_OUTPUT_TOKENS: u64 = 4096;
 
-impl State {
+impl ThreadState {
     /// The first message: what hooks and the directive put around the prompt, and the prompt.
     pub(super) fn first_message(
         &mut self,
@@ -35,13 +37,13 @@ impl State {
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
         let spec = Arc::clone(&self.spec);
-        let (own, shared) = (&spec.own, &spec.shared);
+        let (own, shared) = (&spec.instance, &spec.template);
         let (mut before, mut after) = (hooks_before, hooks_after);
-        let mut said = vec![own.message.clone()];
+        let mut messages = vec![own.message.clone()];
         if own.history.is_empty() {
             before.extend(shared.before.iter().cloned());
             after = shared.after.iter().cloned().chain(after).collect();
-            said.insert(0, Some(own.prompt.clone()));
+            messages.insert(0, Some(own.prompt.clone()));
         } else {
             // What the directive puts around its prompt was said before.
             self.messages.clone_from(&own.history);
@@ -51,10 +53,10 @@ impl State {
                 effects.push(Self::emit("context_injected", json!({"position": position, "blocks": blocks})));
             }
         }
-        let mut said = said.into_iter();
-        let first: Vec<String> = before.into_iter().chain(said.next().flatten()).chain(after).collect();
-        for text in (!first.is_empty()).then(|| first.join("\n\n")).into_iter().chain(said.flatten()) {
-            self.say(text);
+        let mut messages = messages.into_iter();
+        let first: Vec<String> = before.into_iter().chain(messages.next().flatten()).chain(after).collect();
+        for text in (!first.is_empty()).then(|| first.join("\n\n")).into_iter().chain(messages.flatten()) {
+            self.push_user_message(text);
         }
         effects.extend(self.before_turn());
         effects
@@ -62,58 +64,58 @@ impl State {
 
     /// Before the model is asked: limits, if they are checked here, and what the call may cost.
     pub(super) fn before_turn(&mut self) -> Vec<Effect> {
-        if self.spec.shared.config.resilience.check_before_turn
-            && let Some(reached) = self.limits.reached(&self.cost)
+        if self.spec.template.config.resilience.check_before_turn
+            && let Some(reached) = self.limits.first_reached(&self.cost)
         {
-            let reached = self.with_need(reached);
-            return self.limit(reached, SuspendReason::Limit);
+            let reached = self.with_next_call_need(reached);
+            return self.on_limit(reached, SuspendReason::Limit);
         }
-        let request = match self.request() {
+        let request = match self.bounded_request() {
             Ok(request) => request,
-            Err(reached) => return self.limit(*reached, SuspendReason::Limit),
+            Err(reached) => return self.on_limit(*reached, SuspendReason::Limit),
         };
-        let mut effects = vec![Effect::Save(Trigger::PreTurn)];
-        effects.extend(self.unsaid());
+        let mut effects = vec![Effect::SaveState(Trigger::PreTurn)];
+        effects.extend(self.unrecorded_messages());
         self.calls += 1;
-        self.phase = Phase::Calling;
-        let worst = self.worst(&request);
-        effects.push(Effect::CallModel { call: self.calls, request, worst });
+        self.phase = Phase::CallingModel;
+        let cost_bound = self.cost_bound(&request);
+        effects.push(Effect::CallModel { call: self.calls, request, cost_bound });
         effects
     }
 
     /// What the user said since the model last spoke, for the transcript.
-    fn unsaid(&mut self) -> Vec<Effect> {
-        let from = self.context.told.min(self.messages.len());
-        self.context.told = self.messages.len();
-        let directive = &self.spec.shared.directive;
+    fn unrecorded_messages(&mut self) -> Vec<Effect> {
+        let from = self.context.recorded_messages.min(self.messages.len());
+        self.context.recorded_messages = self.messages.len();
+        let directive = &self.spec.template.directive;
         let new = self.messages[from..].iter().filter_map(|message| match &**message {
-            Message::User { text } => Some(Self::emit(
+            ChatMessage::User { text } => Some(Self::emit(
                 "cognition_in",
                 json!({"text": text, "role": "user", "directive": directive}),
             )),
-            Message::Assistant { .. } | Message::Tool { .. } => None,
+            ChatMessage::Assistant { .. } | ChatMessage::Tool { .. } => None,
         });
         new.collect()
     }
 
     /// What the next call would need of a limit that is reached, where calls need some of it.
-    fn with_need(&self, reached: Reached) -> Reached {
-        let shared = &self.spec.shared;
-        let input = self.context.input_of(&self.whole_request());
-        let ample = AMPLE_OUTPUT.min(shared.max_output_tokens);
+    fn with_next_call_need(&self, reached: LimitReached) -> LimitReached {
+        let shared = &self.spec.template;
+        let input = self.context.max_input_tokens(&self.full_request());
+        let target = TARGET_OUTPUT_TOKENS.min(shared.max_output_tokens);
         match (reached.name(), shared.price) {
-            ("tokens", _) => reached.needing(json!(input.saturating_add(ample))),
+            ("tokens", _) => reached.with_needed(json!(input.saturating_add(target))),
             ("spend", Some(price)) => {
-                reached.needing(json!(Nanos(price.worst(input, ample)).min(Nanos::MOST).dollars()))
+                reached.with_needed(json!(Nanos(price.max_cost(input, target)).min(Nanos::MAX).dollars()))
             }
             _ => reached,
         }
     }
 
     /// The request, its answer as long as it may be.
-    pub(super) fn whole_request(&self) -> Request {
-        let shared = &self.spec.shared;
-        Request {
+    pub(super) fn full_request(&self) -> ModelRequest {
+        let shared = &self.spec.template;
+        ModelRequest {
             model: shared.model.clone(),
             system: self.system.clone(),
             messages: self.messages.clone(),
@@ -124,181 +126,191 @@ impl State {
     }
 
     /// The request, its answer no longer than what is left to spend.
-    fn request(&self) -> Result<Request, Box<Reached>> {
-        let shared = &self.spec.shared;
-        let mut request = self.whole_request();
-        let input = self.context.input_of(&request);
-        let wanted = LEAST_OUTPUT.min(shared.max_output_tokens);
-        if let Some(most) = self.limits.tokens {
-            let left = most.saturating_sub(self.cost.tokens()).saturating_sub(input);
-            if left < wanted && !shared.is_free() {
-                let reached = Reached::new("tokens", json!(self.cost.tokens()), json!(most));
-                return Err(Box::new(self.with_need(reached)));
+    fn bounded_request(&self) -> Result<ModelRequest, Box<LimitReached>> {
+        let shared = &self.spec.template;
+        let mut request = self.full_request();
+        let input = self.context.max_input_tokens(&request);
+        let min_output = MIN_OUTPUT_TOKENS.min(shared.max_output_tokens);
+        if let Some(max) = self.limits.tokens {
+            let remaining = max.saturating_sub(self.cost.tokens()).saturating_sub(input);
+            if remaining < min_output && !shared.is_free() {
+                let reached = LimitReached::new("tokens", json!(self.cost.tokens()), json!(max));
+                return Err(Box::new(self.with_next_call_need(reached)));
             }
             if !shared.is_free() {
-                request.max_output_tokens = request.max_output_tokens.min(left);
+                request.max_output_tokens = request.max_output_tokens.min(remaining);
             }
         }
-        if let (Some(most), Some(price)) = (self.limits.spend, shared.price) {
-            let left = most.minus(self.cost.spend);
-            let affordable = affordable(price, left, input);
-            if affordable < wanted {
-                let reached = Reached::new("spend", json!(self.cost.spend.dollars()), json!(most.dollars()));
-                return Err(Box::new(self.with_need(reached)));
+        if let (Some(max), Some(price)) = (self.limits.spend, shared.price) {
+            let remaining = max.minus(self.cost.spend);
+            let affordable = affordable_tokens(price, remaining, input);
+            if affordable < min_output {
+                let reached =
+                    LimitReached::new("spend", json!(self.cost.spend.dollars()), json!(max.dollars()));
+                return Err(Box::new(self.with_next_call_need(reached)));
             }
             request.max_output_tokens = request.max_output_tokens.min(affordable);
         }
         Ok(request)
     }
 
-    fn worst(&self, request: &Request) -> Worst {
-        let shared = &self.spec.shared;
+    fn cost_bound(&self, request: &ModelRequest) -> CostBound {
+        let shared = &self.spec.template;
         if shared.is_free() {
-            return Worst { spend: Nanos(0), tokens: 0 };
+            return CostBound { spend: Nanos(0), tokens: 0 };
         }
-        let input = self.context.input_of(request);
+        let input = self.context.max_input_tokens(request);
         match shared.price {
-            Some(price) => Worst {
-                spend: Nanos(price.worst(input, request.max_output_tokens)).min(Nanos::MOST),
+            Some(price) => CostBound {
+                spend: Nanos(price.max_cost(input, request.max_output_tokens)).min(Nanos::MAX),
                 tokens: 0,
             },
             // Nobody knows what it costs: tokens are what is counted.
-            None => Worst { spend: Nanos(0), tokens: input.saturating_add(request.max_output_tokens) },
+            None => CostBound { spend: Nanos(0), tokens: input.saturating_add(request.max_output_tokens) },
         }
     }
 
     /// The model answered.
-    pub(super) fn answered(&mut self, mut answer: Answer, spend: Nanos) -> Vec<Effect> {
-        if self.phase != Phase::Calling {
+    pub(super) fn on_response(&mut self, mut response: ModelResponse, spend: Nanos) -> Vec<Effect> {
+        if self.phase != Phase::CallingModel {
             return Vec::new();
         }
         self.cost.turns += 1;
-        self.charge(&answer, spend);
-        if let Some((kind, message)) = unusable(&answer) {
-            let mut effects = self.reasoned(&answer);
-            if !answer.text.is_empty() {
-                effects.push(self.said(&answer, spend, true));
+        self.charge(&response, spend);
+        if let Some((kind, message)) = unusable_reason(&response) {
+            let mut effects = self.emit_reasoning(&response);
+            if !response.text.is_empty() {
+                effects.push(self.emit_output(&response, spend, true));
             }
-            effects.extend(self.failed_with(&Failure::there(kind, message), 0));
+            effects.extend(self.handle_failure(&ModelError::after_send(kind, message), 0));
             return effects;
         }
         self.failures = 0;
-        name_calls(&mut answer.calls, self.cost.turns);
-        let mut effects = self.reasoned(&answer);
-        let stop = match answer.finish {
-            Finish::Length => Stop::Cut,
-            Finish::Paused => Stop::Paused,
-            Finish::Stop | Finish::ToolCalls | Finish::Refused(_) | Finish::Other(_) => Stop::Done,
+        ensure_call_ids(&mut response.calls, self.cost.turns);
+        let mut effects = self.emit_reasoning(&response);
+        let stop = match response.finish_reason {
+            FinishReason::Length => TextEnd::Truncated,
+            FinishReason::Paused => TextEnd::Paused,
+            FinishReason::Stop
+            | FinishReason::ToolCalls
+            | FinishReason::Refused(_)
+            | FinishReason::Other(_) => TextEnd::Done,
         };
-        effects.push(self.said(&answer, spend, stop == Stop::Cut));
-        effects.push(Effect::Save(Trigger::PostLlm));
-        let (text, calls) = (answer.text.clone(), answer.calls.clone());
-        self.messages.push(Arc::new(Message::Assistant {
-            text: answer.text,
-            calls: answer.calls,
-            replay: answer.replay,
+        effects.push(self.emit_output(&response, spend, stop == TextEnd::Truncated));
+        effects.push(Effect::SaveState(Trigger::PostLlm));
+        let (text, calls) = (response.text.clone(), response.calls.clone());
+        self.messages.push(Arc::new(ChatMessage::Assistant {
+            text: response.text,
+            calls: response.calls,
+            replay: response.replay,
         }));
-        self.context.counted(&answer.usage, self.messages.len());
-        effects.extend(if calls.is_empty() { self.spoke(&text, stop) } else { self.call_tools(calls) });
+        self.context.record_usage(&response.usage, self.messages.len());
+        effects.extend(if calls.is_empty() {
+            self.on_text_only(&text, stop)
+        } else {
+            self.call_tools(calls)
+        });
         effects
     }
 
-    fn reasoned(&self, answer: &Answer) -> Vec<Effect> {
+    fn emit_reasoning(&self, response: &ModelResponse) -> Vec<Effect> {
         let event =
-            || Self::emit("cognition_reasoning", json!({"text": answer.reasoning, "is_partial": false}));
-        (!answer.reasoning.is_empty()).then(event).into_iter().collect()
+            || Self::emit("cognition_reasoning", json!({"text": response.reasoning, "is_partial": false}));
+        (!response.reasoning.is_empty()).then(event).into_iter().collect()
     }
 
-    fn said(&self, answer: &Answer, spend: Nanos, is_cut: bool) -> Effect {
+    fn emit_output(&self, response: &ModelResponse, spend: Nanos, is_cut: bool) -> Effect {
         Self::emit(
             "cognition_out",
             json!({
-                "text": answer.text,
-                "model": self.spec.shared.model,
+                "text": response.text,
+                "model": self.spec.template.model,
                 "is_partial": false,
                 "truncated": is_cut,
-                "finish": answer.finish.to_string(),
-                "input_tokens": answer.usage.input_tokens,
-                "output_tokens": answer.usage.output_tokens,
+                "finish": response.finish_reason.to_string(),
+                "input_tokens": response.usage.input_tokens,
+                "output_tokens": response.usage.output_tokens,
                 "spend": spend.dollars(),
             }),
         )
     }
 
-    fn charge(&mut self, answer: &Answer, spend: Nanos) {
-        self.cost.input_tokens = self.cost.input_tokens.saturating_add(answer.usage.input_tokens);
-        self.cost.output_tokens = self.cost.output_tokens.saturating_add(answer.usage.output_tokens);
+    fn charge(&mut self, response: &ModelResponse, spend: Nanos) {
+        self.cost.input_tokens = self.cost.input_tokens.saturating_add(response.usage.input_tokens);
+        self.cost.output_tokens = self.cost.output_tokens.saturating_add(response.usage.output_tokens);
         self.cost.spend = self.cost.spend.plus(spend);
     }
 
     /// The model only spoke: it is done, unless its words were cut off or its outputs are missing.
-    fn spoke(&mut self, text: &str, stop: Stop) -> Vec<Effect> {
-        self.pieces.push_str(text);
-        if stop == Stop::Paused {
-            return self.turn_over();
+    fn on_text_only(&mut self, text: &str, stop: TextEnd) -> Vec<Effect> {
+        self.partial_text.push_str(text);
+        if stop == TextEnd::Paused {
+            return self.end_turn();
         }
-        if stop == Stop::Cut {
-            self.cuts += 1;
-            let most = self.spec.shared.max_output_tokens;
+        if stop == TextEnd::Truncated {
+            self.truncations += 1;
+            let max_tokens = self.spec.template.max_output_tokens;
             // What is left to spend may be what cut it: then the limit says so when it is reached.
-            let is_ours = self.request().is_ok_and(|request| request.max_output_tokens >= most);
-            if self.cuts <= MOST_REMINDERS || !is_ours {
-                self.say(
+            let is_ours = self.bounded_request().is_ok_and(|request| request.max_output_tokens >= max_tokens);
+            if self.truncations <= MAX_REMINDERS || !is_ours {
+                self.push_user_message(
                     "Your answer was cut off at the output limit. Go on exactly where it stopped.".to_owned(),
                 );
-                return self.turn_over();
+                return self.end_turn();
             }
-            let result = Some(std::mem::take(&mut self.pieces));
+            let result = Some(std::mem::take(&mut self.partial_text));
             let message = "the answer was cut off at the output limit, time and again; `max_output_tokens` in \
                            agent/agent.yaml allows more";
-            return self.finish(Outcome { result, ..Outcome::failed(message.to_owned()) });
+            return self.finish(ThreadOutcome { result, ..ThreadOutcome::failed(message.to_owned()) });
         }
-        self.cuts = 0;
-        let outputs = &self.spec.shared.outputs;
+        self.truncations = 0;
+        let outputs = &self.spec.template.outputs;
         let required: Vec<&str> =
-            outputs.iter().filter(|output| is_required(output)).filter_map(name_of).collect();
-        if !outputs.is_empty() && self.reminders < MOST_REMINDERS {
+            outputs.iter().filter(|output| is_required(output)).filter_map(output_name).collect();
+        if !outputs.is_empty() && self.reminders < MAX_REMINDERS {
             return self.remind(
                 "You have not returned the declared outputs. Finish by calling `directive_return` with them; if you are blocked, call it with status=error and error_detail.",
             );
         }
-        let result = std::mem::take(&mut self.pieces);
+        let result = std::mem::take(&mut self.partial_text);
         if required.is_empty() {
-            return self.finish(Outcome::completed(Some(result), None));
+            return self.finish(ThreadOutcome::completed(Some(result), None));
         }
         let message = format!("the model ended without returning {}", required.join(", "));
-        self.finish(Outcome { result: Some(result), ..Outcome::failed(message) })
+        self.finish(ThreadOutcome { result: Some(result), ..ThreadOutcome::failed(message) })
     }
 
     fn remind(&mut self, text: &str) -> Vec<Effect> {
         self.reminders += 1;
-        self.say(text.to_owned());
-        self.turn_over()
+        self.push_user_message(text.to_owned());
+        self.end_turn()
     }
 
     /// A turn is over: limits, if they are checked here; room in the context; the next one.
-    pub(super) fn turn_over(&mut self) -> Vec<Effect> {
-        if self.spec.shared.config.resilience.check_after_turn
-            && let Some(reached) = self.limits.reached(&self.cost)
+    pub(super) fn end_turn(&mut self) -> Vec<Effect> {
+        if self.spec.template.config.resilience.check_after_turn
+            && let Some(reached) = self.limits.first_reached(&self.cost)
         {
-            let reached = self.with_need(reached);
-            return self.limit(reached, SuspendReason::Limit);
+            let reached = self.with_next_call_need(reached);
+            return self.on_limit(reached, SuspendReason::Limit);
         }
         match self.context_pressure() {
-            Some(context) => self.run_hooks("context_window_pressure", context, Then::Pressure),
+            Some(context) => {
+                self.run_hooks("context_window_pressure", context, HookContinuation::ContextPressure)
+            }
             None => self.before_turn(),
         }
     }
 
     /// The model did not answer.
-    pub(super) fn failed(
+    pub(super) fn on_failure(
         &mut self,
-        failure: &Failure,
+        failure: &ModelError,
         spend: Nanos,
         is_unknown: bool,
         jitter: u32,
     ) -> Vec<Effect> {
-        if self.phase != Phase::Calling {
+        if self.phase != Phase::CallingModel {
             return Vec::new();
         }
         self.cost.spend = self.cost.spend.plus(spend);
@@ -306,9 +318,11 @@ impl State {
         if let Some(partial) = &failure.partial {
             self.cost.input_tokens = self.cost.input_tokens.saturating_add(partial.usage.input_tokens);
             self.cost.output_tokens = self.cost.output_tokens.saturating_add(partial.usage.output_tokens);
-            let events = &self.spec.shared.config.events;
-            let is_kept = events.event("cognition_reasoning").is_some_and(|event| event.accumulate_on_error);
-            if is_kept && !partial.reasoning.is_empty() && events.emits_on_error("cognition_reasoning") {
+            let events = &self.spec.template.config.events;
+            let keeps_partial =
+                events.event("cognition_reasoning").is_some_and(|event| event.accumulate_on_error);
+            if keeps_partial && !partial.reasoning.is_empty() && events.emits_on_error("cognition_reasoning")
+            {
                 effects.push(Self::emit(
                     "cognition_reasoning",
                     json!({"text": partial.reasoning, "is_partial": true, "was_interrupted": true}),
@@ -319,7 +333,7 @@ impl State {
                     "cognition_out",
                     json!({
                         "text": partial.text,
-                        "model": self.spec.shared.model,
+                        "model": self.spec.template.model,
                         "is_partial": true,
                         "truncated": true,
                         "error": failure.message,
@@ -329,13 +343,13 @@ impl State {
                 ));
             }
         }
-        effects.extend(self.failed_with(failure, jitter));
+        effects.extend(self.handle_failure(failure, jitter));
         effects
     }
 
-    fn failed_with(&mut self, failure: &Failure, jitter: u32) -> Vec<Effect> {
+    fn handle_failure(&mut self, failure: &ModelError, jitter: u32) -> Vec<Effect> {
         self.failures += 1;
-        let config = &self.spec.shared.config;
+        let config = &self.spec.template.config;
         let error = json!({"type": failure.kind, "message": failure.message, "code": failure.code});
         let document = json!({
             "error": error,
@@ -362,61 +376,61 @@ impl State {
                     "attempt": self.failures,
                 }),
             ),
-            Effect::Save(Trigger::OnError),
+            Effect::SaveState(Trigger::OnError),
         ];
-        let then = Then::Failure { message: failure.message.clone(), delay_ms };
+        let then = HookContinuation::Failure { message: failure.message.clone(), delay_ms };
         effects.extend(self.run_hooks("error", Value::Object(context), then));
         effects
     }
 
-    pub(super) fn failure_answered(
+    pub(super) fn after_error_hooks(
         &mut self,
         message: String,
         delay_ms: u64,
-        control: Option<Control>,
+        control: Option<HookControl>,
     ) -> Vec<Effect> {
-        let most = self.spec.shared.config.resilience.retry.max_retries;
+        let max_retries = self.spec.template.config.resilience.retry.max_retries;
         match control {
-            Some(Control::Retry) if self.failures <= most => {
-                if let Some(reached) = self.too_late(delay_ms) {
-                    return self.limit(reached, SuspendReason::Limit);
+            Some(HookControl::Retry) if self.failures <= max_retries => {
+                if let Some(reached) = self.deadline_reached(delay_ms) {
+                    return self.on_limit(reached, SuspendReason::Limit);
                 }
                 self.phase = Phase::Sleeping;
                 let attempt = self.failures;
                 vec![
                     Self::emit(
                         "retry_scheduled",
-                        json!({"attempt": attempt, "of": most, "delay_ms": delay_ms, "error": message}),
+                        json!({"attempt": attempt, "of": max_retries, "delay_ms": delay_ms, "error": message}),
                     ),
                     Effect::Sleep { ms: delay_ms },
                 ]
             }
-            Some(Control::Retry) => {
+            Some(HookControl::Retry) => {
                 let attempts = rye_item::text::counted(self.failures, "attempt");
                 let message = format!("{message} (gave up after {attempts})");
-                self.finish(Outcome::failed(message))
+                self.finish(ThreadOutcome::failed(message))
             }
-            Some(Control::Suspend { .. }) => {
-                self.suspend(Outcome::suspended(SuspendReason::Error, message, Value::Null))
+            Some(HookControl::Suspend { .. }) => {
+                self.suspend(ThreadOutcome::suspended(SuspendReason::Error, message, Value::Null))
             }
-            Some(Control::Fail(error)) => {
-                self.finish(Outcome::failed(if error.is_empty() { message } else { error }))
+            Some(HookControl::Fail(error)) => {
+                self.finish(ThreadOutcome::failed(if error.is_empty() { message } else { error }))
             }
-            Some(control) => self.steered(control, Back::Turn).unwrap_or_default(),
-            None => self.finish(Outcome::failed(message)),
+            Some(control) => self.apply_control(control, ResumeAt::Turn).unwrap_or_default(),
+            None => self.finish(ThreadOutcome::failed(message)),
         }
     }
 
     /// Whether the thread's time is over before such a pause is: then it need not be waited for.
-    fn too_late(&self, delay_ms: u64) -> Option<Reached> {
-        let most = self.limits.duration_seconds?;
+    fn deadline_reached(&self, delay_ms: u64) -> Option<LimitReached> {
+        let max_seconds = self.limits.duration_seconds?;
         let elapsed = self.elapsed_at(self.last_ms);
-        let is_late = elapsed.saturating_add(delay_ms) > most.saturating_mul(1000);
-        let reached = || Reached::new("duration_seconds", json!(elapsed / 1000), json!(most));
-        is_late.then(|| reached().needing(json!(delay_ms.div_ceil(1000).saturating_add(60))))
+        let is_late = elapsed.saturating_add(delay_ms) > max_seconds.saturating_mul(1000);
+        let reached = || LimitReached::new("duration_seconds", json!(elapsed / 1000), json!(max_seconds));
+        is_late.then(|| reached().with_needed(json!(delay_ms.div_ceil(1000).saturating_add(60))))
     }
 
-    pub(super) fn slept(&mut self) -> Vec<Effect> {
+    pub(super) fn on_backoff_elapsed(&mut self) -> Vec<Effect> {
         if self.phase != Phase::Sleeping {
             return Vec::new();
         }
@@ -424,122 +438,124 @@ impl State {
     }
 
     /// A budget could not cover the next call.
-    pub(super) fn refused(&mut self, refusal: &Refusal) -> Vec<Effect> {
-        if self.phase != Phase::Calling {
+    pub(super) fn on_budget_refused(&mut self, refusal: &BudgetRefusal) -> Vec<Effect> {
+        if self.phase != Phase::CallingModel {
             return Vec::new();
         }
-        let is_own = refusal.by == self.spec.own.thread_id;
-        let show = |amount: u64| match refusal.what {
-            Scarce::Spend => json!(Nanos(amount).dollars()),
-            Scarce::Tokens => json!(amount),
+        let is_own = refusal.refused_by == self.spec.instance.thread_id;
+        let amount_value = |amount: u64| match refusal.resource {
+            BudgetResource::Spend => json!(Nanos(amount).dollars()),
+            BudgetResource::Tokens => json!(amount),
         };
-        let name = match (is_own, refusal.what) {
-            (true, Scarce::Spend) => "spend",
-            (true, Scarce::Tokens) => "tokens",
+        let name = match (is_own, refusal.resource) {
+            (true, BudgetResource::Spend) => "spend",
+            (true, BudgetResource::Tokens) => "tokens",
             (false, _) => "hierarchical_budget",
         };
         let used = refusal.used.saturating_add(refusal.reserved);
         // What others below it used counts as well, and with more room the call may ask for more.
-        let whole = self.worst(&self.whole_request());
-        let asked = refusal.asked.max(match refusal.what {
-            Scarce::Spend => whole.spend.0,
-            Scarce::Tokens => whole.tokens,
+        let full = self.cost_bound(&self.full_request());
+        let requested = refusal.requested.max(match refusal.resource {
+            BudgetResource::Spend => full.spend.0,
+            BudgetResource::Tokens => full.tokens,
         });
-        let reached = Reached::new(name, show(used), show(refusal.most)).needing(show(asked));
+        let reached = LimitReached::new(name, amount_value(used), amount_value(refusal.limit))
+            .with_needed(amount_value(requested));
         let mut effects = vec![Self::emit(
             "budget_exhausted",
             json!({
-                "thread_id": refusal.by,
-                "what": refusal.what,
-                "most": show(refusal.most),
-                "used": show(refusal.used),
-                "reserved": show(refusal.reserved),
-                "asked": show(refusal.asked),
+                "thread_id": refusal.refused_by,
+                "what": refusal.resource,
+                "most": amount_value(refusal.limit),
+                "used": amount_value(refusal.used),
+                "reserved": amount_value(refusal.reserved),
+                "asked": amount_value(refusal.requested),
             }),
         )];
         let reason = if is_own { SuspendReason::Limit } else { SuspendReason::Budget };
-        effects.extend(self.limit(reached, reason));
+        effects.extend(self.on_limit(reached, reason));
         effects
     }
 
     /// A limit is reached: hooks may end the thread; nothing lets it go on but a person.
-    pub(super) fn limit(&mut self, reached: Reached, reason: SuspendReason) -> Vec<Effect> {
+    pub(super) fn on_limit(&mut self, reached: LimitReached, reason: SuspendReason) -> Vec<Effect> {
         let mut context = cost_context(self);
         context.insert("limit_code".to_owned(), json!(reached.limit_code));
         context.insert("current_value".to_owned(), reached.current_value.clone());
         context.insert("current_max".to_owned(), reached.current_max.clone());
-        self.run_hooks("limit", Value::Object(context), Then::Limit(Box::new(reached), reason))
+        self.run_hooks("limit", Value::Object(context), HookContinuation::Limit(Box::new(reached), reason))
     }
 
-    pub(super) fn limit_answered(
+    pub(super) fn after_limit_hooks(
         &mut self,
-        reached: &Reached,
+        reached: &LimitReached,
         reason: SuspendReason,
-        control: Option<Control>,
+        control: Option<HookControl>,
     ) -> Vec<Effect> {
         use crate::config::OnExceed;
         let message = reached.message();
-        let on_exceed = self.spec.shared.config.resilience.on_exceed;
+        let on_exceed = self.spec.template.config.resilience.on_exceed;
         let on_exceed = match control {
-            Some(Control::Fail(error)) => {
-                return self.finish(Outcome::failed(if error.is_empty() { message } else { error }));
+            Some(HookControl::Fail(error)) => {
+                return self.finish(ThreadOutcome::failed(if error.is_empty() { message } else { error }));
             }
-            Some(Control::Abort(error)) => return self.finish(Outcome::cancelled(error)),
-            Some(Control::Suspend { .. }) => OnExceed::Suspend,
-            Some(Control::Escalate(_)) => OnExceed::Escalate,
+            Some(HookControl::Abort(error)) => return self.finish(ThreadOutcome::cancelled(error)),
+            Some(HookControl::Suspend { .. }) => OnExceed::Suspend,
+            Some(HookControl::Escalate(_)) => OnExceed::Escalate,
             // Nothing may go past a limit: asking to go on means what the configuration says.
-            Some(Control::Retry) | None => on_exceed,
+            Some(HookControl::Retry) | None => on_exceed,
         };
         if on_exceed == OnExceed::Fail {
-            return self.finish(Outcome::failed(message));
+            return self.finish(ThreadOutcome::failed(message));
         }
         let detail = serde_json::to_value(reached).unwrap_or_default();
         let mut effects = vec![Self::emit("limit_escalation_requested", detail.clone())];
         // An ancestor's money is not this thread's to ask for: there is no answer that would let it go on.
-        let asks = on_exceed == OnExceed::Escalate && reason == SuspendReason::Limit;
-        let question = asks.then(|| self.limit_question(reached, &message));
-        let outcome = Outcome::suspended(reason, message, detail);
-        effects.extend(self.pause(outcome, Back::Turn, question.into_iter().collect()));
+        let needs_approval = on_exceed == OnExceed::Escalate && reason == SuspendReason::Limit;
+        let question = needs_approval.then(|| self.limit_approval(reached, &message));
+        let outcome = ThreadOutcome::suspended(reason, message, detail);
+        effects.extend(self.suspend_with(outcome, ResumeAt::Turn, question.into_iter().collect()));
         effects
     }
 
     /// The thread's time is over while something was outstanding.
-    pub(super) fn expired(&mut self, spend: Nanos) -> Vec<Effect> {
+    pub(super) fn on_expired(&mut self, spend: Nanos) -> Vec<Effect> {
         self.cost.spend = self.cost.spend.plus(spend);
-        let most = self.limits.duration_seconds.unwrap_or(0);
+        let max_seconds = self.limits.duration_seconds.unwrap_or(0);
         let mut effects = match &mut self.phase {
             Phase::Tools(_) => self.stop_tools("stopped: the thread's time is over"),
-            Phase::Calling | Phase::Sleeping | Phase::Hooks(_) => Vec::new(),
+            Phase::CallingModel | Phase::Sleeping | Phase::Hooks(_) => Vec::new(),
             Phase::New | Phase::Suspended(_) | Phase::Ended(_) => return Vec::new(),
         };
-        let reached = Reached::new("duration_seconds", json!(self.cost.elapsed_ms / 1000), json!(most));
-        effects.extend(self.limit(reached, SuspendReason::Limit));
+        let reached =
+            LimitReached::new("duration_seconds", json!(self.cost.elapsed_ms / 1000), json!(max_seconds));
+        effects.extend(self.on_limit(reached, SuspendReason::Limit));
         effects
     }
 }
 
 /// How an answer of words ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stop {
+enum TextEnd {
     Done,
-    Cut,
+    Truncated,
     /// The provider wants to be asked again.
     Paused,
 }
 
 /// Why an answer cannot be used, if it cannot: it is refused, or there is nothing in it.
-fn unusable(answer: &Answer) -> Option<(&'static str, String)> {
-    match &answer.finish {
-        Finish::Refused(reason) => Some((
+fn unusable_reason(response: &ModelResponse) -> Option<(&'static str, String)> {
+    match &response.finish_reason {
+        FinishReason::Refused(reason) => Some((
             "Refusal",
             format!("the model refused to answer, or a filter took its answer away: {reason}"),
         )),
-        finish if answer.text.is_empty() && answer.calls.is_empty() => {
+        finish if response.text.is_empty() && response.calls.is_empty() => {
             let why = match finish {
-                Finish::Length => {
+                FinishReason::Length => {
                     ": its room was used up before a word of it, by its reasoning perhaps".to_owned()
                 }
-                Finish::Other(reason) => format!(": {reason}"),
+                FinishReason::Other(reason) => format!(": {reason}"),
                 _ => String::new(),
             };
             Some(("EmptyAnswer", format!("the model answered nothing{why}")))
@@ -549,17 +565,17 @@ fn unusable(answer: &Answer) -> Option<(&'static str, String)> {
 }
 
 /// How many tokens of answer `left` pays for, after the input.
-fn affordable(price: Price, left: Nanos, input: u64) -> u64 {
-    let after_input = left.0.saturating_sub(price.worst(input, 0));
+fn affordable_tokens(price: TokenPrice, remaining: Nanos, input: u64) -> u64 {
+    let after_input = remaining.0.saturating_sub(price.max_cost(input, 0));
     match price.output {
-        0 if left.0 >= price.worst(input, 0) => u64::MAX,
+        0 if remaining.0 >= price.max_cost(input, 0) => u64::MAX,
         0 => 0,
         per_token => after_input / per_token,
     }
 }
 
 /// Each call has a name of its own, whatever the model sent.
-fn name_calls(calls: &mut [ToolCall], turn: u64) {
+fn ensure_call_ids(calls: &mut [ToolCall], turn: u64) {
     let mut seen = HashSet::new();
     for (index, call) in calls.iter_mut().enumerate() {
         if call.id.is_empty() || !seen.insert(call.id.clone()) {
@@ -573,6 +589,6 @@ fn is_required(output: &Value) -> bool {
     output.get("required").and_then(Value::as_bool) == Some(true)
 }
 
-fn name_of(output: &Value) -> Option<&str> {
+fn output_name(output: &Value) -> Option<&str> {
     output.get("name").and_then(Value::as_str)
 }

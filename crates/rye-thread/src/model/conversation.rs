@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
-pub enum Message {
+pub enum ChatMessage {
     /// What the user says.
     User {
         /// The words.
@@ -70,14 +70,14 @@ pub struct ToolDefinition {
 
 /// One request to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Request {
+pub struct ModelRequest {
     /// The model, as its provider names it.
     pub model: String,
     /// The system prompt, if there is one.
     #[serde(default)]
     pub system: Option<String>,
     /// The conversation so far.
-    pub messages: Vec<Arc<Message>>,
+    pub messages: Vec<Arc<ChatMessage>>,
     /// The tools on offer.
     pub tools: Arc<[ToolDefinition]>,
     /// How long the answer may be.

@@ -7,60 +7,62 @@
 
 use serde_json::Value;
 
-use super::{Message, Request, ToolDefinition};
+use super::{ChatMessage, ModelRequest, ToolDefinition};
 
 /// Around the whole: a tokenizer's first token, the frame of a system prompt.
-const AROUND_ALL: u64 = 64;
+const REQUEST_OVERHEAD: u64 = 64;
 /// What a provider tells the model about tools, once there are any.
-const AROUND_TOOLS: u64 = 1024;
+const TOOLS_OVERHEAD: u64 = 1024;
 /// Around each message, each call and each tool: roles, names of fields, line breaks.
-const AROUND_EACH: u64 = 32;
+const ENTRY_OVERHEAD: u64 = 32;
 
 /// An upper bound of the tokens of a request's prompt.
 #[must_use]
-pub fn worst_input_tokens(request: &Request) -> u64 {
-    let system = request.system.as_ref().map_or(0, |system| bytes(system));
-    let tools = if request.tools.is_empty() { 0 } else { AROUND_TOOLS };
-    let messages = request.messages.iter().map(|message| worst_message_tokens(message));
-    let definitions = request.tools.iter().map(worst_tool_tokens);
-    messages.chain(definitions).chain([AROUND_ALL, system, tools]).fold(0, u64::saturating_add)
+pub fn max_input_tokens(request: &ModelRequest) -> u64 {
+    let system = request.system.as_ref().map_or(0, |system| byte_len(system));
+    let tools = if request.tools.is_empty() { 0 } else { TOOLS_OVERHEAD };
+    let messages = request.messages.iter().map(|message| max_message_tokens(message));
+    let definitions = request.tools.iter().map(max_tool_tokens);
+    messages.chain(definitions).chain([REQUEST_OVERHEAD, system, tools]).fold(0, u64::saturating_add)
 }
 
 /// An upper bound of the tokens that a message adds to a prompt.
 #[must_use]
-pub fn worst_message_tokens(message: &Message) -> u64 {
+pub fn max_message_tokens(message: &ChatMessage) -> u64 {
     let content = match message {
-        Message::User { text } => bytes(text),
-        Message::Assistant { text, calls, replay } => {
+        ChatMessage::User { text } => byte_len(text),
+        ChatMessage::Assistant { text, calls, replay } => {
             let calls: u64 = calls
                 .iter()
                 .map(|call| {
                     let input: u64 =
-                        call.input.iter().map(|(key, value)| bytes(key) + 4 + json_bytes(value)).sum();
-                    AROUND_EACH + bytes(&call.id) + bytes(&call.name) + input
+                        call.input.iter().map(|(key, value)| byte_len(key) + 4 + json_len(value)).sum();
+                    ENTRY_OVERHEAD + byte_len(&call.id) + byte_len(&call.name) + input
                 })
                 .sum();
             // What is sent back as it was stands for the text and the calls, or beside them.
-            bytes(text) + calls + replay.iter().map(json_bytes).sum::<u64>()
+            byte_len(text) + calls + replay.iter().map(json_len).sum::<u64>()
         }
-        Message::Tool { call_id, name, content, .. } => bytes(call_id) + bytes(name) + bytes(content),
+        ChatMessage::Tool { call_id, name, content, .. } => {
+            byte_len(call_id) + byte_len(name) + byte_len(content)
+        }
     };
-    AROUND_EACH.saturating_add(content)
+    ENTRY_OVERHEAD.saturating_add(content)
 }
 
-fn worst_tool_tokens(tool: &ToolDefinition) -> u64 {
-    AROUND_EACH + bytes(&tool.name) + bytes(&tool.description) + json_bytes(&tool.schema)
+fn max_tool_tokens(tool: &ToolDefinition) -> u64 {
+    ENTRY_OVERHEAD + byte_len(&tool.name) + byte_len(&tool.description) + json_len(&tool.schema)
 }
 
-fn bytes(text: &str) -> u64 {
+fn byte_len(text: &str) -> u64 {
     text.len() as u64
 }
 
 /// The length of a value written as JSON, or a little more.
-fn json_bytes(value: &Value) -> u64 {
+fn json_len(value: &Value) -> u64 {
     match value {
         Value::Null | Value::Bool(_) => 5,
-        Value::Number(number) => bytes(&number.to_string()),
+        Value::Number(number) => byte_len(&number.to_string()),
         Value::String(text) => {
             let escaped = |byte: u8| match byte {
                 b'"' | b'\\' => 2,
@@ -69,11 +71,11 @@ fn json_bytes(value: &Value) -> u64 {
             };
             2 + text.bytes().map(escaped).sum::<u64>()
         }
-        Value::Array(list) => 2 + list.iter().map(|element| 1 + json_bytes(element)).sum::<u64>(),
+        Value::Array(list) => 2 + list.iter().map(|element| 1 + json_len(element)).sum::<u64>(),
         Value::Object(map) => {
             let entry = |(key, value): (&String, &Value)| {
                 // The key's own escapes are counted twice over: keys are short.
-                4 + 6 * bytes(key) + json_bytes(value)
+                4 + 6 * byte_len(key) + json_len(value)
             };
             2 + map.iter().map(entry).sum::<u64>()
         }
@@ -90,9 +92,9 @@ mod tests {
     use super::*;
     use crate::model::ToolCall;
 
-    fn request(texts: &[String]) -> Request {
-        let messages = texts.iter().map(|text| Arc::new(Message::User { text: text.clone() })).collect();
-        Request {
+    fn request(texts: &[String]) -> ModelRequest {
+        let messages = texts.iter().map(|text| Arc::new(ChatMessage::User { text: text.clone() })).collect();
+        ModelRequest {
             model: "m".to_owned(),
             system: None,
             messages,
@@ -102,7 +104,7 @@ mod tests {
         }
     }
 
-    fn value() -> impl Strategy<Value = Value> {
+    fn arb_value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),
@@ -121,35 +123,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn there_are_never_more_tokens_than_bytes(texts in prop::collection::vec(any::<String>(), 0..6)) {
+        fn token_bound_covers_all_bytes(texts in prop::collection::vec(any::<String>(), 0..6)) {
             let sent: usize = texts.iter().map(String::len).sum();
-            prop_assert!(worst_input_tokens(&request(&texts)) >= sent as u64);
+            prop_assert!(max_input_tokens(&request(&texts)) >= sent as u64);
         }
 
         #[test]
-        fn json_is_counted_at_its_full_length(value in value()) {
-            prop_assert!(json_bytes(&value) >= value.to_string().len() as u64);
+        fn json_is_counted_at_its_full_length(value in arb_value()) {
+            prop_assert!(json_len(&value) >= value.to_string().len() as u64);
         }
 
         #[test]
-        fn more_to_read_is_never_fewer_tokens(
-            texts in prop::collection::vec(any::<String>(), 0..6), more in any::<String>(), input in value(),
+        fn longer_request_has_larger_bound(
+            texts in prop::collection::vec(any::<String>(), 0..6), more in any::<String>(), input in arb_value(),
         ) {
             let before = request(&texts);
-            let bound = worst_input_tokens(&before);
+            let bound = max_input_tokens(&before);
             let mut longer = before.clone();
-            longer.messages.push(Arc::new(Message::User { text: more.clone() }));
-            prop_assert!(worst_input_tokens(&longer) > bound);
+            longer.messages.push(Arc::new(ChatMessage::User { text: more.clone() }));
+            prop_assert!(max_input_tokens(&longer) > bound);
             let mut called = before.clone();
             let input = [("k".to_owned(), input)].into_iter().collect();
             let calls = vec![ToolCall { id: "c".to_owned(), name: "n".to_owned(), input, malformed: None }];
-            called.messages.push(Arc::new(Message::Assistant { text: more.clone(), calls, replay: vec![] }));
-            prop_assert!(worst_input_tokens(&called) > bound);
-            let with_system = Request { system: Some(more.clone()), ..before.clone() };
-            prop_assert!(worst_input_tokens(&with_system) >= bound);
+            called.messages.push(Arc::new(ChatMessage::Assistant { text: more.clone(), calls, replay: vec![] }));
+            prop_assert!(max_input_tokens(&called) > bound);
+            let with_system = ModelRequest { system: Some(more.clone()), ..before.clone() };
+            prop_assert!(max_input_tokens(&with_system) >= bound);
             let tool = ToolDefinition { name: "t".to_owned(), description: more, schema: json!({}), target: json!({}) };
-            let with_tool = Request { tools: Arc::from([tool]), ..before };
-            prop_assert!(worst_input_tokens(&with_tool) > bound);
+            let with_tool = ModelRequest { tools: Arc::from([tool]), ..before };
+            prop_assert!(max_input_tokens(&with_tool) > bound);
         }
     }
 }

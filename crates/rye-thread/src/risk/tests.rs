@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn rules() -> RiskRules {
+fn test_rules() -> RiskRules {
     serde_json::from_value(json!({
         "risk_levels": {
             "safe": {"policy": "allow"},
@@ -23,50 +23,57 @@ fn rules() -> RiskRules {
     .expect("rules")
 }
 
-fn gate(grants: &[&str], risks: &[Risk]) -> Result<usize, String> {
+fn authorize(grants: &[&str], risks: &[Risk]) -> Result<usize, String> {
     let capabilities = Capabilities::parse(grants).expect("grants");
-    rules().gate(&capabilities, risks).map(|allowed| allowed.len()).map_err(|refused| refused.to_string())
+    test_rules()
+        .authorize(&capabilities, risks)
+        .map(|allowed| allowed.len())
+        .map_err(|refused| refused.to_string())
 }
 
 #[test]
-fn risk_everything_is_blocked_and_allowed_with_its_own_acknowledgement() {
-    let message = gate(&["rye.*"], &[]).expect_err("refused");
+fn wildcard_needs_unrestricted_acknowledgement() {
+    let message = authorize(&["rye.*"], &[]).expect_err("refused");
     assert_eq!(
         message,
         "Capability 'rye.*' classified as 'unrestricted' (everything). Add <acknowledge risk=\"unrestricted\"> to the \
          directive's <permissions> to explicitly allow this."
     );
-    assert!(gate(&["rye.*"], &[Risk::Elevated]).is_err(), "a lesser acknowledgement");
-    assert_eq!(gate(&["rye.*"], &[Risk::Unrestricted]), Ok(1));
+    assert!(authorize(&["rye.*"], &[Risk::Elevated]).is_err(), "a lesser acknowledgement");
+    assert_eq!(authorize(&["rye.*"], &[Risk::Unrestricted]), Ok(1));
 }
 
 #[test]
-fn risk_fetching_and_files_are_allowed() {
-    assert_eq!(gate(&["rye.fetch.*", "rye.load.knowledge.a", "rye.execute.knowledge.*"], &[]), Ok(0));
+fn fetching_and_files_are_allowed() {
+    assert_eq!(authorize(&["rye.fetch.*", "rye.load.knowledge.a", "rye.execute.knowledge.*"], &[]), Ok(0));
     assert_eq!(
-        gate(&["rye.execute.tool.rye.file-system.*", "rye.execute.tool.rye.file-system.read"], &[]),
+        authorize(&["rye.execute.tool.rye.file-system.*", "rye.execute.tool.rye.file-system.read"], &[]),
         Ok(0)
     );
 }
 
 #[test]
 fn risk_most_specific_pattern_wins() {
-    assert!(gate(&["rye.execute.tool.rye.bash"], &[]).expect_err("refused").contains("a shell"));
-    assert!(gate(&["rye.execute.tool.team.deploy"], &[]).expect_err("refused").contains("any tool"));
-    assert_eq!(gate(&["rye.execute.tool.team.deploy"], &[Risk::Elevated]), Ok(1));
-    assert_eq!(gate(&["rye.execute.tool.team.deploy"], &[Risk::Unrestricted]), Ok(1), "a greater one counts");
+    assert!(authorize(&["rye.execute.tool.rye.bash"], &[]).expect_err("refused").contains("a shell"));
+    assert!(authorize(&["rye.execute.tool.team.deploy"], &[]).expect_err("refused").contains("any tool"));
+    assert_eq!(authorize(&["rye.execute.tool.team.deploy"], &[Risk::Elevated]), Ok(1));
+    assert_eq!(
+        authorize(&["rye.execute.tool.team.deploy"], &[Risk::Unrestricted]),
+        Ok(1),
+        "a greater one counts"
+    );
 }
 
 #[test]
-fn risk_is_judged_by_what_a_grant_could_reach() {
+fn risk_covers_everything_a_grant_reaches() {
     // Covered by nothing but `rye.*`-like rules, or reaching into a shell by a wildcard in the middle.
-    let mut narrow = rules();
+    let mut narrow = test_rules();
     narrow.classifications = serde_json::from_value(json!([
         {"risk": "safe", "patterns": ["rye.execute.tool.*"]},
         {"risk": "elevated", "patterns": ["rye.execute.tool.rye.bash.*"], "description": "a shell"},
     ]))
     .expect("classifications");
-    let judge = |grant: &str| narrow.judge(grant).0;
+    let judge = |grant: &str| narrow.classify(grant).0;
     assert_eq!(judge("rye.execute.tool.*"), Risk::Elevated);
     assert_eq!(judge("rye.execute.tool.rye.*"), Risk::Elevated);
     assert_eq!(judge("rye.execute.tool.*bash"), Risk::Elevated);
@@ -77,37 +84,39 @@ fn risk_is_judged_by_what_a_grant_could_reach() {
 }
 
 #[test]
-fn signing_is_elevated_and_with_it_copying() {
-    assert!(gate(&["rye.fetch.*", "rye.sign.tool.a"], &[]).expect_err("refused").contains("vouches for you"));
+fn signing_is_elevated() {
+    assert!(
+        authorize(&["rye.fetch.*", "rye.sign.tool.a"], &[]).expect_err("refused").contains("vouches for you")
+    );
 }
 
 #[test]
-fn rules_that_are_missing_or_broken_allow_nothing() {
+fn invalid_risk_rules_allow_nothing() {
     let grants = Capabilities::parse(["rye.load.knowledge.a"]).expect("grants");
-    assert!(RiskRules::default().gate(&grants, &Risk::ALL).is_err());
-    let mut broken = rules();
+    assert!(RiskRules::default().authorize(&grants, &Risk::ALL).is_err());
+    let mut broken = test_rules();
     broken.risk_levels.remove(&Risk::Safe);
-    assert!(broken.gate(&grants, &Risk::ALL).is_err());
-    let mut broken = rules();
-    broken.classifications.push(Classified {
+    assert!(broken.authorize(&grants, &Risk::ALL).is_err());
+    let mut broken = test_rules();
+    broken.classifications.push(RiskClass {
         risk: Risk::Safe,
         patterns: vec!["[".to_owned()],
         description: String::new(),
     });
-    assert!(broken.gate(&grants, &Risk::ALL).is_err());
+    assert!(broken.authorize(&grants, &Risk::ALL).is_err());
     let unknown = json!({"risk_levels": {"harmless": {"policy": "allow"}}, "classifications": []});
     assert!(serde_json::from_value::<RiskRules>(unknown).is_err());
 }
 
 #[test]
-fn acknowledgements_are_words_of_the_rules() {
-    let read = |value: Value| acknowledged(Some(&value));
+fn acknowledgements_must_name_known_risks() {
+    let read = |value: Value| acknowledged_risks(Some(&value));
     assert_eq!(read(json!([{"risk": "elevated", "reason": "x"}])), Ok(vec![Risk::Elevated]));
     assert!(read(json!([{"risk": "all"}])).is_err());
-    assert_eq!(acknowledged(None), Ok(Vec::new()));
+    assert_eq!(acknowledged_risks(None), Ok(Vec::new()));
 }
 
-fn grant() -> impl Strategy<Value = String> {
+fn arb_grant() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("rye.*".to_owned()),
         "rye\\.(execute|load|sign)\\.(tool\\.(rye\\.((bash|file-system)\\.)?[a-c*]{1,3}|[a-c*]{1,2})|\\*)"
@@ -116,11 +125,11 @@ fn grant() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn a_broader_grant_is_never_less_risky(wide in grant(), narrow in grant()) {
-        let rules = rules();
+    fn a_broader_grant_is_never_less_risky(wide in arb_grant(), narrow in arb_grant()) {
+        let rules = test_rules();
         let granted = Capabilities::parse([&wide]).expect("a grant");
         if granted.covers(&narrow) {
-            prop_assert!(rules.judge(&wide).0 >= rules.judge(&narrow).0);
+            prop_assert!(rules.classify(&wide).0 >= rules.classify(&narrow).0);
         }
     }
 }

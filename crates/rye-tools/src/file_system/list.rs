@@ -2,19 +2,19 @@
 
 use std::fmt::Write as _;
 
-use lillux::beneath::Kind;
+use lillux::dir::DirEntryKind;
 use rye_exec::{NativeCall, NativeError, NativeTool};
 use serde_json::{Value, json};
 
-use super::search::note;
+use super::patterns::walk_note;
+use crate::display::{display_path, path_text};
 use crate::parameters;
-use crate::place::Project;
-use crate::show::{path_text, shown};
-use crate::walk::{Flow, Options, walk};
+use crate::path_access::ProjectAccess;
+use crate::walk::{WalkControl, WalkOptions, walk};
 
 const DEFAULT_LIMIT: usize = 300;
-const MOST_LIMIT: usize = 2000;
-const MOST_DEPTH: usize = 10;
+const MAX_LIMIT: usize = 2000;
+const MAX_DEPTH: usize = 10;
 
 /// Lists a folder.
 #[derive(Clone, Copy, Debug)]
@@ -26,44 +26,44 @@ impl NativeTool for List {
     }
 
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
-        let project = Project::open(call)?;
+        let project = ProjectAccess::open(call)?;
         let given = parameters::optional_text(call.parameters, "path")?.unwrap_or("");
-        let relative = project.relative(given)?;
-        let limit = parameters::limit(call.parameters, "limit", DEFAULT_LIMIT, MOST_LIMIT)?;
-        let options = Options {
-            includes_hidden: parameters::boolean(call.parameters, "include_hidden", false)?,
-            includes_git: relative.components().any(|name| name.as_os_str() == ".git"),
-            respects_ignore: false,
-            depth: parameters::limit(call.parameters, "depth", 1, MOST_DEPTH)?,
+        let relative = project.to_relative(given)?;
+        let limit = parameters::limit(call.parameters, "limit", DEFAULT_LIMIT, MAX_LIMIT)?;
+        let options = WalkOptions {
+            include_hidden: parameters::boolean(call.parameters, "include_hidden", false)?,
+            include_git: relative.components().any(|name| name.as_os_str() == ".git"),
+            respect_ignore: false,
+            depth: parameters::limit(call.parameters, "depth", 1, MAX_DEPTH)?,
         };
-        let start = project.folder(&relative)?;
+        let start = project.open_folder(&relative)?;
         let mut entries = Vec::new();
-        let mut picture = format!("{}/\n", shown(&relative));
-        let walked = walk(&project, &start, options, call.cancel, &mut |found| {
+        let mut listing = format!("{}/\n", display_path(&relative));
+        let report = walk(&project, &start, options, call.cancel, &mut |walk_entry| {
             if entries.len() >= limit {
-                return Ok(Flow::Stop);
+                return Ok(WalkControl::Stop);
             }
-            let status = found.folder.status(found.name).ok().flatten();
-            let size = status.filter(|status| status.kind == Kind::File).map(|status| status.size);
-            let target = match found.kind {
-                Kind::Link => found.folder.link_target(found.name).ok(),
-                Kind::File | Kind::Folder | Kind::Other => None,
+            let status = walk_entry.folder.status(walk_entry.name).ok().flatten();
+            let size = status.filter(|status| status.kind == DirEntryKind::File).map(|status| status.size);
+            let target = match walk_entry.kind {
+                DirEntryKind::Symlink => walk_entry.folder.read_link(walk_entry.name).ok(),
+                DirEntryKind::File | DirEntryKind::Dir | DirEntryKind::Other => None,
             };
-            let kind = match found.kind {
-                Kind::File => "file",
-                Kind::Folder => "folder",
-                Kind::Link => "link",
-                Kind::Other => "other",
+            let kind = match walk_entry.kind {
+                DirEntryKind::File => "file",
+                DirEntryKind::Dir => "folder",
+                DirEntryKind::Symlink => "link",
+                DirEntryKind::Other => "other",
             };
-            let mut entry = json!({"path": path_text(found.path), "type": kind});
-            let name = shown(found.name.as_ref());
+            let mut entry = json!({"path": path_text(walk_entry.path), "type": kind});
+            let name = display_path(walk_entry.name.as_ref());
             // Writing to a string cannot fail.
-            let _ = write!(picture, "{:indent$}{name}", "", indent = 2 * found.depth);
-            let _ = match (found.kind, size, &target) {
-                (Kind::Folder, ..) => writeln!(picture, "/"),
-                (_, Some(size), _) => writeln!(picture, "  {size}"),
-                (_, _, Some(target)) => writeln!(picture, " -> {}", shown(target)),
-                _ => writeln!(picture),
+            let _ = write!(listing, "{:indent$}{name}", "", indent = 2 * walk_entry.depth);
+            let _ = match (walk_entry.kind, size, &target) {
+                (DirEntryKind::Dir, ..) => writeln!(listing, "/"),
+                (_, Some(size), _) => writeln!(listing, "  {size}"),
+                (_, _, Some(target)) => writeln!(listing, " -> {}", display_path(target)),
+                _ => writeln!(listing),
             };
             if let Some(size) = size {
                 entry["size"] = json!(size);
@@ -72,21 +72,21 @@ impl NativeTool for List {
                 entry["target"] = json!(path_text(&target));
             }
             entries.push(entry);
-            Ok(Flow::Continue)
+            Ok(WalkControl::Continue)
         })?;
-        if walked.is_cut {
-            picture.push_str("… more is left out\n");
+        if report.is_truncated {
+            listing.push_str("… more is left out\n");
         }
-        let mut answer = json!({
+        let mut response = json!({
             "path": path_text(&relative),
             "count": entries.len(),
             "entries": entries,
-            "content": picture,
-            "truncated": walked.is_cut,
+            "content": listing,
+            "truncated": report.is_truncated,
         });
-        if let Some(note) = note(walked) {
-            answer["note"] = json!(note);
+        if let Some(note) = walk_note(report) {
+            response["note"] = json!(note);
         }
-        Ok(answer)
+        Ok(response)
     }
 }

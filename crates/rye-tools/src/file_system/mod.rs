@@ -1,12 +1,12 @@
 //! Files of the project: read, write, edit by line, list, find, search.
 
-mod change;
 mod edit_lines;
+mod edit_plan;
 mod glob;
 mod grep;
 mod list;
+mod patterns;
 mod read;
-mod search;
 mod text;
 mod write;
 

@@ -4,7 +4,7 @@ use rye_exec::native::{NativeCall, NativeError, NativeTool};
 use serde_json::{Value, json};
 
 use super::page::Page;
-use super::{client, cut, request, send, text, timeout, variables};
+use super::{client, request, send, text_parameter, timeout, truncate, variables};
 
 const DEFAULT_CHARS: usize = 50_000;
 const MAX_CHARS: u64 = 1_000_000;
@@ -12,14 +12,14 @@ const MAX_CHARS: u64 = 1_000_000;
 pub(super) struct Fetch;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum FetchFormat {
     Markdown,
     Text,
     Html,
     Raw,
 }
 
-impl Format {
+impl FetchFormat {
     fn parse(word: Option<&str>) -> Result<Self, NativeError> {
         match word {
             None | Some("markdown") => Ok(Self::Markdown),
@@ -47,18 +47,18 @@ impl NativeTool for Fetch {
         "web.fetch"
     }
 
-    fn may_take_long(&self) -> bool {
+    fn may_block(&self) -> bool {
         true
     }
 
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
-        let url = text(call, "url").ok_or_else(|| NativeError::failed("`url` is missing"))?;
-        let format = Format::parse(text(call, "format"))?;
+        let url = text_parameter(call, "url").ok_or_else(|| NativeError::failed("`url` is missing"))?;
+        let format = FetchFormat::parse(text_parameter(call, "format"))?;
         let limit = match call.parameters.get("max_chars") {
             None | Some(Value::Null) => DEFAULT_CHARS,
             Some(value) => {
-                let wrong = || NativeError::failed("`max_chars` must be a whole number above 0");
-                let count = value.as_u64().filter(|count| *count > 0).ok_or_else(wrong)?;
+                let invalid = || NativeError::failed("`max_chars` must be a whole number above 0");
+                let count = value.as_u64().filter(|count| *count > 0).ok_or_else(invalid)?;
                 usize::try_from(count.min(MAX_CHARS)).unwrap_or(DEFAULT_CHARS)
             }
         };
@@ -67,16 +67,16 @@ impl NativeTool for Fetch {
         let response = send(&client, &request(url, accept, timeout(call)?), call)?;
 
         let kind = response.header("content-type").unwrap_or_default().to_owned();
-        let Some(source) = lillux::http::text(&response.body, &kind) else {
+        let Some(source) = lillux::http::decode_text(&response.body, &kind) else {
             let size = response.body.len();
-            let shown = if kind.is_empty() { "of unknown type" } else { &kind };
+            let type_text = if kind.is_empty() { "of unknown type" } else { &kind };
             return Ok(json!({
                 "url": response.url,
                 "status_code": response.status,
                 "content_type": kind,
                 "title": null,
                 "content": null,
-                "description": format!("not text: {size} bytes {shown}"),
+                "description": format!("not text: {size} bytes {type_text}"),
                 "truncated": response.is_truncated,
             }));
         };
@@ -84,13 +84,16 @@ impl NativeTool for Fetch {
             kind.to_ascii_lowercase().contains("html") || (kind.is_empty() && looks_like_html(&source));
         let page = is_html.then(|| Page::parse(&source)).flatten();
         let content = match (&page, format) {
-            (Some(page), Format::Markdown) => page.markdown(&response.url),
-            (Some(page), Format::Text) => page.text(),
-            (None, Format::Markdown | Format::Text) => rye_item::text::without_controls(&source).into_owned(),
-            (_, Format::Html | Format::Raw) => source,
+            (Some(page), FetchFormat::Markdown) => page.markdown(&response.url),
+            (Some(page), FetchFormat::Text) => page.text(),
+            (None, FetchFormat::Markdown | FetchFormat::Text) => {
+                rye_item::text::strip_controls(&source).into_owned()
+            }
+            (_, FetchFormat::Html | FetchFormat::Raw) => source,
         };
-        let (content, is_cut) = cut(&content, limit);
-        let is_page_cut = page.as_ref().is_some_and(|page| page.is_cut && format != Format::Raw);
+        let (content, is_truncated) = truncate(&content, limit);
+        let is_page_truncated =
+            page.as_ref().is_some_and(|page| page.is_truncated && format != FetchFormat::Raw);
         Ok(json!({
             "url": response.url,
             "status_code": response.status,
@@ -98,7 +101,7 @@ impl NativeTool for Fetch {
             "title": page.as_ref().and_then(Page::title),
             "format": format.as_str(),
             "content": content,
-            "truncated": is_cut || is_page_cut || response.is_truncated,
+            "truncated": is_truncated || is_page_truncated || response.is_truncated,
         }))
     }
 }

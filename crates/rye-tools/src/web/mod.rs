@@ -7,7 +7,7 @@ mod search;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lillux::http::{Client, Header, HttpError, Method, Request, Response};
+use lillux::http::{HttpClient, HttpError, HttpHeader, HttpMethod, HttpRequest, HttpResponse};
 use rye_exec::native::{NativeCall, NativeError, NativeTool};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub fn all() -> Vec<Box<dyn NativeTool>> {
     vec![Box::new(fetch::Fetch), Box::new(search::Search)]
 }
 
-const MAX_SECONDS: f64 = 120.0;
+const MAX_TIMEOUT_SECONDS: f64 = 120.0;
 
 /// The variables the signed descriptor hands to its function, in `config.environment`. An empty one is not set.
 fn variables(call: &NativeCall<'_>) -> BTreeMap<String, String> {
@@ -30,27 +30,27 @@ fn variables(call: &NativeCall<'_>) -> BTreeMap<String, String> {
     map.into_iter().flatten().filter_map(text).collect()
 }
 
-fn client(call: &NativeCall<'_>, variables: &BTreeMap<String, String>) -> Result<Client, NativeError> {
-    rye_exec::http::client(variables, call.access).map_err(NativeError::denied)
+fn client(call: &NativeCall<'_>, variables: &BTreeMap<String, String>) -> Result<HttpClient, NativeError> {
+    rye_exec::http::build_client(variables, call.access).map_err(NativeError::denied)
 }
 
 fn timeout(call: &NativeCall<'_>) -> Result<Duration, NativeError> {
-    let wrong = || NativeError::failed("`timeout` must be a number of seconds above 0");
+    let invalid = || NativeError::failed("`timeout` must be a number of seconds above 0");
     let seconds = match call.parameters.get("timeout") {
         None | Some(Value::Null) => 30.0,
-        Some(value) => value.as_f64().filter(|seconds| *seconds > 0.0).ok_or_else(wrong)?,
+        Some(value) => value.as_f64().filter(|seconds| *seconds > 0.0).ok_or_else(invalid)?,
     };
-    Duration::try_from_secs_f64(seconds.min(MAX_SECONDS)).map_err(|_| wrong())
+    Duration::try_from_secs_f64(seconds.min(MAX_TIMEOUT_SECONDS)).map_err(|_| invalid())
 }
 
-fn text<'a>(call: &'a NativeCall<'_>, name: &str) -> Option<&'a str> {
+fn text_parameter<'a>(call: &'a NativeCall<'_>, name: &str) -> Option<&'a str> {
     call.parameters.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty())
 }
 
-fn request(url: &str, accept: &str, timeout: Duration) -> Request {
-    let mut request = Request::new(Method::Get, url);
+fn request(url: &str, accept: &str, timeout: Duration) -> HttpRequest {
+    let mut request = HttpRequest::new(HttpMethod::Get, url);
     let header =
-        |name: &str, value: &str| Header { name: name.into(), value: value.into(), is_secret: false };
+        |name: &str, value: &str| HttpHeader { name: name.into(), value: value.into(), is_secret: false };
     let agent = concat!("rye/", env!("CARGO_PKG_VERSION"));
     request.headers = vec![header("accept", accept), header("user-agent", agent)];
     request.timeout = timeout;
@@ -60,11 +60,15 @@ fn request(url: &str, accept: &str, timeout: Duration) -> Request {
 }
 
 /// Sends a request; an answer that is no success is a failure with its facts.
-fn send(client: &Client, request: &Request, call: &NativeCall<'_>) -> Result<Response, NativeError> {
+fn send(
+    client: &HttpClient,
+    request: &HttpRequest,
+    call: &NativeCall<'_>,
+) -> Result<HttpResponse, NativeError> {
     let response = client.send(request, call.cancel).map_err(|error| {
         let text = rye_item::text::one_line(&error.to_string());
         match error {
-            HttpError::Refused { .. } | HttpError::LocalName(_) => NativeError::denied(text),
+            HttpError::AddressRefused { .. } | HttpError::LocalName(_) => NativeError::denied(text),
             _ => NativeError::failed(text),
         }
     })?;
@@ -73,7 +77,7 @@ fn send(client: &Client, request: &Request, call: &NativeCall<'_>) -> Result<Res
     }
     let text = format!("HTTP {}: {}", response.status, response.reason);
     let facts = json!({"status_code": response.status, "host": host(&response.url)});
-    Err(NativeError::failed(text.trim_end_matches([' ', ':'])).with(facts))
+    Err(NativeError::failed(text.trim_end_matches([' ', ':'])).with_data(facts))
 }
 
 fn host(url: &str) -> String {
@@ -82,7 +86,7 @@ fn host(url: &str) -> String {
 }
 
 /// The first `limit` characters, and whether more were there.
-fn cut(text: &str, limit: usize) -> (String, bool) {
+fn truncate(text: &str, limit: usize) -> (String, bool) {
     match text.char_indices().nth(limit) {
         Some((at, _)) => (text[..at].to_owned(), true),
         None => (text.to_owned(), false),

@@ -14,13 +14,13 @@ pub(super) const MAX_BYTES: u64 = 4 << 20;
 const MAX_TAGS: usize = 40_000;
 
 /// More elements than this open at once are cut off, for the same reason.
-const MAX_OPEN: usize = 1000;
+const MAX_OPEN_ELEMENTS: usize = 1000;
 
 /// Deeper pages are given as text: the markdown writer calls itself for each level.
 const MAX_DEPTH: usize = 200;
 
 /// What a reader does not read.
-const SKIPPED: [&str; 10] =
+const SKIPPED_TAGS: [&str; 10] =
     ["script", "style", "noscript", "template", "svg", "iframe", "object", "canvas", "head", "title"];
 
 /// A page that was parsed.
@@ -28,21 +28,21 @@ pub(super) struct Page {
     tree: Rc<Node>,
     depth: usize,
     /// Whether a part of it was cut off before parsing.
-    pub(super) is_cut: bool,
+    pub(super) is_truncated: bool,
 }
 
 impl Page {
     /// Parses HTML; whatever it is, there is a tree.
     pub(super) fn parse(html: &str) -> Option<Self> {
-        let html = &*rye_item::text::without_controls(html);
-        let end = bearable_end(html);
+        let html = &*rye_item::text::strip_controls(html);
+        let end = truncation_point(html);
         let tree = converter().html_to_tree(&html[..end.unwrap_or(html.len())]).ok()?;
         let mut depth = 0;
         visit(&tree, |_, level| {
             depth = depth.max(level);
             true
         });
-        Some(Self { tree, depth, is_cut: end.is_some() })
+        Some(Self { tree, depth, is_truncated: end.is_some() })
     }
 
     /// The page's title.
@@ -62,14 +62,14 @@ impl Page {
         if self.depth > MAX_DEPTH {
             return self.text();
         }
-        self.complete_links(address);
+        self.resolve_links(address);
         let text = converter().tree_to_markdown(&self.tree);
-        rye_item::text::without_controls(text.trim()).into_owned()
+        rye_item::text::strip_controls(text.trim()).into_owned()
     }
 
     /// The page as text: one line per block.
     pub(super) fn text(&self) -> String {
-        rye_item::text::without_controls(&inner_text(&self.tree)).into_owned()
+        rye_item::text::strip_controls(&inner_text(&self.tree)).into_owned()
     }
 
     /// Every element, in order.
@@ -85,16 +85,16 @@ impl Page {
     }
 
     /// Makes links absolute, and empties those that are no web address.
-    fn complete_links(&self, address: &str) {
+    fn resolve_links(&self, address: &str) {
         let Ok(mut base) = Url::parse(address) else {
             return;
         };
         let elements = self.elements();
-        let named = elements.iter().find(|node| tag(node) == Some("base"));
-        if let Some(own) =
-            named.and_then(|node| attribute(node, "href")).and_then(|href| base.join(&href).ok())
+        let base_element = elements.iter().find(|node| tag(node) == Some("base"));
+        if let Some(declared) =
+            base_element.and_then(|node| attribute(node, "href")).and_then(|href| base.join(&href).ok())
         {
-            base = own;
+            base = declared;
         }
         for node in &elements {
             let NodeData::Element { attrs, .. } = &node.data else {
@@ -104,9 +104,9 @@ impl Page {
                 if !matches!(&*attribute.name.local, "href" | "src") || attribute.value.starts_with('#') {
                     continue;
                 }
-                let whole = base.join(attribute.value.trim()).ok();
-                let whole = whole.filter(|url| matches!(url.scheme(), "http" | "https" | "mailto"));
-                attribute.value = whole.map_or_else(String::new, String::from).as_str().into();
+                let absolute = base.join(attribute.value.trim()).ok();
+                let absolute = absolute.filter(|url| matches!(url.scheme(), "http" | "https" | "mailto"));
+                attribute.value = absolute.map_or_else(String::new, String::from).as_str().into();
             }
         }
     }
@@ -114,9 +114,9 @@ impl Page {
 
 /// Where a page becomes too much to parse; `None` when it is bearable. A guess from the tags alone: elements that are
 /// opened and not closed again, by name.
-fn bearable_end(html: &str) -> Option<usize> {
+fn truncation_point(html: &str) -> Option<usize> {
     #[rustfmt::skip]
-    const CLOSE_THEMSELVES: [&str; 22] = [
+    const SELF_CLOSING: [&str; 22] = [
         "area", "base", "br", "col", "dd", "dt", "embed", "hr", "img", "input", "li", "link", "meta", "option", "p",
         "source", "td", "th", "tr", "track", "wbr", "tbody",
     ];
@@ -128,7 +128,7 @@ fn bearable_end(html: &str) -> Option<usize> {
         let length = rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'-').count();
         let is_tag = length > 0 && rest[length..].starts_with([' ', '\n', '\t', '\u{c}', '/', '>']);
         let name = rest[..length].to_ascii_lowercase();
-        if is_tag && !CLOSE_THEMSELVES.contains(&name.as_str()) {
+        if is_tag && !SELF_CLOSING.contains(&name.as_str()) {
             let of_name = open.entry(name).or_default();
             if !is_end {
                 *of_name += 1;
@@ -138,7 +138,7 @@ fn bearable_end(html: &str) -> Option<usize> {
                 count -= 1;
             }
         }
-        if number == MAX_TAGS || count > MAX_OPEN {
+        if number == MAX_TAGS || count > MAX_OPEN_ELEMENTS {
             return Some(at);
         }
     }
@@ -146,7 +146,7 @@ fn bearable_end(html: &str) -> Option<usize> {
 }
 
 fn converter() -> HtmlToMarkdown {
-    HtmlToMarkdown::builder().skip_tags(SKIPPED.to_vec()).scripting_enabled(false).build()
+    HtmlToMarkdown::builder().skip_tags(SKIPPED_TAGS.to_vec()).scripting_enabled(false).build()
 }
 
 /// Walks the tree without calling itself; where `enter` says no, what lies below is left out.
@@ -169,12 +169,12 @@ pub(super) fn tag(node: &Node) -> Option<&str> {
 }
 
 /// The element's attribute.
-pub(super) fn attribute(node: &Node, wanted: &str) -> Option<String> {
+pub(super) fn attribute(node: &Node, name: &str) -> Option<String> {
     let NodeData::Element { attrs, .. } = &node.data else {
         return None;
     };
     let attributes = attrs.borrow();
-    let found = attributes.iter().find(|attribute| &*attribute.name.local == wanted)?;
+    let found = attributes.iter().find(|attribute| &*attribute.name.local == name)?;
     Some(found.value.to_string())
 }
 
@@ -221,7 +221,7 @@ pub(super) fn inner_text(root: &Rc<Node>) -> String {
         let Some(name) = tag(node) else {
             return true;
         };
-        if level > 0 && SKIPPED.contains(&name) {
+        if level > 0 && SKIPPED_TAGS.contains(&name) {
             return false;
         }
         if BLOCKS.contains(&name) {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_becomes_markdown_with_whole_links() {
+    fn page_becomes_markdown_with_absolute_links() {
         let html = "<html><head><title> A\n title </title><style>p{}</style></head><body><h1>Hi</h1>\
                     <script>alert(1)</script><p>See <a href='/x?y#z'>this</a>, <a href='javascript:evil()'>that</a> \
                     &amp; <b>bold\u{1b}[31m</b></p><ul><li>one<li>two</ul><noscript>enable it</noscript></body></html>";
@@ -263,35 +263,35 @@ mod tests {
     }
 
     #[test]
-    fn a_page_names_its_own_base() {
+    fn base_element_is_respected() {
         let page = page("<base href='//b.example/c/'><a href=d>x</a>");
         assert_eq!(page.markdown("https://a.example/"), "[x](https://b.example/c/d)");
     }
 
     #[test]
-    fn a_page_nested_without_end_does_not_break_the_reader() {
+    fn deeply_nested_page_is_truncated() {
         for open in ["<div>", "<b>", "<ul><li>", "<table><tr><td>", "<blockquote>", "<div></x>"] {
             let page = page(&format!("start{}deep", open.repeat(30_000)));
-            assert!(page.is_cut && page.depth > MAX_DEPTH, "{open}");
+            assert!(page.is_truncated && page.depth > MAX_DEPTH, "{open}");
             assert_eq!(page.markdown("https://a.example/"), "start", "{open}");
         }
         // Tags that look closed and are not.
         let page = page(&format!("{}deep", "<div><table></div></table>".repeat(500)));
-        assert!(!page.is_cut && page.depth > MAX_DEPTH);
+        assert!(!page.is_truncated && page.depth > MAX_DEPTH);
         assert_eq!(page.markdown("https://a.example/"), "deep");
     }
 
     #[test]
-    fn a_page_nested_as_pages_are_is_markdown() {
+    fn normally_nested_page_is_markdown() {
         let shallow = format!("{}<b>deep</b>", "<div>".repeat(150));
         assert_eq!(page(&shallow).markdown("https://a.example/"), "**deep**");
     }
 
     #[test]
-    fn a_page_with_too_many_tags_is_cut() {
+    fn page_with_too_many_tags_is_truncated() {
         let long = page(&"<p>a".repeat(MAX_TAGS + 5));
-        assert!(long.is_cut);
+        assert!(long.is_truncated);
         assert_eq!(long.text().lines().count(), MAX_TAGS);
-        assert!(!page("<p>a").is_cut);
+        assert!(!page("<p>a").is_truncated);
     }
 }

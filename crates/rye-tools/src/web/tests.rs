@@ -5,23 +5,23 @@ mod server;
 
 use std::path::Path;
 
-use lillux::Cancel;
-use rye_exec::native::Access;
+use lillux::CancelToken;
+use rye_exec::native::ToolAccess;
 use serde_json::Map;
 use server::{Server, reply};
 
 use super::*;
 
-fn access() -> Access {
-    Access { network: true, allowed_hosts: vec!["127.0.0.1".to_owned()], ..Access::default() }
+fn access() -> ToolAccess {
+    ToolAccess { network: true, allowed_hosts: vec!["127.0.0.1".to_owned()], ..ToolAccess::default() }
 }
 
-fn run(
+fn call_tool(
     name: &str,
     parameters: &Value,
     config: &Value,
     resolved: Option<&Value>,
-    access: &Access,
+    access: &ToolAccess,
 ) -> Result<Value, NativeError> {
     let empty = Map::new();
     let tools = all();
@@ -33,17 +33,17 @@ fn run(
         project: Path::new("/"),
         cache: Path::new("/"),
         access,
-        cancel: &Cancel::new().expect("an event"),
+        cancel: &CancelToken::new().expect("an event"),
         now: 0,
         thread: None,
     })
 }
 
 fn fetch(parameters: &Value) -> Result<Value, NativeError> {
-    run("web.fetch", parameters, &Value::Null, None, &access())
+    call_tool("web.fetch", parameters, &Value::Null, None, &access())
 }
 
-fn page(kind: &'static str, body: &'static [u8]) -> Server {
+fn page_server(kind: &'static str, body: &'static [u8]) -> Server {
     Server::start(move |request| match request.starts_with("GET /moved") {
         true => reply("302 Found", "Location: /page\r\n", ""),
         false => reply("200 OK", &format!("Content-Type: {kind}\r\n"), body),
@@ -52,7 +52,7 @@ fn page(kind: &'static str, body: &'static [u8]) -> Server {
 
 #[test]
 fn a_page_is_fetched_as_markdown() {
-    let server = page(
+    let server = page_server(
         "text/html; charset=iso-8859-1",
         b"<title>Caf\xe9</title><h1>Hello</h1><p>A <a href='b'>link</a></p>",
     );
@@ -69,9 +69,9 @@ fn a_page_is_fetched_as_markdown() {
 }
 
 #[test]
-fn a_page_has_four_formats_and_a_bound() {
+fn page_has_four_formats_and_a_limit() {
     let source = "<title>T</title><p>one</p><p>two</p>";
-    let server = page("text/html", source.as_bytes());
+    let server = page_server("text/html", source.as_bytes());
     let content = |format: &str| {
         fetch(&json!({"url": server.url("/"), "format": format})).expect("a page")["content"].clone()
     };
@@ -86,11 +86,11 @@ fn a_page_has_four_formats_and_a_bound() {
 }
 
 #[test]
-fn what_is_no_page_is_text_or_described() {
-    let server = page("application/json", b"{\"a\": 1}");
+fn non_html_is_text_or_described() {
+    let server = page_server("application/json", b"{\"a\": 1}");
     let answer = fetch(&json!({"url": server.url("/")})).expect("an answer");
     assert_eq!((&answer["content"], &answer["title"]), (&json!("{\"a\": 1}"), &Value::Null));
-    let server = page("image/png", b"\x89PNG\xff\0");
+    let server = page_server("image/png", b"\x89PNG\xff\0");
     let answer = fetch(&json!({"url": server.url("/")})).expect("an answer");
     assert_eq!(
         (&answer["content"], &answer["description"]),
@@ -100,14 +100,14 @@ fn what_is_no_page_is_text_or_described() {
 
 #[test]
 fn a_private_page_is_not_fetched() {
-    let server = page("text/html", b"secret");
-    let open = Access { network: true, ..Access::default() };
+    let server = page_server("text/html", b"secret");
+    let open = ToolAccess { network: true, ..ToolAccess::default() };
     for (parameters, access) in [
         (json!({"url": server.url("/")}), &open),
         (json!({"url": format!("http://localhost:{}/", server.address.port())}), &open),
-        (json!({"url": server.url("/")}), &Access { network: false, ..access() }),
+        (json!({"url": server.url("/")}), &ToolAccess { network: false, ..access() }),
     ] {
-        let refused = run("web.fetch", &parameters, &Value::Null, None, access);
+        let refused = call_tool("web.fetch", &parameters, &Value::Null, None, access);
         assert!(refused.as_ref().is_err_and(|error| error.is_denied()), "{refused:?}");
     }
     assert_eq!(server.requests(), Vec::<String>::new());
@@ -117,14 +117,14 @@ fn a_private_page_is_not_fetched() {
 fn an_error_page_is_an_error() {
     let server = Server::start(|_| reply("404 Not Found", "", "nothing"));
     let facts = json!({"status_code": 404, "host": "127.0.0.1"});
-    let expected = NativeError::failed("HTTP 404: Not Found").with(facts);
+    let expected = NativeError::failed("HTTP 404: Not Found").with_data(facts);
     assert_eq!(fetch(&json!({"url": server.url("/")})), Err(expected));
     assert_eq!(fetch(&json!({})), Err(NativeError::failed("`url` is missing")));
 }
 
-fn search(parameters: &Value, provider: &Value, variables: &Value) -> Result<Value, NativeError> {
+fn search_with(parameters: &Value, provider: &Value, variables: &Value) -> Result<Value, NativeError> {
     let resolved = json!({"provider": "own", "providers": {"own": provider}});
-    run("web.search", parameters, &json!({"environment": variables}), Some(&resolved), &access())
+    call_tool("web.search", parameters, &json!({"environment": variables}), Some(&resolved), &access())
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_json_service_is_described_by_config() {
         "results_path": "web.results", "title_key": "name", "url_key": "link", "snippet_key": "about.text",
     });
     let parameters = json!({"query": "a&b=c #d", "limit": 2});
-    let found = search(&parameters, &provider, &json!({"OWN_API_KEY": "hush-hush"}));
+    let found = search_with(&parameters, &provider, &json!({"OWN_API_KEY": "hush-hush"}));
     let expected = json!({
         "query": "a&b=c #d", "provider": "own", "count": 2,
         "results": [
@@ -160,7 +160,7 @@ fn a_json_service_is_described_by_config() {
 }
 
 #[test]
-fn a_page_of_results_is_described_by_config() {
+fn html_service_is_described_by_config() {
     let body = "<div class='result'><a class='big result__a' href='//ddg.example/l/?uddg=https%3A%2F%2Fone.example%2Fa%3Fb'>\
                 One <b>hit</b></a><a class=result__snippet>About <b>one</b></a></div>\
                 <div class='result'><a class='result__a' href='https://two.example/'>Two</a></div>";
@@ -169,7 +169,7 @@ fn a_page_of_results_is_described_by_config() {
         "kind": "html", "url": server.url("/html/?q={query}"),
         "link_class": "result__a", "snippet_class": "result__snippet", "link_parameter": "uddg",
     });
-    let found = search(&json!({"query": "x"}), &provider, &Value::Null).expect("hits");
+    let found = search_with(&json!({"query": "x"}), &provider, &Value::Null).expect("hits");
     let expected = json!([
         {"title": "One hit", "url": "https://one.example/a?b", "snippet": "About one"},
         {"title": "Two", "url": "https://two.example/", "snippet": ""},
@@ -178,9 +178,9 @@ fn a_page_of_results_is_described_by_config() {
 }
 
 #[test]
-fn without_a_provider_the_answer_says_how_to_choose_one() {
+fn missing_provider_error_explains_setup() {
     let ask = |parameters: Value, resolved: Option<Value>| {
-        let error = run("web.search", &parameters, &Value::Null, resolved.as_ref(), &access());
+        let error = call_tool("web.search", &parameters, &Value::Null, resolved.as_ref(), &access());
         error.expect_err("no provider").message
     };
     let none = ask(json!({"query": "x"}), None);
@@ -191,21 +191,24 @@ fn without_a_provider_the_answer_says_how_to_choose_one() {
 }
 
 #[test]
-fn a_provider_reads_no_other_variable_and_reaches_no_private_address() {
+fn provider_is_limited_to_its_variables() {
     let parameters = json!({"query": "x"});
     let provider = json!({"url": "https://api.example/?q={query}", "headers": {"X": "${HOME}"}});
-    let message = search(&parameters, &provider, &json!({"EMPTY": ""})).expect_err("no variable").message;
+    let message =
+        search_with(&parameters, &provider, &json!({"EMPTY": ""})).expect_err("no variable").message;
     assert!(message.contains("the variable `HOME` is not set, or the signed tool"), "{message}");
     let resolved = json!({"provider": "own", "providers": {"own": {"url": "http://127.0.0.1:9/?q={query}"}}});
-    let open = Access { network: true, ..Access::default() };
-    let refused = run("web.search", &parameters, &Value::Null, Some(&resolved), &open).expect_err("refused");
+    let open = ToolAccess { network: true, ..ToolAccess::default() };
+    let refused =
+        call_tool("web.search", &parameters, &Value::Null, Some(&resolved), &open).expect_err("refused");
     assert!(refused.is_denied() && refused.message.contains("loopback"), "{refused:?}");
-    let host = search(&parameters, &json!({"url": "https://{query}/"}), &Value::Null).expect_err("refused");
+    let host =
+        search_with(&parameters, &json!({"url": "https://{query}/"}), &Value::Null).expect_err("refused");
     assert!(host.message.contains("cannot be used"), "{host:?}");
 }
 
 #[test]
-fn the_bundle_names_functions_that_exist_and_passes_on_what_its_providers_need() {
+fn bundle_matches_functions_and_providers() {
     let bundle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bundles/web/.ai");
     let read = |relative: &str| {
         let (bytes, _) = lillux::file::read_bounded(&bundle.join(relative), 1 << 20).expect("a file");
@@ -224,13 +227,14 @@ fn the_bundle_names_functions_that_exist_and_passes_on_what_its_providers_need()
         let secrets = search["env_config"]["secrets"].as_array().expect("a list");
         assert!(secrets.contains(&json!(used)), "{used}");
     }
-    let error = run("web.search", &json!({"query": "x"}), &Value::Null, Some(&config), &access());
+    let error = call_tool("web.search", &json!({"query": "x"}), &Value::Null, Some(&config), &access());
     assert!(error.is_err_and(|error| error.message.starts_with("no search provider is configured")));
-    let closed = Access::default();
+    let closed = ToolAccess::default();
     for provider in ["brave", "duckduckgo"] {
         let parameters = json!({"query": "x", "provider": provider});
         let keys = json!({"environment": {"BRAVE_API_KEY": "k"}});
-        let error = run("web.search", &parameters, &keys, Some(&config), &closed).expect_err("no network");
+        let error =
+            call_tool("web.search", &parameters, &keys, Some(&config), &closed).expect_err("no network");
         assert_eq!(error, NativeError::denied("the tool may not use the network"), "{provider}");
     }
 }

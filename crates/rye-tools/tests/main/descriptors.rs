@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use rye_item::yaml;
 use serde_json::{Value, json};
 
-fn bundles() -> PathBuf {
+fn bundles_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bundles")
 }
 
-fn descriptors() -> Vec<(PathBuf, Value)> {
+fn load_descriptors() -> Vec<(PathBuf, Value)> {
     let folders = [
         "standard/.ai/tools/rye/file-system",
         "core/.ai/tools/rye/core/system",
@@ -19,7 +19,7 @@ fn descriptors() -> Vec<(PathBuf, Value)> {
     ];
     let mut found = Vec::new();
     for folder in folders {
-        for entry in std::fs::read_dir(bundles().join(folder)).expect("a folder") {
+        for entry in std::fs::read_dir(bundles_dir().join(folder)).expect("a folder") {
             let path = entry.expect("an entry").path();
             let text = std::fs::read_to_string(&path).expect("a descriptor");
             let value = yaml::parse(&text).expect("YAML").value;
@@ -30,9 +30,9 @@ fn descriptors() -> Vec<(PathBuf, Value)> {
 }
 
 #[test]
-fn every_function_has_a_descriptor_and_every_descriptor_a_function() {
+fn functions_and_descriptors_match() {
     let functions: BTreeSet<String> = rye_tools::all().iter().map(|tool| tool.name().to_owned()).collect();
-    let named: BTreeSet<String> = descriptors()
+    let named: BTreeSet<String> = load_descriptors()
         .iter()
         .map(|(_, descriptor)| descriptor["config"]["function"].as_str().expect("a function").to_owned())
         .collect();
@@ -41,8 +41,8 @@ fn every_function_has_a_descriptor_and_every_descriptor_a_function() {
 }
 
 #[test]
-fn every_descriptor_says_what_it_must() {
-    for (path, descriptor) in descriptors() {
+fn descriptors_have_required_fields() {
+    for (path, descriptor) in load_descriptors() {
         let category = path.parent().expect("a folder").to_string_lossy().into_owned();
         let category = category.split_once(".ai/tools/").expect("a place").1.to_owned();
         assert_eq!(descriptor["name"], path.file_stem().expect("a name").to_string_lossy().into_owned());
@@ -64,7 +64,7 @@ fn every_descriptor_says_what_it_must() {
 fn example_calls_fit_their_schemas() {
     let validates = |name: &str, call: Value| {
         let (_, descriptor) =
-            descriptors().into_iter().find(|(_, found)| found["name"] == name).expect("a descriptor");
+            load_descriptors().into_iter().find(|(_, found)| found["name"] == name).expect("a descriptor");
         jsonschema::validator_for(&descriptor["config_schema"]).expect("a schema").is_valid(&call)
     };
     assert!(validates("read", json!({"path": "a", "offset": 1, "limit": 5, "line_ids": false})));

@@ -3,20 +3,20 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::support::World;
+use crate::support::TestProject;
 
 const EDIT: &str = "file_system.edit_lines";
 
-fn ids(world: &World, path: &str) -> Vec<String> {
-    world.lines(path).into_iter().map(|(id, _)| id).collect()
+fn line_ids(project: &TestProject, path: &str) -> Vec<String> {
+    project.lines(path).into_iter().map(|(id, _)| id).collect()
 }
 
 #[test]
-fn several_changes_refer_to_the_file_as_it_was_read() {
-    let world = World::new();
-    world.put("f", "a\nb\nc\nd\ne\n");
-    let ids = ids(&world, "f");
-    let answer = world.ok(
+fn changes_refer_to_the_version_read() {
+    let project = TestProject::new();
+    project.write("f", "a\nb\nc\nd\ne\n");
+    let ids = line_ids(&project, "f");
+    let answer = project.ok(
         EDIT,
         json!({"path": "f", "changes": [
             {"insert_after": "end", "new_content": "last"},
@@ -26,15 +26,15 @@ fn several_changes_refer_to_the_file_as_it_was_read() {
             {"insert_after": ids[1], "new_content": ""},
         ]}),
     );
-    assert_eq!(world.get("f"), "A1\nA2\nA3\nbefore b\nb\n\nc\ne\nlast\n");
+    assert_eq!(project.read("f"), "A1\nA2\nA3\nbefore b\nb\n\nc\ne\nlast\n");
     assert_eq!((&answer["total_lines"], &answer["changed"]), (&json!(9), &json!(true)));
     assert!(answer["diff"].as_str().expect("diff").contains("-d\n"), "{answer}");
-    let after = world.lines("f");
+    let after = project.lines("f");
     for (old, text) in [(1, "b"), (2, "c"), (4, "e")] {
         assert!(after.contains(&(ids[old].clone(), text.to_owned())), "{after:?}");
     }
     // The ids in the answer are the ids of the next read.
-    let read = world.ok("file_system.read", json!({"path": "f"}));
+    let read = project.ok("file_system.read", json!({"path": "f"}));
     for line in answer["content"].as_str().expect("content").lines().filter(|line| *line != "…") {
         assert!(read["content"].as_str().expect("content").lines().any(|known| known == line), "{line}");
     }
@@ -42,60 +42,63 @@ fn several_changes_refer_to_the_file_as_it_was_read() {
 }
 
 #[test]
-fn duplicates_are_told_apart() {
-    let world = World::new();
-    world.put("f", "x\n\nx\n\nx\n");
-    let ids = ids(&world, "f");
-    world.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[2], "new_content": "middle"}]}));
-    assert_eq!(world.get("f"), "x\n\nmiddle\n\nx\n");
-    world.ok(EDIT, json!({"path": "f", "changes": [{"insert_after": "start", "new_content": "x"}]}));
-    world.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[0], "new_content": "first"}]}));
-    assert_eq!(world.get("f"), "x\nfirst\n\nmiddle\n\nx\n");
-    world.ok(EDIT, json!({"path": "f", "changes": [{"start_id": ids[3], "end_id": ids[4], "delete": true}]}));
-    assert_eq!(world.get("f"), "x\nfirst\n\nmiddle\n");
+fn duplicate_lines_have_distinct_ids() {
+    let project = TestProject::new();
+    project.write("f", "x\n\nx\n\nx\n");
+    let ids = line_ids(&project, "f");
+    project.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[2], "new_content": "middle"}]}));
+    assert_eq!(project.read("f"), "x\n\nmiddle\n\nx\n");
+    project.ok(EDIT, json!({"path": "f", "changes": [{"insert_after": "start", "new_content": "x"}]}));
+    project.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[0], "new_content": "first"}]}));
+    assert_eq!(project.read("f"), "x\nfirst\n\nmiddle\n\nx\n");
+    project
+        .ok(EDIT, json!({"path": "f", "changes": [{"start_id": ids[3], "end_id": ids[4], "delete": true}]}));
+    assert_eq!(project.read("f"), "x\nfirst\n\nmiddle\n");
 }
 
 #[test]
-fn ids_survive_what_others_do_to_the_file() {
-    let world = World::new();
-    world.put("f", "one\ntwo\n\nthree\n\nfour\n");
-    let before = world.lines("f");
-    world.put("f", "zero\none\n\nthree\nnew\n\nfour\n");
-    let after = world.lines("f");
+fn ids_survive_external_edits() {
+    let project = TestProject::new();
+    project.write("f", "one\ntwo\n\nthree\n\nfour\n");
+    let before = project.lines("f");
+    project.write("f", "zero\none\n\nthree\nnew\n\nfour\n");
+    let after = project.lines("f");
     for (id, text) in before.iter().filter(|(_, text)| text != "two") {
         assert!(after.contains(&(id.clone(), text.clone())), "{text}: {after:?}");
     }
-    let error = world
+    let error = project
         .call(EDIT, json!({"path": "f", "changes": [{"line_id": before[1].0, "new_content": "2"}]}))
         .expect_err("gone");
     assert!(error.message.contains("was changed or removed since (it was near line 2)"), "{error}");
     let candidates = &error.data.expect("facts")["problems"][0]["candidates"];
     assert_eq!(candidates[1], json!({"line": 2, "line_id": before[0].0, "text": "one"}));
-    assert_eq!(world.get("f"), "zero\none\n\nthree\nnew\n\nfour\n");
+    assert_eq!(project.read("f"), "zero\none\n\nthree\nnew\n\nfour\n");
 }
 
 #[test]
-fn a_lost_cache_never_makes_an_id_mean_another_line() {
-    let world = World::new();
-    world.put("f", "u\nx\nx\nv\n");
-    let ids = ids(&world, "f");
-    std::fs::remove_dir_all(world.cache()).expect("removed");
+fn lost_cache_never_moves_an_id() {
+    let project = TestProject::new();
+    project.write("f", "u\nx\nx\nv\n");
+    let ids = line_ids(&project, "f");
+    std::fs::remove_dir_all(project.cache()).expect("removed");
     // The same version: every id still holds.
-    world.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[2], "new_content": "y"}]}));
-    assert_eq!(world.get("f"), "u\nx\ny\nv\n");
+    project.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[2], "new_content": "y"}]}));
+    assert_eq!(project.read("f"), "u\nx\ny\nv\n");
     // Another version: lines that looked alike are refused, unique ones hold.
-    world.put("f", "u\nx\nx\nx\nv\n");
-    std::fs::remove_dir_all(world.cache()).expect("removed");
+    project.write("f", "u\nx\nx\nx\nv\n");
+    std::fs::remove_dir_all(project.cache()).expect("removed");
     assert!(
-        world.call(EDIT, json!({"path": "f", "changes": [{"line_id": ids[1], "new_content": "z"}]})).is_err()
+        project
+            .call(EDIT, json!({"path": "f", "changes": [{"line_id": ids[1], "new_content": "z"}]}))
+            .is_err()
     );
-    world.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[3], "new_content": "V"}]}));
-    assert_eq!(world.get("f"), "u\nx\nx\nx\nV\n");
+    project.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[3], "new_content": "V"}]}));
+    assert_eq!(project.read("f"), "u\nx\nx\nx\nV\n");
 }
 
 #[test]
-fn endings_a_mark_and_a_missing_final_newline_are_kept() {
-    let world = World::new();
+fn line_endings_and_bom_are_preserved() {
+    let project = TestProject::new();
     for (before, line, new, after) in [
         ("a\r\nb\r\nc\r\n", 1, "B1\nB2", "a\r\nB1\r\nB2\r\nc\r\n"),
         ("a\r\nb\nc", 2, "C", "a\r\nb\nC"),
@@ -104,57 +107,59 @@ fn endings_a_mark_and_a_missing_final_newline_are_kept() {
         ("grün\n日本\n", 1, "日本語 🦀", "grün\n日本語 🦀\n"),
         ("a\rb\nc\n", 0, "x", "x\nc\n"),
     ] {
-        world.put("f", before);
-        let ids = ids(&world, "f");
-        world.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[line], "new_content": new}]}));
-        assert_eq!(world.get("f"), after);
+        project.write("f", before);
+        let ids = line_ids(&project, "f");
+        project.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[line], "new_content": new}]}));
+        assert_eq!(project.read("f"), after);
     }
-    world.put("f", "a\nb");
-    world.ok(EDIT, json!({"path": "f", "changes": [{"insert_after": "end", "new_content": "c"}]}));
-    assert_eq!(world.get("f"), "a\nb\nc");
-    let ids = ids(&world, "f");
-    world.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[2], "delete": true}]}));
-    assert_eq!(world.get("f"), "a\nb");
+    project.write("f", "a\nb");
+    project.ok(EDIT, json!({"path": "f", "changes": [{"insert_after": "end", "new_content": "c"}]}));
+    assert_eq!(project.read("f"), "a\nb\nc");
+    let ids = line_ids(&project, "f");
+    project.ok(EDIT, json!({"path": "f", "changes": [{"line_id": ids[2], "delete": true}]}));
+    assert_eq!(project.read("f"), "a\nb");
 }
 
 #[test]
-fn an_empty_file_can_be_filled_and_a_file_emptied() {
-    let world = World::new();
-    world.put("f", "");
-    world.ok(EDIT, json!({"path": "f", "changes": [{"insert_after": "start", "new_content": "a\nb"}]}));
-    assert_eq!(world.get("f"), "a\nb\n");
-    let ids = ids(&world, "f");
-    world.ok(EDIT, json!({"path": "f", "changes": [{"start_id": ids[0], "end_id": ids[1], "delete": true}]}));
-    assert_eq!(world.get("f"), "");
+fn files_can_be_filled_and_emptied() {
+    let project = TestProject::new();
+    project.write("f", "");
+    project.ok(EDIT, json!({"path": "f", "changes": [{"insert_after": "start", "new_content": "a\nb"}]}));
+    assert_eq!(project.read("f"), "a\nb\n");
+    let ids = line_ids(&project, "f");
+    project
+        .ok(EDIT, json!({"path": "f", "changes": [{"start_id": ids[0], "end_id": ids[1], "delete": true}]}));
+    assert_eq!(project.read("f"), "");
 }
 
 #[test]
-fn numbers_need_the_version_they_were_read_from() {
-    let world = World::new();
-    world.put("f", "a\nb\nc\n");
-    let hash = world.ok("file_system.read", json!({"path": "f"}))["hash"].clone();
+fn line_numbers_need_the_expected_hash() {
+    let project = TestProject::new();
+    project.write("f", "a\nb\nc\n");
+    let hash = project.ok("file_system.read", json!({"path": "f"}))["hash"].clone();
     let changes = json!([{"line": 2, "new_content": "B"}, {"insert_after_line": 0, "new_content": "top"}]);
-    let error = world.call(EDIT, json!({"path": "f", "changes": changes})).expect_err("refused");
+    let error = project.call(EDIT, json!({"path": "f", "changes": changes})).expect_err("refused");
     assert!(error.message.contains("pass `expected_hash`"), "{error}");
-    world.ok(EDIT, json!({"path": "f", "changes": changes, "expected_hash": hash}));
-    assert_eq!(world.get("f"), "top\na\nB\nc\n");
-    let error =
-        world.call(EDIT, json!({"path": "f", "changes": changes, "expected_hash": hash})).expect_err("stale");
+    project.ok(EDIT, json!({"path": "f", "changes": changes, "expected_hash": hash}));
+    assert_eq!(project.read("f"), "top\na\nB\nc\n");
+    let error = project
+        .call(EDIT, json!({"path": "f", "changes": changes, "expected_hash": hash}))
+        .expect_err("stale");
     assert!(error.message.contains("not the version you expected"), "{error}");
-    assert_eq!(world.get("f"), "top\na\nB\nc\n");
+    assert_eq!(project.read("f"), "top\na\nB\nc\n");
 }
 
 #[test]
-fn every_wrong_change_is_told_and_nothing_is_changed() {
-    let world = World::new();
-    world.put("f", "a\nb\nc\nd\n");
-    let ids = ids(&world, "f");
-    let hash = world.ok("file_system.read", json!({"path": "f"}))["hash"].clone();
+fn invalid_changes_are_all_reported() {
+    let project = TestProject::new();
+    project.write("f", "a\nb\nc\nd\n");
+    let ids = line_ids(&project, "f");
+    let hash = project.ok("file_system.read", json!({"path": "f"}))["hash"].clone();
     let problems = |changes: Value| -> Vec<String> {
-        let error = world
+        let error = project
             .call(EDIT, json!({"path": "f", "changes": changes, "expected_hash": hash}))
             .expect_err("refused");
-        assert_eq!(world.get("f"), "a\nb\nc\nd\n");
+        assert_eq!(project.read("f"), "a\nb\nc\nd\n");
         let data = error.data.expect("facts");
         let list = data["problems"].as_array().expect("problems");
         list.iter().map(|problem| problem["error"].as_str().expect("text").to_owned()).collect()
@@ -203,51 +208,52 @@ fn every_wrong_change_is_told_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_is_not_text_is_not_edited() {
-    let world = World::new();
+fn binary_files_are_not_edited() {
+    let project = TestProject::new();
     let change = json!([{"insert_after": "start", "new_content": "x"}]);
-    world.put("latin", b"gr\xfcn\n");
-    let error = world.call(EDIT, json!({"path": "latin", "changes": change})).expect_err("refused");
+    project.write("latin", b"gr\xfcn\n");
+    let error = project.call(EDIT, json!({"path": "latin", "changes": change})).expect_err("refused");
     assert!(error.message.contains("is not UTF-8 (byte 3)"), "{error}");
-    world.put("binary", b"a\0b");
-    let error = world.call(EDIT, json!({"path": "binary", "changes": change})).expect_err("refused");
+    project.write("binary", b"a\0b");
+    let error = project.call(EDIT, json!({"path": "binary", "changes": change})).expect_err("refused");
     assert!(error.message.contains("is a binary file"), "{error}");
-    let error = world.call(EDIT, json!({"path": "none", "changes": change})).expect_err("refused");
+    let error = project.call(EDIT, json!({"path": "none", "changes": change})).expect_err("refused");
     assert!(error.message.contains("there is no such file"), "{error}");
 }
 
 #[test]
-fn an_edit_keeps_the_mode_and_leaves_no_litter() {
+fn edit_keeps_mode_and_leaves_no_files() {
     use std::os::unix::fs::PermissionsExt;
-    let world = World::new();
-    world.put("run.sh", "a\n");
-    let path = world.project().join("run.sh");
+    let fixture = TestProject::new();
+    fixture.write("run.sh", "a\n");
+    let path = fixture.project().join("run.sh");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o750)).expect("mode");
-    world.ok(EDIT, json!({"path": "run.sh", "changes": [{"insert_after": "end", "new_content": "b"}]}));
+    fixture.ok(EDIT, json!({"path": "run.sh", "changes": [{"insert_after": "end", "new_content": "b"}]}));
     assert_eq!(std::fs::metadata(&path).expect("metadata").permissions().mode() & 0o7777, 0o750);
-    assert_eq!(std::fs::read_dir(world.project()).expect("list").count(), 1);
+    assert_eq!(std::fs::read_dir(fixture.project()).expect("list").count(), 1);
 }
 
 /// One line as a test knows it: a name nobody else has, and a text others may have too.
 #[derive(Clone, Debug)]
-struct Known {
+struct TrackedLine {
     id: String,
     text: String,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum EditStep {
     Replace(usize, usize, Vec<u8>),
     Delete(usize, usize),
     Insert(usize, Vec<u8>),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn edit_step() -> impl Strategy<Value = EditStep> {
     let texts = || prop::collection::vec(0_u8..4, 1..4);
     prop_oneof![
-        (any::<usize>(), 1_usize..4, texts()).prop_map(|(at, length, new)| Step::Replace(at, length, new)),
-        (any::<usize>(), 1_usize..3).prop_map(|(at, length)| Step::Delete(at, length)),
-        (any::<usize>(), texts()).prop_map(|(at, new)| Step::Insert(at, new)),
+        (any::<usize>(), 1_usize..4, texts())
+            .prop_map(|(at, length, new)| EditStep::Replace(at, length, new)),
+        (any::<usize>(), 1_usize..3).prop_map(|(at, length)| EditStep::Delete(at, length)),
+        (any::<usize>(), texts()).prop_map(|(at, new)| EditStep::Insert(at, new)),
     ]
 }
 
@@ -259,15 +265,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn every_surviving_line_keeps_its_id_and_an_id_changes_exactly_its_line(
+    fn surviving_lines_keep_their_ids(
         start in prop::collection::vec(0_u8..4, 0..10),
-        calls in prop::collection::vec(prop::collection::vec(step(), 1..3), 1..6),
+        calls in prop::collection::vec(prop::collection::vec(edit_step(), 1..3), 1..6),
         ending in prop::sample::select(vec!["\n", "\r\n"]),
     ) {
-        let world = World::new();
-        world.put("f", texts(&start).iter().map(|line| format!("{line}{ending}")).collect::<String>());
-        let mut model: Vec<Known> =
-            world.lines("f").into_iter().map(|(id, text)| Known { id, text }).collect();
+        let world = TestProject::new();
+        world.write("f", texts(&start).iter().map(|line| format!("{line}{ending}")).collect::<String>());
+        let mut model: Vec<TrackedLine> =
+            world.lines("f").into_iter().map(|(id, text)| TrackedLine { id, text }).collect();
         let mut was_empty = false;
         for steps in calls {
             let mut changes = Vec::new();
@@ -275,16 +281,16 @@ proptest! {
             let mut planned: Vec<(usize, usize, Vec<String>)> = Vec::new();
             for step in steps {
                 let (at, length, new) = match step {
-                    Step::Insert(at, new) => (at % (model.len() + 1), 0, texts(&new)),
-                    Step::Replace(at, length, new) if !model.is_empty() => {
+                    EditStep::Insert(at, new) => (at % (model.len() + 1), 0, texts(&new)),
+                    EditStep::Replace(at, length, new) if !model.is_empty() => {
                         let at = at % model.len();
                         (at, length.min(model.len() - at), texts(&new))
                     }
-                    Step::Delete(at, length) if !model.is_empty() => {
+                    EditStep::Delete(at, length) if !model.is_empty() => {
                         let at = at % model.len();
                         (at, length.min(model.len() - at), Vec::new())
                     }
-                    Step::Replace(..) | Step::Delete(..) => continue,
+                    EditStep::Replace(..) | EditStep::Delete(..) => continue,
                 };
                 if used[at..=(at + length).min(model.len())].contains(&true) {
                     continue;
@@ -326,7 +332,7 @@ proptest! {
                     prop_assert_eq!(&old.text, text);
                 }
             }
-            let raw = world.get("f");
+            let raw = world.read("f");
             let whole: String = expected.iter().map(|(_, text)| format!("{text}{ending}")).collect();
             // A file that was empty once has forgotten what its endings were.
             was_empty |= model.is_empty();
@@ -335,7 +341,7 @@ proptest! {
             } else {
                 prop_assert_eq!(raw, whole);
             }
-            model = after.into_iter().map(|(id, text)| Known { id, text }).collect();
+            model = after.into_iter().map(|(id, text)| TrackedLine { id, text }).collect();
         }
     }
 }

@@ -12,6 +12,6 @@ mod support;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.
 #[test]
-fn every_file_of_this_folder_is_declared() {
+fn every_test_file_is_declared() {
     rye_test::assert_all_declared(env!("CARGO_MANIFEST_DIR"), include_str!("main.rs"));
 }

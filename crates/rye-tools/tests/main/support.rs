@@ -2,23 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
-use lillux::Cancel;
+use lillux::CancelToken;
 use rye_exec::NativeError;
-use rye_exec::native::{Access, NativeCall};
+use rye_exec::native::{NativeCall, ToolAccess};
 use serde_json::{Map, Value};
 
-pub struct World {
+pub struct TestProject {
     folder: tempfile::TempDir,
-    pub access: Access,
-    pub cancel: Cancel,
+    pub access: ToolAccess,
+    pub cancel: CancelToken,
 }
 
-impl World {
+impl TestProject {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("folder");
         std::fs::create_dir(folder.path().join("project")).expect("folder");
-        let access = Access { write: vec![folder.path().join("project")], ..Access::default() };
-        Self { folder, access, cancel: Cancel::new().expect("cancel") }
+        let access = ToolAccess { write: vec![folder.path().join("project")], ..ToolAccess::default() };
+        Self { folder, access, cancel: CancelToken::new().expect("cancel") }
     }
 
     pub fn project(&self) -> PathBuf {
@@ -33,17 +33,17 @@ impl World {
         self.folder.path().join("cache")
     }
 
-    pub fn put(&self, path: &str, bytes: impl AsRef<[u8]>) {
+    pub fn write(&self, path: &str, bytes: impl AsRef<[u8]>) {
         let path = self.project().join(path);
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("folders");
         std::fs::write(path, bytes).expect("written");
     }
 
-    pub fn get(&self, path: &str) -> String {
+    pub fn read(&self, path: &str) -> String {
         String::from_utf8(std::fs::read(self.project().join(path)).expect("read")).expect("text")
     }
 
-    pub fn link(&self, target: impl AsRef<Path>, path: &str) {
+    pub fn symlink(&self, target: impl AsRef<Path>, path: &str) {
         std::os::unix::fs::symlink(target, self.project().join(path)).expect("link");
     }
 
@@ -73,12 +73,12 @@ impl World {
     /// Text and id of every line, as a read shows them.
     pub fn lines(&self, path: &str) -> Vec<(String, String)> {
         let answer = self.ok("file_system.read", serde_json::json!({"path": path}));
-        answer["content"].as_str().expect("content").lines().map(split).collect()
+        answer["content"].as_str().expect("content").lines().map(split_line).collect()
     }
 }
 
 /// `12 Labc|text` → id and text.
-pub fn split(line: &str) -> (String, String) {
+pub fn split_line(line: &str) -> (String, String) {
     let (head, text) = line.split_once('|').expect("a numbered line");
     (head.split_once(' ').expect("an id").1.to_owned(), text.to_owned())
 }

@@ -2,15 +2,15 @@
 
 use proptest::prelude::*;
 use rye_item::extractor::Parser;
-use rye_item::{ItemType, Parsed, parse};
-use rye_trust::signature::Layout;
-use rye_trust::{Coverage, Verdict, covered_form, display_form};
+use rye_item::{ItemType, ParsedItem, parse};
+use rye_trust::signature::FileLayout;
+use rye_trust::{Coverage, TrustVerdict, covered_form, display_form};
 
-use crate::support::{Kind, judge, kind, kinds, sample, signed};
+use crate::support::{FileKind, file_kind, file_kinds, report_for, sample, sign_with_vector_key};
 
 const SHEBANG: &[u8] = b"#!/usr/bin/env interpreter\n";
 
-fn parsed(kind: &Kind, bytes: &[u8]) -> Parsed {
+fn parse_as(kind: &FileKind, bytes: &[u8]) -> ParsedItem {
     let parser = match (kind.item_type, kind.extension.as_str()) {
         (ItemType::Directive, _) => Parser::MarkdownXml,
         (ItemType::Knowledge, _) => Parser::MarkdownFrontmatter,
@@ -25,34 +25,36 @@ fn parsed(kind: &Kind, bytes: &[u8]) -> Parsed {
 }
 
 /// The forms a signed content may be read in: without a shebang, and with one where the format allows it.
-fn forms(kind: &Kind, content: &[u8]) -> Vec<Vec<u8>> {
-    let mut forms = vec![covered_form(&signed(content, &kind.format), &kind.format).into_owned()];
+fn expected_forms(kind: &FileKind, content: &[u8]) -> Vec<Vec<u8>> {
+    let mut forms =
+        vec![covered_form(&sign_with_vector_key(content, &kind.format), &kind.format).into_owned()];
     if kind.format.after_shebang {
-        let bytes = signed(&[SHEBANG, content].concat(), &kind.format);
+        let bytes = sign_with_vector_key(&[SHEBANG, content].concat(), &kind.format);
         forms.push(covered_form(&bytes, &kind.format).into_owned());
     }
     forms
 }
 
 /// Holds a file against the forms its content may be read in.
-fn check(kind: &Kind, content: &[u8], bytes: &[u8]) {
-    if judge(kind, bytes).coverage != Coverage::Full {
+fn assert_covered_form(kind: &FileKind, content: &[u8], bytes: &[u8]) {
+    if report_for(kind, bytes).coverage != Coverage::Full {
         return;
     }
-    let forms = forms(kind, content);
+    let forms = expected_forms(kind, content);
     let read = covered_form(bytes, &kind.format);
     assert!(forms.iter().any(|form| *form == *read), "{}: {:?}", kind.extension, bytes.escape_ascii());
-    let expected = parsed(kind, &forms[0]);
-    let actual = parsed(kind, &read);
+    let expected = parse_as(kind, &forms[0]);
+    let actual = parse_as(kind, &read);
     assert_eq!(actual.fields, expected.fields, "{}: {:?}", kind.extension, bytes.escape_ascii());
     assert_eq!(actual.problems.len(), expected.problems.len(), "{}", kind.extension);
 }
 
-fn tampered(extension: &str, first: &str) -> bool {
-    let kind = kind(ItemType::Tool, extension);
-    let file = [first.as_bytes(), &signed(sample(&kind).as_bytes(), &kind.format)].concat();
-    let report = judge(&kind, &file);
-    report.verdict == Verdict::Tampered && report.reason.is_some_and(|reason| reason.contains("`#!` line"))
+fn is_tampered(extension: &str, first: &str) -> bool {
+    let kind = file_kind(ItemType::Tool, extension);
+    let file = [first.as_bytes(), &sign_with_vector_key(sample(&kind).as_bytes(), &kind.format)].concat();
+    let report = report_for(&kind, &file);
+    report.verdict == TrustVerdict::Tampered
+        && report.reason.is_some_and(|reason| reason.contains("`#!` line"))
 }
 
 #[test]
@@ -75,13 +77,13 @@ fn only_a_strict_shebang_is_accepted() {
             "#!/x vim:fileencoding=latin-1\n",
             &format!("#!{}\n", "x".repeat(255)),
         ] {
-            assert!(tampered(extension, first), "{extension} {first:?}");
+            assert!(is_tampered(extension, first), "{extension} {first:?}");
         }
         for first in ["#!/usr/bin/env python3\n", "#!/x\r\n", "#! /x -w\n", "#!\n", "#!/x encoding\n"] {
-            let kind = kind(ItemType::Tool, extension);
+            let kind = file_kind(ItemType::Tool, extension);
             let content = sample(&kind).as_bytes();
-            let file = [first.as_bytes(), &signed(content, &kind.format)].concat();
-            assert_eq!(judge(&kind, &file).verdict, Verdict::Full, "{extension} {first:?}");
+            let file = [first.as_bytes(), &sign_with_vector_key(content, &kind.format)].concat();
+            assert_eq!(report_for(&kind, &file).verdict, TrustVerdict::Full, "{extension} {first:?}");
             let read = covered_form(&file, &kind.format).into_owned();
             assert!(!read.windows(2).any(|pair| pair == b"#!"), "{}", read.escape_ascii());
             assert!(read.ends_with(&[b"\n\n", content].concat()[..]), "{}", read.escape_ascii());
@@ -89,23 +91,23 @@ fn only_a_strict_shebang_is_accepted() {
         }
     }
     let unended = b"#!/x no line end";
-    assert_eq!(judge(&kind(ItemType::Tool, ".py"), unended).verdict, Verdict::Tampered);
+    assert_eq!(report_for(&file_kind(ItemType::Tool, ".py"), unended).verdict, TrustVerdict::Tampered);
 }
 
 #[test]
 fn shebang_needs_a_format_with_one() {
-    for kind in kinds().into_iter().filter(|kind| !kind.format.after_shebang) {
-        let file = [SHEBANG, &signed(sample(&kind).as_bytes(), &kind.format)].concat();
-        assert_eq!(judge(&kind, &file).verdict, Verdict::Unsigned, "{}", kind.extension);
+    for kind in file_kinds().into_iter().filter(|kind| !kind.format.after_shebang) {
+        let file = [SHEBANG, &sign_with_vector_key(sample(&kind).as_bytes(), &kind.format)].concat();
+        assert_eq!(report_for(&kind, &file).verdict, TrustVerdict::Unsigned, "{}", kind.extension);
     }
 }
 
 #[test]
-fn signature_line_holds_nothing_else() {
-    for kind in kinds() {
+fn signature_line_allows_nothing_else() {
+    for kind in file_kinds() {
         let content = sample(&kind).as_bytes();
-        let bytes = signed(content, &kind.format);
-        let layout = Layout::of(&bytes, &kind.format);
+        let bytes = sign_with_vector_key(content, &kind.format);
+        let layout = FileLayout::parse(&bytes, &kind.format);
         let line = String::from_utf8(bytes[layout.line.clone()].to_vec()).expect("text");
         let line = line.trim_end();
         let inner = match &kind.format.suffix {
@@ -143,9 +145,9 @@ fn signature_line_holds_nothing_else() {
                 continue;
             }
             let file = [changed.as_bytes(), b"\n", content].concat();
-            let verdict = judge(&kind, &file).verdict;
+            let verdict = report_for(&kind, &file).verdict;
             assert!(
-                matches!(verdict, Verdict::Unsigned | Verdict::Tampered),
+                matches!(verdict, TrustVerdict::Unsigned | TrustVerdict::Tampered),
                 "{}: {changed:?} is {verdict:?}",
                 kind.extension
             );
@@ -155,27 +157,27 @@ fn signature_line_holds_nothing_else() {
 
 #[test]
 fn shebang_decides_no_encoding_of_content() {
-    let kind = kind(ItemType::Tool, ".py");
+    let kind = file_kind(ItemType::Tool, ".py");
     let content = b"# -*- coding: raw_unicode_escape -*-\n# \\u000aprint(1)\n";
-    for form in forms(&kind, content) {
+    for form in expected_forms(&kind, content) {
         assert!(form.starts_with(b"# -*- coding: utf-8 -*-\n"), "{}", form.escape_ascii());
     }
 }
 
 #[test]
 fn unsigned_bytes_of_the_line_are_not_read() {
-    for kind in kinds() {
+    for kind in file_kinds() {
         let content = sample(&kind).as_bytes();
-        let bytes = signed(content, &kind.format);
+        let bytes = sign_with_vector_key(content, &kind.format);
         let text = String::from_utf8(bytes.clone()).expect("text");
         let other = text.replacen("2026-01-02T", "2026-02-02T", 1);
         assert_ne!(text, other);
         assert_eq!(covered_form(&bytes, &kind.format), covered_form(other.as_bytes(), &kind.format));
         assert!(!covered_form(&bytes, &kind.format).windows(4).any(|part| part == b"rye:"));
-        let line = Layout::of(&bytes, &kind.format).signature.expect("a signature line");
+        let line = FileLayout::parse(&bytes, &kind.format).signature.expect("a signature line");
         let fingerprint = line.fingerprint.to_string();
         let named = text.replacen(&fingerprint, &format!("{fingerprint}|obey@me"), 1);
-        assert_eq!(judge(&kind, named.as_bytes()).verdict, Verdict::Full, "{}", kind.extension);
+        assert_eq!(report_for(&kind, named.as_bytes()).verdict, TrustVerdict::Full, "{}", kind.extension);
         assert_eq!(covered_form(named.as_bytes(), &kind.format), covered_form(&bytes, &kind.format));
         assert_eq!(display_form(named.as_bytes(), &kind.format), &bytes[..], "{}", kind.extension);
     }
@@ -224,7 +226,7 @@ proptest! {
     /// read as it was signed.
     #[test]
     fn nothing_outside_the_hash_is_read(
-        kind in prop::sample::select(kinds()),
+        kind in prop::sample::select(file_kinds()),
         lines in any_bytes(),
         before in any_bytes(),
         inside in any_bytes(),
@@ -234,10 +236,10 @@ proptest! {
     ) {
         let content = [&lines[..], sample(&kind).as_bytes()].concat();
         // Such a content has a shebang or a signature line of its own.
-        let layout = Layout::of(&content, &kind.format);
+        let layout = FileLayout::parse(&content, &kind.format);
         prop_assume!(layout.content.start == 0 && layout.shebang_error.is_none());
-        let bytes = signed(&content, &kind.format);
-        let line = Layout::of(&bytes, &kind.format).line;
+        let bytes = sign_with_vector_key(&content, &kind.format);
+        let line = FileLayout::parse(&bytes, &kind.format).line;
         let mut changed = bytes[line.clone()].to_vec();
         let text_end = changed.len() - changed.iter().rev().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         if other_break {
@@ -245,14 +247,14 @@ proptest! {
             changed.splice(text_end.., ending.iter().copied());
         }
         let place = place.min(text_end);
-        check(&kind, &content, &[&before, &bytes[..]].concat());
+        assert_covered_form(&kind, &content, &[&before, &bytes[..]].concat());
         let mut inserted = changed.clone();
         inserted.splice(place..place, inside.iter().copied());
-        check(&kind, &content, &[&before, &inserted[..], &content].concat());
-        check(&kind, &content, &[&inserted[..], &content].concat());
+        assert_covered_form(&kind, &content, &[&before, &inserted[..], &content].concat());
+        assert_covered_form(&kind, &content, &[&inserted[..], &content].concat());
         let mut appended = changed.clone();
         appended.splice(text_end..text_end, behind.iter().copied());
-        check(&kind, &content, &[&appended[..], &content].concat());
-        check(&kind, &content, &[SHEBANG, &changed[..], &content].concat());
+        assert_covered_form(&kind, &content, &[&appended[..], &content].concat());
+        assert_covered_form(&kind, &content, &[SHEBANG, &changed[..], &content].concat());
     }
 }

@@ -4,40 +4,41 @@ use lillux::{PublicKey, SecretKey};
 use proptest::prelude::*;
 use rye_trust::{Identity, IdentityError};
 
-use crate::support::{document, signed_by, vector_key};
+use crate::support::{sign_bytes, signed_identity, vector_key};
 
 #[test]
-fn a_document_that_claims_anothers_fingerprint_is_refused() {
-    let (mine, attacker) = (vector_key().public(), SecretKey::generate().expect("randomness"));
-    let claim = Identity { fingerprint: mine.fingerprint(), ..Identity::new(attacker.public(), "me") };
-    let bytes = signed_by(claim.to_document().as_bytes(), &rye_trust::identity::format(), &attacker);
+fn document_with_foreign_fingerprint_is_refused() {
+    let (mine, attacker) = (vector_key().public_key(), SecretKey::generate().expect("randomness"));
+    let claim = Identity { fingerprint: mine.fingerprint(), ..Identity::new(attacker.public_key(), "me") };
+    let bytes =
+        sign_bytes(claim.to_document().as_bytes(), &rye_trust::identity::signature_format(), &attacker);
     let stated = mine.fingerprint().to_string();
-    let expected = IdentityError::Fingerprint { stated, actual: attacker.public().fingerprint() };
+    let expected = IdentityError::Fingerprint { stated, actual: attacker.public_key().fingerprint() };
     assert_eq!(Identity::parse(&bytes), Err(expected));
 }
 
 #[test]
-fn a_document_signed_in_anothers_name_is_signed_by_nobody() {
+fn forged_signer_name_is_not_accepted() {
     let (mine, attacker) = (vector_key(), SecretKey::generate().expect("randomness"));
-    let bytes = signed_by(
-        Identity::new(attacker.public(), "me").to_document().as_bytes(),
-        &rye_trust::identity::format(),
+    let bytes = sign_bytes(
+        Identity::new(attacker.public_key(), "me").to_document().as_bytes(),
+        &rye_trust::identity::signature_format(),
         &attacker,
     );
     let text = String::from_utf8(bytes).expect("text");
     let (line, rest) = text.split_once('\n').expect("a signature line");
-    let (theirs, ours) = (attacker.public().fingerprint(), mine.public().fingerprint());
+    let (theirs, ours) = (attacker.public_key().fingerprint(), mine.public_key().fingerprint());
     let forged = format!("{}\n{rest}", line.replace(theirs.as_str(), ours.as_str()));
     let identity = Identity::parse(forged.as_bytes()).expect("a document");
     assert_eq!(identity.signature.as_ref().map(|line| line.fingerprint), Some(ours));
-    assert!(!identity.is_signed_by(&mine.public()) && !identity.is_self_signed());
+    assert!(!identity.is_signed_by(&mine.public_key()) && !identity.is_self_signed());
 }
 
 #[test]
 fn weak_and_foreign_keys_are_refused() {
     let friend = SecretKey::generate().expect("randomness");
-    let text = Identity::new(friend.public(), "friend").to_document();
-    let pem = friend.public().to_pem();
+    let text = Identity::new(friend.public_key(), "friend").to_document();
+    let pem = friend.public_key().to_pem();
     let parse_with = |other: &str| Identity::parse(text.replace(&pem, other).as_bytes());
     let der = |point: &str| format!("-----BEGIN PUBLIC KEY-----\n{point}\n-----END PUBLIC KEY-----\n");
     // The identity, and y = 0, a point of order four.
@@ -54,8 +55,8 @@ fn weak_and_foreign_keys_are_refused() {
 }
 
 #[test]
-fn documents_without_what_they_need_are_unreadable() {
-    let text = Identity::new(vector_key().public(), "friend").to_document();
+fn incomplete_documents_are_unreadable() {
+    let text = Identity::new(vector_key().public_key(), "friend").to_document();
     let broken = [
         String::new(),
         text.replace("[public_key]", "[key]"),
@@ -77,11 +78,11 @@ fn documents_without_what_they_need_are_unreadable() {
 
 proptest! {
     #[test]
-    fn an_identity_survives_its_document(owner in any::<String>(), version in any::<String>(), may_introduce: bool,
+    fn identity_round_trips_through_its_document(owner in any::<String>(), version in any::<String>(), may_introduce: bool,
                                          projects in prop::option::of(prop::collection::vec(any::<String>(), 0..4))) {
         let key = vector_key();
-        let identity = Identity { may_introduce, projects, version, ..Identity::new(key.public(), &owner) };
-        let back = document(&identity, key);
+        let identity = Identity { may_introduce, projects, version, ..Identity::new(key.public_key(), &owner) };
+        let back = signed_identity(&identity, key);
         prop_assert!(back.is_self_signed());
         prop_assert_eq!(Identity { signature: None, ..back }, identity);
     }

@@ -6,7 +6,7 @@
 mod covered;
 mod identity;
 mod keyring;
-mod listed;
+mod manifest_entries;
 mod roundtrip;
 mod support;
 mod tamper;
@@ -14,6 +14,6 @@ mod vectors;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.
 #[test]
-fn every_file_of_this_folder_is_declared() {
+fn every_test_file_is_declared() {
     rye_test::assert_all_declared(env!("CARGO_MANIFEST_DIR"), include_str!("main.rs"));
 }

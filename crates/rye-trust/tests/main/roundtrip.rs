@@ -2,22 +2,25 @@
 
 use proptest::prelude::*;
 use rye_item::{ItemType, SignatureFormat};
-use rye_trust::coverage::{Content, compare};
-use rye_trust::signature::{Layout, Timestamp};
-use rye_trust::{Coverage, Signed, Verdict, sign};
+use rye_trust::coverage::{ContentStatus, compare_content};
+use rye_trust::signature::{FileLayout, Timestamp};
+use rye_trust::{Coverage, SignOutcome, TrustVerdict, sign};
 
-use crate::support::{Kind, judge, kind, kinds, noon, sample, signed, signed_by, vector_key};
+use crate::support::{
+    FileKind, file_kind, file_kinds, fixed_time, report_for, sample, sign_bytes, sign_with_vector_key,
+    vector_key,
+};
 
 const SHEBANG: &str = "#!/usr/bin/env run\n";
 
 /// The bytes of a file without its signature line.
 fn without_line(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
-    let layout = Layout::of(bytes, format);
+    let layout = FileLayout::parse(bytes, format);
     [&bytes[layout.shebang], &bytes[layout.content]].concat()
 }
 
 /// Every shape of content a file of this kind may have.
-fn contents(kind: &Kind) -> Vec<Vec<u8>> {
+fn contents(kind: &FileKind) -> Vec<Vec<u8>> {
     let text = sample(kind);
     let with_shebang = format!("{SHEBANG}{text}");
     let mut texts: Vec<String> =
@@ -35,42 +38,43 @@ fn contents(kind: &Kind) -> Vec<Vec<u8>> {
 }
 
 /// Checks every law for one content.
-fn check_laws(kind: &Kind, content: &[u8]) {
+fn check_laws(kind: &FileKind, content: &[u8]) {
     let key = vector_key();
     let format = &kind.format;
-    let Signed::Written { bytes, signature } = sign(content, format, key, &noon()) else {
+    let SignOutcome::Written { bytes, signature } = sign(content, format, key, &fixed_time()) else {
         panic!("an unsigned content was already signed: {content:?}");
     };
-    let layout = Layout::of(&bytes, format);
+    let layout = FileLayout::parse(&bytes, format);
     assert_eq!(layout.signature.as_ref(), Some(&signature));
     assert_eq!(without_line(&bytes, format), content, "content bytes changed");
     assert_eq!(bytes.len() - content.len(), layout.line.len());
 
-    let content_of = compare(kind.item_type, &bytes, &layout);
-    let Content::Intact { coverage: Coverage::Full, uncovered } = content_of else {
+    let content_of = compare_content(kind.item_type, &bytes, &layout);
+    let ContentStatus::Intact { coverage: Coverage::Full, uncovered } = content_of else {
         panic!("{content_of:?}");
     };
     assert!(
         uncovered.iter().all(|range| range.end <= layout.line.end),
         "content is uncovered: {uncovered:?}"
     );
-    assert_eq!(judge(kind, &bytes).verdict, Verdict::Full);
+    assert_eq!(report_for(kind, &bytes).verdict, TrustVerdict::Full);
 
     let later = Timestamp::new("2030-01-01T00:00:00Z").expect("a moment");
-    assert_eq!(sign(&bytes, format, key, &later), Signed::Unchanged(signature));
+    assert_eq!(sign(&bytes, format, key, &later), SignOutcome::Unchanged(signature));
 }
 
 #[test]
-fn every_kind_of_file_can_be_signed_but_json() {
-    let all: Vec<_> = kinds().iter().map(|kind| format!("{}{}", kind.item_type, kind.extension)).collect();
+fn every_file_kind_except_json_is_signable() {
+    let all: Vec<_> =
+        file_kinds().iter().map(|kind| format!("{}{}", kind.item_type, kind.extension)).collect();
     let expected = "directive.md tool.py tool.yaml tool.yml tool.js tool.ts tool.mjs tool.cjs tool.sh tool.toml \
                     tool.pl tool.rb knowledge.md knowledge.yaml knowledge.yml config.yaml config.yml config.toml";
     assert_eq!(all.join(" "), expected);
 }
 
 #[test]
-fn what_is_signed_verifies_whole_in_every_kind_and_shape() {
-    for kind in kinds() {
+fn signed_files_verify_fully() {
+    for kind in file_kinds() {
         for content in contents(&kind) {
             check_laws(&kind, &content);
         }
@@ -78,12 +82,12 @@ fn what_is_signed_verifies_whole_in_every_kind_and_shape() {
 }
 
 #[test]
-fn the_line_has_the_files_own_line_break() {
-    for kind in kinds() {
+fn signature_line_uses_the_files_line_break() {
+    for kind in file_kinds() {
         let text = sample(&kind);
         let line_of = |content: String| {
-            let bytes = signed(content.as_bytes(), &kind.format);
-            let layout = Layout::of(&bytes, &kind.format);
+            let bytes = sign_with_vector_key(content.as_bytes(), &kind.format);
+            let layout = FileLayout::parse(&bytes, &kind.format);
             String::from_utf8(bytes[layout.line].to_vec()).expect("text")
         };
         let is_unix = |line: String| line.ends_with('\n') && !line.contains('\r');
@@ -100,60 +104,64 @@ fn the_line_has_the_files_own_line_break() {
 }
 
 #[test]
-fn the_line_stands_behind_a_shebang_where_the_format_lets_it() {
-    for kind in kinds() {
-        let bytes = signed(format!("{SHEBANG}{}", sample(&kind)).as_bytes(), &kind.format);
+fn signature_line_follows_allowed_shebang() {
+    for kind in file_kinds() {
+        let bytes = sign_with_vector_key(format!("{SHEBANG}{}", sample(&kind)).as_bytes(), &kind.format);
         assert_eq!(bytes.starts_with(SHEBANG.as_bytes()), kind.format.after_shebang);
-        assert_eq!(Layout::of(&bytes, &kind.format).shebang.is_empty(), !kind.format.after_shebang);
+        assert_eq!(FileLayout::parse(&bytes, &kind.format).shebang.is_empty(), !kind.format.after_shebang);
     }
 }
 
 #[test]
-fn signing_after_an_edit_replaces_the_one_line() {
-    for kind in kinds() {
+fn resigning_replaces_the_signature_line() {
+    for kind in file_kinds() {
         for content in contents(&kind) {
-            let first = signed(&content, &kind.format);
+            let first = sign_with_vector_key(&content, &kind.format);
             let edited = [&first[..], b"# one more line\n"].concat();
-            assert_ne!(judge(&kind, &edited).verdict, Verdict::Full);
-            let second = signed(&edited, &kind.format);
-            let expected = signed(&[&content[..], b"# one more line\n"].concat(), &kind.format);
-            if Layout::of(&content, &kind.format).shebang == Layout::of(&expected, &kind.format).shebang {
+            assert_ne!(report_for(&kind, &edited).verdict, TrustVerdict::Full);
+            let second = sign_with_vector_key(&edited, &kind.format);
+            let expected = sign_with_vector_key(&[&content[..], b"# one more line\n"].concat(), &kind.format);
+            if FileLayout::parse(&content, &kind.format).shebang
+                == FileLayout::parse(&expected, &kind.format).shebang
+            {
                 assert_eq!(second, expected);
             }
-            assert_eq!(judge(&kind, &second).verdict, Verdict::Full);
+            assert_eq!(report_for(&kind, &second).verdict, TrustVerdict::Full);
         }
     }
 }
 
 #[test]
-fn another_key_replaces_the_line_and_another_line_break_is_repaired() {
+fn resigning_replaces_key_and_repairs_line_break() {
     let other = lillux::SecretKey::generate().expect("randomness");
-    for kind in kinds() {
+    for kind in file_kinds() {
         let content = sample(&kind).as_bytes();
-        let ours = signed(content, &kind.format);
-        let theirs = signed_by(&ours, &kind.format, &other);
-        assert_eq!(theirs, signed_by(content, &kind.format, &other));
-        assert_eq!(signed(&theirs, &kind.format), ours);
+        let ours = sign_with_vector_key(content, &kind.format);
+        let theirs = sign_bytes(&ours, &kind.format, &other);
+        assert_eq!(theirs, sign_bytes(content, &kind.format, &other));
+        assert_eq!(sign_with_vector_key(&theirs, &kind.format), ours);
 
-        let line = Layout::of(&ours, &kind.format).line;
+        let line = FileLayout::parse(&ours, &kind.format).line;
         let broken = [&ours[..line.end - 1], b"\r\n", &ours[line.end..]].concat();
-        assert_eq!(signed(&broken, &kind.format), ours);
+        assert_eq!(sign_with_vector_key(&broken, &kind.format), ours);
     }
 }
 
 #[test]
-fn a_line_that_is_no_signature_is_content() {
-    let kind = kind(ItemType::Tool, ".py");
+fn non_signature_line_is_content() {
+    let kind = file_kind(ItemType::Tool, ".py");
     for line in ["# rye:unsigned\n", "# rye:signed:soon\n", "# kiwi-mcp:validated:x\n", "#rye:signed:\n"] {
         check_laws(&kind, format!("{line}x = 1\n").as_bytes());
     }
-    let twice = [signed(b"x = 1\n", &kind.format), signed(b"y = 2\n", &kind.format)].concat();
-    let again = signed(&twice, &kind.format);
+    let twice =
+        [sign_with_vector_key(b"x = 1\n", &kind.format), sign_with_vector_key(b"y = 2\n", &kind.format)]
+            .concat();
+    let again = sign_with_vector_key(&twice, &kind.format);
     assert_eq!(
         again.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"# rye:signed:")).count(),
         2
     );
-    assert_eq!(judge(&kind, &again).verdict, Verdict::Full);
+    assert_eq!(report_for(&kind, &again).verdict, TrustVerdict::Full);
 }
 
 /// Contents made of what signature lines, shebangs and line ends are made of, and any bytes.
@@ -184,38 +192,38 @@ fn any_content() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..10).prop_map(|pieces| pieces.concat())
 }
 
-fn any_kind() -> impl Strategy<Value = Kind> {
-    prop::sample::select(kinds())
+fn any_kind() -> impl Strategy<Value = FileKind> {
+    prop::sample::select(file_kinds())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn the_laws_hold_for_any_bytes(kind in any_kind(), content in any_content()) {
+    fn signing_laws_apply_to_any_bytes(kind in any_kind(), content in any_content()) {
         // Such a content is signed already, in the eyes of its format.
-        prop_assume!(Layout::of(&content, &kind.format).signature.is_none());
+        prop_assume!(FileLayout::parse(&content, &kind.format).signature.is_none());
         check_laws(&kind, &content);
     }
 
     #[test]
-    fn signing_twice_is_signing_once_whatever_was_there(
+    fn signing_is_idempotent(
         kind in any_kind(),
         content in any_content(),
         before in prop::sample::select(vec!["", "#!/bin/sh\n", "#!/bin/sh\r\n"]),
     ) {
-        let line = signed(b"", &kind.format);
+        let line = sign_with_vector_key(b"", &kind.format);
         let file = [before.as_bytes(), &line, &content].concat();
-        let once = signed(&file, &kind.format);
-        prop_assert_eq!(signed(&once, &kind.format), once.clone());
+        let once = sign_with_vector_key(&file, &kind.format);
+        prop_assert_eq!(sign_with_vector_key(&once, &kind.format), once.clone());
         prop_assert_eq!(without_line(&once, &kind.format), without_line(&file, &kind.format));
-        prop_assert_eq!(judge(&kind, &once).verdict, Verdict::Full);
+        prop_assert_eq!(report_for(&kind, &once).verdict, TrustVerdict::Full);
     }
 
     #[test]
-    fn a_layout_parts_the_file(kind in any_kind(), content in any_content(), is_signed in any::<bool>()) {
-        let bytes = if is_signed { signed(&content, &kind.format) } else { content };
-        let layout = Layout::of(&bytes, &kind.format);
+    fn layout_partitions_the_file(kind in any_kind(), content in any_content(), is_signed in any::<bool>()) {
+        let bytes = if is_signed { sign_with_vector_key(&content, &kind.format) } else { content };
+        let layout = FileLayout::parse(&bytes, &kind.format);
         prop_assert_eq!(layout.shebang.start, 0);
         prop_assert_eq!(layout.shebang.end, layout.line.start);
         prop_assert_eq!(layout.line.end, layout.content.start);

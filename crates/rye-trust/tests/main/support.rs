@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use lillux::SecretKey;
 use rye_item::{Extractor, ItemId, ItemRef, ItemType, SignatureFormat, Space};
 use rye_trust::signature::Timestamp;
-use rye_trust::{Identity, KeyRing, Report, Signed, Subject, Verdict, sign, verify};
+use rye_trust::{Identity, KeyRing, SignOutcome, Subject, TrustReport, TrustVerdict, sign, verify};
 
 /// The key of the vectors: Ed25519 seed 00, 01, … 1f.
 pub const VECTOR_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n-----END PRIVATE KEY-----\n";
@@ -37,21 +37,21 @@ const EXTRACTORS: [(ItemType, &str); 4] = [
 
 /// A kind of file that can be signed.
 #[derive(Clone, Debug)]
-pub struct Kind {
+pub struct FileKind {
     pub item_type: ItemType,
     pub extension: String,
     pub format: SignatureFormat,
 }
 
 /// Every type with every extension that can carry a signature line.
-pub fn kinds() -> Vec<Kind> {
+pub fn file_kinds() -> Vec<FileKind> {
     let mut kinds = Vec::new();
     for (item_type, text) in EXTRACTORS {
         let value = rye_item::yaml::parse(text).expect("shipped extractor").value;
         let extractor = Extractor::from_value(item_type, &value).expect("shipped extractor");
         for extension in &extractor.extensions {
             if let Some(format) = extractor.format_for(extension) {
-                kinds.push(Kind { item_type, extension: extension.clone(), format: format.clone() });
+                kinds.push(FileKind { item_type, extension: extension.clone(), format: format.clone() });
             }
         }
     }
@@ -59,15 +59,15 @@ pub fn kinds() -> Vec<Kind> {
 }
 
 /// The kind of files of `item_type` that end in `extension`.
-pub fn kind(item_type: ItemType, extension: &str) -> Kind {
-    let mut kinds = kinds().into_iter();
+pub fn file_kind(item_type: ItemType, extension: &str) -> FileKind {
+    let mut kinds = file_kinds().into_iter();
     kinds
         .find(|kind| kind.item_type == item_type && kind.extension == extension)
         .expect("a kind that can be signed")
 }
 
 /// A content that fits the kind, with LF line ends.
-pub fn sample(kind: &Kind) -> &'static str {
+pub fn sample(kind: &FileKind) -> &'static str {
     match (kind.item_type, kind.extension.as_str()) {
         (ItemType::Directive, _) => {
             "# T\n\n```xml\n<directive name=\"d\" version=\"1.0.0\">\n<metadata/>\n</directive>\n```\n\nDo it.\n"
@@ -82,7 +82,7 @@ pub fn sample(kind: &Kind) -> &'static str {
 }
 
 /// When everything here is signed.
-pub fn noon() -> Timestamp {
+pub fn fixed_time() -> Timestamp {
     Timestamp::new("2026-01-02T03:04:05Z").expect("a moment")
 }
 
@@ -96,28 +96,29 @@ pub fn vector_key() -> &'static SecretKey {
 pub fn vector_ring() -> &'static KeyRing {
     static RING: LazyLock<KeyRing> = LazyLock::new(|| {
         let key = vector_key();
-        let own = document(&Identity::new(key.public(), "me"), key);
-        KeyRing::of_user(&[own], Some(&key.public()), None, Vec::new())
+        let own = signed_identity(&Identity::new(key.public_key(), "me"), key);
+        KeyRing::from_user_documents(&[own], Some(&key.public_key()), None, Vec::new())
     });
     &RING
 }
 
 /// The bytes of a file after signing.
-pub fn signed_by(bytes: &[u8], format: &SignatureFormat, key: &SecretKey) -> Vec<u8> {
-    match sign(bytes, format, key, &noon()) {
-        Signed::Written { bytes, .. } => bytes,
-        Signed::Unchanged(_) => bytes.to_vec(),
+pub fn sign_bytes(bytes: &[u8], format: &SignatureFormat, key: &SecretKey) -> Vec<u8> {
+    match sign(bytes, format, key, &fixed_time()) {
+        SignOutcome::Written { bytes, .. } => bytes,
+        SignOutcome::Unchanged(_) => bytes.to_vec(),
     }
 }
 
 /// `bytes` signed with the vectors' key.
-pub fn signed(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
-    signed_by(bytes, format, vector_key())
+pub fn sign_with_vector_key(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
+    sign_bytes(bytes, format, vector_key())
 }
 
 /// A signed identity document, read back.
-pub fn document(identity: &Identity, signer: &SecretKey) -> Identity {
-    let bytes = signed_by(identity.to_document().as_bytes(), &rye_trust::identity::format(), signer);
+pub fn signed_identity(identity: &Identity, signer: &SecretKey) -> Identity {
+    let bytes =
+        sign_bytes(identity.to_document().as_bytes(), &rye_trust::identity::signature_format(), signer);
     Identity::parse(&bytes).expect("own document")
 }
 
@@ -132,7 +133,7 @@ pub struct File {
 }
 
 impl File {
-    pub fn new(kind: &Kind, space: Space, bytes: Vec<u8>) -> Self {
+    pub fn new(kind: &FileKind, space: Space, bytes: Vec<u8>) -> Self {
         let id = ItemId::new("demo/a").expect("an id");
         Self {
             item: ItemRef::new(kind.item_type, id),
@@ -166,22 +167,22 @@ impl Subject for File {
         self.misplacement.clone()
     }
 
-    fn file(&self) -> Option<String> {
+    fn manifest_path(&self) -> Option<String> {
         self.path.clone()
     }
 }
 
 /// The report on `bytes` as a user-space file of this kind, by a user who trusts the vectors' key.
-pub fn judge(kind: &Kind, bytes: &[u8]) -> Report {
-    verify::report(&File::new(kind, Space::User, bytes.to_vec()), vector_ring())
+pub fn report_for(kind: &FileKind, bytes: &[u8]) -> TrustReport {
+    verify::evaluate(&File::new(kind, Space::User, bytes.to_vec()), vector_ring())
 }
 
-pub fn is_good(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Full | Verdict::Partial)
+pub fn is_good(verdict: TrustVerdict) -> bool {
+    matches!(verdict, TrustVerdict::Full | TrustVerdict::Partial)
 }
 
 /// The bytes of a file that somebody vouches for: all but the uncovered ranges.
-pub fn covered(bytes: &[u8], uncovered: &[Range<usize>]) -> Vec<u8> {
-    let is_covered = |place: &usize| !uncovered.iter().any(|range| range.contains(place));
-    (0..bytes.len()).filter(is_covered).map(|place| bytes[place]).collect()
+pub fn covered_bytes(bytes: &[u8], uncovered: &[Range<usize>]) -> Vec<u8> {
+    let is_covered = |index: &usize| !uncovered.iter().any(|range| range.contains(index));
+    (0..bytes.len()).filter(is_covered).map(|index| bytes[index]).collect()
 }

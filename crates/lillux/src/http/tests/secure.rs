@@ -33,8 +33,8 @@ fn serve(address: &str, count: usize) -> (u16, std::thread::JoinHandle<()>) {
             let mut buffer = [0; 4096];
             // A client that does not trust the certificate leaves here.
             if stream.read(&mut buffer).is_ok() {
-                let answer = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nsafe";
-                let _ = stream.write_all(answer.as_bytes());
+                let response = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nsafe";
+                let _ = stream.write_all(response.as_bytes());
                 stream.conn.send_close_notify();
                 let _ = stream.flush();
             }
@@ -44,15 +44,15 @@ fn serve(address: &str, count: usize) -> (u16, std::thread::JoinHandle<()>) {
 }
 
 #[test]
-fn https_holds_only_for_the_right_name_and_authority() {
+fn https_checks_name_and_authority() {
     let (port, thread) = serve("127.0.0.1", 3);
     let (other_port, other_thread) = serve("127.0.0.2", 1);
     let authority = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http/tests/authority.pem");
     let trusting = client(&["127.0.0.0/8", "::1"]).with_certificate_file(authority);
-    let ask_at = |client: &Client, host: &str, port: u16| {
+    let ask_at = |client: &HttpClient, host: &str, port: u16| {
         client.send(&get(&format!("https://{host}:{port}/x?key=hush")), &cancel()).map(|answer| answer.body)
     };
-    let ask = |client: &Client, host: &str| ask_at(client, host, port);
+    let ask = |client: &HttpClient, host: &str| ask_at(client, host, port);
     assert_eq!(ask(&trusting, "127.0.0.1"), Ok(b"safe".to_vec()));
     assert_eq!(ask(&trusting, "localhost"), Ok(b"safe".to_vec()));
     let wrong_name = ask_at(&trusting, "127.0.0.2", other_port).expect_err("another name").to_string();

@@ -8,11 +8,11 @@ use serde_json::json;
 use super::*;
 
 /// Two threads with three records each.
-fn two_threads() -> World {
-    let world = world();
+fn two_threads() -> TestStore {
+    let world = test_store();
     for number in [1, 2] {
-        let claim = world.create(NewThread { max_spend: Some(Nanos(100)), ..new(number, None) });
-        let mut step = Commit::new(id(number), claim, 1);
+        let claim = world.create(NewThread { max_spend: Some(Nanos(100)), ..new_thread(number, None) });
+        let mut step = ThreadCommit::new(thread_id(number), claim, 1);
         step.records = vec![record(&format!("second of {number}")), record(&format!("third of {number}"))];
         world.commit(step);
     }
@@ -20,7 +20,7 @@ fn two_threads() -> World {
 }
 
 #[test]
-fn a_forged_journal_is_refused_and_the_kind_is_named() {
+fn forged_journal_is_refused_with_reason() {
     let row = "(SELECT thread FROM threads WHERE thread_id = 'thread-000000000001')";
     let cases: [(&str, String, Forgery); 11] = [
         (
@@ -38,14 +38,14 @@ fn a_forged_journal_is_refused_and_the_kind_is_named() {
             format!("UPDATE journal SET sequence = 9 WHERE thread = {row} AND seq = 3"),
             Forgery::Changed,
         ),
-        ("a cut end", format!("DELETE FROM journal WHERE thread = {row} AND seq = 3"), Forgery::Cut),
-        ("a cut middle", format!("DELETE FROM journal WHERE thread = {row} AND seq = 2"), Forgery::Cut),
+        ("a cut end", format!("DELETE FROM journal WHERE thread = {row} AND seq = 3"), Forgery::Truncated),
+        ("a cut middle", format!("DELETE FROM journal WHERE thread = {row} AND seq = 2"), Forgery::Truncated),
         (
             "an added entry",
             format!(
                 "INSERT INTO journal (thread, seq, at_ms, sequence, body) VALUES ({row}, 4, 1, 1, x'00')"
             ),
-            Forgery::Cut,
+            Forgery::Truncated,
         ),
         (
             "entries in another order",
@@ -82,14 +82,18 @@ fn a_forged_journal_is_refused_and_the_kind_is_named() {
     ];
     for (name, sql, what) in cases {
         let world = two_threads();
-        assert_eq!(world.store.journal(&id(1)).expect("intact").len(), 3, "{name}");
+        assert_eq!(world.store.journal(&thread_id(1)).expect("intact").len(), 3, "{name}");
         world.tamper(&sql);
-        assert_eq!(world.store.journal(&id(1)), Err(StoreError::Forged { thread: id(1), what }), "{name}");
+        assert_eq!(
+            world.store.journal(&thread_id(1)),
+            Err(ThreadStoreError::Forged { thread: thread_id(1), what }),
+            "{name}"
+        );
     }
 }
 
 #[test]
-fn forged_row_is_shown_as_such_and_refused() {
+fn forged_row_is_flagged_and_refused() {
     let columns = [
         "status = 'completed', completed_at = '2026-01-01T00:00:00Z'",
         "result = '{\"result\":\"forged\"}'",
@@ -117,104 +121,109 @@ fn forged_row_is_shown_as_such_and_refused() {
     ];
     for change in columns {
         let world = two_threads();
-        assert!(!world.store.thread(&id(1)).expect("read").expect("there").is_forged, "{change}");
+        assert!(!world.store.thread(&thread_id(1)).expect("read").expect("there").is_forged, "{change}");
         world.tamper(&format!("UPDATE threads SET {change} WHERE thread = 1"));
-        let row = world.store.thread(&id(1)).expect("read").expect("there");
+        let row = world.store.thread(&thread_id(1)).expect("read").expect("there");
         assert!(row.is_forged && row.result.is_none(), "{change}");
-        let refused = StoreError::Forged { thread: id(1), what: Forgery::Row };
-        assert_eq!(world.store.sealed_thread(&id(1)), Err(refused.clone()), "{change}");
+        let refused = ThreadStoreError::Forged { thread: thread_id(1), what: Forgery::Row };
+        assert_eq!(world.store.verified_thread(&thread_id(1)), Err(refused.clone()), "{change}");
         // A step or a child would seal it again.
-        let step = Commit::new(id(1), Claim { epoch: 1 }, 2);
+        let step = ThreadCommit::new(thread_id(1), Claim { epoch: 1 }, 2);
         assert_eq!(world.store.commit_blocking(step), Err(refused.clone()), "{change}");
-        assert_eq!(world.store.create_blocking(new(3, Some(1))).map(drop), Err(refused), "{change}");
-        assert!(!world.store.thread(&id(2)).expect("read").expect("there").is_forged, "{change}");
+        assert_eq!(world.store.create_blocking(new_thread(3, Some(1))).map(drop), Err(refused), "{change}");
+        assert!(!world.store.thread(&thread_id(2)).expect("read").expect("there").is_forged, "{change}");
     }
 }
 
 #[test]
-fn a_cut_journal_with_a_head_to_match_needs_the_secret() {
+fn truncated_journal_needs_the_secret() {
     let world = two_threads();
-    let head = chain::next(&chain::genesis(&id(1)), 1, &record("first"));
+    let head = chain::next_hash(&chain::genesis(&thread_id(1)), 1, &record("first"));
     world.tamper(&format!(
         "DELETE FROM journal WHERE thread = 1 AND seq > 1; UPDATE threads SET head_seq = 1, head_hash = x'{head}' WHERE thread = 1"
     ));
-    let refused = StoreError::Forged { thread: id(1), what: Forgery::Head };
-    assert_eq!(world.store.journal(&id(1)), Err(refused));
+    let refused = ThreadStoreError::Forged { thread: thread_id(1), what: Forgery::Head };
+    assert_eq!(world.store.journal(&thread_id(1)), Err(refused));
 }
 
 #[test]
-fn a_clone_with_another_secret_is_refused() {
+fn store_with_other_secret_is_refused() {
     let world = two_threads();
     let threads = world.folder.path().join("threads");
     drop(world.store);
-    let other = Store::open(&threads, &Secret::new([1; 32]), &LedgerSpec::default()).expect("opened");
-    let refused = StoreError::Forged { thread: id(1), what: Forgery::Head };
-    assert_eq!(other.journal(&id(1)), Err(refused));
+    let other =
+        ThreadStore::open(&threads, &ThreadSecret::new([1; 32]), &LedgerSpec::default()).expect("opened");
+    let refused = ThreadStoreError::Forged { thread: thread_id(1), what: Forgery::Head };
+    assert_eq!(other.journal(&thread_id(1)), Err(refused));
     // Threads of its own are none the worse for it.
-    other.create_blocking(new(3, None)).expect("created");
-    assert_eq!(other.journal(&id(3)).expect("a journal").len(), 1);
+    other.create_blocking(new_thread(3, None)).expect("created");
+    assert_eq!(other.journal(&thread_id(3)).expect("a journal").len(), 1);
 }
 
 #[test]
-fn a_damaged_database_is_an_error_and_stays_as_it_is() {
+fn damaged_database_is_left_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
     let threads = folder.path().join("threads");
-    lillux::file::create_folders(&threads, true).expect("made");
+    lillux::file::create_dirs(&threads, true).expect("made");
     let database = threads.join(DATABASE);
     std::fs::write(&database, "this is no database, and long enough to be taken for one".repeat(99))
         .expect("written");
     let before = std::fs::read(&database).expect("bytes");
-    let opened = Store::open(&threads, &secret(), &LedgerSpec::default());
+    let opened = ThreadStore::open(&threads, &test_secret(), &LedgerSpec::default());
     assert!(
-        matches!(opened, Err(StoreError::Damaged { ref path, .. }) if path.ends_with(DATABASE)),
+        matches!(opened, Err(ThreadStoreError::Damaged { ref path, .. }) if path.ends_with(DATABASE)),
         "{opened:?}"
     );
     assert_eq!(std::fs::read(&database).expect("bytes"), before);
 }
 
 #[test]
-fn a_newer_database_is_refused_and_an_older_one_is_brought_up_to_date() {
+fn older_database_migrates_newer_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let threads = folder.path().join("threads");
-    lillux::file::create_folders(&threads, true).expect("made");
+    lillux::file::create_dirs(&threads, true).expect("made");
     // Version 0: a file that somebody has begun.
     tamper(folder.path(), "CREATE TABLE other (x)");
-    let store = open(folder.path());
-    store.create_blocking(new(1, None)).expect("created");
+    let store = open_store(folder.path());
+    store.create_blocking(new_thread(1, None)).expect("created");
     drop(store);
     tamper(folder.path(), "PRAGMA user_version = 99");
     for opened in [
-        Store::open(&threads, &secret(), &LedgerSpec::default()).map(Some),
-        Store::open_existing(&threads, &secret(), &LedgerSpec::default()),
+        ThreadStore::open(&threads, &test_secret(), &LedgerSpec::default()).map(Some),
+        ThreadStore::open_existing(&threads, &test_secret(), &LedgerSpec::default()),
     ] {
-        assert!(matches!(opened, Err(StoreError::Newer { found: 99, .. })), "{opened:?}");
+        assert!(matches!(opened, Err(ThreadStoreError::Newer { found: 99, .. })), "{opened:?}");
     }
 }
 
 #[test]
-fn settings_add_columns_and_indexes_to_the_ledger_and_nothing_else() {
+fn settings_extend_the_ledger_table() {
     let folder = tempfile::tempdir().expect("a folder");
     let threads = folder.path().join("threads");
-    let column = |name: &str, kind: &str| Column {
+    let column = |name: &str, kind: &str| ColumnSpec {
         name: name.to_owned(),
-        kind: kind.to_owned(),
+        sql_type: kind.to_owned(),
         is_nullable: true,
         default: None,
     };
     let mut spec = LedgerSpec {
         columns: vec![column("thread_id", "TEXT"), column("actual_spend", "REAL")],
-        indexes: vec![Index {
+        indexes: vec![IndexSpec {
             name: "idx_budget_parent".to_owned(),
             columns: vec!["parent_thread_id".to_owned()],
         }],
-        is_clamped: true,
-        closed_on: None,
+        clamp_to_reserved: true,
+        release_on_status: None,
     };
-    drop(Store::open(&threads, &secret(), &spec).expect("opened"));
-    spec.columns.push(Column { default: Some(json!("it's")), is_nullable: false, ..column("team", "TEXT") });
-    drop(Store::open(&threads, &secret(), &spec).expect("extended"));
-    let store = Store::open(&threads, &secret(), &spec).expect("opened again");
-    store.create_blocking(new(1, None)).expect("created");
+    drop(ThreadStore::open(&threads, &test_secret(), &spec).expect("opened"));
+    spec.columns.push(ColumnSpec {
+        default: Some(json!("it's")),
+        is_nullable: false,
+        ..column("team", "TEXT")
+    });
+    drop(ThreadStore::open(&threads, &test_secret(), &spec).expect("extended"));
+    let store = ThreadStore::open(&threads, &test_secret(), &spec).expect("opened again");
+    store.create_blocking(new_thread(1, None)).expect("created");
     let found: Option<(String, String)> = store
         .read(|connection| {
             let sql = "SELECT team, typeof(actual_spend) FROM budget_ledger";
@@ -222,64 +231,85 @@ fn settings_add_columns_and_indexes_to_the_ledger_and_nothing_else() {
         })
         .expect("read");
     assert_eq!(found, Some(("it's".to_owned(), "integer".to_owned())), "money stays whole");
-    let wrong = [
+    let invalid = [
         column("Team", "TEXT"),
         column("a\" TEXT); DROP TABLE threads; --", "TEXT"),
         column("other", "TEXT; DROP TABLE threads"),
-        Column { is_nullable: false, ..column("other", "TEXT") },
-        Column { default: Some(json!([1])), ..column("other", "TEXT") },
+        ColumnSpec { is_nullable: false, ..column("other", "TEXT") },
+        ColumnSpec { default: Some(json!([1])), ..column("other", "TEXT") },
     ];
-    for column in wrong {
+    for column in invalid {
         let spec = LedgerSpec { columns: vec![column.clone()], ..LedgerSpec::default() };
-        let opened = Store::open(&threads, &secret(), &spec);
-        assert!(matches!(opened, Err(StoreError::Schema(_))), "{column:?}: {opened:?}");
+        let opened = ThreadStore::open(&threads, &test_secret(), &spec);
+        assert!(matches!(opened, Err(ThreadStoreError::Schema(_))), "{column:?}: {opened:?}");
     }
     for columns in [vec![], vec!["absent".to_owned()]] {
-        let spec =
-            LedgerSpec { indexes: vec![Index { name: "idx".to_owned(), columns }], ..LedgerSpec::default() };
-        assert!(matches!(Store::open(&threads, &secret(), &spec), Err(StoreError::Schema(_))));
+        let spec = LedgerSpec {
+            indexes: vec![IndexSpec { name: "idx".to_owned(), columns }],
+            ..LedgerSpec::default()
+        };
+        assert!(matches!(
+            ThreadStore::open(&threads, &test_secret(), &spec),
+            Err(ThreadStoreError::Schema(_))
+        ));
     }
 }
 
-fn question(name: &str, thread: u64) -> Approval {
+fn test_approval(name: &str, thread: u64) -> Approval {
     Approval {
         id: name.to_owned(),
-        thread: id(thread),
+        thread: thread_id(thread),
         kind: "limit".to_owned(),
-        what: "spend 2.00".to_owned(),
-        why: "1.00 is used up".to_owned(),
+        prompt: "spend 2.00".to_owned(),
+        reason: "1.00 is used up".to_owned(),
         at_ms: 5,
         detail: json!({"limit_code": "spend_exceeded"}),
     }
 }
 
-fn yes() -> Answer {
-    Answer { approved: true, message: None, changes: json!({"spend": 2}), at_ms: 6, by: "me".to_owned() }
+fn approved_decision() -> ApprovalDecision {
+    ApprovalDecision {
+        approved: true,
+        message: None,
+        changes: json!({"spend": 2}),
+        at_ms: 6,
+        by: "me".to_owned(),
+    }
 }
 
 #[test]
-fn a_question_is_asked_with_a_step_and_answered_once() {
-    let world = world();
-    let claim = world.create(new(1, None));
-    world.create(new(2, Some(1)));
-    world.create(new(3, None));
-    let mut step = Commit::new(id(2), claim, 1);
-    step.asks = vec![question("q", 2)];
+fn approval_is_answered_once() {
+    let world = test_store();
+    let claim = world.create(new_thread(1, None));
+    world.create(new_thread(2, Some(1)));
+    world.create(new_thread(3, None));
+    let mut step = ThreadCommit::new(thread_id(2), claim, 1);
+    step.approvals = vec![test_approval("q", 2)];
     world.commit(step);
-    let open =
-        |below: Option<u64>| world.store.open_approvals(below.map(id).as_ref()).expect("read").questions;
-    assert_eq!(open(None), [question("q", 2)]);
+    let open = |below: Option<u64>| {
+        world.store.open_approvals(below.map(thread_id).as_ref()).expect("read").approvals
+    };
+    assert_eq!(open(None), [test_approval("q", 2)]);
     assert_eq!((open(Some(1)).len(), open(Some(3)).len()), (1, 0));
-    assert_eq!(world.store.answer("q", &yes()).expect("answered"), question("q", 2));
+    assert_eq!(
+        world.store.answer_approval("q", &approved_decision()).expect("answered"),
+        test_approval("q", 2)
+    );
     assert_eq!(open(None), []);
-    let asked = world.store.approval("q").expect("read").expect("there");
-    assert_eq!(asked.answer, Some(yes()));
-    assert_eq!(world.store.answer("q", &yes()), Err(StoreError::NoQuestion("q".to_owned())));
-    assert_eq!(world.store.answer("x", &yes()), Err(StoreError::NoQuestion("x".to_owned())));
+    let record = world.store.approval("q").expect("read").expect("there");
+    assert_eq!(record.answer, Some(approved_decision()));
+    assert_eq!(
+        world.store.answer_approval("q", &approved_decision()),
+        Err(ThreadStoreError::NoApproval("q".to_owned()))
+    );
+    assert_eq!(
+        world.store.answer_approval("x", &approved_decision()),
+        Err(ThreadStoreError::NoApproval("x".to_owned()))
+    );
 }
 
 #[test]
-fn a_forged_question_or_answer_does_not_exist_and_is_reported() {
+fn forged_approvals_are_reported() {
     let forgeries = [
         "UPDATE approvals SET what = 'spend 9.00'",
         "UPDATE approvals SET detail = '{}'",
@@ -294,14 +324,14 @@ fn a_forged_question_or_answer_does_not_exist_and_is_reported() {
     for sql in forgeries {
         let world = two_threads();
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        runtime.block_on(world.store.ask(question("other", 1))).expect("asked");
-        world.store.answer("other", &yes()).expect("answered");
-        runtime.block_on(world.store.ask(question("q", 1))).expect("asked");
+        runtime.block_on(world.store.add_approval(test_approval("other", 1))).expect("asked");
+        world.store.answer_approval("other", &approved_decision()).expect("answered");
+        runtime.block_on(world.store.add_approval(test_approval("q", 1))).expect("asked");
         world
             .tamper(&format!("{sql}{}", if sql.contains("WHERE id = 'q'") { "" } else { " WHERE id = 'q'" }));
         let open = world.store.open_approvals(None).expect("read");
-        assert_eq!((open.questions.len(), open.forged.as_slice()), (0, &["q".to_owned()][..]), "{sql}");
+        assert_eq!((open.approvals.len(), open.forged.as_slice()), (0, &["q".to_owned()][..]), "{sql}");
         assert_eq!(world.store.approval("q").expect("read"), None, "{sql}");
-        assert!(world.store.answer("q", &yes()).is_err(), "{sql}");
+        assert!(world.store.answer_approval("q", &approved_decision()).is_err(), "{sql}");
     }
 }

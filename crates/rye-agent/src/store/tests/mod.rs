@@ -1,9 +1,9 @@
 //! The store under test: helpers, and what ordinary threads do.
 
-mod age;
 mod basics;
+mod budget;
 mod forgery;
-mod money;
+mod freshness;
 mod processes;
 mod retention;
 
@@ -13,51 +13,51 @@ use lillux::Digest;
 use tempfile::TempDir;
 
 use super::*;
-use crate::limits::Limits;
+use crate::limits::ThreadLimits;
 use crate::money::Nanos;
 
 /// A store in a folder of its own.
-pub(super) struct World {
+pub(super) struct TestStore {
     pub(super) folder: TempDir,
-    pub(super) store: Store,
+    pub(super) store: ThreadStore,
 }
 
-pub(super) fn secret() -> Secret {
-    Secret::new([42; 32])
+pub(super) fn test_secret() -> ThreadSecret {
+    ThreadSecret::new([42; 32])
 }
 
-pub(super) fn open(folder: &Path) -> Store {
-    Store::open(&folder.join("threads"), &secret(), &LedgerSpec::default()).expect("a store")
+pub(super) fn open_store(folder: &Path) -> ThreadStore {
+    ThreadStore::open(&folder.join("threads"), &test_secret(), &LedgerSpec::default()).expect("a store")
 }
 
-pub(super) fn world() -> World {
+pub(super) fn test_store() -> TestStore {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = open(folder.path());
-    World { folder, store }
+    let store = open_store(folder.path());
+    TestStore { folder, store }
 }
 
-pub(super) fn id(number: u64) -> ThreadId {
+pub(super) fn thread_id(number: u64) -> ThreadId {
     ThreadId::parse(&format!("thread-{number:012x}")).expect("a name")
 }
 
-pub(super) fn record(body: &str) -> Record {
-    Record { at_ms: 1_000, sequence: 1, body: body.as_bytes().to_vec() }
+pub(super) fn record(body: &str) -> JournalRecord {
+    JournalRecord { at_ms: 1_000, sequence: 1, body: body.as_bytes().to_vec() }
 }
 
-pub(super) fn new(number: u64, parent: Option<u64>) -> NewThread {
+pub(super) fn new_thread(number: u64, parent: Option<u64>) -> NewThread {
     NewThread {
-        id: id(number),
+        id: thread_id(number),
         directive: "demo/hello".to_owned(),
         title: "Hello".to_owned(),
-        parent: parent.map(id),
+        parent: parent.map(thread_id),
         continuation_of: None,
-        limits: Limits::default(),
+        limits: ThreadLimits::default(),
         max_spend: None,
         max_tokens: None,
         capabilities: Digest::of(b"none"),
         model: "model".to_owned(),
         provider: "provider".to_owned(),
-        caps: Caps::default(),
+        caps: SpawnCaps::default(),
         owner: Some(Owner::current()),
         is_detached: false,
         blobs: Vec::new(),
@@ -66,7 +66,7 @@ pub(super) fn new(number: u64, parent: Option<u64>) -> NewThread {
     }
 }
 
-impl World {
+impl TestStore {
     /// The database itself, for those who tamper with it.
     pub(super) fn tamper(&self, sql: &str) {
         tamper(self.folder.path(), sql);
@@ -74,12 +74,12 @@ impl World {
 
     pub(super) fn create(&self, new: NewThread) -> Claim {
         match self.store.create_blocking(new).expect("created") {
-            Created::Done { claim, .. } => claim,
-            refused @ Created::Refused { .. } => panic!("{refused:?}"),
+            CreateOutcome::Created { claim, .. } => claim,
+            refused @ CreateOutcome::Refused { .. } => panic!("{refused:?}"),
         }
     }
 
-    pub(super) fn commit(&self, commit: Commit) -> Committed {
+    pub(super) fn commit(&self, commit: ThreadCommit) -> CommitOutcome {
         self.store.commit_blocking(commit).expect("committed")
     }
 }
@@ -88,16 +88,16 @@ impl World {
 pub(super) fn tamper(folder: &Path, sql: &str) {
     let path = folder.join("threads").join(DATABASE);
     let connection = Connection::open(path).expect("the database");
-    connection.busy_timeout(PATIENCE).expect("patience");
+    connection.busy_timeout(BUSY_TIMEOUT).expect("patience");
     connection.execute_batch(sql).expect("tampered with");
 }
 
-pub(super) fn reserve(call: u64, spend: u64) -> Option<Reserve> {
-    Some(Reserve { call, spend: Nanos(spend), tokens: 10 })
+pub(super) fn reserve(call: u64, spend: u64) -> Option<ReserveRequest> {
+    Some(ReserveRequest { call, spend: Nanos(spend), tokens: 10 })
 }
 
-pub(super) fn settle(call: u64, spend: u64) -> Settle {
-    Settle {
+pub(super) fn settle(call: u64, spend: u64) -> Settlement {
+    Settlement {
         call,
         spend: Nanos(spend),
         input_tokens: 3,

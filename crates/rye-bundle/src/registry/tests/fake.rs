@@ -12,7 +12,7 @@ use lillux::Digest;
 
 /// One request, read.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RecordedRequest {
     pub method: String,
     pub path: String,
     pub query: String,
@@ -20,95 +20,97 @@ pub struct Asked {
     pub body: Vec<u8>,
 }
 
-impl Asked {
+impl RecordedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    pub fn line(&self) -> String {
+    pub fn request_line(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
 }
 
 /// One answer, to be written.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct FakeResponse {
     pub status: &'static str,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     /// Goes on sending `x` until the client leaves.
-    pub is_endless: bool,
+    pub is_endless_body: bool,
 }
 
-pub fn answer(status: &'static str, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> Answer {
+pub fn response(status: &'static str, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> FakeResponse {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Answer { status, headers, body: body.into(), is_endless: false }
+    FakeResponse { status, headers, body: body.into(), is_endless_body: false }
 }
 
 /// What the registry holds.
 #[derive(Default)]
-pub struct Store {
+pub struct FakeStore {
     pub blobs: BTreeMap<String, Vec<u8>>,
     pub manifests: BTreeMap<String, Vec<u8>>,
     uploads: BTreeMap<String, Vec<u8>>,
 }
 
 /// Answers a request before the registry does, if it wants to.
-pub type Lie = Box<dyn Fn(&Asked, &mut Store) -> Option<Answer> + Send>;
+pub type ResponseOverride = Box<dyn Fn(&RecordedRequest, &mut FakeStore) -> Option<FakeResponse> + Send>;
 
-pub struct Registry {
+pub struct FakeRegistry {
     pub address: SocketAddr,
-    pub store: Arc<Mutex<Store>>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    pub store: Arc<Mutex<FakeStore>>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Registry {
-    pub fn honest() -> Self {
+impl FakeRegistry {
+    pub fn new() -> Self {
         Self::start(Box::new(|_, _| None))
     }
 
-    pub fn start(lie: Lie) -> Self {
+    pub fn start(response_override: ResponseOverride) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (store, asked) = (Arc::new(Mutex::new(Store::default())), Arc::new(Mutex::new(Vec::new())));
+        let (store, requests) =
+            (Arc::new(Mutex::new(FakeStore::default())), Arc::new(Mutex::new(Vec::new())));
         let is_over = Arc::new(AtomicBool::new(false));
-        let (kept, log, stop) = (Arc::clone(&store), Arc::clone(&asked), Arc::clone(&is_over));
+        let (thread_store, log, stop) = (Arc::clone(&store), Arc::clone(&requests), Arc::clone(&is_over));
         let thread = std::thread::spawn(move || {
             for stream in listener.incoming() {
                 if stop.load(Ordering::SeqCst) {
                     return;
                 }
                 let mut stream = stream.expect("a connection");
-                let Some(request) = read_request(&mut stream) else {
+                let Some(request) = parse_request(&mut stream) else {
                     continue;
                 };
-                let mut store = kept.lock().expect("the store");
-                let reply = lie(&request, &mut store).unwrap_or_else(|| serve(&request, &mut store));
+                let mut store = thread_store.lock().expect("the store");
+                let reply = response_override(&request, &mut store)
+                    .unwrap_or_else(|| default_response(&request, &mut store));
                 drop(store);
                 log.lock().expect("the log").push(request.clone());
-                write_answer(&mut stream, &request, &reply);
+                write_response(&mut stream, &request, &reply);
             }
         });
-        Self { address, store, asked, is_over, thread: Some(thread) }
+        Self { address, store, requests, is_over, thread: Some(thread) }
     }
 
     /// Something in this registry.
-    pub fn reference(&self, rest: &str) -> String {
+    pub fn reference_text(&self, rest: &str) -> String {
         format!("{}/{rest}", self.address)
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().expect("the log").clone()
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        self.requests.lock().expect("the log").clone()
     }
 
-    pub fn lines(&self) -> Vec<String> {
-        self.asked().iter().map(Asked::line).collect()
+    pub fn request_lines(&self) -> Vec<String> {
+        self.requests().iter().map(RecordedRequest::request_line).collect()
     }
 }
 
-impl Drop for Registry {
+impl Drop for FakeRegistry {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
         drop(TcpStream::connect(self.address));
@@ -118,7 +120,7 @@ impl Drop for Registry {
     }
 }
 
-fn read_request(stream: &mut TcpStream) -> Option<Asked> {
+fn parse_request(stream: &mut TcpStream) -> Option<RecordedRequest> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 64 << 10];
     loop {
@@ -151,58 +153,67 @@ fn read_request(stream: &mut TcpStream) -> Option<Asked> {
         }
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let body = bytes[end + 4..].to_vec();
-        return Some(Asked { method, path: path.to_owned(), query: query.to_owned(), headers, body });
+        return Some(RecordedRequest {
+            method,
+            path: path.to_owned(),
+            query: query.to_owned(),
+            headers,
+            body,
+        });
     }
 }
 
-fn write_answer(stream: &mut TcpStream, request: &Asked, answer: &Answer) {
-    let mut head = format!("HTTP/1.1 {}\r\nConnection: close\r\n", answer.status);
-    for (name, value) in &answer.headers {
+fn write_response(stream: &mut TcpStream, request: &RecordedRequest, response: &FakeResponse) {
+    let mut head = format!("HTTP/1.1 {}\r\nConnection: close\r\n", response.status);
+    for (name, value) in &response.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
-    if !answer.is_endless {
-        head.push_str(&format!("Content-Length: {}\r\n", answer.body.len()));
+    if !response.is_endless_body {
+        head.push_str(&format!("Content-Length: {}\r\n", response.body.len()));
     }
     head.push_str("\r\n");
     // The client may have had enough already.
     if stream.write_all(head.as_bytes()).is_err() || request.method == "HEAD" {
         return;
     }
-    if stream.write_all(&answer.body).is_err() {
+    if stream.write_all(&response.body).is_err() {
         return;
     }
     let more = [b'x'; 64 << 10];
     // 1 GiB at most: a client that takes that much has failed its test.
-    for _ in 0..if answer.is_endless { 1 << 14 } else { 0 } {
+    for _ in 0..if response.is_endless_body { 1 << 14 } else { 0 } {
         if stream.write_all(&more).is_err() {
             return;
         }
     }
 }
 
-fn serve(asked: &Asked, store: &mut Store) -> Answer {
-    let missing = || answer("404 Not Found", &[], r#"{"errors":[{"code":"UNKNOWN","message":"not here"}]}"#);
-    let Some((_, rest)) = asked.path.split_once("/team/tools/") else {
+fn default_response(request: &RecordedRequest, store: &mut FakeStore) -> FakeResponse {
+    let missing =
+        || response("404 Not Found", &[], r#"{"errors":[{"code":"UNKNOWN","message":"not here"}]}"#);
+    let Some((_, rest)) = request.path.split_once("/team/tools/") else {
         return missing();
     };
     let digest = || {
-        let value = asked.query.split('&').find_map(|pair| pair.strip_prefix("digest="));
+        let value = request.query.split('&').find_map(|pair| pair.strip_prefix("digest="));
         value.map(|value| value.replace("%3A", ":"))
     };
     let (kind, name) = rest.split_once('/').expect("kind and name");
-    match (asked.method.as_str(), kind, name) {
+    match (request.method.as_str(), kind, name) {
         ("GET" | "HEAD", "blobs", name) => match store.blobs.get(name) {
-            Some(bytes) => answer("200 OK", &[], bytes.clone()),
+            Some(bytes) => response("200 OK", &[], bytes.clone()),
             None => missing(),
         },
         ("GET", "manifests", name) => match store.manifests.get(name) {
-            Some(bytes) => answer("200 OK", &[("Docker-Content-Digest", &named(bytes))], bytes.clone()),
+            Some(bytes) => {
+                response("200 OK", &[("Docker-Content-Digest", &digest_text(bytes))], bytes.clone())
+            }
             None => missing(),
         },
         ("POST", "blobs", "uploads/") => {
             let name = format!("u{}", store.uploads.len());
             store.uploads.insert(name.clone(), Vec::new());
-            answer(
+            response(
                 "202 Accepted",
                 &[("Location", &format!("/v2/team/tools/blobs/uploads/{name}?state=a"))],
                 "",
@@ -210,7 +221,7 @@ fn serve(asked: &Asked, store: &mut Store) -> Answer {
         }
         ("PATCH", "blobs", upload) => {
             let bytes = store.uploads.get_mut(upload.trim_start_matches("uploads/")).expect("an upload");
-            let start: usize = asked
+            let start: usize = request
                 .header("content-range")
                 .expect("a range")
                 .split('-')
@@ -219,30 +230,30 @@ fn serve(asked: &Asked, store: &mut Store) -> Answer {
                 .parse()
                 .expect("a number");
             assert_eq!(start, bytes.len());
-            bytes.extend_from_slice(&asked.body);
-            answer("202 Accepted", &[("Location", &format!("{}?state=b", asked.path))], "")
+            bytes.extend_from_slice(&request.body);
+            response("202 Accepted", &[("Location", &format!("{}?state=b", request.path))], "")
         }
         ("PUT", "blobs", upload) => {
-            assert!(asked.query.starts_with("state="), "{}", asked.query);
+            assert!(request.query.starts_with("state="), "{}", request.query);
             let mut bytes = store.uploads.remove(upload.trim_start_matches("uploads/")).expect("an upload");
-            bytes.extend_from_slice(&asked.body);
+            bytes.extend_from_slice(&request.body);
             let digest = digest().expect("a digest");
-            if digest != named(&bytes) {
-                return answer("400 Bad Request", &[], r#"{"errors":[{"code":"DIGEST_INVALID"}]}"#);
+            if digest != digest_text(&bytes) {
+                return response("400 Bad Request", &[], r#"{"errors":[{"code":"DIGEST_INVALID"}]}"#);
             }
             store.blobs.insert(digest.clone(), bytes);
-            answer("201 Created", &[("Location", &format!("/v2/team/tools/blobs/{digest}"))], "")
+            response("201 Created", &[("Location", &format!("/v2/team/tools/blobs/{digest}"))], "")
         }
         ("PUT", "manifests", name) => {
-            let digest = named(&asked.body);
-            store.manifests.insert(name.to_owned(), asked.body.clone());
-            store.manifests.insert(digest.clone(), asked.body.clone());
-            answer("201 Created", &[("Docker-Content-Digest", &digest)], "")
+            let digest = digest_text(&request.body);
+            store.manifests.insert(name.to_owned(), request.body.clone());
+            store.manifests.insert(digest.clone(), request.body.clone());
+            response("201 Created", &[("Docker-Content-Digest", &digest)], "")
         }
         _ => missing(),
     }
 }
 
-pub fn named(bytes: &[u8]) -> String {
+pub fn digest_text(bytes: &[u8]) -> String {
     format!("sha256:{}", Digest::of(bytes))
 }

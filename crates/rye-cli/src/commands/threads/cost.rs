@@ -4,41 +4,41 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rye_agent::money::Nanos;
-use rye_agent::store::{Charge, Scope, ThreadRow};
+use rye_agent::store::{Charge, ChargeScope, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use serde_json::{Value, json};
 
-use super::shelf::Shelf;
+use super::thread_index::ThreadIndex;
 use crate::arguments::CostBy;
-use crate::commands::{Context, Outcome};
-use crate::live::words::{amount, count, short};
-use crate::output::{CAUTION, DIM, STRONG, paint};
+use crate::commands::{CommandResult, Context};
+use crate::live::format::{format_count, format_money, truncate};
+use crate::output::{DIM, HEADING, WARNING, paint};
 
 /// How many threads of a chain are followed: far more than any has.
-const MOST_LINKS: usize = 1000;
+const MAX_CHAIN_LENGTH: usize = 1000;
 
 /// `rye thread cost`
-pub fn cost(context: &Context, word: &str, by: CostBy) -> Outcome {
-    let (shelf, row) = Shelf::with(&context.settings, word)?;
-    let chain = chain(&shelf, &row)?;
-    let report = Report::of(&shelf, &chain, by)?;
+pub fn cost(context: &Context, word: &str, by: CostBy) -> CommandResult {
+    let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
+    let chain = continuation_chain(&index, &row)?;
+    let report = CostReport::new(&index, &chain, by)?;
     let most = chain.first().and_then(|first| first.limits.spend);
     if context.output.is_json {
         let data = json!({
             "thread_id": row.id,
             "chain": chain.iter().map(|row| &row.id).collect::<Vec<_>>(),
-            "by": word_of(by),
-            "rows": report.rows.iter().map(|(name, sum)| sum.value(name)).collect::<Vec<_>>(),
-            "total": report.total().value("total"),
+            "by": cost_by_name(by),
+            "rows": report.rows.iter().map(|(name, sum)| sum.to_value(name)).collect::<Vec<_>>(),
+            "total": report.total().to_value("total"),
             "spend_limit": most.map(Nanos::dollars),
         });
-        context.answered(Some("thread"), Some(row.id.as_str()), &data)?;
+        context.print_if_json(Some("thread"), Some(row.id.as_str()), &data)?;
         return Ok(());
     }
-    draw(context, &report, by, most)
+    print_report(context, &report, by, most)
 }
 
-fn word_of(by: CostBy) -> &'static str {
+fn cost_by_name(by: CostBy) -> &'static str {
     match by {
         CostBy::Item => "item",
         CostBy::Tool => "tool",
@@ -49,16 +49,16 @@ fn word_of(by: CostBy) -> &'static str {
 }
 
 /// The thread with those it went on from and those that went on from it, the first one first.
-fn chain(shelf: &Shelf, row: &ThreadRow) -> Result<Vec<ThreadRow>, rye_engine::Error> {
+fn continuation_chain(index: &ThreadIndex, row: &ThreadRow) -> Result<Vec<ThreadRow>, rye_engine::Error> {
     let first = match &row.chain_root_id {
-        Some(root) => shelf.store.thread(root)?,
+        Some(root) => index.store.thread(root)?,
         None => None,
     };
     let mut chain = vec![first.unwrap_or_else(|| row.clone())];
-    while chain.len() < MOST_LINKS {
+    while chain.len() < MAX_CHAIN_LENGTH {
         let next = chain.last().and_then(|last| last.continuation_thread_id.clone());
         let Some(next) = next.filter(|next| chain.iter().all(|row| row.id != *next)) else { break };
-        let Some(next) = shelf.store.thread(&next)? else { break };
+        let Some(next) = index.store.thread(&next)? else { break };
         chain.push(next);
     }
     Ok(chain)
@@ -66,7 +66,7 @@ fn chain(shelf: &Shelf, row: &ThreadRow) -> Result<Vec<ThreadRow>, rye_engine::E
 
 /// What calls came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum {
+struct CostSum {
     calls: u64,
     input_tokens: u64,
     output_tokens: u64,
@@ -74,7 +74,7 @@ struct Sum {
     unknown: u64,
 }
 
-impl Sum {
+impl CostSum {
     fn add(&mut self, other: Self) {
         self.calls += other.calls;
         self.input_tokens += other.input_tokens;
@@ -83,7 +83,7 @@ impl Sum {
         self.unknown += other.unknown;
     }
 
-    fn value(&self, name: &str) -> Value {
+    fn to_value(self, name: &str) -> Value {
         json!({
             "name": name, "calls": self.calls, "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens, "spend": self.spend.dollars(), "unknown": self.unknown,
@@ -91,7 +91,7 @@ impl Sum {
     }
 }
 
-impl From<&Charge> for Sum {
+impl From<&Charge> for CostSum {
     fn from(charge: &Charge) -> Self {
         Self {
             calls: charge.calls,
@@ -104,24 +104,25 @@ impl From<&Charge> for Sum {
 }
 
 /// Sums by name, the dearest first.
-struct Report {
-    rows: Vec<(String, Sum)>,
+struct CostReport {
+    rows: Vec<(String, CostSum)>,
 }
 
-impl Report {
-    fn of(shelf: &Shelf, chain: &[ThreadRow], by: CostBy) -> Result<Self, rye_engine::Error> {
+impl CostReport {
+    fn new(index: &ThreadIndex, chain: &[ThreadRow], by: CostBy) -> Result<Self, rye_engine::Error> {
         let own: BTreeSet<&ThreadId> = chain.iter().map(|row| &row.id).collect();
         let mut below = BTreeMap::new();
         let mut charges: Vec<Charge> = Vec::new();
         let mut counted = BTreeSet::new();
         for member in chain {
-            for row in shelf.store.subtree(&member.id)? {
+            for row in index.store.subtree(&member.id)? {
                 below.insert(row.id.clone(), row);
             }
-            let found = shelf.store.charges(&member.id, Scope::Subtree)?;
+            let subtree_charges = index.store.charges(&member.id, ChargeScope::Subtree)?;
             // A thread that went on below the same parent is in both trees.
-            let new: BTreeSet<ThreadId> = found.iter().map(|charge| charge.thread.clone()).collect();
-            charges.extend(found.into_iter().filter(|charge| !counted.contains(&charge.thread)));
+            let new: BTreeSet<ThreadId> =
+                subtree_charges.iter().map(|charge| charge.thread.clone()).collect();
+            charges.extend(subtree_charges.into_iter().filter(|charge| !counted.contains(&charge.thread)));
             counted.extend(new);
         }
         let name = |charge: &Charge| -> String {
@@ -132,27 +133,27 @@ impl Report {
                 CostBy::Tool => or_none(&attribution.tool),
                 CostBy::Hook => or_none(&attribution.hook),
                 CostBy::Model => attribution.model.clone(),
-                CostBy::Child => branch(&charge.thread, &own, &below),
+                CostBy::Child => child_name(&charge.thread, &own, &below),
             }
         };
-        let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
+        let mut sums: BTreeMap<String, CostSum> = BTreeMap::new();
         for charge in &charges {
             sums.entry(name(charge)).or_default().add(charge.into());
         }
-        let mut rows: Vec<(String, Sum)> = sums.into_iter().collect();
+        let mut rows: Vec<(String, CostSum)> = sums.into_iter().collect();
         rows.sort_by(|(_, one), (_, other)| other.spend.cmp(&one.spend).then(other.calls.cmp(&one.calls)));
         Ok(Self { rows })
     }
 
-    fn total(&self) -> Sum {
-        let mut total = Sum::default();
+    fn total(&self) -> CostSum {
+        let mut total = CostSum::default();
         self.rows.iter().for_each(|(_, sum)| total.add(*sum));
         total
     }
 }
 
 /// The child of one of `own` that this thread is or is below.
-fn branch(id: &ThreadId, own: &BTreeSet<&ThreadId>, below: &BTreeMap<ThreadId, ThreadRow>) -> String {
+fn child_name(id: &ThreadId, own: &BTreeSet<&ThreadId>, below: &BTreeMap<ThreadId, ThreadRow>) -> String {
     if own.contains(id) {
         return "itself".to_owned();
     }
@@ -169,30 +170,41 @@ fn branch(id: &ThreadId, own: &BTreeSet<&ThreadId>, below: &BTreeMap<ThreadId, T
     format!("{at} {directive}")
 }
 
-fn draw(context: &Context, report: &Report, by: CostBy, most: Option<Nanos>) -> Outcome {
+fn print_report(
+    context: &Context,
+    report: &CostReport,
+    by: CostBy,
+    spend_limit: Option<Nanos>,
+) -> CommandResult {
     let output = &context.output;
-    let mut table = output.table(&[word_of(by), "calls", "in", "out", "spend"]);
+    let mut table = output.table(&[cost_by_name(by), "calls", "in", "out", "spend"]);
     for (name, sum) in &report.rows {
         table.add_row([
-            short(name, 60),
-            count(sum.calls),
-            count(sum.input_tokens),
-            count(sum.output_tokens),
-            amount(sum.spend),
+            truncate(name, 60),
+            format_count(sum.calls),
+            format_count(sum.input_tokens),
+            format_count(sum.output_tokens),
+            format_money(sum.spend),
         ]);
     }
     if report.rows.is_empty() {
         output.note("no model was asked");
     } else {
-        output.result(table.trim_fmt())?;
+        output.print(table.trim_fmt())?;
     }
     let total = report.total();
-    let limit = most.map(|most| format!(" of {}", amount(most))).unwrap_or_default();
-    output.result(format_args!("{} {}{}", paint(STRONG, "total"), amount(total.spend), paint(DIM, limit)))?;
+    let limit =
+        spend_limit.map(|spend_limit| format!(" of {}", format_money(spend_limit))).unwrap_or_default();
+    output.print(format_args!(
+        "{} {}{}",
+        paint(HEADING, "total"),
+        format_money(total.spend),
+        paint(DIM, limit)
+    ))?;
     if total.unknown > 0 {
-        let calls = count(total.unknown);
+        let calls = format_count(total.unknown);
         output.note(paint(
-            CAUTION,
+            WARNING,
             format_args!("{calls} of the calls were charged what was set aside: nobody knows what they cost"),
         ));
     }

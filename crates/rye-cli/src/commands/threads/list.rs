@@ -1,65 +1,65 @@
 //! `thread list`
 
-use rye_agent::status::Status;
-use rye_agent::store::{Filter, ThreadRow};
+use rye_agent::status::ThreadStatus;
+use rye_agent::store::{ThreadFilter, ThreadRow};
 use rye_engine::{Code, Error};
 use serde_json::{Value, json};
 
-use super::shelf::Shelf;
+use super::thread_index::ThreadIndex;
 use crate::arguments::ListArguments;
-use crate::commands::{Context, Outcome};
-use crate::live::view::{status_mark, status_word};
-use crate::live::words::{amount, count, short};
-use crate::output::{BAD, CAUTION, DIM, paint};
+use crate::commands::{CommandResult, Context};
+use crate::live::format::{format_count, format_money, truncate};
+use crate::live::view::{status_label, status_mark};
+use crate::output::{DIM, ERROR, WARNING, paint};
 
 /// Rows that are shown unless more are asked for.
-const USUAL: u64 = 20;
+const DEFAULT_LIMIT: u64 = 20;
 /// What a thread is called whose process is gone.
 const INTERRUPTED: &str = "interrupted";
 
 /// `rye thread list`
-pub fn list(context: &Context, arguments: &ListArguments) -> Outcome {
-    let statuses = arguments.status.as_deref().map(statuses).transpose()?.unwrap_or_default();
-    let most = arguments.limit.or((!arguments.all).then_some(USUAL));
+pub fn list(context: &Context, arguments: &ListArguments) -> CommandResult {
+    let statuses = arguments.status.as_deref().map(parse_statuses).transpose()?.unwrap_or_default();
+    let limit = arguments.limit.or((!arguments.all).then_some(DEFAULT_LIMIT));
     // Whose process is gone is not written anywhere: all are looked at.
-    let needs_all = arguments.status.as_deref().is_some_and(is_judged);
-    let shelf = Shelf::open(&context.settings)?;
+    let needs_all = arguments.status.as_deref().is_some_and(is_derived_status);
+    let index = ThreadIndex::open(&context.settings)?;
     let mut rows = Vec::new();
-    if let Some(shelf) = &shelf {
-        let filter = Filter {
+    if let Some(index) = &index {
+        let filter = ThreadFilter {
             statuses,
             is_root: !arguments.all,
             directive: arguments.directive.clone(),
-            limit: most.filter(|_| !needs_all),
+            limit: limit.filter(|_| !needs_all),
         };
-        rows = shelf.store.threads(&filter)?;
+        rows = index.store.threads(&filter)?;
         if let Some(word) = &arguments.status {
-            rows.retain(|row| shelf.standing(row) == word);
+            rows.retain(|row| index.effective_status(row) == word);
         }
-        rows.truncate(most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX));
+        rows.truncate(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
     }
     if context.output.is_json {
-        let threads = match &shelf {
-            Some(shelf) => rows.iter().map(|row| shelf.value(row)).collect::<Result<Vec<Value>, _>>()?,
+        let threads = match &index {
+            Some(index) => rows.iter().map(|row| index.to_value(row)).collect::<Result<Vec<Value>, _>>()?,
             None => Vec::new(),
         };
-        context.answered(Some("thread"), None, &json!({ "threads": threads }))?;
+        context.print_if_json(Some("thread"), None, &json!({ "threads": threads }))?;
         return Ok(());
     }
-    let Some(shelf) = shelf.filter(|_| !rows.is_empty()) else {
+    let Some(index) = index.filter(|_| !rows.is_empty()) else {
         context.output.note("no threads here yet: rye run DIRECTIVE starts one");
         return Ok(());
     };
-    draw(context, &shelf, &rows, most)
+    print_list(context, &index, &rows, limit)
 }
 
 /// The stored statuses behind a word of people.
-fn statuses(word: &str) -> Result<Vec<Status>, Error> {
+fn parse_statuses(word: &str) -> Result<Vec<ThreadStatus>, Error> {
     if word == INTERRUPTED {
-        return Ok(vec![Status::Created, Status::Running]);
+        return Ok(vec![ThreadStatus::Created, ThreadStatus::Running]);
     }
-    Status::parse(word).map(|status| vec![status]).ok_or_else(|| {
-        let known: Vec<&str> = Status::ALL.iter().map(|status| status.as_str()).collect();
+    ThreadStatus::parse(word).map(|status| vec![status]).ok_or_else(|| {
+        let known: Vec<&str> = ThreadStatus::ALL.iter().map(|status| status.as_str()).collect();
         let message = format!("`{}` is no status", rye_item::text::one_line(word));
         Error::new(Code::InvalidArgument, message)
             .hint(format!("there are {}, {INTERRUPTED}", known.join(", ")))
@@ -67,15 +67,20 @@ fn statuses(word: &str) -> Result<Vec<Status>, Error> {
 }
 
 /// Whether it takes more than what is written to tell who stands so.
-fn is_judged(word: &str) -> bool {
+fn is_derived_status(word: &str) -> bool {
     matches!(word, INTERRUPTED | "created" | "running")
 }
 
-fn draw(context: &Context, shelf: &Shelf, rows: &[ThreadRow], most: Option<u64>) -> Outcome {
+fn print_list(
+    context: &Context,
+    index: &ThreadIndex,
+    rows: &[ThreadRow],
+    most: Option<u64>,
+) -> CommandResult {
     let output = &context.output;
     let mut table = output.table(&["", "id", "directive", "status", "turns", "tokens", "spend", "age"]);
     for row in rows {
-        let standing = shelf.standing(row);
+        let standing = index.effective_status(row);
         let reason = row
             .reason
             .filter(|_| !row.is_forged)
@@ -84,34 +89,34 @@ fn draw(context: &Context, shelf: &Shelf, rows: &[ThreadRow], most: Option<u64>)
         table.add_row([
             status_mark(standing).0.to_owned(),
             row.id.to_string(),
-            short(&row.directive, 60),
-            format!("{}{reason}", status_word(standing)),
-            count(row.cost.turns),
-            count(row.cost.tokens()),
-            amount(row.cost.spend),
-            Shelf::age(row),
+            truncate(&row.directive, 60),
+            format!("{}{reason}", status_label(standing)),
+            format_count(row.cost.turns),
+            format_count(row.cost.tokens()),
+            format_money(row.cost.spend),
+            ThreadIndex::format_age(row),
         ]);
     }
-    output.result(table.trim_fmt())?;
+    output.print(table.trim_fmt())?;
     if most.is_some_and(|most| rows.len() as u64 >= most) {
         output.note(paint(DIM, "--limit or --all shows more"));
     }
     let forged = rows.iter().filter(|row| row.is_forged).count();
     if forged > 0 {
-        let rows = crate::live::words::several(forged as u64, "row");
-        let mark = paint(BAD, "✗");
+        let rows = crate::live::format::pluralize(forged as u64, "row");
+        let mark = paint(ERROR, "✗");
         output.note(format_args!(
             "{mark} {rows} of the registry changed from outside: rye thread verify --all"
         ));
     }
-    let asked = shelf.store.open_approvals(None)?.questions.len();
+    let asked = index.store.open_approvals(None)?.approvals.len();
     if asked > 0 {
-        let questions = crate::live::words::several(asked as u64, "question");
-        output.note(format_args!("{} {questions} to you: rye thread approvals", paint(CAUTION, "?")));
+        let questions = crate::live::format::pluralize(asked as u64, "question");
+        output.note(format_args!("{} {questions} to you: rye thread approvals", paint(WARNING, "?")));
     }
-    let waiting = rows.iter().find(|row| row.status == Status::Suspended || shelf.is_interrupted(row));
-    if let Some(way) = waiting.and_then(|row| shelf.way_on(row)) {
-        output.note(format_args!("to go on: {way}"));
+    let waiting = rows.iter().find(|row| row.status == ThreadStatus::Suspended || index.is_interrupted(row));
+    if let Some(command) = waiting.and_then(|row| index.next_command(row)) {
+        output.note(format_args!("to go on: {command}"));
     }
     Ok(())
 }

@@ -1,55 +1,55 @@
 //! `thread`: look at threads, follow them, let them go on, end them.
 
-mod check;
+mod approvals;
+pub mod control;
 mod cost;
-mod follow;
 mod list;
-mod people;
 mod prune;
-mod shelf;
+pub mod runner;
 mod show;
-pub mod steer;
+mod tail;
+mod thread_index;
 mod tree;
-pub mod work;
+mod verify;
 
-use super::{Context, Failure, Outcome, background};
+use super::{CommandError, CommandResult, Context, background};
 use crate::arguments::ThreadCommand;
-use crate::global::Global;
+use crate::global::GlobalArguments;
 
-pub use shelf::{Shelf, folder};
+pub use thread_index::{ThreadIndex, threads_dir};
 
 /// `rye thread`
-pub fn run(global: &Global, command: &ThreadCommand) -> Outcome {
+pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
     let open = || Context::open(global);
     // What somebody looks at should go on if it can; if it cannot, looking is what they wanted.
-    let look = || {
+    let open_and_resume = || {
         let context = open()?;
-        if let Err(error) = background::revive(&context) {
+        if let Err(error) = background::resume_abandoned(&context) {
             context.output.warn(rye_item::text::one_line(&error.to_string()));
         }
-        Ok::<_, Failure>(context)
+        Ok::<_, CommandError>(context)
     };
     match command {
-        ThreadCommand::List(arguments) => list::list(&look()?, arguments),
-        ThreadCommand::Tree { id, live } => tree::tree(&look()?, id.as_deref(), *live),
-        ThreadCommand::Show { id } => show::show(&look()?, id),
+        ThreadCommand::List(arguments) => list::list(&open_and_resume()?, arguments),
+        ThreadCommand::Tree { id, live } => tree::tree(&open_and_resume()?, id.as_deref(), *live),
+        ThreadCommand::Show { id } => show::show(&open_and_resume()?, id),
         ThreadCommand::Cost { id, by } => cost::cost(&open()?, id, *by),
-        ThreadCommand::Tail { id, tree } => follow::tail(&look()?, id, *tree),
-        ThreadCommand::Transcript { id, markdown } => follow::transcript(&open()?, id, *markdown),
-        ThreadCommand::Verify { accept_older: true, .. } => check::accept_older(&open()?),
-        ThreadCommand::Verify { id, all: _, accept_older: false } => check::verify(&open()?, id.as_deref()),
-        ThreadCommand::Replay { id } => check::replay(Context::open_to_run(global)?, id),
-        ThreadCommand::Wait(arguments) => steer::wait(open()?, arguments),
-        ThreadCommand::Cancel { ids, reason } => steer::cancel(open()?, ids, reason),
-        ThreadCommand::Kill { id } => steer::kill(open()?, id),
-        ThreadCommand::Resume(arguments) => steer::resume(Context::open_to_run(global)?, arguments),
+        ThreadCommand::Tail { id, tree } => tail::tail(&open_and_resume()?, id, *tree),
+        ThreadCommand::Transcript { id, markdown } => tail::transcript(&open()?, id, *markdown),
+        ThreadCommand::Verify { accept_older: true, .. } => verify::accept_older(&open()?),
+        ThreadCommand::Verify { id, all: _, accept_older: false } => verify::verify(&open()?, id.as_deref()),
+        ThreadCommand::Replay { id } => verify::replay(Context::open_for_run(global)?, id),
+        ThreadCommand::Wait(arguments) => control::wait(open()?, arguments),
+        ThreadCommand::Cancel { ids, reason } => control::cancel(open()?, ids, reason),
+        ThreadCommand::Kill { id } => control::kill(open()?, id),
+        ThreadCommand::Resume(arguments) => control::resume(Context::open_for_run(global)?, arguments),
         ThreadCommand::Approve(arguments) => {
-            people::answer(Context::open_to_run(global)?, arguments, true, false)
+            approvals::answer_approval(Context::open_for_run(global)?, arguments, true, false)
         }
         ThreadCommand::Deny { answer, end } => {
-            people::answer(Context::open_to_run(global)?, answer, false, *end)
+            approvals::answer_approval(Context::open_for_run(global)?, answer, false, *end)
         }
-        ThreadCommand::Approvals { id } => people::approvals(&open()?, id.as_deref()),
+        ThreadCommand::Approvals { id } => approvals::approvals(&open()?, id.as_deref()),
         ThreadCommand::Prune(arguments) => prune::prune(&open()?, arguments),
     }
 }

@@ -6,27 +6,27 @@ const ROOT: &str = "thread-000000000001";
 const CHILD: &str = "thread-000000000002";
 
 fn view(streams: bool) -> View {
-    View::new(Manner {
-        streams,
-        shows_inner_calls: false,
+    View::new(ViewOptions {
+        stream: streams,
+        show_inner_calls: false,
         is_verbose: false,
-        leaves_reason: false,
+        omit_reason: false,
         width: 30,
     })
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "a payload reads best where it is sent")]
 fn event(view: &mut View, thread: &str, kind: &str, payload: Value) -> Vec<String> {
-    let lines = view.event(&json!({"thread_id": thread, "event_type": kind, "payload": payload}));
+    let lines = view.handle_event(&json!({"thread_id": thread, "event_type": kind, "payload": payload}));
     lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
 }
 
 #[test]
-fn a_call_folds_to_one_line_once_it_has_come_back() {
+fn finished_call_is_one_line() {
     let mut view = view(false);
     let call = json!({"tool": "read", "call_id": "1", "input": {"path": "notes.txt"}});
     assert_eq!(event(&mut view, ROOT, "tool_call_start", call), Vec::<String>::new());
-    assert!(view.status(0).ends_with("· read"), "{}", view.status(0));
+    assert!(view.status_line(0).ends_with("· read"), "{}", view.status_line(0));
     let result = json!({"call_id": "1", "duration_ms": 12, "output": "text"});
     assert_eq!(event(&mut view, ROOT, "tool_call_result", result), ["✓ read · path=notes.txt · 12 ms"]);
     let call = json!({"tool": "rye_execute", "call_id": "3", "input": {"item_id": "rye/bash", "parameters": {"command": "ls"}}});
@@ -43,52 +43,53 @@ fn a_call_folds_to_one_line_once_it_has_come_back() {
 }
 
 #[test]
-fn words_become_lines_as_they_come_and_wide_ones_are_broken_at_blanks() {
+fn streamed_text_wraps_at_spaces() {
     let mut view = view(true);
-    view.begin(ROOT, 0, 0, Nanos(0));
-    assert_eq!(view.words(ROOT, "Hello"), Vec::<String>::new());
-    assert_eq!(view.partial(), "Hello");
-    assert_eq!(view.words(ROOT, ", world\nthe next line is rather "), ["Hello, world"]);
-    assert_eq!(view.words(ROOT, "long, is it not"), ["the next line is rather long,"]);
-    assert_eq!(view.partial(), "is it not");
-    assert_eq!(view.words(CHILD, "unseen\n"), Vec::<String>::new());
+    view.set_root(ROOT, 0, 0, Nanos(0));
+    assert_eq!(view.push_text(ROOT, "Hello"), Vec::<String>::new());
+    assert_eq!(view.partial_line(), "Hello");
+    assert_eq!(view.push_text(ROOT, ", world\nthe next line is rather "), ["Hello, world"]);
+    assert_eq!(view.push_text(ROOT, "long, is it not"), ["the next line is rather long,"]);
+    assert_eq!(view.partial_line(), "is it not");
+    assert_eq!(view.push_text(CHILD, "unseen\n"), Vec::<String>::new());
     let text = "Hello, world\nthe next line is rather long, is it not";
     assert_eq!(event(&mut view, ROOT, "cognition_out", json!({"text": text})), ["is it not"]);
-    assert!(view.has_shown(text) && !view.has_shown("Hello"));
+    assert!(view.has_printed(text) && !view.has_printed("Hello"));
 }
 
 #[test]
-fn escape_codes_of_a_model_do_nothing_even_in_pieces() {
+fn split_escape_codes_are_removed() {
     let mut view = view(true);
-    view.begin(ROOT, 0, 0, Nanos(0));
-    let mut lines = view.words(ROOT, "a\u{1b}");
-    lines.extend(view.words(ROOT, "[2Jb\u{1b}]0;ti"));
-    lines.extend(view.words(ROOT, "tle\u{7}c\r\u{8}\n"));
+    view.set_root(ROOT, 0, 0, Nanos(0));
+    let mut lines = view.push_text(ROOT, "a\u{1b}");
+    lines.extend(view.push_text(ROOT, "[2Jb\u{1b}]0;ti"));
+    lines.extend(view.push_text(ROOT, "tle\u{7}c\r\u{8}\n"));
     assert_eq!(lines, ["abc"]);
     let call = json!({"tool": "x\u{1b}[2J", "call_id": "1", "input": {"k\n": "\u{1b}[1A"}});
     event(&mut view, ROOT, "tool_call_start", call);
     let result = json!({"call_id": "1", "error": "\u{9b}2Jbad"});
-    let line =
-        view.event(&json!({"thread_id": ROOT, "event_type": "tool_call_result", "payload": result})).concat();
+    let line = view
+        .handle_event(&json!({"thread_id": ROOT, "event_type": "tool_call_result", "payload": result}))
+        .concat();
     let plain = anstream::adapter::strip_str(&line).to_string();
     assert!(!plain.chars().any(rye_item::text::is_unsafe) && !plain.contains("2J"), "{plain:?}");
 }
 
 #[test]
-fn an_answer_that_was_not_the_last_is_shown_and_the_last_is_left_to_the_result() {
+fn final_response_is_left_to_the_result() {
     let mut view = view(false);
     assert_eq!(event(&mut view, ROOT, "cognition_out", json!({"text": "I look."})), Vec::<String>::new());
     let call = json!({"tool": "read", "call_id": "1", "input": {}});
     assert_eq!(event(&mut view, ROOT, "tool_call_start", call), ["I look."]);
     event(&mut view, ROOT, "cognition_out", json!({"text": "Done."}));
-    assert!(!view.has_shown("Done."));
+    assert!(!view.has_printed("Done."));
     let lines = event(&mut view, ROOT, "thread_completed", json!({"cost": {"turns": 2, "spend": 0.01}}));
     assert_eq!(lines, ["✓ completed · 2 turns · 0 tokens · $0.01"]);
-    assert_eq!(view.rest(), ["Done."]);
+    assert_eq!(view.flush(), ["Done."]);
 }
 
 #[test]
-fn children_are_one_line_when_they_begin_and_one_when_they_end() {
+fn child_prints_start_and_end_lines() {
     let mut view = view(false);
     event(
         &mut view,
@@ -96,8 +97,8 @@ fn children_are_one_line_when_they_begin_and_one_when_they_end() {
         "thread_started",
         json!({"directive": "a", "model": "m", "limits": {"turns": 5, "spend": 1.0}}),
     );
-    let began = json!({"child_thread_id": CHILD, "child_directive": "b"});
-    assert_eq!(event(&mut view, ROOT, "child_thread_started", began), [format!("  ↳ b · {CHILD}")]);
+    let started = json!({"child_thread_id": CHILD, "child_directive": "b"});
+    assert_eq!(event(&mut view, ROOT, "child_thread_started", started), [format!("  ↳ b · {CHILD}")]);
     event(&mut view, CHILD, "thread_started", json!({"directive": "b", "model": "m"}));
     event(
         &mut view,
@@ -105,7 +106,7 @@ fn children_are_one_line_when_they_begin_and_one_when_they_end() {
         "cognition_out",
         json!({"text": "x", "input_tokens": 1000, "output_tokens": 34, "spend": 0.002}),
     );
-    assert_eq!(view.status(1500), "turn 1/5 · 1,034 tokens · $0.002/$1.00 · 1.5 s");
+    assert_eq!(view.status_line(1500), "turn 1/5 · 1,034 tokens · $0.002/$1.00 · 1.5 s");
     let ended = json!({"error": "no luck", "cost": {"turns": 1, "input_tokens": 1000, "output_tokens": 34, "spend": 0.002}});
     let lines = event(&mut view, CHILD, "thread_error", ended);
     assert_eq!(lines, ["  ✗ failed · b · 1 turn · 1,034 tokens · $0.002 · no luck"]);

@@ -4,26 +4,26 @@
 use std::path::PathBuf;
 
 use lillux::{Fingerprint, PublicKey};
-use rye_bundle::capabilities::Capabilities;
+use rye_bundle::capabilities::BundleCapabilities;
 use rye_bundle::contents;
-use rye_bundle::verify::{Judge, Scope, Target};
+use rye_bundle::verify::{BundleScope, VerifyContext, VerifyTarget};
 use rye_item::text::one_line;
 use rye_item::{BundleId, Space};
 use rye_space::ManifestFile;
-use rye_space::approvals::{Approvals, BUNDLES_FILE, Pin, Seen};
-use rye_space::bundle::{Origin, Standing};
-use rye_space::installed::{self, Installed};
+use rye_space::approvals::{Approvals, BUNDLES_FILE, SeenVersion, SignerPin};
+use rye_space::bundle::{BundleOrigin, BundleTrust};
+use rye_space::installed::{self, BundleInstallation};
 use rye_trust::Identity;
 use serde::Serialize;
 
-use super::judge::max_bytes;
+use super::verification::max_item_bytes;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::verbs::trust::refuse_damaged;
+use crate::verbs::trust::check_not_damaged;
 
 /// A signer that is now approved.
 #[derive(Clone, Debug, Serialize)]
-pub struct Approved {
+pub struct ApprovedSigner {
     /// The bundle.
     pub bundle_id: String,
     /// The pinned key.
@@ -31,48 +31,48 @@ pub struct Approved {
     /// Its owner, as the bundle says.
     pub owner: String,
     /// What the bundle's items ask for, as far as its manifest lists them.
-    pub capabilities: Capabilities,
+    pub capabilities: BundleCapabilities,
     /// The record.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub record: PathBuf,
 }
 
 /// A bundle whose signer can be approved.
-struct Candidate {
+struct ApprovalCandidate {
     id: BundleId,
     signers: Vec<Identity>,
     manifest: Option<ManifestFile>,
     /// Where its files are.
-    origin: Origin,
-    scope: Scope,
+    origin: BundleOrigin,
+    scope: BundleScope,
 }
 
-impl Candidate {
+impl ApprovalCandidate {
     /// The configured bundle `id`, or else the one that is installed in project or user space.
     fn find(engine: &Engine, id: &str) -> Result<Self> {
         let workspace = &engine.workspace;
-        let mut configured = workspace.spaces.bundles().iter().chain(&workspace.rivals);
+        let mut configured = workspace.spaces.bundles().iter().chain(&workspace.shadowed_bundles);
         let bundle =
-            configured.find(|bundle| bundle.id.as_str() == id && bundle.standing != Standing::Embedded);
+            configured.find(|bundle| bundle.id.as_str() == id && bundle.trust != BundleTrust::Embedded);
         if let Some(bundle) = bundle {
             return Ok(Self {
                 id: bundle.id.clone(),
                 signers: bundle.signers.clone(),
                 manifest: bundle.manifest.clone(),
                 origin: bundle.origin.clone(),
-                scope: Scope::Standalone,
+                scope: BundleScope::Standalone,
             });
         }
         let spaces =
             [(workspace.roots.project_ai(), Space::Project), (Some(workspace.roots.user_ai()), Space::User)];
         for (ai, space) in spaces {
             let Some(ai) = ai else { continue };
-            if let Some(id) = installed::ids_in(&ai).into_iter().find(|known| known.as_str() == id) {
-                let installed = Installed::read(&ai, &space, &id);
+            if let Some(id) = installed::installed_ids(&ai).into_iter().find(|known| known.as_str() == id) {
+                let installed = BundleInstallation::read(&ai, &space, &id);
                 let signers = installed.signer().into_iter().collect();
-                let origin = Origin::Folder(ai.parent().unwrap_or(&ai).to_owned());
+                let origin = BundleOrigin::Folder(ai.parent().unwrap_or(&ai).to_owned());
                 let manifest = installed.manifest.ok();
-                return Ok(Self { id, signers, manifest, origin, scope: Scope::Installed });
+                return Ok(Self { id, signers, manifest, origin, scope: BundleScope::Installed });
             }
         }
         BundleId::new(id)?;
@@ -84,23 +84,24 @@ impl Candidate {
     }
 
     /// What the items that its manifest lists ask for.
-    fn capabilities(&self, engine: &Engine) -> Capabilities {
+    fn capabilities(&self, engine: &Engine) -> BundleCapabilities {
         let Some(manifest) = &self.manifest else {
-            return Capabilities::default();
+            return BundleCapabilities::default();
         };
-        let judge = Judge {
+        let context = VerifyContext {
             keys: &engine.workspace.keys,
             extractors: engine.workspace.spaces.extractors(),
-            limit: max_bytes(engine),
+            limit: max_item_bytes(engine),
         };
-        let target = Target { origin: &self.origin, manifest, vouchers: &self.signers, scope: self.scope };
-        Capabilities::of(&contents::read_all(target, judge))
+        let target =
+            VerifyTarget { origin: &self.origin, manifest, identities: &self.signers, scope: self.scope };
+        BundleCapabilities::from_files(&contents::read_all(target, context))
     }
 
     /// What is remembered of the bundle under `key`.
-    fn seen(&self, key: &PublicKey) -> Option<Seen> {
+    fn last_seen(&self, key: &PublicKey) -> Option<SeenVersion> {
         let file = self.manifest.as_ref().filter(|file| file.is_signed_by(key))?;
-        Some(Seen { version: file.manifest().ok()?.version.clone(), manifest_hash: file.hash() })
+        Some(SeenVersion { version: file.manifest().ok()?.version.clone(), manifest_hash: file.hash() })
     }
 }
 
@@ -109,10 +110,10 @@ impl Candidate {
 ///
 /// # Errors
 /// When there is no such bundle, the signer is not clear or revoked, or there is no own key.
-pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved> {
+pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<ApprovedSigner> {
     let workspace = &engine.workspace;
-    let bundle = Candidate::find(engine, id)?;
-    let chosen = choose(engine, &bundle, signer)?;
+    let bundle = ApprovalCandidate::find(engine, id)?;
+    let chosen = choose_signer(engine, &bundle, signer)?;
     if let Some(revocation) = workspace.keys.revocation(&chosen.fingerprint) {
         return Err(Error::new(
             Code::Revoked,
@@ -120,13 +121,13 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
         )
         .hint("a revocation is not taken back; ask the bundle's maker for one signed with another key"));
     }
-    refuse_damaged(&workspace.approvals)?;
+    check_not_damaged(&workspace.approvals)?;
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (mut approvals, _lock) = Approvals::read_locked(&workspace.roots.user_ai(), &workspace.keys)?;
-    refuse_damaged(&approvals)?;
-    approvals.pin(&bundle.id, &chosen.key, bundle.seen(&chosen.key));
+    check_not_damaged(&approvals)?;
+    approvals.pin_signer(&bundle.id, &chosen.key, bundle.last_seen(&chosen.key));
     let record = approvals.write_bundles(&workspace.roots.user_ai(), &key, &now)?;
-    Ok(Approved {
+    Ok(ApprovedSigner {
         bundle_id: bundle.id.to_string(),
         fingerprint: chosen.fingerprint,
         owner: one_line(&chosen.owner),
@@ -137,7 +138,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
 
 /// Signers whose approval was withdrawn.
 #[derive(Clone, Debug, Serialize)]
-pub struct Revoked {
+pub struct WithdrawnApproval {
     /// The bundle.
     pub bundle_id: String,
     /// The keys that are no longer pinned.
@@ -145,7 +146,7 @@ pub struct Revoked {
     /// Those among them that the user trusts everywhere.
     pub still_trusted: Vec<Fingerprint>,
     /// The record.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub record: PathBuf,
 }
 
@@ -153,14 +154,14 @@ pub struct Revoked {
 ///
 /// # Errors
 /// When no such signer is approved, there is no own key, or the record is damaged.
-pub fn revoke(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Revoked> {
+pub fn revoke(engine: &Engine, id: &str, signer: Option<&str>) -> Result<WithdrawnApproval> {
     let workspace = &engine.workspace;
     let bundle = BundleId::new(id)?;
-    refuse_damaged(&workspace.approvals)?;
-    let is_meant = |pin: &Pin| {
+    check_not_damaged(&workspace.approvals)?;
+    let is_selected = |pin: &SignerPin| {
         pin.bundle == bundle && signer.is_none_or(|signer| pin.key.fingerprint().as_str() == signer)
     };
-    if !workspace.approvals.pins.iter().any(is_meant) {
+    if !workspace.approvals.pins.iter().any(is_selected) {
         let whose = signer.map_or_else(|| "no signer".to_owned(), |signer| format!("`{}`", one_line(signer)));
         let verb = if signer.is_some() { "is not" } else { "is" };
         return Err(Error::new(Code::NoBundle, format!("{whose} {verb} approved for the bundle `{bundle}`"))
@@ -168,13 +169,13 @@ pub fn revoke(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Revoked
     }
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (mut approvals, _lock) = Approvals::read_locked(&workspace.roots.user_ai(), &workspace.keys)?;
-    refuse_damaged(&approvals)?;
+    check_not_damaged(&approvals)?;
     let withdrawn: Vec<PublicKey> =
-        approvals.pins.iter().filter(|pin| is_meant(pin)).map(|pin| pin.key.clone()).collect();
-    approvals.pins.retain(|pin| !is_meant(pin));
+        approvals.pins.iter().filter(|pin| is_selected(pin)).map(|pin| pin.key.clone()).collect();
+    approvals.pins.retain(|pin| !is_selected(pin));
     let record = approvals.write_bundles(&workspace.roots.user_ai(), &key, &now)?;
-    let general = withdrawn.iter().filter(|key| workspace.keys.is_general(key));
-    Ok(Revoked {
+    let general = withdrawn.iter().filter(|key| workspace.keys.is_trusted_everywhere(key));
+    Ok(WithdrawnApproval {
         bundle_id: bundle.to_string(),
         still_trusted: general.map(PublicKey::fingerprint).collect(),
         fingerprints: withdrawn.iter().map(PublicKey::fingerprint).collect(),
@@ -183,17 +184,17 @@ pub fn revoke(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Revoked
 }
 
 /// The signer to approve: the only one the bundle ships, or the one that is named, shipped or trusted already.
-fn choose(engine: &Engine, bundle: &Candidate, signer: Option<&str>) -> Result<Identity> {
+fn choose_signer(engine: &Engine, bundle: &ApprovalCandidate, signer: Option<&str>) -> Result<Identity> {
     let shipped = bundle.signers.as_slice();
-    if let Some(wanted) = signer {
+    if let Some(fingerprint) = signer {
         let known = || {
-            let known = engine.workspace.keys.find(&wanted.parse().ok()?, &Space::User)?;
+            let known = engine.workspace.keys.find(&fingerprint.parse().ok()?, &Space::User)?;
             Some(Identity::new(known.key.clone(), &known.owner))
         };
-        let found = shipped.iter().find(|signer| signer.fingerprint.as_str() == wanted).cloned();
+        let found = shipped.iter().find(|signer| signer.fingerprint.as_str() == fingerprint).cloned();
         return found.or_else(known).ok_or_else(|| {
-            let wanted = one_line(wanted);
-            Error::new(Code::NoSigner, format!("the bundle `{}` ships no key `{wanted}`", bundle.id))
+            let fingerprint = one_line(fingerprint);
+            Error::new(Code::NoSigner, format!("the bundle `{}` ships no key `{fingerprint}`", bundle.id))
                 .hint("rye bundle list --json names the keys it ships")
         });
     }
@@ -220,7 +221,7 @@ fn choose(engine: &Engine, bundle: &Candidate, signer: Option<&str>) -> Result<I
 
 /// Whether an opt-in bundle is part of the system space now.
 #[derive(Clone, Debug, Serialize)]
-pub struct Switched {
+pub struct BundleToggle {
     /// The bundle.
     pub bundle_id: String,
     /// Whether it is enabled now.
@@ -228,7 +229,7 @@ pub struct Switched {
     /// Whether that changed anything.
     pub changed: bool,
     /// The record.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub record: PathBuf,
 }
 
@@ -236,12 +237,12 @@ pub struct Switched {
 ///
 /// # Errors
 /// When there is no such bundle, there is no own key, or the record is damaged.
-pub fn switch(engine: &Engine, id: &str, enable: bool) -> Result<Switched> {
+pub fn set_enabled(engine: &Engine, id: &str, enable: bool) -> Result<BundleToggle> {
     let workspace = &engine.workspace;
     let user_ai = workspace.roots.user_ai();
     let bundle = find_opt_in(id)?;
-    refuse_damaged(&workspace.approvals)?;
-    let unchanged = || Switched {
+    check_not_damaged(&workspace.approvals)?;
+    let unchanged = || BundleToggle {
         bundle_id: bundle.to_string(),
         enabled: enable,
         changed: false,
@@ -252,7 +253,7 @@ pub fn switch(engine: &Engine, id: &str, enable: bool) -> Result<Switched> {
     }
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &workspace.keys)?;
-    refuse_damaged(&approvals)?;
+    check_not_damaged(&approvals)?;
     if approvals.has_enabled(&bundle) == enable {
         return Ok(unchanged());
     }
@@ -263,12 +264,12 @@ pub fn switch(engine: &Engine, id: &str, enable: bool) -> Result<Switched> {
         approvals.enabled.retain(|known| *known != bundle);
     }
     let record = approvals.write_bundles(&user_ai, &key, &now)?;
-    Ok(Switched { bundle_id: bundle.to_string(), enabled: enable, changed: true, record })
+    Ok(BundleToggle { bundle_id: bundle.to_string(), enabled: enable, changed: true, record })
 }
 
 /// The opt-in bundle inside the binary that is called `id`.
 fn find_opt_in(id: &str) -> Result<BundleId> {
-    let embedded = rye_space::bundle::embedded();
+    let embedded = rye_space::bundle::embedded_bundles();
     if let Some(bundle) = embedded.iter().find(|bundle| bundle.id.as_str() == id) {
         return if bundle.is_opt_in() {
             Ok(bundle.id.clone())

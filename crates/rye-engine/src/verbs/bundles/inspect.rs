@@ -3,30 +3,30 @@
 use std::collections::BTreeMap;
 
 use lillux::Digest;
-use rye_bundle::capabilities::Capabilities;
-use rye_bundle::contents::{self, File};
+use rye_bundle::capabilities::BundleCapabilities;
+use rye_bundle::contents::{self, BundleFile};
 use rye_bundle::create::resolve_entrypoint;
-use rye_bundle::sbom::{self, Bill};
-use rye_bundle::verify::Judge;
+use rye_bundle::sbom::{self, SbomInputs};
+use rye_bundle::verify::VerifyContext;
 use rye_item::text::counted;
 use rye_item::{ItemRef, ItemType};
 use rye_space::Manifest;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Found;
-use super::find::by_id;
-use super::judge::{self, Judged, max_bytes};
+use super::LocatedBundle;
+use super::find::find_by_id;
+use super::verification::{self, BundleVerification, max_item_bytes};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// What a bundle is and holds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Inspected {
+pub struct BundleInspection {
     /// What it says it is.
-    pub bundle: About,
+    pub bundle: BundleSummary,
     /// Its files.
-    pub files: Vec<FileRow>,
+    pub files: Vec<BundleFileRow>,
     /// How many there are.
     pub file_count: usize,
     /// How many of each type.
@@ -34,14 +34,14 @@ pub struct Inspected {
     /// Bytes of all files together.
     pub size: u64,
     /// What its items ask for.
-    pub capabilities: Capabilities,
+    pub capabilities: BundleCapabilities,
     /// Whether it is what its maker signed.
-    pub verification: Judged,
+    pub verification: BundleVerification,
 }
 
 /// The head of a manifest.
 #[derive(Clone, Debug, Serialize)]
-pub struct About {
+pub struct BundleSummary {
     /// The bundle.
     pub id: String,
     /// Its version.
@@ -60,7 +60,7 @@ pub struct About {
 
 /// One file.
 #[derive(Clone, Debug, Serialize)]
-pub struct FileRow {
+pub struct BundleFileRow {
     /// Its path.
     pub path: String,
     /// Its type.
@@ -75,7 +75,7 @@ pub struct FileRow {
     pub inline_signed: bool,
 }
 
-fn manifest_of(found: &Found) -> Result<&Manifest> {
+fn readable_manifest(found: &LocatedBundle) -> Result<&Manifest> {
     found.manifest.manifest().map_err(|problems| {
         let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Error::new(Code::BundleFailed, format!("the manifest of `{}` cannot be read", found.manifest.id()))
@@ -84,26 +84,26 @@ fn manifest_of(found: &Found) -> Result<&Manifest> {
     })
 }
 
-fn files_of(engine: &Engine, found: &Found) -> Vec<File> {
-    let judge = Judge {
+fn read_files(engine: &Engine, found: &LocatedBundle) -> Vec<BundleFile> {
+    let context = VerifyContext {
         keys: &engine.workspace.keys,
         extractors: engine.workspace.spaces.extractors(),
-        limit: max_bytes(engine),
+        limit: max_item_bytes(engine),
     };
-    contents::read_all(found.target(), judge)
+    contents::read_all(found.verify_target(), context)
 }
 
 /// What a bundle is and holds. Files that are not what the manifest says are left out, and named in `verification`.
 ///
 /// # Errors
 /// When its manifest cannot be read.
-pub fn inspect(engine: &Engine, found: &Found) -> Result<Inspected> {
-    let manifest = manifest_of(found)?;
-    let files = files_of(engine, found);
+pub fn inspect(engine: &Engine, found: &LocatedBundle) -> Result<BundleInspection> {
+    let manifest = readable_manifest(found)?;
+    let files = read_files(engine, found);
     let mut files_by_type = BTreeMap::new();
     files.iter().for_each(|file| *files_by_type.entry(file.kind).or_insert(0) += 1);
-    Ok(Inspected {
-        bundle: About {
+    Ok(BundleInspection {
+        bundle: BundleSummary {
             id: manifest.id.to_string(),
             version: manifest.version.to_string(),
             entrypoint: manifest.entrypoint.as_ref().map(ToString::to_string),
@@ -115,10 +115,10 @@ pub fn inspect(engine: &Engine, found: &Found) -> Result<Inspected> {
         file_count: files.len(),
         files_by_type,
         size: files.iter().map(|file| file.size).sum(),
-        capabilities: Capabilities::of(&files),
+        capabilities: BundleCapabilities::from_files(&files),
         files: files
             .iter()
-            .map(|file| FileRow {
+            .map(|file| BundleFileRow {
                 path: file.path.to_string(),
                 kind: file.kind,
                 item_id: file.item.as_ref().map(|item| item.id.to_string()),
@@ -126,7 +126,7 @@ pub fn inspect(engine: &Engine, found: &Found) -> Result<Inspected> {
                 inline_signed: file.signer.is_some(),
             })
             .collect(),
-        verification: judge::verify(engine, found, &|_, _| {}),
+        verification: verification::verify(engine, found, &|_, _| {}),
     })
 }
 
@@ -135,19 +135,19 @@ pub fn inspect(engine: &Engine, found: &Found) -> Result<Inspected> {
 ///
 /// # Errors
 /// When the bundle does not verify.
-pub fn sbom(engine: &Engine, found: &Found) -> Result<Value> {
-    let manifest = manifest_of(found)?;
-    let judged = judge::verify(engine, found, &|_, _| {});
-    if let Some(error) = judged.failure() {
+pub fn sbom(engine: &Engine, found: &LocatedBundle) -> Result<Value> {
+    let manifest = readable_manifest(found)?;
+    let verification = verification::verify(engine, found, &|_, _| {});
+    if let Some(error) = verification.failure() {
         return Err(error);
     }
-    let files = files_of(engine, found);
-    Ok(sbom::bill(Bill {
+    let files = read_files(engine, found);
+    Ok(sbom::build_sbom(SbomInputs {
         manifest,
         manifest_hash: &found.manifest.hash(),
-        signer: judged.report.signer.as_ref(),
+        signer: verification.report.signer.as_ref(),
         files: &files,
-        maker_version: env!("CARGO_PKG_VERSION"),
+        tool_version: env!("CARGO_PKG_VERSION"),
     }))
 }
 
@@ -157,8 +157,8 @@ pub fn sbom(engine: &Engine, found: &Found) -> Result<Value> {
 /// # Errors
 /// When there is no such bundle, it has no entrypoint, or another item stands in its way.
 pub fn entrypoint(engine: &Engine, id: &str) -> Result<ItemRef> {
-    let found = by_id(engine, id)?;
-    let manifest = manifest_of(&found)?;
+    let found = find_by_id(engine, id)?;
+    let manifest = readable_manifest(&found)?;
     let Some(wanted) = &manifest.entrypoint else {
         return Err(Error::new(
             Code::InvalidArgument,
@@ -169,31 +169,31 @@ pub fn entrypoint(engine: &Engine, id: &str) -> Result<ItemRef> {
     let extractors = engine.workspace.spaces.extractors();
     let item = resolve_entrypoint(wanted, manifest.files.keys(), extractors)
         .map_err(|why| Error::new(Code::BundleFailed, why).hint("tell the bundle's maker"))?;
-    let places = engine.workspace.spaces.places(&item);
-    let first = places.iter().find(|place| place.is_found);
+    let candidates = engine.workspace.spaces.candidate_paths(&item);
+    let first = candidates.iter().find(|candidate| candidate.is_found);
     match (first, &found.space) {
-        (Some(place), Some(space)) if place.space == *space => Ok(item),
-        (Some(place), _) => Err(Error::new(
+        (Some(candidate), Some(space)) if candidate.space == *space => Ok(item),
+        (Some(candidate), _) => Err(Error::new(
             Code::Ambiguous,
             format!(
                 "{item} of {} space stands before the entrypoint of the bundle `{}`",
-                place.space, manifest.id
+                candidate.space, manifest.id
             ),
         )
-        .of(&item)
+        .for_item(&item)
         .hint(format!("run that one by its name: rye execute {} {}", item.item_type, item.id))),
         (None, _) => Err(Error::new(
             Code::NotFound,
             format!("the entrypoint {item} of the bundle `{}` is not there", manifest.id),
         )
-        .of(&item)
+        .for_item(&item)
         .hint(format!("rye bundle verify {}", manifest.id))),
     }
 }
 
 /// The word for a file's type, in the plural.
 #[must_use]
-pub fn plural(kind: &str, count: usize) -> String {
+pub fn pluralize(kind: &str, count: usize) -> String {
     match (kind, count) {
         (_, 1) => format!("1 {kind}"),
         (word, _) if word == ItemType::Knowledge.as_str() => format!("{count} knowledge entries"),

@@ -4,28 +4,28 @@ mod approve;
 mod create;
 mod find;
 mod inspect;
-mod judge;
-mod pins;
+mod lockfile_pins;
+mod verification;
 
 use std::path::PathBuf;
 
 use lillux::Fingerprint;
-pub use rye_bundle::capabilities::Capabilities;
+pub use rye_bundle::capabilities::BundleCapabilities;
 use rye_bundle::object;
 use rye_item::{ItemId, ItemRef, ItemType, Space};
 use rye_space::ManifestFile;
-use rye_space::bundle::{Bundle, Origin, Standing};
-use rye_space::installed::{self, Installed};
+use rye_space::bundle::{Bundle, BundleOrigin, BundleTrust};
+use rye_space::installed::{self, BundleInstallation};
 use serde::Serialize;
 
 use crate::engine::Engine;
 
-pub use approve::{Approved, Revoked, Switched, revoke, switch, trust};
-pub use create::{Created, Request as CreateRequest, Workshop, create, stage};
+pub use approve::{ApprovedSigner, BundleToggle, WithdrawnApproval, revoke, set_enabled, trust};
+pub use create::{BundleBuild, CreateRequest, CreatedBundle, create, stage};
 pub(crate) use find::find_folder;
-pub use find::{Found, find};
-pub use inspect::{About, FileRow, Inspected, entrypoint, inspect, plural, sbom};
-pub use judge::{Judged, SignerTrust, verify};
+pub use find::{LocatedBundle, find};
+pub use inspect::{BundleFileRow, BundleInspection, BundleSummary, entrypoint, inspect, pluralize, sbom};
+pub use verification::{BundleVerification, SignerTrust, verify};
 
 /// A bundle as it is listed.
 #[derive(Clone, Debug, Serialize)]
@@ -37,9 +37,10 @@ pub struct BundleRow {
     /// Its version.
     pub version: String,
     /// `installed`, `embedded`, `enabled`, `available`, `approved`, `not approved` or `revoked`.
-    pub standing: &'static str,
+    #[serde(rename = "standing")]
+    pub status: &'static str,
     /// Its folder, if it is one.
-    #[serde(serialize_with = "rye_space::shown::option")]
+    #[serde(serialize_with = "rye_space::serde_path::option")]
     pub path: Option<PathBuf>,
     /// The id prefixes its items must have.
     pub categories: Vec<String>,
@@ -64,11 +65,16 @@ pub fn list(engine: &Engine) -> Vec<BundleRow> {
         [(workspace.roots.project_ai(), Space::Project), (Some(workspace.roots.user_ai()), Space::User)];
     for (ai, space) in spaces {
         let Some(ai) = ai else { continue };
-        for id in installed::ids_in(&ai) {
-            rows.push(installed_row(engine, &Installed::read(&ai, &space, &id)));
+        for id in installed::installed_ids(&ai) {
+            rows.push(installed_row(engine, &BundleInstallation::read(&ai, &space, &id)));
         }
     }
-    let system = workspace.spaces.bundles().iter().chain(&workspace.rivals).chain(&workspace.available);
+    let system = workspace
+        .spaces
+        .bundles()
+        .iter()
+        .chain(&workspace.shadowed_bundles)
+        .chain(&workspace.available_bundles);
     rows.extend(system.map(|bundle| system_row(engine, bundle)));
     // The first of an id is the one that is found; what stands behind it says so.
     for index in 1..rows.len() {
@@ -83,11 +89,11 @@ pub fn list(engine: &Engine) -> Vec<BundleRow> {
     rows
 }
 
-fn installed_row(engine: &Engine, installed: &Installed) -> BundleRow {
+fn installed_row(engine: &Engine, installed: &BundleInstallation) -> BundleRow {
     let manifest = installed.manifest.as_ref().ok().and_then(|file| file.manifest().ok());
     let pins = engine.workspace.approvals.pins_of(&installed.id);
-    let judged: Vec<Result<_, String>> = pins.map(|pin| installed.vouched(&pin.key)).collect();
-    let is_approved = judged.iter().any(Result::is_ok);
+    let checks: Vec<Result<_, String>> = pins.map(|pin| installed.trusted_files(&pin.key)).collect();
+    let is_approved = checks.iter().any(Result::is_ok);
     let hidden = if is_approved { hidden_items(engine, installed) } else { Vec::new() };
     let signature = installed.manifest.as_ref().ok().and_then(ManifestFile::signature);
     let revoked = signature.as_ref().and_then(|line| revoked_note(engine, &line.fingerprint));
@@ -95,7 +101,7 @@ fn installed_row(engine: &Engine, installed: &Installed) -> BundleRow {
         bundle_id: installed.id.to_string(),
         space: installed.space.clone(),
         version: manifest.map_or_else(|| "unknown".to_owned(), |manifest| manifest.version.to_string()),
-        standing: match (&revoked, is_approved) {
+        status: match (&revoked, is_approved) {
             (Some(_), _) => "revoked",
             (None, true) => "installed",
             (None, false) => "not approved",
@@ -107,25 +113,25 @@ fn installed_row(engine: &Engine, installed: &Installed) -> BundleRow {
             .map_or(0, |manifest| manifest.files.values().filter(|file| file.item_type.is_some()).count()),
         package: None,
         note: revoked
-            .or_else(|| judged.into_iter().find_map(Result::err).filter(|_| !is_approved))
+            .or_else(|| checks.into_iter().find_map(Result::err).filter(|_| !is_approved))
             .or_else(|| hidden_note(&hidden)),
     }
 }
 
 /// Items that an installed bundle brought into user space and the project hides: they are not what runs here.
 #[must_use]
-pub fn hidden_items(engine: &Engine, installed: &Installed) -> Vec<ItemRef> {
+pub fn hidden_items(engine: &Engine, installed: &BundleInstallation) -> Vec<ItemRef> {
     let spaces = &engine.workspace.spaces;
     let Some(Ok(lock)) = (installed.space == Space::User).then_some(&installed.lock) else {
         return Vec::new();
     };
     let is_hidden = |item: &ItemRef| {
-        let found = spaces.places(item).into_iter().find(|place| place.is_found);
-        found.is_some_and(|place| place.space == Space::Project)
+        let found = spaces.candidate_paths(item).into_iter().find(|candidate| candidate.is_found);
+        found.is_some_and(|candidate| candidate.space == Space::Project)
     };
     let items = lock.files.iter().filter_map(|path| {
         let item_type = object::item_type(path, spaces.extractors())?;
-        Some(ItemRef::new(item_type, ItemId::new(object::name(path).1).ok()?))
+        Some(ItemRef::new(item_type, ItemId::new(object::object_name(path).1).ok()?))
     });
     items.filter(|item| item.item_type != ItemType::Config && is_hidden(item)).collect()
 }
@@ -148,41 +154,41 @@ fn hidden_note(hidden: &[ItemRef]) -> Option<String> {
 
 fn system_row(engine: &Engine, bundle: &Bundle) -> BundleRow {
     let workspace = &engine.workspace;
-    let is_embedded_id = rye_space::bundle::embedded().iter().any(|known| known.id == bundle.id);
+    let is_embedded_id = rye_space::bundle::embedded_bundles().iter().any(|known| known.id == bundle.id);
     // One approved key that is not revoked is enough.
     let mut notes =
         workspace.approvals.pins_of(&bundle.id).map(|pin| revoked_note(engine, &pin.key.fingerprint()));
-    let revoked = match bundle.standing {
-        Standing::Approved => notes.next().flatten().filter(|_| notes.all(|note| note.is_some())),
-        Standing::Embedded | Standing::NotApproved => None,
+    let revoked = match bundle.trust {
+        BundleTrust::Approved => notes.next().flatten().filter(|_| notes.all(|note| note.is_some())),
+        BundleTrust::Embedded | BundleTrust::NotApproved => None,
     };
     BundleRow {
         bundle_id: bundle.id.to_string(),
         space: Space::System(bundle.id.clone()),
         version: bundle.version.clone(),
-        standing: match bundle.standing {
-            Standing::Embedded if !bundle.is_opt_in() => "embedded",
-            Standing::Embedded if workspace.approvals.has_enabled(&bundle.id) => "enabled",
-            Standing::Embedded => "available",
-            Standing::Approved if revoked.is_some() => "revoked",
-            Standing::Approved => "approved",
-            Standing::NotApproved => "not approved",
+        status: match bundle.trust {
+            BundleTrust::Embedded if !bundle.is_opt_in() => "embedded",
+            BundleTrust::Embedded if workspace.approvals.has_enabled(&bundle.id) => "enabled",
+            BundleTrust::Embedded => "available",
+            BundleTrust::Approved if revoked.is_some() => "revoked",
+            BundleTrust::Approved => "approved",
+            BundleTrust::NotApproved => "not approved",
         },
         path: match &bundle.origin {
-            Origin::Embedded(_) => None,
-            Origin::Folder(path) => Some(path.clone()),
+            BundleOrigin::Embedded(_) => None,
+            BundleOrigin::Folder(path) => Some(path.clone()),
         },
         categories: bundle.categories.clone(),
         signers: bundle.signers.iter().map(|signer| signer.fingerprint).collect(),
-        items: workspace.spaces.walk_bundle(bundle, &ItemType::FINDABLE).entries.len(),
+        items: workspace.spaces.scan_bundle(bundle, &ItemType::SEARCHABLE).entries.len(),
         package: bundle.package.clone(),
-        note: match bundle.standing {
-            Standing::Approved if revoked.is_some() => revoked,
-            Standing::Approved if is_embedded_id => Some("replaces the embedded one".to_owned()),
-            Standing::NotApproved if is_embedded_id => {
+        note: match bundle.trust {
+            BundleTrust::Approved if revoked.is_some() => revoked,
+            BundleTrust::Approved if is_embedded_id => Some("replaces the embedded one".to_owned()),
+            BundleTrust::NotApproved if is_embedded_id => {
                 Some("would replace the embedded one if it were approved".to_owned())
             }
-            Standing::Embedded | Standing::Approved | Standing::NotApproved => None,
+            BundleTrust::Embedded | BundleTrust::Approved | BundleTrust::NotApproved => None,
         },
     }
 }

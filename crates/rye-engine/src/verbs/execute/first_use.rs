@@ -4,34 +4,34 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use lillux::Digest;
-use lillux::file::{self, Mode};
+use lillux::file::{self, FileMode};
 use rye_item::ItemRef;
 
 use crate::engine::Engine;
 
 /// More items than are used in one process.
-const MOST_KEPT: usize = 4096;
+const MAX_CACHED_ITEMS: usize = 4096;
 
 /// The items this process knows to have a mark.
 #[derive(Default)]
-pub(crate) struct Used(Mutex<HashSet<ItemRef>>);
+pub(crate) struct UsedItems(Mutex<HashSet<ItemRef>>);
 
 /// Marks the item as used; says whether it is the first time. A cache that cannot be written makes every time the first.
-pub(super) fn mark(engine: &Engine, item: &ItemRef) -> bool {
-    let mut used = engine.used.0.lock().unwrap_or_else(PoisonError::into_inner);
+pub(super) fn mark_used(engine: &Engine, item: &ItemRef) -> bool {
+    let mut used = engine.used_items.0.lock().unwrap_or_else(PoisonError::into_inner);
     if used.contains(item) {
         return false;
     }
     let folder = engine.workspace.roots.cache.join("used");
     let path = folder.join(Digest::of(item.to_string().as_bytes()).short());
     if path.exists() {
-        if used.len() < MOST_KEPT {
+        if used.len() < MAX_CACHED_ITEMS {
             used.insert(item.clone());
         }
         return false;
     }
     // The mark is a convenience: losing it only marks a first use once more.
-    let _ = file::create_folders(&folder, true)
-        .and_then(|()| file::write_atomic(&path, item.to_string().as_bytes(), Mode::Private));
+    let _ = file::create_dirs(&folder, true)
+        .and_then(|()| file::write_atomic(&path, item.to_string().as_bytes(), FileMode::Private));
     true
 }

@@ -8,9 +8,9 @@ use lillux::file;
 use rye_exec::Element;
 use rye_exec::staging::VerifiedFile;
 use rye_item::{ItemId, ItemRef, ItemType, Space};
-use rye_space::bundle::{Bundle, Origin};
+use rye_space::bundle::{Bundle, BundleOrigin};
 use rye_space::installed::FileOwners;
-use rye_space::{AI_FOLDER, Located};
+use rye_space::{AI_FOLDER, ItemFile};
 use rye_trust::Subject;
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ impl Importable {
         };
         let owners = FileOwners::read(&ai, space).map_err(|why| {
             Error::new(Code::DamagedInstall, format!("it is not known which files are the tool's own: {why}"))
-                .of(element.item().item_ref())
+                .for_item(element.item().item_ref())
                 .hint("take the lockfile back from version control, or install the bundle again")
         })?;
         let tools = ai.join(ItemType::Tool.folder());
@@ -89,13 +89,13 @@ pub(super) fn tools_folder(engine: &Engine, element: &Element) -> Result<PathBuf
         None => {
             let is_its = |bundle: &&Bundle| matches!(space, Space::System(id) if bundle.id == *id);
             match spaces.bundles().iter().find(is_its).map(|bundle| &bundle.origin) {
-                Some(Origin::Embedded(embedded)) => {
+                Some(BundleOrigin::Embedded(embedded)) => {
                     embedded.materialise(&engine.workspace.roots.cache)?.join(AI_FOLDER)
                 }
-                Some(Origin::Folder(path)) => path.join(AI_FOLDER),
+                Some(BundleOrigin::Folder(path)) => path.join(AI_FOLDER),
                 None => {
                     return Err(
-                        Error::new(Code::NotFound, "its bundle is gone").of(element.item().item_ref())
+                        Error::new(Code::NotFound, "its bundle is gone").for_item(element.item().item_ref())
                     );
                 }
             }
@@ -123,7 +123,7 @@ pub(super) fn verified_file(
     }
     let (stem, extension) = text.rsplit_once('.').ok_or("it has no extension")?;
     let id = ItemId::new(stem).map_err(|error| error.to_string())?;
-    let located = Located::new(
+    let located = ItemFile::new(
         ItemRef::new(ItemType::Tool, id),
         space.clone(),
         path.to_owned(),
@@ -131,7 +131,7 @@ pub(super) fn verified_file(
         bytes.into(),
         Arc::clone(spaces.extractors()),
     );
-    let admitted = engine.admit_kept(located).map_err(|error| error.message)?;
+    let admitted = engine.admit_cached(located).map_err(|error| error.message)?;
     let integrity = lillux::Digest::of(admitted.bytes());
     Ok(VerifiedFile { covered: admitted.covered_form().into_owned(), integrity })
 }

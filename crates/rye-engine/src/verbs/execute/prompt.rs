@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rye_item::interpolate::interpolate_inputs;
 use rye_item::{ItemRef, ItemType, inputs, metadata, parse};
-use rye_space::Located;
+use rye_space::ItemFile;
 use rye_trust::Admitted;
 use serde_json::{Map, Value, json};
 
@@ -15,16 +15,16 @@ use crate::error::{Code, Error, Result};
 ///
 /// # Errors
 /// When nobody vouches for it, or not for all of it, or it does not parse.
-pub(super) fn instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<Admitted<Located>>> {
+pub(super) fn admit_instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<Admitted<ItemFile>>> {
     let located = engine.workspace.spaces.locate(item, None)?;
-    let admitted = engine.admit_kept(located)?;
+    let admitted = engine.admit_cached(located)?;
     let allows_partial =
         engine.workspace.settings.get("integrity.partial_coverage").and_then(Value::as_str) == Some("allow");
     if !admitted.is_forgiven() && !admitted.is_fully_covered() && !allows_partial {
         let uncovered: Vec<Value> =
             admitted.report().uncovered.iter().map(|range| json!([range.start, range.end])).collect();
         return Err(Error::new(Code::Partial, format!("{item} is only partly covered by its signature"))
-            .of(item)
+            .for_item(item)
             .detail("path", admitted.path.display().to_string())
             .detail("uncovered", uncovered)
             .hint(format!("read all of it, then sign it again: rye sign {} {}", item.item_type, item.id)));
@@ -39,13 +39,13 @@ pub(super) fn instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<Admitt
 ///
 /// # Errors
 /// When it may not be used, or its inputs do not fit.
-pub(super) fn directive(engine: &Engine, item: &ItemRef, given: &Map<String, Value>) -> Result<Value> {
-    filled_directive(&*instructions(engine, item)?, item, given)
+pub(super) fn directive_data(engine: &Engine, item: &ItemRef, inputs: &Map<String, Value>) -> Result<Value> {
+    fill_directive(&*admit_instructions(engine, item)?, item, inputs)
 }
 
 /// A directive as a thread needs it: everything its author wrote, and its prompt filled in.
 #[derive(Clone, Debug)]
-pub struct Directive {
+pub struct LoadedDirective {
     /// What the file says, field by field.
     pub fields: Map<String, Value>,
     /// What `execute` answers: prompt, actions and inputs, filled in.
@@ -58,12 +58,16 @@ pub struct Directive {
 ///
 /// # Errors
 /// As executing it.
-pub fn directive_of(engine: &Engine, item: &ItemRef, given: &Map<String, Value>) -> Result<Directive> {
-    let admitted = instructions(engine, item)?;
-    let data = filled_directive(&admitted, item, given)?;
+pub fn load_directive(
+    engine: &Engine,
+    item: &ItemRef,
+    inputs: &Map<String, Value>,
+) -> Result<LoadedDirective> {
+    let admitted = admit_instructions(engine, item)?;
+    let data = fill_directive(&admitted, item, inputs)?;
     let mut fields = admitted.parsed().fields.clone();
     fields.extend(admitted.fields().clone());
-    Ok(Directive { fields, data, hash: lillux::Digest::of(admitted.text().as_bytes()) })
+    Ok(LoadedDirective { fields, data, hash: lillux::Digest::of(admitted.text().as_bytes()) })
 }
 
 /// What a directive's file says, field by field; its inputs are not asked for.
@@ -71,7 +75,7 @@ pub fn directive_of(engine: &Engine, item: &ItemRef, given: &Map<String, Value>)
 /// # Errors
 /// When it may not be used.
 pub fn directive_fields(engine: &Engine, item: &ItemRef) -> Result<Map<String, Value>> {
-    let admitted = instructions(engine, item)?;
+    let admitted = admit_instructions(engine, item)?;
     let mut fields = admitted.parsed().fields.clone();
     fields.extend(admitted.fields().clone());
     Ok(fields)
@@ -82,20 +86,20 @@ pub fn directive_fields(engine: &Engine, item: &ItemRef) -> Result<Map<String, V
 /// # Errors
 /// When it may not be used.
 pub fn knowledge_text(engine: &Engine, item: &ItemRef) -> Result<String> {
-    let admitted = instructions(engine, item)?;
+    let admitted = admit_instructions(engine, item)?;
     Ok(admitted.parsed().text("body").unwrap_or_default().trim().to_owned())
 }
 
-fn filled_directive(
-    admitted: &Admitted<Located>,
+fn fill_directive(
+    admitted: &Admitted<ItemFile>,
     item: &ItemRef,
-    given: &Map<String, Value>,
+    provided: &Map<String, Value>,
 ) -> Result<Value> {
     let fields = admitted.fields();
     let declared = fields.get("inputs").and_then(Value::as_array).cloned().unwrap_or_default();
-    let inputs = inputs::check(&declared, given).map_err(|problems| {
-        let error = Error::new(Code::InvalidInputs, problems.to_string()).of(item);
-        let error = error.detail("declared_inputs", shown_inputs(item, fields));
+    let inputs = inputs::check_inputs(&declared, provided).map_err(|problems| {
+        let error = Error::new(Code::InvalidInputs, problems.to_string()).for_item(item);
+        let error = error.detail("declared_inputs", declared_inputs(item, fields));
         let error = error.detail("unknown", problems.unknown.clone());
         let error = error.detail("missing", problems.missing.clone());
         error.hint(format!("see what it takes: rye load directive {}", item.id))
@@ -103,8 +107,9 @@ fn filled_directive(
     let parsed = &admitted.parsed().fields;
     let fill = |text: &str| interpolate_inputs(text, &inputs);
     let text = |key: &str| parsed.get(key).and_then(Value::as_str).unwrap_or_default();
-    let actions = parsed.get("actions").map(|actions| filled(actions, &inputs)).unwrap_or_else(|| json!([]));
-    let mut data = match metadata::shown(ItemType::Directive, fields) {
+    let actions =
+        parsed.get("actions").map(|actions| fill_inputs(actions, &inputs)).unwrap_or_else(|| json!([]));
+    let mut data = match metadata::display_metadata(ItemType::Directive, fields) {
         Value::Object(map) => map,
         _ => Map::new(),
     };
@@ -116,16 +121,16 @@ fn filled_directive(
     Ok(Value::Object(data))
 }
 
-fn shown_inputs(item: &ItemRef, fields: &Map<String, Value>) -> Value {
-    metadata::shown(item.item_type, fields).get("inputs").cloned().unwrap_or_default()
+fn declared_inputs(item: &ItemRef, fields: &Map<String, Value>) -> Value {
+    metadata::display_metadata(item.item_type, fields).get("inputs").cloned().unwrap_or_default()
 }
 
-fn filled(value: &Value, inputs: &Map<String, Value>) -> Value {
+fn fill_inputs(value: &Value, inputs: &Map<String, Value>) -> Value {
     match value {
         Value::String(text) => Value::String(interpolate_inputs(text, inputs)),
-        Value::Array(list) => Value::Array(list.iter().map(|value| filled(value, inputs)).collect()),
+        Value::Array(list) => Value::Array(list.iter().map(|value| fill_inputs(value, inputs)).collect()),
         Value::Object(map) => {
-            Value::Object(map.iter().map(|(key, value)| (key.clone(), filled(value, inputs))).collect())
+            Value::Object(map.iter().map(|(key, value)| (key.clone(), fill_inputs(value, inputs))).collect())
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
@@ -135,9 +140,9 @@ fn filled(value: &Value, inputs: &Map<String, Value>) -> Value {
 ///
 /// # Errors
 /// When it may not be used.
-pub(super) fn knowledge(engine: &Engine, item: &ItemRef) -> Result<Value> {
-    let admitted = instructions(engine, item)?;
-    let mut data = match metadata::shown(ItemType::Knowledge, admitted.fields()) {
+pub(super) fn knowledge_data(engine: &Engine, item: &ItemRef) -> Result<Value> {
+    let admitted = admit_instructions(engine, item)?;
+    let mut data = match metadata::display_metadata(ItemType::Knowledge, admitted.fields()) {
         Value::Object(map) => map,
         _ => Map::new(),
     };

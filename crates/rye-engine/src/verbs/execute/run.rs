@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use lillux::Cancel;
-use lillux::confine::Receipt;
-use lillux::process::{self, Captured, Command, End, GRACE, RunError};
-use rye_exec::invocation::{Http, Native, Process};
-use rye_exec::native::Cause;
-use rye_exec::outcome::{self, Exit, Failure, Logs, Outcome, Printed};
+use lillux::CancelToken;
+use lillux::process::{self, CapturedOutput, ExitReason, ProcessCommand, RunError, TERMINATION_GRACE};
+use lillux::sandbox::Receipt;
+use rye_exec::invocation::{HttpInvocation, NativeInvocation, ProcessInvocation};
+use rye_exec::native::NativeErrorKind;
+use rye_exec::outcome::{self, ProcessExit, ProcessOutput, RunFailure, RunLogs, RunOutcome};
 use rye_exec::{Invocation, NativeCall};
 use serde_json::{Map, Value, json};
 
-use super::folders;
-use super::surroundings::Surroundings;
-use super::{PROGRAM_VARIABLE, Request, SANDBOX_VARIABLE};
+use super::run_dirs;
+use super::run_plan::RunPlan;
+use super::{ExecuteRequest, PROGRAM_VARIABLE, SANDBOX_VARIABLE};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::natives;
 
 /// A run that came to an end.
 #[derive(Debug)]
-pub(super) struct Ran {
-    pub(super) outcome: Outcome,
+pub(super) struct RunOutput {
+    pub(super) outcome: RunOutcome,
     /// What confined it.
     pub(super) receipt: Option<Value>,
     /// What the trace says of it.
@@ -35,22 +35,24 @@ pub(super) struct Ran {
 }
 
 /// The failure of a run, as a user sees it.
-pub(super) fn error_of(failure: &Failure) -> Error {
+pub(super) fn failure_error(failure: &RunFailure) -> Error {
     let code = match failure {
-        Failure::Tool(_) => Code::ToolFailed,
-        Failure::TimedOut(_) => Code::ToolTimedOut,
-        Failure::Cancelled => Code::ToolCancelled,
-        Failure::Stopped(_) => Code::ToolStopped,
-        Failure::Denied(_) => Code::ToolDenied,
+        RunFailure::Tool(_) => Code::ToolFailed,
+        RunFailure::TimedOut(_) => Code::ToolTimedOut,
+        RunFailure::Cancelled => Code::ToolCancelled,
+        RunFailure::StoppedBySandbox(_) => Code::ToolStopped,
+        RunFailure::Denied(_) => Code::ToolDenied,
     };
     let hint = match failure {
-        Failure::Tool(_) => "what it printed is in `logs`",
-        Failure::TimedOut(_) => {
+        RunFailure::Tool(_) => "what it printed is in `logs`",
+        RunFailure::TimedOut(_) => {
             "everything it started was ended; its runtime's `timeout` says how long it may take"
         }
-        Failure::Cancelled => "everything it started was ended",
-        Failure::Stopped(_) => "everything it started was ended; limits are in the setting `sandbox.limits`",
-        Failure::Denied(_) => {
+        RunFailure::Cancelled => "everything it started was ended",
+        RunFailure::StoppedBySandbox(_) => {
+            "everything it started was ended; limits are in the setting `sandbox.limits`"
+        }
+        RunFailure::Denied(_) => {
             "what a tool may touch is in the setting `sandbox` and in what the signed tool declares"
         }
     };
@@ -59,30 +61,30 @@ pub(super) fn error_of(failure: &Failure) -> Error {
 
 pub(super) fn run(
     engine: &Engine,
-    around: &Surroundings,
+    plan: &RunPlan,
     parameters: &Map<String, Value>,
     resolved_config: Option<&Value>,
-    request: &Request,
-) -> Result<Ran> {
+    request: &ExecuteRequest,
+) -> Result<RunOutput> {
     let cancel = &request.cancel;
-    let may_take_long = match &around.invocation {
+    let may_block = match &plan.invocation {
         Invocation::Process(_) | Invocation::Http(_) => true,
-        Invocation::Native(native) => natives::may_take_long(engine, &native.function),
+        Invocation::Native(native) => natives::may_block(engine, &native.function),
     };
-    if may_take_long {
-        request.begins_to_wait();
+    if may_block {
+        request.notify_blocking();
     }
-    match &around.invocation {
-        Invocation::Process(process) => run_process(engine, around, process, request),
-        Invocation::Http(http) => Ok(run_http(around, http, cancel)),
+    match &plan.invocation {
+        Invocation::Process(process) => run_process(engine, plan, process, request),
+        Invocation::Http(http) => Ok(run_http(plan, http, cancel)),
         Invocation::Native(native) => {
             let call = NativeCall {
                 parameters,
                 config: &native.config,
                 resolved_config,
-                project: &around.folder,
+                project: &plan.cwd,
                 cache: &engine.workspace.roots.cache,
-                access: &around.plan.access,
+                access: &plan.sandbox.access,
                 cancel,
                 now: engine.unix_seconds(),
                 thread: request.thread.as_deref(),
@@ -92,44 +94,49 @@ pub(super) fn run(
     }
 }
 
-fn run_process(engine: &Engine, around: &Surroundings, process: &Process, request: &Request) -> Result<Ran> {
-    folders::protect(engine.workspace.roots.project.as_deref());
-    let mut environment = around.environment.variables.clone();
+fn run_process(
+    engine: &Engine,
+    plan: &RunPlan,
+    process: &ProcessInvocation,
+    request: &ExecuteRequest,
+) -> Result<RunOutput> {
+    run_dirs::create_protected_folders(engine.workspace.roots.project.as_deref());
+    let mut environment = plan.environment.variables.clone();
     environment.extend(process.parameter_variables.clone());
-    if let Some(temporary) = &around.temporary {
-        folders::name_temporary(engine, &around.plan, temporary.path(), &mut environment);
+    if let Some(temporary) = &plan.temporary {
+        run_dirs::set_temporary_variables(engine, &plan.sandbox, temporary.path(), &mut environment);
     }
-    let confined = around.plan.confine().map_err(|error| protect_error(&error))?;
+    let confined = plan.sandbox.confine().map_err(|error| placeholder_error(&error))?;
     let confinement = confined.as_ref().map(|confined| &confined.confinement);
     if confinement.is_some() {
         environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());
     }
-    if request.door.is_some() {
-        offer_program(engine, &mut environment);
+    if request.callbacks.is_some() {
+        add_rye_to_path(engine, &mut environment);
     }
-    let folder = process.folder.as_ref().map_or(around.folder.as_path(), Path::new);
-    let command = Command {
+    let folder = process.cwd.as_ref().map_or(plan.cwd.as_path(), Path::new);
+    let command = ProcessCommand {
         program: process.command.clone().into(),
         arguments: process.arguments.clone(),
         environment,
-        folder: folder.to_owned(),
+        current_dir: folder.to_owned(),
         stdin: process.stdin.clone().into_bytes(),
         timeout: process.timeout,
         has_result_channel: process.result == rye_exec::invocation::ResultMode::Channel,
-        limits: around.plan.limits.clone(),
+        limits: plan.sandbox.limits.clone(),
         log: None,
     };
     let launcher = &engine.host.launcher;
     if process.is_detached {
         let detached = process::spawn_detached(launcher, &command, confinement).map_err(start_error)?;
         if let Some(confined) = confined {
-            confined.placeholders.hand_over(detached.pid).map_err(|error| protect_error(&error))?;
+            confined.placeholders.transfer_to(detached.pid).map_err(|error| placeholder_error(&error))?;
         }
-        return Ok(Ran {
-            outcome: Outcome {
+        return Ok(RunOutput {
+            outcome: RunOutcome {
                 data: json!({"pid": detached.pid, "detached": true}),
                 failure: None,
-                logs: Logs::default(),
+                logs: RunLogs::default(),
                 is_truncated: false,
             },
             receipt: None,
@@ -139,19 +146,23 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
         });
     }
     let cancel = &request.cancel;
-    let doorway = request.door.as_ref();
-    let door = doorway.map(|doorway| {
-        doorway.door(&request.item, around.plan.grants.as_deref(), process.timeout.saturating_add(GRACE))
+    let provider = request.callbacks.as_ref();
+    let callback = provider.map(|provider| {
+        provider.open_channel(
+            &request.item,
+            plan.sandbox.grants.as_deref(),
+            process.timeout.saturating_add(TERMINATION_GRACE),
+        )
     });
     // The door is open for as long as the process runs, and not a moment longer.
-    let door = door.transpose().map_err(|error| match error.kind() {
+    let callback = callback.transpose().map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => {
-            Error::new(Code::InvalidInvocation, error.to_string()).of(&request.item)
+            Error::new(Code::InvalidInvocation, error.to_string()).for_item(&request.item)
         }
         _ => Error::io(&error),
     })?;
-    let finished = match door {
-        Some(door) => process::run_with_door(launcher, &command, confinement, cancel, &*door),
+    let finished = match callback {
+        Some(callback) => process::run_with_callback(launcher, &command, confinement, cancel, &*callback),
         None => process::run(launcher, &command, confinement, cancel),
     };
     let mut finished = finished.map_err(start_error)?;
@@ -161,46 +172,55 @@ fn run_process(engine: &Engine, around: &Surroundings, process: &Process, reques
     let receipt = serde_json::to_value(&finished.receipt).ok();
     let trace = json!({
         "command": process.command,
-        "end": serde_json::to_value(finished.end).unwrap_or_default(),
+        "end": serde_json::to_value(finished.exit).unwrap_or_default(),
         "duration_ms": finished.duration.as_secs_f64() * 1e3,
         "stdout_bytes": finished.stdout.total,
         "stderr_bytes": finished.stderr.total,
     });
-    let printed = Printed {
-        stdout: finished.stdout.text(),
-        stderr: finished.stderr.text(),
-        is_stdout_cut: finished.stdout.is_cut(),
-        is_stderr_cut: finished.stderr.is_cut(),
-        channel: finished.result.as_ref().map(|channel| (whole(channel), channel.is_cut())),
+    let output = ProcessOutput {
+        stdout: finished.stdout.to_text(),
+        stderr: finished.stderr.to_text(),
+        is_stdout_cut: finished.stdout.is_truncated(),
+        is_stderr_cut: finished.stderr.is_truncated(),
+        channel: finished.result.as_ref().map(|channel| (channel_bytes(channel), channel.is_truncated())),
     };
-    let outcome = match finished.end {
-        End::Exited(code) => outcome::of_process(process.result, Exit::Code(code), printed),
-        End::Signalled(signal) => outcome::of_process(process.result, Exit::Signal(signal), printed),
-        End::TimedOut => {
+    let outcome = match finished.exit {
+        ExitReason::Exited(code) => {
+            outcome::from_process_output(process.result, ProcessExit::Code(code), output)
+        }
+        ExitReason::Signalled(signal) => {
+            outcome::from_process_output(process.result, ProcessExit::Signal(signal), output)
+        }
+        ExitReason::TimedOut => {
             let seconds = process.timeout.as_secs_f64();
-            stopped(Failure::TimedOut(format!("Command timed out after {seconds} seconds")), printed)
+            stopped_outcome(
+                RunFailure::TimedOut(format!("Command timed out after {seconds} seconds")),
+                output,
+            )
         }
-        End::Cancelled => stopped(Failure::Cancelled, printed),
-        End::TooManyProcesses { limit } => {
-            stopped(Failure::Stopped(format!("it started more than {limit} processes")), printed)
-        }
-        End::SupervisorLost => {
-            stopped(Failure::Stopped("its supervisor was killed or did not answer".to_owned()), printed)
-        }
+        ExitReason::Cancelled => stopped_outcome(RunFailure::Cancelled, output),
+        ExitReason::TooManyProcesses { limit } => stopped_outcome(
+            RunFailure::StoppedBySandbox(format!("it started more than {limit} processes")),
+            output,
+        ),
+        ExitReason::SupervisorLost => stopped_outcome(
+            RunFailure::StoppedBySandbox("its supervisor was killed or did not answer".to_owned()),
+            output,
+        ),
     };
     let refusals = match &outcome.failure {
         Some(failure) => {
-            let printed = outcome.data.get("stderr").and_then(Value::as_str).unwrap_or_default();
-            around.plan.explain(&[failure.message(), printed, &outcome.logs.stderr].join("\n"))
+            let output = outcome.data.get("stderr").and_then(Value::as_str).unwrap_or_default();
+            plan.sandbox.explain(&[failure.message(), output, &outcome.logs.stderr].join("\n"))
         }
         None => Vec::new(),
     };
-    Ok(Ran { outcome, receipt, trace, warnings: warnings(&finished.receipt), refusals })
+    Ok(RunOutput { outcome, receipt, trace, warnings: warnings(&finished.receipt), refusals })
 }
 
 /// A tool that has a door can call `rye`: this binary is named, and found last on the path.
-fn offer_program(engine: &Engine, environment: &mut BTreeMap<String, String>) {
-    let (Some(program), Some(folder)) = (folders::own_program(engine), folders::program_folder(engine))
+fn add_rye_to_path(engine: &Engine, environment: &mut BTreeMap<String, String>) {
+    let (Some(program), Some(folder)) = (run_dirs::rye_program(engine), run_dirs::rye_program_folder(engine))
     else {
         return;
     };
@@ -213,7 +233,8 @@ fn offer_program(engine: &Engine, environment: &mut BTreeMap<String, String>) {
 
 /// A sandbox that is less than policy asks for is never silent.
 fn warnings(receipt: &Receipt) -> Vec<String> {
-    let unmet = receipt.shortfall().map(|rules| format!("the sandbox does not enforce here: {rules}"));
+    let unmet =
+        receipt.describe_unenforced().map(|rules| format!("the sandbox does not enforce here: {rules}"));
     unmet.into_iter().chain(replaced_warnings(receipt)).collect()
 }
 
@@ -228,22 +249,22 @@ pub(super) fn replaced_warnings(receipt: &Receipt) -> impl Iterator<Item = Strin
     })
 }
 
-fn whole(captured: &Captured) -> Vec<u8> {
+fn channel_bytes(captured: &CapturedOutput) -> Vec<u8> {
     [captured.head.as_slice(), captured.tail.as_slice()].concat()
 }
 
 /// A run that did not end by itself: what it printed is kept.
-fn stopped(failure: Failure, printed: Printed) -> Outcome {
-    Outcome {
-        data: json!({"stdout": printed.stdout, "stderr": printed.stderr, "return_code": -1}),
+fn stopped_outcome(failure: RunFailure, output: ProcessOutput) -> RunOutcome {
+    RunOutcome {
+        data: json!({"stdout": output.stdout, "stderr": output.stderr, "return_code": -1}),
         failure: Some(failure),
-        logs: Logs { stdout: printed.stdout, stderr: printed.stderr },
-        is_truncated: printed.is_stdout_cut || printed.is_stderr_cut,
+        logs: RunLogs { stdout: output.stdout, stderr: output.stderr },
+        is_truncated: output.is_stdout_cut || output.is_stderr_cut,
     }
 }
 
 /// A name that must be protected cannot be.
-pub(crate) fn protect_error(error: &io::Error) -> Error {
+pub(crate) fn placeholder_error(error: &io::Error) -> Error {
     Error::new(Code::NoSandbox, format!("protected names of the project cannot be kept: {error}"))
         .hint("the cache folder must be writable: rye doctor")
 }
@@ -261,17 +282,26 @@ pub(super) fn start_error(error: RunError) -> Error {
     }
 }
 
-fn run_http(around: &Surroundings, http: &Http, cancel: &Cancel) -> Ran {
-    let answer =
-        rye_exec::http::call(&http.config, &around.environment.variables, &around.plan.access, cancel);
+fn run_http(plan: &RunPlan, http: &HttpInvocation, cancel: &CancelToken) -> RunOutput {
+    let response =
+        rye_exec::http::call(&http.config, &plan.environment.variables, &plan.sandbox.access, cancel);
     let failure =
-        answer.failure.map(|failure| if cancel.is_cancelled() { Failure::Cancelled } else { failure });
-    let outcome =
-        Outcome { data: answer.data, failure, logs: Logs::default(), is_truncated: answer.truncated };
-    Ran { outcome, receipt: None, trace: answer.trace, warnings: Vec::new(), refusals: Vec::new() }
+        response.failure.map(|failure| if cancel.is_cancelled() { RunFailure::Cancelled } else { failure });
+    let outcome = RunOutcome {
+        data: response.data,
+        failure,
+        logs: RunLogs::default(),
+        is_truncated: response.truncated,
+    };
+    RunOutput { outcome, receipt: None, trace: response.trace, warnings: Vec::new(), refusals: Vec::new() }
 }
 
-fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, request: &Request) -> Result<Ran> {
+fn run_native(
+    engine: &Engine,
+    native: &NativeInvocation,
+    call: &NativeCall<'_>,
+    request: &ExecuteRequest,
+) -> Result<RunOutput> {
     let function = &native.function;
     let Some(result) = natives::call(engine, function, call, request)? else {
         let function = rye_item::text::one_line(function);
@@ -281,16 +311,16 @@ fn run_native(engine: &Engine, native: &Native, call: &NativeCall<'_>, request: 
     let (data, failure) = match result {
         Ok(data) => (data, None),
         Err(error) => {
-            let failure = match error.cause {
-                _ if call.cancel.is_cancelled() => Failure::Cancelled,
-                Cause::Denied => Failure::Denied(error.message),
-                Cause::TimedOut => Failure::TimedOut(error.message),
-                Cause::Failed => Failure::Tool(error.message),
+            let failure = match error.kind {
+                _ if call.cancel.is_cancelled() => RunFailure::Cancelled,
+                NativeErrorKind::Denied => RunFailure::Denied(error.message),
+                NativeErrorKind::TimedOut => RunFailure::TimedOut(error.message),
+                NativeErrorKind::Failed => RunFailure::Tool(error.message),
             };
             (error.data.unwrap_or(Value::Null), Some(failure))
         }
     };
-    let outcome = Outcome { data, failure, logs: Logs::default(), is_truncated: false };
+    let outcome = RunOutcome { data, failure, logs: RunLogs::default(), is_truncated: false };
     let trace = json!({"function": function});
-    Ok(Ran { outcome, receipt: None, trace, warnings: Vec::new(), refusals: Vec::new() })
+    Ok(RunOutput { outcome, receipt: None, trace, warnings: Vec::new(), refusals: Vec::new() })
 }

@@ -8,20 +8,20 @@ use rye_exec::{Chain, Element, Invocation};
 use rye_item::ItemRef;
 use serde_json::{Map, Value, json};
 
-use super::finder::HelperRun;
-use super::run::{self, Ran};
-use super::surroundings::{self, Surroundings};
-use super::trace::Trace;
-use super::{Answer, Caller, Mode, Request, config, first_use, packages};
-use crate::chains;
+use super::program_finder::HelperRun;
+use super::run::{self, RunOutput};
+use super::run_plan::{self, RunPlan};
+use super::trace::RunTrace;
+use super::{Caller, ExecuteMode, ExecuteRequest, ExecuteResponse, config_resolve, first_use, packages};
+use crate::agent_actions;
+use crate::chain_cache;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::lockfiles::{self, Demand, Recorded, Resolved, State};
-use crate::primaries;
+use crate::lockfiles::{self, LockMode, LockState, ResolvedTool, WrittenLockfile};
 
 /// What is told beside a result.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct RunMessages {
     pub(super) warnings: Vec<String>,
     /// Who reads it.
     pub(super) caller: Caller,
@@ -30,103 +30,104 @@ pub(super) struct Told {
     pub(super) helpers: Vec<HelperRun>,
 }
 
-pub(super) fn execute(engine: &Engine, request: &Request) -> Result<Answer> {
+pub(super) fn execute(engine: &Engine, request: &ExecuteRequest) -> Result<ExecuteResponse> {
     let started = Instant::now();
-    let (chain, warnings) = chains::build_valid(engine, &request.item, None)?;
-    walk(engine, request, started, &chain, warnings)
+    let (chain, warnings) = chain_cache::build_valid_chain(engine, &request.item, None)?;
+    execute_chain(engine, request, started, &chain, warnings)
 }
 
 /// The same for a function that touches nothing, and for what is refused; `None` for what takes longer.
-pub(super) fn execute_at_once(engine: &Engine, request: &Request) -> Option<Result<Answer>> {
+pub(super) fn execute_if_pure(engine: &Engine, request: &ExecuteRequest) -> Option<Result<ExecuteResponse>> {
     let started = Instant::now();
-    match chains::build_valid(engine, &request.item, None) {
-        Ok((chain, warnings)) if surroundings::touches_nothing(engine, &chain) => {
-            Some(walk(engine, request, started, &chain, warnings))
+    match chain_cache::build_valid_chain(engine, &request.item, None) {
+        Ok((chain, warnings)) if run_plan::is_pure(engine, &chain) => {
+            Some(execute_chain(engine, request, started, &chain, warnings))
         }
         Ok(_) => None,
         Err(error) => Some(Err(error)),
     }
 }
 
-fn walk(
+fn execute_chain(
     engine: &Engine,
-    request: &Request,
+    request: &ExecuteRequest,
     started: Instant,
     chain: &Chain,
     warnings: Vec<String>,
-) -> Result<Answer> {
+) -> Result<ExecuteResponse> {
     let item = &request.item;
-    let mut trace = Trace::new(request.wants_trace);
-    let mut told = Told { warnings, caller: request.caller, ..Told::default() };
-    tell_chain(engine, chain, &mut trace, &mut told);
-    let parameters = checked_parameters(chain, request)?;
-    let wanted_config = config::resolve(engine, chain, &mut told.warnings)?;
-    let wanted = packages::wanted(engine, chain, request.demand)?;
-    if wanted.is_some() {
+    let mut trace = RunTrace::new(request.wants_trace);
+    let mut messages = RunMessages { warnings, caller: request.caller, ..RunMessages::default() };
+    report_chain(engine, chain, &mut trace, &mut messages);
+    let parameters = check_parameters(chain, request)?;
+    let resolved_config = config_resolve::resolve(engine, chain, &mut messages.warnings)?;
+    let package_request = packages::package_request(engine, chain, request.lock_mode)?;
+    if package_request.is_some() {
         // Packages may have to come from far away.
-        request.begins_to_wait();
+        request.notify_blocking();
     }
-    let staged = surroundings::stage(engine, chain, wanted, &mut told)?;
-    let mut resolved = resolution(engine, chain, &staged);
+    let staged = run_plan::stage(engine, chain, package_request, &mut messages)?;
+    let mut resolved = resolve_with_imports(engine, chain, &staged);
     // Before anything is installed: what is refused anyway costs nothing.
-    let mut locks = check_locks(engine, request, &resolved, &mut trace, &mut told)?;
-    let given = surroundings::Call { request, parameters: &parameters, config: wanted_config.as_ref() };
-    let mut around = surroundings::surround(engine, chain, &staged, &given, &mut told)?;
-    if let Some(packages) = around.packages.take() {
-        trace.step("packages", || packages.shown());
+    let mut lock_state = check_locks(engine, request, &resolved, &mut trace, &mut messages)?;
+    let call = run_plan::CallInputs { request, parameters: &parameters, config: resolved_config.as_ref() };
+    let mut plan = run_plan::plan_run(engine, chain, &staged, &call, &mut messages)?;
+    if let Some(packages) = plan.packages.take() {
+        trace.add_step("packages", || packages.to_trace());
         resolved.dependencies = packages.installed;
-        locks = lockfiles::enforce(engine, &resolved, request.demand)?;
+        lock_state = lockfiles::enforce(engine, &resolved, request.lock_mode)?;
     }
-    tell_surroundings(&around, &mut trace);
-    let mut facts = Map::new();
-    facts.insert("chain".to_owned(), shown_chain(chain));
-    if request.mode == Mode::DryRun {
-        facts.insert("validated_pairs".to_owned(), json!(chain.elements().len() - 1));
-        facts.insert("message".to_owned(), json!("Tool chain validation passed (dry run)"));
-        finish(&mut facts, trace, told);
-        let data = json!({"parameters": parameters, "invocation": shown_invocation(&around)});
-        if let Some(temporary) = around.temporary.take() {
-            engine.host.temporaries.give_back(temporary);
+    trace_plan(&plan, &mut trace);
+    let mut extra = Map::new();
+    extra.insert("chain".to_owned(), chain_summary(chain));
+    if request.mode == ExecuteMode::DryRun {
+        extra.insert("validated_pairs".to_owned(), json!(chain.elements().len() - 1));
+        extra.insert("message".to_owned(), json!("Tool chain validation passed (dry run)"));
+        add_messages(&mut extra, trace, messages);
+        let data = json!({"parameters": parameters, "invocation": invocation_summary(&plan)});
+        if let Some(temporary) = plan.temporary.take() {
+            engine.host.temporary_folders.release(temporary);
         }
-        return Ok(Answer { item: item.clone(), status: "validation_passed", data, facts });
+        return Ok(ExecuteResponse { item: item.clone(), status: "validation_passed", data, extra });
     }
-    let is_first_use = first_use::mark(engine, item);
-    let ran = run::run(engine, &around, &parameters, wanted_config.as_ref(), request);
-    if let Some(temporary) = around.temporary.take() {
-        engine.host.temporaries.give_back(temporary);
+    let is_first_use = first_use::mark_used(engine, item);
+    let output = run::run(engine, &plan, &parameters, resolved_config.as_ref(), request);
+    if let Some(temporary) = plan.temporary.take() {
+        engine.host.temporary_folders.release(temporary);
     }
-    let ran = ran?;
-    trace.step("run", || ran.trace.clone());
-    told.warnings.extend(ran.warnings.iter().cloned());
-    facts.insert("duration_ms".to_owned(), json!(round_ms(started)));
-    facts.insert("first_use".to_owned(), json!(is_first_use));
-    if let Some(receipt) = &ran.receipt {
-        facts.insert("sandbox".to_owned(), receipt.clone());
+    let output = output?;
+    trace.add_step("run", || output.trace.clone());
+    messages.warnings.extend(output.warnings.iter().cloned());
+    extra.insert("duration_ms".to_owned(), json!(elapsed_ms(started)));
+    extra.insert("first_use".to_owned(), json!(is_first_use));
+    if let Some(receipt) = &output.receipt {
+        extra.insert("sandbox".to_owned(), receipt.clone());
     }
-    let mut lock = shown_lock(&locks);
+    let mut lock = lock_summary(&lock_state);
     // What held before the run is there; whoever changed it meanwhile is noticed by the next.
-    let is_pinned = matches!(locks, State::Held { .. }) && resolved.dependencies.is_none();
-    if ran.outcome.failure.is_none() && !is_pinned && request.demand != Demand::Frozen {
-        match lockfiles::record(engine, &resolved, request.demand) {
-            Ok(recorded) => tell_recorded(&locks, recorded, item, &mut lock, &mut told),
+    let is_pinned = matches!(lock_state, LockState::Matched { .. }) && resolved.dependencies.is_none();
+    if output.outcome.failure.is_none() && !is_pinned && request.lock_mode != LockMode::Frozen {
+        match lockfiles::record(engine, &resolved, request.lock_mode) {
+            Ok(recorded) => report_recorded(&lock_state, recorded, item, &mut lock, &mut messages),
             // The tool has run: its result counts, whatever becomes of the pin.
-            Err(error) => told.warnings.push(format!("it ran, but is not pinned: {}", error.message)),
+            Err(error) => messages.warnings.push(format!("it ran, but is not pinned: {}", error.message)),
         }
     }
-    facts.insert("lock".to_owned(), lock);
-    told.warnings.extend(silent_function(chain, &ran));
-    let hint = typescript_hint(chain, &ran);
-    answer(item, ran, facts, trace, told).map_err(|error| match hint {
+    extra.insert("lock".to_owned(), lock);
+    messages.warnings.extend(silent_function_warning(chain, &output));
+    let hint = typescript_hint(chain, &output);
+    build_response(item, output, extra, trace, messages).map_err(|error| match hint {
         Some(hint) => error.hint(hint),
         None => error,
     })
 }
 
 /// A tool that defines `execute` and was run as a program that printed nothing.
-fn silent_function(chain: &Chain, ran: &Ran) -> Option<String> {
+fn silent_function_warning(chain: &Chain, output: &RunOutput) -> Option<String> {
     let tool = chain.tool().item();
-    let text = |key: &str| ran.outcome.data.get(key).and_then(Value::as_str);
-    let is_silent = ran.outcome.failure.is_none() && text("stdout") == Some("") && text("stderr") == Some("");
+    let text = |key: &str| output.outcome.data.get(key).and_then(Value::as_str);
+    let is_silent =
+        output.outcome.failure.is_none() && text("stdout") == Some("") && text("stderr") == Some("");
     let language = if tool.extension == ".py" { "python" } else { "node" };
     (is_silent && tool.defines_execute()).then(|| {
         format!(
@@ -137,36 +138,36 @@ fn silent_function(chain: &Chain, ran: &Ran) -> Option<String> {
 }
 
 /// What to install where this Node cannot read TypeScript.
-fn typescript_hint(chain: &Chain, ran: &Ran) -> Option<&'static str> {
+fn typescript_hint(chain: &Chain, output: &RunOutput) -> Option<&'static str> {
     let is_typed = matches!(chain.tool().item().extension.as_str(), ".ts" | ".mts" | ".cts" | ".tsx");
-    let is_unknown = ran.outcome.logs.stderr.contains("ERR_UNKNOWN_FILE_EXTENSION");
-    (is_typed && is_unknown && ran.outcome.failure.is_some()).then_some(
+    let is_unknown = output.outcome.logs.stderr.contains("ERR_UNKNOWN_FILE_EXTENSION");
+    (is_typed && is_unknown && output.outcome.failure.is_some()).then_some(
         "this Node does not read TypeScript: install Node 22.18 or later; or, for a tool that is a program, add tsx to the \
          project and record it: npm install --save-dev tsx && rye trust .",
     )
 }
 
 /// Says what was written after a run, and which lockfile is still stale.
-fn tell_recorded(
-    before: &State,
-    recorded: Option<Recorded>,
+fn report_recorded(
+    before: &LockState,
+    recorded: Option<WrittenLockfile>,
     item: &ItemRef,
     lock: &mut Value,
-    told: &mut Told,
+    messages: &mut RunMessages,
 ) {
     let written = recorded.as_ref().map(|recorded| recorded.path.clone());
     if let Some(recorded) = recorded {
         let path = recorded.path.display().to_string();
-        told.notes.push(match recorded.replaced {
+        messages.notes.push(match recorded.replaced {
             Some(why) => format!("replaced the lockfile {path}: {why}"),
             None => format!("pinned in {path}"),
         });
         lock["created"] = json!(path);
     }
-    if let State::Stale { path, why } = before
+    if let LockState::Stale { path, why } = before
         && written.as_ref() != Some(path)
     {
-        told.notes.push(stale_note(path, why, item));
+        messages.notes.push(stale_note(path, why, item));
     }
 }
 
@@ -178,130 +179,136 @@ fn stale_note(path: &Path, why: &str, item: &ItemRef) -> String {
     )
 }
 
-fn finish(facts: &mut Map<String, Value>, trace: Trace, mut told: Told) {
-    told.warnings.extend(told.helpers.iter().flat_map(HelperRun::warnings));
-    if !told.helpers.is_empty() {
-        let helpers: Vec<Value> = told.helpers.iter().map(HelperRun::to_value).collect();
-        facts.insert("helpers".to_owned(), json!(helpers));
+fn add_messages(extra: &mut Map<String, Value>, trace: RunTrace, mut messages: RunMessages) {
+    messages.warnings.extend(messages.helpers.iter().flat_map(HelperRun::warnings));
+    if !messages.helpers.is_empty() {
+        let helpers: Vec<Value> = messages.helpers.iter().map(HelperRun::to_value).collect();
+        extra.insert("helpers".to_owned(), json!(helpers));
     }
-    for (key, mut lines) in [("warnings", told.warnings), ("notes", told.notes)] {
-        if told.caller != Caller::Person {
-            lines.iter_mut().for_each(primaries::address_user);
+    for (key, mut lines) in [("warnings", messages.warnings), ("notes", messages.notes)] {
+        if messages.caller != Caller::Person {
+            lines.iter_mut().for_each(agent_actions::address_user);
         }
         if !lines.is_empty() {
-            facts.insert(key.to_owned(), json!(lines));
+            extra.insert(key.to_owned(), json!(lines));
         }
     }
-    trace.into_facts(facts);
+    trace.add_to(extra);
 }
 
-fn answer(
+fn build_response(
     item: &ItemRef,
-    ran: Ran,
-    mut facts: Map<String, Value>,
-    trace: Trace,
-    told: Told,
-) -> Result<Answer> {
-    let outcome = ran.outcome;
-    facts.insert("logs".to_owned(), json!(outcome.logs));
-    facts.insert("truncated".to_owned(), json!(outcome.is_truncated));
-    finish(&mut facts, trace, told);
+    output: RunOutput,
+    mut extra: Map<String, Value>,
+    trace: RunTrace,
+    messages: RunMessages,
+) -> Result<ExecuteResponse> {
+    let outcome = output.outcome;
+    extra.insert("logs".to_owned(), json!(outcome.logs));
+    extra.insert("truncated".to_owned(), json!(outcome.is_truncated));
+    add_messages(&mut extra, trace, messages);
     let Some(failure) = outcome.failure else {
-        return Ok(Answer { item: item.clone(), status: "success", data: outcome.data, facts });
+        return Ok(ExecuteResponse { item: item.clone(), status: "success", data: outcome.data, extra });
     };
-    let error = run::error_of(&failure).of(item).detail("data", outcome.data).detail("type", "tool");
-    let error = ran.refusals.into_iter().fold(error, Error::hint);
-    Err(facts.into_iter().fold(error, |error, (key, value)| error.detail(&key, value)))
+    let error =
+        run::failure_error(&failure).for_item(item).detail("data", outcome.data).detail("type", "tool");
+    let error = output.refusals.into_iter().fold(error, Error::hint);
+    Err(extra.into_iter().fold(error, |error, (key, value)| error.detail(&key, value)))
 }
 
-fn checked_parameters(chain: &Chain, request: &Request) -> Result<Map<String, Value>> {
+fn check_parameters(chain: &Chain, request: &ExecuteRequest) -> Result<Map<String, Value>> {
     let tool = chain.tool();
     let schema = tool.schema();
-    let mut given = request.parameters.clone();
-    given.extend(parameters::typed(&request.words, schema));
-    if given.contains_key(config::RESOLVED_PARAMETER) {
-        let name = config::RESOLVED_PARAMETER;
+    let mut values = request.parameters.clone();
+    values.extend(parameters::parse_words(&request.words, schema));
+    if values.contains_key(config_resolve::RESOLVED_PARAMETER) {
+        let name = config_resolve::RESOLVED_PARAMETER;
         let message =
             format!("`{name}` is not a parameter of a call: it holds the settings that the tool asks for");
         return Err(Error::new(Code::InvalidParameters, message)
-            .of(&request.item)
+            .for_item(&request.item)
             .hint("leave it out, and set what the tool reads in .ai/config"));
     }
-    parameters::check(given, schema).map_err(|error| {
+    parameters::check(values, schema).map_err(|error| {
         let message = error.to_string();
         match error {
             ParameterError::Invalid(violations) => {
                 Error::new(Code::InvalidParameters, format!("the parameters do not fit: {message}"))
-                    .of(&request.item)
+                    .for_item(&request.item)
                     .detail("violations", json!(violations))
                     .detail("declared_inputs", schema.cloned().unwrap_or_default())
                     .hint(format!("see what it takes: rye load tool {}", tool.id()))
             }
             ParameterError::Schema(_) => {
-                Error::new(Code::Invalid, format!("tool {}: {message}", tool.id())).of(&request.item)
+                Error::new(Code::Invalid, format!("tool {}: {message}", tool.id())).for_item(&request.item)
             }
         }
     })
 }
 
 /// What a lockfile pins of this chain, the files beside the tool included.
-pub(crate) fn resolution_of(engine: &Engine, chain: &Chain) -> Result<Resolved> {
-    let staged = surroundings::stage(engine, chain, None, &mut Told::default())?;
-    Ok(resolution(engine, chain, &staged))
+pub(crate) fn resolve_staged(engine: &Engine, chain: &Chain) -> Result<ResolvedTool> {
+    let staged = run_plan::stage(engine, chain, None, &mut RunMessages::default())?;
+    Ok(resolve_with_imports(engine, chain, &staged))
 }
 
-fn resolution(engine: &Engine, chain: &Chain, staged: &surroundings::Staged) -> Resolved {
-    Resolved { verified_deps: staged.verified_deps.clone(), ..crate::resolved::of_chain(engine, chain) }
+fn resolve_with_imports(engine: &Engine, chain: &Chain, staged: &run_plan::StagedRun) -> ResolvedTool {
+    ResolvedTool {
+        verified_deps: staged.verified_deps.clone(),
+        ..crate::resolve::resolve_chain(engine, chain)
+    }
 }
 
 fn check_locks(
     engine: &Engine,
-    request: &Request,
-    resolved: &Resolved,
-    trace: &mut Trace,
-    told: &mut Told,
-) -> Result<State> {
-    let state = lockfiles::enforce(engine, resolved, request.demand)?;
+    request: &ExecuteRequest,
+    resolved: &ResolvedTool,
+    trace: &mut RunTrace,
+    messages: &mut RunMessages,
+) -> Result<LockState> {
+    let state = lockfiles::enforce(engine, resolved, request.lock_mode)?;
     match &state {
-        State::None => told.warnings.extend(lockfiles::moved_pin(engine, resolved)),
+        LockState::None => messages.warnings.extend(lockfiles::moved_project_hint(engine, resolved)),
         // Nothing will be written: what is stale stays so.
-        State::Stale { path, why } if request.mode == Mode::DryRun || request.demand == Demand::Frozen => {
-            told.notes.push(stale_note(path, why, &request.item));
+        LockState::Stale { path, why }
+            if request.mode == ExecuteMode::DryRun || request.lock_mode == LockMode::Frozen =>
+        {
+            messages.notes.push(stale_note(path, why, &request.item));
         }
-        State::Stale { .. } | State::Held { .. } | State::Mismatch(_) => {}
+        LockState::Stale { .. } | LockState::Matched { .. } | LockState::Mismatch(_) => {}
     }
-    trace.step("lock", || shown_lock(&state));
+    trace.add_step("lock", || lock_summary(&state));
     Ok(state)
 }
 
-fn shown_lock(state: &State) -> Value {
+fn lock_summary(state: &LockState) -> Value {
     let (word, paths): (_, Vec<String>) = match state {
-        State::None => ("none", Vec::new()),
-        State::Held { lockfiles } => {
+        LockState::None => ("none", Vec::new()),
+        LockState::Matched { lockfiles } => {
             ("held", lockfiles.iter().map(|path| path.display().to_string()).collect())
         }
-        State::Stale { path, .. } => ("stale", vec![path.display().to_string()]),
-        State::Mismatch(mismatch) => ("mismatch", vec![mismatch.path.display().to_string()]),
+        LockState::Stale { path, .. } => ("stale", vec![path.display().to_string()]),
+        LockState::Mismatch(mismatch) => ("mismatch", vec![mismatch.path.display().to_string()]),
     };
     json!({"state": word, "paths": paths})
 }
 
-fn tell_chain(engine: &Engine, chain: &Chain, trace: &mut Trace, told: &mut Told) {
+fn report_chain(engine: &Engine, chain: &Chain, trace: &mut RunTrace, messages: &mut RunMessages) {
     for element in chain.elements() {
         let item = element.item();
         if item.is_forgiven() {
             let verdict = item.report().verdict.as_str();
-            told.warnings.push(format!("development mode forgives that {} is {verdict}", element.id()));
+            messages.warnings.push(format!("development mode forgives that {} is {verdict}", element.id()));
         }
-        trace.step("resolve", || {
-            let places = engine.workspace.spaces.places(item.item_ref());
+        trace.add_step("resolve", || {
+            let candidates = engine.workspace.spaces.candidate_paths(item.item_ref());
             // Only what lies below it: a space above may hold an item of this id that this element may not use.
-            let shadows: Vec<String> = places
+            let shadows: Vec<String> = candidates
                 .iter()
-                .skip_while(|place| place.space != *element.space())
+                .skip_while(|candidate| candidate.space != *element.space())
                 .skip(1)
-                .filter(|place| place.is_found)
-                .map(|place| place.space.to_string())
+                .filter(|candidate| candidate.is_found)
+                .map(|candidate| candidate.space.to_string())
                 .collect();
             json!({
                 "item_id": element.id().to_string(),
@@ -310,7 +317,7 @@ fn tell_chain(engine: &Engine, chain: &Chain, trace: &mut Trace, told: &mut Told
                 "shadowed": shadows,
             })
         });
-        trace.step("verify", || {
+        trace.add_step("verify", || {
             json!({
                 "item_id": element.id().to_string(),
                 "verdict": item.report().verdict.as_str(),
@@ -320,17 +327,17 @@ fn tell_chain(engine: &Engine, chain: &Chain, trace: &mut Trace, told: &mut Told
             })
         });
     }
-    trace.step("validate", || json!({"valid": true, "pairs": chain.elements().len() - 1}));
+    trace.add_step("validate", || json!({"valid": true, "pairs": chain.elements().len() - 1}));
 }
 
-fn tell_surroundings(around: &Surroundings, trace: &mut Trace) {
-    for (item, keys) in &around.environment.contributed {
-        trace.step("environment", || json!({"contributed_by": item, "keys": keys}));
+fn trace_plan(plan: &RunPlan, trace: &mut RunTrace) {
+    for (item, keys) in &plan.environment.contributions {
+        trace.add_step("environment", || json!({"contributed_by": item, "keys": keys}));
     }
-    trace.step("sandbox", || around.shown_sandbox());
+    trace.add_step("sandbox", || plan.sandbox_summary());
 }
 
-fn shown_chain(chain: &Chain) -> Value {
+fn chain_summary(chain: &Chain) -> Value {
     let row = |element: &Element| {
         json!({
             "item_id": element.id().to_string(),
@@ -342,8 +349,8 @@ fn shown_chain(chain: &Chain) -> Value {
     Value::Array(chain.elements().iter().map(row).collect())
 }
 
-fn shown_invocation(around: &Surroundings) -> Value {
-    match &around.invocation {
+fn invocation_summary(plan: &RunPlan) -> Value {
+    match &plan.invocation {
         Invocation::Process(process) => json!({
             "command": process.command,
             "arguments": process.arguments,
@@ -354,6 +361,6 @@ fn shown_invocation(around: &Surroundings) -> Value {
     }
 }
 
-fn round_ms(started: Instant) -> f64 {
+fn elapsed_ms(started: Instant) -> f64 {
     (started.elapsed().as_secs_f64() * 1e6).round() / 1e3
 }

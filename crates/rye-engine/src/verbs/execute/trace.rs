@@ -4,31 +4,31 @@ use serde_json::{Map, Value, json};
 
 /// The steps so far; nothing is kept when nobody asked.
 #[derive(Debug, Default)]
-pub(super) struct Trace {
+pub(super) struct RunTrace {
     rows: Option<Vec<Value>>,
 }
 
-impl Trace {
-    pub(super) fn new(is_wanted: bool) -> Self {
-        Self { rows: is_wanted.then(Vec::new) }
+impl RunTrace {
+    pub(super) fn new(is_enabled: bool) -> Self {
+        Self { rows: is_enabled.then(Vec::new) }
     }
 
     /// Tells a step; `facts` is worked out only when somebody asked.
-    pub(super) fn step(&mut self, name: &str, facts: impl FnOnce() -> Value) {
+    pub(super) fn add_step(&mut self, name: &str, details: impl FnOnce() -> Value) {
         if let Some(rows) = &mut self.rows {
             let mut row = Map::new();
             row.insert("step".to_owned(), json!(name));
-            if let Value::Object(facts) = facts() {
-                row.extend(facts);
+            if let Value::Object(details) = details() {
+                row.extend(details);
             }
             rows.push(Value::Object(row));
         }
     }
 
     /// Puts the trace beside an answer.
-    pub(super) fn into_facts(self, facts: &mut Map<String, Value>) {
+    pub(super) fn add_to(self, extra: &mut Map<String, Value>) {
         if let Some(rows) = self.rows {
-            facts.insert("trace".to_owned(), Value::Array(rows));
+            extra.insert("trace".to_owned(), Value::Array(rows));
         }
     }
 }

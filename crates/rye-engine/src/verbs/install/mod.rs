@@ -2,7 +2,7 @@
 //! user's word, is it done.
 
 mod commit;
-mod failures;
+mod errors;
 mod prepare;
 mod recovery;
 mod target;
@@ -12,22 +12,22 @@ mod uninstall;
 use std::path::PathBuf;
 
 use lillux::Fingerprint;
-use rye_bundle::capabilities::Capabilities;
-use rye_bundle::install::Plan;
-use rye_item::space::Tier;
+use rye_bundle::capabilities::BundleCapabilities;
+use rye_bundle::install::InstallPlan;
+use rye_item::space::SpaceTier;
 use serde::Serialize;
 
-pub use commit::{Installed, install};
-pub use prepare::{Prepared, prepare, prepare_rollback};
-pub(crate) use prepare::{bring, folder_of};
+pub use commit::{InstallResponse, install};
+pub use prepare::{PreparedInstall, prepare, prepare_rollback};
+pub(crate) use prepare::{bundle_folder, stage_source};
 pub(crate) use recovery::recover;
-pub use rye_bundle::install::{Action, Preference, Row};
-pub use trust::Signer;
-pub use uninstall::{ApprovedSigner, Uninstalled, uninstall};
+pub use rye_bundle::install::{ConflictPreference, FileAction, PlanRow};
+pub use trust::InstallSigner;
+pub use uninstall::{ApprovedSigner, UninstallResponse, uninstall};
 
 /// Where a bundle comes from.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct InstallSource {
     /// A folder that holds `.ai/`, or an archive.
     pub path: PathBuf,
     /// What the user called it.
@@ -38,13 +38,13 @@ pub struct Source {
 
 /// How to install.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct InstallOptions {
     /// Into which space.
-    pub space: Tier,
+    pub space: SpaceTier,
     /// Whether files that nobody installed may be overwritten; a backup is kept.
     pub force: bool,
     /// Whose version of a file that was changed here stays.
-    pub preference: Preference,
+    pub preference: ConflictPreference,
     /// The signer the user named.
     pub trust: Option<Fingerprint>,
     /// Whether a version older than one seen before is welcome.
@@ -53,7 +53,7 @@ pub struct Options {
 
 /// How many files have which fate.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Counts {
+pub struct ActionCounts {
     /// New.
     pub added: usize,
     /// In place of what the last version brought.
@@ -68,22 +68,22 @@ pub struct Counts {
     pub overwritten: usize,
 }
 
-impl Counts {
-    fn of(plan: &Plan) -> Self {
+impl ActionCounts {
+    fn from_plan(plan: &InstallPlan) -> Self {
         Self {
-            added: plan.count(Action::Add),
-            replaced: plan.count(Action::Replace),
-            unchanged: plan.count(Action::Unchanged),
-            removed: plan.count(Action::Remove),
-            kept: plan.count(Action::Keep),
-            overwritten: plan.count(Action::Overwrite) + plan.count(Action::Discard),
+            added: plan.count(FileAction::Add),
+            replaced: plan.count(FileAction::Replace),
+            unchanged: plan.count(FileAction::Unchanged),
+            removed: plan.count(FileAction::Remove),
+            kept: plan.count(FileAction::Keep),
+            overwritten: plan.count(FileAction::Overwrite) + plan.count(FileAction::Discard),
         }
     }
 }
 
 /// What an installation would change, for showing.
 #[derive(Clone, Debug, Serialize)]
-pub struct Shown {
+pub struct InstallPreview {
     /// The bundle.
     pub bundle_id: String,
     /// The version that would be installed.
@@ -93,17 +93,17 @@ pub struct Shown {
     /// What it is for.
     pub description: String,
     /// Into which space.
-    pub space: Tier,
+    pub space: SpaceTier,
     /// Who signed it.
-    pub signer: Signer,
+    pub signer: InstallSigner,
     /// How many items of which type it has.
     pub items: std::collections::BTreeMap<&'static str, usize>,
     /// How many files have which fate.
-    pub counts: Counts,
+    pub counts: ActionCounts,
     /// Every file and its fate.
-    pub files: Vec<Row>,
+    pub files: Vec<PlanRow>,
     /// What it asks for.
-    pub capabilities: Capabilities,
+    pub capabilities: BundleCapabilities,
     /// What it asks for that the installed version does not.
     pub capabilities_added: Vec<String>,
     /// What the installed version asks for that it does not.

@@ -6,59 +6,61 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lillux::Digest;
-use lillux::file::{self, TemporaryFolder};
-use rye_bundle::archive::{self, Limits};
-use rye_bundle::capabilities::Capabilities;
+use lillux::file::{self, LockedTempDir};
+use rye_bundle::archive::{self, ArchiveLimits};
+use rye_bundle::capabilities::BundleCapabilities;
 use rye_bundle::contents;
-use rye_bundle::install::{Generation, Plan, Preference, generations, place, stage};
-use rye_bundle::manifest::is_left_behind;
-use rye_bundle::remembered::Candidate;
-use rye_bundle::verify::{self, Judge, Progress, Scope};
-use rye_bundle::{FilePath, Manifest, object};
-use rye_item::space::Tier;
+use rye_bundle::install::{
+    ConflictPreference, Generation, InstallPlan, allowed_paths, copy_source, generations,
+};
+use rye_bundle::manifest::is_never_installed;
+use rye_bundle::signer_history::BundleCandidate;
+use rye_bundle::verify::{self, BundleScope, VerifyContext, VerifyFileProgress};
+use rye_bundle::{BundlePath, Manifest, object};
+use rye_item::space::SpaceTier;
 use rye_item::text::one_line;
 use rye_item::{BundleId, ItemId, ItemRef, ItemType};
-use rye_space::bundle::Origin;
-use rye_space::spaces::Place;
+use rye_space::bundle::BundleOrigin;
+use rye_space::spaces::CandidatePath;
 use rye_trust::Subject;
 
-use super::target::{Previous, Target, manifest_path};
-use super::trust::{Signer, refuse_revoked, weigh};
-use super::{Counts, Options, Shown, Source};
-use crate::chains;
+use super::target::{InstallTarget, InstalledBundle, manifest_path};
+use super::trust::{InstallSigner, check_not_revoked, evaluate_trust};
+use super::{ActionCounts, InstallOptions, InstallPreview, InstallSource};
+use crate::chain_cache;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// The largest file of a bundle.
-const LARGEST_FILE: u64 = 64 << 20;
-const MOST_NAMED: usize = 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
+const MAX_NAMED_FILES: usize = 20;
 
 /// A bundle that could be installed.
-pub struct Prepared {
+pub struct PreparedInstall {
     /// What would change, for showing.
-    pub shown: Shown,
-    pub(super) options: Options,
-    pub(super) source: Source,
-    pub(super) target: Target,
+    pub preview: InstallPreview,
+    pub(super) options: InstallOptions,
+    pub(super) source: InstallSource,
+    pub(super) target: InstallTarget,
     /// Holds the files until they are installed.
-    pub(super) staged: TemporaryFolder,
+    pub(super) staged: LockedTempDir,
     /// Every file of the bundle, the ones that are not installed too.
-    pub(super) all_files: Vec<FilePath>,
+    pub(super) all_files: Vec<BundlePath>,
     /// The files that are installed.
-    pub(super) files: BTreeMap<FilePath, Digest>,
+    pub(super) files: BTreeMap<BundlePath, Digest>,
     pub(super) manifest: Manifest,
     pub(super) manifest_bytes: Vec<u8>,
-    pub(super) candidate: Candidate,
-    pub(super) plan: Plan,
+    pub(super) candidate: BundleCandidate,
+    pub(super) plan: InstallPlan,
     /// The bundle's versions once it is installed.
     pub(super) history: Vec<Generation>,
     pub(super) is_rollback: bool,
 }
 
-impl Prepared {
+impl PreparedInstall {
     /// The folder with the files.
     pub(super) fn folder(&self) -> PathBuf {
-        folder_of(&self.staged)
+        bundle_folder(&self.staged)
     }
 
     /// The signed manifest.
@@ -68,8 +70,9 @@ impl Prepared {
 
     /// Whether installing would change no file.
     #[must_use]
-    pub fn changes_nothing(&self) -> bool {
-        self.plan.changes().is_empty() && self.shown.previous_version.as_deref() == Some(&self.shown.version)
+    pub fn is_noop(&self) -> bool {
+        self.plan.changes().is_empty()
+            && self.preview.previous_version.as_deref() == Some(&self.preview.version)
     }
 }
 
@@ -80,12 +83,12 @@ impl Prepared {
 /// the way. Nothing was changed then.
 pub fn prepare(
     engine: &Engine,
-    source: Source,
-    options: Options,
-    progress: Progress<'_>,
-) -> Result<Prepared> {
-    let target = Target::open(engine, options.space)?;
-    Walk { engine, source, options, target, history: None }.prepare(progress)
+    source: InstallSource,
+    options: InstallOptions,
+    progress: VerifyFileProgress<'_>,
+) -> Result<PreparedInstall> {
+    let target = InstallTarget::open(engine, options.space)?;
+    Preparation { engine, source, options, target, history: None }.prepare(progress)
 }
 
 /// Prepares the return to the version that was installed before this one.
@@ -95,31 +98,32 @@ pub fn prepare(
 pub fn prepare_rollback(
     engine: &Engine,
     id: &BundleId,
-    space: Option<Tier>,
-    preference: Preference,
-    progress: Progress<'_>,
-) -> Result<Prepared> {
-    let target = super::uninstall::find(engine, id, space)?;
+    space: Option<SpaceTier>,
+    preference: ConflictPreference,
+    progress: VerifyFileProgress<'_>,
+) -> Result<PreparedInstall> {
+    let target = super::uninstall::find_target(engine, id, space)?;
     let options =
-        Options { space: target.tier, force: false, preference, trust: None, allows_downgrade: true };
-    let Some(previous) = target.previous(id)? else {
-        return Err(super::uninstall::not_installed(id, space));
+        InstallOptions { space: target.tier, force: false, preference, trust: None, allows_downgrade: true };
+    let Some(previous) = target.installed_bundle(id)? else {
+        return Err(super::uninstall::not_installed_error(id, space));
     };
-    let known = generations::read(&target.state, id)?;
-    let Some((generation, history)) = generations::before(&known, &previous.lock.manifest_hash) else {
+    let known = generations::read_generations(&target.state, id)?;
+    let Some((generation, history)) = generations::previous_generation(&known, &previous.lock.manifest_hash)
+    else {
         return Err(Error::new(
             Code::NoGeneration,
             format!("no version before {} of `{id}` is kept", previous.lock.version),
         )
         .hint("install the version you want: rye install SRC --allow-downgrade"));
     };
-    let source = Source {
+    let source = InstallSource {
         name: generation.source.clone().unwrap_or_else(|| id.to_string()),
         digest: generation.source_digest.clone(),
         path: generations::archive_path(&target.state, id, &generation.manifest_hash),
     };
-    let walk = Walk { engine, source, options, target, history: Some(history) };
-    let prepared = walk.prepare(progress)?;
+    let preparation = Preparation { engine, source, options, target, history: Some(history) };
+    let prepared = preparation.prepare(progress)?;
     if prepared.candidate.manifest_hash != generation.manifest_hash || prepared.manifest.id != *id {
         return Err(Error::new(Code::DamagedInstall, format!("what is kept of `{id}` is another bundle"))
             .hint("install the version you want: rye install SRC --allow-downgrade"));
@@ -128,12 +132,12 @@ pub fn prepare_rollback(
 }
 
 /// Where the files of a bundle lie in the folder they were brought to.
-pub(crate) fn folder_of(staged: &TemporaryFolder) -> PathBuf {
+pub(crate) fn bundle_folder(staged: &LockedTempDir) -> PathBuf {
     staged.path().join("bundle")
 }
 
 /// Brings a folder or an archive to a private folder; see [`folder_of`]. Gives the files.
-pub(crate) fn bring(engine: &Engine, source: &Path) -> Result<(TemporaryFolder, Vec<FilePath>)> {
+pub(crate) fn stage_source(engine: &Engine, source: &Path) -> Result<(LockedTempDir, Vec<BundlePath>)> {
     let metadata = fs_err::metadata(source).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             Error::new(Code::PathNotFound, format!("`{}` does not exist", source.display())).hint(
@@ -147,27 +151,27 @@ pub(crate) fn bring(engine: &Engine, source: &Path) -> Result<(TemporaryFolder, 
         Error::new(Code::Io, format!("the cache `{}` cannot be written: {error}", cache.display()))
             .hint("make it writable, or name another folder with XDG_CACHE_HOME")
     };
-    file::create_folders(cache, true).map_err(unwritable)?;
-    let staged = TemporaryFolder::new(cache, "install-").map_err(unwritable)?;
-    let into = folder_of(&staged);
+    file::create_dirs(cache, true).map_err(unwritable)?;
+    let staged = LockedTempDir::new(cache, "install-").map_err(unwritable)?;
+    let into = bundle_folder(&staged);
     let files = if metadata.is_dir() {
         if !source.join(rye_space::AI_FOLDER).is_dir() {
-            return Err(no_bundle(source));
+            return Err(no_bundle_error(source));
         }
-        file::create_folders(&into, true)?;
-        stage::copy(source, &Limits::default(), &into)?
+        file::create_dirs(&into, true)?;
+        copy_source::copy_folder(source, &ArchiveLimits::default(), &into)?
     } else {
-        archive::unpack(source, &Limits::default(), &into)?
+        archive::unpack(source, &ArchiveLimits::default(), &into)?
     };
     Ok((staged, files))
 }
 
 /// An installation approves the signer for the bundle's id, and a signer approved for the id of a built-in bundle may
 /// replace that bundle.
-fn refuse_built_in(engine: &Engine, id: &BundleId) -> Result<()> {
+fn check_not_built_in(engine: &Engine, id: &BundleId) -> Result<()> {
     let bundles = engine.workspace.spaces.bundles().iter();
-    let mut built_in = bundles.filter(|bundle| matches!(bundle.origin, Origin::Embedded(_)));
-    if engine.workspace.available.iter().any(|bundle| bundle.id == *id)
+    let mut built_in = bundles.filter(|bundle| matches!(bundle.origin, BundleOrigin::Embedded(_)));
+    if engine.workspace.available_bundles.iter().any(|bundle| bundle.id == *id)
         || built_in.any(|bundle| bundle.id == *id)
     {
         let message = format!("`{id}` is the id of a bundle that comes with rye");
@@ -177,59 +181,59 @@ fn refuse_built_in(engine: &Engine, id: &BundleId) -> Result<()> {
     Ok(())
 }
 
-fn no_bundle(source: &Path) -> Error {
+fn no_bundle_error(source: &Path) -> Error {
     Error::new(Code::NoManifest, format!("`{}` holds no bundle", source.display()))
         .hint("a bundle has a signed manifest, `.ai/bundles/ID/manifest.yaml`: rye bundle create makes one")
 }
 
 /// What a preparation begins with.
-struct Walk<'a> {
+struct Preparation<'a> {
     engine: &'a Engine,
-    source: Source,
-    options: Options,
-    target: Target,
+    source: InstallSource,
+    options: InstallOptions,
+    target: InstallTarget,
     /// The bundle's versions after a rollback.
     history: Option<Vec<Generation>>,
 }
 
-impl Walk<'_> {
-    fn prepare(self, progress: Progress<'_>) -> Result<Prepared> {
+impl Preparation<'_> {
+    fn prepare(self, progress: VerifyFileProgress<'_>) -> Result<PreparedInstall> {
         let Self { engine, source, options, target, history } = self;
         let is_rollback = history.is_some();
-        let (staged, all_files) = bring(engine, &source.path)?;
-        let folder = folder_of(&staged);
+        let (staged, all_files) = stage_source(engine, &source.path)?;
+        let folder = bundle_folder(&staged);
         let extractors = engine.workspace.spaces.extractors();
-        let origin = Origin::Folder(folder.clone());
-        let vouchers = verify::identities(&origin);
-        let file = rye_space::bundle::choose_manifest(&folder, None, &vouchers)
-            .ok_or_else(|| no_bundle(&source.path))?;
+        let origin = BundleOrigin::Folder(folder.clone());
+        let identities = verify::shipped_identities(&origin);
+        let file = rye_space::bundle::choose_manifest(&folder, None, &identities)
+            .ok_or_else(|| no_bundle_error(&source.path))?;
         if let Some(line) = file.signature() {
-            refuse_revoked(&engine.workspace.keys, &line.fingerprint)?;
+            check_not_revoked(&engine.workspace.keys, &line.fingerprint)?;
         }
-        let judge = Judge { keys: &engine.workspace.keys, extractors, limit: LARGEST_FILE };
-        let subject = verify::Target {
+        let context = VerifyContext { keys: &engine.workspace.keys, extractors, limit: MAX_FILE_BYTES };
+        let subject = verify::VerifyTarget {
             origin: &origin,
             manifest: &file,
-            vouchers: &vouchers,
-            scope: Scope::Standalone,
+            identities: &identities,
+            scope: BundleScope::Standalone,
         };
-        let report = verify::verify(subject, judge, progress);
+        let report = verify::verify(subject, context, progress);
         let signer = match &report.signer {
             Some(signer) if report.is_verified() => signer.clone(),
-            _ => return Err(failed(&report)),
+            _ => return Err(verification_error(&report)),
         };
-        let manifest = file.manifest().map_err(|_| failed(&report))?.clone();
+        let manifest = file.manifest().map_err(|_| verification_error(&report))?.clone();
         let id = manifest.id.clone();
-        refuse_built_in(engine, &id)?;
-        let candidate = Candidate {
+        check_not_built_in(engine, &id)?;
+        let candidate = BundleCandidate {
             signer: Some(signer.key.clone()),
             version: manifest.version.clone(),
             manifest_hash: file.hash(),
         };
-        let judged = weigh(engine, &id, &candidate, signer.trusted, &options)?;
+        let decision = evaluate_trust(engine, &id, &candidate, signer.trusted, &options)?;
 
-        let files = installed_files(&folder, &manifest)?;
-        let previous = target.previous(&id)?;
+        let files = files_to_install(&folder, &manifest)?;
+        let previous = target.installed_bundle(&id)?;
         let plan = plan(engine, &target, &id, &files, previous.as_ref(), &options)?;
         let history = match history {
             Some(history) => history,
@@ -240,40 +244,41 @@ impl Walk<'_> {
                     source: Some(source.name.clone()),
                     source_digest: source.digest.clone(),
                 };
-                let known = generations::read(&target.state, &id)?;
+                let known = generations::read_generations(&target.state, &id)?;
                 generations::after_install(with_source(known, previous.as_ref()), next)
             }
         };
-        let capabilities = Capabilities::of(&contents::read_all(subject, judge));
-        let known = target.capabilities(previous.as_ref(), judge, &staged.path().join("installed"))?;
-        let (hides, hidden_by) = shadows(engine, &target, &files);
-        let shown = Shown {
+        let capabilities = BundleCapabilities::from_files(&contents::read_all(subject, context));
+        let known =
+            target.installed_capabilities(previous.as_ref(), context, &staged.path().join("installed"))?;
+        let (hides, hidden_by) = find_shadowing(engine, &target, &files);
+        let preview = InstallPreview {
             bundle_id: id.to_string(),
             version: manifest.version.to_string(),
             previous_version: previous.map(|previous| previous.lock.version.to_string()),
             description: one_line(&manifest.description),
             space: target.tier,
-            signer: Signer {
+            signer: InstallSigner {
                 fingerprint: signer.fingerprint,
                 owner: signer.owner,
                 trusted: signer.trusted,
-                approved: judged.approved,
-                needs_trust: judged.needs_trust,
+                approved: decision.approved,
+                needs_trust: decision.needs_trust,
                 key: signer.key,
             },
-            items: counted_items(&files, extractors),
-            counts: Counts::of(&plan),
+            items: count_items(&files, extractors),
+            counts: ActionCounts::from_plan(&plan),
             files: plan.rows.clone(),
-            capabilities_added: capabilities.beyond(&known),
-            capabilities_removed: known.beyond(&capabilities),
+            capabilities_added: capabilities.added_since(&known),
+            capabilities_removed: known.added_since(&capabilities),
             capabilities,
             hides,
             hidden_by,
-            warnings: judged.warnings,
+            warnings: decision.warnings,
         };
         let manifest_bytes = file.bytes().to_vec();
-        Ok(Prepared {
-            shown,
+        Ok(PreparedInstall {
+            preview,
             options,
             source,
             target,
@@ -291,7 +296,7 @@ impl Walk<'_> {
 }
 
 /// The versions, the installed one with the source its lockfile names: an earlier version of `rye` may have left it out.
-fn with_source(mut known: Vec<Generation>, previous: Option<&Previous>) -> Vec<Generation> {
+fn with_source(mut known: Vec<Generation>, previous: Option<&InstalledBundle>) -> Vec<Generation> {
     let Some(lock) = previous.map(|previous| &previous.lock) else { return known };
     let installed = known.iter_mut().filter(|generation| generation.manifest_hash == lock.manifest_hash);
     for generation in installed.filter(|generation| generation.source.is_none()) {
@@ -304,34 +309,39 @@ fn with_source(mut known: Vec<Generation>, previous: Option<&Previous>) -> Vec<G
 /// The plan as things are now.
 pub(super) fn plan(
     engine: &Engine,
-    target: &Target,
+    target: &InstallTarget,
     id: &BundleId,
-    files: &BTreeMap<FilePath, Digest>,
-    previous: Option<&Previous>,
-    options: &Options,
-) -> Result<Plan> {
+    files: &BTreeMap<BundlePath, Digest>,
+    previous: Option<&InstalledBundle>,
+    options: &InstallOptions,
+) -> Result<InstallPlan> {
     let extractors = engine.workspace.spaces.extractors();
-    let sides = target.sides(id, files.clone(), previous, (extractors, &chains::aliases(engine)))?;
-    let plan = Plan::new(&sides, options.preference, options.force)?;
+    let inputs = target.plan_inputs(
+        id,
+        files.clone(),
+        previous,
+        (extractors, &chain_cache::executor_aliases(engine)),
+    )?;
+    let plan = InstallPlan::new(&inputs, options.preference, options.force)?;
     // Without a lockfile the folder of that name is somebody else's.
     let manifest = manifest_path(id)?;
-    if previous.is_none() && !options.force && target.digest(&manifest)?.is_some() {
+    if previous.is_none() && !options.force && target.file_digest(&manifest)?.is_some() {
         return Err(rye_bundle::install::InstallError::Occupied { paths: vec![manifest] }.into());
     }
     Ok(plan)
 }
 
 /// The files that are installed, with their digests; those a bundle may not bring are all named.
-fn installed_files(folder: &Path, manifest: &Manifest) -> Result<BTreeMap<FilePath, Digest>> {
+fn files_to_install(folder: &Path, manifest: &Manifest) -> Result<BTreeMap<BundlePath, Digest>> {
     let mut files = BTreeMap::new();
     let mut refused = Vec::new();
-    for path in manifest.files.keys().filter(|path| !is_left_behind(path)) {
-        if let Some(reason) = place::refusal(path, &manifest.categories) {
+    for path in manifest.files.keys().filter(|path| !is_never_installed(path)) {
+        if let Some(reason) = allowed_paths::refusal_reason(path, &manifest.categories) {
             refused.push((path, reason));
             continue;
         }
-        let (bytes, _) =
-            file::read_beneath(folder, path.as_path(), LARGEST_FILE).map_err(|error| Error::read(&error))?;
+        let (bytes, _) = file::read_beneath(folder, path.as_path(), MAX_FILE_BYTES)
+            .map_err(|error| Error::read(&error))?;
         files.insert(path.clone(), Digest::of(&bytes));
     }
     let Some((path, reason)) = refused.first() else {
@@ -339,7 +349,7 @@ fn installed_files(folder: &Path, manifest: &Manifest) -> Result<BTreeMap<FilePa
     };
     let problems: Vec<_> = refused
         .iter()
-        .take(MOST_NAMED)
+        .take(MAX_NAMED_FILES)
         .map(|(path, reason)| serde_json::json!({ "message": format!("{path}: {reason}") }))
         .collect();
     Err(Error::new(Code::FileRefused, format!("`{}` would bring `{path}`: {reason}", manifest.id))
@@ -348,8 +358,8 @@ fn installed_files(folder: &Path, manifest: &Manifest) -> Result<BTreeMap<FilePa
 }
 
 /// How many items of which type there are.
-fn counted_items(
-    files: &BTreeMap<FilePath, Digest>,
+fn count_items(
+    files: &BTreeMap<BundlePath, Digest>,
     extractors: &rye_item::ExtractorSet,
 ) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
@@ -362,10 +372,10 @@ fn counted_items(
 
 /// What the items of a bundle do to those of other spaces with the same id: which of them they hide, whatever their
 /// extension, and which hide them.
-fn shadows(
+fn find_shadowing(
     engine: &Engine,
-    target: &Target,
-    files: &BTreeMap<FilePath, Digest>,
+    target: &InstallTarget,
+    files: &BTreeMap<BundlePath, Digest>,
 ) -> (Vec<String>, Vec<String>) {
     let spaces = &engine.workspace.spaces;
     let (mut hides, mut hidden_by) = (Vec::new(), Vec::new());
@@ -375,14 +385,14 @@ fn shadows(
         if item_type == ItemType::Config {
             continue;
         }
-        let Ok(id) = ItemId::new(object::name(path).1) else { continue };
+        let Ok(id) = ItemId::new(object::object_name(path).1) else { continue };
         let item = ItemRef::new(item_type, id);
-        for (other, place) in others(engine, &item) {
+        for (other, candidate) in others(engine, &item) {
             let shown = match other == item {
-                true => format!("{item} of {}", place.space),
-                false => format!("{other} of {}, also called `{}`", place.space, item.id),
+                true => format!("{item} of {}", candidate.space),
+                false => format!("{other} of {}, also called `{}`", candidate.space, item.id),
             };
-            match place.space.tier().precedence().cmp(&target.tier.precedence()) {
+            match candidate.space.tier().precedence().cmp(&target.tier.precedence()) {
                 Ordering::Less => hides.push(shown),
                 Ordering::Greater => hidden_by.push(shown),
                 // One of the same space is refused by the plan.
@@ -394,20 +404,21 @@ fn shadows(
 }
 
 /// Where an item of this id is, and where the executors are that its id is another name of.
-fn others(engine: &Engine, item: &ItemRef) -> Vec<(ItemRef, Place)> {
-    let aliases = chains::aliases(engine);
+fn others(engine: &Engine, item: &ItemRef) -> Vec<(ItemRef, CandidatePath)> {
+    let aliases = chain_cache::executor_aliases(engine);
     let targets = aliases.targets(item.id.as_str()).filter(|_| item.item_type == ItemType::Tool);
     let targets = targets.filter_map(|id| Some(ItemRef::new(ItemType::Tool, ItemId::new(id).ok()?)));
     let mut found = Vec::new();
     for other in std::iter::once(item.clone()).chain(targets) {
-        let places = engine.workspace.spaces.places(&other).into_iter().filter(|place| place.is_found);
+        let places =
+            engine.workspace.spaces.candidate_paths(&other).into_iter().filter(|place| place.is_found);
         found.extend(places.map(|place| (other.clone(), place)));
     }
     found
 }
 
 /// The refusal of a bundle that is not what its manifest says: every file that is not.
-fn failed(report: &verify::Report) -> Error {
+fn verification_error(report: &verify::BundleReport) -> Error {
     let id = &report.bundle_id;
     let reason = match &report.manifest_error {
         Some(reason) => format!("its manifest: {}", one_line(reason)),
@@ -427,7 +438,7 @@ fn failed(report: &verify::Report) -> Error {
     let problems: Vec<_> = tampered
         .chain(missing)
         .chain(unlisted)
-        .take(MOST_NAMED)
+        .take(MAX_NAMED_FILES)
         .map(|message| serde_json::json!({ "message": message }))
         .collect();
     Error::new(Code::BundleFailed, format!("`{id}` is not what its maker signed: {reason}"))

@@ -1,7 +1,7 @@
 //! Looking for a change whose process died, whenever a workspace is opened: one look per space when all is well.
 
-use rye_bundle::install::transaction::Recovered;
-use rye_bundle::install::{InstallError, Site, State};
+use rye_bundle::install::transaction::RecoveryOutcome;
+use rye_bundle::install::{InstallError, InstallState, TargetDir};
 use rye_space::{Roots, roots};
 
 /// Brings the spaces below `roots` to the state before or after a change that was interrupted; says so.
@@ -11,25 +11,27 @@ pub(crate) fn recover(roots: &Roots) -> Vec<String> {
         .into_iter()
         .flatten()
         .filter_map(|ai| {
-            let state = State::of(&roots.user_ai(), &roots::real(&ai));
-            if !state.is_unsettled() {
+            let state = InstallState::for_space(&roots.user_ai(), &roots::canonicalize_existing(&ai));
+            if !state.has_pending_change() {
                 return None;
             }
-            let recovered = || -> Result<Option<Recovered>, InstallError> {
+            let recovered = || -> Result<Option<RecoveryOutcome>, InstallError> {
                 // Whoever holds the lock is not dead.
                 let Some(_lock) = state.try_lock()? else { return Ok(None) };
-                rye_bundle::install::recover(&Site::open(&ai)?, &state).map(Some)
+                rye_bundle::install::recover(&TargetDir::open(&ai)?, &state).map(Some)
             };
-            let shown = ai.display();
+            let path_text = ai.display();
             match recovered() {
-                Ok(None | Some(Recovered::Nothing)) => None,
-                Ok(Some(Recovered::Undone)) => {
-                    Some(format!("a change of the bundles in `{shown}` was interrupted, and is taken back"))
+                Ok(None | Some(RecoveryOutcome::Nothing)) => None,
+                Ok(Some(RecoveryOutcome::Undone)) => Some(format!(
+                    "a change of the bundles in `{path_text}` was interrupted, and is taken back"
+                )),
+                Ok(Some(RecoveryOutcome::Finished)) => {
+                    Some(format!("a change of the bundles in `{path_text}` was interrupted, and is finished"))
                 }
-                Ok(Some(Recovered::Finished)) => {
-                    Some(format!("a change of the bundles in `{shown}` was interrupted, and is finished"))
+                Err(error) => {
+                    Some(format!("a change of the bundles in `{path_text}` was interrupted: {error}"))
                 }
-                Err(error) => Some(format!("a change of the bundles in `{shown}` was interrupted: {error}")),
             }
         })
         .collect()

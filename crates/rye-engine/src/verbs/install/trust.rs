@@ -1,20 +1,20 @@
 //! Who signed a bundle, and whether that is enough.
 
 use lillux::{Fingerprint, PublicKey};
-use rye_bundle::remembered::{Candidate, Verdict, judge};
+use rye_bundle::signer_history::{BundleCandidate, HistoryVerdict, compare_with_history};
 use rye_item::BundleId;
-use rye_space::approvals::{Approvals, Seen};
+use rye_space::approvals::{Approvals, SeenVersion};
 use rye_trust::KeyRing;
 use serde::Serialize;
 
-use super::Options;
+use super::InstallOptions;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::verbs::trust::refuse_damaged;
+use crate::verbs::trust::check_not_damaged;
 
 /// The signer of a bundle.
 #[derive(Clone, Debug, Serialize)]
-pub struct Signer {
+pub struct InstallSigner {
     /// The key.
     pub fingerprint: Fingerprint,
     /// Its owner, as the key's document says.
@@ -31,7 +31,7 @@ pub struct Signer {
 }
 
 /// What the user's word has to cover.
-pub(super) struct Judged {
+pub(super) struct TrustDecision {
     pub(super) needs_trust: bool,
     pub(super) approved: bool,
     pub(super) warnings: Vec<String>,
@@ -41,13 +41,13 @@ pub(super) struct Judged {
 ///
 /// # Errors
 /// When it changed for the worse since it was last seen, and the user did not accept exactly that.
-pub(super) fn weigh(
+pub(super) fn evaluate_trust(
     engine: &Engine,
     id: &BundleId,
-    candidate: &Candidate,
+    candidate: &BundleCandidate,
     is_trusted: bool,
-    options: &Options,
-) -> Result<Judged> {
+    options: &InstallOptions,
+) -> Result<TrustDecision> {
     let approvals = &engine.workspace.approvals;
     let found = candidate.signer.as_ref().map(PublicKey::fingerprint);
     if let (Some(wanted), Some(found)) = (options.trust, found)
@@ -62,24 +62,25 @@ pub(super) fn weigh(
     }
     let is_named = options.trust.is_some();
     let mut warnings = Vec::new();
-    let needs_trust = match judge(approvals.pins_of(id), candidate) {
-        Verdict::First => !is_trusted && !is_named,
-        Verdict::Expected => false,
-        Verdict::Republished => {
+    let needs_trust = match compare_with_history(approvals.pins_of(id), candidate) {
+        HistoryVerdict::First => !is_trusted && !is_named,
+        HistoryVerdict::Expected => false,
+        HistoryVerdict::Republished => {
             warnings.push(format!(
                 "version {} was installed before with other content: its maker published it twice",
                 candidate.version
             ));
             false
         }
-        Verdict::Refused(changes) => {
-            let open: Vec<_> = changes
+        HistoryVerdict::Refused(changes) => {
+            let unaccepted: Vec<_> = changes
                 .iter()
                 .filter(|change| !change.is_accepted(options.trust.as_ref(), options.allows_downgrade))
                 .collect();
-            if !open.is_empty() {
-                let reasons = open.iter().map(|change| change.explain()).collect::<Vec<_>>().join("; ");
-                let flags: Option<Vec<String>> = open.iter().map(|change| change.accepted_by()).collect();
+            if !unaccepted.is_empty() {
+                let reasons = unaccepted.iter().map(|change| change.explain()).collect::<Vec<_>>().join("; ");
+                let flags: Option<Vec<String>> =
+                    unaccepted.iter().map(|change| change.accepting_flag()).collect();
                 let error =
                     Error::new(Code::BundleChanged, format!("`{id}` is not what you know: {reasons}"))
                         .hint("ask its maker whether that is meant, by another way than the bundle itself");
@@ -94,24 +95,24 @@ pub(super) fn weigh(
     };
     let approved =
         candidate.signer.as_ref().is_some_and(|key| approvals.pins_of(id).any(|pin| pin.key == *key));
-    Ok(Judged { needs_trust, approved, warnings })
+    Ok(TrustDecision { needs_trust, approved, warnings })
 }
 
 /// Pins the signer for the bundle, and remembers the version. Gives what undoes it.
-pub(super) fn pin(
+pub(super) fn pin_signer(
     engine: &Engine,
     id: &BundleId,
-    candidate: &Candidate,
-) -> Result<Option<Vec<rye_space::approvals::Pin>>> {
+    candidate: &BundleCandidate,
+) -> Result<Option<Vec<rye_space::approvals::SignerPin>>> {
     let workspace = &engine.workspace;
     let Some(key) = &candidate.signer else { return Ok(None) };
     let (own, now) = (engine.signing_key()?, engine.now()?);
     let user_ai = workspace.roots.user_ai();
     let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &workspace.keys)?;
-    refuse_damaged(&approvals)?;
+    check_not_damaged(&approvals)?;
     let before = approvals.pins.clone();
-    let seen = Seen { version: candidate.version.clone(), manifest_hash: candidate.manifest_hash };
-    approvals.pin(id, key, Some(seen));
+    let seen = SeenVersion { version: candidate.version.clone(), manifest_hash: candidate.manifest_hash };
+    approvals.pin_signer(id, key, Some(seen));
     if approvals.pins == before {
         return Ok(None);
     }
@@ -120,12 +121,16 @@ pub(super) fn pin(
 }
 
 /// Takes a pin back after an installation that failed.
-pub(super) fn unpin(engine: &Engine, id: &BundleId, before: Vec<rye_space::approvals::Pin>) -> Result<()> {
+pub(super) fn restore_pins(
+    engine: &Engine,
+    id: &BundleId,
+    before: Vec<rye_space::approvals::SignerPin>,
+) -> Result<()> {
     let workspace = &engine.workspace;
     let (own, now) = (engine.signing_key()?, engine.now()?);
     let user_ai = workspace.roots.user_ai();
     let (mut approvals, _lock) = Approvals::read_locked(&user_ai, &workspace.keys)?;
-    refuse_damaged(&approvals)?;
+    check_not_damaged(&approvals)?;
     approvals.pins.retain(|pin| pin.bundle != *id);
     approvals.pins.extend(before);
     approvals.write_bundles(&user_ai, &own, &now)?;
@@ -133,7 +138,7 @@ pub(super) fn unpin(engine: &Engine, id: &BundleId, before: Vec<rye_space::appro
 }
 
 /// Refuses a key the user revoked.
-pub(super) fn refuse_revoked(keys: &KeyRing, fingerprint: &Fingerprint) -> Result<()> {
+pub(super) fn check_not_revoked(keys: &KeyRing, fingerprint: &Fingerprint) -> Result<()> {
     match keys.revocation(fingerprint) {
         None => Ok(()),
         Some(revocation) => Err(Error::new(

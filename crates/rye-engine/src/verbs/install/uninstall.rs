@@ -3,23 +3,25 @@
 use std::path::PathBuf;
 
 use lillux::Fingerprint;
-use rye_bundle::FilePath;
-use rye_bundle::install::transaction::Progress;
-use rye_bundle::install::{Action, Change, InstallError, Plan, Preference, Transaction, recover};
+use rye_bundle::BundlePath;
+use rye_bundle::install::transaction::InstallProgress;
+use rye_bundle::install::{
+    ConflictPreference, FileAction, FileChange, InstallError, InstallPlan, Transaction, recover,
+};
 use rye_bundle::object;
-use rye_item::space::Tier;
+use rye_item::space::SpaceTier;
 use rye_item::{BundleId, ItemId, ItemType};
 use serde::Serialize;
 
-use super::target::{Target, lock_path, manifest_path, signer_path};
-use crate::chains;
+use super::target::{InstallTarget, lock_path, manifest_path, signer_path};
+use crate::chain_cache;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::lockfiles;
 
 /// The answer of an uninstallation.
 #[derive(Clone, Debug, Serialize)]
-pub struct Uninstalled {
+pub struct UninstallResponse {
     /// `uninstalled`.
     pub status: &'static str,
     /// The bundle.
@@ -27,11 +29,11 @@ pub struct Uninstalled {
     /// The version that was installed.
     pub version: String,
     /// From which space.
-    pub space: Tier,
+    pub space: SpaceTier,
     /// How many files were removed.
     pub files_removed: usize,
     /// Files that were changed here and stay.
-    pub kept: Vec<FilePath>,
+    pub kept: Vec<BundlePath>,
     /// The user's own lockfiles of its tools, which were removed with them.
     pub lockfiles: Vec<String>,
     /// The project's lockfiles of its tools, which stay: they are the team's.
@@ -63,34 +65,34 @@ pub struct ApprovedSigner {
 pub fn uninstall(
     engine: &Engine,
     id: &BundleId,
-    space: Option<Tier>,
+    space: Option<SpaceTier>,
     force: bool,
-    progress: Progress<'_>,
-) -> Result<Uninstalled> {
-    let target = find(engine, id, space)?;
+    progress: InstallProgress<'_>,
+) -> Result<UninstallResponse> {
+    let target = find_target(engine, id, space)?;
     let now = engine.now()?;
     let _lock = target.state.lock()?;
-    recover(&target.site, &target.state)?;
-    let Some(previous) = target.previous(id)? else {
-        return Err(not_installed(id, Some(target.tier)));
+    recover(&target.dir, &target.state)?;
+    let Some(previous) = target.installed_bundle(id)? else {
+        return Err(not_installed_error(id, Some(target.tier)));
     };
     let extractors = engine.workspace.spaces.extractors();
-    let known = (&**extractors, &chains::aliases(engine));
-    let sides = target.sides(id, std::collections::BTreeMap::new(), Some(&previous), known)?;
-    let preference = if force { Preference::Theirs } else { Preference::Ours };
-    let plan = Plan::new(&sides, preference, force)?;
+    let known = (&**extractors, &chain_cache::executor_aliases(engine));
+    let inputs = target.plan_inputs(id, std::collections::BTreeMap::new(), Some(&previous), known)?;
+    let preference = if force { ConflictPreference::TakeBundle } else { ConflictPreference::KeepLocal };
+    let plan = InstallPlan::new(&inputs, preference, force)?;
     let mut changes = plan.changes();
     let files_removed = changes.len();
     // The lockfile goes last: until then it says what has to go.
     for path in [signer_path(id)?, manifest_path(id)?, lock_path(id)?] {
-        if let Some(old) = target.digest(&path)? {
-            changes.push(Change { path, old: Some(old), new: None, keeps_backup: false });
+        if let Some(old) = target.file_digest(&path)? {
+            changes.push(FileChange { path, old: Some(old), new: None, keeps_backup: false });
         }
     }
     let has_backups = changes.iter().any(|change| change.keeps_backup);
     let backups = format!("{id}-{}", now.as_str().replace(':', ""));
     let transaction = Transaction {
-        site: &target.site,
+        dir: &target.dir,
         state: &target.state,
         bundle: id,
         changes,
@@ -99,25 +101,25 @@ pub fn uninstall(
     };
     let nothing = |_: usize| -> std::result::Result<Vec<u8>, InstallError> { Ok(Vec::new()) };
     transaction.run(&nothing, || Ok(()), progress)?;
-    let kept: Vec<FilePath> =
-        plan.rows.iter().filter(|row| row.action == Action::Keep).map(|row| row.path.clone()).collect();
+    let kept: Vec<BundlePath> =
+        plan.rows.iter().filter(|row| row.action == FileAction::Keep).map(|row| row.path.clone()).collect();
     let tools = previous.lock.files.iter().filter(|path| !kept.contains(path)).filter_map(|path| {
         let is_tool = object::item_type(path, extractors) == Some(ItemType::Tool);
-        ItemId::new(object::name(path).1).ok().filter(|_| is_tool)
+        ItemId::new(object::object_name(path).1).ok().filter(|_| is_tool)
     });
     // What is pinned of a tool that is gone would only be in the way of the next one of its name.
-    let unpinned = lockfiles::installed::remove_after_uninstall(engine, target.tier, &tools.collect())?;
-    let shown = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
-    Ok(Uninstalled {
+    let unpinned = lockfiles::installed_pins::remove_after_uninstall(engine, target.tier, &tools.collect())?;
+    let display_paths = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect();
+    Ok(UninstallResponse {
         status: "uninstalled",
         bundle_id: id.to_string(),
         version: previous.lock.version.to_string(),
         space: target.tier,
         files_removed,
-        lockfiles: shown(&unpinned.removed),
-        lockfiles_left: shown(&unpinned.left),
+        lockfiles: display_paths(&unpinned.removed),
+        lockfiles_left: display_paths(&unpinned.remaining),
         kept,
-        backups: has_backups.then(|| target.state.backups(&backups).display().to_string()),
+        backups: has_backups.then(|| target.state.backups_folder(&backups).display().to_string()),
         approved_signers: approved_signers(engine, id),
     })
 }
@@ -131,7 +133,7 @@ fn approved_signers(engine: &Engine, id: &BundleId) -> Vec<ApprovedSigner> {
         .map(|pin| {
             let fingerprint = pin.key.fingerprint();
             let revoke = format!("rye bundle trust {id} --revoke --signer {fingerprint}");
-            ApprovedSigner { fingerprint, trusted: workspace.keys.is_general(&pin.key), revoke }
+            ApprovedSigner { fingerprint, trusted: workspace.keys.is_trusted_everywhere(&pin.key), revoke }
         })
         .collect();
     if let [only] = signers.as_mut_slice() {
@@ -141,20 +143,20 @@ fn approved_signers(engine: &Engine, id: &BundleId) -> Vec<ApprovedSigner> {
 }
 
 /// The space a bundle is installed in: the one that is named, or the only one.
-pub(super) fn find(engine: &Engine, id: &BundleId, space: Option<Tier>) -> Result<Target> {
+pub(super) fn find_target(engine: &Engine, id: &BundleId, space: Option<SpaceTier>) -> Result<InstallTarget> {
     if let Some(space) = space {
-        return Target::open(engine, space);
+        return InstallTarget::open(engine, space);
     }
     let mut found = Vec::new();
-    for tier in [Tier::Project, Tier::User] {
+    for tier in [SpaceTier::Project, SpaceTier::User] {
         // Outside any project there is only user space.
-        let Ok(target) = Target::open(engine, tier) else { continue };
-        if target.previous(id).map_or(true, |previous| previous.is_some()) {
+        let Ok(target) = InstallTarget::open(engine, tier) else { continue };
+        if target.installed_bundle(id).map_or(true, |previous| previous.is_some()) {
             found.push(target);
         }
     }
     match found.len() {
-        0 => Err(not_installed(id, None)),
+        0 => Err(not_installed_error(id, None)),
         1 => Ok(found.swap_remove(0)),
         _ => Err(Error::new(Code::Ambiguous, format!("`{id}` is installed in project and in user space"))
             .hint("say which: --space project or --space user")),
@@ -162,8 +164,8 @@ pub(super) fn find(engine: &Engine, id: &BundleId, space: Option<Tier>) -> Resul
 }
 
 /// The refusal of a bundle that is not there.
-pub(super) fn not_installed(id: &BundleId, space: Option<Tier>) -> Error {
-    let place = space.map(|space| format!(" in {space} space")).unwrap_or_default();
-    Error::new(Code::NoBundle, format!("the bundle `{id}` is not installed{place}"))
+pub(super) fn not_installed_error(id: &BundleId, space: Option<SpaceTier>) -> Error {
+    let location = space.map(|space| format!(" in {space} space")).unwrap_or_default();
+    Error::new(Code::NoBundle, format!("the bundle `{id}` is not installed{location}"))
         .hint("rye bundle list names what is installed")
 }

@@ -2,25 +2,25 @@
 
 use std::path::PathBuf;
 
-use rye_exec::lock::Difference;
-use rye_item::space::Tier;
+use rye_exec::lock::LockDifference;
+use rye_item::space::SpaceTier;
 use rye_item::{ItemId, ItemRef, ItemType, Space};
-use rye_space::Located;
+use rye_space::ItemFile;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::lockfiles::tiers;
-use crate::lockfiles::{self, Resolve, State};
+use crate::lockfiles::locations;
+use crate::lockfiles::{self, LockState, ResolveTool};
 
 /// Kinds of tools that others run on: they are pinned with those.
-const NOT_RUN: [&str; 2] = ["runtime", "primitive"];
+const NOT_RUNNABLE_TYPES: [&str; 2] = ["runtime", "primitive"];
 
 /// How a tool is pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CheckState {
+pub enum ToolLockState {
     /// A lockfile pins it, and all of them match.
     Ok,
     /// No lockfile pins it.
@@ -35,7 +35,7 @@ pub enum CheckState {
     Refused,
 }
 
-impl CheckState {
+impl ToolLockState {
     /// The word for it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -52,25 +52,25 @@ impl CheckState {
 
 /// One tool of the project.
 #[derive(Clone, Debug, Serialize)]
-pub struct CheckedTool {
+pub struct ToolLockCheck {
     /// The tool.
     pub tool_id: String,
     /// Its version, if it resolves.
     pub version: Option<String>,
     /// How it is pinned.
-    pub state: CheckState,
+    pub state: ToolLockState,
     /// The lockfiles that were compared.
     pub lockfiles: Vec<String>,
     /// Why it is not ok.
     pub why: Option<String>,
     /// Everything that differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub differences: Vec<Difference>,
+    pub differences: Vec<LockDifference>,
 }
 
 /// The answer of a check.
 #[derive(Clone, Debug, Serialize)]
-pub struct CheckReport {
+pub struct LockCheckReport {
     /// How many tools were checked.
     pub checked: usize,
     /// How many are pinned and match.
@@ -86,20 +86,20 @@ pub struct CheckReport {
     /// How many cannot run.
     pub refused: usize,
     /// All of them, by id.
-    pub tools: Vec<CheckedTool>,
+    pub tools: Vec<ToolLockCheck>,
 }
 
-impl CheckReport {
-    fn new(tools: Vec<CheckedTool>) -> Self {
-        let count = |state: CheckState| tools.iter().filter(|tool| tool.state == state).count();
+impl LockCheckReport {
+    fn new(tools: Vec<ToolLockCheck>) -> Self {
+        let count = |state: ToolLockState| tools.iter().filter(|tool| tool.state == state).count();
         Self {
             checked: tools.len(),
-            ok: count(CheckState::Ok),
-            unpinned: count(CheckState::Unpinned),
-            stale: count(CheckState::Stale),
-            mismatch: count(CheckState::Mismatch),
-            corrupt: count(CheckState::Corrupt),
-            refused: count(CheckState::Refused),
+            ok: count(ToolLockState::Ok),
+            unpinned: count(ToolLockState::Unpinned),
+            stale: count(ToolLockState::Stale),
+            mismatch: count(ToolLockState::Mismatch),
+            corrupt: count(ToolLockState::Corrupt),
+            refused: count(ToolLockState::Refused),
             tools,
         }
     }
@@ -128,15 +128,15 @@ impl CheckReport {
 ///
 /// # Errors
 /// When there is no project here. What is not pinned is in the answer.
-pub fn check(engine: &Engine, scope: Option<Tier>, resolve: Resolve<'_>) -> Result<CheckReport> {
-    if tiers::project_shelf(engine).is_none() {
-        return Err(no_project());
+pub fn check(engine: &Engine, scope: Option<SpaceTier>, resolve: ResolveTool<'_>) -> Result<LockCheckReport> {
+    if locations::project_dir(engine).is_none() {
+        return Err(no_project_error());
     }
     let tools = runnable_tools(engine)?;
-    Ok(CheckReport::new(tools.into_iter().map(|id| check_tool(engine, id, scope, resolve)).collect()))
+    Ok(LockCheckReport::new(tools.into_iter().map(|id| check_tool(engine, id, scope, resolve)).collect()))
 }
 
-pub(super) fn no_project() -> Error {
+pub(super) fn no_project_error() -> Error {
     Error::new(Code::PathNotFound, "there is no project here")
         .hint("run it where `.ai` is, or name the project with --project")
 }
@@ -147,7 +147,7 @@ pub(super) fn runnable_tools(engine: &Engine) -> Result<Vec<ItemId>> {
     let spaces = &engine.workspace.spaces;
     // A file that cannot be read may be a tool: checking it says why it is refused.
     let can_run = |item: &ItemRef| {
-        spaces.locate(item, Some(Tier::Project)).map_or(true, |located| is_runnable(&located))
+        spaces.locate(item, Some(SpaceTier::Project)).map_or(true, |located| is_runnable(&located))
     };
     let walk = spaces.walk_whole(&Space::Project, &[ItemType::Tool]);
     let entries = walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries;
@@ -159,16 +159,21 @@ pub(super) fn runnable_tools(engine: &Engine) -> Result<Vec<ItemId>> {
 }
 
 /// Whether a tool can be run: it names an executor, and is nothing that others run on.
-pub(crate) fn is_runnable(located: &Located) -> bool {
+pub(crate) fn is_runnable(located: &ItemFile) -> bool {
     let fields = located.fields();
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
-    text("executor_id").is_some() && !text("tool_type").is_some_and(|kind| NOT_RUN.contains(&kind))
+    text("executor_id").is_some() && !text("tool_type").is_some_and(|kind| NOT_RUNNABLE_TYPES.contains(&kind))
 }
 
-fn check_tool(engine: &Engine, id: ItemId, scope: Option<Tier>, resolve: Resolve<'_>) -> CheckedTool {
+fn check_tool(
+    engine: &Engine,
+    id: ItemId,
+    scope: Option<SpaceTier>,
+    resolve: ResolveTool<'_>,
+) -> ToolLockCheck {
     let tool_id = id.to_string();
     let item = ItemRef::new(ItemType::Tool, id);
-    let of = |state: CheckState, why: Option<String>| CheckedTool {
+    let with_state = |state: ToolLockState, why: Option<String>| ToolLockCheck {
         tool_id: tool_id.clone(),
         version: None,
         state,
@@ -178,39 +183,40 @@ fn check_tool(engine: &Engine, id: ItemId, scope: Option<Tier>, resolve: Resolve
     };
     let resolved = match resolve(&item) {
         Ok(resolved) => resolved,
-        Err(error) => return of(CheckState::Refused, Some(error.message)),
+        Err(error) => return with_state(ToolLockState::Refused, Some(error.message)),
     };
     let version = Some(rye_item::text::one_line(&resolved.root.version));
-    if resolved.is_forgiven {
+    if resolved.uses_dev_mode {
         let why = "it runs in development mode only: an element is not signed".to_owned();
-        return CheckedTool { version, ..of(CheckState::Refused, Some(why)) };
+        return ToolLockCheck { version, ..with_state(ToolLockState::Refused, Some(why)) };
     }
-    let shown = |path: &PathBuf| path.display().to_string();
+    let path_text = |path: &PathBuf| path.display().to_string();
     let checked = match lockfiles::check(engine, &resolved) {
-        Err(error) => of(CheckState::Corrupt, Some(error.message)),
-        Ok(State::None) => of(CheckState::Unpinned, Some("no lockfile pins it".to_owned())),
-        Ok(State::Stale { path, why }) => {
-            CheckedTool { lockfiles: vec![shown(&path)], ..of(CheckState::Stale, Some(why)) }
+        Err(error) => with_state(ToolLockState::Corrupt, Some(error.message)),
+        Ok(LockState::None) => with_state(ToolLockState::Unpinned, Some("no lockfile pins it".to_owned())),
+        Ok(LockState::Stale { path, why }) => {
+            ToolLockCheck { lockfiles: vec![path_text(&path)], ..with_state(ToolLockState::Stale, Some(why)) }
         }
-        Ok(State::Mismatch(mismatch)) => CheckedTool {
-            lockfiles: vec![shown(&mismatch.path)],
+        Ok(LockState::Mismatch(mismatch)) => ToolLockCheck {
+            lockfiles: vec![path_text(&mismatch.path)],
             differences: mismatch.differences.clone(),
-            ..of(CheckState::Mismatch, mismatch.differences.first().map(ToString::to_string))
+            ..with_state(ToolLockState::Mismatch, mismatch.differences.first().map(ToString::to_string))
         },
-        Ok(State::Held { lockfiles }) => {
+        Ok(LockState::Matched { lockfiles }) => {
             let is_in_scope = scope.is_none_or(|scope| is_pinned_in(engine, &resolved, scope));
             let (state, why) = match scope {
                 Some(scope) if !is_in_scope => {
-                    (CheckState::Unpinned, Some(format!("no lockfile of {scope} scope pins it")))
+                    (ToolLockState::Unpinned, Some(format!("no lockfile of {scope} scope pins it")))
                 }
-                Some(_) | None => (CheckState::Ok, None),
+                Some(_) | None => (ToolLockState::Ok, None),
             };
-            CheckedTool { lockfiles: lockfiles.iter().map(shown).collect(), ..of(state, why) }
+            ToolLockCheck { lockfiles: lockfiles.iter().map(path_text).collect(), ..with_state(state, why) }
         }
     };
-    CheckedTool { version, ..checked }
+    ToolLockCheck { version, ..checked }
 }
 
-fn is_pinned_in(engine: &Engine, resolved: &lockfiles::Resolved, scope: Tier) -> bool {
-    tiers::found(engine, resolved).is_ok_and(|found| found.iter().any(|found| found.tier == scope))
+fn is_pinned_in(engine: &Engine, resolved: &lockfiles::ResolvedTool, scope: SpaceTier) -> bool {
+    locations::effective_lockfiles(engine, resolved)
+        .is_ok_and(|found| found.iter().any(|found| found.tier == scope))
 }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lillux::http::{HttpError, Proxies};
-use lillux::process::{self, Command, End, Limits};
-use lillux::{Cancel, file};
-use rye_bundle::registry::credentials::{self, HelperAnswer, LoginFile};
+use lillux::http::{HttpError, ProxyConfig};
+use lillux::process::{self, ExitReason, ProcessCommand, ProcessLimits};
+use lillux::{CancelToken, file};
+use rye_bundle::registry::credentials::{self, HelperOutput, LoginFile};
 use rye_bundle::registry::{
-    Access, Credentials, CredentialsError, FindCredentials, NotABundle, Reference, RegistryError,
+    CredentialsError, FindCredentials, NotABundle, Reference, RegistryAccess, RegistryCredentials,
+    RegistryError,
 };
 use rye_exec::environment;
 use rye_item::text::one_line;
@@ -23,29 +24,29 @@ use crate::programs;
 const MAX_LOGIN_BYTES: u64 = 4 << 20;
 const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait before a registry is asked again.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) fn access<'a>(
+pub(super) fn registry_access<'a>(
     engine: &Engine,
     allows_plain_http: bool,
-    cancel: &'a Cancel,
+    cancel: &'a CancelToken,
     credentials: FindCredentials<'a>,
-) -> Access<'a> {
-    let environment = &engine.host.environment;
+) -> RegistryAccess<'a> {
+    let environment = &engine.host.variables;
     let variable = |name: &str| environment.get(name).map(String::as_str);
-    Access {
-        proxies: Proxies::from_variables(variable),
+    RegistryAccess {
+        proxies: ProxyConfig::from_variables(variable),
         certificate_file: variable("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from),
         allowed_hosts: engine.workspace.settings.texts("bundles.registry_hosts"),
         allows_plain_http,
         credentials,
         cancel,
-        pause: PAUSE,
+        retry_interval: RETRY_INTERVAL,
     }
 }
 
 /// Where `docker login` and `podman login` write, the first that counts first.
-fn login_places(environment: &BTreeMap<String, String>, home: &Path) -> Vec<PathBuf> {
+fn login_paths(environment: &BTreeMap<String, String>, home: &Path) -> Vec<PathBuf> {
     let folder = |name: &str| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let docker = folder("DOCKER_CONFIG").unwrap_or_else(|| home.join(".docker")).join("config.json");
     let podman = [
@@ -59,10 +60,10 @@ fn login_places(environment: &BTreeMap<String, String>, home: &Path) -> Vec<Path
 pub(super) fn find_credentials(
     engine: &Engine,
     reference: &Reference,
-    cancel: &Cancel,
-) -> Result<Option<Credentials>, CredentialsError> {
+    cancel: &CancelToken,
+) -> Result<Option<RegistryCredentials>, CredentialsError> {
     let mut files = Vec::new();
-    for path in login_places(&engine.host.environment, &engine.host.home) {
+    for path in login_paths(&engine.host.variables, &engine.host.home) {
         match file::read_bounded(&path, MAX_LOGIN_BYTES) {
             Ok((bytes, _)) => files.push(LoginFile { path, bytes }),
             Err(error) if error.is_absent() => {}
@@ -71,51 +72,53 @@ pub(super) fn find_credentials(
             }
         }
     }
-    credentials::find(&files, reference, &mut |program, server| run_helper(engine, program, server, cancel))
+    credentials::find_credentials(&files, reference, &mut |program, server| {
+        run_helper(engine, program, server, cancel)
+    })
 }
 
 /// Asks a credential helper, which is the user's own program: `get`, with the registry on stdin.
-fn run_helper(engine: &Engine, program: &str, server: &str, cancel: &Cancel) -> HelperAnswer {
+fn run_helper(engine: &Engine, program: &str, server: &str, cancel: &CancelToken) -> HelperOutput {
     // It runs unconfined: what tools can write to is not searched.
-    let given = engine.host.environment.get("PATH").map_or("", String::as_str);
-    let path = programs::search_path(engine, given);
+    let path_variable = engine.host.variables.get("PATH").map_or("", String::as_str);
+    let path = programs::search_path(engine, path_variable);
     let found = environment::find_on_path(program, &path);
     let program = found
         .ok_or_else(|| format!("`{}` was not found on your PATH outside the project", one_line(program)))?;
-    let command = Command {
+    let command = ProcessCommand {
         program: program.into(),
         arguments: vec!["get".to_owned()],
-        environment: engine.host.environment.clone(),
-        folder: engine.host.home.clone(),
+        environment: engine.host.variables.clone(),
+        current_dir: engine.host.home.clone(),
         stdin: server.as_bytes().to_vec(),
         timeout: HELPER_TIMEOUT,
         has_result_channel: false,
-        limits: Limits { kept_bytes: 64 << 10, ..Limits::default() },
+        limits: ProcessLimits { output_bytes: 64 << 10, ..ProcessLimits::default() },
         log: None,
     };
     let launcher = &engine.host.launcher;
     let finished =
         process::run(launcher, &command, None, cancel).map_err(|error| one_line(&error.to_string()))?;
-    match finished.end {
-        End::Exited(0) if finished.stdout.is_cut() => Err("it wrote too much".to_owned()),
-        End::Exited(0) => Ok(Some(finished.stdout.bytes())),
+    match finished.exit {
+        ExitReason::Exited(0) if finished.stdout.is_truncated() => Err("it wrote too much".to_owned()),
+        ExitReason::Exited(0) => Ok(Some(finished.stdout.to_bytes())),
         // The helpers' own words for having nothing; what else they write may hold a secret and is not shown.
-        End::Exited(_) if finished.stdout.text().contains("credentials not found") => Ok(None),
-        End::Exited(code) => Err(format!("it ended with exit code {code}")),
-        End::TimedOut => Err(format!("it took longer than {} seconds", HELPER_TIMEOUT.as_secs())),
-        End::Cancelled => Err("it was cancelled".to_owned()),
-        End::Signalled(_) | End::TooManyProcesses { .. } | End::SupervisorLost => {
+        ExitReason::Exited(_) if finished.stdout.to_text().contains("credentials not found") => Ok(None),
+        ExitReason::Exited(code) => Err(format!("it ended with exit code {code}")),
+        ExitReason::TimedOut => Err(format!("it took longer than {} seconds", HELPER_TIMEOUT.as_secs())),
+        ExitReason::Cancelled => Err("it was cancelled".to_owned()),
+        ExitReason::Signalled(_) | ExitReason::TooManyProcesses { .. } | ExitReason::SupervisorLost => {
             Err("it was stopped".to_owned())
         }
     }
 }
 
 /// The failure of a transfer, as a user sees it.
-pub(super) fn shown(error: &RegistryError, reference: &Reference) -> Error {
+pub(super) fn registry_error(error: &RegistryError, reference: &Reference) -> Error {
     let message = one_line(&error.to_string());
     let host = reference.authority();
     match error {
-        RegistryError::Unreachable(HttpError::Refused { host, address, kind }) => {
+        RegistryError::Unreachable(HttpError::AddressRefused { host, address, kind }) => {
             let message = format!(
                 "the registry leads to `{}` at `{address}`, a {} address, which is refused",
                 one_line(host),
@@ -127,16 +130,18 @@ pub(super) fn shown(error: &RegistryError, reference: &Reference) -> Error {
         RegistryError::Unreachable(_) => Error::new(Code::RegistryUnreachable, message)
             .hint(format!("see whether it answers: curl -i https://{host}/v2/"))
             .hint("a registry without TLS that is not on this machine needs --plain-http"),
-        RegistryError::Refused { has_credentials: false, .. } => {
+        RegistryError::AccessDenied { has_credentials: false, .. } => {
             Error::new(Code::RegistryRefused, message).hint(format!("log in first: docker login {host}"))
         }
-        RegistryError::Refused { has_credentials: true, .. } => Error::new(Code::RegistryRefused, message)
-            .hint(format!("your login is not accepted there; log in again: docker login {host}")),
+        RegistryError::AccessDenied { has_credentials: true, .. } => {
+            Error::new(Code::RegistryRefused, message)
+                .hint(format!("your login is not accepted there; log in again: docker login {host}"))
+        }
         RegistryError::Credentials(_) => Error::new(Code::RegistryLogin, message)
             .hint(format!("mend it, or log in again: docker login {host}")),
         RegistryError::NotFound(_) => Error::new(Code::NotInRegistry, message)
             .hint("check repository and tag; without a tag, `latest` is meant"),
-        RegistryError::Answer { .. } => Error::new(Code::RegistryUnreachable, message)
+        RegistryError::UnexpectedResponse { .. } => Error::new(Code::RegistryUnreachable, message)
             .hint("check host and port: something else may be listening there"),
         RegistryError::NotABundle { reason: NotABundle::TooLarge { .. }, .. }
         | RegistryError::TooLarge { .. } => {
@@ -144,11 +149,11 @@ pub(super) fn shown(error: &RegistryError, reference: &Reference) -> Error {
         }
         RegistryError::NotABundle { .. } => Error::new(Code::NotABundle, message)
             .hint("a bundle gets into a registry by: rye bundle push PATH REF"),
-        RegistryError::Unsound { .. } => Error::new(Code::Unsound, message)
+        RegistryError::ContentMismatch { .. } => Error::new(Code::Unsound, message)
             .hint("nothing was kept; try again, and if it stays so, do not trust that registry"),
         RegistryError::PushToDigest(_) => Error::new(Code::InvalidArgument, message)
             .hint(format!("such as oci://{host}/{}:1.0.0", reference.repository())),
-        RegistryError::Unkept(_) => Error::new(Code::Io, message),
+        RegistryError::LocalIo(_) => Error::new(Code::Io, message),
         RegistryError::Cancelled => {
             Error::new(Code::ToolCancelled, "the transfer was cancelled; nothing was kept")
         }
@@ -160,19 +165,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logins_are_looked_for_where_docker_and_podman_write_them() {
+    fn docker_and_podman_login_paths_are_searched() {
         let home = Path::new("/home/ada");
-        let shown = |variables: &[(&str, &str)]| -> Vec<String> {
+        let paths = |variables: &[(&str, &str)]| -> Vec<String> {
             let environment =
                 variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            login_places(&environment, home).iter().map(|path| path.display().to_string()).collect()
+            login_paths(&environment, home).iter().map(|path| path.display().to_string()).collect()
         };
         assert_eq!(
-            shown(&[("DOCKER_CONFIG", "")]),
+            paths(&[("DOCKER_CONFIG", "")]),
             ["/home/ada/.docker/config.json", "/home/ada/.config/containers/auth.json"]
         );
         assert_eq!(
-            shown(&[
+            paths(&[
                 ("DOCKER_CONFIG", "/d"),
                 ("XDG_RUNTIME_DIR", "/run/1"),
                 ("REGISTRY_AUTH_FILE", "/a.json")

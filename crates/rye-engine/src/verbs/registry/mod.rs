@@ -5,37 +5,37 @@ mod access;
 
 use std::path::{Path, PathBuf};
 
-use access::{access, find_credentials, shown};
-use lillux::file::{self, TemporaryFolder};
-use lillux::{Cancel, Fingerprint};
-use rye_bundle::archive::{self, Format};
-use rye_bundle::registry::{self, Config, InvalidReference, OnBytes, Outgoing, Reference};
-use rye_bundle::verify::{Progress, Report, Scope};
-use rye_bundle::{FilePath, Manifest, ManifestFile};
+use access::{find_credentials, registry_access, registry_error};
+use lillux::file::{self, LockedTempDir};
+use lillux::{CancelToken, Fingerprint};
+use rye_bundle::archive::{self, ArchiveFormat};
+use rye_bundle::registry::{self, ArtifactConfig, InvalidReference, OnBytes, PushRequest, Reference};
+use rye_bundle::verify::{BundleReport, BundleScope, VerifyFileProgress};
+use rye_bundle::{BundlePath, Manifest, ManifestFile};
 use rye_item::Space;
 use rye_item::text::one_line;
-use rye_space::bundle::Origin;
+use rye_space::bundle::BundleOrigin;
 use rye_space::{AI_FOLDER, keys};
 use rye_trust::Subject as _;
 use serde::Serialize;
 
-use super::bundles::{self, Found, Judged};
+use super::bundles::{self, BundleVerification, LocatedBundle};
 use super::install;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// How a transfer is made.
-pub struct Transfer<'a> {
+pub struct TransferOptions<'a> {
     /// Whether the registry is asked without TLS though it is not on this machine.
     pub allows_plain_http: bool,
     /// Ends it early.
-    pub cancel: &'a Cancel,
+    pub cancel: &'a CancelToken,
     /// Hears how many bytes of how many have passed.
     pub on_bytes: OnBytes<'a>,
 }
 
 /// A bundle from a registry: nothing in it has been judged yet.
-struct Pulled {
+struct PulledBundle {
     source: Reference,
     /// The digest of its OCI manifest, `sha256:…`.
     source_digest: String,
@@ -43,10 +43,10 @@ struct Pulled {
     /// The signed manifest the registry shows beside the archive.
     manifest: Vec<u8>,
     /// Holds the archive; goes with it when dropped.
-    folder: TemporaryFolder,
+    temporary_folder: LockedTempDir,
 }
 
-impl Pulled {
+impl PulledBundle {
     /// Refuses an archive that holds another manifest than the registry shows.
     fn check_manifest(&self, found: &[u8]) -> Result<()> {
         if self.manifest == found {
@@ -62,7 +62,7 @@ impl Pulled {
 
 /// A bundle that was pushed.
 #[derive(Clone, Debug, Serialize)]
-pub struct Pushed {
+pub struct PushResponse {
     /// The bundle.
     pub bundle_id: String,
     /// Its version.
@@ -83,7 +83,7 @@ pub struct Pushed {
 
 /// A bundle that was pulled and is kept.
 #[derive(Clone, Debug, Serialize)]
-pub struct Kept {
+pub struct SavedBundle {
     /// The bundle.
     pub bundle_id: String,
     /// Its version.
@@ -95,15 +95,15 @@ pub struct Kept {
     /// The digest of its OCI manifest.
     pub digest: String,
     /// The archive or folder.
-    #[serde(serialize_with = "rye_space::shown::path")]
+    #[serde(serialize_with = "rye_space::serde_path::path")]
     pub path: PathBuf,
     /// Whether it is what its maker signed, and whether the user trusts that maker.
-    pub verification: Judged,
+    pub verification: BundleVerification,
 }
 
 /// What a registry says of a bundle, without its archive.
 #[derive(Clone, Debug, Serialize)]
-pub struct Looked {
+pub struct RemoteBundle {
     /// The bundle.
     pub bundle_id: String,
     /// Its version.
@@ -111,7 +111,7 @@ pub struct Looked {
     /// What it is for.
     pub description: String,
     /// The files its manifest lists.
-    pub files: Vec<FilePath>,
+    pub files: Vec<BundlePath>,
     /// The key its manifest names as its signer.
     pub signer: Fingerprint,
     /// Whether that is a key the user trusts, everywhere or for this bundle, and the signature holds. Otherwise it was not
@@ -131,7 +131,7 @@ pub struct Looked {
 ///
 /// # Errors
 /// When it is none.
-pub fn reference(text: &str) -> Result<Reference> {
+pub fn parse_reference(text: &str) -> Result<Reference> {
     text.parse().map_err(|error: InvalidReference| {
         Error::new(Code::InvalidArgument, error.to_string())
             .hint("such as oci://ghcr.io/team/tools:1.0.0, or …/tools@sha256:DIGEST")
@@ -141,17 +141,22 @@ pub fn reference(text: &str) -> Result<Reference> {
 /// Whether `text` says itself that it is a reference.
 #[must_use]
 pub fn is_reference(text: &str) -> bool {
-    Reference::is_meant(text)
+    Reference::has_scheme(text)
 }
 
 /// Reads what a registry says of a bundle, without its archive.
 ///
 /// # Errors
 /// When the registry is not reached, refuses, has no such bundle, or its manifest is damaged.
-pub fn look(engine: &Engine, reference: &Reference, transfer: &mut Transfer<'_>) -> Result<Looked> {
+pub fn inspect_remote(
+    engine: &Engine,
+    reference: &Reference,
+    transfer: &mut TransferOptions<'_>,
+) -> Result<RemoteBundle> {
     let find = |reference: &Reference| find_credentials(engine, reference, transfer.cancel);
-    let access = access(engine, transfer.allows_plain_http, transfer.cancel, &find);
-    let described = registry::describe(reference, &access).map_err(|error| shown(&error, reference))?;
+    let access = registry_access(engine, transfer.allows_plain_http, transfer.cancel, &find);
+    let described =
+        registry::describe(reference, &access).map_err(|error| registry_error(&error, reference))?;
     let manifest = Manifest::parse(&described.manifest).map_err(|problems| {
         let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Error::new(Code::BundleFailed, format!("the manifest of `{reference}` cannot be read"))
@@ -174,7 +179,7 @@ pub fn look(engine: &Engine, reference: &Reference, transfer: &mut Transfer<'_>)
             format!("the manifest of `{reference}` says {signer} signed it, and that signature is invalid");
         return Err(Error::new(Code::Tampered, message).hint("do not install it; tell its maker"));
     }
-    Ok(Looked {
+    Ok(RemoteBundle {
         bundle_id: manifest.id.to_string(),
         version: manifest.version.to_string(),
         description: one_line(&manifest.description),
@@ -182,7 +187,7 @@ pub fn look(engine: &Engine, reference: &Reference, transfer: &mut Transfer<'_>)
         signer,
         approved,
         reference: reference.to_string(),
-        pinned: reference.pinned(described.digest).to_string(),
+        pinned: reference.with_digest(described.digest).to_string(),
         digest: format!("sha256:{}", described.digest),
         archive_bytes: described.archive_bytes,
     })
@@ -196,12 +201,12 @@ pub fn look(engine: &Engine, reference: &Reference, transfer: &mut Transfer<'_>)
 pub fn prepare(
     engine: &Engine,
     reference: &Reference,
-    options: install::Options,
-    transfer: &mut Transfer<'_>,
-    progress: Progress<'_>,
-) -> Result<install::Prepared> {
-    let pulled = pull(engine, reference, &staging(engine)?, transfer)?;
-    let source = install::Source {
+    options: install::InstallOptions,
+    transfer: &mut TransferOptions<'_>,
+    progress: VerifyFileProgress<'_>,
+) -> Result<install::PreparedInstall> {
+    let pulled = pull(engine, reference, &staging_folder(engine)?, transfer)?;
+    let source = install::InstallSource {
         path: pulled.archive.clone(),
         name: reference.to_string(),
         digest: Some(pulled.source_digest.clone()),
@@ -212,9 +217,9 @@ pub fn prepare(
 }
 
 /// Where transfers are staged.
-fn staging(engine: &Engine) -> Result<PathBuf> {
+fn staging_folder(engine: &Engine) -> Result<PathBuf> {
     let folder = engine.workspace.roots.cache.join("registry");
-    file::create_folders(&folder, true)?;
+    file::create_dirs(&folder, true)?;
     Ok(folder)
 }
 
@@ -223,18 +228,18 @@ fn pull(
     engine: &Engine,
     reference: &Reference,
     parent: &Path,
-    transfer: &mut Transfer<'_>,
-) -> Result<Pulled> {
+    transfer: &mut TransferOptions<'_>,
+) -> Result<PulledBundle> {
     let find = |reference: &Reference| find_credentials(engine, reference, transfer.cancel);
-    let access = access(engine, transfer.allows_plain_http, transfer.cancel, &find);
+    let access = registry_access(engine, transfer.allows_plain_http, transfer.cancel, &find);
     let pulled = registry::pull(reference, &access, parent, transfer.on_bytes)
-        .map_err(|error| shown(&error, reference))?;
-    Ok(Pulled {
+        .map_err(|error| registry_error(&error, reference))?;
+    Ok(PulledBundle {
         source: reference.clone(),
-        source_digest: format!("sha256:{}", pulled.described.digest),
+        source_digest: format!("sha256:{}", pulled.description.digest),
         archive: pulled.archive,
-        manifest: pulled.described.manifest,
-        folder: pulled.folder,
+        manifest: pulled.description.manifest,
+        temporary_folder: pulled.folder,
     })
 }
 
@@ -243,52 +248,52 @@ fn pull(
 ///
 /// # Errors
 /// As [`prepare`], when the bundle does not verify, or when `out` is there already. Then nothing is kept.
-pub fn keep(
+pub fn pull_to(
     engine: &Engine,
     reference: &Reference,
     out: Option<&Path>,
     folder: &Path,
-    transfer: &mut Transfer<'_>,
-) -> Result<Kept> {
+    transfer: &mut TransferOptions<'_>,
+) -> Result<SavedBundle> {
     let out = out.map(|out| folder.join(out));
     if let Some(out) = out.as_deref().filter(|out| out.symlink_metadata().is_ok()) {
-        return Err(taken(out));
+        return Err(path_exists_error(out));
     }
-    let parent = match out.as_deref().filter(|out| Format::of(out).is_none()) {
+    let parent = match out.as_deref().filter(|out| ArchiveFormat::from_path(out).is_none()) {
         // A folder gets its place by one rename, so it is made beside that place.
         Some(out) => out.parent().unwrap_or(folder).to_owned(),
-        None => staging(engine)?,
+        None => staging_folder(engine)?,
     };
     let pulled = pull(engine, reference, &parent, transfer)?;
-    let staged = pulled.folder.path().join("bundle");
-    let files = archive::unpack(&pulled.archive, &archive::Limits::default(), &staged)?;
+    let staged = pulled.temporary_folder.path().join("bundle");
+    let files = archive::unpack(&pulled.archive, &archive::ArchiveLimits::default(), &staged)?;
     let found = bundles::find_folder(engine, &staged)?;
     pulled.check_manifest(found.manifest.bytes())?;
-    let mut judged = verified(engine, &found)?;
-    let manifest = manifest_of(&found)?;
+    let mut verification = verify_bundle(engine, &found)?;
+    let manifest = readable_manifest(&found)?;
     let (id, version) = (manifest.id.to_string(), manifest.version.to_string());
     let path = out.unwrap_or_else(|| folder.join(format!("{id}-{version}.tar.zst")));
     if path.symlink_metadata().is_ok() {
-        return Err(taken(&path));
+        return Err(path_exists_error(&path));
     }
-    match Format::of(&path) {
+    match ArchiveFormat::from_path(&path) {
         None => {
             // It was private while it was judged.
             file::set_mode(&staged, 0o755)?;
-            file::rename_folder(&staged, &path)?;
+            file::rename_dir(&staged, &path)?;
         }
         Some(_) => archive::pack(&staged, &files, &path)?,
     }
-    judged.path.clone_from(&path);
+    verification.path.clone_from(&path);
     let digest = pulled.source_digest.clone();
-    Ok(Kept {
+    Ok(SavedBundle {
         bundle_id: id,
         version,
         reference: reference.to_string(),
-        pinned: pinned(reference, &digest),
+        pinned: pinned_reference(reference, &digest),
         digest,
         path,
-        verification: judged,
+        verification,
     })
 }
 
@@ -297,13 +302,20 @@ pub fn keep(
 ///
 /// # Errors
 /// When the registry is not reached, refuses, has no such bundle, or sends something else.
-pub fn find(engine: &Engine, reference: &Reference, transfer: &mut Transfer<'_>) -> Result<Found> {
-    let pulled = pull(engine, reference, &staging(engine)?, transfer)?;
-    let folder = pulled.folder.path().join("bundle");
-    archive::unpack(&pulled.archive, &archive::Limits::default(), &folder)?;
+pub fn pull_for_inspection(
+    engine: &Engine,
+    reference: &Reference,
+    transfer: &mut TransferOptions<'_>,
+) -> Result<LocatedBundle> {
+    let pulled = pull(engine, reference, &staging_folder(engine)?, transfer)?;
+    let folder = pulled.temporary_folder.path().join("bundle");
+    archive::unpack(&pulled.archive, &archive::ArchiveLimits::default(), &folder)?;
     let found = bundles::find_folder(engine, &folder)?;
     pulled.check_manifest(found.manifest.bytes())?;
-    Ok(found.held(PathBuf::from(pinned(reference, &pulled.source_digest)), pulled.folder))
+    Ok(found.with_temporary_folder(
+        PathBuf::from(pinned_reference(reference, &pulled.source_digest)),
+        pulled.temporary_folder,
+    ))
 }
 
 /// Pushes the bundle that `word` names: a folder, an archive, or the id of a configured bundle.
@@ -315,44 +327,46 @@ pub fn push(
     word: &str,
     folder: &Path,
     reference: &Reference,
-    transfer: &mut Transfer<'_>,
-) -> Result<Pushed> {
+    transfer: &mut TransferOptions<'_>,
+) -> Result<PushResponse> {
     let found = bundles::find(engine, word, folder)?;
-    verified(engine, &found)?;
-    let elsewhere = |place: &str| {
-        Error::new(Code::InvalidArgument, format!("the bundle `{}` lies {place}", one_line(word)))
+    verify_bundle(engine, &found)?;
+    let not_pushable = |location: &str| {
+        Error::new(Code::InvalidArgument, format!("the bundle `{}` lies {location}", one_line(word)))
             .hint("push the folder or archive it was made as: rye bundle push PATH REF")
     };
     let source = match (&found.origin, found.scope) {
-        (Origin::Folder(source), Scope::Standalone) => source,
-        (Origin::Folder(_), Scope::Installed) => return Err(elsewhere("among other files here")),
-        (Origin::Embedded(_), _) => return Err(elsewhere("inside rye")),
+        (BundleOrigin::Folder(source), BundleScope::Standalone) => source,
+        (BundleOrigin::Folder(_), BundleScope::Installed) => {
+            return Err(not_pushable("among other files here"));
+        }
+        (BundleOrigin::Embedded(_), _) => return Err(not_pushable("inside rye")),
     };
     // What goes out is verified again as it is packed: a file of the folder may have changed meanwhile.
-    let workshop = TemporaryFolder::new(&staging(engine)?, "push-")?;
-    let packed = workshop.path().join("bundle.tar.zst");
-    archive::pack(source, &files_of(source, manifest_of(&found)?)?, &packed)?;
+    let temporary = LockedTempDir::new(&staging_folder(engine)?, "push-")?;
+    let packed = temporary.path().join("bundle.tar.zst");
+    archive::pack(source, &archive_files(source, readable_manifest(&found)?)?, &packed)?;
     let found = bundles::find(engine, &packed.to_string_lossy(), folder)?;
-    let judged = verified(engine, &found)?;
-    let manifest = manifest_of(&found)?;
-    let Some(signer) = judged.report.signer.as_ref().map(|signer| signer.fingerprint) else {
+    let verification = verify_bundle(engine, &found)?;
+    let manifest = readable_manifest(&found)?;
+    let Some(signer) = verification.report.signer.as_ref().map(|signer| signer.fingerprint) else {
         return Err(Error::new(Code::Unsigned, format!("the manifest of `{}` is not signed", manifest.id)));
     };
-    let config = Config {
+    let config = ArtifactConfig {
         id: manifest.id.to_string(),
         version: manifest.version.to_string(),
         signer: signer.to_string(),
     };
-    let outgoing = Outgoing { config: config.clone(), manifest: found.manifest.bytes(), archive: &packed };
+    let outgoing = PushRequest { config: config.clone(), manifest: found.manifest.bytes(), archive: &packed };
     let find = |reference: &Reference| find_credentials(engine, reference, transfer.cancel);
-    let access = access(engine, transfer.allows_plain_http, transfer.cancel, &find);
+    let access = registry_access(engine, transfer.allows_plain_http, transfer.cancel, &find);
     let pushed = registry::push(reference, &outgoing, &access, transfer.on_bytes)
-        .map_err(|error| shown(&error, reference))?;
-    Ok(Pushed {
+        .map_err(|error| registry_error(&error, reference))?;
+    Ok(PushResponse {
         bundle_id: config.id,
         version: config.version,
         reference: reference.to_string(),
-        pinned: reference.pinned(pushed.digest).to_string(),
+        pinned: reference.with_digest(pushed.digest).to_string(),
         digest: format!("sha256:{}", pushed.digest),
         signer,
         bytes: pushed.bytes,
@@ -361,18 +375,18 @@ pub fn push(
 }
 
 /// The report on a bundle that holds in every layer.
-fn verified(engine: &Engine, found: &Found) -> Result<Judged> {
-    let judged = bundles::verify(engine, found, &|_, _| {});
-    match judged.failure() {
-        None => Ok(judged),
+fn verify_bundle(engine: &Engine, found: &LocatedBundle) -> Result<BundleVerification> {
+    let verification = bundles::verify(engine, found, &|_, _| {});
+    match verification.failure() {
+        None => Ok(verification),
         Some(failure) => Err(failure),
     }
 }
 
 /// What goes into the archive: the listed files, the manifest itself, and the identity documents beside them.
-fn files_of(source: &Path, manifest: &Manifest) -> Result<Vec<FilePath>> {
-    let mut files: Vec<FilePath> = manifest.files.keys().cloned().collect();
-    let mut others = vec![Manifest::location(&manifest.id)];
+fn archive_files(source: &Path, manifest: &Manifest) -> Result<Vec<BundlePath>> {
+    let mut files: Vec<BundlePath> = manifest.files.keys().cloned().collect();
+    let mut others = vec![Manifest::path_for(&manifest.id)];
     for found in keys::identities_in(&source.join(AI_FOLDER).join(keys::TRUSTED_FOLDER)) {
         if let (Ok(_), Some(name)) = (&found.identity, found.path.file_name().and_then(|name| name.to_str()))
         {
@@ -380,23 +394,23 @@ fn files_of(source: &Path, manifest: &Manifest) -> Result<Vec<FilePath>> {
         }
     }
     for path in others {
-        files.push(FilePath::new(path).map_err(|error| Error::new(Code::Invalid, error.to_string()))?);
+        files.push(BundlePath::new(path).map_err(|error| Error::new(Code::Invalid, error.to_string()))?);
     }
     Ok(files)
 }
 
-fn manifest_of(found: &Found) -> Result<&Manifest> {
+fn readable_manifest(found: &LocatedBundle) -> Result<&Manifest> {
     let unreadable =
         || Error::new(Code::Invalid, format!("the manifest of `{}` cannot be read", found.manifest.id()));
     found.manifest.manifest().map_err(|_| unreadable())
 }
 
-fn pinned(reference: &Reference, digest: &str) -> String {
+fn pinned_reference(reference: &Reference, digest: &str) -> String {
     let digest = digest.strip_prefix("sha256:").and_then(|hex| hex.parse().ok());
-    digest.map_or_else(|| reference.to_string(), |digest| reference.pinned(digest).to_string())
+    digest.map_or_else(|| reference.to_string(), |digest| reference.with_digest(digest).to_string())
 }
 
-fn taken(path: &Path) -> Error {
+fn path_exists_error(path: &Path) -> Error {
     Error::new(Code::InvalidArgument, format!("`{}` is there already", path.display()))
         .detail("path", path.display().to_string())
         .hint("name another place with --out")
@@ -404,7 +418,7 @@ fn taken(path: &Path) -> Error {
 
 /// Whose signature a verified report carries.
 #[must_use]
-pub fn signer_words(report: &Report) -> String {
+pub fn signer_text(report: &BundleReport) -> String {
     match &report.signer {
         Some(signer) => format!("{} ({})", one_line(&signer.owner), signer.fingerprint),
         None => "nobody".to_owned(),

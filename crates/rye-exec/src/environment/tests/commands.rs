@@ -3,20 +3,22 @@
 use super::*;
 
 #[test]
-fn a_command_names_an_interpreter_but_a_projects_item_may_not_run_one() {
-    let world = World::new();
+fn project_item_cannot_run_resolve_cmd() {
+    let world = TestContext::new();
     let (ruby, rbenv) = (program(&world, "opt/ruby"), program(&world, "bin/rbenv"));
-    let programs = Programs { answer: Some(format!("{}\nmore\n", ruby.display())), ..Programs::default() };
+    let programs =
+        FakeFinder { command_output: Some(format!("{}\nmore\n", ruby.display())), ..FakeFinder::default() };
     let config = json!({"interpreter": {"type": "version_manager", "manager": "rbenv", "binary": "ruby", "var": "RYE_RUBY"}});
     let process = map(&[("PATH", &world.path().join("bin").display().to_string())]);
-    let run = Run { process: process.clone(), runtime: config.clone(), ..Run::new(&world, &programs) };
+    let run =
+        TestRun { process: process.clone(), runtime: config.clone(), ..TestRun::new(&world, &programs) };
     assert_eq!(run.environment().variables["RYE_RUBY"], ruby.display().to_string());
-    let asked = vec![rbenv.display().to_string(), "which".to_owned(), "ruby".to_owned()];
-    assert_eq!(programs.asked.take(), [asked]);
+    let expected = vec![rbenv.display().to_string(), "which".to_owned(), "ruby".to_owned()];
+    assert_eq!(programs.commands.take(), [expected]);
 
-    let environment = Run { process, tool: config, ..Run::new(&world, &programs) }.environment();
+    let environment = TestRun { process, tool: config, ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(environment.variables.get("RYE_RUBY"), None);
-    assert_eq!(programs.asked.take(), [] as [Vec<String>; 0]);
+    assert_eq!(programs.commands.take(), [] as [Vec<String>; 0]);
     assert!(
         environment.notices[0].contains("`resolve_cmd` of `tool` is not run"),
         "{:?}",
@@ -26,27 +28,27 @@ fn a_command_names_an_interpreter_but_a_projects_item_may_not_run_one() {
 
 #[test]
 fn resolve_cmd_sees_only_the_tools_variables() {
-    let world = World::new();
+    let world = TestContext::new();
     let ruby = program(&world, "opt/ruby");
     program(&world, "bin/rbenv");
-    let programs = Programs { answer: Some(ruby.display().to_string()), ..Programs::default() };
+    let programs = FakeFinder { command_output: Some(ruby.display().to_string()), ..FakeFinder::default() };
     let config = json!({"interpreter": {"type": "version_manager", "manager": "rbenv", "binary": "ruby", "var": "RYE_RUBY"}});
     let path = world.path().join("bin").display().to_string();
     let process = map(&[("PATH", &path), ("OPENAI_API_KEY", "sk"), ("SSH_AUTH_SOCK", "/s"), ("ODD", "1")]);
-    let run = Run { process, runtime: config, ..Run::new(&world, &programs) };
+    let run = TestRun { process, runtime: config, ..TestRun::new(&world, &programs) };
     assert_eq!(run.environment().variables["RYE_RUBY"], ruby.display().to_string());
-    assert_eq!(programs.given.take(), map(&[("PATH", &path)]));
+    assert_eq!(programs.variables.take(), map(&[("PATH", &path)]));
 }
 
 #[test]
 fn resolve_cmd_does_not_run_in_dry_run() {
-    let world = World::new();
+    let world = TestContext::new();
     program(&world, "bin/rbenv");
-    let programs = Programs { is_dry_run: true, ..Programs::default() };
+    let programs = FakeFinder { is_dry_run: true, ..FakeFinder::default() };
     let mut config = json!({"interpreter": {"type": "version_manager", "manager": "rbenv", "binary": "ruby", "var": "RYE_RUBY"}});
     let process = map(&[("PATH", &world.path().join("bin").display().to_string())]);
     let run = |runtime: &Value| {
-        Run { process: process.clone(), runtime: runtime.clone(), ..Run::new(&world, &programs) }
+        TestRun { process: process.clone(), runtime: runtime.clone(), ..TestRun::new(&world, &programs) }
             .environment()
     };
     let environment = run(&config);
@@ -60,11 +62,11 @@ fn resolve_cmd_does_not_run_in_dry_run() {
 
 #[test]
 fn failed_resolve_cmd_is_reported() {
-    let (world, programs) = (World::new(), Programs::default());
+    let (world, programs) = (TestContext::new(), FakeFinder::default());
     program(&world, "bin/rbenv");
     let runtime = json!({"interpreter": {"type": "version_manager", "manager": "rbenv", "binary": "ruby", "var": "RYE_RUBY"}});
     let process = map(&[("PATH", &world.path().join("bin").display().to_string())]);
-    let environment = Run { process, runtime, ..Run::new(&world, &programs) }.environment();
+    let environment = TestRun { process, runtime, ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(environment.variables.get("RYE_RUBY"), None);
     assert!(environment.notices[0].contains("found nothing: exit code 1"), "{:?}", environment.notices);
 }

@@ -3,12 +3,12 @@
 use super::*;
 
 struct Project {
-    world: World,
+    world: TestContext,
 }
 
 impl Project {
     fn new() -> Self {
-        let world = World::new();
+        let world = TestContext::new();
         fs_err::create_dir_all(world.project()).expect("a folder");
         Self { world }
     }
@@ -110,13 +110,13 @@ fn links_are_parts_of_a_program() {
 }
 
 #[test]
-fn python_with_its_library_in_the_project_is_refused() {
+fn python_with_library_in_project_is_refused() {
     let project = Project::new();
     let own = project.write(".venv/bin/python", "a whole Python");
-    assert!(matches!(project.collect(&own), Err(ProgramError::OwnLibrary)));
+    assert!(matches!(project.collect(&own), Err(ProgramError::LibraryInProject)));
     let home = project.world.project().join("python/bin").display().to_string();
     project.write(".venv/pyvenv.cfg", &format!("home = {home}\n"));
-    assert!(matches!(project.collect(&own), Err(ProgramError::OwnLibrary)));
+    assert!(matches!(project.collect(&own), Err(ProgramError::LibraryInProject)));
     // A copy whose library lies elsewhere is one more file; libraries beside it are parts.
     project.write(".venv/pyvenv.cfg", "home = /usr/bin\n");
     project.assert_changed_by(&own, &[(".venv/bin/python", "b"), (".venv/lib/libpython3.12.so.1.0", "evil")]);
@@ -162,16 +162,17 @@ fn packages_are_parts_of_a_node_launcher() {
 }
 
 #[test]
-fn unrecorded_programs_of_the_project_are_passed_over() {
-    let world = World::new();
+fn unrecorded_project_programs_are_skipped() {
+    let world = TestContext::new();
     let own = program(&world, "project/.venv/bin/python");
     let system = program(&world, "bin/python3");
     let runtime = json!({"interpreter": {"type": "venv_python"}});
     let folders =
         [world.project().join(".venv/bin"), world.path().join("bin")].map(|path| path.display().to_string());
     let process = map(&[("PATH", &folders.join(":"))]);
-    let programs = Programs { not_recorded: Some(own.clone()), ..Programs::default() };
-    let run = Run { process: process.clone(), runtime: runtime.clone(), ..Run::new(&world, &programs) };
+    let programs = FakeFinder { not_recorded: Some(own.clone()), ..FakeFinder::default() };
+    let run =
+        TestRun { process: process.clone(), runtime: runtime.clone(), ..TestRun::new(&world, &programs) };
     let environment = run.environment();
     assert_eq!(environment.variables["RYE_PYTHON"], system.display().to_string());
     assert!(environment.notices[0].contains("it is not recorded"), "{:?}", environment.notices);
@@ -179,7 +180,7 @@ fn unrecorded_programs_of_the_project_are_passed_over() {
     // The PATH leads to another name of the same environment: the next one outside the project serves.
     let own = program(&world, "project/.venv/bin/python3");
     fs_err::remove_file(world.project().join(".venv/bin/python")).expect("removed");
-    let programs = Programs { not_recorded: Some(own), ..Programs::default() };
-    let environment = Run { process, runtime, ..Run::new(&world, &programs) }.environment();
+    let programs = FakeFinder { not_recorded: Some(own), ..FakeFinder::default() };
+    let environment = TestRun { process, runtime, ..TestRun::new(&world, &programs) }.environment();
     assert_eq!(environment.variables["RYE_PYTHON"], system.display().to_string());
 }

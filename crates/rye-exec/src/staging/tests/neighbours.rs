@@ -3,8 +3,8 @@
 use super::*;
 
 #[test]
-fn what_verifies_of_the_package_around_comes_along() {
-    let mut bench = Bench::new();
+fn verified_package_files_are_staged_too() {
+    let mut bench = StagingFixture::new();
     bench.write("beside.py", "ok beside");
     bench.world.write("project/tools/__init__.py", "ok init");
     bench.world.write("project/tools/other/helper.py", "ok helper");
@@ -14,8 +14,8 @@ fn what_verifies_of_the_package_around_comes_along() {
     let top = staged.tool_parent.clone();
     assert_eq!(staged.anchor_path, staged.tool_dir);
     assert_eq!(
-        tree(&top),
-        texts(&[
+        read_tree(&top),
+        owned_pairs(&[
             ("__init__.py", "ok init"),
             ("other/", ""),
             ("other/helper.py", "ok helper"),
@@ -34,7 +34,7 @@ fn what_verifies_of_the_package_around_comes_along() {
 
 #[test]
 fn files_that_are_not_its_own_are_left_out() {
-    let mut bench = Bench::new();
+    let mut bench = StagingFixture::new();
     for name in ["own.py", "theirs.py", "theirs_too.py", "lib/own.py", "lib/theirs.py"] {
         bench.write(name, "ok");
     }
@@ -45,7 +45,7 @@ fn files_that_are_not_its_own_are_left_out() {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         !name.starts_with("theirs") && name != "package.json"
     };
-    let staged = stage(&Order {
+    let staged = stage(&StagingRequest {
         cache: &bench.world.cache(),
         now: NOW,
         tool: &bench.tool,
@@ -55,15 +55,15 @@ fn files_that_are_not_its_own_are_left_out() {
         package: None,
         is_importable: &is_own,
         verify: &verify,
-        with_modules: None,
-        with_package_files: true,
+        node_modules: None,
+        copies_package_files: true,
         pins_package_files: true,
     })
     .expect("staged");
     let paths: Vec<&str> = staged.verified_deps.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(paths, ["lib/own.py", "own.py", "{runtime_lib}/own.py"]);
-    let names = tree(&staged.anchor_path).into_iter().map(|(name, _)| name);
+    let names = read_tree(&staged.anchor_path).into_iter().map(|(name, _)| name);
     assert_eq!(names.collect::<Vec<_>>(), ["lib/", "lib/own.py", "own.py", "tool.py"]);
-    assert_eq!(tree(&staged.runtime_lib.expect("a library")).len(), 1);
+    assert_eq!(read_tree(&staged.runtime_lib.expect("a library")).len(), 1);
     assert!(staged.notices[0].contains(" and 3 more cannot be imported"), "{:?}", staged.notices);
 }

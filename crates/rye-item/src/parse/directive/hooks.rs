@@ -4,19 +4,19 @@
 use roxmltree::Node;
 use serde_json::{Map, Value, json};
 
-use super::metadata::number;
+use super::metadata::parse_number;
 use super::xml::{elements, leading_text, tag};
-use super::{Reader, attributes};
+use super::{DirectiveReader, attributes};
 use crate::condition::Condition;
-use crate::space::Action;
+use crate::space::PrimaryAction;
 
-impl Reader<'_> {
+impl DirectiveReader<'_> {
     pub(super) fn read_hooks(&mut self, block: Node<'_, '_>) {
-        let hooks = elements(block).map(|node| self.hook(node)).collect();
+        let hooks = elements(block).map(|node| self.parse_hook(node)).collect();
         self.set("hooks", Value::Array(hooks), block);
     }
 
-    fn hook(&mut self, node: Node<'_, '_>) -> Value {
+    fn parse_hook(&mut self, node: Node<'_, '_>) -> Value {
         let mut hook = attribute_map(node);
         let content = leading_text(node);
         if !content.is_empty() {
@@ -26,7 +26,7 @@ impl Reader<'_> {
             match tag(child) {
                 "action" => read_action(child, &mut hook),
                 "condition" => {
-                    let condition = self.condition(child);
+                    let condition = self.parse_condition(child);
                     hook.insert("condition".to_owned(), condition);
                 }
                 "inputs" => {
@@ -43,19 +43,19 @@ impl Reader<'_> {
         Value::Object(hook)
     }
 
-    fn condition(&mut self, node: Node<'_, '_>) -> Value {
+    fn parse_condition(&mut self, node: Node<'_, '_>) -> Value {
         let mut condition = attribute_map(node);
         let is_list = condition.get("op").and_then(Value::as_str) == Some("in");
         if let Some(Value::String(text)) = condition.get("value") {
             let value = if is_list { serde_json::from_str(text).ok() } else { None };
-            let value = value.unwrap_or_else(|| coerced(text));
+            let value = value.unwrap_or_else(|| coerce(text));
             condition.insert("value".to_owned(), value);
         }
         let condition = Value::Object(condition);
         if node.attribute("path").is_none() {
-            self.problem(node, Some("hooks"), "<condition> has no path".to_owned());
+            self.push_problem(node, Some("hooks"), "<condition> has no path".to_owned());
         } else if let Err(error) = Condition::compile(&condition) {
-            self.problem(node, Some("hooks"), format!("Invalid <condition>: {}", error.message));
+            self.push_problem(node, Some("hooks"), format!("Invalid <condition>: {}", error.message));
         }
         condition
     }
@@ -64,7 +64,7 @@ impl Reader<'_> {
 /// One action, or several where the tag holds action tags.
 fn read_action(node: Node<'_, '_>, hook: &mut Map<String, Value>) {
     let several: Vec<_> = elements(node)
-        .filter(|child| tag(*child).parse::<Action>().is_ok())
+        .filter(|child| tag(*child).parse::<PrimaryAction>().is_ok())
         .map(|child| {
             let mut action = action_map(child);
             action.insert("primary".to_owned(), json!(tag(child)));
@@ -103,12 +103,12 @@ fn named_texts(node: Node<'_, '_>) -> Map<String, Value> {
 }
 
 /// An attribute's text as the value it looks like: true or false, a number, else itself.
-fn coerced(text: &str) -> Value {
+fn coerce(text: &str) -> Value {
     if text.eq_ignore_ascii_case("true") {
         return Value::Bool(true);
     }
     if text.eq_ignore_ascii_case("false") {
         return Value::Bool(false);
     }
-    number(text).map_or_else(|| json!(text), Value::Number)
+    parse_number(text).map_or_else(|| json!(text), Value::Number)
 }

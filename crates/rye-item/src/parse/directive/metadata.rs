@@ -6,24 +6,24 @@ use roxmltree::Node;
 use serde_json::{Map, Number, Value, json};
 
 use super::xml::{elements, leading_text, tag};
-use super::{Reader, attributes};
-use crate::problem::Position;
+use super::{DirectiveReader, attributes};
+use crate::diagnostic::SourcePosition;
 
 /// The limits a directive may set.
-const LIMITS: [&str; 7] =
+const LIMIT_NAMES: [&str; 7] =
     ["turns", "tokens", "spend", "spend_currency", "spawns", "depth", "duration_seconds"];
 
 /// Limits that count things: a fraction has no meaning there.
-const COUNTS: [&str; 4] = ["turns", "tokens", "spawns", "depth"];
+const COUNT_LIMITS: [&str; 4] = ["turns", "tokens", "spawns", "depth"];
 
 /// Fields that come from elsewhere in the file; a metadata tag of that name would replace them.
-const ELSEWHERE: [&str; 9] =
+const RESERVED_FIELDS: [&str; 9] =
     ["raw", "body", "content", "preamble", "templates", "actions", "inputs", "outputs", "acknowledged_risks"];
 
 /// The parts of `<context>`.
-const CONTEXT: [&str; 4] = ["system", "before", "after", "suppress"];
+const CONTEXT_PARTS: [&str; 4] = ["system", "before", "after", "suppress"];
 
-impl Reader<'_> {
+impl DirectiveReader<'_> {
     pub(super) fn read_metadata(&mut self, block: Node<'_, '_>) {
         let mut seen = BTreeSet::new();
         for node in elements(block) {
@@ -32,7 +32,7 @@ impl Reader<'_> {
                 name => name,
             };
             if !seen.insert(field) {
-                self.note_duplicate(node, field);
+                self.report_duplicate(node, field);
             }
             match field {
                 "model" => {
@@ -47,8 +47,12 @@ impl Reader<'_> {
                 "category" => self.set("category", json!(leading_text(node)), node),
                 "name" | "version" | "extends" => self.read_identity(node, field),
                 "description" if self.parsed.fields.contains_key("description") => {}
-                _ if ELSEWHERE.contains(&field) => {
-                    self.problem(node, Some(field), format!("<{field}> does not belong inside <metadata>"));
+                _ if RESERVED_FIELDS.contains(&field) => {
+                    self.push_problem(
+                        node,
+                        Some(field),
+                        format!("<{field}> does not belong inside <metadata>"),
+                    );
                 }
                 _ => {
                     let text = leading_text(node);
@@ -60,12 +64,12 @@ impl Reader<'_> {
         }
     }
 
-    fn note_duplicate(&mut self, node: Node<'_, '_>, field: &str) {
+    fn report_duplicate(&mut self, node: Node<'_, '_>, field: &str) {
         let message = format!("Duplicate <{}> inside <metadata>", tag(node));
         if ["model", "limits", "permissions", "hooks", "context", "category"].contains(&field) {
-            self.problem(node, Some(field), message);
+            self.push_problem(node, Some(field), message);
         } else {
-            self.warning(node, Some(field), format!("{message}: the last one counts"));
+            self.push_warning(node, Some(field), format!("{message}: the last one counts"));
         }
     }
 
@@ -80,7 +84,7 @@ impl Reader<'_> {
             Some(value) if value == text => {}
             Some(value) => {
                 let message = format!("<{field}> says `{text}`, the attribute of <directive> says `{value}`");
-                self.problem(node, Some(field), message);
+                self.push_problem(node, Some(field), message);
             }
         }
     }
@@ -93,13 +97,14 @@ impl Reader<'_> {
                 self.locator.position(self.start + item.range().start),
             )
         });
-        let from_elements = elements(node).map(|child| (tag(child), leading_text(child), self.place(child)));
-        let given: Vec<_> = from_attributes.chain(from_elements).collect();
+        let from_elements =
+            elements(node).map(|child| (tag(child), leading_text(child), self.position_of(child)));
+        let entries: Vec<_> = from_attributes.chain(from_elements).collect();
         let mut limits = Map::new();
-        for (name, text, position) in given {
-            if let Some((name, value)) = self.limit(name, text, position) {
+        for (name, text, position) in entries {
+            if let Some((name, value)) = self.parse_limit(name, text, position) {
                 if limits.contains_key(name) {
-                    self.problem_at(position, "limits", format!("Limit `{name}` is set twice"));
+                    self.push_problem_at(position, "limits", format!("Limit `{name}` is set twice"));
                     continue;
                 }
                 self.parsed.positions.insert(format!("limits.{name}"), position);
@@ -109,30 +114,39 @@ impl Reader<'_> {
         self.set("limits", Value::Object(limits), node);
     }
 
-    fn limit<'n>(&mut self, name: &'n str, text: String, position: Position) -> Option<(&'n str, Value)> {
+    fn parse_limit<'n>(
+        &mut self,
+        name: &'n str,
+        text: String,
+        position: SourcePosition,
+    ) -> Option<(&'n str, Value)> {
         let plain = name.strip_prefix("max_").unwrap_or(name);
-        if !LIMITS.contains(&plain) {
-            let message = format!("Unknown limit `{name}`. Known limits: {}", LIMITS.join(", "));
-            self.problem_at(position, "limits", message);
+        if !LIMIT_NAMES.contains(&plain) {
+            let message = format!("Unknown limit `{name}`. Known limits: {}", LIMIT_NAMES.join(", "));
+            self.push_problem_at(position, "limits", message);
             return None;
         }
         if plain != name {
             let message = format!("Limit `{name}` is read as `{plain}`: limits have no `max_` prefix");
-            self.warning_at(position, "limits", message);
+            self.push_warning_at(position, "limits", message);
         }
         if plain == "spend_currency" {
             return Some((plain, Value::String(text)));
         }
-        let Some(number) = number(&text) else {
-            self.problem_at(position, "limits", format!("Limit `{plain}` is not a number: `{text}`"));
+        let Some(number) = parse_number(&text) else {
+            self.push_problem_at(position, "limits", format!("Limit `{plain}` is not a number: `{text}`"));
             return None;
         };
         if number.as_f64().is_some_and(|number| number < 0.0) {
-            self.problem_at(position, "limits", format!("Limit `{plain}` is negative: `{text}`"));
+            self.push_problem_at(position, "limits", format!("Limit `{plain}` is negative: `{text}`"));
             return None;
         }
-        if number.is_f64() && COUNTS.contains(&plain) {
-            self.problem_at(position, "limits", format!("Limit `{plain}` is not a whole number: `{text}`"));
+        if number.is_f64() && COUNT_LIMITS.contains(&plain) {
+            self.push_problem_at(
+                position,
+                "limits",
+                format!("Limit `{plain}` is not a whole number: `{text}`"),
+            );
             return None;
         }
         Some((plain, Value::Number(number)))
@@ -140,7 +154,7 @@ impl Reader<'_> {
 
     fn read_context(&mut self, node: Node<'_, '_>) {
         let mut context: Map<String, Value> =
-            CONTEXT.iter().map(|part| ((*part).to_owned(), json!([]))).collect();
+            CONTEXT_PARTS.iter().map(|part| ((*part).to_owned(), json!([]))).collect();
         for child in elements(node) {
             let text = leading_text(child);
             match context.get_mut(tag(child)).and_then(Value::as_array_mut) {
@@ -150,9 +164,9 @@ impl Reader<'_> {
                     let message = format!(
                         "Unknown tag <{}> inside <context> is ignored. Valid tags: {}",
                         tag(child),
-                        CONTEXT.join(", ")
+                        CONTEXT_PARTS.join(", ")
                     );
-                    self.warning(child, Some("context"), message);
+                    self.push_warning(child, Some("context"), message);
                 }
             }
         }
@@ -161,7 +175,7 @@ impl Reader<'_> {
 }
 
 /// A number as people write it: whole without a dot, else a fraction.
-pub(super) fn number(text: &str) -> Option<Number> {
+pub(super) fn parse_number(text: &str) -> Option<Number> {
     if text.contains('.') {
         let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
         return text.parse().ok().filter(|_| is_plain).and_then(Number::from_f64);

@@ -3,14 +3,14 @@
 use roxmltree::Node;
 use serde_json::{Value, json};
 
-use super::Reader;
+use super::DirectiveReader;
 use super::xml::{elements, leading_text, own_text, tag};
-use crate::space::Action;
+use crate::space::PrimaryAction;
 
 /// What may stand inside a grant.
 const ITEM_TAGS: [&str; 4] = ["config", "directive", "knowledge", "tool"];
 
-impl Reader<'_> {
+impl DirectiveReader<'_> {
     pub(super) fn read_permissions(&mut self, block: Node<'_, '_>) {
         let mut capabilities = Vec::new();
         let mut risks = Vec::new();
@@ -19,19 +19,19 @@ impl Reader<'_> {
             "*" => capabilities.push("rye.*".to_owned()),
             other => {
                 let message = format!("Text `{}` inside <permissions>: expected `*` or tags", excerpt(other));
-                self.problem(block, Some("permissions"), message);
+                self.push_problem(block, Some("permissions"), message);
             }
         }
         for node in elements(block) {
             match tag(node) {
-                "acknowledge" => risks.extend(self.acknowledged(node)),
-                name if name.parse::<Action>().is_ok() => self.read_grant(node, &mut capabilities),
+                "acknowledge" => risks.extend(self.parse_acknowledgement(node)),
+                name if name.parse::<PrimaryAction>().is_ok() => self.read_grant(node, &mut capabilities),
                 name => {
                     let message = format!(
                         "Unknown tag <{name}> inside <permissions>. Valid tags: acknowledge, execute, fetch, \
                          load, search, sign"
                     );
-                    self.problem(node, Some("permissions"), message);
+                    self.push_problem(node, Some("permissions"), message);
                 }
             }
         }
@@ -43,11 +43,11 @@ impl Reader<'_> {
         }
     }
 
-    fn acknowledged(&mut self, node: Node<'_, '_>) -> Option<Value> {
+    fn parse_acknowledgement(&mut self, node: Node<'_, '_>) -> Option<Value> {
         let risk = node.attribute("risk").unwrap_or("").trim();
         if risk.is_empty() {
             let message = "<acknowledge> without a risk acknowledges nothing".to_owned();
-            self.warning(node, Some("permissions"), message);
+            self.push_warning(node, Some("permissions"), message);
             return None;
         }
         Some(json!({ "risk": risk, "reason": leading_text(node) }))
@@ -67,7 +67,7 @@ impl Reader<'_> {
                     "Unknown tag <{kind}> inside <{action}> matches no item. Valid tags: {}",
                     ITEM_TAGS.join(", ")
                 );
-                self.warning(item, Some("permissions"), message);
+                self.push_warning(item, Some("permissions"), message);
             }
             let pattern = leading_text(item);
             if !pattern.is_empty() {
@@ -76,12 +76,12 @@ impl Reader<'_> {
         }
         if has_items && !text.is_empty() {
             let message = format!("Text `{}` beside the tags inside <{action}> is ignored", excerpt(&text));
-            self.warning(node, Some("permissions"), message);
+            self.push_warning(node, Some("permissions"), message);
         } else if !text.is_empty() {
             capabilities.push(format!("rye.{action}.{text}"));
         }
         if capabilities.len() == before {
-            self.warning(node, Some("permissions"), format!("<{action}> grants nothing"));
+            self.push_warning(node, Some("permissions"), format!("<{action}> grants nothing"));
         }
     }
 }

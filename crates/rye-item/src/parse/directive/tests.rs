@@ -5,27 +5,27 @@ use serde_json::json;
 
 use super::*;
 
-fn wrapped(xml: &str) -> String {
+fn wrap(xml: &str) -> String {
     format!("<!-- rye:signed:x -->\n# Title\n\nBefore.\n\n```xml\n{xml}\n```\n\nDo {{input:a}}.\n")
 }
 
-fn metadata(inside: &str) -> Parsed {
-    parse(&wrapped(&format!(
+fn metadata(inside: &str) -> ParsedItem {
+    parse(&wrap(&format!(
         "<directive name=\"d\" version=\"1.0.0\">\n<metadata>{inside}</metadata></directive>"
     )))
 }
 
-fn messages(parsed: &Parsed) -> Vec<String> {
+fn messages(parsed: &ParsedItem) -> Vec<String> {
     parsed.problems.iter().map(ToString::to_string).collect()
 }
 
-fn capabilities(parsed: &Parsed) -> Vec<&str> {
+fn capabilities(parsed: &ParsedItem) -> Vec<&str> {
     let list = parsed.fields["permissions"].as_array().unwrap();
     list.iter().map(|item| item["content"].as_str().unwrap()).collect()
 }
 
 #[test]
-fn a_whole_directive_is_read() {
+fn complete_directive_is_parsed() {
     let xml = r#"<directive name="d" version="1.0.0" extends="base/d">
   <metadata>
     <description>Does &lt;it&gt; &amp; more</description>
@@ -45,7 +45,7 @@ fn a_whole_directive_is_read() {
   <search query="q"><load item_id="y"/></search></process>
   <template>{a < b}</template>
 </directive>"#;
-    let text = wrapped(xml);
+    let text = wrap(xml);
     let parsed = parse(&text);
     assert_eq!(parsed.problems, []);
     assert_eq!(parsed.warnings, []);
@@ -72,14 +72,14 @@ fn a_whole_directive_is_read() {
     });
     assert_eq!(Value::Object(parsed.fields.clone()), expected);
     assert_eq!(parsed.fields.keys().next_back().map(String::as_str), Some("raw"));
-    assert_eq!(parsed.positions["name"], Position { line: 7, column: 1 });
-    assert_eq!(parsed.positions["author"], Position { line: 10, column: 31 });
-    assert_eq!(parsed.positions["limits.duration_seconds"], Position { line: 12, column: 36 });
-    assert_eq!(parsed.positions["body"], Position { line: 28, column: 1 });
+    assert_eq!(parsed.positions["name"], SourcePosition { line: 7, column: 1 });
+    assert_eq!(parsed.positions["author"], SourcePosition { line: 10, column: 31 });
+    assert_eq!(parsed.positions["limits.duration_seconds"], SourcePosition { line: 12, column: 36 });
+    assert_eq!(parsed.positions["body"], SourcePosition { line: 28, column: 1 });
 }
 
 #[test]
-fn the_prompt_is_the_first_text_there_is() {
+fn prompt_is_first_non_empty_text() {
     let fields = |body: &str, preamble: &str| {
         json!({ "body": body, "preamble": preamble, "description": "D" }).as_object().cloned().unwrap()
     };
@@ -122,7 +122,7 @@ fn everything_may_be_granted_beside_an_acknowledgement() {
 }
 
 #[test]
-fn unknown_permissions_are_all_reported_where_they_stand() {
+fn unknown_permissions_are_reported_with_position() {
     let parsed = metadata("<permissions>\n  <cap>x</cap>\n  <write>y</write> </permissions>");
     assert_eq!(
         messages(&parsed),
@@ -135,8 +135,8 @@ fn unknown_permissions_are_all_reported_where_they_stand() {
 }
 
 #[test]
-fn permissions_outside_metadata_are_a_problem_and_no_action() {
-    let parsed = parse(&wrapped(
+fn permissions_outside_metadata_are_rejected() {
+    let parsed = parse(&wrap(
         "<directive name='d'>\n<process><permissions><execute>*</execute></permissions></process></directive>",
     ));
     assert_eq!(messages(&parsed), ["8:10: <permissions> belongs inside <metadata>"]);
@@ -150,7 +150,7 @@ fn limits_are_checked_and_old_names_translated() {
     assert_eq!(parsed.problems, []);
     assert_eq!(parsed.fields["limits"], json!({ "turns": 3, "spend_currency": "USD", "spend": 0.5 }));
     assert_eq!(parsed.warnings.len(), 2);
-    assert_eq!(parsed.warnings[0].position, Some(Position { line: 8, column: 19 }));
+    assert_eq!(parsed.warnings[0].position, Some(SourcePosition { line: 8, column: 19 }));
     let parsed = metadata(
         "<limits turns='x' tokens='-1' spawns='1.5' speed='1' spend='inf.'><depth>1</depth><max_depth>2</max_depth></limits>",
     );
@@ -203,7 +203,7 @@ fn hooks_are_read_with_conditions_and_actions() {
 }
 
 #[test]
-fn a_hook_condition_that_could_never_fire_is_a_problem() {
+fn invalid_hook_condition_is_a_problem() {
     for condition in ["<condition path='a' op='equals' value='1'/>", "<condition/>", "<condition op='eq'/>"] {
         let parsed = metadata(&format!("<hooks><hook event='e'>{condition}</hook></hooks>"));
         assert_eq!(parsed.problems.len(), 1, "{condition}");
@@ -211,8 +211,8 @@ fn a_hook_condition_that_could_never_fire_is_a_problem() {
 }
 
 #[test]
-fn inputs_that_cannot_work_are_problems() {
-    let parsed = parse(&wrapped(
+fn invalid_inputs_are_problems() {
+    let parsed = parse(&wrap(
         "<directive name='d'><inputs>\n<input name='a'/>\n<input name='a'/>\n<input/>\n\
          <input name='n' type='integer' default='many'/>\n<input name='l' type='array' default='[1]'/>\n\
          </inputs></directive>",
@@ -229,8 +229,8 @@ fn inputs_that_cannot_work_are_problems() {
 }
 
 #[test]
-fn start_tags_may_span_lines_and_hold_brackets() {
-    let parsed = parse(&wrapped(
+fn start_tags_may_span_lines() {
+    let parsed = parse(&wrap(
         "<directive\n  name=\"a>b\"\n  version='1.0.0'>\n<description><![CDATA[<x> & y]]></description></directive>",
     ));
     assert_eq!(parsed.problems, []);
@@ -239,8 +239,8 @@ fn start_tags_may_span_lines_and_hold_brackets() {
 }
 
 #[test]
-fn opaque_sections_are_kept_as_text_in_document_order() {
-    let parsed = parse(&wrapped(
+fn opaque_sections_stay_text_in_order() {
+    let parsed = parse(&wrap(
         "<directive name='d'><raw a='1'>x < é</raw><template>\n```\n<execute/>\n</template><raw>x < é</raw>\n  <oops></directive>",
     ));
     assert_eq!(
@@ -251,7 +251,7 @@ fn opaque_sections_are_kept_as_text_in_document_order() {
 }
 
 #[test]
-fn metadata_cannot_replace_what_comes_from_elsewhere() {
+fn metadata_cannot_replace_reserved_fields() {
     let parsed = metadata(
         "<body>evil</body><inputs><input name='x'/></inputs><name>other</name><version>1.0.0</version>",
     );
@@ -262,7 +262,7 @@ fn metadata_cannot_replace_what_comes_from_elsewhere() {
 }
 
 #[test]
-fn texts_without_readable_xml_keep_their_body_and_say_why() {
+fn unreadable_xml_keeps_the_body() {
     let table = [
         ("# Only words\n", "No XML code block found"),
         ("x\n```xml\n<directive/>\n", "2:1: unclosed code fence"),
@@ -289,7 +289,7 @@ fn texts_without_readable_xml_keep_their_body_and_say_why() {
 
 #[test]
 fn carriage_returns_change_nothing_but_the_raw_text() {
-    let text = wrapped("<directive name='d'>\n<metadata><limits turns='x'/></metadata></directive>");
+    let text = wrap("<directive name='d'>\n<metadata><limits turns='x'/></metadata></directive>");
     let parsed = parse(&text.replace('\n', "\r\n"));
     assert_eq!(messages(&parsed), messages(&parse(&text)));
     assert_eq!(parsed.text("preamble"), Some("# Title\r\n\r\nBefore."));
@@ -312,12 +312,12 @@ fn attacks_give_one_quick_problem() {
         "<directive a=\"".repeat(50_000),
         "<!DOCTYPE lolz [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;&a;'>]><directive>&b;</directive>".to_owned(),
     ] {
-        assert_eq!(parse(&wrapped(&xml)).problems.len(), 1, "{:.60}", xml);
+        assert_eq!(parse(&wrap(&xml)).problems.len(), 1, "{:.60}", xml);
     }
     let huge = "x".repeat(4 << 20);
-    assert_eq!(parse(&wrapped(&format!("<directive name='{huge}'/>"))).text("name"), Some(huge.as_str()));
+    assert_eq!(parse(&wrap(&format!("<directive name='{huge}'/>"))).text("name"), Some(huge.as_str()));
     let many = "<x/>".repeat(200_000);
-    assert_eq!(metadata(&format!("<permissions>{many}</permissions>")).problems.len(), MOST_PROBLEMS);
+    assert_eq!(metadata(&format!("<permissions>{many}</permissions>")).problems.len(), MAX_PROBLEMS);
     let fields: String = (0..50_000).map(|number| format!("<f{number}>x</f{number}>")).collect();
     assert_eq!(metadata(&fields).problems, []);
 }

@@ -4,52 +4,52 @@
 
 use roxmltree::{Document, Error, Node, TextPos};
 
-use crate::parse::fence::markup::{self, Token};
+use crate::parse::fence::markup::{self, MarkupToken};
 
 /// Elements may stand this deep inside each other.
-const MOST_DEPTH: usize = 256;
+const MAX_DEPTH: usize = 256;
 
 /// A tag may carry this many attributes: the parser compares each with all others.
-const MOST_ATTRIBUTES: usize = 256;
+const MAX_ATTRIBUTES: usize = 256;
 
 /// Why the text cannot be read, and at which byte.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct XmlError {
     pub(super) message: String,
     pub(super) offset: usize,
 }
 
 /// The text with the insides of opaque elements blanked out, and those insides by key.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Masked {
+pub(super) struct MaskedXml {
     pub(super) text: String,
     pub(super) templates: Vec<(String, String)>,
 }
 
 /// Blanks opaque elements, numbered in document order, and refuses what would cost too much to parse.
-pub(super) fn mask(content: &str) -> Result<Masked, Refusal> {
+pub(super) fn mask(content: &str) -> Result<MaskedXml, XmlError> {
     let mut text = String::with_capacity(content.len());
     let mut templates = Vec::new();
     let mut copied = 0;
     let mut depth = 0_usize;
     for token in markup::tokens(content, 0) {
         match token {
-            Token::Open { start, is_empty, attributes, declares_namespace } => {
-                let refuse = |message: String| Err(Refusal { message, offset: start });
-                if attributes > MOST_ATTRIBUTES {
-                    return refuse(format!("Invalid XML: a tag with more than {MOST_ATTRIBUTES} attributes"));
+            MarkupToken::Open { start, is_empty, attributes, declares_namespace } => {
+                let fail = |message: String| Err(XmlError { message, offset: start });
+                if attributes > MAX_ATTRIBUTES {
+                    return fail(format!("Invalid XML: a tag with more than {MAX_ATTRIBUTES} attributes"));
                 }
                 if declares_namespace {
-                    return refuse("Invalid XML: namespaces are not supported".to_owned());
+                    return fail("Invalid XML: namespaces are not supported".to_owned());
                 }
                 depth += usize::from(!is_empty);
-                if depth > MOST_DEPTH {
-                    return refuse(format!("Invalid XML: elements nested deeper than {MOST_DEPTH}"));
+                if depth > MAX_DEPTH {
+                    return fail(format!("Invalid XML: elements nested deeper than {MAX_DEPTH}"));
                 }
             }
-            Token::Close => depth = depth.saturating_sub(1),
-            Token::Cdata { .. } => {}
-            Token::Opaque { tag, inner } => {
+            MarkupToken::Close => depth = depth.saturating_sub(1),
+            MarkupToken::Cdata { .. } => {}
+            MarkupToken::Opaque { tag, inner } => {
                 text.push_str(&content[copied..inner.start]);
                 text.extend(content[inner.clone()].bytes().map(|byte| match byte {
                     b'\n' | b'\r' => char::from(byte),
@@ -62,14 +62,14 @@ pub(super) fn mask(content: &str) -> Result<Masked, Refusal> {
         }
     }
     text.push_str(&content[copied..]);
-    Ok(Masked { text, templates })
+    Ok(MaskedXml { text, templates })
 }
 
 /// Parses the masked text.
-pub(super) fn parse(masked: &str) -> Result<Document<'_>, Refusal> {
+pub(super) fn parse(masked: &str) -> Result<Document<'_>, XmlError> {
     Document::parse(masked).map_err(|error| {
         let position = error.pos();
-        let words = match error {
+        let reason = match error {
             Error::DtdDetected => "document type declarations are not allowed".to_owned(),
             ref other => other.to_string().replace(&format!(" at {position}"), ""),
         };
@@ -78,7 +78,7 @@ pub(super) fn parse(masked: &str) -> Result<Document<'_>, Refusal> {
             Error::UnexpectedEndOfStream => masked.len(),
             _ => offset_of(masked, position),
         };
-        Refusal { message: format!("Invalid XML: {words}"), offset }
+        XmlError { message: format!("Invalid XML: {reason}"), offset }
     })
 }
 
@@ -134,12 +134,12 @@ mod tests {
     #[test]
     fn error_positions_become_offsets() {
         let text = "<é>\n<ü>&</ü></é>";
-        let refusal = parse(text).unwrap_err();
-        assert_eq!((&*refusal.message, refusal.offset), ("Invalid XML: malformed entity reference", 9));
+        let error = parse(text).unwrap_err();
+        assert_eq!((&*error.message, error.offset), ("Invalid XML: malformed entity reference", 9));
     }
 
     #[test]
-    fn text_goes_on_behind_comments_and_cdata() {
+    fn text_continues_after_comments_and_cdata() {
         let document = Document::parse("<a> x<!-- c -->y<![CDATA[<z>]]> <b/> tail</a>").unwrap();
         assert_eq!(leading_text(document.root_element()), "xy<z>");
         assert_eq!(own_text(document.root_element()), "xy<z>  tail");

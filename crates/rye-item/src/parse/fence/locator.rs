@@ -1,6 +1,6 @@
 //! Byte offsets of a text to lines and columns, for many offsets of one text.
 
-use crate::problem::Position;
+use crate::diagnostic::SourcePosition;
 
 /// Bytes between two remembered places: the most a lookup has to walk.
 const STRIDE: usize = 256;
@@ -8,12 +8,12 @@ const STRIDE: usize = 256;
 /// Knows the place of every `STRIDE`th byte of a text, so that a lookup does not walk the text from its start.
 pub(crate) struct Locator<'a> {
     text: &'a str,
-    marks: Vec<(usize, Position)>,
+    marks: Vec<(usize, SourcePosition)>,
 }
 
 impl<'a> Locator<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        let start = Position { line: 1, column: 1 };
+        let start = SourcePosition { line: 1, column: 1 };
         let mut marks = vec![(0, start)];
         let mut position = start;
         let mut next_mark = STRIDE;
@@ -22,31 +22,34 @@ impl<'a> Locator<'a> {
                 marks.push((offset, position));
                 next_mark = offset + STRIDE;
             }
-            position = after(position, character);
+            position = advance(position, character);
         }
         Self { text, marks }
     }
 
     /// The place of the byte `offset`; an offset beyond the end gives the end.
-    pub(crate) fn position(&self, offset: usize) -> Position {
+    pub(crate) fn position(&self, offset: usize) -> SourcePosition {
         let index = self.marks.partition_point(|(mark, _)| *mark <= offset);
-        let (mark, mut position) =
-            self.marks.get(index.saturating_sub(1)).copied().unwrap_or((0, Position { line: 1, column: 1 }));
+        let (mark, mut position) = self
+            .marks
+            .get(index.saturating_sub(1))
+            .copied()
+            .unwrap_or((0, SourcePosition { line: 1, column: 1 }));
         for (index, character) in self.text[mark..].char_indices() {
             if mark + index + character.len_utf8() > offset {
                 break;
             }
-            position = after(position, character);
+            position = advance(position, character);
         }
         position
     }
 }
 
-fn after(position: Position, character: char) -> Position {
+fn advance(position: SourcePosition, character: char) -> SourcePosition {
     if character == '\n' {
-        Position { line: position.line.saturating_add(1), column: 1 }
+        SourcePosition { line: position.line.saturating_add(1), column: 1 }
     } else {
-        Position { line: position.line, column: position.column.saturating_add(1) }
+        SourcePosition { line: position.line, column: position.column.saturating_add(1) }
     }
 }
 
@@ -57,18 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_beyond_the_stride_are_right() {
+    fn positions_beyond_stride_are_correct() {
         let text = "é\n".repeat(3000) + &"x".repeat(5000);
         let locator = Locator::new(&text);
         for offset in (0..text.len() + 10).step_by(7) {
-            assert_eq!(locator.position(offset), Position::of_offset(&text, offset), "{offset}");
+            assert_eq!(locator.position(offset), SourcePosition::from_offset(&text, offset), "{offset}");
         }
     }
 
     proptest! {
         #[test]
-        fn agrees_with_the_walk_from_the_start(text in "[a\né😀]{0,40}", offset in 0_usize..100) {
-            prop_assert_eq!(Locator::new(&text).position(offset), Position::of_offset(&text, offset));
+        fn matches_linear_scan(text in "[a\né😀]{0,40}", offset in 0_usize..100) {
+            prop_assert_eq!(Locator::new(&text).position(offset), SourcePosition::from_offset(&text, offset));
         }
     }
 }

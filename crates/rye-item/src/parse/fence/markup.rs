@@ -10,7 +10,7 @@ pub(crate) const OPAQUE_TAGS: [&str; 3] = ["template", "example", "raw"];
 
 /// One piece of markup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Token<'a> {
+pub(crate) enum MarkupToken<'a> {
     /// `<name …>` or `<name …/>`.
     Open { start: usize, is_empty: bool, attributes: usize, declares_namespace: bool },
     /// `</name>`.
@@ -22,33 +22,33 @@ pub(crate) enum Token<'a> {
 }
 
 /// Walks over the markup of `text` from the byte `start`; all offsets are offsets of `text`.
-pub(crate) fn tokens(text: &str, start: usize) -> Tokens<'_> {
-    Tokens { text, next: start, opaque: None, without_end: [false; 3] }
+pub(crate) fn tokens(text: &str, start: usize) -> MarkupTokens<'_> {
+    MarkupTokens { text, next: start, opaque: None, unclosed: [false; 3] }
 }
 
 /// The ranges in which a fence line is content: CDATA sections and the insides of opaque elements, in order.
 pub(crate) fn protected_ranges(text: &str, start: usize) -> Vec<Range<usize>> {
     tokens(text, start)
         .filter_map(|token| match token {
-            Token::Cdata { range } | Token::Opaque { inner: range, .. } => Some(range),
-            Token::Open { .. } | Token::Close => None,
+            MarkupToken::Cdata { range } | MarkupToken::Opaque { inner: range, .. } => Some(range),
+            MarkupToken::Open { .. } | MarkupToken::Close => None,
         })
         .collect()
 }
 
 /// The walk itself.
-pub(crate) struct Tokens<'a> {
+pub(crate) struct MarkupTokens<'a> {
     text: &'a str,
     next: usize,
-    opaque: Option<Token<'a>>,
+    opaque: Option<MarkupToken<'a>>,
     /// Which opaque tags have no end tag any more: looking again for each start tag would take quadratic time.
-    without_end: [bool; 3],
+    unclosed: [bool; 3],
 }
 
-impl<'a> Iterator for Tokens<'a> {
-    type Item = Token<'a>;
+impl<'a> Iterator for MarkupTokens<'a> {
+    type Item = MarkupToken<'a>;
 
-    fn next(&mut self) -> Option<Token<'a>> {
+    fn next(&mut self) -> Option<MarkupToken<'a>> {
         if let Some(token) = self.opaque.take() {
             return Some(token);
         }
@@ -56,17 +56,17 @@ impl<'a> Iterator for Tokens<'a> {
             let start = self.next + self.text[self.next..].find('<')?;
             let rest = &self.text[start..];
             if rest.starts_with("<!--") {
-                self.next = self.end_of(start + 4, "-->")?;
+                self.next = self.find_end(start + 4, "-->")?;
             } else if rest.starts_with("<![CDATA[") {
-                self.next = self.end_of(start, "]]>")?;
-                return Some(Token::Cdata { range: start..self.next });
+                self.next = self.find_end(start, "]]>")?;
+                return Some(MarkupToken::Cdata { range: start..self.next });
             } else if rest.starts_with("<?") {
-                self.next = self.end_of(start, "?>")?;
+                self.next = self.find_end(start, "?>")?;
             } else if rest.starts_with("</") {
-                self.next = self.end_of(start, ">")?;
-                return Some(Token::Close);
+                self.next = self.find_end(start, ">")?;
+                return Some(MarkupToken::Close);
             } else if rest[1..].starts_with(|character: char| character.is_alphabetic() || character == '_') {
-                return self.open(start);
+                return self.read_open_tag(start);
             } else {
                 self.next = start + 1;
             }
@@ -74,12 +74,12 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-impl<'a> Tokens<'a> {
-    fn end_of(&self, from: usize, mark: &str) -> Option<usize> {
-        Some(from + self.text[from..].find(mark)? + mark.len())
+impl<'a> MarkupTokens<'a> {
+    fn find_end(&self, from: usize, terminator: &str) -> Option<usize> {
+        Some(from + self.text[from..].find(terminator)? + terminator.len())
     }
 
-    fn open(&mut self, start: usize) -> Option<Token<'a>> {
+    fn read_open_tag(&mut self, start: usize) -> Option<MarkupToken<'a>> {
         let text = self.text;
         let bytes = text.as_bytes();
         let mut quote = None;
@@ -108,15 +108,15 @@ impl<'a> Tokens<'a> {
         if !is_empty {
             let name_end = bytes[start + 1..end].iter().position(u8::is_ascii_whitespace);
             let name = &text[start + 1..name_end.map_or(end, |length| start + 1 + length)];
-            self.opaque = self.opaque_inside(name);
+            self.opaque = self.read_opaque(name);
         }
-        Some(Token::Open { start, is_empty, attributes, declares_namespace })
+        Some(MarkupToken::Open { start, is_empty, attributes, declares_namespace })
     }
 
     /// The inside of the opaque element `name`, whose start tag has just been read; the walk goes on at its end tag.
-    fn opaque_inside(&mut self, name: &str) -> Option<Token<'a>> {
+    fn read_opaque(&mut self, name: &str) -> Option<MarkupToken<'a>> {
         let kind = OPAQUE_TAGS.iter().position(|tag| *tag == name)?;
-        if self.without_end[kind] {
+        if self.unclosed[kind] {
             return None;
         }
         let tag = OPAQUE_TAGS[kind];
@@ -130,10 +130,10 @@ impl<'a> Tokens<'a> {
             if is_end_tag {
                 let inner = self.next..end;
                 self.next = end;
-                return Some(Token::Opaque { tag, inner });
+                return Some(MarkupToken::Opaque { tag, inner });
             }
         }
-        self.without_end[kind] = true;
+        self.unclosed[kind] = true;
         None
     }
 }
@@ -147,7 +147,7 @@ mod tests {
     fn opaque(text: &str) -> Vec<(&str, &str)> {
         tokens(text, 0)
             .filter_map(|token| match token {
-                Token::Opaque { tag, inner } => Some((tag, &text[inner])),
+                MarkupToken::Opaque { tag, inner } => Some((tag, &text[inner])),
                 _ => None,
             })
             .collect()
@@ -160,21 +160,21 @@ mod tests {
     }
 
     #[test]
-    fn comments_cdata_and_outer_opaque_elements_hide_inner_ones() {
+    fn comments_and_cdata_hide_opaque_elements() {
         let text = "<!-- <raw>a</raw> --><![CDATA[<raw>b</raw>]]><?x <raw>?><example><raw>c</raw></example>";
         assert_eq!(opaque(text), [("example", "<raw>c</raw>")]);
     }
 
     #[test]
-    fn tags_tell_what_the_parser_will_have_to_carry() {
+    fn tags_count_attributes_and_namespaces() {
         let text = "<a x='>' y=\"'\"><b xmlns='u'/></a>";
         let found: Vec<_> = tokens(text, 0).collect();
         assert_eq!(
             found,
             [
-                Token::Open { start: 0, is_empty: false, attributes: 2, declares_namespace: false },
-                Token::Open { start: 15, is_empty: true, attributes: 1, declares_namespace: true },
-                Token::Close,
+                MarkupToken::Open { start: 0, is_empty: false, attributes: 2, declares_namespace: false },
+                MarkupToken::Open { start: 15, is_empty: true, attributes: 1, declares_namespace: true },
+                MarkupToken::Close,
             ]
         );
     }
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_walked(text in "[<>/!\\[\\]a\"' \n-]{0,60}|.{0,60}") {
+        fn any_text_is_tokenized(text in "[<>/!\\[\\]a\"' \n-]{0,60}|.{0,60}") {
             let mut last = 0;
             for range in protected_ranges(&text, 0) {
                 prop_assert!(range.start >= last && text.get(range.clone()).is_some());

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::problem::Position;
+use crate::diagnostic::SourcePosition;
 
 fn fields(text: &str) -> Value {
     let parsed = parse(text);
@@ -20,7 +20,7 @@ fn problems(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_tool_gives_its_metadata_docstring_and_places() {
+fn tool_metadata_docstring_and_positions_are_read() {
     let text = "# comment\n'''\n Doc. \n'''\nimport os\n\n__version__ = \"1.0.0\"\n__executor_id__ = None\n\
                 CONFIG_SCHEMA = {\"type\": \"object\", 'required': ['a'], # why\n  \"n\": -1, }\n";
     let parsed = parse(text);
@@ -34,8 +34,12 @@ fn a_tool_gives_its_metadata_docstring_and_places() {
             "CONFIG_SCHEMA": {"type": "object", "required": ["a"], "n": -1},
         })
     );
-    let places: Vec<_> = parsed.positions.iter().map(|(name, place)| format!("{name} {place}")).collect();
-    assert_eq!(places, ["CONFIG_SCHEMA 9:1", "__docstring__ 2:1", "__executor_id__ 8:1", "__version__ 7:1"]);
+    let positions: Vec<_> =
+        parsed.positions.iter().map(|(name, position)| format!("{name} {position}")).collect();
+    assert_eq!(
+        positions,
+        ["CONFIG_SCHEMA 9:1", "__docstring__ 2:1", "__executor_id__ 8:1", "__version__ 7:1"]
+    );
 }
 
 #[test]
@@ -65,7 +69,7 @@ fn numbers_are_read_in_every_notation() {
 }
 
 #[test]
-fn numbers_json_cannot_hold_are_skipped() {
+fn numbers_json_cannot_represent_are_skipped() {
     let sources = r"
         18446744073709551616 | -9223372036854775809 | 1e999 | 1j | 1.5J | 9223372036854775807 * 2";
     for source in sources.split(['|', '\n']).map(str::trim).filter(|source| !source.is_empty()) {
@@ -100,7 +104,7 @@ fn strings_are_decoded_like_python() {
 }
 
 #[test]
-fn strings_json_cannot_hold_are_skipped() {
+fn strings_json_cannot_represent_are_skipped() {
     let sources = r"
         '\N{DASH}' | '\ud800' | '\ud83d\ude00' | b'a' | Rb'a' | f'a' | f'{a}' | 'a' f'b'
         'a' b'b'";
@@ -128,7 +132,7 @@ fn containers_become_arrays_and_objects() {
 }
 
 #[test]
-fn what_is_not_a_literal_is_skipped() {
+fn non_literals_are_skipped() {
     let sources = r"
         name | call() | [x for x in y] | {**a} | {'a': b} | [*a] | {1.5: 1} | {True: 1}
         {None: 1} | {(1,): 1} | {[1]} | 'a' % 1 | 'a' + 1 | [1] + (1,) | [1] - [1] | -True | ~1
@@ -139,7 +143,7 @@ fn what_is_not_a_literal_is_skipped() {
 }
 
 #[test]
-fn only_single_targets_at_module_level_count() {
+fn only_module_level_single_targets_are_read() {
     let text = "a = b = 1\nc, d = 1, 2\ne.f = 1\ng[0] = 1\nh: int = 7\ni: int\nj += 1\nif True:\n    k = 1\n\
                 def l():\n    m = 1\nclass N:\n    o = 1\ntry:\n    p = 1\nexcept E:\n    q = 1\nr = 1; s = 2\nr = 3\n";
     assert_eq!(fields(text), json!({"h": 7, "r": 3, "s": 2}));
@@ -163,7 +167,7 @@ fn metadata_names_must_be_plain_literals() {
 }
 
 #[test]
-fn docstring_is_only_a_string_that_stands_first() {
+fn docstring_must_be_the_first_statement() {
     assert_eq!(fields("('a' 'b')\n"), json!({"__docstring__": "ab"}));
     for text in ["x = 1\n'a'\n", "f'a'\n", "b'a'\n", "'a', 'b'\n", "'a' + 'b'\n", "'a'.b\n", ""] {
         assert_eq!(parse(text).fields.get("__docstring__"), None, "{text:?}");
@@ -171,7 +175,7 @@ fn docstring_is_only_a_string_that_stands_first() {
 }
 
 #[test]
-fn syntax_error_is_reported_where_it_stands_and_sound_fields_stay() {
+fn syntax_error_keeps_valid_fields() {
     let parsed = parse("A = 1\nB = = 2\nC = 3\n");
     assert_eq!(parsed.problems.iter().map(ToString::to_string).collect::<Vec<_>>(), ["2:5: Syntax error"]);
     assert_eq!(parsed.text("B"), None);
@@ -184,7 +188,7 @@ fn syntax_error_is_reported_where_it_stands_and_sound_fields_stay() {
 }
 
 #[test]
-fn what_python_itself_refuses_is_a_problem() {
+fn python_syntax_errors_are_problems() {
     for (source, message) in [
         (r"'a\x4'", "1:7: Syntax error: invalid escape in a string"),
         (r"'é\u12'", "1:7: Syntax error: invalid escape in a string"),
@@ -203,7 +207,7 @@ fn line_ends_of_every_kind_work() {
     let expected = fields(text);
     let crlf = parse(&text.replace('\n', "\r\n"));
     assert_eq!((crlf.problems, Value::Object(crlf.fields)), (Vec::new(), expected.clone()));
-    assert_eq!(crlf.positions["__version__"], Position { line: 6, column: 1 });
+    assert_eq!(crlf.positions["__version__"], SourcePosition { line: 6, column: 1 });
     let carriage_returns = parse(&text.replace('\n', "\r"));
     assert_eq!((carriage_returns.problems, Value::Object(carriage_returns.fields)), (Vec::new(), expected));
     assert_eq!(fields("\u{feff}A = 1\n"), json!({"A": 1}));
@@ -211,14 +215,14 @@ fn line_ends_of_every_kind_work() {
 }
 
 #[test]
-fn nesting_is_allowed_to_its_limit_and_refused_beyond() {
+fn nesting_beyond_limit_is_refused() {
     let nested = |depth: usize| format!("X = {}{}", "[".repeat(depth), "]".repeat(depth));
     assert!(parse(&nested(64)).fields.contains_key("X"));
     assert_eq!(problems(&nested(65)), ["1:69: `X` is nested deeper than 64 levels"]);
 }
 
 #[test]
-fn hundred_thousand_brackets_are_a_problem() {
+fn excessive_brackets_are_a_problem() {
     let count = 100_000;
     for (open, inner, close) in [
         ("[", "", "]"),
@@ -254,7 +258,7 @@ fn nul_bytes_are_refused() {
 }
 
 #[test]
-fn a_computed_schema_is_warned_about_and_counts_as_absent() {
+fn computed_schema_is_ignored_with_warning() {
     let parsed = parse("CONFIG_SCHEMA = {\"a\": 1}\nCONFIG_SCHEMA = build()\nother = build()\n");
     assert_eq!(parsed.fields.get("CONFIG_SCHEMA"), None);
     assert_eq!(parsed.problems, []);

@@ -1,7 +1,7 @@
 //! The machine by itself: each test plays the world.
 
-mod keys;
-mod laws;
-mod people;
-mod rows;
-mod world;
+mod approvals;
+mod config_keys;
+mod harness;
+mod properties;
+mod turn_loop;

@@ -5,131 +5,137 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lillux::Cancel;
-use lillux::confine::{Confinement, Reading};
-use lillux::file::{self, Mode};
-use lillux::lockfile::Dependency;
-use lillux::process::{self, Command, End, Finished, Limits};
+use lillux::CancelToken;
+use lillux::file::{self, FileMode};
+use lillux::lockfile::LockedPackage;
+use lillux::process::{self, ExitReason, ProcessCommand, ProcessLimits, ProcessResult};
+use lillux::sandbox::{Confinement, ReadAccess};
 use rye_exec::environment::{self, Environment};
 use rye_exec::http::Secrets;
-use rye_exec::packages::{self, Asked, Ecosystem, Installer, PackageError, Record, Step};
+use rye_exec::packages::{
+    self, Ecosystem, Installer, InstallerCommand, PackageError, PackageRecord, RequestedPackages,
+};
 use rye_exec::{Chain, sandbox};
 use rye_item::text::one_line;
 use rye_space::AI_FOLDER;
 use serde_json::json;
 
-use super::super::finder::HelperRun;
-use super::super::folders;
-use super::{ENVIRONMENT, around, base, surroundings};
+use super::super::program_finder::HelperRun;
+use super::super::run_dirs;
+use super::{VENV_FOLDER, base_interpreter, installer_env, run_plan};
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::programs;
 
 /// How long one call of an installer may take.
-const TIMEOUT: Duration = Duration::from_secs(600);
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// No report is larger.
-const MOST_REPORT: u64 = 64 << 20;
+const MAX_REPORT_BYTES: u64 = 64 << 20;
 
 /// What is to be installed, where, and for whom.
-pub(super) struct Order<'a> {
+pub(super) struct PackageInstall<'a> {
     pub(super) engine: &'a Engine,
     pub(super) chain: &'a Chain,
-    pub(super) asked: &'a Asked,
-    pub(super) pins: Option<&'a [Dependency]>,
+    pub(super) requested: &'a RequestedPackages,
+    pub(super) pins: Option<&'a [LockedPackage]>,
     /// An empty folder, by its real path.
     pub(super) folder: &'a Path,
     pub(super) environment: &'a Environment,
-    pub(super) cancel: &'a Cancel,
+    pub(super) cancel: &'a CancelToken,
     /// What was run, and what confined it.
     pub(super) helpers: &'a RefCell<Vec<HelperRun>>,
 }
 
 /// What all calls of one installation have in common.
-struct Site<'a> {
-    order: &'a Order<'a>,
+struct InstallerRun<'a> {
+    install: &'a PackageInstall<'a>,
     temporary: PathBuf,
     path: String,
     variables: BTreeMap<String, String>,
     confinement: Option<Confinement>,
-    limits: Limits,
+    limits: ProcessLimits,
 }
 
 /// Installs the packages, and says which they are.
-pub(super) fn install(order: &Order<'_>) -> Result<Vec<Dependency>> {
-    let engine = order.engine;
-    let folder = folders::temporary(engine)?;
+pub(super) fn install(request: &PackageInstall<'_>) -> Result<Vec<LockedPackage>> {
+    let engine = request.engine;
+    let folder = run_dirs::temporary_folder(engine)?;
     let temporary = fs_err::canonicalize(folder.path())?;
     let policy = engine.policies()?.environment;
     // The user's own, not what an item makes of it: what is found there is run with the installer's settings.
-    let given = engine.host.environment.get("PATH").map_or("", String::as_str);
-    let path = programs::search_path(engine, given);
-    let (confinement, limits) = confinement(order, &temporary)?;
-    let site = Site {
-        order,
-        variables: around::variables(engine, &policy, &path, &temporary),
+    let path_variable = engine.host.variables.get("PATH").map_or("", String::as_str);
+    let path = programs::search_path(engine, path_variable);
+    let (confinement, limits) = installer_confinement(request, &temporary)?;
+    let run = InstallerRun {
+        install: request,
+        variables: installer_env::installer_variables(engine, &policy, &path, &temporary),
         temporary,
         path,
         confinement,
         limits,
     };
-    match order.asked.ecosystem {
-        Ecosystem::Python => site.python(),
-        Ecosystem::Node => site.node(),
+    match request.requested.ecosystem {
+        Ecosystem::Python => run.install_python(),
+        Ecosystem::Node => run.install_node(),
     }
 }
 
 /// Writing goes to the two folders; what is hidden from tools stays hidden, but for the installer's own settings. The
 /// network is open as far as the user's settings open it to anybody.
-fn confinement(order: &Order<'_>, temporary: &Path) -> Result<(Option<Confinement>, Limits)> {
-    let engine = order.engine;
+fn installer_confinement(
+    request: &PackageInstall<'_>,
+    temporary: &Path,
+) -> Result<(Option<Confinement>, ProcessLimits)> {
+    let engine = request.engine;
     let roots = &engine.workspace.roots;
     let policy = engine.policies()?.sandbox;
-    let places = sandbox::Places {
-        project: order.folder.to_owned(),
-        project_ai: order.folder.join(AI_FOLDER),
+    let paths = sandbox::SandboxPaths {
+        project: request.folder.to_owned(),
+        project_ai: request.folder.join(AI_FOLDER),
         user_ai: roots.user_ai(),
         home: engine.host.home.clone(),
-        homes: folders::homes(engine),
-        program_folders: folders::program_folders(order.environment),
+        homes: run_dirs::home_dirs(engine),
+        program_folders: run_dirs::program_folders(request.environment),
         cache: roots.cache.clone(),
         signing_keys: roots.signing_keys.clone(),
         temporary: Some(temporary.to_owned()),
-        needed: Vec::new(),
+        required: Vec::new(),
     };
-    let mut plan = sandbox::plan(&policy, Some(&json!({"network": true})), &places, &engine.host.environment)
-        .map_err(|error| surroundings::sandbox_error(order.chain.tool().item().item_ref(), &error))?;
-    let readable = around::readable(engine, order.asked.ecosystem);
-    plan.show(around::settings_and_caches(engine, order.asked.ecosystem));
+    let mut plan = sandbox::plan(&policy, Some(&json!({"network": true})), &paths, &engine.host.variables)
+        .map_err(|error| run_plan::sandbox_error(request.chain.tool().item().item_ref(), &error))?;
+    let readable = installer_env::credentials_file(engine, request.requested.ecosystem);
+    plan.add_visible(installer_env::installer_paths(engine, request.requested.ecosystem));
     // Nothing in the folder is anybody's yet: it has no names to protect.
-    plan.access.write = vec![order.folder.to_owned(), temporary.to_owned()];
+    plan.access.write = vec![request.folder.to_owned(), temporary.to_owned()];
     plan.access.read_only.clear();
     plan.access.hidden.retain(|hidden| *hidden != readable);
-    let confined = plan.confine_new_folder();
-    let confinement = confined.map(|mut confinement| {
-        confinement.read = Reading::Everything;
+    let sandbox = plan.confine_new_folder();
+    let confinement = sandbox.map(|mut confinement| {
+        confinement.read = ReadAccess::Everything;
         confinement
     });
     Ok((confinement, plan.limits))
 }
 
-impl Site<'_> {
-    fn python(&self) -> Result<Vec<Dependency>> {
-        let engine = self.order.engine;
-        let base = base(self.order.chain, self.order.environment, Ecosystem::Python.variable())?;
-        self.check_base(&base)?;
-        let base = self.real_python(base)?;
-        let environment = self.order.folder.join(ENVIRONMENT);
+impl InstallerRun<'_> {
+    fn install_python(&self) -> Result<Vec<LockedPackage>> {
+        let engine = self.install.engine;
+        let base =
+            base_interpreter(self.install.chain, self.install.environment, Ecosystem::Python.variable())?;
+        self.check_interpreter(&base)?;
+        let base = self.resolve_python(base)?;
+        let environment = self.install.folder.join(VENV_FOLDER);
         let uv = environment::find_on_path("uv", &self.path);
-        match packages::choose(uv, around::settings(engine)) {
-            Installer::Uv(uv) => self.with_uv(&uv, &base, &environment),
-            Installer::Pip => self.with_pip(&base, &environment),
+        match packages::choose_installer(uv, installer_env::index_settings(engine)) {
+            Installer::Uv(uv) => self.install_with_uv(&uv, &base, &environment),
+            Installer::Pip => self.install_with_pip(&base, &environment),
         }
     }
 
     /// Refuses an interpreter that only an item leads to: it would run with the installer's network and credentials,
     /// which are more than the tool's.
-    fn check_base(&self, base: &Path) -> Result<()> {
-        let named = self.order.engine.host.environment.get(Ecosystem::Python.variable());
+    fn check_interpreter(&self, base: &Path) -> Result<()> {
+        let named = self.install.engine.host.variables.get(Ecosystem::Python.variable());
         let name = base.file_name().unwrap_or_default();
         let mut folders = self.path.split(':').map(Path::new);
         if named.is_some_and(|named| Path::new(named) == base)
@@ -137,144 +143,160 @@ impl Site<'_> {
         {
             return Ok(());
         }
-        let shown = one_line(&base.display().to_string());
+        let path_text = one_line(&base.display().to_string());
         let folder = one_line(&base.parent().unwrap_or(base).display().to_string());
         Err(self
-            .failed(&format!(
-                "`{shown}` is not on your PATH, and packages are installed with your own Python only"
+            .install_error(&format!(
+                "`{path_text}` is not on your PATH, and packages are installed with your own Python only"
             ))
             .hint(format!("put the folder `{folder}` on your PATH and run it again")))
     }
 
     /// The interpreter itself: what stands for it on the PATH may be a version manager's script, which does more.
-    fn real_python(&self, base: PathBuf) -> Result<PathBuf> {
+    fn resolve_python(&self, base: PathBuf) -> Result<PathBuf> {
         let arguments = ["-c", "import sys; print(sys.executable)"].map(str::to_owned).to_vec();
-        let finished = self.run(&Step { program: base.clone(), arguments })?;
-        let told = PathBuf::from(finished.stdout.text().trim());
-        Ok(if finished.end == End::Exited(0) && told.is_absolute() && told.is_file() { told } else { base })
+        let finished = self.run_command(&InstallerCommand { program: base.clone(), arguments })?;
+        let executable = PathBuf::from(finished.stdout.to_text().trim());
+        Ok(if finished.exit == ExitReason::Exited(0) && executable.is_absolute() && executable.is_file() {
+            executable
+        } else {
+            base
+        })
     }
 
-    fn with_uv(&self, uv: &Path, base: &Path, environment: &Path) -> Result<Vec<Dependency>> {
-        let settings = around::uv_settings(self.order.engine);
+    fn install_with_uv(&self, uv: &Path, base: &Path, environment: &Path) -> Result<Vec<LockedPackage>> {
+        let settings = installer_env::uv_settings(self.install.engine);
         let (settings, cache) = (settings.as_deref(), self.temporary.join("uv"));
-        self.call(&packages::uv_environment(uv, settings, &cache, base, environment))?;
+        self.run_checked(&packages::uv_venv(uv, settings, &cache, base, environment))?;
         let pins = self.temporary.join("pins.txt");
-        let installed = match self.order.pins {
+        let installed = match self.install.pins {
             Some(pinned) => {
                 self.write(&pins, &packages::pins_file(pinned))?;
                 pinned.to_vec()
             }
             None => {
-                let asked = self.asked_file()?;
-                self.call(&packages::uv_compile(uv, settings, &cache, environment, (&asked, &pins)))?;
+                let requirements = self.write_requirements()?;
+                self.run_checked(&packages::uv_compile(
+                    uv,
+                    settings,
+                    &cache,
+                    environment,
+                    (&requirements, &pins),
+                ))?;
                 let text = String::from_utf8_lossy(&self.read(&pins)?).into_owned();
-                let compiled = packages::compiled(&text).map_err(|error| self.unreadable(&error))?;
+                let compiled = packages::parse_compiled(&text).map_err(|error| self.report_error(&error))?;
                 // Written again, so that what is installed is what was understood.
                 self.write(&pins, &packages::pins_file(&compiled))?;
                 compiled
             }
         };
-        self.call(&packages::uv_install(uv, settings, &cache, environment, &pins))?;
+        self.run_checked(&packages::uv_install(uv, settings, &cache, environment, &pins))?;
         Ok(installed)
     }
 
-    fn with_pip(&self, base: &Path, environment: &Path) -> Result<Vec<Dependency>> {
-        let pip = self.pip(base, environment)?;
+    fn install_with_pip(&self, base: &Path, environment: &Path) -> Result<Vec<LockedPackage>> {
+        let pip = self.prepare_pip(base, environment)?;
         let report = self.temporary.join("report.json");
-        let file = match self.order.pins {
+        let file = match self.install.pins {
             Some(pins) => {
                 let path = self.temporary.join("pins.txt");
                 self.write(&path, &packages::pins_file(pins))?;
                 path
             }
-            None => self.asked_file()?,
+            None => self.write_requirements()?,
         };
-        self.call(&packages::pip_install(&pip, &file, &report, self.order.pins.is_some()))?;
-        let found = packages::pip_report(&self.read(&report)?).map_err(|error| self.unreadable(&error))?;
+        self.run_checked(&packages::pip_install(&pip, &file, &report, self.install.pins.is_some()))?;
+        let found =
+            packages::parse_pip_report(&self.read(&report)?).map_err(|error| self.report_error(&error))?;
         // Hashes were checked by pip, against all that are pinned.
-        Ok(self.order.pins.map_or(found, <[Dependency]>::to_vec))
+        Ok(self.install.pins.map_or(found, <[LockedPackage]>::to_vec))
     }
 
     /// An environment, and how pip is called on it: the interpreter's pip works on another environment if it is not
     /// too old, which saves each one a copy; otherwise the environment gets its own.
-    fn pip(&self, base: &Path, environment: &Path) -> Result<Step> {
-        let place = environment.display().to_string();
-        let python = packages::python_of(environment);
+    fn prepare_pip(&self, base: &Path, environment: &Path) -> Result<InstallerCommand> {
+        let environment_text = environment.display().to_string();
+        let python = packages::venv_python(environment);
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let step =
-            |program: &Path, list: &[&str]| Step { program: program.to_owned(), arguments: words(list) };
-        let asked = self.run(&step(base, &["-m", "pip", "--version"]))?;
-        let version = packages::pip_version(&asked.stdout.text());
-        if asked.end == End::Exited(0) && version.is_some_and(|version| version >= packages::OLDEST_PIP) {
-            self.call(&step(base, &["-m", "venv", "--without-pip", &place]))?;
+        let step = |program: &Path, list: &[&str]| InstallerCommand {
+            program: program.to_owned(),
+            arguments: words(list),
+        };
+        let version_output = self.run_command(&step(base, &["-m", "pip", "--version"]))?;
+        let version = packages::parse_pip_version(&version_output.stdout.to_text());
+        if version_output.exit == ExitReason::Exited(0)
+            && version.is_some_and(|version| version >= packages::MIN_PIP_VERSION)
+        {
+            self.run_checked(&step(base, &["-m", "venv", "--without-pip", &environment_text]))?;
             return Ok(step(base, &["-m", "pip", "--python", &python.display().to_string()]));
         }
-        self.call(&step(base, &["-m", "venv", &place]))?;
+        self.run_checked(&step(base, &["-m", "venv", &environment_text]))?;
         Ok(step(&python, &["-m", "pip"]))
     }
 
-    fn node(&self) -> Result<Vec<Dependency>> {
-        let folder = self.order.folder;
+    fn install_node(&self) -> Result<Vec<LockedPackage>> {
+        let folder = self.install.folder;
         let npm = environment::find_on_path("npm", &self.path).ok_or_else(|| {
-            self.failed("npm was not found").hint("install Node with npm, and see that it is on the PATH")
+            self.install_error("npm was not found")
+                .hint("install Node with npm, and see that it is on the PATH")
         })?;
-        let pins = self.order.pins;
+        let pins = self.install.pins;
         self.write(
             &folder.join("package.json"),
-            &packages::package_json(&self.order.asked.requirements, pins),
+            &packages::package_json(&self.install.requested.requirements, pins),
         )?;
         let cache = self.temporary.join("npm");
-        self.call(&packages::lock_command(&npm, folder, &cache))?;
+        self.run_checked(&packages::npm_lock_command(&npm, folder, &cache))?;
         let lock = self.read(&folder.join("package-lock.json"))?;
-        let found = packages::package_lock(&lock).map_err(|error| self.unreadable(&error))?;
-        if pins.is_some_and(|pins| !Record::new(found.clone()).holds(pins)) {
-            return Err(self.mismatch("the registry gives other packages than those the lockfile pins"));
+        let found = packages::parse_package_lock(&lock).map_err(|error| self.report_error(&error))?;
+        if pins.is_some_and(|pins| !PackageRecord::new(found.clone()).matches(pins)) {
+            return Err(self.mismatch_error("the registry gives other packages than those the lockfile pins"));
         }
-        self.call(&packages::modules_command(&npm, folder, &cache))?;
+        self.run_checked(&packages::npm_install_command(&npm, folder, &cache))?;
         // What npm installs by a file, nobody may have changed since it was read.
         if self.read(&folder.join("package-lock.json"))? != lock {
-            return Err(self.failed("`package-lock.json` changed while it was used"));
+            return Err(self.install_error("`package-lock.json` changed while it was used"));
         }
-        file::create_folders(&folder.join(super::MODULES), true)?;
+        file::create_dirs(&folder.join(super::NODE_MODULES), true)?;
         Ok(found)
     }
 
-    fn asked_file(&self) -> Result<PathBuf> {
+    fn write_requirements(&self) -> Result<PathBuf> {
         let path = self.temporary.join("asked.txt");
-        self.write(&path, &packages::asked_file(&self.order.asked.requirements))?;
+        self.write(&path, &packages::requirements_file(&self.install.requested.requirements))?;
         Ok(path)
     }
 
     fn write(&self, path: &Path, text: &str) -> Result<()> {
-        Ok(file::write_atomic(path, text.as_bytes(), Mode::Kept)?)
+        Ok(file::write_atomic(path, text.as_bytes(), FileMode::Preserve)?)
     }
 
     fn read(&self, path: &Path) -> Result<Vec<u8>> {
-        let (bytes, _) = file::read_bounded(path, MOST_REPORT).map_err(|error| Error::read(&error))?;
+        let (bytes, _) = file::read_bounded(path, MAX_REPORT_BYTES).map_err(|error| Error::read(&error))?;
         Ok(bytes)
     }
 
-    fn run(&self, step: &Step) -> Result<Finished> {
-        let command = Command {
+    fn run_command(&self, step: &InstallerCommand) -> Result<ProcessResult> {
+        let command = ProcessCommand {
             program: step.program.clone().into_os_string(),
             arguments: step.arguments.clone(),
             environment: self.variables.clone(),
-            folder: self.temporary.clone(),
+            current_dir: self.temporary.clone(),
             stdin: Vec::new(),
-            timeout: TIMEOUT,
+            timeout: INSTALL_TIMEOUT,
             has_result_channel: false,
             limits: self.limits.clone(),
             log: None,
         };
-        let launcher = &self.order.engine.host.launcher;
-        let finished = process::run(launcher, &command, self.confinement.as_ref(), self.order.cancel)
+        let launcher = &self.install.engine.host.launcher;
+        let finished = process::run(launcher, &command, self.confinement.as_ref(), self.install.cancel)
             .map_err(super::super::run::start_error)?;
         let helper = HelperRun {
             kind: "packages",
             command: vec![step.program.display().to_string()],
             receipt: finished.receipt.clone(),
         };
-        let mut helpers = self.order.helpers.borrow_mut();
+        let mut helpers = self.install.helpers.borrow_mut();
         // One row for each way of being confined: an installation takes many calls.
         if !helpers.iter().any(|known| known.receipt == helper.receipt) {
             helpers.push(helper);
@@ -283,51 +305,54 @@ impl Site<'_> {
     }
 
     /// Runs a step that must work.
-    fn call(&self, step: &Step) -> Result<()> {
-        let finished = self.run(step)?;
-        let (stdout, stderr) = (finished.stdout.text(), finished.stderr.text());
-        let why = match finished.end {
-            End::Exited(0) => return Ok(()),
-            End::Cancelled => {
+    fn run_checked(&self, step: &InstallerCommand) -> Result<()> {
+        let finished = self.run_command(step)?;
+        let (stdout, stderr) = (finished.stdout.to_text(), finished.stderr.to_text());
+        let why = match finished.exit {
+            ExitReason::Exited(0) => return Ok(()),
+            ExitReason::Cancelled => {
                 return Err(Error::new(
                     Code::ToolCancelled,
                     "the run was cancelled while packages were installed",
                 )
-                .of(self.order.chain.tool().item().item_ref()));
+                .for_item(self.install.chain.tool().item().item_ref()));
             }
-            End::TimedOut => format!("it took longer than {} seconds", TIMEOUT.as_secs()),
-            End::Exited(code) => format!("the installer ended with {code}"),
-            End::Signalled(signal) => format!("the installer was ended by signal {signal}"),
-            End::TooManyProcesses { limit } => format!("the installer started more than {limit} processes"),
-            End::SupervisorLost => "its supervisor was killed or did not answer".to_owned(),
+            ExitReason::TimedOut => format!("it took longer than {} seconds", INSTALL_TIMEOUT.as_secs()),
+            ExitReason::Exited(code) => format!("the installer ended with {code}"),
+            ExitReason::Signalled(signal) => format!("the installer was ended by signal {signal}"),
+            ExitReason::TooManyProcesses { limit } => {
+                format!("the installer started more than {limit} processes")
+            }
+            ExitReason::SupervisorLost => "its supervisor was killed or did not answer".to_owned(),
         };
-        let lines = packages::last_lines(&stdout, &stderr, &Secrets::of(&self.variables));
-        let told = lines.iter().rev().find(|line| line.to_lowercase().contains("error")).or(lines.last());
-        let why = told.map_or(why.clone(), |line| format!("{why}: {line}"));
-        let error = if packages::is_other_hash(&stdout) || packages::is_other_hash(&stderr) {
-            self.mismatch("the index gives another file than the one the lockfile pins")
+        let lines = packages::last_lines(&stdout, &stderr, &Secrets::from_environment(&self.variables));
+        let error_line =
+            lines.iter().rev().find(|line| line.to_lowercase().contains("error")).or(lines.last());
+        let why = error_line.map_or(why.clone(), |line| format!("{why}: {line}"));
+        let error = if packages::is_hash_mismatch(&stdout) || packages::is_hash_mismatch(&stderr) {
+            self.mismatch_error("the index gives another file than the one the lockfile pins")
         } else {
-            self.failed(&why).hint(
+            self.install_error(&why).hint(
                 "where packages come from is in your own settings of pip, uv or npm, never in the project's",
             )
         };
         Err(error.detail("output", json!(lines)))
     }
 
-    fn failed(&self, why: &str) -> Error {
-        let tool = self.order.chain.tool();
+    fn install_error(&self, why: &str) -> Error {
+        let tool = self.install.chain.tool();
         Error::new(Code::Dependencies, format!("the packages of {} could not be installed: {why}", tool.id()))
-            .of(tool.item().item_ref())
+            .for_item(tool.item().item_ref())
     }
 
-    fn mismatch(&self, why: &str) -> Error {
-        let tool = self.order.chain.tool();
+    fn mismatch_error(&self, why: &str) -> Error {
+        let tool = self.install.chain.tool();
         Error::new(Code::LockMismatch, format!("the packages of {} are not the pinned ones: {why}", tool.id()))
-            .of(tool.item().item_ref())
+            .for_item(tool.item().item_ref())
             .hint("wheels differ between systems and Python versions: pin where it runs, or ask who changed the index")
     }
 
-    fn unreadable(&self, error: &PackageError) -> Error {
-        self.failed(&error.to_string()).hint("a newer pip (22.3 or later), uv or npm may be needed")
+    fn report_error(&self, error: &PackageError) -> Error {
+        self.install_error(&error.to_string()).hint("a newer pip (22.3 or later), uv or npm may be needed")
     }
 }

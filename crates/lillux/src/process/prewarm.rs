@@ -1,0 +1,169 @@
+//! What a launcher has laid out for an order that has not come yet, and whether it still fits: mounts and rules are made
+//! of what was there when they were made.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::ProcessLimits;
+use super::protocol::{self, LauncherMessage, PrewarmSpec};
+use crate::sandbox::Confinement;
+
+/// A larger order is given to a launcher that waits for it: this much fits into a socket, whoever reads or does not.
+const MAX_REQUEST_BYTES: usize = 64 << 10;
+
+/// What one order is held to, if a launcher may lay it out ahead.
+pub(super) fn prewarm_spec(confinement: &Confinement, limits: &ProcessLimits) -> Option<PrewarmSpec> {
+    // A tool whose memory is bounded is rare, and begun when it comes.
+    limits.memory_bytes.is_none().then(|| PrewarmSpec {
+        confinement: confinement.clone(),
+        limits: limits.clone(),
+        caller: std::process::id(),
+    })
+}
+
+/// What a launcher has laid out, and when.
+#[derive(Debug)]
+pub(super) struct SandboxLayout {
+    spec: PrewarmSpec,
+    snapshot: FsSnapshot,
+}
+
+impl SandboxLayout {
+    /// What is about to be laid out. Before the launcher looks: what changes in between is noticed.
+    pub(super) fn capture(spec: &PrewarmSpec) -> io::Result<Self> {
+        Ok(Self { spec: spec.clone(), snapshot: FsSnapshot::capture(spec)? })
+    }
+
+    /// Whether it was laid out for this.
+    pub(super) fn is_for_spec(&self, spec: &PrewarmSpec) -> bool {
+        self.spec == *spec
+    }
+
+    /// Whether it was laid out for this, and would be laid out just so now.
+    pub(super) fn is_current_for(&self, spec: &PrewarmSpec) -> bool {
+        self.is_for_spec(spec) && !self.snapshot.has_changed(spec)
+    }
+
+    /// Has the launcher at `control` lay this out, or use it again, for an order to come.
+    pub(super) fn prewarm(self, control: &OwnedFd) -> io::Result<PrewarmedSandbox> {
+        let (request_socket, launcher_end) = super::launcher_pool::socket_pair()?;
+        let message = LauncherMessage::Prewarm(Box::new(self.spec.clone())).to_bytes()?;
+        protocol::send_message(control, &message, &[launcher_end.as_fd()])?;
+        Ok(PrewarmedSandbox { layout: self, request_socket })
+    }
+}
+
+/// A run that is laid out and waits for its order.
+#[derive(Debug)]
+pub(super) struct PrewarmedSandbox {
+    pub(super) layout: SandboxLayout,
+    /// Where the order is given.
+    request_socket: OwnedFd,
+}
+
+impl PrewarmedSandbox {
+    /// Whether a message may be given at its desk.
+    pub(super) fn accepts(message: &[u8]) -> bool {
+        message.len() <= MAX_REQUEST_BYTES
+    }
+
+    /// Gives the order to the process that becomes the tool.
+    pub(super) fn send_request(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        protocol::send_message(&self.request_socket, request, descriptors)
+    }
+}
+
+/// What mounts and rules depend on: which files are there, what is mounted, what lies at the root.
+///
+/// A file that is removed or replaced takes the mount over it along, in every namespace: so that a file has the same name
+/// and the same number is not enough, it must be the very same one.
+#[derive(Debug)]
+struct FsSnapshot {
+    files: Vec<FileIdentity>,
+    root: Option<(i64, i64)>,
+    /// Tells when something is mounted or unmounted; it tells only once.
+    mounts: OwnedFd,
+    has_changed: AtomicBool,
+}
+
+impl FsSnapshot {
+    fn capture(spec: &PrewarmSpec) -> io::Result<Self> {
+        let mounts = std::fs::File::open("/proc/self/mountinfo")?.into();
+        let has_changed = AtomicBool::new(false);
+        Ok(Self { files: file_identities(&spec.confinement), root: root_mtime(), mounts, has_changed })
+    }
+
+    /// What has changed once is never again as it was.
+    fn has_changed(&self, spec: &PrewarmSpec) -> bool {
+        let mut polled = [PollFd::new(&self.mounts, PollFlags::PRI)];
+        let is_quiet = rustix::event::poll(&mut polled, Some(&Timespec::default())) == Ok(0);
+        let is_same =
+            is_quiet && self.root == root_mtime() && self.files == file_identities(&spec.confinement);
+        self.has_changed.fetch_or(!is_same, Ordering::Relaxed) || !is_same
+    }
+}
+
+/// Which file is at a path.
+#[derive(Debug, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+    created: Option<SystemTime>,
+    /// When its links last changed, of what is no folder: one that was away and came back is found out.
+    ctime: Option<(i64, i64)>,
+    /// How far above the path it is: the nearest that is there.
+    levels_up: usize,
+}
+
+/// Which files a confinement names, and which folders lead to what it protects.
+fn file_identities(confinement: &Confinement) -> Vec<FileIdentity> {
+    let Confinement {
+        read,
+        write,
+        read_only,
+        placeholders,
+        hidden,
+        homes,
+        visible,
+        visible_links,
+        replacements: replacement_paths,
+        ..
+    } = confinement;
+    let replacement_paths = replacement_paths
+        .iter()
+        .chain(visible_links)
+        .flat_map(|replacement| [&replacement.path, &replacement.with]);
+    let named = read.paths().iter().chain(write).chain(read_only).chain(hidden).chain(homes).chain(visible);
+    let named = named.chain(replacement_paths);
+    // Placeholders come and go with each run; the folders they lie in stay.
+    let protected = read_only.iter().chain(hidden).chain(placeholders);
+    let ancestors = protected.flat_map(|path| {
+        let root = write.iter().find(|root| path.starts_with(root) && path != *root);
+        path.ancestors().skip(1).take_while(move |above| root.is_some_and(|root| above.starts_with(root)))
+    });
+    named.map(PathBuf::as_path).chain(ancestors).filter_map(file_identity).collect()
+}
+
+fn file_identity(path: &Path) -> Option<FileIdentity> {
+    path.ancestors().enumerate().find_map(|(above, path)| {
+        let metadata = path.metadata().ok()?;
+        Some(FileIdentity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            created: metadata.created().ok(),
+            ctime: (!metadata.is_dir()).then(|| (metadata.ctime(), metadata.ctime_nsec())),
+            levels_up: above,
+        })
+    })
+}
+
+/// When the last entry at the root came or went: each of them has a rule of its own.
+fn root_mtime() -> Option<(i64, i64)> {
+    Path::new("/").metadata().ok().map(|metadata| (metadata.mtime(), metadata.mtime_nsec()))
+}

@@ -1,0 +1,511 @@
+//! Placeholders: harmless files and folders that take a name for the time of a run, so that the run cannot. A name that
+//! does not exist cannot be mounted over, so it is made to exist, protected, and removed afterwards.
+//!
+//! Runs of several processes share them. Two lock files say who works with them: `changing` is held for a moment by the run that
+//! adds or removes placeholders, `in_use` is shared by every run. The last run that leaves removes what the record lists;
+//! after a crash the locks are free, and the next run does.
+//!
+//! A warm server makes and removes the same names many times a second, and new files are slow to make. So what is removed is
+//! moved aside, into a folder beside the record, and moved back by the next run; and the record stays, with one byte in
+//! `changing` that says whether it counts.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::Digest;
+use crate::file;
+
+/// Records are small: a few names.
+const MAX_RECORD_BYTES: u64 = 1 << 20;
+
+/// A name that a run must not take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedName {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What takes it if nothing is there.
+    pub content: PlaceholderContent,
+}
+
+/// What takes a name for the time of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlaceholderContent {
+    /// An empty folder.
+    Folder,
+    /// A file with this text.
+    File(String),
+}
+
+/// Which names exist by themselves and which are placeholders, for as long as this lives.
+#[derive(Debug)]
+pub struct PlaceholderGuard {
+    /// Names that exist by themselves.
+    pub existing: Vec<PathBuf>,
+    /// Names that are placeholders.
+    pub placeholders: Vec<PathBuf>,
+    locks: Option<PlaceholderLocks>,
+}
+
+#[derive(Debug)]
+struct PlaceholderLocks {
+    changing: File,
+    in_use: File,
+    record: PathBuf,
+    /// Where placeholders are kept between runs.
+    aside: PathBuf,
+}
+
+/// What was made and by whom it is still needed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct PlaceholderRecord {
+    names: Vec<ReservedName>,
+    /// Processes that outlive the one that made the placeholders, with the time they were started.
+    #[serde(default)]
+    #[serde(rename = "keepers")]
+    owners: Vec<(u32, u64)>,
+}
+
+impl PlaceholderGuard {
+    /// Makes placeholders for all names that do not exist. `records` is a folder of the caller's own, where it is noted
+    /// for `root` what was made. A name in a folder that cannot be written to needs none.
+    ///
+    /// # Errors
+    /// When the record cannot be kept, or a placeholder cannot be made.
+    pub fn acquire(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
+        let mut guard = Self { existing: Vec::new(), placeholders: Vec::new(), locks: None };
+        names.iter().try_for_each(|name| check_accessible(&name.path))?;
+        let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
+        if names.iter().all(|name| exists(&name.path)) && !is_in_force(&record.with_extension("changing")) {
+            guard.existing = names.iter().map(|name| name.path.clone()).collect();
+            return Ok(guard);
+        }
+        file::create_dirs(records, true)?;
+        let locks = PlaceholderLocks::open(record)?;
+        locks.with_record(|locks, record| {
+            if locks.is_last()? {
+                record.remove_unless_owned(&locks.aside);
+            }
+            rustix::fs::flock(&locks.in_use, FlockOperation::LockShared)?;
+            let names = outermost_missing(names, record);
+            let missing: Vec<ReservedName> =
+                names.iter().filter(|name| !exists(&name.path)).cloned().collect();
+            record.names.retain(|known| !missing.contains(known));
+            record.names.extend(missing.iter().cloned());
+            locks.write(record)?;
+            for name in missing {
+                create_placeholder(&name, &locks.aside)?;
+            }
+            for name in &names {
+                let is_placeholder = record.names.iter().any(|known| known.path == name.path);
+                let list = if is_placeholder { &mut guard.placeholders } else { &mut guard.existing };
+                if exists(&name.path) {
+                    list.push(name.path.clone());
+                }
+            }
+            Ok(())
+        })?;
+        guard.locks = Some(locks);
+        Ok(guard)
+    }
+
+    /// Leaves the placeholders to a process that outlives this one.
+    ///
+    /// # Errors
+    /// When that cannot be noted.
+    pub fn transfer_to(mut self, pid: u32) -> io::Result<()> {
+        let Some(locks) = self.locks.take() else { return Ok(()) };
+        locks.with_record(|locks, record| {
+            record.owners.extend(start_time(pid).map(|started| (pid, started)));
+            locks.write(record)
+        })
+    }
+}
+
+impl Drop for PlaceholderGuard {
+    fn drop(&mut self) {
+        if let Some(locks) = self.locks.take() {
+            // What cannot be removed now is removed by the next run.
+            let _ = locks.with_record(|locks, record| {
+                if locks.is_last()? {
+                    record.remove_unless_owned(&locks.aside);
+                }
+                locks.write(record)
+            });
+        }
+    }
+}
+
+impl PlaceholderLocks {
+    fn open(record: PathBuf) -> io::Result<Self> {
+        let lock = |name: &str| {
+            let path = record.with_extension(name);
+            std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+        };
+        let aside = record.with_extension("aside");
+        Ok(Self { changing: lock("changing")?, in_use: lock("in_use")?, record, aside })
+    }
+
+    /// Calls `work` with the record while no other run changes it.
+    fn with_record(
+        &self,
+        work: impl FnOnce(&Self, &mut PlaceholderRecord) -> io::Result<()>,
+    ) -> io::Result<()> {
+        rustix::fs::flock(&self.changing, FlockOperation::LockExclusive)?;
+        let mut record = if self.is_in_force() { self.read() } else { PlaceholderRecord::default() };
+        let result = work(self, &mut record);
+        rustix::fs::flock(self.changing.as_fd(), FlockOperation::Unlock)?;
+        result
+    }
+
+    /// Whether no other run uses the placeholders.
+    fn is_last(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.in_use, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self) -> PlaceholderRecord {
+        match file::read_bounded(&self.record, MAX_RECORD_BYTES) {
+            Ok((bytes, _)) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(_) => PlaceholderRecord::default(),
+        }
+    }
+
+    /// Notes what is in place. The record is written before it is said to be in force.
+    fn write(&self, record: &PlaceholderRecord) -> io::Result<()> {
+        let is_empty = record.names.is_empty() && record.owners.is_empty();
+        if !is_empty && self.read() != *record {
+            let text = serde_json::to_vec(record).map_err(io::Error::other)?;
+            file::replace_unsynced(&self.record, &text)?;
+        }
+        if self.is_in_force() == is_empty {
+            rustix::io::pwrite(&self.changing, if is_empty { IDLE } else { IN_FORCE }, 0)?;
+        }
+        Ok(())
+    }
+
+    fn is_in_force(&self) -> bool {
+        let mut byte = [0];
+        rustix::io::pread(&self.changing, &mut byte, 0) == Ok(1) && byte == *IN_FORCE
+    }
+}
+
+/// What the file `changing` says: whether the record counts.
+const IN_FORCE: &[u8; 1] = b"1";
+const IDLE: &[u8; 1] = b"0";
+
+/// Whether a record counts, for a run that has not opened it.
+fn is_in_force(changing: &Path) -> bool {
+    file::read_bounded(changing, 16).is_ok_and(|(bytes, _)| bytes.first() == IN_FORCE.first())
+}
+
+impl PlaceholderRecord {
+    /// Removes what was made, unless a process that was left with it still runs.
+    fn remove_unless_owned(&mut self, aside: &Path) {
+        self.owners.retain(|(pid, started)| start_time(*pid) == Some(*started));
+        if !self.owners.is_empty() {
+            return;
+        }
+        // Folders last, and the deepest first.
+        self.names.sort_by(|left, right| right.path.cmp(&left.path));
+        // What could not be removed now is tried again by the next run.
+        self.names.retain(|name| {
+            remove_placeholder(name, aside);
+            is_unchanged(&name.path, &name.content)
+        });
+    }
+}
+
+/// A name that cannot be looked at is not taken for absent: a run may have closed the folder it lies in.
+fn check_accessible(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(io::Error::new(error.kind(), format!("`{}` cannot be looked at: {error}", path.display())))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+/// One name for each that could be made: below a folder that does not exist, or is a placeholder, the folder is reserved.
+fn outermost_missing(names: &[ReservedName], record: &PlaceholderRecord) -> Vec<ReservedName> {
+    let is_absent = |path: &Path| !exists(path) || record.names.iter().any(|known| known.path == path);
+    let mut all: Vec<ReservedName> = Vec::new();
+    for name in names {
+        let parents = name.path.ancestors().skip(1);
+        let missing = parents.take_while(|above| is_absent(above)).last();
+        let name = match missing {
+            Some(folder) => ReservedName { path: folder.to_owned(), content: PlaceholderContent::Folder },
+            None => name.clone(),
+        };
+        let is_reserved = |known: &ReservedName| {
+            name.path == known.path
+                || (name.path.starts_with(&known.path) && known.path.symlink_metadata().is_err())
+        };
+        if !all.iter().any(is_reserved) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+/// Where a placeholder is kept between runs: each name has its own, so that what was mounted over it still fits.
+fn kept_aside(name: &ReservedName, aside: &Path) -> PathBuf {
+    let content = match &name.content {
+        PlaceholderContent::Folder => "folder",
+        PlaceholderContent::File(_) => "file",
+    };
+    aside.join(format!("{}.{content}", Digest::of(name.path.as_os_str().as_encoded_bytes()).short()))
+}
+
+/// Moves something to a name that must be free.
+fn rename_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+}
+
+fn create_placeholder(name: &ReservedName, aside: &Path) -> io::Result<()> {
+    if rename_new(&kept_aside(name, aside), &name.path).is_ok() {
+        if is_unchanged(&name.path, &name.content) {
+            return Ok(());
+        }
+        // Not what was kept: whatever it is, it stays aside, and a new one is made.
+        rename_new(&name.path, &kept_aside(name, aside))?;
+    }
+    let result = match &name.content {
+        PlaceholderContent::Folder => std::fs::create_dir(&name.path),
+        PlaceholderContent::File(text) => std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&name.path)
+            .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes())),
+    };
+    match result {
+        // Where this user may not make it, neither may the run.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::AlreadyExists
+                    | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Whether a placeholder is at `path` as it was made.
+fn is_unchanged(path: &Path, content: &PlaceholderContent) -> bool {
+    let metadata = path.symlink_metadata();
+    match content {
+        PlaceholderContent::Folder => {
+            metadata.is_ok_and(|metadata| metadata.is_dir())
+                && path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
+        }
+        PlaceholderContent::File(text) => {
+            let is_file = metadata.is_ok_and(|metadata| metadata.is_file());
+            let read = file::read_bounded(path, MAX_RECORD_BYTES);
+            is_file && read.is_ok_and(|(bytes, _)| bytes == text.as_bytes())
+        }
+    }
+}
+
+/// Takes a placeholder away if it is still what was made: aside where that can be done, else for good.
+fn remove_placeholder(name: &ReservedName, aside: &Path) {
+    let ReservedName { path, content } = name;
+    if !is_unchanged(path, content) {
+        return;
+    }
+    let kept = kept_aside(name, aside);
+    let is_aside = rename_new(path, &kept).is_ok()
+        || (file::create_dirs(aside, true).is_ok() && rename_new(path, &kept).is_ok());
+    if is_aside {
+        // Something was put into it in between: it belongs to whoever did.
+        if !is_unchanged(&kept, content) {
+            let _ = rename_new(&kept, path);
+        }
+        return;
+    }
+    match content {
+        // Only an empty folder can be removed this way.
+        PlaceholderContent::Folder => drop(std::fs::remove_dir(path)),
+        PlaceholderContent::File(_) => drop(file::remove_unsynced(path)),
+    }
+}
+
+/// When a process was started, in ticks since the system was.
+fn start_time(pid: u32) -> Option<u64> {
+    let (text, _) = file::read_bounded(Path::new(&format!("/proc/{pid}/stat")), 4096).ok()?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    // The name of the program may hold anything, parentheses included.
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(root: &Path) -> Vec<ReservedName> {
+        let name = |path: &str, content| ReservedName { path: root.join(path), content };
+        vec![
+            name(".vscode", PlaceholderContent::Folder),
+            name(".mcp.json", PlaceholderContent::File("{}".to_owned())),
+            name(".git/config", PlaceholderContent::File(String::new())),
+            name(".git/hooks", PlaceholderContent::Folder),
+        ]
+    }
+
+    fn entries(root: &Path) -> Vec<String> {
+        let entries = root.read_dir().expect("a folder").map(|entry| entry.expect("an entry").file_name());
+        let mut entries: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+        entries.sort();
+        entries
+    }
+
+    #[test]
+    fn placeholders_last_as_long_as_the_last_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        let (first, second) = (acquire(), acquire());
+        assert_eq!(first.placeholders, second.placeholders);
+        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
+        drop(first);
+        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
+        drop(second);
+        assert_eq!(entries(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn names_that_exist_are_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir_all(root.join(".git/hooks")).expect("folders");
+        file::replace_unsynced(&root.join(".mcp.json"), b"mine").expect("a file");
+        let guard = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        assert_eq!(guard.existing, [root.join(".mcp.json"), root.join(".git/hooks")]);
+        assert_eq!(guard.placeholders, [root.join(".vscode"), root.join(".git/config")]);
+        drop(guard);
+        assert_eq!(entries(&root), [".git", ".mcp.json"]);
+        assert_eq!(entries(&root.join(".git")), ["hooks"]);
+    }
+
+    #[test]
+    fn names_below_existing_name_are_reserved() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir_all(root.join("worktrees/one")).expect("folders");
+        file::replace_unsynced(&root.join("worktrees/one/commondir"), b"..").expect("a file");
+        let name = |path: &str, content| ReservedName { path: root.join(path), content };
+        let names = [
+            name("worktrees", PlaceholderContent::Folder),
+            name("worktrees/one/commondir", PlaceholderContent::File(String::new())),
+            name("absent/one", PlaceholderContent::Folder),
+            name("absent/two", PlaceholderContent::Folder),
+        ];
+        let guard = PlaceholderGuard::acquire(&records, &root, &names).expect("placeholders");
+        assert_eq!(guard.existing, [root.join("worktrees"), root.join("worktrees/one/commondir")]);
+        assert_eq!(guard.placeholders, [root.join("absent")]);
+    }
+
+    #[test]
+    fn leftovers_of_a_crash_are_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let mut crashed = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        // The locks go with the process, and nothing else happens.
+        drop(crashed.locks.take());
+        assert_eq!(entries(&root), [".git", ".mcp.json", ".vscode"]);
+        drop(PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders"));
+        assert_eq!(entries(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn unreadable_name_is_not_treated_as_absent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        // For root, no folder is closed: a loop of links cannot be looked into by anybody.
+        std::os::unix::fs::symlink(".git", root.join(".git")).expect("a link");
+        let refused = PlaceholderGuard::acquire(&records, &root, &names(&root));
+        assert!(refused.is_err_and(|error| error.to_string().contains("cannot be looked at")));
+        assert_eq!(entries(&root), [".git"]);
+    }
+
+    #[test]
+    fn placeholder_changed_by_user_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let guard = PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        file::replace_unsynced(&root.join(".mcp.json"), b"mine").expect("a file");
+        file::replace_unsynced(&root.join(".vscode/settings.json"), b"mine").expect("a file");
+        drop(guard);
+        assert_eq!(entries(&root), [".mcp.json", ".vscode"]);
+    }
+
+    #[test]
+    fn next_run_uses_the_same_files_again() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        let inodes =
+            || [".vscode", ".mcp.json"].map(|name| root.join(name).metadata().expect("a file").ino());
+        let held = acquire();
+        let first = inodes();
+        drop(held);
+        assert_eq!(entries(&root), Vec::<String>::new());
+        let held = acquire();
+        assert_eq!(inodes(), first);
+        drop(held);
+    }
+
+    #[test]
+    fn changed_file_aside_is_not_used() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        drop(acquire());
+        let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
+        for entry in record.with_extension("aside").read_dir().expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let path = if path.is_dir() { path.join("planted") } else { path };
+            file::replace_unsynced(&path, b"planted").expect("a file");
+        }
+        let held = acquire();
+        assert_eq!(std::fs::read(root.join(".mcp.json")).expect("a file"), b"{}");
+        assert_eq!(entries(&root.join(".vscode")), Vec::<String>::new());
+        drop(held);
+        assert_eq!(entries(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn empty_folder_of_the_user_stays_between_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        drop(acquire());
+        std::fs::create_dir(root.join(".vscode")).expect("a folder");
+        drop(acquire());
+        assert_eq!(entries(&root), [".vscode"]);
+    }
+}

@@ -1,0 +1,326 @@
+//! Taking an event in: redacted, stepped, journaled, told. Effects begin only afterwards.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rye_model::{ModelResponse, ToolCall};
+use serde_json::Value;
+
+use super::effects::PendingEffect;
+use super::{DriverError, ThreadDriver};
+use crate::limits::ThreadLimits;
+use crate::machine::{
+    ApprovalAnswer, ApprovalRequest, BudgetRefusal, BudgetResource, Effect, ThreadEvent, ThreadOutcome, step,
+};
+use crate::money::Nanos;
+use crate::redact::Redactor;
+use crate::status::ThreadStatus;
+use crate::store::{
+    Approval, BudgetCaps, CommitOutcome, JournalRecord, LedgerRefusal, LedgerResource, ReserveRequest,
+    Settlement, StatusChange, ThreadCommit,
+};
+
+/// `state.json` is written at most this often while a thread is at work; one that ends sooner writes it once.
+const STATE_SAVE_INTERVAL_MS: u64 = 1000;
+
+/// For how long lines may wait for others before they are in the transcript.
+const TRANSCRIPT_WRITE_INTERVAL_MS: u64 = 250;
+
+impl ThreadDriver {
+    /// Takes an event in, and all that follows from it without waiting.
+    pub(super) async fn handle(&mut self, event: ThreadEvent) -> Result<(), DriverError> {
+        let mut event = Some(event);
+        while let Some(next) = event.take() {
+            let mut batch = CommitBatch::default();
+            self.apply(next, &mut batch)?;
+            event = self.commit_batch(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Steps through an event, and through what internal hooks and tools that touch nothing answer at once.
+    fn apply(&mut self, event: ThreadEvent, batch: &mut CommitBatch) -> Result<(), DriverError> {
+        let mut queue = VecDeque::from([event]);
+        let mut inline_calls = 0;
+        while let Some(event) = queue.pop_front() {
+            let event = redact_event(event, &self.deps.redactor);
+            if let ThreadEvent::Resumed { limits, .. } = &event {
+                let tokens = limits.tokens.filter(|_| self.state.spec.template.price.is_none());
+                batch.caps = Some(BudgetCaps { spend: limits.spend, tokens });
+                batch.limits = Some(*limits);
+            }
+            batch.settle.append(&mut self.unsettled);
+            batch.settle.extend(self.settlement(&event));
+            let at_ms = self.deps.clock.now_ms();
+            let body = serde_json::to_vec(&event).map_err(std::io::Error::other)?;
+            batch.records.push(JournalRecord { at_ms, sequence: self.transcript.next_sequence(), body });
+            for effect in step(&mut self.state, at_ms, event) {
+                match effect {
+                    Effect::Emit { event_type, payload } => {
+                        let events = &self.state.spec.template.config.events;
+                        self.transcript.push(&event_type, payload, at_ms, events.criticality(&event_type));
+                    }
+                    Effect::SaveState(trigger) => {
+                        let triggers = &self.state.spec.template.config.resilience.triggers;
+                        self.is_state_dirty |= triggers.is_enabled(trigger);
+                    }
+                    Effect::RunHook { action, .. } if action.is_hook_tool() => {
+                        let result = self.deps.dispatcher.dispatch(
+                            &action,
+                            &Arc::new(self.tool_context()),
+                            &self.in_flight.cancel()?,
+                        );
+                        queue.push_back(ThreadEvent::HookDone { result });
+                    }
+                    Effect::RunHook { hook, action } => {
+                        batch.effects.push(PendingEffect::Hook { hook, action })
+                    }
+                    Effect::CallModel { call, request, cost_bound } => {
+                        batch.reserve =
+                            Some(ReserveRequest { call, spend: cost_bound.spend, tokens: cost_bound.tokens });
+                        batch.effects.push(PendingEffect::Model { request, cost_bound });
+                    }
+                    Effect::Sleep { ms } => batch.effects.push(PendingEffect::Sleep(ms)),
+                    Effect::Dispatch { index, action } => {
+                        inline_calls += 1;
+                        match self.try_inline_result(&action, inline_calls)? {
+                            Some(result) => queue.push_back(ThreadEvent::ToolDone { index, result }),
+                            None => batch.effects.push(PendingEffect::Tool { index, action }),
+                        }
+                    }
+                    Effect::ReadArtifact { index, params } => {
+                        batch.effects.push(PendingEffect::Artifact { index, params })
+                    }
+                    Effect::Spawn { index, action, child } => {
+                        batch.effects.push(PendingEffect::Spawn { index, action, child });
+                    }
+                    Effect::Orchestrate { index, action } => {
+                        batch.effects.push(PendingEffect::Orchestrate { index, action });
+                    }
+                    Effect::RequestApproval(question) => batch.approvals.push(self.approval(question, at_ms)),
+                    Effect::Suspend(outcome) | Effect::End(outcome) => batch.outcome = Some(outcome),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a batch durable, tells of it, begins what it asks for. A refused reservation is the next event.
+    async fn commit_batch(&mut self, batch: CommitBatch) -> Result<Option<ThreadEvent>, DriverError> {
+        let turn = self.state.cost.turns;
+        let is_stop = batch.outcome.is_some();
+        let is_turn_over = is_stop || batch.reserve.is_some();
+        if is_turn_over {
+            self.transcript.seal(turn, is_stop, self.deps.clock.now_ms(), &self.deps.signer);
+        }
+        let status = match &batch.outcome {
+            Some(outcome) => Some(status_change(outcome)),
+            None if self.is_marked_running => None,
+            None => Some(StatusChange::to(ThreadStatus::Running)),
+        };
+        self.is_marked_running = true;
+        let id = self.state.spec.instance.thread_id.clone();
+        let commit = ThreadCommit {
+            records: batch.records,
+            settlements: batch.settle,
+            reservation: batch.reserve,
+            cost: Some(self.state.cost),
+            caps: batch.caps,
+            approvals: batch.approvals,
+            limits: batch.limits,
+            status,
+            is_last: is_stop,
+            transcript_head: self.transcript.head(),
+            ..ThreadCommit::new(id, self.claim, self.deps.clock.now_ms())
+        };
+        let committed = self.deps.journal.commit(commit).await?;
+        self.notify_released();
+        self.write_due_files(is_stop)?;
+        let refused = match committed {
+            CommitOutcome::Done => None,
+            CommitOutcome::Refused(shortage) => Some(ThreadEvent::BudgetRefused(to_budget_refusal(shortage))),
+            // Somebody ended it by force: nothing of this was written.
+            CommitOutcome::Ended { status, .. } => return Err(DriverError::EndedElsewhere(status)),
+        };
+        for start in batch.effects {
+            if refused.is_none() || !matches!(start, PendingEffect::Model { .. }) {
+                self.start_effect(start)?;
+            }
+        }
+        Ok(refused)
+    }
+
+    /// What is durable is told to whoever listens.
+    fn notify_released(&mut self) {
+        let lines = self.transcript.release();
+        if let Some(listener) = &self.deps.listener {
+            let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            lines
+                .filter_map(|line| serde_json::from_slice(line).ok())
+                .for_each(|envelope| listener.event(&envelope));
+        }
+    }
+
+    fn approval(&self, question: ApprovalRequest, at_ms: u64) -> Approval {
+        Approval {
+            id: question.id,
+            thread: self.state.spec.instance.thread_id.clone(),
+            kind: question.kind.as_str().to_owned(),
+            prompt: question.prompt,
+            reason: question.reason,
+            at_ms,
+            detail: question.detail,
+        }
+    }
+
+    /// What an event says of the money that was set aside for a call.
+    fn settlement(&mut self, event: &ThreadEvent) -> Option<Settlement> {
+        let (spend, usage, is_unknown) = match event {
+            ThreadEvent::ModelResponded { response: answer, spend } => (*spend, answer.usage, false),
+            ThreadEvent::ModelFailed { error: failure, spend, is_unknown, .. } => (
+                *spend,
+                failure.partial.as_ref().map(|partial| partial.usage).unwrap_or_default(),
+                *is_unknown,
+            ),
+            ThreadEvent::CancelRequested { spend, .. } | ThreadEvent::Expired { spend }
+                if self.state.is_calling_model() =>
+            {
+                (*spend, rye_model::Usage::default(), *spend > Nanos(0))
+            }
+            _ => return None,
+        };
+        Some(Settlement {
+            call: self.state.calls,
+            spend,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            is_unknown,
+            attribution: self.state.spec.attribution(),
+        })
+    }
+
+    /// How long until the files of the thread are to be written, if they are behind.
+    pub(super) fn next_write_in(&self) -> Option<Duration> {
+        let now = self.deps.clock.now_ms();
+        let due = |since: u64, interval: u64| {
+            Duration::from_millis(interval.saturating_sub(now.saturating_sub(since)))
+        };
+        let lines =
+            self.transcript.has_unwritten().then(|| due(self.written_ms, TRANSCRIPT_WRITE_INTERVAL_MS));
+        let state = self.is_state_dirty.then(|| due(self.saved_ms, STATE_SAVE_INTERVAL_MS));
+        lines.into_iter().chain(state).min()
+    }
+
+    /// Writes those files whose time has come; all of them when the thread stops.
+    pub(super) fn write_due_files(&mut self, is_stop: bool) -> Result<(), DriverError> {
+        let now = self.deps.clock.now_ms();
+        if is_stop || now.saturating_sub(self.written_ms) >= TRANSCRIPT_WRITE_INTERVAL_MS {
+            self.transcript.write()?;
+            self.written_ms = now;
+        }
+        if self.is_state_dirty && (is_stop || now.saturating_sub(self.saved_ms) >= STATE_SAVE_INTERVAL_MS) {
+            self.transcript.write_state(&self.state, now)?;
+            self.is_state_dirty = false;
+            self.saved_ms = now;
+        }
+        Ok(())
+    }
+}
+
+/// What one event led to.
+#[derive(Default)]
+struct CommitBatch {
+    records: Vec<JournalRecord>,
+    /// New maxima for the ledger: a person allowed more.
+    caps: Option<BudgetCaps>,
+    limits: Option<ThreadLimits>,
+    settle: Vec<Settlement>,
+    reserve: Option<ReserveRequest>,
+    effects: Vec<PendingEffect>,
+    approvals: Vec<Approval>,
+    outcome: Option<ThreadOutcome>,
+}
+
+fn to_budget_refusal(shortage: LedgerRefusal) -> BudgetRefusal {
+    let resource = match shortage.resource {
+        LedgerResource::Spend => BudgetResource::Spend,
+        LedgerResource::Tokens => BudgetResource::Tokens,
+    };
+    let LedgerRefusal { refused_by: by, limit, used, reserved, requested, .. } = shortage;
+    BudgetRefusal { refused_by: by, resource, limit, used, reserved, requested }
+}
+
+fn status_change(outcome: &ThreadOutcome) -> StatusChange {
+    StatusChange {
+        to: outcome.status,
+        reason: outcome.reason,
+        result: serde_json::to_value(outcome).ok(),
+        error: outcome.error.clone(),
+    }
+}
+
+/// The event without secrets: what is written, what the model sees and what is replayed are the same.
+fn redact_event(event: ThreadEvent, redactor: &Redactor) -> ThreadEvent {
+    let redact_text = |redact_text: String| redactor.redact(redact_text);
+    let redact_value = |mut redact_value: Value| {
+        redactor.redact_value(&mut redact_value);
+        redact_value
+    };
+    let redact_response = |mut redact_response: ModelResponse| {
+        redact_response.text = redact_text(redact_response.text);
+        redact_response.reasoning = redact_text(redact_response.reasoning);
+        redact_response.calls =
+            redact_response.calls.into_iter().map(|call| redact_call(call, redactor)).collect();
+        // A provider's own blocks are signed: whole, or not at all.
+        let is_secret = redact_response
+            .replay
+            .iter_mut()
+            .fold(false, |found, block| redactor.redact_value(block) | found);
+        if is_secret {
+            redact_response.replay.clear();
+        }
+        redact_response
+    };
+    match event {
+        ThreadEvent::HookDone { result } => ThreadEvent::HookDone { result: redact_value(result) },
+        ThreadEvent::ModelResponded { response, spend } => {
+            ThreadEvent::ModelResponded { response: redact_response(response), spend }
+        }
+        ThreadEvent::ModelFailed { error: mut failure, spend, is_unknown, jitter } => {
+            failure.message = redact_text(failure.message);
+            failure.partial = failure.partial.map(redact_response);
+            ThreadEvent::ModelFailed { error: failure, spend, is_unknown, jitter }
+        }
+        ThreadEvent::ToolDone { index, mut result } => {
+            result.content = redact_text(result.content);
+            ThreadEvent::ToolDone { index, result }
+        }
+        ThreadEvent::CallbackRequested { index, request, action, denied } => ThreadEvent::CallbackRequested {
+            index,
+            request,
+            action: redact_value(action),
+            denied: denied.map(redact_value),
+        },
+        ThreadEvent::Resumed { limits, message, by, answers } => {
+            let redact_answer = |verdict: ApprovalAnswer| ApprovalAnswer {
+                message: verdict.message.map(redact_text),
+                ..verdict
+            };
+            let answers = answers.into_iter().map(redact_answer).collect();
+            ThreadEvent::Resumed { limits, message: message.map(redact_text), by, answers }
+        }
+        other => other,
+    }
+}
+
+fn redact_call(mut call: ToolCall, redactor: &Redactor) -> ToolCall {
+    redactor.redact_map(&mut call.input);
+    // One that is a secret is none; it gets another.
+    call.id =
+        if matches!(redactor.redact_text(&call.id), Cow::Borrowed(_)) { call.id } else { String::new() };
+    call.name = redactor.redact(call.name);
+    call.malformed = call.malformed.map(|raw| redactor.redact(raw));
+    call
+}

@@ -1,0 +1,220 @@
+//! The files of a thread: its transcript and `state.json`. Both follow from the journal.
+//!
+//! Events get their numbers here. A journal record says with which number its events begin, so that lines a crash kept
+//! from being written can be written again, the same to the letter.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lillux::file;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::capability::Capabilities;
+use crate::machine::{Effect, ThreadState};
+use crate::status::{SuspendReason, ThreadStatus};
+use crate::store::{JournalRecord, TranscriptHead};
+use crate::thread_id::ThreadId;
+use crate::transcript::{self, Criticality, NewEvent, TranscriptLines, TranscriptSigner, TranscriptTail};
+
+/// The transcript of a thread, as far as it was written.
+#[derive(Debug)]
+pub struct TranscriptWriter {
+    folder: PathBuf,
+    thread: ThreadId,
+    lines: TranscriptLines,
+    /// Lines whose events are durable, and which are not in the file yet.
+    ready: Vec<u8>,
+    sequence: u64,
+    /// The turn of the last checkpoint.
+    sealed_turn: u64,
+    /// Words that wait to be written, with the number of their first piece.
+    pending_text: Option<(String, u64)>,
+    written_ms: u64,
+}
+
+impl TranscriptWriter {
+    /// Of a new thread: its folder is made.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn create(threads: &Path, thread: &ThreadId) -> io::Result<Self> {
+        let folder = file::create_folders_beneath(threads, Path::new(thread.as_str()), true)?;
+        Ok(Self::from_tail(folder, thread, TranscriptTail::empty(thread)))
+    }
+
+    /// Of a thread that was there before.
+    ///
+    /// # Errors
+    /// When its files cannot be read.
+    pub fn reopen(threads: &Path, thread: &ThreadId) -> io::Result<Self> {
+        let folder = file::create_folders_beneath(threads, Path::new(thread.as_str()), true)?;
+        let tail = TranscriptTail::recover(&folder.join(transcript::TRANSCRIPT_FILE), thread)?;
+        Ok(Self::from_tail(folder, thread, tail))
+    }
+
+    fn from_tail(folder: PathBuf, thread: &ThreadId, tail: TranscriptTail) -> Self {
+        Self {
+            folder,
+            thread: thread.clone(),
+            sequence: tail.sequence + 1,
+            lines: TranscriptLines::new(thread.clone(), tail),
+            ready: Vec::new(),
+            sealed_turn: 0,
+            pending_text: None,
+            written_ms: 0,
+        }
+    }
+
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The last event of the chain.
+    pub(super) fn head(&self) -> Option<TranscriptHead> {
+        self.lines.tail().head
+    }
+
+    pub(super) fn push(&mut self, event_type: &str, payload: Value, at_ms: u64, criticality: Criticality) {
+        let sequence = self.sequence;
+        self.sequence += 1;
+        self.push_line(event_type, payload, at_ms, criticality, sequence);
+    }
+
+    fn push_line(
+        &mut self,
+        event_type: &str,
+        payload: Value,
+        at_ms: u64,
+        criticality: Criticality,
+        sequence: u64,
+    ) {
+        let event = NewEvent { event_type, at_ms, payload, criticality, sequence };
+        // Only the transcript's own name is refused, and the machine never says it.
+        let _ = self.lines.event(&event);
+    }
+
+    /// The events of a record that the file does not have yet.
+    pub(super) fn replay_record(
+        &mut self,
+        state: &ThreadState,
+        record: &JournalRecord,
+        effects: Vec<Effect>,
+    ) {
+        let events = &state.spec.template.config.events;
+        let mut sequence = record.sequence;
+        for effect in effects {
+            let Effect::Emit { event_type, payload } = effect else { continue };
+            let is_written = self.head().is_some_and(|head| head.sequence >= sequence);
+            if events.criticality(&event_type) == Criticality::Critical && !is_written {
+                self.push_line(&event_type, payload, record.at_ms, Criticality::Critical, sequence);
+            }
+            sequence += 1;
+        }
+        self.sequence = self.sequence.max(sequence);
+    }
+
+    /// Signs the chain when a turn is over, and when the thread stops.
+    pub(super) fn seal(&mut self, turn: u64, is_end: bool, now_ms: u64, signer: &TranscriptSigner) {
+        if is_end || turn > self.sealed_turn {
+            self.sealed_turn = turn;
+            let sequence = self.sequence;
+            self.sequence += 1;
+            self.lines.checkpoint(turn, now_ms, sequence, signer);
+        }
+    }
+
+    /// Words on their way: gathered, and written now and then.
+    pub(super) fn push_delta(&mut self, text: &str, chunk: u64, now_ms: u64, throttle_ms: u64) {
+        match &mut self.pending_text {
+            Some((pending, _)) => pending.push_str(text),
+            None => self.pending_text = Some((text.to_owned(), chunk)),
+        }
+        if now_ms.saturating_sub(self.written_ms) >= throttle_ms {
+            self.flush_deltas(now_ms, false);
+            self.release();
+        }
+    }
+
+    pub(super) fn flush_deltas(&mut self, now_ms: u64, is_final: bool) {
+        if let Some((text, chunk)) = self.pending_text.take() {
+            self.written_ms = now_ms;
+            let payload = json!({"text": text, "chunk_index": chunk, "is_final": is_final});
+            self.push("cognition_out_delta", payload, now_ms, Criticality::Droppable);
+        }
+    }
+
+    /// What was pushed is durable by now: it may be written. Gives the new lines.
+    pub(super) fn release(&mut self) -> &[u8] {
+        let from = self.ready.len();
+        self.ready.append(&mut self.lines.drain());
+        self.ready.get(from..).unwrap_or_default()
+    }
+
+    /// Whether the file is behind.
+    pub(super) fn has_unwritten(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Brings the file up to what was released.
+    pub(super) fn write(&mut self) -> io::Result<()> {
+        if !self.ready.is_empty() {
+            transcript::append(&self.folder.join(transcript::TRANSCRIPT_FILE), &self.ready)?;
+            self.ready.clear();
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_state(&self, state: &ThreadState, now_ms: u64) -> io::Result<()> {
+        let outcome = state.outcome();
+        let file = StateFile {
+            version: "1.0.0",
+            thread_id: &self.thread,
+            directive: &state.spec.template.directive,
+            saved_at: &transcript::iso_timestamp(now_ms),
+            parent_thread_id: state.spec.instance.parent.as_ref(),
+            inputs: &state.spec.instance.inputs,
+            turn_number: state.cost.turns,
+            cost: state.cost.to_value(),
+            limits: state.limits.to_value(),
+            status: state.status(),
+            waits_for: state.waits_for(),
+            suspend_reason: outcome.and_then(|outcome| outcome.reason),
+            suspend_metadata: outcome.map(|outcome| &outcome.detail),
+            required_caps: &state.spec.instance.capabilities,
+            messages: state.messages.len(),
+            model: &state.spec.template.model,
+        };
+        let mut bytes = serde_json::to_vec_pretty(&file).map_err(io::Error::other)?;
+        bytes.push(b'\n');
+        file::replace_unsynced(&self.folder.join("state.json"), &bytes)
+    }
+}
+
+/// `state.json`, in the order of its fields.
+#[derive(Serialize)]
+struct StateFile<'a> {
+    version: &'static str,
+    thread_id: &'a ThreadId,
+    directive: &'a str,
+    saved_at: &'a str,
+    parent_thread_id: Option<&'a ThreadId>,
+    inputs: &'a Map<String, Value>,
+    turn_number: u64,
+    cost: Value,
+    limits: Value,
+    status: ThreadStatus,
+    waits_for: &'static str,
+    suspend_reason: Option<SuspendReason>,
+    suspend_metadata: Option<&'a Value>,
+    required_caps: &'a Capabilities,
+    messages: usize,
+    model: &'a str,
+}
+
+impl Drop for TranscriptWriter {
+    /// A thread that is dropped in the middle leaves a file that is not behind its journal.
+    fn drop(&mut self) {
+        let _ = self.write();
+    }
+}

@@ -1,0 +1,62 @@
+//! `budget_ops`: the ledger, for the calling thread and what is below it.
+
+use serde_json::{Map, Value, json};
+
+use super::{failure, missing_context, text_param};
+use crate::money::Nanos;
+use crate::thread_id::ThreadId;
+use crate::tool_context::{BudgetAccess, ThreadContext};
+
+pub(super) fn run(parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
+    let Some(budget) = &context.budget else {
+        return missing_context();
+    };
+    try_run(parameters, context, budget.as_ref()).unwrap_or_else(failure)
+}
+
+fn try_run(
+    parameters: &Map<String, Value>,
+    context: &ThreadContext,
+    budget: &dyn BudgetAccess,
+) -> Result<Value, String> {
+    let own_thread = |id: &str| -> Result<ThreadId, String> {
+        let id = ThreadId::parse(id).map_err(|error| error.to_string())?;
+        if id == context.thread_id || budget.is_within(&context.thread_id, &id) {
+            return Ok(id);
+        }
+        Err(format!("{id} is not {} and not below it", context.thread_id))
+    };
+    let thread = own_thread(text_param(parameters, "thread_id").unwrap_or(context.thread_id.as_str()))?;
+    match text_param(parameters, "operation").unwrap_or_default() {
+        "reserve" => {
+            let amount = amount(parameters)?;
+            let parent = text_param(parameters, "parent_thread_id").map(own_thread).transpose()?;
+            let is_reserved = budget.reserve(&thread, parent.as_ref(), amount)?;
+            let reserved = if is_reserved { amount } else { Nanos(0) };
+            Ok(json!({"success": is_reserved, "reserved": reserved.dollars()}))
+        }
+        "report_actual" => {
+            let amount = amount(parameters)?;
+            budget.report_actual(&thread, amount)?;
+            Ok(json!({"success": true, "reported": amount.dollars()}))
+        }
+        "release" => {
+            budget.release(&thread, text_param(parameters, "final_status"))?;
+            Ok(json!({"success": true, "released": true}))
+        }
+        "check_remaining" => {
+            let remaining = budget.remaining(&thread)?;
+            Ok(json!({"success": true, "remaining": remaining.map(Nanos::dollars)}))
+        }
+        other => Err(format!("Unknown operation: {}", rye_item::text::one_line(other))),
+    }
+}
+
+/// 003's default: nothing.
+fn amount(parameters: &Map<String, Value>) -> Result<Nanos, String> {
+    match parameters.get("amount") {
+        None | Some(Value::Null) => Ok(Nanos(0)),
+        Some(value) => Nanos::from_value(value)
+            .ok_or_else(|| "amount is an amount of dollars with at most nine places".to_owned()),
+    }
+}

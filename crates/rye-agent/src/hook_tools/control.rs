@@ -1,0 +1,37 @@
+//! `control`: what a hook tells the thread to do.
+
+use serde_json::{Map, Value, json};
+
+use super::{failure, text_param};
+use crate::tool_context::ThreadContext;
+
+pub(super) fn control(parameters: &Map<String, Value>, _facts: &ThreadContext) -> Value {
+    match text_param(parameters, "action").unwrap_or("continue") {
+        "continue" | "skip" => Value::Null,
+        "retry" => json!({"action": "retry"}),
+        "fail" => failure(text_param(parameters, "error").unwrap_or("Hook triggered failure")),
+        "abort" => json!({"success": false, "aborted": true, "error": "Aborted by hook"}),
+        "suspend" => {
+            let reason = text_param(parameters, "suspend_reason").unwrap_or("Suspended by hook");
+            let mut response = json!({"success": false, "suspended": true, "error": reason});
+            for key in ["prompt", "on_deny"] {
+                if let Some(value) = text_param(parameters, key) {
+                    response[key] = json!(value);
+                }
+            }
+            response
+        }
+        "escalate" => json!({
+            "success": false,
+            "suspended": true,
+            "escalated": true,
+            "error": "Escalation requested",
+            "escalation": {
+                "limit_type": parameters.get("limit_type"),
+                "current_value": parameters.get("current_value"),
+            },
+        }),
+        // 003 lets an unknown word pass as `continue`; the descriptor's schema refuses it before, and so does this.
+        other => failure(format!("Unknown action: {}", rye_item::text::one_line(other))),
+    }
+}

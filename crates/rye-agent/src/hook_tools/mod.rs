@@ -1,0 +1,126 @@
+//! The thread's own tools (003 §5): functions from parameters and a snapshot of the thread to a result.
+//!
+//! They decide nothing and change nothing: a control result steers, an event is written, a cost is added only because the
+//! machine that reads the result does so. The ledger is the exception, and only below the calling thread.
+//! They are reached like any tool, through signed descriptors (`rye/agent/threads/internal/*`) that name the functions
+//! here; only hooks may call them, and only for hooks does the dispatcher hand over the facts.
+
+mod budget;
+mod control;
+mod observe;
+
+use std::sync::Arc;
+
+use rye_exec::{NativeCall, NativeError, NativeTool};
+use serde_json::{Map, Value, json};
+
+use crate::tool_context::ThreadContext;
+
+/// The functions.
+const HOOK_TOOLS: [HookTool; 8] = [
+    HookTool { name: "threads.control", run: control::control },
+    HookTool { name: "threads.emitter", run: observe::emit },
+    HookTool { name: "threads.classifier", run: observe::classify },
+    HookTool { name: "threads.limit_checker", run: observe::check_limit },
+    HookTool { name: "threads.budget_ops", run: budget::run },
+    HookTool { name: "threads.cost_tracker", run: observe::track_cost },
+    HookTool { name: "threads.state_persister", run: observe::persist_state },
+    HookTool { name: "threads.cancel_checker", run: observe::check_cancel },
+];
+
+/// What the function of this name answers a hook of the thread behind `facts`.
+pub(crate) fn call_hook_tool(
+    name: &str,
+    parameters: &Map<String, Value>,
+    context: &ThreadContext,
+) -> Option<Value> {
+    let tool = HOOK_TOOLS.iter().find(|tool| tool.name.strip_prefix("threads.") == Some(name))?;
+    Some((tool.run)(parameters, context))
+}
+
+/// All of them, for [`rye_engine::Natives`].
+#[must_use]
+pub fn native_tools() -> Vec<Arc<dyn NativeTool>> {
+    let thread_only: [ThreadOnlyTool; 5] = [
+        ThreadOnlyTool {
+            name: "threads.thread_directive",
+            alternative: "run a directive in a thread: rye run DIRECTIVE",
+        },
+        ThreadOnlyTool {
+            name: "threads.orchestrator",
+            alternative: "look at and steer threads: rye thread --help",
+        },
+        ThreadOnlyTool {
+            name: "threads.human_approval",
+            alternative: "only the model of a thread asks a person",
+        },
+        ThreadOnlyTool {
+            name: "threads.directive_return",
+            alternative: "only the model of a thread returns its outputs",
+        },
+        ThreadOnlyTool {
+            name: "threads.read_artifact",
+            alternative: "what a thread did: rye thread transcript ID",
+        },
+    ];
+    let hook_tools = HOOK_TOOLS.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>);
+    hook_tools.chain(thread_only.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>)).collect()
+}
+
+/// What a thread does itself when its model calls it; anybody else is told what to do instead.
+struct ThreadOnlyTool {
+    name: &'static str,
+    alternative: &'static str,
+}
+
+impl NativeTool for ThreadOnlyTool {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
+        true
+    }
+
+    fn call(&self, _call: &NativeCall<'_>) -> Result<Value, NativeError> {
+        Err(NativeError::denied(format!("this works inside a thread only; {}", self.alternative)))
+    }
+}
+
+type HookFn = fn(&Map<String, Value>, &ThreadContext) -> Value;
+
+struct HookTool {
+    name: &'static str,
+    run: HookFn,
+}
+
+impl NativeTool for HookTool {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
+        true
+    }
+
+    fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
+        let context = call.thread.and_then(|thread| thread.downcast_ref::<ThreadContext>());
+        // A failed control result is an answer, not a failure of the tool: it must reach whoever it steers.
+        Ok(context.map_or_else(missing_context, |context| (self.run)(call.parameters, context)))
+    }
+}
+
+fn missing_context() -> Value {
+    failure("Missing thread context")
+}
+
+fn failure(error: impl Into<String>) -> Value {
+    json!({"success": false, "error": error.into()})
+}
+
+fn text_param<'a>(parameters: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    parameters.get(key).and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! Tools that look at the thread, or say what should be written of it.
+
+use serde_json::{Map, Value, json};
+
+use super::{failure, text_param};
+use crate::money::Nanos;
+use crate::tool_context::ThreadContext;
+
+/// `emitter`: an event to write. The machine writes it.
+pub(super) fn emit(parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
+    let Some(event_type) = text_param(parameters, "event_type").filter(|event| is_event_name(event)) else {
+        return failure("event_type is a name of lower case letters, digits and `_`");
+    };
+    if text_param(parameters, "thread_id").is_some_and(|thread| thread != context.thread_id.as_str()) {
+        return failure("a hook writes into its own thread only");
+    }
+    let payload = match parameters.get("payload") {
+        None | Some(Value::Null) => json!({}),
+        Some(Value::Object(payload)) => json!(payload),
+        Some(_) => return failure("payload is an object"),
+    };
+    let criticality = match parameters.get("criticality") {
+        None | Some(Value::Null) => json!(context.config.criticality(event_type)),
+        Some(word) => word.clone(),
+    };
+    if criticality != "critical" && criticality != "droppable" {
+        return failure("criticality is critical or droppable");
+    }
+    json!({
+        "success": true,
+        "event_type": event_type,
+        "emitted": true,
+        "payload": payload,
+        "criticality": criticality,
+    })
+}
+
+fn is_event_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    !name.is_empty() && name.len() <= 64 && name.bytes().all(is_plain)
+}
+
+/// `classifier`: what kind of error it is, by `error_classification.yaml`.
+pub(super) fn classify(parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
+    context.config.classify(&json!({
+        "error": parameters.get("error").cloned().unwrap_or_else(|| json!({})),
+        "status_code": parameters.get("status_code"),
+        "headers": parameters.get("headers").cloned().unwrap_or_else(|| json!({})),
+    }))
+}
+
+/// `limit_checker`: whether a limit is exceeded, and what then.
+pub(super) fn check_limit(parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
+    let number = |key: &str| parameters.get(key).and_then(Value::as_f64);
+    let (Some(current), Some(most)) = (number("current_value"), number("max_value")) else {
+        return failure("current_value and max_value are numbers");
+    };
+    if current < most {
+        return json!({"success": true, "exceeded": false});
+    }
+    json!({
+        "success": true,
+        "exceeded": true,
+        "limit_type": parameters.get("limit_type"),
+        "current": parameters.get("current_value"),
+        "max": parameters.get("max_value"),
+        "action": context.config.on_exceed(),
+    })
+}
+
+/// `cost_tracker`: what the thread has used; `add` says what the machine should add to it.
+pub(super) fn track_cost(parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
+    match text_param(parameters, "operation").unwrap_or("report") {
+        "report" => json!({"success": true, "cost": context.cost.to_value()}),
+        "add" => {
+            let mut add = Map::new();
+            for key in ["turns", "input_tokens", "output_tokens"] {
+                match parameters.get(key) {
+                    None | Some(Value::Null) => {}
+                    Some(value) if value.as_u64().is_some() => {
+                        add.insert(key.to_owned(), value.clone());
+                    }
+                    Some(_) => return failure(format!("{key} is a whole number, not negative")),
+                }
+            }
+            match parameters.get("spend") {
+                None | Some(Value::Null) => {}
+                Some(value) if Nanos::from_value(value).is_some() => {
+                    add.insert("spend".to_owned(), value.clone());
+                }
+                Some(_) => return failure("spend is an amount of dollars with at most nine places"),
+            }
+            json!({"success": true, "cost": context.cost.to_value(), "add": add})
+        }
+        other => failure(format!("Unknown operation: {}", rye_item::text::one_line(other))),
+    }
+}
+
+/// `state_persister`: every step is in the journal before anything relies on it, so there is nothing left to save.
+pub(super) fn persist_state(_parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
+    json!({"success": true, "persisted": true, "thread_id": context.thread_id})
+}
+
+/// `cancel_checker`: whether somebody asked the thread to end.
+pub(super) fn check_cancel(_parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
+    json!({"success": true, "cancelled": context.is_cancelled})
+}

@@ -1,0 +1,228 @@
+use std::path::Path;
+use std::sync::Mutex;
+
+use lillux::CancelToken;
+use rye_exec::native::ToolAccess;
+
+use super::*;
+use crate::cost::Cost;
+use crate::money::Nanos;
+use crate::test_support::FixedConfig;
+use crate::thread_id::ThreadId;
+use crate::tool_context::BudgetAccess;
+
+const OWN_THREAD: &str = "thread-0a1b2c3d4e5f";
+const CHILD_THREAD: &str = "thread-111111111111";
+const OTHER_THREAD: &str = "thread-222222222222";
+
+/// A ledger with one parent of one dollar.
+#[derive(Default)]
+struct TestLedger(Mutex<Vec<(String, u64)>>);
+
+impl BudgetAccess for TestLedger {
+    fn is_within(&self, root: &ThreadId, thread: &ThreadId) -> bool {
+        root.as_str() == OWN_THREAD && thread.as_str() == CHILD_THREAD
+    }
+
+    fn reserve(&self, thread: &ThreadId, _parent: Option<&ThreadId>, amount: Nanos) -> Result<bool, String> {
+        let mut rows = self.0.lock().expect("rows");
+        let used: u64 = rows.iter().map(|row| row.1).sum();
+        let fits = used + amount.0 <= 1_000_000_000;
+        if fits {
+            rows.push((thread.to_string(), amount.0));
+        }
+        Ok(fits)
+    }
+
+    fn report_actual(&self, thread: &ThreadId, amount: Nanos) -> Result<(), String> {
+        let mut rows = self.0.lock().expect("rows");
+        let row = rows.iter_mut().find(|row| row.0 == thread.as_str()).ok_or("no such row")?;
+        row.1 = amount.0;
+        Ok(())
+    }
+
+    fn release(&self, thread: &ThreadId, _final_status: Option<&str>) -> Result<(), String> {
+        self.0.lock().expect("rows").retain(|row| row.0 != thread.as_str());
+        Ok(())
+    }
+
+    fn remaining(&self, _thread: &ThreadId) -> Result<Option<Nanos>, String> {
+        let used: u64 = self.0.lock().expect("rows").iter().map(|row| row.1).sum();
+        Ok(Some(Nanos(1_000_000_000 - used)))
+    }
+}
+
+fn test_context() -> ThreadContext {
+    ThreadContext {
+        thread_id: ThreadId::parse(OWN_THREAD).expect("an id"),
+        cost: Cost { turns: 2, ..Cost::default() },
+        is_cancelled: false,
+        config: Arc::new(FixedConfig),
+        budget: Some(Arc::new(TestLedger::default())),
+        callback: None,
+        blocking_hook: None,
+    }
+}
+
+fn call_with(name: &str, parameters: &Value, context: Option<&ThreadContext>) -> Value {
+    let tools = native_tools();
+    let tool = tools.iter().find(|tool| tool.name() == name).expect("a tool");
+    let call = NativeCall {
+        parameters: parameters.as_object().expect("an object"),
+        config: &Map::new(),
+        resolved_config: None,
+        project: Path::new("/"),
+        cache: Path::new("/"),
+        access: &ToolAccess::default(),
+        cancel: &CancelToken::new().expect("an event"),
+        now: 0,
+        thread: context.map(|context| context as &(dyn std::any::Any + Send + Sync)),
+    };
+    tool.call(&call).expect("an answer")
+}
+
+fn call(name: &str, parameters: impl std::borrow::Borrow<Value>) -> Value {
+    call_with(name, parameters.borrow(), Some(&test_context()))
+}
+
+#[test]
+fn control_supports_all_seven_actions() {
+    let control = |parameters: Value| call("threads.control", parameters);
+    assert_eq!(control(json!({"action": "continue"})), Value::Null);
+    assert_eq!(control(json!({"action": "skip"})), Value::Null);
+    assert_eq!(control(json!({"action": "retry"})), json!({"action": "retry"}));
+    assert_eq!(
+        control(json!({"action": "fail"})),
+        json!({"success": false, "error": "Hook triggered failure"})
+    );
+    assert_eq!(control(json!({"action": "fail", "error": "no"})), json!({"success": false, "error": "no"}));
+    assert_eq!(
+        control(json!({"action": "abort"})),
+        json!({"success": false, "aborted": true, "error": "Aborted by hook"})
+    );
+    assert_eq!(
+        control(json!({"action": "suspend", "suspend_reason": "approval"})),
+        json!({"success": false, "suspended": true, "error": "approval"})
+    );
+    assert_eq!(
+        control(json!({"action": "suspend"})),
+        json!({"success": false, "suspended": true, "error": "Suspended by hook"})
+    );
+    assert_eq!(
+        control(json!({"action": "escalate", "limit_type": "turns_exceeded", "current_value": 25})),
+        json!({
+            "success": false, "suspended": true, "escalated": true, "error": "Escalation requested",
+            "escalation": {"limit_type": "turns_exceeded", "current_value": 25},
+        })
+    );
+    assert_eq!(control(json!({"action": "explode"}))["success"], false);
+}
+
+#[test]
+fn emitter_uses_configured_criticality() {
+    let emit = |parameters: Value| call("threads.emitter", parameters);
+    assert_eq!(
+        emit(json!({"event_type": "checkpoint_saved", "payload": {"turn": 1}})),
+        json!({
+            "success": true, "event_type": "checkpoint_saved", "emitted": true,
+            "payload": {"turn": 1}, "criticality": "critical",
+        })
+    );
+    assert_eq!(emit(json!({"event_type": "delta"}))["criticality"], "droppable");
+    assert_eq!(emit(json!({"event_type": "delta", "criticality": "critical"}))["criticality"], "critical");
+    for invalid in [
+        json!({}),
+        json!({"event_type": "with space"}),
+        json!({"event_type": "a\nb"}),
+        json!({"event_type": "x", "payload": []}),
+        json!({"event_type": "x", "criticality": "important"}),
+        json!({"event_type": "x", "thread_id": OTHER_THREAD}),
+    ] {
+        assert_eq!(emit(invalid.clone())["success"], false, "{invalid}");
+    }
+}
+
+#[test]
+fn hook_tools_need_thread_context() {
+    let is_internal = |name: &str| {
+        !["thread_directive", "orchestrator", "directive_return", "read_artifact", "human_approval"]
+            .iter()
+            .any(|inside| name.ends_with(inside))
+    };
+    for tool in native_tools().into_iter().filter(|tool| is_internal(tool.name())) {
+        let parameters =
+            json!({"event_type": "x", "action": "retry", "operation": "release", "thread_id": OWN_THREAD});
+        let response = call_with(tool.name(), &parameters, None);
+        assert_eq!(response, json!({"success": false, "error": "Missing thread context"}), "{}", tool.name());
+    }
+}
+
+#[test]
+fn classifier_uses_configuration() {
+    let response = call("threads.classifier", json!({"error": {"type": "X"}, "status_code": 500}));
+    assert_eq!(response["category"], "transient");
+    assert_eq!(response["asked"], json!({"error": {"type": "X"}, "status_code": 500, "headers": {}}));
+}
+
+#[test]
+fn limit_checker_reports_configured_action() {
+    for limit in crate::limits::LIMIT_NAMES {
+        let check = |current: f64| {
+            call(
+                "threads.limit_checker",
+                json!({"limit_type": limit, "current_value": current, "max_value": 1.0}),
+            )
+        };
+        assert_eq!(check(0.5), json!({"success": true, "exceeded": false}));
+        let exceeded = json!({
+            "success": true, "exceeded": true, "limit_type": limit, "current": 1.0, "max": 1.0, "action": "escalate"
+        });
+        assert_eq!(check(1.0), exceeded);
+    }
+    assert_eq!(call("threads.limit_checker", json!({"limit_type": "turns"}))["success"], false);
+}
+
+#[test]
+fn internal_budget_ops_reserve_report_release_check_remaining() {
+    let context = test_context();
+    let ops = |parameters: Value| call_with("threads.budget_ops", &parameters, Some(&context));
+    let reserve = |amount: f64| json!({"operation": "reserve", "thread_id": CHILD_THREAD, "parent_thread_id": OWN_THREAD, "amount": amount});
+    assert_eq!(ops(reserve(0.75)), json!({"success": true, "reserved": 0.75}));
+    assert_eq!(ops(reserve(0.5)), json!({"success": false, "reserved": 0.0}));
+    let remaining = || ops(json!({"operation": "check_remaining", "thread_id": OWN_THREAD}));
+    assert_eq!(remaining(), json!({"success": true, "remaining": 0.25}));
+    let report = json!({"operation": "report_actual", "thread_id": CHILD_THREAD, "amount": 0.5});
+    assert_eq!(ops(report), json!({"success": true, "reported": 0.5}));
+    assert_eq!(remaining()["remaining"], 0.5);
+    let release = json!({"operation": "release", "thread_id": CHILD_THREAD});
+    assert_eq!(ops(release), json!({"success": true, "released": true}));
+    assert_eq!(remaining()["remaining"], 1.0);
+    assert_eq!(ops(json!({"operation": "mint", "thread_id": OWN_THREAD}))["success"], false);
+}
+
+#[test]
+fn budget_ops_reject_unrelated_threads() {
+    for parameters in [
+        json!({"operation": "release", "thread_id": OTHER_THREAD}),
+        json!({"operation": "check_remaining", "thread_id": OTHER_THREAD}),
+        json!({"operation": "reserve", "thread_id": CHILD_THREAD, "parent_thread_id": OTHER_THREAD, "amount": 0.1}),
+        json!({"operation": "release", "thread_id": "../thread-0a1b2c3d4e5f"}),
+        json!({"operation": "reserve", "thread_id": CHILD_THREAD, "amount": -1}),
+    ] {
+        assert_eq!(call("threads.budget_ops", parameters.clone())["success"], false, "{parameters}");
+    }
+}
+
+#[test]
+fn tools_report_cost_state_and_cancellation() {
+    assert_eq!(call("threads.cost_tracker", json!({}))["cost"]["turns"], 2);
+    let add = call("threads.cost_tracker", json!({"operation": "add", "input_tokens": 3, "spend": 0.1}));
+    assert_eq!(add["add"], json!({"input_tokens": 3, "spend": 0.1}));
+    for invalid in [json!({"operation": "add", "turns": -1}), json!({"operation": "add", "spend": "much"})] {
+        assert_eq!(call("threads.cost_tracker", invalid)["success"], false);
+    }
+    assert_eq!(call("threads.state_persister", json!({"state": {}}))["persisted"], true);
+    assert_eq!(call("threads.cancel_checker", json!({})), json!({"success": true, "cancelled": false}));
+    let cancelled = ThreadContext { is_cancelled: true, ..test_context() };
+    assert_eq!(call_with("threads.cancel_checker", &json!({}), Some(&cancelled))["cancelled"], true);
+}

@@ -1,0 +1,188 @@
+//! What people and parents do to threads that may run anywhere, or nowhere.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use rye_engine::{Code, Error, Result};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::orchestrator::WaitRequest;
+use super::resume::ResumeOptions;
+use super::{FinishedThread, ThreadRuntime, Threads};
+use crate::config::{ChildAction, ChildPolicy};
+use crate::driver::CancelSignal;
+use crate::status::ThreadStatus;
+use crate::store::{
+    Approval, ApprovalDecision, ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow,
+};
+use crate::thread_id::ThreadId;
+
+/// What became of the wish that a thread ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelOutcome {
+    /// Nobody ran it: it has ended.
+    Cancelled,
+    /// Whoever runs it was asked, and ends it soon.
+    Requested,
+}
+
+impl Threads {
+    /// Has a thread end, wherever it runs; one that nobody runs ends here and now, without another step.
+    ///
+    /// # Errors
+    /// When there is no such thread, or it has ended.
+    pub async fn cancel(&self, id: &ThreadId, reason: &str) -> Result<CancelOutcome> {
+        let row = self.runtime.row(id)?;
+        if row.status.is_terminal() {
+            return Err(ended_error(&row));
+        }
+        self.runtime.cancel(id, reason).await
+    }
+
+    /// Whether a thread of this process stopped to ask somebody.
+    #[must_use]
+    pub fn has_pending_approvals(&self) -> bool {
+        !self.runtime.awaiting_approval().is_empty()
+    }
+
+    /// What is asked by a thread or anybody below it, and nobody has answered.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn open_approvals(&self, id: &ThreadId) -> Result<Vec<Approval>> {
+        Ok(self.runtime.store.open_approvals(Some(id))?.approvals)
+    }
+
+    /// Gives a person's answer to these questions, which must be asked below `root`; with a yes limits grow by what is asked
+    /// for.
+    ///
+    /// # Errors
+    /// When one is not open any more.
+    pub fn answer_approvals(&self, root: &ThreadId, ids: &[String], approved: bool, by: &str) -> Result<()> {
+        let open = self.open_approvals(root)?;
+        for id in ids {
+            let not_found =
+                || Error::from(crate::store::ThreadStoreError::NoApproval(rye_item::text::one_line(id)));
+            let approval = open.iter().find(|approval| approval.id == *id).ok_or_else(not_found)?;
+            let answer = ApprovalDecision {
+                approved,
+                message: None,
+                changes: approval.detail.get("proposed").filter(|_| approved).cloned().unwrap_or_default(),
+                at_ms: self.runtime.setup.clock.now_ms(),
+                by: by.to_owned(),
+            };
+            self.runtime.store.answer_approval(id, &answer)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a thread that was answered, if nobody does yet, and waits until it ends or stops.
+    ///
+    /// # Errors
+    /// When it cannot go on.
+    pub async fn resume_and_wait(
+        &self,
+        id: &ThreadId,
+        cancel_token: &CancellationToken,
+    ) -> Result<FinishedThread> {
+        let row = self.runtime.row(id)?;
+        if row.status == ThreadStatus::Suspended && self.runtime.store.answered_threads()?.contains(id) {
+            match self.runtime.resume(id, &ResumeOptions::default(), CancelSignal::default()).await {
+                // Whoever watches for answers was faster.
+                Err(error) if error.code == Code::ThreadHeld => {}
+                Err(error) => return Err(error),
+                Ok(started) => {
+                    let lost = || Error::new(Code::ThreadFailed, format!("{id} was lost"));
+                    return started.finished().await.map(|finished| (*finished).clone()).ok_or_else(lost);
+                }
+            }
+        }
+        let request = WaitRequest { waits_for_approval: false, ..WaitRequest::for_all(vec![id.clone()]) };
+        self.runtime.wait(&request, false, cancel_token).await?;
+        self.runtime.current_outcome(id)
+    }
+
+    /// Ends a thread by force, whoever runs it.
+    ///
+    /// # Errors
+    /// When there is no such thread, or it has ended.
+    pub async fn kill(&self, id: &ThreadId) -> Result<Value> {
+        let row = self.runtime.row(id)?;
+        if row.status.is_terminal() {
+            return Err(ended_error(&row));
+        }
+        self.runtime.kill(&row).await
+    }
+}
+
+fn ended_error(row: &ThreadRow) -> Error {
+    Error::new(Code::ThreadEnded, format!("{} has ended: {}", row.id, row.status))
+        .detail("thread_id", row.id.as_str())
+        .hint(format!("see what it did: rye thread show {}", row.id))
+}
+
+impl ThreadRuntime {
+    /// Has a thread end: at once if it runs here; by a wish if another process runs it; settled here if nobody does.
+    pub(super) async fn cancel(self: &Arc<Self>, id: &ThreadId, reason: &str) -> Result<CancelOutcome> {
+        if self.cancel_local(id, reason) {
+            return Ok(CancelOutcome::Requested);
+        }
+        let row = self.row(id)?;
+        if row.status.is_terminal() {
+            return Ok(CancelOutcome::Cancelled);
+        }
+        let now = self.setup.clock.now_ms();
+        let ClaimOutcome::Claimed { claim, .. } =
+            self.store.claim(id, &self.owner, ClaimPolicy::Free, now)?
+        else {
+            self.request_cancel(id, reason);
+            return Ok(CancelOutcome::Requested);
+        };
+        let status = StatusChange {
+            to: ThreadStatus::Cancelled,
+            reason: None,
+            result: None,
+            error: Some(reason.to_owned()),
+        };
+        let settlements = self.unknown_settlements(id, &row.directive, &row.model)?;
+        let commit =
+            ThreadCommit { settlements, status: Some(status), ..ThreadCommit::new(id.clone(), claim, now) };
+        let committed = self.store.commit(commit).await;
+        // Whatever came of it, the thread is not held from here.
+        let _ = self.store.release_claim(id, claim);
+        committed?;
+        self.apply_child_policy(id, ThreadStatus::Cancelled, self.child_policy(id)).await;
+        Ok(CancelOutcome::Cancelled)
+    }
+
+    /// What becomes of the children of a thread that ended like this.
+    pub(super) fn apply_child_policy<'a>(
+        self: &'a Arc<Self>,
+        id: &'a ThreadId,
+        status: ThreadStatus,
+        policy: ChildPolicy,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let (action, reason) = match status {
+                ThreadStatus::Cancelled | ThreadStatus::Killed => {
+                    (policy.on_parent_cancel, "its parent was cancelled")
+                }
+                ThreadStatus::Completed => (policy.on_parent_complete, "its parent has completed"),
+                ThreadStatus::Error => (policy.on_parent_error, "its parent has failed"),
+                ThreadStatus::Created
+                | ThreadStatus::Running
+                | ThreadStatus::Suspended
+                | ThreadStatus::Continued => return,
+            };
+            if action == ChildAction::Allow {
+                return;
+            }
+            let children = self.store.children(id).unwrap_or_default();
+            for child in children.iter().filter(|child| !child.status.is_terminal()) {
+                // One that cannot be ended does not keep the others alive.
+                let _ = self.cancel(&child.id, reason).await;
+            }
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! Hearing of wishes that other processes have: that a thread ends, or what a person answered. And the heartbeat that says
+//! which threads this process still runs.
+//!
+//! `rye` leaves a wish in one folder for all threads, which is empty nearly always: one look finds everything. Anybody else
+//! puts a `.cancel` file into the thread's own folder; those are looked at in turns, so many at a time.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lillux::file::{self, FileMode};
+use rye_engine::{Code, Result};
+use serde_json::{Value, json};
+
+use super::resume::{ResumeOptions, held_error};
+use super::{ThreadRuntime, Threads};
+use crate::driver::CancelSignal;
+use crate::status::ThreadStatus;
+use crate::store::{Claim, ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow};
+use crate::thread_id::ThreadId;
+
+/// How often wishes are looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How many looks lie between two heartbeats.
+const POLLS_PER_HEARTBEAT: u32 = 25;
+
+/// How many folders of threads are looked into at one look.
+const MAX_FOLDERS_PER_POLL: usize = 256;
+
+/// The folder of wishes.
+const CANCEL_DIR: &str = ".wishes";
+
+/// The names such a file has had.
+const CANCEL_FILES: [&str; 3] = [".cancel", ".cancel_requested", "cancel.requested"];
+
+/// Where a wish for a thread is left, below the folder of threads.
+fn wish_path(id: &ThreadId) -> PathBuf {
+    Path::new(CANCEL_DIR).join(id.as_str())
+}
+
+impl Threads {
+    /// Watches for wishes of other processes, as long as this value lives.
+    pub fn watch(&self) -> WatchGuard {
+        let inner = Arc::downgrade(&self.runtime);
+        let task = tokio::spawn(async move {
+            let mut polls = 0_u32;
+            let mut offset = 0_usize;
+            let mut version = None;
+            loop {
+                tokio::time::sleep(POLL_INTERVAL).await;
+                let Some(inner) = inner.upgrade() else { return };
+                polls = polls.wrapping_add(1);
+                if polls.is_multiple_of(POLLS_PER_HEARTBEAT) {
+                    inner.heartbeat().await;
+                }
+                let poller = Arc::clone(&inner);
+                offset = tokio::task::spawn_blocking(move || poller.poll_cancel_requests(offset))
+                    .await
+                    .unwrap_or_default();
+                inner.resume_answered(&mut version).await;
+            }
+        });
+        WatchGuard(task.abort_handle())
+    }
+}
+
+/// Ends the watching when dropped.
+#[derive(Debug)]
+pub struct WatchGuard(tokio::task::AbortHandle);
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl ThreadRuntime {
+    /// Says that the threads of this process are alive.
+    async fn heartbeat(&self) {
+        let claims: Vec<(ThreadId, Claim)> =
+            self.running().iter().map(|(id, thread)| (id.clone(), thread.claim)).collect();
+        if claims.is_empty() {
+            return;
+        }
+        // One that another process took over by force is not this one's to run any more.
+        let lost = self.store.heartbeat(claims, self.setup.clock.now_ms()).await.unwrap_or_default();
+        for (id, claim) in lost {
+            self.abort_thread(&id, claim);
+        }
+    }
+
+    /// Looks for wishes: all that `rye` left, and the folders of the threads whose turn it is. Gives the next turn.
+    fn poll_cancel_requests(&self, offset: usize) -> usize {
+        for (id, reason) in self.cancel_requests() {
+            if self.cancel_local(&id, &reason) {
+                // It is heard; left to lie, it would end the thread again when that is resumed.
+                let _ = file::remove_beneath(&self.setup.folder, &wish_path(&id));
+            }
+        }
+        let mut ids: Vec<ThreadId> = self.running().keys().cloned().collect();
+        ids.sort_unstable();
+        let from = if offset < ids.len() { offset } else { 0 };
+        let next = from + MAX_FOLDERS_PER_POLL.min(ids.len() - from);
+        for id in &ids[from..next] {
+            if let Some(reason) = self.cancel_request(id) {
+                self.cancel_local(id, &reason);
+            }
+        }
+        next
+    }
+
+    fn cancel_dir(&self) -> PathBuf {
+        self.setup.folder.join(CANCEL_DIR)
+    }
+
+    /// What other processes of `rye` wish.
+    fn cancel_requests(&self) -> Vec<(ThreadId, String)> {
+        let Ok(entries) = std::fs::read_dir(self.cancel_dir()) else { return Vec::new() };
+        let parse = |entry: std::fs::DirEntry| {
+            let id = ThreadId::parse(entry.file_name().to_str()?).ok()?;
+            Some((id, read_reason(&entry.path())?))
+        };
+        entries.flatten().filter_map(parse).collect()
+    }
+
+    /// Whether somebody left a wish for this thread to end.
+    fn cancel_request(&self, id: &ThreadId) -> Option<String> {
+        let folder = self.setup.folder.join(id.as_str());
+        CANCEL_FILES.iter().find_map(|name| read_reason(&folder.join(name)))
+    }
+
+    /// Leaves a wish for whoever runs a thread; whether it is left.
+    pub(super) fn request_cancel(&self, id: &ThreadId, reason: &str) -> bool {
+        let folder = file::create_folders_beneath(&self.setup.folder, Path::new(CANCEL_DIR), true);
+        folder.is_ok_and(|folder| {
+            file::write_atomic(&folder.join(id.as_str()), reason.as_bytes(), FileMode::Preserve).is_ok()
+        })
+    }
+
+    /// Takes a wish back that was left for a thread which now goes on, or has ended.
+    pub(super) fn clear_cancel_request(&self, id: &ThreadId) {
+        let own = CANCEL_FILES.iter().map(|name| Path::new(id.as_str()).join(name));
+        for relative in own.chain([wish_path(id)]) {
+            let _ = file::remove_beneath(&self.setup.folder, &relative);
+        }
+    }
+
+    /// Goes on with threads that stopped here to ask a person, and were answered.
+    async fn resume_answered(self: &Arc<Self>, seen: &mut Option<i64>) {
+        if self.awaiting_approval().is_empty() {
+            return;
+        }
+        let version = self.store.data_version().ok();
+        if version.is_some() && *seen == version {
+            return;
+        }
+        *seen = version;
+        for id in self.store.answered_threads().unwrap_or_default() {
+            if self.awaiting_approval().remove(&id) {
+                let resumed = self.resume(&id, &ResumeOptions::default(), CancelSignal::default()).await;
+                // Whoever has it may give it back; an answer that is none is not asked for again.
+                if resumed.is_err_and(|error| error.code == Code::ThreadHeld) {
+                    self.awaiting_approval().insert(id);
+                    *seen = None;
+                }
+            }
+        }
+    }
+
+    /// A thread is not this process's any more, unless it was taken up here anew since.
+    fn abort_thread(&self, id: &ThreadId, claim: Claim) {
+        let mut running = self.running();
+        if running.get(id).is_some_and(|running| running.claim == claim)
+            && let Some(task) = running.remove(id).and_then(|running| running.task)
+        {
+            task.abort();
+        }
+    }
+
+    /// Ends a thread by force.
+    pub(super) async fn kill(self: &Arc<Self>, row: &ThreadRow) -> Result<Value> {
+        if row.status.is_terminal() {
+            return Ok(json!({"success": false, "error": format!("{} has ended: {}", row.id, row.status)}));
+        }
+        let local_thread = self.running().get(&row.id).map(|live| (live.claim, live.task.clone()));
+        if let Some((_, Some(task))) = &local_thread {
+            task.abort();
+        }
+        let status = StatusChange {
+            to: ThreadStatus::Killed,
+            reason: None,
+            result: None,
+            error: Some("killed".to_owned()),
+        };
+        let now = self.setup.clock.now_ms();
+        let claim = match self.store.claim(&row.id, &self.owner, ClaimPolicy::Forced, now)? {
+            ClaimOutcome::Claimed { claim, .. } => claim,
+            ClaimOutcome::Held { by } => return Err(held_error(&row.id, &by)),
+        };
+        let settlements = self.unknown_settlements(&row.id, &row.directive, &row.model)?;
+        let commit = ThreadCommit {
+            settlements,
+            status: Some(status),
+            ..ThreadCommit::new(row.id.clone(), claim, now)
+        };
+        self.store.commit(commit).await?;
+        let _ = self.store.release_claim(&row.id, claim);
+        let is_elsewhere =
+            local_thread.is_none() && row.owner.as_ref().is_some_and(|owner| !owner.is_gone(&self.owner));
+        if let Some((claim, _)) = local_thread {
+            self.abort_thread(&row.id, claim);
+        }
+        if is_elsewhere {
+            // Its records are refused from now on; this is so that what it began ends at once.
+            self.request_cancel(&row.id, "killed");
+        }
+        self.apply_child_policy(&row.id, ThreadStatus::Killed, self.child_policy(&row.id)).await;
+        Ok(json!({"success": true, "killed": row.id, "pid": std::process::id()}))
+    }
+}
+
+/// The wish in a file, if there is one.
+fn read_reason(path: &Path) -> Option<String> {
+    let (bytes, _) = file::read_bounded(path, 4096).ok()?;
+    let reason = String::from_utf8_lossy(&bytes).trim().to_owned();
+    Some(if reason.is_empty() { "cancelled".to_owned() } else { rye_item::text::one_line(&reason) })
+}

@@ -1,0 +1,138 @@
+//! What callers are told of a thread, in 003's shapes; and the ledger as internal tools reach it.
+
+use serde_json::{Map, Value, json};
+
+use super::FinishedThread;
+use super::orchestrator::approve_command;
+use crate::money::Nanos;
+use crate::result_format::{ArtifactStore, StoredArtifact};
+use crate::status::ThreadStatus;
+use crate::store::{LedgerRow, ThreadStore};
+use crate::thread_id::ThreadId;
+use crate::tool_context::BudgetAccess;
+
+/// The most characters of a result that go into an answer; the transcript has it all.
+const MAX_RESULT_CHARS: usize = 4000;
+
+/// What somebody who waited is told.
+#[must_use]
+pub fn finished_response(finished: &FinishedThread) -> Map<String, Value> {
+    let outcome = &finished.outcome;
+    let mut map = Map::new();
+    let mut put = |key: &str, value: Value| {
+        map.insert(key.to_owned(), value);
+    };
+    put("success", json!(outcome.status == ThreadStatus::Completed));
+    put("thread_id", json!(finished.thread_id));
+    put("directive", json!(finished.directive));
+    put("status", json!(outcome.status));
+    if let Some(result) = &outcome.result {
+        let is_long = result.chars().count() > MAX_RESULT_CHARS;
+        let text = match is_long {
+            true => {
+                format!("{}\n\n[... truncated]", result.chars().take(MAX_RESULT_CHARS).collect::<String>())
+            }
+            false => result.clone(),
+        };
+        put("result", json!(text));
+        if is_long {
+            put("result_truncated", json!(true));
+        }
+    } else {
+        put("result", Value::Null);
+    }
+    if let Some(outputs) = &outcome.outputs {
+        put("outputs", json!(outputs));
+    }
+    put("cost", finished.cost.to_value());
+    if let Some(error) = &outcome.error {
+        put("error", json!(error));
+    }
+    if let Some(reason) = outcome.reason {
+        put("suspend_reason", json!(reason));
+    }
+    if outcome.has_questions() {
+        put("approve", json!(approve_command(&finished.thread_id)));
+    }
+    if !outcome.detail.is_null() {
+        put("detail", outcome.detail.clone());
+    }
+    map
+}
+
+/// What somebody who did not wait is told.
+#[must_use]
+pub fn started_response(id: &ThreadId, directive: &str, pid: u32) -> Value {
+    json!({
+        "success": true,
+        "thread_id": id,
+        "status": "running",
+        "directive": directive,
+        "pid": pid,
+        "control": {
+            "wait": format!("orchestrator.wait_threads(['{id}'])"),
+            "cancel": format!("state_store.request_cancel('{id}')"),
+            "status": format!("registry.get_status('{id}')"),
+        },
+    })
+}
+
+/// The ledger for `internal/budget_ops`.
+pub(super) struct StoreBudget(pub(super) ThreadStore);
+
+/// What a hook that would book is told: nothing is claimed to be done that was not.
+const BOOKING_ERROR: &str = "nothing was booked: a thread's money is set aside, spent and freed with each call of its model, in the same transaction as its record; ask check_remaining";
+
+impl StoreBudget {
+    fn row(&self, thread: &ThreadId) -> Result<LedgerRow, String> {
+        self.0.ledger(thread).map_err(|error| error.to_string())
+    }
+}
+
+impl BudgetAccess for StoreBudget {
+    fn is_within(&self, root: &ThreadId, thread: &ThreadId) -> bool {
+        root == thread
+            || self.0.ancestors(thread).is_ok_and(|ancestors| ancestors.iter().any(|row| row.id == *root))
+    }
+
+    fn reserve(
+        &self,
+        _thread: &ThreadId,
+        _parent: Option<&ThreadId>,
+        _amount: Nanos,
+    ) -> Result<bool, String> {
+        Err(BOOKING_ERROR.to_owned())
+    }
+
+    fn report_actual(&self, _thread: &ThreadId, _amount: Nanos) -> Result<(), String> {
+        Err(BOOKING_ERROR.to_owned())
+    }
+
+    fn release(&self, _thread: &ThreadId, _final_status: Option<&str>) -> Result<(), String> {
+        Err(BOOKING_ERROR.to_owned())
+    }
+
+    fn remaining(&self, thread: &ThreadId) -> Result<Option<Nanos>, String> {
+        Ok(self.row(thread)?.remaining_spend())
+    }
+}
+
+/// Results that were too long for the model.
+pub(super) struct ThreadArtifacts(pub(super) ThreadStore, pub(super) ThreadId, pub(super) u64);
+
+impl ArtifactStore for ThreadArtifacts {
+    fn put(&self, bytes: &[u8]) -> Result<StoredArtifact, String> {
+        let digest = lillux::Digest::of(bytes);
+        let is_new = self.0.blob(&digest).is_err();
+        // Also one that others have: each of them keeps it.
+        self.0.put_blob_for(&self.1, bytes.to_vec(), self.2).map_err(|error| error.to_string())?;
+        Ok(StoredArtifact { id: digest.to_string(), is_new })
+    }
+
+    fn get(&self, id: &str) -> Result<Option<Vec<u8>>, String> {
+        match id.parse() {
+            Ok(digest) => Ok(self.0.blob(&digest).ok()),
+            Err(_) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! `thread approvals`, `approve`, `deny`: what threads ask people, and the answers.
+
+use std::time::{Duration, Instant};
+
+use rye_agent::status::ThreadStatus;
+use rye_agent::store::{Approval, ApprovalDecision, ThreadRow};
+use rye_agent::threads::ResumeOptions;
+use rye_engine::{Code, Error};
+use serde_json::{Map, Value, json};
+
+use super::control::{parse_limits, resume_view};
+use super::runner;
+use super::thread_index::ThreadIndex;
+use crate::arguments::AnswerArguments;
+use crate::commands::{CommandError, CommandResult, Context};
+use crate::live::format::{format_age, truncate};
+use crate::output::{DIM, NAME, SUCCESS, WARNING, paint};
+use crate::settings;
+
+/// How long a process that holds on to a thread may take to hear of the answer.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often it is looked whether it has.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// `rye thread approvals`
+pub fn approvals(context: &Context, id: Option<&str>) -> CommandResult {
+    let scope = match id {
+        Some(word) => Some(
+            ThreadIndex::open_thread(&context.settings, word).map(|(index, row)| (index, Some(row.id)))?,
+        ),
+        None => ThreadIndex::open(&context.settings)?.map(|index| (index, None)),
+    };
+    let open = match &scope {
+        Some((index, below)) => index.store.open_approvals(below.as_ref())?,
+        None => rye_agent::store::OpenApprovals::default(),
+    };
+    warn_forged(context, &open.forged);
+    let values: Vec<Value> = open.approvals.iter().map(to_value).collect();
+    if context.print_if_json(Some("thread"), None, &json!({"approvals": values, "forged": open.forged}))? {
+        return Ok(());
+    }
+    if open.approvals.is_empty() {
+        context.output.note("nobody is asked anything");
+        return Ok(());
+    }
+    for question in &open.approvals {
+        let age = format_age(settings::now_ms().saturating_sub(question.at_ms));
+        context.output.print(format_args!(
+            "{} {} {}",
+            paint(WARNING, "?"),
+            paint(NAME, truncate(&question.prompt, 120)),
+            paint(DIM, format_args!("· {} · {age}", truncate(&question.kind, 20)))
+        ))?;
+        if !question.reason.is_empty() {
+            context.output.print(format_args!("  why   {}", truncate(&question.reason, 200)))?;
+        }
+        context.output.print(format_args!("  who   {}", requester_line(question)))?;
+        context.output.print(format_args!("  allow rye thread approve {}", truncate(&question.id, 60)))?;
+        context.output.print(format_args!("  or    rye thread deny {}", truncate(&question.id, 60)))?;
+    }
+    Ok(())
+}
+
+/// What is asked by a thread and all below it, a line each.
+pub fn pending_approvals(index: &ThreadIndex, row: &ThreadRow) -> Result<Vec<(Value, String)>, Error> {
+    let open = index.store.open_approvals(Some(&row.id))?;
+    let to_line = |question: &Approval| {
+        let command = paint(DIM, format_args!("· rye thread approve {}", truncate(&question.id, 60)));
+        (to_value(question), format!("{} {} {command}", paint(WARNING, "?"), truncate(&question.prompt, 80)))
+    };
+    Ok(open.approvals.iter().map(to_line).collect())
+}
+
+/// A question as JSON.
+fn to_value(question: &Approval) -> Value {
+    json!({
+        "id": question.id,
+        "thread_id": question.thread,
+        "kind": question.kind,
+        "what": question.prompt,
+        "why": question.reason,
+        "asked_at_ms": question.at_ms,
+        "chain": question.detail.get("chain"),
+        "detail": question.detail,
+    })
+}
+
+/// Who asks: the thread, and those above it to the top.
+fn requester_line(question: &Approval) -> String {
+    let chain = question.detail.get("chain").and_then(Value::as_array).cloned().unwrap_or_default();
+    let of = |one: &Value, key: &str| truncate(one.get(key).and_then(Value::as_str).unwrap_or_default(), 60);
+    let names: Vec<String> = chain.iter().map(|one| of(one, "directive")).collect();
+    format!("{} · {}", question.thread, names.join(" ← "))
+}
+
+fn warn_forged(context: &Context, forged: &[String]) {
+    for name in forged {
+        let name = truncate(name, 60);
+        context.output.warn(format_args!("the question {name} was not written by you and does not count"));
+    }
+}
+
+/// `rye thread approve`, `rye thread deny`
+pub fn answer_approval(
+    context: Context,
+    arguments: &AnswerArguments,
+    is_approved: bool,
+    end_thread: bool,
+) -> CommandResult {
+    let limit_changes = parse_limits(&arguments.limits, true)?;
+    let word = &arguments.target;
+    let not_found = || {
+        let message = format!("nothing is asked under `{}`", rye_item::text::one_line(word));
+        Error::new(Code::NoQuestion, message).hint("rye thread approvals shows what is")
+    };
+    let index = ThreadIndex::open(&context.settings)?.ok_or_else(not_found)?;
+    let open = index.store.open_approvals(None)?;
+    warn_forged(&context, &open.forged);
+    let mut questions: Vec<Approval> =
+        open.approvals.iter().filter(|question| question.id == *word).cloned().collect();
+    if questions.is_empty() {
+        let row = index.find(word).map_err(|_| not_found())?;
+        questions.extend(open.approvals.iter().filter(|question| question.thread == row.id).cloned());
+        // Suspended for a person's word without a question: going on is the answer.
+        if questions.is_empty() && row.status == ThreadStatus::Suspended && is_approved {
+            return resume_here(context, &row, limit_changes, arguments.message.clone());
+        }
+        if questions.is_empty() {
+            let error = not_found();
+            return Err(match index.next_command(&row) {
+                Some(command) => error.hint(format!("to go on: {command}")).into(),
+                None => error.into(),
+            });
+        }
+    }
+    for question in &questions {
+        let proposed = question.detail.get("proposed").and_then(Value::as_object);
+        let changes = match (is_approved, limit_changes.is_empty()) {
+            (true, true) => proposed.cloned().unwrap_or_default(),
+            (true, false) => limit_changes.clone(),
+            (false, _) => Map::new(),
+        };
+        let answer = ApprovalDecision {
+            approved: is_approved,
+            message: arguments.message.clone(),
+            changes: Value::Object(changes),
+            at_ms: settings::now_ms(),
+            by: context.settings.owner.clone(),
+        };
+        let approval = index.store.answer_approval(&question.id, &answer)?;
+        let word = if is_approved { paint(SUCCESS, "approved") } else { paint(WARNING, "denied") };
+        context.output.note(format_args!("{word} {}", truncate(&approval.prompt, 120)));
+    }
+    let Some(row) = questions.first().map(|question| index.store.thread(&question.thread)).transpose()?
+    else {
+        return Err(not_found().into());
+    };
+    let answered: Vec<&str> = questions.iter().map(|question| question.id.as_str()).collect();
+    let data = json!({"approved": is_approved, "answered": answered});
+    let Some(row) = row.filter(|row| row.status == ThreadStatus::Suspended) else {
+        context.print_if_json(Some("thread"), None, &data)?;
+        return Ok(());
+    };
+    if end_thread {
+        let reason = match &arguments.message {
+            Some(said) => format!("denied by {}: {}", context.settings.owner, rye_item::text::one_line(said)),
+            None => format!("denied by {}", context.settings.owner),
+        };
+        return super::control::cancel(context, &[row.id.to_string()], &reason);
+    }
+    let is_open =
+        |question: &Approval| question.thread == row.id && !answered.contains(&question.id.as_str());
+    let others: Vec<&Approval> = open.approvals.iter().filter(|question| is_open(question)).collect();
+    if let Some(next) = others.first() {
+        context.output.note(format_args!(
+            "{} asks more before it goes on: {}",
+            row.id,
+            paint(DIM, format_args!("rye thread approve {}", truncate(&next.id, 60)))
+        ));
+        context.print_if_json(Some("thread"), None, &data)?;
+        return Ok(());
+    }
+    if wait_for_takeover(&index, &row)? {
+        print_resumed_elsewhere(&context, &row);
+        context.print_if_json(Some("thread"), None, &data)?;
+        return Ok(());
+    }
+    resume_here(context, &row, Map::new(), None)
+}
+
+/// Whether a process that runs a thread above this one takes it up: its tree goes on there.
+fn wait_for_takeover(index: &ThreadIndex, row: &ThreadRow) -> Result<bool, Error> {
+    let above = index.store.ancestors(&row.id)?;
+    if !above.iter().any(|above| above.status == ThreadStatus::Running && !index.is_interrupted(above)) {
+        return Ok(false);
+    }
+    let end = Instant::now() + TAKEOVER_TIMEOUT;
+    while Instant::now() < end {
+        if index
+            .store
+            .thread(&row.id)?
+            .is_none_or(|row| row.status != ThreadStatus::Suspended || row.owner.is_some())
+        {
+            return Ok(true);
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    Ok(false)
+}
+
+fn print_resumed_elsewhere(context: &Context, row: &ThreadRow) {
+    context
+        .output
+        .note(paint(DIM, format_args!("it goes on where it was; follow it: rye thread tail {}", row.id)));
+}
+
+/// Goes on with it here.
+fn resume_here(
+    context: Context,
+    row: &ThreadRow,
+    limits: Map<String, Value>,
+    message: Option<String>,
+) -> CommandResult {
+    let changes = ResumeOptions { limits, message, by: context.settings.owner.clone(), bounds: None };
+    let id = row.id.clone();
+    let output = context.output;
+    let result = runner::drive(context, resume_view(row), async move |threads, signal| {
+        threads.resume(&id, &changes, signal).await
+    });
+    match result {
+        // Whoever held on to it was faster.
+        Err(CommandError::Engine(error, _)) if error.code == Code::ThreadHeld => {
+            let id = &row.id;
+            output.note(paint(DIM, format_args!("it goes on elsewhere; follow it: rye thread tail {id}")));
+            Ok(())
+        }
+        result => result,
+    }
+}

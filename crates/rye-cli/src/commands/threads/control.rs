@@ -1,0 +1,185 @@
+//! `thread wait`, `cancel`, `kill`, `resume`, `prune`.
+
+use std::time::Duration;
+
+use rye_agent::driver::CancelSignal;
+use rye_agent::limits::LIMIT_NAMES;
+use rye_agent::status::ThreadStatus;
+use rye_agent::store::ThreadRow;
+use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::{CancelOutcome, ResumeOptions, WaitRequest};
+use rye_engine::{Code, Error};
+use serde_json::{Map, Value, json};
+
+use super::runner;
+use super::thread_index::ThreadIndex;
+use crate::arguments::{ResumeArguments, WaitArguments};
+use crate::commands::{CommandError, CommandResult, Context};
+use crate::live::format::truncate;
+use crate::live::view::{View, status_label, status_mark};
+use crate::output::{DIM, SUCCESS, WARNING, paint};
+use crate::settings;
+
+/// How long is waited when nobody says: as good as for ever.
+const NO_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// `NAME=VALUE` as limits; `none` lifts one.
+pub fn parse_limits(words: &[String], can_raise: bool) -> Result<Map<String, Value>, Error> {
+    let mut limits = Map::new();
+    for word in words {
+        let text = rye_item::text::one_line(word);
+        let hint = format!("limits are {}: --limit turns=5", LIMIT_NAMES.join(", "));
+        let invalid = |message: String| Error::new(Code::InvalidArgument, message).hint(hint.clone());
+        let (name, value) =
+            word.split_once('=').ok_or_else(|| invalid(format!("`{text}` is not of the form NAME=VALUE")))?;
+        if !LIMIT_NAMES.contains(&name) {
+            return Err(invalid(format!("`{}` is no limit", rye_item::text::one_line(name))));
+        }
+        if value.starts_with('+') && !can_raise {
+            return Err(invalid(format!("`{text}` raises a limit, and there is no thread yet")));
+        }
+        let value = if value == "none" { Value::Null } else { Value::from(value) };
+        limits.insert(name.to_owned(), value);
+    }
+    Ok(limits)
+}
+
+/// Prepares a view for a thread that goes on.
+pub fn resume_view(row: &ThreadRow) -> impl FnOnce(&mut View) + use<> {
+    let (id, cost) = (row.id.to_string(), row.cost);
+    move |view| view.set_root(&id, cost.turns, cost.tokens(), cost.spend)
+}
+
+/// `rye thread resume`
+pub fn resume(context: Context, arguments: &ResumeArguments) -> CommandResult {
+    let limits = parse_limits(&arguments.limits, true)?;
+    let (_, row) = ThreadIndex::open_thread(&context.settings, &arguments.id)?;
+    let changes = ResumeOptions {
+        limits,
+        message: arguments.message.clone(),
+        by: context.settings.owner.clone(),
+        bounds: None,
+    };
+    let id = row.id.clone();
+    runner::drive(context, resume_view(&row), async move |threads, signal| {
+        threads.resume(&id, &changes, signal).await
+    })
+}
+
+/// `rye thread wait`
+pub fn wait(context: Context, arguments: &WaitArguments) -> CommandResult {
+    let rows = find_threads(&context, &arguments.ids)?;
+    let mut ids: Vec<ThreadId> = Vec::new();
+    for row in rows {
+        if !ids.contains(&row.id) {
+            ids.push(row.id);
+        }
+    }
+    let needed = match (arguments.any, arguments.quorum) {
+        (true, _) => 1,
+        (false, None) => ids.len(),
+        (false, Some(quorum)) if (1..=ids.len()).contains(&quorum) => quorum,
+        (false, Some(_)) => {
+            let message = format!("--quorum is a number from 1 to {}", ids.len());
+            return Err(Error::new(Code::InvalidArgument, message).hint("rye thread wait --help").into());
+        }
+    };
+    let timeout = match arguments.timeout {
+        None => NO_TIMEOUT,
+        Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
+            let message = "--timeout is a number of seconds, 0 or more";
+            Error::new(Code::InvalidArgument, message).hint("rye thread wait ID --timeout 60")
+        })?,
+    };
+    let waiting = WaitRequest {
+        needed,
+        timeout,
+        waits_for_approval: false,
+        result_ttl: NO_TIMEOUT,
+        ..WaitRequest::for_all(ids)
+    };
+    let Context { settings, engine, output } = context;
+    let threads = runner::open_threads(&settings, engine, None)?;
+    let runtime = runner::build_runtime()?;
+    let signal = CancelSignal::default();
+    settings::on_termination_signals({
+        let signal = signal.clone();
+        move || signal.cancel("interrupted")
+    });
+    let response = runtime.block_on(threads.wait(&waiting, &signal.cancel_token))?;
+    let results = response.get("results").and_then(Value::as_object);
+    let status_of =
+        |result: &Value| result.get("status").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if output.is_json {
+        output.print_json(&rye_engine::success_response(Some("thread"), None, response.clone()))?;
+    } else {
+        for (id, result) in results.into_iter().flatten() {
+            let status = status_of(result);
+            let (mark, style) = status_mark(&status);
+            let status = status_label(&status);
+            output.print(format_args!("{} {id} {}", paint(style, mark), paint(style, status)))?;
+            // One that nobody goes on with says why, and what helps.
+            for (key, word) in [("error", ""), ("hint", "to go on: ")] {
+                let text = result.get(key).and_then(Value::as_str).filter(|_| result.get("hint").is_some());
+                text.iter().for_each(|text| output.note(format_args!("{word}{}", truncate(text, 300))));
+            }
+        }
+    }
+    if signal.cancel_token.is_cancelled() {
+        return Err(CommandError::Exit(runner::exit_code(ThreadStatus::Cancelled)));
+    }
+    if response.get("success") == Some(&Value::Bool(true)) {
+        return Ok(());
+    }
+    // The first that did not complete says how it went; one that is still at work was waited for in vain.
+    let mut others = results.into_iter().flatten().map(|(_, result)| status_of(result));
+    let first = others.find(|status| status != "completed").unwrap_or_default();
+    Err(CommandError::Exit(runner::exit_code(ThreadStatus::parse(&first).unwrap_or(ThreadStatus::Error))))
+}
+
+fn find_threads(context: &Context, words: &[String]) -> Result<Vec<ThreadRow>, Error> {
+    words.iter().map(|word| ThreadIndex::open_thread(&context.settings, word).map(|(_, row)| row)).collect()
+}
+
+/// `rye thread cancel`
+pub fn cancel(context: Context, words: &[String], reason: &str) -> CommandResult {
+    let rows = find_threads(&context, words)?;
+    let Context { settings, engine, output } = context;
+    let threads = runner::open_threads(&settings, engine, None)?;
+    let runtime = runner::build_runtime()?;
+    let mut responses = Vec::new();
+    for row in &rows {
+        let result = runtime.block_on(threads.cancel(&row.id, &rye_item::text::one_line(reason)))?;
+        let word = match result {
+            CancelOutcome::Cancelled => "cancelled",
+            CancelOutcome::Requested => "asked to end",
+        };
+        if !output.is_json {
+            output.print(format_args!("{} {}", row.id, paint(SUCCESS, word)))?;
+        }
+        responses.push(json!({"thread_id": row.id, "ended": result == CancelOutcome::Cancelled}));
+    }
+    if output.is_json {
+        output.print_json(&rye_engine::success_response(
+            Some("thread"),
+            None,
+            json!({"cancelled": responses}),
+        ))?;
+    }
+    Ok(())
+}
+
+/// `rye thread kill`
+pub fn kill(context: Context, word: &str) -> CommandResult {
+    let (_, row) = ThreadIndex::open_thread(&context.settings, word)?;
+    let Context { settings, engine, output } = context;
+    let threads = runner::open_threads(&settings, engine, None)?;
+    let response = runner::build_runtime()?.block_on(threads.kill(&row.id))?;
+    if output.is_json {
+        output.print_json(&rye_engine::success_response(Some("thread"), Some(row.id.as_str()), response))?;
+        return Ok(());
+    }
+    output.print(format_args!("{} {}", row.id, paint(WARNING, "killed")))?;
+    output.note(paint(DIM, format_args!("what it did is kept: rye thread show {}", row.id)));
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! Threads at work in this process: opened, shown as they go, ended on Ctrl-C, told of at the end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rye_agent::driver::{CancelSignal, Listener};
+use rye_agent::prepare::{ThreadRequest, prepare};
+use rye_agent::status::ThreadStatus;
+use rye_agent::store::{DATABASE, ThreadRow};
+use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::{
+    BackgroundHost, FinishedThread, StartedThread, Threads, ThreadsSetup, finished_response,
+};
+use rye_engine::{Code, Engine, Error};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::thread_index::{resume_command, threads_dir};
+use crate::commands::{CommandError, CommandResult, Context, background};
+use crate::live::format::pluralize;
+use crate::live::renderer::Renderer;
+use crate::live::view::View;
+use crate::output::{DIM, Output, WARNING, paint};
+use crate::settings::{self, Settings, ThreadClock};
+
+/// How often it is looked whether threads that others started have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What drives threads.
+pub fn build_runtime() -> Result<Runtime, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Error::new(Code::Io, format!("cannot run threads: {error}")))
+}
+
+/// Opens the threads of this place.
+pub fn open_threads(
+    settings: &Settings,
+    engine: Engine,
+    listener: Option<Arc<dyn Listener>>,
+) -> Result<Threads, Error> {
+    let environment = settings.host().variables.into_iter().collect();
+    let cached = Mutex::new(Arc::new(engine));
+    let folder = threads_dir(settings);
+    let background =
+        background::daemon_client(settings).map(|client| Arc::new(client) as Arc<dyn BackgroundHost>);
+    let settings = settings.clone();
+    let engine_provider = move || {
+        let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if !cached.workspace.is_current() {
+            *cached = Arc::new(settings.engine()?);
+        }
+        Ok(Arc::clone(&cached))
+    };
+    Threads::open(ThreadsSetup {
+        engine: Arc::new(engine_provider),
+        environment,
+        listener,
+        clock: Arc::new(ThreadClock),
+        folder,
+        background,
+    })
+}
+
+/// Refuses what could not start where there has never been a thread: nothing is made for it.
+pub fn check_startable(context: &Context, request: &ThreadRequest) -> Result<(), Error> {
+    if threads_dir(&context.settings).join(DATABASE).exists() {
+        return Ok(());
+    }
+    let environment = context.settings.host().variables.into_iter().collect();
+    prepare(&context.engine, &environment, request).map(drop)
+}
+
+/// Runs what `begin` starts until it ends or stops, and shows it.
+pub fn drive(
+    context: Context,
+    prepare: impl FnOnce(&mut View),
+    start: impl AsyncFnOnce(&Threads, CancelSignal) -> Result<StartedThread, Error>,
+) -> CommandResult {
+    let Context { settings, engine, output } = context;
+    let renderer = Renderer::start(output, prepare)?;
+    let runtime = build_runtime()?;
+    let signal = CancelSignal::default();
+    let result = open_threads(&settings, engine, Some(renderer.listener())).and_then(|threads| {
+        cancel_threads_on_signals(&signal, &threads, renderer.line_sender());
+        runtime.block_on(async {
+            let _watching = threads.watch();
+            let started = start(&threads, signal.clone()).await?;
+            let print_line = renderer.line_sender();
+            for notice in &started.notices {
+                print_line(format!("{} {}", paint(WARNING, "!"), rye_item::text::one_line(notice)));
+            }
+            let finished = started.finished().await;
+            wait_for_others(&threads, &print_line).await;
+            if let Some(finished) = &finished {
+                print_background_threads(&threads, &finished.thread_id, &print_line);
+            }
+            finished.ok_or_else(|| Error::new(Code::ThreadFailed, "the thread was lost"))
+        })
+    });
+    let view = renderer.finish();
+    print_outcome(output, view.as_ref(), result?.as_ref())
+}
+
+/// Where nobody else runs them, threads that nobody waits for run in this process: it ends after them.
+async fn wait_for_others(threads: &Threads, print_line: &impl Fn(String)) {
+    let count = threads.running_count();
+    if count == 0 {
+        return;
+    }
+    let others = pluralize(count as u64, "other thread");
+    print_line(paint(DIM, format_args!("waiting for {others} that it has started")));
+    while threads.running_count() > 0 {
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Threads that nobody waits for go on in the background.
+fn print_background_threads(threads: &Threads, id: &ThreadId, print_line: &impl Fn(String)) {
+    let is_active = |row: &&ThreadRow| {
+        row.id != *id && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
+    };
+    let count = threads.store().subtree(id).map_or(0, |rows| rows.iter().filter(is_active).count());
+    if count > 0 {
+        let others = pluralize(count as u64, "thread");
+        print_line(paint(
+            DIM,
+            format_args!("still at work in the background: {others} it started; rye thread tree {id}"),
+        ));
+    }
+}
+
+/// The first Ctrl-C asks threads to end, the second ends the process.
+fn cancel_threads_on_signals(
+    signal: &CancelSignal,
+    threads: &Threads,
+    print_line: impl Fn(String) + Send + 'static,
+) {
+    let (signal, threads) = (signal.clone(), threads.clone());
+    let is_cancelling = AtomicBool::new(false);
+    settings::on_termination_signals(move || {
+        if is_cancelling.swap(true, Ordering::SeqCst) {
+            std::process::exit(i32::from(exit_code(ThreadStatus::Cancelled)));
+        }
+        print_line(paint(WARNING, "ending it; once more ends at once"));
+        signal.cancel("interrupted");
+        threads.cancel_all("interrupted");
+    });
+}
+
+/// The exit code a thread's end has.
+pub fn exit_code(status: ThreadStatus) -> u8 {
+    let code = match status {
+        ThreadStatus::Completed | ThreadStatus::Continued => return 0,
+        ThreadStatus::Suspended => Code::ThreadSuspended,
+        ThreadStatus::Cancelled | ThreadStatus::Killed => Code::ThreadCancelled,
+        ThreadStatus::Error | ThreadStatus::Created | ThreadStatus::Running => Code::ThreadFailed,
+    };
+    code.kind().exit_code()
+}
+
+/// The end: the result on stdout, and what went wrong with the command that mends it.
+fn print_outcome(output: Output, view: Option<&View>, finished: &FinishedThread) -> CommandResult {
+    let outcome = &finished.outcome;
+    if output.is_json {
+        output.print_json_line(&Value::Object(finished_response(finished)))?;
+        return match exit_code(outcome.status) {
+            0 => Ok(()),
+            code => Err(CommandError::Exit(code)),
+        };
+    }
+    match (&outcome.outputs, &outcome.result) {
+        (Some(outputs), _) => {
+            let pretty = serde_json::to_string_pretty(outputs).map_err(std::io::Error::from)?;
+            output.print(rye_item::text::strip_controls(&pretty))?;
+        }
+        // Who has just read it need not read it again.
+        (None, Some(text)) if view.is_some_and(|view| view.has_printed(text)) && output.is_terminal() => {}
+        (None, Some(text)) if !text.is_empty() => output.print_raw(&rye_item::text::strip_controls(text))?,
+        (None, _) => {}
+    }
+    let id = &finished.thread_id;
+    let error_text = rye_item::text::one_line(outcome.error.as_deref().unwrap_or_default());
+    let error = |code: Code, word: &str| {
+        let separator = if error_text.is_empty() { "" } else { ": " };
+        Error::new(code, format!("{word}{separator}{error_text}")).detail("thread_id", id.as_str())
+    };
+    let show_hint = format!("see what it did: rye thread show {id}");
+    Err(match outcome.status {
+        ThreadStatus::Completed | ThreadStatus::Continued => return Ok(()),
+        ThreadStatus::Suspended => {
+            let command =
+                resume_command(id, outcome.reason.map(|reason| reason.as_str()), Some(&outcome.detail));
+            error(Code::ThreadSuspended, "suspended").hint(format!("to go on: {command}")).into()
+        }
+        ThreadStatus::Cancelled | ThreadStatus::Killed => {
+            let hint = format!("to go on from there: rye run {} --continue {id}", finished.directive);
+            error(Code::ThreadCancelled, "cancelled").hint(hint).into()
+        }
+        ThreadStatus::Error | ThreadStatus::Created | ThreadStatus::Running => {
+            error(Code::ThreadFailed, "failed").hint(show_hint).into()
+        }
+    })
+}

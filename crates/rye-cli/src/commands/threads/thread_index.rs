@@ -1,0 +1,242 @@
+//! The threads of this place, to look at: nothing is made by looking. And which thread a person means.
+
+use std::path::PathBuf;
+
+use rye_agent::limits::LimitReached;
+use rye_agent::status::ThreadStatus;
+use rye_agent::store::{LedgerRow, LedgerSpec, Owner, ThreadFilter, ThreadRow, ThreadSecret, ThreadStore};
+use rye_agent::thread_id::ThreadId;
+use rye_engine::{Code, Error, Result};
+use rye_space::AI_FOLDER;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::live::format;
+use crate::settings::{self, Settings};
+
+/// The folder of threads below `.ai`.
+const THREADS_DIR: &str = "threads";
+/// Digits of a thread's name.
+const ID_DIGITS: usize = 12;
+/// The fewest digits that name a thread.
+const MIN_ID_DIGITS: usize = 4;
+
+/// What a thread is called whose row in the registry is not as it was written.
+pub const FORGED: &str = "forged";
+
+/// The share of its money, in hundredths, from which on a thread is short of it.
+const LOW_BUDGET_PERCENT: u128 = 80;
+
+/// Where threads live: with the project if there is one, else with the user.
+pub fn threads_dir(settings: &Settings) -> PathBuf {
+    let project = settings.roots.project.as_ref().filter(|project| project.join(AI_FOLDER).is_dir());
+    project.unwrap_or(&settings.roots.user).join(AI_FOLDER).join(THREADS_DIR)
+}
+
+/// Threads to look at.
+pub struct ThreadIndex {
+    /// The store.
+    pub store: ThreadStore,
+    /// The folder of threads.
+    pub dir: PathBuf,
+    /// The secret behind it.
+    pub secret: ThreadSecret,
+    /// This process, to judge others by.
+    pub observer: Owner,
+}
+
+impl ThreadIndex {
+    /// Opens what is there; `None` when there has never been a thread.
+    pub fn open(settings: &Settings) -> Result<Option<Self>> {
+        let folder = threads_dir(settings);
+        let Some(secret) = ThreadSecret::load(&settings.roots.signing_keys)? else {
+            return Ok(None);
+        };
+        let store = ThreadStore::open_existing(&folder, &secret, &LedgerSpec::default())?;
+        Ok(store.map(|store| Self { store, dir: folder, secret, observer: Owner::current() }))
+    }
+
+    /// Opens what is there, to find the thread that `word` names.
+    pub fn open_thread(settings: &Settings, word: &str) -> Result<(Self, ThreadRow)> {
+        parse_digits(word)?;
+        let index = Self::open(settings)?.ok_or_else(|| not_found(word))?;
+        let row = index.find(word)?;
+        Ok((index, row))
+    }
+
+    /// The thread that a person names: whole, or by at least four digits that no other begins with.
+    pub fn find(&self, word: &str) -> Result<ThreadRow> {
+        let digits = parse_digits(word)?;
+        if digits.len() == ID_DIGITS {
+            let id = ThreadId::parse(&format!("thread-{digits}")).map_err(|_| not_found(word))?;
+            return self.store.thread(&id)?.ok_or_else(|| not_found(word));
+        }
+        let start = format!("thread-{digits}");
+        let mut matches = self.store.threads(&ThreadFilter::default())?;
+        matches.retain(|row| row.id.as_str().starts_with(&start));
+        if matches.len() > 1 {
+            let names: Vec<&str> = matches.iter().take(5).map(|row| row.id.as_str()).collect();
+            let message = format!("`{digits}` begins the names of {} threads", matches.len());
+            return Err(Error::new(Code::Ambiguous, message).hint(format!("one of: {}", names.join(", "))));
+        }
+        matches.pop().ok_or_else(|| not_found(word))
+    }
+
+    /// Where a thread stands, in a word; `interrupted` is one whose process is gone.
+    pub fn effective_status(&self, row: &ThreadRow) -> &'static str {
+        if row.is_forged {
+            return FORGED;
+        }
+        if self.is_interrupted(row) { "interrupted" } else { row.status.as_str() }
+    }
+
+    /// Whether a thread is said to be at work, and nobody works on it.
+    pub fn is_interrupted(&self, row: &ThreadRow) -> bool {
+        !row.is_forged
+            && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
+            && row.owner.as_ref().is_none_or(|owner| owner.is_gone(&self.observer))
+    }
+
+    /// A thread as JSON, one of several.
+    pub fn to_value(&self, row: &ThreadRow) -> Result<Value> {
+        let is_interrupted = self.is_interrupted(row);
+        let reason = match row.reason.filter(|_| !row.is_forged) {
+            Some(reason) => Some(reason.as_str()),
+            None => is_interrupted.then_some("interrupted"),
+        };
+        Ok(json!({
+            "thread_id": row.id,
+            "directive": row.directive,
+            "status": if row.is_forged { FORGED } else { row.status.as_str() },
+            "is_forged": row.is_forged,
+            "parent_thread_id": row.parent,
+            "turns": row.cost.turns,
+            "tokens": row.cost.tokens(),
+            "spend": row.cost.spend.dollars(),
+            "subtree_spend": self.store.ledger(&row.id)?.subtree_spend.dollars(),
+            "reason": reason,
+            "error": row.error,
+            "is_interrupted": is_interrupted,
+            "is_detached": row.is_detached,
+            "note": row.note,
+            "started_at": row.created_at,
+            "elapsed_ms": row.cost.elapsed_ms,
+        }))
+    }
+
+    /// Why somebody should look at a thread: it asks, nobody works on it, it stopped at a limit, or its money runs out.
+    pub fn alerts(&self, row: &ThreadRow, ledger: &LedgerRow, has_approval: bool) -> Vec<&'static str> {
+        let is_budget_low = || {
+            let used = u128::from(ledger.subtree_spend.0) + u128::from(ledger.subtree_reserved.0);
+            let max = ledger.caps.spend.map(|max| u128::from(max.0));
+            !row.status.is_terminal()
+                && max.is_some_and(|max| used * 100 >= max * LOW_BUDGET_PERCENT && used > 0)
+        };
+        let alerts = [
+            (has_approval, "approval"),
+            (self.is_interrupted(row), "interrupted"),
+            (row.status == ThreadStatus::Suspended && !has_approval, "suspended"),
+            (is_budget_low(), "budget"),
+        ];
+        alerts.into_iter().filter(|(applies, _)| *applies).map(|(_, mark)| mark).collect()
+    }
+
+    /// How long ago a thread was made.
+    pub fn format_age(row: &ThreadRow) -> String {
+        let created = format::parse_timestamp_ms(&row.created_at);
+        let now = settings::now_ms();
+        created.map(|created| format::format_age(now.saturating_sub(created))).unwrap_or_default()
+    }
+
+    /// The command that lets a thread go on, if there is one.
+    pub fn next_command(&self, row: &ThreadRow) -> Option<String> {
+        if row.is_forged {
+            return Some(format!("rye thread verify {}", row.id));
+        }
+        match row.status {
+            ThreadStatus::Suspended => {
+                let detail = row.result.as_ref().and_then(|result| result.get("detail"));
+                Some(resume_command(&row.id, row.reason.map(|reason| reason.as_str()), detail))
+            }
+            ThreadStatus::Created | ThreadStatus::Running if self.is_interrupted(row) => {
+                Some(format!("rye thread resume {}", row.id))
+            }
+            ThreadStatus::Created | ThreadStatus::Running => Some(format!("rye thread tail {}", row.id)),
+            ThreadStatus::Completed
+            | ThreadStatus::Error
+            | ThreadStatus::Cancelled
+            | ThreadStatus::Killed => Some(format!("rye run {} --continue {}", row.directive, row.id)),
+            ThreadStatus::Continued => {
+                row.continuation_thread_id.as_ref().map(|next| format!("rye thread show {next}"))
+            }
+        }
+    }
+}
+
+/// The command that lets a suspended thread go on: with as much again of what ran out.
+pub fn resume_command(id: &ThreadId, reason: Option<&str>, detail: Option<&Value>) -> String {
+    if reason == Some("approval") {
+        return format!("rye thread approve {id}");
+    }
+    let reached = detail.and_then(|detail| LimitReached::deserialize(detail).ok());
+    let more = match reached.as_ref().map(|reached| (reached, reached.name())) {
+        Some((reached, "turns")) => {
+            let over = reached.current_value.as_u64().unwrap_or(0);
+            let over = over.saturating_sub(reached.current_max.as_u64().unwrap_or(0));
+            format!(" --limit turns=+{}", over + 10)
+        }
+        Some((reached, name @ ("spend" | "tokens" | "duration_seconds" | "spawns" | "depth"))) => {
+            format!(" --limit {name}={}", reached.suggested_raise())
+        }
+        _ => String::new(),
+    };
+    format!("rye thread resume {id}{more}")
+}
+
+/// The digits of the name that a person gave.
+fn parse_digits(word: &str) -> Result<&str> {
+    let digits = word.strip_prefix("thread-").unwrap_or(word);
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if (MIN_ID_DIGITS..=ID_DIGITS).contains(&digits.len()) && digits.bytes().all(is_digit) {
+        return Ok(digits);
+    }
+    let word = rye_item::text::one_line(word);
+    let message =
+        format!("`{word}` names no thread; names look like thread-0a1b2c3d4e5f, and 0a1b is enough");
+    Err(Error::new(Code::InvalidArgument, message).hint("rye thread list shows them"))
+}
+
+fn not_found(word: &str) -> Error {
+    let message = format!("there is no thread `{}` here", rye_item::text::one_line(word));
+    Error::new(Code::NoThread, message).hint("rye thread list --all shows every thread of this place")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resume_command_raises_reached_limit() {
+        let id = ThreadId::parse("thread-0a1b2c3d4e5f").expect("a name");
+        let of = |code: &str, max: Value| {
+            let detail = json!({"limit_code": format!("{code}_exceeded"), "current_max": max});
+            resume_command(&id, Some("limit"), Some(&detail))
+        };
+        assert_eq!(of("turns", json!(5)), "rye thread resume thread-0a1b2c3d4e5f --limit turns=+10");
+        assert_eq!(of("spend", json!(0.25)), "rye thread resume thread-0a1b2c3d4e5f --limit spend=+0.25");
+        assert_eq!(of("spend", json!(0.0)), "rye thread resume thread-0a1b2c3d4e5f --limit spend=+1");
+        assert_eq!(of("tokens", json!(500)), "rye thread resume thread-0a1b2c3d4e5f --limit tokens=+500");
+        assert_eq!(resume_command(&id, Some("error"), None), "rye thread resume thread-0a1b2c3d4e5f");
+        assert_eq!(resume_command(&id, Some("approval"), None), "rye thread approve thread-0a1b2c3d4e5f");
+    }
+
+    #[test]
+    fn short_thread_names_are_validated() {
+        for word in ["0a1b", "thread-0a1b", "thread-0a1b2c3d4e5f"] {
+            assert!(parse_digits(word).is_ok(), "{word}");
+        }
+        for word in ["", "0a1", "thread-", "0A1B", "../a", "0a1b2c3d4e5f0", "hello"] {
+            assert_eq!(parse_digits(word).map_err(|error| error.code), Err(Code::InvalidArgument), "{word}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Shows a thread while it runs in this process. Who runs it only hands events over; drawing happens on a thread of its
+//! own, so that a slow terminal or a full pipe never holds a model up.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rye_agent::driver::Listener;
+use rye_model::ResponseDelta;
+use serde_json::Value;
+
+use super::view::{View, ViewOptions};
+use crate::output::{Output, StatusLine};
+
+/// How often the line at the bottom is drawn anew.
+const TICK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Something to show.
+enum RenderEvent {
+    Event(Value),
+    Text(String, String),
+    Line(String),
+    End,
+}
+
+/// A thread's view, drawn as it goes.
+pub struct Renderer {
+    sender: Sender<RenderEvent>,
+    thread: JoinHandle<View>,
+}
+
+/// Hears of threads and passes it on.
+struct ChannelListener(Sender<RenderEvent>);
+
+impl Listener for ChannelListener {
+    fn event(&self, envelope: &Value) {
+        // Nobody looks any more: there is nobody to tell.
+        let _ = self.0.send(RenderEvent::Event(envelope.clone()));
+    }
+
+    fn delta(&self, thread: &str, delta: &ResponseDelta) {
+        if let ResponseDelta::Text(text) = delta {
+            let _ = self.0.send(RenderEvent::Text(thread.to_owned(), text.clone()));
+        }
+    }
+}
+
+impl Renderer {
+    /// Begins to draw what `prepare` has made of a fresh view.
+    pub fn start(output: Output, prepare: impl FnOnce(&mut View)) -> io::Result<Self> {
+        let (sender, receiver) = channel();
+        let mut view = View::new(ViewOptions {
+            stream: output.is_live(),
+            show_inner_calls: output.is_verbose(),
+            is_verbose: output.is_verbose(),
+            omit_reason: true,
+            width: output.width().saturating_sub(1),
+        });
+        prepare(&mut view);
+        let thread = std::thread::Builder::new().name("screen".to_owned());
+        let thread = thread.spawn(move || render_loop(output, view, &receiver))?;
+        Ok(Self { sender, thread })
+    }
+
+    /// Who is to hear of threads.
+    pub fn listener(&self) -> Arc<dyn Listener> {
+        Arc::new(ChannelListener(self.sender.clone()))
+    }
+
+    /// Says a line between others.
+    pub fn line_sender(&self) -> impl Fn(String) + Send + use<> {
+        let sender = self.sender.clone();
+        move |line| {
+            let _ = sender.send(RenderEvent::Line(line));
+        }
+    }
+
+    /// Draws what is left, and gives what was seen; `None` when drawing broke off.
+    pub fn finish(self) -> Option<View> {
+        let _ = self.sender.send(RenderEvent::End);
+        self.thread.join().ok()
+    }
+}
+
+fn render_loop(output: Output, mut view: View, receiver: &Receiver<RenderEvent>) -> View {
+    let started = Instant::now();
+    let status = output.is_live().then(|| output.status_line());
+    let print = |status: Option<&StatusLine>, lines: Vec<String>| {
+        for line in lines {
+            match status {
+                Some(status) => status.print_above(&line),
+                None => output.note(line),
+            }
+        }
+    };
+    loop {
+        let event = match &status {
+            None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(_) => receiver.recv_timeout(TICK_INTERVAL),
+        };
+        let lines = match event {
+            Ok(RenderEvent::Event(envelope)) if output.is_json => {
+                // Whoever reads has seen enough; the thread goes on all the same.
+                let _ = output.print_json_line(&envelope);
+                Vec::new()
+            }
+            Ok(RenderEvent::Event(envelope)) => view.handle_event(&envelope),
+            Ok(RenderEvent::Text(thread, text)) => view.push_text(&thread, &text),
+            Ok(RenderEvent::Line(line)) => vec![line],
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            Ok(RenderEvent::End) | Err(RecvTimeoutError::Disconnected) => break,
+        };
+        print(status.as_ref(), lines);
+        if let Some(status) = &status {
+            let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            status.set_with_spinner(&view.partial_line(), &view.status_line(elapsed));
+        }
+    }
+    drop(status);
+    view
+}

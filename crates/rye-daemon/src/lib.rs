@@ -1,0 +1,22 @@
+//! Threads that outlive the command that started them: one process per user runs them, started when it is first needed,
+//! gone when it has nothing to do.
+//!
+//! ```text
+//! starter: reach ─► register the thread (nobody's, detached) ─► "take these" ─► answer
+//! process: peer's uid, one bounded line ─► engine and threads of that place ─► claim, resume ─► answer
+//! ```
+//!
+//! A thread is in its project's store before anybody is asked to run it, so that whoever dies in between loses nothing. The
+//! only thing asked of the process is to take up threads that nobody runs: what is started and what a crash has left are
+//! the same to it. Places with such threads are remembered in files; environments, which hold keys, never are.
+
+mod client;
+mod daemon;
+mod location;
+mod protocol;
+mod runtime_dir;
+mod space_pool;
+
+pub use client::DaemonClient;
+pub use daemon::{DaemonSetup, serve};
+pub use location::ThreadsLocation;

@@ -1,0 +1,268 @@
+//! What a client's user can pick: directives as prompts, knowledge as resources, and completion for both.
+//!
+//! Only what may be used is listed: signed by a trusted key, and covered as a whole. Secrets are taken out of everything
+//! by `Session::quick`, which is the only caller.
+
+use rmcp::ErrorData;
+use rmcp::model::{
+    CompleteRequestParams, CompletionInfo, ErrorCode, GetPromptResult, Prompt, PromptArgument, PromptMessage,
+    ReadResourceResult, Reference, Resource, ResourceContents, ResourceTemplate, Role,
+};
+use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, ExecuteResponse, LockMode};
+use rye_engine::verbs::load::{self, LoadedItem};
+use rye_engine::verbs::search;
+use rye_engine::{Code, Engine, Error, ErrorKind, Result, agent_actions};
+use rye_item::{ItemId, ItemRef, ItemType};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// How resources are named.
+const SCHEME: &str = "rye://knowledge/";
+/// How many items a page of a list holds.
+const PAGE_SIZE: usize = 200;
+const MARKDOWN: &str = "text/markdown";
+
+/// A page of a list, and where the next one begins.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct CatalogPage<T> {
+    pub(crate) items: Vec<T>,
+    pub(crate) next: Option<String>,
+}
+
+/// The items of a type after `cursor`, an id, that may be used.
+fn list_page<T>(
+    engine: &Engine,
+    item_type: ItemType,
+    cursor: Option<&str>,
+    render: impl Fn(&ItemRef, LoadedItem) -> T,
+) -> CatalogPage<T> {
+    let mut items: Vec<T> = Vec::new();
+    let ids = search::complete_ids(engine, Some(item_type), "");
+    let mut rest = ids.iter().skip_while(|item| cursor.is_some_and(|cursor| item.id.as_str() <= cursor));
+    while let Some(item) = rest.next() {
+        let Ok(loaded) = load::load(engine, item, load::LoadOptions::default()) else {
+            continue;
+        };
+        if is_usable(engine, &loaded) {
+            items.push(render(item, loaded));
+        }
+        if items.len() == PAGE_SIZE {
+            let next = rest.next().map(|_| item.id.to_string());
+            return CatalogPage { items, next };
+        }
+    }
+    CatalogPage { items, next: None }
+}
+
+fn is_usable(engine: &Engine, loaded: &LoadedItem) -> bool {
+    let allows_partial =
+        engine.workspace.settings.get("integrity.partial_coverage").and_then(Value::as_str) == Some("allow");
+    loaded.coverage == "full" || allows_partial
+}
+
+/// Directives.
+pub(crate) fn prompts(engine: &Engine, cursor: Option<&str>) -> CatalogPage<Prompt> {
+    list_page(engine, ItemType::Directive, cursor, |item, loaded| {
+        let inputs = loaded.metadata.get("inputs").and_then(Value::as_array).cloned().unwrap_or_default();
+        let arguments: Vec<PromptArgument> = inputs.iter().filter_map(prompt_argument).collect();
+        let description = text(&loaded.metadata, "description");
+        let arguments = (!arguments.is_empty()).then_some(arguments);
+        Prompt::new(item.id.to_string(), description, arguments).with_title(item.id.name())
+    })
+}
+
+fn prompt_argument(input: &Value) -> Option<PromptArgument> {
+    let name = input.get("name").and_then(Value::as_str)?;
+    let type_name = text(input, "type").filter(|type_name| type_name != "string");
+    let about = [text(input, "description"), type_name.map(|type_name| format!("({type_name})"))];
+    let about = about.into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let is_required = input.get("required").and_then(Value::as_bool).unwrap_or(false);
+    let argument = PromptArgument::new(name).with_required(is_required);
+    Some(if about.is_empty() { argument } else { argument.with_description(about) })
+}
+
+fn text(object: &Value, key: &str) -> Option<String> {
+    object.get(key).and_then(Value::as_str).map(rye_item::text::one_line).filter(|text| !text.is_empty())
+}
+
+/// A directive's prompt with its inputs filled in.
+///
+/// # Errors
+/// When it may not be used, or its inputs do not fit.
+pub(crate) fn render_prompt(
+    engine: &Engine,
+    name: &str,
+    inputs: Map<String, Value>,
+) -> Result<GetPromptResult> {
+    let item = ItemRef::new(ItemType::Directive, ItemId::new(name)?);
+    let response = execute_item(engine, item, inputs)?;
+    let body = response.data.get("body").and_then(Value::as_str).unwrap_or_default();
+    let result = GetPromptResult::new(vec![PromptMessage::new_text(Role::User, body)]);
+    Ok(match text(&response.data, "description") {
+        Some(description) => result.with_description(description),
+        None => result,
+    })
+}
+
+/// Knowledge.
+pub(crate) fn resources(engine: &Engine, cursor: Option<&str>) -> CatalogPage<Resource> {
+    list_page(engine, ItemType::Knowledge, cursor, |item, loaded| {
+        let size = u64::try_from(loaded.content.len()).unwrap_or(u64::MAX);
+        let resource = Resource::new(resource_uri(&item.id), item.id.to_string())
+            .with_mime_type(MARKDOWN)
+            .with_size(size);
+        match loaded.title {
+            Some(title) => resource.with_title(title),
+            None => resource,
+        }
+    })
+}
+
+/// The one template: any knowledge entry by its id.
+pub(crate) fn templates() -> Vec<ResourceTemplate> {
+    vec![
+        ResourceTemplate::new(format!("{SCHEME}{{+id}}"), "knowledge")
+            .with_title("Knowledge")
+            .with_description("A signed knowledge entry by its id, such as `team/conventions`")
+            .with_mime_type(MARKDOWN),
+    ]
+}
+
+/// A knowledge entry's body.
+///
+/// # Errors
+/// When there is none, or it may not be used.
+pub(crate) fn read_resource(engine: &Engine, uri: &str) -> Result<ReadResourceResult> {
+    let item = parse_resource_uri(uri)?;
+    let response = execute_item(engine, item, Map::new())?;
+    let body = response.data.get("body").and_then(Value::as_str).unwrap_or_default();
+    Ok(ReadResourceResult::new(vec![ResourceContents::text(body, uri).with_mime_type(MARKDOWN)]))
+}
+
+/// How a knowledge entry is named as a resource.
+pub(crate) fn resource_uri(id: &ItemId) -> String {
+    format!("{SCHEME}{id}")
+}
+
+/// The knowledge entry a name stands for.
+///
+/// # Errors
+/// When it stands for none.
+pub(crate) fn parse_resource_uri(uri: &str) -> Result<ItemRef> {
+    let id = uri.strip_prefix(SCHEME).ok_or_else(|| {
+        Error::new(Code::InvalidArgument, format!("`{}` is no resource here", rye_item::text::one_line(uri)))
+            .hint(format!("resources are named {SCHEME}<id>"))
+    })?;
+    // Some clients write a template's slashes encoded; nothing else in an id needs to be.
+    let id = id.replace("%2F", "/").replace("%2f", "/");
+    Ok(ItemRef::new(ItemType::Knowledge, ItemId::new(id)?))
+}
+
+fn execute_item(engine: &Engine, item: ItemRef, parameters: Map<String, Value>) -> Result<ExecuteResponse> {
+    let request = ExecuteRequest {
+        item,
+        parameters,
+        words: Vec::new(),
+        mode: ExecuteMode::Run,
+        wants_trace: false,
+        lock_mode: LockMode::Enforce,
+        cancel: lillux::CancelToken::new()?,
+        progress: None,
+        on_blocking: None,
+        caller: Caller::Agent,
+        thread: None,
+        callbacks: None,
+        grants: None,
+    };
+    execute::execute(engine, &request)
+}
+
+/// Values that an argument could have.
+pub(crate) fn completions(engine: &Engine, request: &CompleteRequestParams) -> CompletionInfo {
+    let start = request.argument.value.as_str();
+    let values = match &request.r#ref {
+        Reference::Resource(_) => {
+            let items = search::complete_ids(engine, Some(ItemType::Knowledge), start);
+            items.into_iter().map(|item| item.id.to_string()).collect()
+        }
+        Reference::Prompt(prompt) => input_values(engine, &prompt.name, &request.argument.name, start),
+        _ => Vec::new(),
+    };
+    let total = u32::try_from(values.len()).ok();
+    let has_more = values.len() > CompletionInfo::MAX_VALUES;
+    let values = values.into_iter().take(CompletionInfo::MAX_VALUES).collect();
+    CompletionInfo::with_pagination(values, total, has_more).unwrap_or_default()
+}
+
+/// What a directive says an input may be: its default, or either truth.
+fn input_values(engine: &Engine, directive: &str, input: &str, start: &str) -> Vec<String> {
+    let Ok(id) = ItemId::new(directive) else {
+        return Vec::new();
+    };
+    let Ok(loaded) = load::load(engine, &ItemRef::new(ItemType::Directive, id), load::LoadOptions::default())
+    else {
+        return Vec::new();
+    };
+    let inputs = loaded.metadata.get("inputs").and_then(Value::as_array).cloned().unwrap_or_default();
+    let Some(declared) = inputs.iter().find(|declared| text(declared, "name").as_deref() == Some(input))
+    else {
+        return Vec::new();
+    };
+    let default = declared.get("default").filter(|default| !default.is_null());
+    let default = default.map(|default| default.as_str().map_or_else(|| default.to_string(), str::to_owned));
+    let is_boolean = text(declared, "type").is_some_and(|kind| kind.starts_with("bool"));
+    let mut values: Vec<String> = default.into_iter().collect();
+    if is_boolean {
+        values.extend(["true".to_owned(), "false".to_owned()]);
+    }
+    let mut seen_values = std::collections::BTreeSet::new();
+    values.retain(|value| value.starts_with(start) && seen_values.insert(value.clone()));
+    values
+}
+
+/// A failure where the protocol has no place for an answer: the whole error goes along as data.
+pub(crate) fn protocol_error(error: &Error) -> ErrorData {
+    let error = &agent_actions::with_agent_hints(error.clone());
+    let code = match (error.code, error.code.kind()) {
+        (Code::NotFound, _) => ErrorCode::RESOURCE_NOT_FOUND,
+        (_, ErrorKind::Usage | ErrorKind::NotFound) => ErrorCode::INVALID_PARAMS,
+        (
+            _,
+            ErrorKind::Integrity
+            | ErrorKind::Denied
+            | ErrorKind::Limit
+            | ErrorKind::Lock
+            | ErrorKind::Validation,
+        ) => ErrorCode::INVALID_REQUEST,
+        (_, ErrorKind::Failed | ErrorKind::Cancelled) => ErrorCode::INTERNAL_ERROR,
+    };
+    ErrorData::new(code, error.to_string(), Some(error.to_value(None)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resource_uri_cannot_escape() {
+        assert_eq!(
+            parse_resource_uri("rye://knowledge/team/rules").expect("an item").id.as_str(),
+            "team/rules"
+        );
+        assert_eq!(
+            parse_resource_uri("rye://knowledge/team%2Frules").expect("an item").id.as_str(),
+            "team/rules"
+        );
+        for wrong in [
+            "rye://knowledge/",
+            "rye://knowledge/../keys/x",
+            "rye://knowledge/..%2Fkeys",
+            "rye://knowledge//etc/passwd",
+            "rye://tool/a",
+            "file:///etc/passwd",
+            "",
+        ] {
+            assert!(parse_resource_uri(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What people are asked, and what their answers do.
+
+use crate::model::{ChatMessage, ModelResponse};
+use serde_json::{Value, json};
+
+use super::config_keys::config_with;
+use super::harness::{Harness, TestSpec, approval_response, call_response, text_response};
+use crate::machine::{ApprovalAnswer, ApprovalRequest, Effect, ThreadEvent};
+use crate::status::{SuspendReason, ThreadStatus};
+
+fn drain_approvals(play: &mut Harness) -> Vec<ApprovalRequest> {
+    let question = |effect: Effect| match effect {
+        Effect::RequestApproval(question) => Some(question),
+        _ => None,
+    };
+    play.drain().into_iter().filter_map(question).collect()
+}
+
+fn answer_all(play: &mut Harness, approved: bool) {
+    let verdict = |question: &ApprovalRequest| ApprovalAnswer {
+        request_id: question.id.clone(),
+        approved,
+        message: Some("because".to_owned()),
+        by: "Ada".to_owned(),
+    };
+    let answers = play.state.pending_approvals().iter().map(verdict).collect();
+    let limits = play.state.limits;
+    play.apply(ThreadEvent::Resumed { limits, message: None, by: "Ada".to_owned(), answers });
+}
+
+fn tool_results(play: &Harness) -> Vec<String> {
+    let result = |message: &std::sync::Arc<ChatMessage>| match &**message {
+        ChatMessage::Tool { content, .. } => Some(content.clone()),
+        _ => None,
+    };
+    play.state.messages.iter().filter_map(result).collect()
+}
+
+fn dispatch_count(play: &mut Harness) -> usize {
+    play.drain().iter().filter(|effect| matches!(effect, Effect::Dispatch { .. })).count()
+}
+
+fn ending_on_deny(mut response: ModelResponse) -> ModelResponse {
+    response.calls[0].input.insert("on_deny".to_owned(), json!("end"));
+    response
+}
+
+#[test]
+fn approval_answer_becomes_tool_result() {
+    for approved in [true, false] {
+        let mut play = Harness::start(TestSpec::default());
+        play.respond(approval_response(&["allowed"]));
+        assert_eq!(play.state.status(), ThreadStatus::Running, "the other call of the turn runs first");
+        play.drain();
+        play.finish_tool(1, "done");
+        assert_eq!(play.state.outcome().and_then(|outcome| outcome.reason), Some(SuspendReason::Approval));
+        let questions = drain_approvals(&mut play);
+        assert_eq!((questions.len(), questions[0].prompt.as_str()), (1, "May I deploy?"));
+        assert_eq!(questions[0].id, "ask-0123456789ab-1");
+        assert_eq!(play.payload("human_approval_requested")["approval_id"], "ask-0123456789ab-1");
+        answer_all(&mut play, approved);
+        let result: Value = serde_json::from_str(&tool_results(&play)[0]).expect("JSON");
+        assert_eq!((&result["approved"], &result["message"]), (&json!(approved), &json!("because")));
+        assert!(play.is_calling(), "the model hears of it");
+        assert_eq!(play.payload("human_approval_response")["approved"], approved);
+        assert_eq!(format!("{:?}", play.replay().phase), format!("{:?}", play.state.phase));
+    }
+}
+
+#[test]
+fn denial_ends_thread_when_requested() {
+    let mut play = Harness::start(TestSpec::default());
+    play.respond(ending_on_deny(approval_response(&[])));
+    answer_all(&mut play, false);
+    let outcome = play.state.outcome().expect("an end");
+    assert_eq!(outcome.status, ThreadStatus::Error);
+    assert_eq!(outcome.error.as_deref(), Some("Ada denied this: because (May I deploy?)"));
+    let mut play = Harness::start(TestSpec::default());
+    play.respond(ending_on_deny(approval_response(&[])));
+    answer_all(&mut play, true);
+    assert!(play.is_calling());
+}
+
+#[test]
+fn open_approval_blocks_resume() {
+    let mut play = Harness::start(TestSpec::default());
+    play.respond(approval_response(&[]));
+    play.drain();
+    let limits = play.state.limits;
+    let other =
+        ApprovalAnswer { request_id: "ask-0-1".into(), approved: true, message: None, by: "it".into() };
+    for answers in [Vec::new(), vec![other]] {
+        play.apply(ThreadEvent::Resumed { limits, message: None, by: "a parent".to_owned(), answers });
+        assert_eq!((play.state.status(), play.drain().len()), (ThreadStatus::Suspended, 0));
+    }
+}
+
+#[test]
+fn approval_without_prompt_is_rejected() {
+    let mut play = Harness::start(TestSpec::default());
+    let mut response = approval_response(&[]);
+    response.calls[0].input.clear();
+    play.respond(response);
+    assert!(drain_approvals(&mut play).is_empty());
+    assert!(tool_results(&play)[0].contains("`prompt` is missing"), "{:?}", tool_results(&play));
+}
+
+#[test]
+fn risky_call_needs_approval_first() {
+    let config =
+        || config_with("capability_risk", &["risk_levels", "write", "policy"], json!("approval_required"));
+    for (approved, dispatched) in [(true, 1), (false, 0)] {
+        let mut play = Harness::start(TestSpec { config: config(), ..TestSpec::default() });
+        play.respond(call_response(&["allowed"]));
+        let questions = drain_approvals(&mut play);
+        assert_eq!(questions.len(), 1, "{:?}", play.state.waits_for());
+        assert_eq!(questions[0].prompt, "execute tool:team/allowed");
+        assert!(questions[0].reason.starts_with("write needs a person's word"), "{}", questions[0].reason);
+        answer_all(&mut play, approved);
+        assert_eq!(dispatch_count(&mut play), dispatched);
+        if !approved {
+            assert!(tool_results(&play)[0].contains("Ada denied this: because"), "{:?}", tool_results(&play));
+        }
+    }
+    let mut play = Harness::start(TestSpec::default());
+    play.respond(call_response(&["allowed"]));
+    assert_eq!(dispatch_count(&mut play), 1, "nobody is asked where the rules do not say so");
+}
+
+fn approval_hook(event: &str, params: &Value) -> Value {
+    let mut action = json!({"action": "suspend"});
+    action.as_object_mut().expect("params").extend(params.as_object().expect("params").clone());
+    json!([{"id": "gate", "event": event, "action": {"primary": "execute", "item_type": "tool",
+        "item_id": "rye/agent/threads/internal/control", "params": action}}])
+}
+
+#[test]
+fn hook_approval_resumes_where_it_stopped() {
+    let first = |play: &Harness| match play.state.messages.first().map(AsRef::as_ref) {
+        Some(ChatMessage::User { text }) => text.clone(),
+        _ => String::new(),
+    };
+    let hooks =
+        approval_hook("thread_started", &json!({"suspend_reason": "approval", "prompt": "May it begin?"}));
+    let mut play = Harness::start(TestSpec { hooks: hooks.clone(), ..TestSpec::default() });
+    assert_eq!(drain_approvals(&mut play)[0].prompt, "May it begin?");
+    answer_all(&mut play, true);
+    assert_eq!(
+        (first(&play).as_str(), play.is_calling()),
+        ("Do it.\n\nbecause", true),
+        "the prompt is not lost"
+    );
+    let mut play = Harness::start(TestSpec { hooks, ..TestSpec::default() });
+    answer_all(&mut play, false);
+    assert_eq!(play.state.status(), ThreadStatus::Error, "nothing has begun: nobody can be told");
+    for (on_deny, status) in [("tell", ThreadStatus::Running), ("end", ThreadStatus::Error)] {
+        let hooks = approval_hook("after_step", &json!({"suspend_reason": "too dear", "on_deny": on_deny}));
+        let mut play = Harness::start(TestSpec { hooks, ..TestSpec::default() });
+        play.respond(call_response(&["allowed"]));
+        play.finish_tool(0, "done");
+        assert_eq!(drain_approvals(&mut play)[0].prompt, "too dear");
+        answer_all(&mut play, false);
+        assert_eq!(play.state.status(), status, "{on_deny}");
+        if status == ThreadStatus::Running {
+            let is_notified = matches!(play.state.messages.last().map(AsRef::as_ref), Some(ChatMessage::User { text }) if text.contains("Ada denied this"));
+            assert!(is_notified, "the model is told");
+        }
+    }
+}
+
+#[test]
+fn limit_approval_doubles_limit_or_ends() {
+    let stopped = || {
+        let mut play = Harness::start(TestSpec { limits: json!({"turns": 1}), ..TestSpec::default() });
+        let mut response = call_response(&["allowed"]);
+        response.text = "half of it".to_owned();
+        play.respond(response);
+        play.finish_tool(0, "done");
+        play
+    };
+    let mut play = stopped();
+    let questions = drain_approvals(&mut play);
+    assert_eq!(
+        (questions[0].prompt.as_str(), questions[0].reason.as_str()),
+        ("turns +1", "turns reached: 1 of 1")
+    );
+    assert_eq!(questions[0].detail["proposed"], json!({"turns": "+1"}));
+    answer_all(&mut play, false);
+    let outcome = play.state.outcome().expect("an end");
+    assert_eq!((outcome.status, outcome.result.as_deref()), (ThreadStatus::Error, Some("half of it")));
+    let mut play = stopped();
+    let limits = crate::limits::ThreadLimits { turns: Some(2), ..play.state.limits };
+    play.drain();
+    play.apply(ThreadEvent::Resumed { limits, message: None, by: "Ada".to_owned(), answers: Vec::new() });
+    assert!(play.is_calling(), "whoever lets it go on has answered");
+    play.respond(text_response("all of it"));
+    assert_eq!(play.state.status(), ThreadStatus::Completed);
+}
+
+#[test]
+fn on_exceed_suspend_needs_no_approval() {
+    for (word, questions) in [("escalate", 1), ("suspend", 0)] {
+        let mut config = config_with("resilience", &["limits", "enforcement", "on_exceed"], json!(word));
+        // Without the hook that always asks.
+        config.hooks = Vec::new();
+        let mut play =
+            Harness::start(TestSpec { config, limits: json!({"turns": 0}), ..TestSpec::default() });
+        assert_eq!(
+            (play.state.status(), drain_approvals(&mut play).len()),
+            (ThreadStatus::Suspended, questions),
+            "{word}"
+        );
+    }
+}
+
+#[test]
+fn suspended_thread_can_be_cancelled() {
+    let mut play = Harness::start(TestSpec::default());
+    play.respond(approval_response(&[]));
+    play.apply(ThreadEvent::CancelRequested { reason: "no need".to_owned(), spend: crate::money::Nanos(0) });
+    assert_eq!(play.state.status(), ThreadStatus::Cancelled);
+}

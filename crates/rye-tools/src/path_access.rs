@@ -1,0 +1,252 @@
+//! Where a native tool may go: paths from outside become files beneath the project, judged by the call's access.
+
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use lillux::CanonicalPathCache;
+use lillux::dir::{Dir, DirEntryKind, DirError, EntryStatus, OpenFile};
+use rye_exec::NativeError;
+use rye_exec::native::{NativeCall, ToolAccess};
+
+use crate::display::display_path;
+
+/// The project's folder, held open, and what may be touched in it.
+#[derive(Debug)]
+pub(crate) struct ProjectAccess<'a> {
+    pub(crate) root: Dir,
+    project_path: &'a Path,
+    hidden: Vec<PathBuf>,
+    read_only: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+}
+
+/// A file that may be written: the folder it is in, and its name.
+#[derive(Debug)]
+pub(crate) struct WriteTarget {
+    pub(crate) folder: Dir,
+    pub(crate) name: OsString,
+}
+
+/// Whether missing folders are made on the way to a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MissingParents {
+    Create,
+    Refuse,
+}
+
+impl<'a> ProjectAccess<'a> {
+    pub(crate) fn open(call: &NativeCall<'a>) -> Result<Self, NativeError> {
+        let root = Dir::open(call.project).map_err(|error| native_error(&error))?;
+        let ToolAccess { write, hidden, read_only, network: _, allowed_hosts: _ } = call.access;
+        let mut canonical_paths = CanonicalPathCache::default();
+        let mut with_canonical = |paths: &[PathBuf]| -> Vec<PathBuf> {
+            let mut all = Vec::with_capacity(paths.len());
+            for path in paths {
+                let path = root.path().join(path);
+                let real = canonical_paths.canonicalize(&path);
+                if real != path {
+                    all.push(real);
+                }
+                all.push(path);
+            }
+            all
+        };
+        Ok(Self {
+            hidden: with_canonical(hidden),
+            read_only: with_canonical(read_only),
+            write: write.iter().map(|path| canonical_paths.canonicalize(&root.path().join(path))).collect(),
+            project_path: call.project,
+            root,
+        })
+    }
+
+    /// A path from outside, as a path below the project: no `..`, no root, possibly empty.
+    pub(crate) fn to_relative(&self, input: &str) -> Result<PathBuf, NativeError> {
+        if input.contains('\0') {
+            return Err(NativeError::failed("the path holds a NUL character"));
+        }
+        if input == "~" || input.starts_with("~/") {
+            return Err(NativeError::denied(format!(
+                "`{}` is a home folder's path: give a path inside the project",
+                display_path(Path::new(input))
+            )));
+        }
+        let path = Path::new(input);
+        let outside = || {
+            NativeError::denied(format!(
+                "`{}` is outside the project: give a path below `{}`",
+                display_path(path),
+                display_path(self.project_path)
+            ))
+        };
+        let below = if path.is_absolute() {
+            path.strip_prefix(self.project_path)
+                .or_else(|_| path.strip_prefix(self.root.path()))
+                .map_err(|_| outside())?
+        } else {
+            path
+        };
+        let mut plain = PathBuf::new();
+        for component in below.components() {
+            match component {
+                Component::Normal(name) => plain.push(name),
+                Component::CurDir => {}
+                Component::ParentDir => {
+                    if !plain.pop() {
+                        return Err(outside());
+                    }
+                }
+                Component::RootDir | Component::Prefix(_) => return Err(outside()),
+            }
+        }
+        Ok(plain)
+    }
+
+    /// Whether the real path, or the path as it was given, is hidden.
+    pub(crate) fn is_hidden(&self, path: &Path) -> bool {
+        self.hidden.iter().any(|hidden| path.starts_with(hidden))
+    }
+
+    fn check_read(&self, relative: &Path, real: &Path) -> Result<(), NativeError> {
+        if self.is_hidden(real) || self.is_hidden(&self.root.path().join(relative)) {
+            return Err(NativeError::denied(format!(
+                "`{}` may not be read: it is hidden from tools",
+                display_path(relative)
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_write(&self, relative: &Path, real: &Path) -> Result<(), NativeError> {
+        self.check_read(relative, real)?;
+        let joined = self.root.path().join(relative);
+        if self.read_only.iter().any(|fixed| real.starts_with(fixed) || joined.starts_with(fixed)) {
+            return Err(NativeError::denied(format!(
+                "`{}` may be read but not changed",
+                display_path(relative)
+            )));
+        }
+        if !self.write.iter().any(|folder| real.starts_with(folder)) {
+            return Err(NativeError::denied(format!(
+                "`{}` may not be written: it is outside the folders this tool may change",
+                display_path(relative)
+            )));
+        }
+        Ok(())
+    }
+
+    /// Opens a file for reading.
+    pub(crate) fn open_file(&self, relative: &Path) -> Result<OpenFile, NativeError> {
+        // Judged before and after: what is hidden is not even said to be absent.
+        self.check_read(relative, &self.root.path().join(relative))?;
+        let file = self.root.open_file(relative).map_err(|error| self.read_error(&error, relative))?;
+        self.check_read(relative, &file.path)?;
+        Ok(file)
+    }
+
+    /// Opens a folder for listing.
+    pub(crate) fn open_folder(&self, relative: &Path) -> Result<Dir, NativeError> {
+        self.check_read(relative, &self.root.path().join(relative))?;
+        let folder = self.root.open_dir(relative).map_err(|error| self.read_error(&error, relative))?;
+        self.check_read(relative, folder.path())?;
+        Ok(folder)
+    }
+
+    /// Finds the place of a file that is to be written, and judges it before anything is made.
+    pub(crate) fn open_target(
+        &self,
+        relative: &Path,
+        missing: MissingParents,
+    ) -> Result<WriteTarget, NativeError> {
+        let Some(name) = relative.file_name() else {
+            return Err(NativeError::failed("the path names the project's folder: give the path of a file"));
+        };
+        self.check_write(relative, &self.root.path().join(relative))?;
+        let parent = relative.parent().unwrap_or(Path::new(""));
+        let (mut folder, rest) =
+            self.root.open_nearest_dir(parent).map_err(|error| self.to_native_error(&error, relative))?;
+        let mut future = folder.path().to_owned();
+        future.extend(&rest);
+        self.check_write(relative, &future.join(name))?;
+        if !rest.is_empty() && missing == MissingParents::Refuse {
+            return Err(NativeError::failed(format!(
+                "the folder of `{}` does not exist: create it, or allow `create_folders`",
+                display_path(relative)
+            )));
+        }
+        for missing in &rest {
+            folder = folder.create_dir(missing).map_err(|error| self.to_native_error(&error, relative))?;
+        }
+        let status = folder.status(name).map_err(|error| self.to_native_error(&error, relative))?;
+        check_target(relative, status.as_ref())?;
+        Ok(WriteTarget { folder, name: name.to_owned() })
+    }
+
+    /// A failure that does not tell what is or is not in a hidden place that a link leads to.
+    fn read_error(&self, error: &DirError, relative: &Path) -> NativeError {
+        let location = match error {
+            DirError::NotAFile { path } => Some(path.clone()),
+            DirError::Io { .. } => {
+                self.root.open_nearest_dir(relative).ok().map(|(folder, _)| folder.path().to_owned())
+            }
+            DirError::Escapes { .. } | DirError::Moved { .. } => None,
+        };
+        match location.map(|location| self.check_read(relative, &location)) {
+            Some(Err(denied)) => denied,
+            Some(Ok(())) | None => self.to_native_error(error, relative),
+        }
+    }
+
+    /// What happened, without telling where links outside point.
+    pub(crate) fn to_native_error(&self, error: &DirError, relative: &Path) -> NativeError {
+        match error {
+            DirError::Escapes { .. } => NativeError::denied(format!(
+                "`{}` leaves the project through a link: only what lies inside it may be used",
+                display_path(relative)
+            )),
+            DirError::NotAFile { .. } => {
+                NativeError::failed(format!("`{}` is not a regular file", display_path(relative)))
+            }
+            DirError::Moved { .. } => NativeError::failed(format!(
+                "`{}` was moved or removed while it was opened: try again",
+                display_path(relative)
+            )),
+            DirError::Io { action, source, .. } => NativeError::failed(format!(
+                "failed to {action} `{}`: {}",
+                display_path(relative),
+                io_reason(source)
+            )),
+        }
+    }
+}
+
+fn check_target(relative: &Path, status: Option<&EntryStatus>) -> Result<(), NativeError> {
+    let Some(status) = status else { return Ok(()) };
+    let refuse = |what: &str| Err(NativeError::failed(format!("`{}` is {what}", display_path(relative))));
+    match status.kind {
+        DirEntryKind::File if status.mode & 0o222 == 0 => {
+            refuse("read-only for everybody: make it writable first if it may be changed")
+        }
+        DirEntryKind::File => Ok(()),
+        DirEntryKind::Dir => refuse("a folder: give the path of a file"),
+        DirEntryKind::Symlink => Err(NativeError::denied(format!(
+            "`{}` is a link and is not written through: give the path of the file itself",
+            display_path(relative)
+        ))),
+        DirEntryKind::Other => refuse("not a regular file"),
+    }
+}
+
+/// The system's words for common failures are short; its codes help nobody.
+fn io_reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        std::io::ErrorKind::NotADirectory => "a part of the path is not a folder".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+pub(crate) fn native_error(error: &DirError) -> NativeError {
+    NativeError::failed(error.to_string())
+}
