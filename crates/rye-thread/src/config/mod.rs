@@ -156,6 +156,7 @@ fn typed<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, String> {
 #[cfg(test)]
 impl Config {
     /// The configuration that rye ships.
+    #[expect(clippy::disallowed_methods, reason = "a test reads the shipped files")]
     pub(crate) fn shipped() -> Self {
         let folder =
             std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bundles/standard/.ai/config/agent");
