@@ -14,6 +14,7 @@ mod blobs;
 mod chain;
 mod claims;
 mod commit;
+mod connection;
 mod create;
 mod error;
 mod folder;
@@ -33,7 +34,6 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
 
 use lillux::Digest;
 use lillux::file::Lock;
@@ -42,6 +42,7 @@ use tokio::sync::{broadcast, oneshot};
 
 pub use approvals::{ApprovalRecord, OpenApprovals};
 pub use claims::ClaimPolicy;
+use connection::{check_version, connect, database_path};
 pub use error::{Forgery, ThreadStoreError};
 pub use freshness::StoreFreshness;
 use head_log::HeadLog;
@@ -66,8 +67,6 @@ use crate::thread_id::ThreadId;
 pub const DATABASE: &str = "registry.db";
 /// The ledger's name of old: a link to the database.
 const LEDGER_LINK: &str = "budget_ledger.db";
-/// How long to wait for another process that writes.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections that are kept for reading.
 const MAX_IDLE_READERS: usize = 4;
 /// Changes that a listener may lag behind.
@@ -573,33 +572,4 @@ impl ThreadStore {
 
 fn writer_gone_error() -> ThreadStoreError {
     ThreadStoreError::Failed("its writer has ended".to_owned())
-}
-
-/// The database in a folder, by a path without links: a linked database is not followed.
-fn database_path(folder: &Path) -> Result<PathBuf, ThreadStoreError> {
-    Ok(fs_err::canonicalize(folder)?.join(DATABASE))
-}
-
-#[expect(clippy::disallowed_methods, reason = "this module is the one that opens the store of threads")]
-fn connect(database: &Path, also: OpenFlags) -> Result<Connection, ThreadStoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX
-        | OpenFlags::SQLITE_OPEN_NOFOLLOW
-        | also;
-    let connection = Connection::open_with_flags(database, flags)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    connection.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY;
-         PRAGMA wal_autocheckpoint = 4000; PRAGMA cache_size = -16000;",
-    )?;
-    Ok(connection)
-}
-
-fn check_version(connection: &Connection, database: &Path) -> Result<(), ThreadStoreError> {
-    let found = schema::version(connection)?;
-    if found > schema::VERSION {
-        return Err(ThreadStoreError::Newer { path: database.to_owned(), found, known: schema::VERSION });
-    }
-    Ok(())
 }

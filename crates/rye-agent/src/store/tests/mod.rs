@@ -88,7 +88,7 @@ impl TestStore {
 pub(super) fn tamper(folder: &Path, sql: &str) {
     let path = folder.join("threads").join(DATABASE);
     let connection = Connection::open(path).expect("the database");
-    connection.busy_timeout(BUSY_TIMEOUT).expect("patience");
+    connection.busy_timeout(connection::BUSY_TIMEOUT).expect("patience");
     connection.execute_batch(sql).expect("tampered with");
 }
 
