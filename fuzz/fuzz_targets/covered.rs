@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 
 use lillux::SecretKey;
 use rye_item::SignatureFormat;
-use rye_trust::coverage::{Content, Coverage, compare};
-use rye_trust::signature::{Layout, Timestamp};
-use rye_trust::{Signed, covered_form, sign};
+use rye_trust::coverage::{ContentStatus, Coverage, compare_content};
+use rye_trust::signature::{FileLayout, Timestamp};
+use rye_trust::{SignOutcome, covered_form, sign};
 
 static KEY: LazyLock<SecretKey> = LazyLock::new(|| {
     let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n-----END PRIVATE KEY-----\n";
@@ -19,8 +19,8 @@ static NOW: LazyLock<Timestamp> = LazyLock::new(|| Timestamp::new("2026-01-02T03
 
 fn signed(bytes: &[u8], format: &SignatureFormat) -> Vec<u8> {
     match sign(bytes, format, &KEY, &NOW) {
-        Signed::Written { bytes, .. } => bytes,
-        Signed::Unchanged(_) => bytes.to_vec(),
+        SignOutcome::Written { bytes, .. } => bytes,
+        SignOutcome::Unchanged(_) => bytes.to_vec(),
     }
 }
 
@@ -31,7 +31,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let (item_type, extension, format) = &rye_fuzz::kinds()[usize::from(*choice) % rye_fuzz::kinds().len()];
     let (before, data) = data.split_at(usize::from(*before).min(data.len()));
     let (inside, content) = data.split_at(usize::from(*inside).min(data.len()));
-    let own = Layout::of(content, format);
+    let own = FileLayout::parse(content, format);
     if own.content.start != 0 || own.shebang_error.is_some() {
         return;
     }
@@ -41,14 +41,14 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let with_shebang = signed(&[b"#!/x\n", content].concat(), format);
         forms.push(covered_form(&with_shebang, format).into_owned());
     }
-    let line = Layout::of(&bytes, format).line;
+    let line = FileLayout::parse(&bytes, format).line;
     let place = usize::from(*place).min(line.len());
     let (left, right) = bytes[line].split_at(place);
     let changed = [before, left, inside, right, content].concat();
-    let layout = Layout::of(&changed, format);
+    let layout = FileLayout::parse(&changed, format);
     if !matches!(
-        compare(*item_type, &changed, &layout),
-        Content::Intact { coverage: Coverage::Full, .. }
+        compare_content(*item_type, &changed, &layout),
+        ContentStatus::Intact { coverage: Coverage::Full, .. }
     ) {
         return;
     }

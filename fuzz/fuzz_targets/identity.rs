@@ -14,7 +14,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     assert_eq!(back, Identity { signature: None, ..identity.clone() });
 
     let documents = [identity.clone(), back];
-    let mut ring = KeyRing::of_user(&documents, None, Some("/p"), Vec::new());
+    let mut ring = KeyRing::from_user_documents(&documents, None, Some("/p"), Vec::new());
     ring.add_project(&documents);
     assert!(!ring.is_introducer(&identity.fingerprint));
     let counts = ring.find(&identity.fingerprint, &Space::Project).is_some();

@@ -7,9 +7,9 @@ use std::sync::LazyLock;
 
 use lillux::{Digest, SecretKey};
 use rye_item::{ItemType, SignatureFormat};
-use rye_trust::coverage::{Content, Coverage, compare};
-use rye_trust::signature::{Layout, SignatureLine, Timestamp, write_line};
-use rye_trust::{Signed, sign};
+use rye_trust::coverage::{ContentStatus, Coverage, compare_content};
+use rye_trust::signature::{FileLayout, SignatureLine, Timestamp, format_line};
+use rye_trust::{SignOutcome, sign};
 
 static KEY: LazyLock<SecretKey> = LazyLock::new(|| {
     let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n-----END PRIVATE KEY-----\n";
@@ -19,8 +19,8 @@ static KEY: LazyLock<SecretKey> = LazyLock::new(|| {
 static NOW: LazyLock<Timestamp> = LazyLock::new(|| Timestamp::new("2026-01-02T03:04:05Z").expect("a moment"));
 
 /// Checks the parts of a file, and gives back how its content compares.
-fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> Content {
-    let layout = Layout::of(bytes, format);
+fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> ContentStatus {
+    let layout = FileLayout::parse(bytes, format);
     assert_eq!(layout.shebang.start, 0);
     assert_eq!(layout.shebang.end, layout.line.start);
     assert_eq!(layout.line.end, layout.content.start);
@@ -28,11 +28,11 @@ fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> Content
     assert_eq!(layout.signature.is_some(), !layout.line.is_empty());
     assert!(format.after_shebang || layout.shebang.is_empty());
 
-    let content = compare(item_type, bytes, &layout);
+    let content = compare_content(item_type, bytes, &layout);
     match &content {
-        Content::Unsigned => assert!(layout.signature.is_none()),
-        Content::InvalidShebang(_) => assert!(format.after_shebang && bytes.starts_with(b"#!")),
-        Content::Intact { coverage, uncovered } => {
+        ContentStatus::Unsigned => assert!(layout.signature.is_none()),
+        ContentStatus::InvalidShebang(_) => assert!(format.after_shebang && bytes.starts_with(b"#!")),
+        ContentStatus::Intact { coverage, uncovered } => {
             let mut end = 0;
             for Range { start, end: next } in uncovered {
                 assert!(end <= *start && start < next && *next <= bytes.len(), "{uncovered:?}");
@@ -42,7 +42,7 @@ fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> Content
             assert!(is_whole || *coverage == Coverage::Partial, "{uncovered:?}");
             assert_ne!(*coverage, Coverage::None);
         }
-        Content::Changed { .. } => assert!(layout.signature.is_some()),
+        ContentStatus::Changed { .. } => assert!(layout.signature.is_some()),
     }
     content
 }
@@ -61,10 +61,10 @@ fn with_line(
         hash,
         signature_text: signature.to_base64(),
         signature,
-        fingerprint: KEY.public().fingerprint(),
+        fingerprint: KEY.public_key().fingerprint(),
         registry: None,
     };
-    [shebang.as_bytes(), write_line(&line, format, line_break).as_bytes(), content].concat()
+    [shebang.as_bytes(), format_line(&line, format, line_break).as_bytes(), content].concat()
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -78,13 +78,13 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     match mode & 3 {
         0 => {}
         1 => {
-            let Signed::Written { bytes, .. } = sign(data, format, &KEY, &NOW) else {
+            let SignOutcome::Written { bytes, .. } = sign(data, format, &KEY, &NOW) else {
                 return;
             };
             let content = check(*item_type, &bytes, format);
-            assert!(matches!(content, Content::Intact { coverage: Coverage::Full, .. }), "{content:?}");
-            assert!(matches!(sign(&bytes, format, &KEY, &NOW), Signed::Unchanged(_)));
-            let (before, after) = (Layout::of(data, format), Layout::of(&bytes, format));
+            assert!(matches!(content, ContentStatus::Intact { coverage: Coverage::Full, .. }), "{content:?}");
+            assert!(matches!(sign(&bytes, format, &KEY, &NOW), SignOutcome::Unchanged(_)));
+            let (before, after) = (FileLayout::parse(data, format), FileLayout::parse(&bytes, format));
             assert_eq!(data[before.shebang], bytes[after.shebang]);
             assert_eq!(data[before.content], bytes[after.content]);
         }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use rye_item::extractor::Parser;
 use rye_item::{
-    Extractor, ItemId, ItemType, Parsed, Position, Problem, SignatureFormat, metadata, parse, validate,
+    Extractor, ItemId, ItemType, ParsedItem, SourcePosition, Diagnostic, SignatureFormat, metadata, parse, validate,
 };
 
 const EXTRACTORS: [(ItemType, &str); 4] = [
@@ -72,7 +72,7 @@ pub fn kinds() -> &'static [(ItemType, String, SignatureFormat)] {
 }
 
 /// What the shipped parser of this type and extension reads.
-pub fn parse_as(item_type: ItemType, extension: &str, data: &[u8]) -> Parsed {
+pub fn parse_as(item_type: ItemType, extension: &str, data: &[u8]) -> ParsedItem {
     let parser = extractor(item_type).parser_for(extension).expect("a shipped extension has a parser");
     parse::parse(parser, extension, data)
 }
@@ -84,15 +84,15 @@ pub fn read_item(item_type: ItemType, parser: Parser, extension: &str, data: &[u
     check_places(&parsed, data);
     let id = ItemId::new("demo/a").expect("an id");
     let fields = metadata::extract(extractor(item_type), &parsed, id.name());
-    let place = validate::Place { name: id.name(), category: id.category() };
+    let place = validate::ExpectedPath { name: id.name(), category: id.category() };
     let problems = validate::validate(&extractor(item_type).schema, &fields, &parsed, place);
     check_problems(&problems, data);
-    let _ = metadata::shown(item_type, &fields).to_string();
+    let _ = metadata::display_metadata(item_type, &fields).to_string();
     let _ = metadata::search_text(item_type, &id, &fields, &parsed);
 }
 
 /// Positions lie in the text, and problems say something.
-fn check_places(parsed: &Parsed, data: &[u8]) {
+fn check_places(parsed: &ParsedItem, data: &[u8]) {
     check_problems(&parsed.problems, data);
     check_problems(&parsed.warnings, data);
     for (field, position) in &parsed.positions {
@@ -100,7 +100,7 @@ fn check_places(parsed: &Parsed, data: &[u8]) {
     }
 }
 
-fn check_problems(problems: &[Problem], data: &[u8]) {
+fn check_problems(problems: &[Diagnostic], data: &[u8]) {
     for problem in problems {
         assert!(!problem.message.is_empty());
         let has_controls = problem.message.chars().any(|character| character.is_control());
@@ -111,7 +111,7 @@ fn check_problems(problems: &[Problem], data: &[u8]) {
     }
 }
 
-fn is_in(position: &Position, data: &[u8]) -> bool {
+fn is_in(position: &SourcePosition, data: &[u8]) -> bool {
     // Some parsers take a carriage return, or one of Unicode's line ends, for the end of a line.
     let text = String::from_utf8_lossy(data);
     let is_end = |character: &char| matches!(character, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}');

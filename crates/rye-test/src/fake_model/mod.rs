@@ -2,11 +2,11 @@
 //! messages, OpenAI's chat completions, Gemini's generateContent and Ollama's chat, streamed or not.
 //!
 //! ```no_run
-//! use rye_test::fake_model::{FakeModel, Reply};
+//! use rye_test::fake_model::{FakeModel, FakeReply};
 //!
 //! let model = FakeModel::start(|seen| match seen.tool_results {
-//!     0 => Reply::calls([("add", serde_json::json!({"a": 1, "b": 2}))]),
-//!     _ => Reply::text("done"),
+//!     0 => FakeReply::calls([("add", serde_json::json!({"a": 1, "b": 2}))]),
+//!     _ => FakeReply::text("done"),
 //! });
 //! let url = format!("{}/v1/messages", model.url());
 //! ```
