@@ -1,6 +1,7 @@
 //! What a launcher has laid out for an order that has not come yet, and whether it still fits: mounts and rules are made
 //! of what was there when they were made.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -147,7 +148,11 @@ fn file_identities(confinement: &Confinement) -> Vec<FileIdentity> {
         let root = write.iter().find(|root| path.starts_with(root) && path != *root);
         path.ancestors().skip(1).take_while(move |above| root.is_some_and(|root| above.starts_with(root)))
     });
-    named.map(PathBuf::as_path).chain(ancestors).filter_map(file_identity).collect()
+    // Most of what is protected lies in one folder: it is looked at once.
+    let mut paths: Vec<&OsStr> = named.map(PathBuf::as_path).chain(ancestors).map(Path::as_os_str).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths.into_iter().map(Path::new).filter_map(file_identity).collect()
 }
 
 fn file_identity(path: &Path) -> Option<FileIdentity> {
