@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::file_stamp::FileStamp;
+
 const ACCOUNTS_FILE: &str = "/etc/passwd";
 /// The largest list of accounts that is read.
 const MAX_ACCOUNTS_BYTES: u64 = 4 << 20;
@@ -29,6 +31,12 @@ impl Accounts {
     pub fn read() -> Self {
         let read = lillux::file::read_bounded(Path::new(ACCOUNTS_FILE), MAX_ACCOUNTS_BYTES);
         read.map(|(bytes, _)| Self::parse(&String::from_utf8_lossy(&bytes))).unwrap_or_default()
+    }
+
+    /// Tells whether the list has changed since another stamp was made.
+    #[must_use]
+    pub fn file_stamp() -> Option<FileStamp> {
+        fs_err::metadata(ACCOUNTS_FILE).ok().map(|metadata| FileStamp::from_metadata(&metadata))
     }
 
     /// Reads the text of such a list. Lines that are not accounts, and accounts without a home, are passed over.

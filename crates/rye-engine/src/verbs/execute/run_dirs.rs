@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use lillux::Digest;
 use lillux::file::{self, LockedTempDir};
@@ -11,6 +11,7 @@ use rye_exec::environment::Environment;
 use rye_exec::sandbox::{HomeDirs, SandboxPlan};
 use rye_space::AI_FOLDER;
 use rye_space::accounts::Accounts;
+use rye_space::file_stamp::FileStamp;
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -52,10 +53,22 @@ pub(crate) fn set_temporary_variables(
     }
 }
 
-/// The homes on this machine.
+/// The homes on this machine. They are worked out again when the list of accounts has changed.
 pub(crate) fn home_dirs(engine: &Engine) -> HomeDirs {
+    static LAST: Mutex<Option<(PathBuf, Option<FileStamp>, HomeDirs)>> = Mutex::new(None);
+    // Looked at before it is read: a change in between is noticed the next time.
+    let stamp = Accounts::file_stamp();
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((home, known, homes)) = last.as_ref()
+        && *home == engine.host.home
+        && *known == stamp
+    {
+        return homes.clone();
+    }
     let user = fs_err::metadata("/proc/self").map_or(0, |found| found.uid());
-    HomeDirs::new(&engine.host.home, &Accounts::read(), user)
+    let homes = HomeDirs::new(&engine.host.home, &Accounts::read(), user);
+    *last = Some((engine.host.home.clone(), stamp, homes.clone()));
+    homes
 }
 
 /// The folders that a tool looks for programs in.
