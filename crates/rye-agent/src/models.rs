@@ -236,10 +236,10 @@ impl Providers {
                 let model = one_line(model);
                 return Err(Error::new(
                     Code::PriceUnknown,
-                    format!("nobody knows what `{model}` costs, and spend is limited"),
+                    format!("no price is known for `{model}`, and spend is limited"),
                 )
                 .hint(format!("write its price into your own copy: rye load tool {} --to user", provider.id))
-                .hint("or `priced: false` there, if nobody is charged; or lift the limit: --spend none"));
+                .hint("or `priced: false` there, if it costs nothing; or lift the limit: --spend none"));
             }
             Pricing::Unknown => None,
         };

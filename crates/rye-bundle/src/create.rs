@@ -200,7 +200,7 @@ fn exclusion_reason(name: &str, kind: EntryKind) -> Option<&'static str> {
         return Some("hidden files stay at home");
     }
     match kind {
-        EntryKind::Folder => GENERATED_FOLDERS.contains(&name).then_some("whoever needs it makes it anew"),
+        EntryKind::Folder => GENERATED_FOLDERS.contains(&name).then_some("it is generated"),
         EntryKind::File | EntryKind::Other => {
             let is_excluded = EXCLUDED_NAMES.contains(&name)
                 || EXCLUDED_SUFFIXES.iter().any(|ending| name.to_lowercase().ends_with(ending));

@@ -40,7 +40,7 @@ pub(crate) enum DaemonResponse {
 /// A value as a line.
 pub(crate) fn encode_line(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(value).map_err(|error| {
-        Error::new(Code::NoBackground, format!("this cannot be said to the background process: {error}"))
+        Error::new(Code::NoBackground, format!("cannot send this to the background process: {error}"))
             .hint("paths must be UTF-8")
     })?;
     bytes.push(b'\n');

@@ -54,7 +54,7 @@ impl RuntimeDir {
             return Ok(());
         }
         let message =
-            format!("`{}` must be a folder of yours that nobody else may enter", self.folder.display());
+            format!("`{}` must be a folder that you own and that only you can enter", self.folder.display());
         Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
     }
 

@@ -513,10 +513,10 @@ impl From<OwnKeyError> for Error {
             OwnKeyError::TooPermissive { path, wanted, .. } => Self::new(Code::LooseKey, message)
                 .detail("path", path.display().to_string())
                 .hint(format!(
-                    "if nobody else has read it: chmod {wanted:o} {}",
+                    "if no one else has read it: chmod {wanted:o} {}",
                     shell_word(&path.display().to_string())
                 ))
-                .hint("if somebody may have: rye keys revoke it, and generate a new one"),
+                .hint("otherwise: rye keys revoke it, and generate a new one"),
             OwnKeyError::Invalid { path, .. } => Self::new(Code::InvalidKey, message)
                 .detail("path", path.display().to_string())
                 .hint("restore it from a backup, or remove it and run: rye keys generate"),

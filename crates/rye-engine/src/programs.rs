@@ -162,7 +162,7 @@ impl ProgramFinder for ProgramCollector {
 pub fn review_project(engine: &Engine, folder: &Path) -> Result<ProgramReview> {
     let collector = ProgramCollector::default();
     let policies = engine.policies()?;
-    let surroundings = EnvironmentInputs {
+    let inputs = EnvironmentInputs {
         host_variables: &engine.host.variables,
         project: Some(folder),
         is_project_approved: true,
@@ -184,7 +184,7 @@ pub fn review_project(engine: &Engine, folder: &Path) -> Result<ProgramReview> {
             let contribution =
                 Contribution { item_id: "runtime", is_project: true, env_config: Some(&env_config) };
             // An interpreter that is described wrongly is reported when a tool uses it.
-            let _ = environment::resolve(&[contribution], &context, &surroundings, &collector);
+            let _ = environment::resolve(&[contribution], &context, &inputs, &collector);
         }
     }
     review::review(engine, folder, &collector.programs.take())

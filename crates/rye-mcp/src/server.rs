@@ -152,8 +152,8 @@ impl ConfigReader {
     }
 
     fn read_timeout(&mut self, config: &Map<String, Value>) -> Option<Duration> {
-        let said = config.get("timeout").filter(|value| !value.is_null())?;
-        let timeout = parse_timeout(said);
+        let value = config.get("timeout").filter(|value| !value.is_null())?;
+        let timeout = parse_timeout(value);
         if timeout.is_none() {
             self.add_problem(format!(
                 "`timeout` must be a whole number of seconds from 1 to {MAX_TIMEOUT_SECONDS}"

@@ -336,7 +336,10 @@ impl ModelEndpoint {
 
     fn timeout_error(&self) -> ModelError {
         let waited = self.parts.timeout;
-        ModelError::after_send("TimeoutError", format!("timed out: the server said nothing for {waited:?}"))
+        ModelError::after_send(
+            "TimeoutError",
+            format!("timed out: no response from the server for {waited:?}"),
+        )
     }
 
     /// Text of the server, safe to show: one line, bounded, without our keys.

@@ -13,7 +13,7 @@
 //! | `stream` | `false` for a server that cannot stream |
 //! | `tier_mapping` | a model for each tier |
 //! | `pricing` | for each model `{input, output, cached_input, cache_write}` in US dollars per million tokens, at most three decimals. Without `cached_input` or `cache_write` such a token costs as much as any other (with Anthropic, writing costs a quarter more) |
-//! | `priced` | `false` if nobody is charged: only tokens are counted |
+//! | `priced` | `false` if it costs nothing: only tokens are counted |
 //! | `context_window`, `max_output_tokens` | a number, or one for each model with `default` for the others; 200000 and 16384 if not given |
 //! | `max_tokens_field` | OpenAI: `max_completion_tokens`, or `max_tokens` for servers that know only that |
 //! | `prompt_cache` | Anthropic: `true` asks for the prompt to be cached |

@@ -94,7 +94,7 @@ impl Session {
         work: impl FnOnce(&Arc<Engine>) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, ErrorData> {
         if self.shared.engines.setup().callback.is_some() {
-            let error = Error::new(Code::NoToken, "inside a tool there are the tools alone");
+            let error = Error::new(Code::NoToken, "only tools are available inside a tool sandbox");
             return Err(catalog::protocol_error(&error));
         }
         let shared = Arc::clone(&self.shared);

@@ -57,7 +57,7 @@ enum LineRead {
 }
 
 impl LineTransport {
-    /// Reads up to the next line break. Dropped in between, it goes on where it was.
+    /// Reads up to the next line break. If dropped in between, the next call continues there.
     async fn read_line(&mut self) -> LineRead {
         loop {
             let Ok(available) = self.reader.fill_buf().await else {

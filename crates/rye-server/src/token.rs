@@ -56,7 +56,7 @@ impl Token {
         }
         let token = String::from_utf8(bytes).unwrap_or_default().trim().to_owned();
         let is_token = token.len() == 2 * TOKEN_BYTES && token.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if is_token { Ok(Self(token)) } else { Err(invalid("does not hold a token")) }
+        if is_token { Ok(Self(token)) } else { Err(invalid("does not contain a token")) }
     }
 
     /// Whether a header brings this token. It takes as long for a wrong one as for the right one.

@@ -285,7 +285,7 @@ fn check_key(
     path: &[String],
     value: &Value,
     space: &Space,
-    standing: LayerTrust,
+    trust: LayerTrust,
     schema: Option<&ConfigSchema>,
     merged: &MergedConfig,
 ) -> Result<bool, String> {
@@ -301,7 +301,7 @@ fn check_key(
         Safety::Tighter => is_tighter(value, merged.get_path(path)),
         Safety::Unsafe => false,
     };
-    match (space, standing) {
+    match (space, trust) {
         (Space::System(_), LayerTrust::Trusted) => Ok(false),
         (Space::System(_), _) => Err("the bundle's signature does not vouch for it".to_owned()),
         (_, LayerTrust::OutOfScope(reason)) => Err(reason.to_owned()),

@@ -350,7 +350,7 @@ pub fn trust_installed(
             }
         });
         if let (false, Some(reason)) = (is_trusted, reason) {
-            notices.push(format!("the bundle `{id}` in {space} space does not count: {reason}"));
+            notices.push(format!("the bundle `{id}` in {space} space is ignored: {reason}"));
         }
     }
     notices

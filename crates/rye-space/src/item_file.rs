@@ -224,14 +224,14 @@ impl ItemFile {
         for other in others {
             let parsed = parse::parse(other.parser, other.extension, &covered);
             // One that says the same in both languages runs the same.
-            let says_else = || {
+            let mismatch = || {
                 let mut fields = metadata::extract(extractor, &parsed, self.item.id.name());
                 let mut own = self.fields().clone();
                 fields.remove("docstring");
                 own.remove("docstring");
                 fields != own
             };
-            if states(&parsed, &TOOL_KEYS) && says_else() {
+            if states(&parsed, &TOOL_KEYS) && mismatch() {
                 return Some(other.name);
             }
         }

@@ -296,7 +296,7 @@ impl ManifestReader {
             if let Some(other) = folded.insert(checked.case_folded(), path) {
                 self.push_problem(
                     "files",
-                    &format!("`{path}` and `{other}` are one file where case does not count"),
+                    &format!("`{path}` and `{other}` are one file where case is ignored"),
                 );
             }
             if let Some(entry) = self.read_file_entry(path, &checked, about) {

@@ -49,7 +49,7 @@ impl BundlePath {
         Path::new(&self.0)
     }
 
-    /// What two paths have in common that are one file where case does not count.
+    /// What two paths have in common that are one file where case is ignored.
     #[must_use]
     pub fn case_folded(&self) -> String {
         self.0.to_lowercase()

@@ -164,7 +164,7 @@ impl Roots {
 fn refuse_unreadable(folder: &Path) -> Result<(), RootsError> {
     match crate::scan::unreadable(folder) {
         None => Ok(()),
-        Some(stray) => Err(RootsError::Unreadable { path: stray.path, reason: stray.reason }),
+        Some(invalid) => Err(RootsError::Unreadable { path: invalid.path, reason: invalid.reason }),
     }
 }
 

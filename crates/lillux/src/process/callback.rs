@@ -89,7 +89,7 @@ pub fn read_sealed(memory: impl AsFd, max: usize) -> io::Result<Vec<u8>> {
 /// When nobody is behind the door, or they are too many bytes.
 pub fn connect(channel: impl AsFd, bytes: &[u8]) -> io::Result<OwnedFd> {
     if bytes.is_empty() || bytes.len() > MAX_CONNECT_BYTES {
-        return Err(io::Error::other("one knocks with a few bytes"));
+        return Err(io::Error::other("a connection needs at least one byte"));
     }
     let (own, theirs) = unix_socket_pair(SocketType::STREAM)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

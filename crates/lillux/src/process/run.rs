@@ -128,7 +128,7 @@ pub fn spawn_detached(
 ) -> Result<DetachedProcess, RunError> {
     if command.has_result_channel {
         return Err(RunError::Invalid {
-            reason: "a detached process has nobody to hear its result".to_owned(),
+            reason: "a detached process has no one waiting for its result".to_owned(),
         });
     }
     let log: OwnedFd = match &command.log {
@@ -173,8 +173,8 @@ pub(super) struct ProcessIo<'a> {
 
 impl<'a> ProcessIo<'a> {
     /// Streams alone.
-    pub(super) fn streams(manner: LaunchMode, streams: &'a [OwnedFd]) -> Self {
-        Self { mode: manner, streams: streams.iter().map(AsFd::as_fd).collect(), named_fds: Vec::new() }
+    pub(super) fn streams(mode: LaunchMode, streams: &'a [OwnedFd]) -> Self {
+        Self { mode, streams: streams.iter().map(AsFd::as_fd).collect(), named_fds: Vec::new() }
     }
 }
 
@@ -213,7 +213,7 @@ impl LaunchSession {
         confinement: Option<&Confinement>,
         io: ProcessIo<'_>,
     ) -> Result<Self, RunError> {
-        let ProcessIo { mode: manner, streams, named_fds: named } = io;
+        let ProcessIo { mode, streams, named_fds: named } = io;
         let request = LaunchRequest {
             program: find_program(command)?,
             arguments: command.arguments.clone(),
@@ -221,7 +221,7 @@ impl LaunchSession {
             current_dir: command.current_dir.clone(),
             timeout_milliseconds: u64::try_from(command.timeout.as_millis()).unwrap_or(u64::MAX),
             limits: command.limits.clone(),
-            mode: manner,
+            mode,
             fd_variables: named.iter().map(|(variable, _)| (*variable).to_owned()).collect(),
             confinement: confinement.cloned(),
             caller: std::process::id(),

@@ -233,7 +233,7 @@ struct Tool {
 impl<'a> Supervisor<'a> {
     /// Starts what becomes the tool, before its order comes if it is known what to hold it to.
     fn start(
-        bond: ParentLink<'a>,
+        parent_link: ParentLink<'a>,
         mut state: IsolationState,
         received: Option<ReceivedRequest>,
     ) -> Result<(Self, Tool), String> {
@@ -249,7 +249,7 @@ impl<'a> Supervisor<'a> {
             Some(received) => received,
             None => {
                 sandbox::prewarm_mounts(&mut state);
-                match protocol::receive_message(bond.control) {
+                match protocol::receive_message(parent_link.control) {
                     Ok((LauncherMessage::Launch(request), descriptors)) => {
                         let confinement = request.confinement.as_ref();
                         let confinement =
@@ -259,7 +259,7 @@ impl<'a> Supervisor<'a> {
                     }
                     Ok((LauncherMessage::Prewarm(expected), sockets)) => {
                         let sockets = sockets.into_iter().next().ok_or("a descriptor is missing")?;
-                        return Self::prewarm(bond, state, *expected, sockets);
+                        return Self::prewarm(parent_link, state, *expected, sockets);
                     }
                     // Nobody is left to tell.
                     Err(_) => exit_immediately(2),
@@ -267,10 +267,10 @@ impl<'a> Supervisor<'a> {
             }
         };
         sandbox::enter(&mut state, &request.limits);
-        let tool = Tool::start(&bond, request.caller, |link| {
+        let tool = Tool::start(&parent_link, request.caller, |link| {
             child::exec_tool(&request, &state, descriptors, &link)
         })?;
-        Ok((Self { request, parent: bond, isolation: state, prewarm_spec: None }, tool))
+        Ok((Self { request, parent: parent_link, isolation: state, prewarm_spec: None }, tool))
     }
 
     /// Lays everything out for an order to come, and waits for it.

@@ -8,7 +8,7 @@ use seccompiler::{BpfProgram, sock_filter};
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_AT_LEAST: u16 = 0x35;
+const JUMP_IF_GREATER_OR_EQUAL: u16 = 0x35;
 const JUMP_IF_ANY: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
@@ -76,7 +76,7 @@ pub(crate) fn compile(rules: &BTreeMap<u32, SyscallRule>) -> Result<BpfProgram, 
         instruction(LOAD, NR_OFFSET),
     ];
     if cfg!(target_arch = "x86_64") {
-        program.push(jump(JUMP_IF_AT_LEAST, X32_BIT, 0, 1));
+        program.push(jump(JUMP_IF_GREATER_OR_EQUAL, X32_BIT, 0, 1));
         program.push(ret_action(SyscallAction::Errno(libc::ENOSYS.cast_unsigned())));
     }
     let sorted: Vec<(u32, &SyscallRule)> = rules.iter().map(|(number, rule)| (*number, rule)).collect();
@@ -113,7 +113,7 @@ fn compile_search(sorted: &[(u32, &SyscallRule)]) -> Result<Vec<sock_filter>, St
             let (below, above) = sorted.split_at(sorted.len() / 2);
             let (left, right) = (compile_search(below)?, compile_search(above)?);
             let left_len = u32::try_from(left.len()).map_err(|error| error.to_string())?;
-            let first = jump(JUMP_IF_AT_LEAST, above[0].0, 0, 1);
+            let first = jump(JUMP_IF_GREATER_OR_EQUAL, above[0].0, 0, 1);
             return Ok([vec![first, instruction(JUMP, left_len)], left, right].concat());
         }
     };
@@ -168,7 +168,7 @@ mod tests {
                 }
                 JUMP => pc += step.k as usize,
                 JUMP_IF_EQUAL => pc += jump(accumulator == step.k),
-                JUMP_IF_AT_LEAST => pc += jump(accumulator >= step.k),
+                JUMP_IF_GREATER_OR_EQUAL => pc += jump(accumulator >= step.k),
                 JUMP_IF_ANY => pc += jump(accumulator & step.k != 0),
                 RETURN => return step.k,
                 other => panic!("step {other}"),

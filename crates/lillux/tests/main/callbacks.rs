@@ -13,7 +13,7 @@ use crate::support::{launcher, python};
 
 #[derive(Debug)]
 struct TestChannel {
-    bell: OwnedFd,
+    listener: OwnedFd,
     client_end: OwnedFd,
     payload: OwnedFd,
     /// What was brought along, for each time the door was opened.
@@ -26,11 +26,11 @@ impl CallbackChannel for TestChannel {
     }
 
     fn listener_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.listener.as_fd()
     }
 
     fn on_connect(&self) {
-        let (bytes, socket) = accept(&self.bell).expect("a knock").expect("somebody");
+        let (bytes, socket) = accept(&self.listener).expect("a knock").expect("somebody");
         self.connects.lock().expect("knocks").push(bytes);
         rustix::io::write(&socket, b"come in").expect("said");
     }
@@ -52,7 +52,7 @@ fn confined_process_calls_back_over_own_socket() {
     for namespaces in [NamespaceMode::Auto, NamespaceMode::Never] {
         let (listener, client_end) = socket_pair().expect("a door");
         let payload = seal_bytes("words", b"let me in").expect("memory");
-        let channel = TestChannel { bell: listener, client_end, payload, connects: Mutex::default() };
+        let channel = TestChannel { listener: listener, client_end, payload, connects: Mutex::default() };
         let confinement = world.confinement(namespaces);
         let cancel = CancelToken::new().expect("an event");
         let finished =

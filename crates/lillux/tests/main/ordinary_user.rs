@@ -5,7 +5,7 @@ use std::process::Command as Bare;
 
 use crate::support::{LAUNCHER, launcher};
 
-const NOBODY: u32 = 65534;
+const OVERFLOW_UID: u32 = 65534;
 
 #[test]
 fn confinement_works_for_ordinary_users() {
@@ -19,7 +19,7 @@ fn confinement_works_for_ordinary_users() {
     std::fs::copy(std::env::current_exe().expect("this binary"), &tests).expect("copied");
     std::fs::copy(launcher().program(), &program).expect("copied");
     std::fs::create_dir(&temporary).expect("a folder");
-    std::os::unix::fs::chown(&temporary, Some(NOBODY), Some(NOBODY)).expect("given");
+    std::os::unix::fs::chown(&temporary, Some(OVERFLOW_UID), Some(OVERFLOW_UID)).expect("given");
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("opened");
     let output = Bare::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"])

@@ -69,7 +69,7 @@ pub fn leftover_processes(command: &ProcessCommand) -> Vec<String> {
 }
 
 /// How long a test waits for what must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest pause between two looks.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
@@ -79,7 +79,7 @@ pub fn run_until_timeout(command: &mut ProcessCommand) -> ProcessResult {
     command.timeout = Duration::from_millis(500);
     loop {
         let finished = run_unconfined(command);
-        if !finished.stdout.to_text().is_empty() || command.timeout >= PATIENCE {
+        if !finished.stdout.to_text().is_empty() || command.timeout >= WAIT_TIMEOUT {
             return finished;
         }
         command.timeout *= 2;
@@ -88,7 +88,7 @@ pub fn run_until_timeout(command: &mut ProcessCommand) -> ProcessResult {
 
 /// Waits until `is_so`, which must come true; the tests have no other way to see another process move.
 pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_TIMEOUT;
     // Longer each time: a loaded machine gets the time it needs between two looks.
     let mut pause = Duration::from_millis(5);
     while !condition() {

@@ -128,7 +128,7 @@ fn accept_connections(listener: &OwnedFd, session: &CallbackSession) {
                 return;
             }
             let (token, socket) = match callback::accept(listener) {
-                Ok(Some(knock)) => knock,
+                Ok(Some(connection)) => connection,
                 Ok(None) => return,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::InvalidData) => {
                     continue;
@@ -177,7 +177,7 @@ impl CallbackSession {
         while let Some(request) = frame::receive(socket, limit)? {
             let mut response = match self.check_token(token) {
                 Ok(()) => self.handle_request(&request, socket),
-                Err(disbelief) => self.reject_token(disbelief),
+                Err(error) => self.reject_token(error),
             };
             self.factory.context.redactor.redact_value(&mut response);
             let sent = frame::send(socket, &response, limit);
@@ -200,7 +200,7 @@ impl CallbackSession {
     }
 
     fn reject_token(&self, reason: TokenError) -> Value {
-        let error = Error::new(Code::TokenRefused, format!("the token is not believed: {reason}"))
+        let error = Error::new(Code::TokenRefused, format!("invalid callback token: {reason}"))
             .hint("a tool uses the token it was given, in the call it was given for");
         let denied = error.to_value(None);
         if let Ok(request) = self.next_request() {
@@ -396,7 +396,7 @@ fn io_failure(reason: &str) -> RequestOutcome {
 }
 
 fn ended_error() -> Value {
-    Error::new(Code::TokenRefused, format!("the token is not believed: {}", TokenError::CallEnded))
+    Error::new(Code::TokenRefused, format!("invalid callback token: {}", TokenError::CallEnded))
         .to_value(None)
 }
 

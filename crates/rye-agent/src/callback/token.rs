@@ -54,7 +54,7 @@ impl fmt::Display for TokenError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Malformed => "it is no token",
-            Self::Forged => "it was changed, or somebody else made it",
+            Self::Forged => "it was changed or forged",
             Self::Expired => "its time is over",
             Self::WrongThread => "it belongs to another thread",
             Self::WrongCall => "it was given to another call",

@@ -140,7 +140,7 @@ impl ThreadDriver {
         self.write_due_files(is_stop)?;
         let refused = match committed {
             CommitOutcome::Done => None,
-            CommitOutcome::Refused(shortage) => Some(ThreadEvent::BudgetRefused(to_budget_refusal(shortage))),
+            CommitOutcome::Refused(refusal) => Some(ThreadEvent::BudgetRefused(to_budget_refusal(refusal))),
             // Somebody ended it by force: nothing of this was written.
             CommitOutcome::Ended { status, .. } => return Err(DriverError::EndedElsewhere(status)),
         };
@@ -243,12 +243,12 @@ struct CommitBatch {
     outcome: Option<ThreadOutcome>,
 }
 
-fn to_budget_refusal(shortage: LedgerRefusal) -> BudgetRefusal {
-    let resource = match shortage.resource {
+fn to_budget_refusal(refusal: LedgerRefusal) -> BudgetRefusal {
+    let resource = match refusal.resource {
         LedgerResource::Spend => BudgetResource::Spend,
         LedgerResource::Tokens => BudgetResource::Tokens,
     };
-    let LedgerRefusal { refused_by: by, limit, used, reserved, requested, .. } = shortage;
+    let LedgerRefusal { refused_by: by, limit, used, reserved, requested, .. } = refusal;
     BudgetRefusal { refused_by: by, resource, limit, used, reserved, requested }
 }
 

@@ -188,7 +188,7 @@ pub enum DriverError {
     #[error(transparent)]
     Store(#[from] ThreadStoreError),
     /// Somebody ended it.
-    #[error("it was ended by somebody else: {0}")]
+    #[error("it was ended by another process: {0}")]
     EndedElsewhere(crate::status::ThreadStatus),
     /// The transcript or the state file could not be written.
     #[error("the thread's files could not be written: {0}")]

@@ -52,10 +52,10 @@ pub(super) fn classify(parameters: &Map<String, Value>, context: &ThreadContext)
 /// `limit_checker`: whether a limit is exceeded, and what then.
 pub(super) fn check_limit(parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
     let number = |key: &str| parameters.get(key).and_then(Value::as_f64);
-    let (Some(current), Some(most)) = (number("current_value"), number("max_value")) else {
+    let (Some(current), Some(max)) = (number("current_value"), number("max_value")) else {
         return failure("current_value and max_value are numbers");
     };
-    if current < most {
+    if current < max {
         return json!({"success": true, "exceeded": false});
     }
     json!({

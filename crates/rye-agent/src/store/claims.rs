@@ -67,9 +67,9 @@ pub(super) fn claim(
         ))?
         .query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, read_owner(row, 3)?)))
         .optional()?;
-    let (row, epoch, heard_ms, holder) = found.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
+    let (row, epoch, heartbeat_ms, holder) = found.ok_or_else(|| ThreadStoreError::NoThread(id.clone()))?;
     if let Some(current_owner) = &holder
-        && !policy.can_take(current_owner, claimant, heard_ms)
+        && !policy.can_take(current_owner, claimant, heartbeat_ms)
     {
         return Ok(ClaimOutcome::Held { by: current_owner.clone() });
     }
@@ -116,7 +116,7 @@ pub(super) fn heartbeat(
     held: &[(ThreadId, Claim)],
     at_ms: u64,
 ) -> Result<Vec<(ThreadId, Claim)>, ThreadStoreError> {
-    let mut beat = tx
+    let mut heartbeat = tx
         .connection
         .prepare_cached("UPDATE threads SET heartbeat_ms = ?3 WHERE thread_id = ?1 AND epoch = ?2")?;
     let mut released = tx
@@ -126,7 +126,7 @@ pub(super) fn heartbeat(
     let mut lost = Vec::new();
     for (id, claim) in held {
         let epoch = to_sqlite_integer(claim.epoch, "the number of claims")?;
-        let is_held = beat.execute(params![id.as_str(), epoch, at])? > 0;
+        let is_held = heartbeat.execute(params![id.as_str(), epoch, at])? > 0;
         if !is_held && !released.exists(params![id.as_str(), epoch])? {
             lost.push((id.clone(), *claim));
         }

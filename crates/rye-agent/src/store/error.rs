@@ -56,7 +56,7 @@ pub enum ThreadStoreError {
         parent: ThreadId,
     },
     /// Somebody else runs the thread by now.
-    #[error("{0} is run by another process by now")]
+    #[error("{0} is now owned by another process")]
     Fenced(ThreadId),
     /// The commit contradicts what is recorded.
     #[error("{thread}: {what}")]
@@ -156,14 +156,14 @@ impl From<ThreadStoreError> for Error {
                 .hint("restore it from a backup; or move it away: threads in it are then forgotten"),
             // It was there when a record that names it was written.
             ThreadStoreError::NoBlob(_) => Self::new(Code::StoreDamaged, message)
-                .hint("restore `.ai/threads` from a backup; or start the thread anew"),
+                .hint("restore `.ai/threads` from a backup; or start a new thread"),
             ThreadStoreError::Newer { path, .. } => Self::new(Code::StoreNewer, message)
                 .detail("path", path.display().to_string())
                 .hint("use the newer rye; an older one would lose what it does not know"),
             ThreadStoreError::Forged { thread, .. } => Self::new(Code::ThreadForged, message)
                 .detail("thread_id", thread.as_str())
                 .hint(format!("what its transcript says: rye thread verify {thread}"))
-                .hint("start it anew: such a thread is never resumed"),
+                .hint("start a new thread: this one cannot be resumed"),
             ThreadStoreError::Older { folder, .. } => Self::new(Code::StoreOlder, message)
                 .detail("path", folder.display().to_string())
                 .hint("which threads are older: rye thread verify --all")
@@ -180,10 +180,10 @@ impl From<ThreadStoreError> for Error {
             ThreadStoreError::Secret { path, .. } => Self::new(Code::ThreadSecret, message)
                 .detail("path", path.display().to_string())
                 .hint(format!(
-                    "if nobody else has read it: chmod 600 {}",
+                    "if no one else has read it: chmod 600 {}",
                     rye_item::text::shell_word(&path.display().to_string())
                 ))
-                .hint("if somebody may have: remove it; threads from before can then not be resumed"),
+                .hint("otherwise remove it; threads from before can then not be resumed"),
             ThreadStoreError::Schema(_) => Self::new(Code::LedgerSchema, message)
                 .hint("see where it comes from: rye config show --origin"),
             ThreadStoreError::Linked(link) => Self::linked_folder(&link),

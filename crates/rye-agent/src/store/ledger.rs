@@ -220,7 +220,7 @@ pub(super) fn settle(
         Some((_, _, true)) => return Err(contradiction(format!("call {call} is settled already"))),
         Some((reserved, tokens_aside, false)) => (reserved, tokens_aside),
         None if settlement.is_unknown => {
-            return Err(contradiction(format!("nothing was put aside for call {call}")));
+            return Err(contradiction(format!("nothing was reserved for call {call}")));
         }
         None => (0, 0),
     };

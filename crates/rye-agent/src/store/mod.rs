@@ -277,11 +277,11 @@ impl ThreadStore {
         &self,
         id: &ThreadId,
         owner: &Owner,
-        taking: ClaimPolicy,
+        policy: ClaimPolicy,
         at_ms: u64,
     ) -> Result<ClaimOutcome, ThreadStoreError> {
         let (id, owner) = (id.clone(), owner.clone());
-        self.write_blocking(move |tx| claims::claim(tx, &id, &owner, taking, at_ms))
+        self.write_blocking(move |tx| claims::claim(tx, &id, &owner, policy, at_ms))
     }
 
     /// Gives a thread up.
@@ -309,8 +309,8 @@ impl ThreadStore {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn orphans(&self, observer: &Owner, taking: ClaimPolicy) -> Result<Vec<ThreadRow>, ThreadStoreError> {
-        self.read(|connection| queries::orphans(connection, &self.shared.seal, observer, taking))
+    pub fn orphans(&self, observer: &Owner, policy: ClaimPolicy) -> Result<Vec<ThreadRow>, ThreadStoreError> {
+        self.read(|connection| queries::orphans(connection, &self.shared.seal, observer, policy))
     }
 
     /// Whether a thread that goes on without the command that started it has not ended.

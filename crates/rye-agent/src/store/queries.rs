@@ -344,12 +344,12 @@ pub(super) fn orphans(
     connection: &Connection,
     seal: &RowSealer,
     observer: &Owner,
-    taking: ClaimPolicy,
+    policy: ClaimPolicy,
 ) -> Result<Vec<ThreadRow>, ThreadStoreError> {
     let mut found =
         query_rows(connection, seal, "WHERE status IN ('running', 'created') ORDER BY thread", [])?;
     found.retain(|row| match &row.owner {
-        Some(owner) => taking.can_take(owner, observer, row.heartbeat_ms),
+        Some(owner) => policy.can_take(owner, observer, row.heartbeat_ms),
         // One that was registered is about to be started by whoever registered it, unless it was left to others.
         None => row.status == ThreadStatus::Running || row.is_detached,
     });

@@ -84,7 +84,7 @@ impl ThreadSecret {
             return Err(invalid(format!("has mode {mode:04o}: others can read the secret of threads")));
         }
         let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
-        let digest: Digest = text.parse().map_err(|_| invalid("does not hold a secret".to_owned()))?;
+        let digest: Digest = text.parse().map_err(|_| invalid("does not contain a secret".to_owned()))?;
         Ok(Some(Self::new(*digest.as_bytes()).with_keys_dir(signing_keys)))
     }
 

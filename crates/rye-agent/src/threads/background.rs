@@ -131,7 +131,7 @@ impl ThreadRuntime {
     /// The process that threads are left to.
     pub(super) async fn connect_background(&self) -> Result<Box<dyn BackgroundConnection>> {
         let unavailable = || {
-            Error::new(Code::NoBackground, "there is nobody to run a thread in the background")
+            Error::new(Code::NoBackground, "no background process is available to run a thread")
                 .hint("run it in the foreground")
         };
         let background = self.setup.background.clone().ok_or_else(unavailable)?;
@@ -207,7 +207,8 @@ impl ThreadRuntime {
         row: &ThreadRow,
         is_ours: bool,
     ) -> std::result::Result<(), String> {
-        // Where nothing was ever left to anybody, it is a copy: it goes on where it was left, or when a person says so.
+        // Where nothing was ever left to another process, it is a copy: it resumes where it was left, or when a person
+        // says so.
         let has_threads = self.setup.background.as_ref().is_some_and(|background| background.has_threads());
         if row.is_detached && self.orphans.enabled && has_threads {
             let connection = self.connect_background().await.map_err(|error| error.to_string())?;

@@ -35,7 +35,7 @@ const CANCEL_DIR: &str = ".wishes";
 const CANCEL_FILES: [&str; 3] = [".cancel", ".cancel_requested", "cancel.requested"];
 
 /// Where a wish for a thread is left, below the folder of threads.
-fn wish_path(id: &ThreadId) -> PathBuf {
+fn cancel_request_path(id: &ThreadId) -> PathBuf {
     Path::new(CANCEL_DIR).join(id.as_str())
 }
 
@@ -95,7 +95,7 @@ impl ThreadRuntime {
         for (id, reason) in self.cancel_requests() {
             if self.cancel_local(&id, &reason) {
                 // It is heard; left to lie, it would end the thread again when that is resumed.
-                let _ = file::remove_beneath(&self.setup.folder, &wish_path(&id));
+                let _ = file::remove_beneath(&self.setup.folder, &cancel_request_path(&id));
             }
         }
         let mut ids: Vec<ThreadId> = self.running().keys().cloned().collect();
@@ -141,7 +141,7 @@ impl ThreadRuntime {
     /// Takes a wish back that was left for a thread which now goes on, or has ended.
     pub(super) fn clear_cancel_request(&self, id: &ThreadId) {
         let own = CANCEL_FILES.iter().map(|name| Path::new(id.as_str()).join(name));
-        for relative in own.chain([wish_path(id)]) {
+        for relative in own.chain([cancel_request_path(id)]) {
             let _ = file::remove_beneath(&self.setup.folder, &relative);
         }
     }

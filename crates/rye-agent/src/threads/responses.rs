@@ -81,7 +81,7 @@ pub fn started_response(id: &ThreadId, directive: &str, pid: u32) -> Value {
 pub(super) struct StoreBudget(pub(super) ThreadStore);
 
 /// What a hook that would book is told: nothing is claimed to be done that was not.
-const BOOKING_ERROR: &str = "nothing was booked: a thread's money is set aside, spent and freed with each call of its model, in the same transaction as its record; ask check_remaining";
+const BOOKING_ERROR: &str = "nothing was booked: a thread's budget is reserved, spent and released with each call of its model, in the same transaction as its record; ask check_remaining";
 
 impl StoreBudget {
     fn row(&self, thread: &ThreadId) -> Result<LedgerRow, String> {

@@ -172,7 +172,7 @@ impl ThreadRuntime {
         match created {
             CreateOutcome::Created { claim, .. } => Ok(claim),
             CreateOutcome::Refused { cap, max, count } => {
-                Err(Error::new(Code::SpawnRefused, format!("no further thread: {} is {max}, and there are {count}", cap.as_str()))
+                Err(Error::new(Code::SpawnRefused, format!("{} limit reached ({count} of {max})", cap.as_str()))
                     .detail("cap", cap.as_str())
                     .detail("most", max)
                     .detail("count", count)

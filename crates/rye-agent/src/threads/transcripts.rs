@@ -76,7 +76,7 @@ impl ThreadRuntime {
             .size_limit(1 << 20)
             .build()
             .map_err(|error| invalid(format!("`query` is no regular expression: {error}")))?;
-        let most = params.get("max_results").and_then(Value::as_u64).unwrap_or(50).min(500);
+        let max = params.get("max_results").and_then(Value::as_u64).unwrap_or(50).min(500);
         let chain = self.store.chain(row)?;
         let mut hits = Vec::new();
         let mut warnings = Vec::new();
@@ -99,8 +99,8 @@ impl ThreadRuntime {
                 }
             }
         }
-        let is_truncated = u64::try_from(hits.len()).unwrap_or(u64::MAX) > most;
-        hits.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        let is_truncated = u64::try_from(hits.len()).unwrap_or(u64::MAX) > max;
+        hits.truncate(usize::try_from(max).unwrap_or(usize::MAX));
         Ok(json!({
             "success": true,
             "warnings": warnings,

@@ -86,7 +86,7 @@ async fn nested_approval_surfaces_at_root() {
             (true, _, _) => approval_reply(seen),
             (false, true, None) => FakeReply::calls([(SPAWN, json!({"directive_name": "team/asker"}))]),
             (false, false, None) => FakeReply::calls([(SPAWN, json!({"directive_name": "team/middle"}))]),
-            (false, _, Some(told)) => FakeReply::text(told),
+            (false, _, Some(reply)) => FakeReply::text(reply),
         }
     });
     let space = team_space(&model);

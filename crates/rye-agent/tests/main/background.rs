@@ -99,10 +99,10 @@ async fn thread_is_registered_before_handover() {
     let model = FakeModel::start(|_| FakeReply::text("done"));
     let space = TestSpace::with_model(&model, "openai");
     space.directive("team/work", "", "", "Work.");
-    let shelf = FakeBackground::default();
-    let threads = threads_with_background(&space, &shelf);
+    let background = FakeBackground::default();
+    let threads = threads_with_background(&space, &background);
     let thread = threads.start_in_background(request("team/work")).await.expect("left");
-    assert_eq!(*shelf.received.lock().expect("given"), [(thread.thread_id.clone(), true)]);
+    assert_eq!(*background.received.lock().expect("given"), [(thread.thread_id.clone(), true)]);
     assert_eq!((thread.runner, model.count()), (Ok(7), 0));
     // Whoever comes next finds it and runs it, as if it had started there.
     let others = space.threads();
@@ -147,13 +147,13 @@ async fn async_child_runs_in_background_if_available() {
         });
         let space = TestSpace::with_model(&model, "openai");
         parent_and_child(&space);
-        let shelf = FakeBackground { is_unavailable: is_away, ..FakeBackground::default() };
-        let threads = threads_with_background(&space, &shelf);
+        let background = FakeBackground { is_unavailable: is_away, ..FakeBackground::default() };
+        let threads = threads_with_background(&space, &background);
         let finished = space.run(&threads, "team/work", Map::new()).await;
         assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
         let children = threads.store().children(&finished.thread_id).expect("read");
         assert_eq!((children.len(), children[0].is_detached), (1, !is_away));
-        assert_eq!(shelf.received.lock().expect("given").len(), usize::from(!is_away));
+        assert_eq!(background.received.lock().expect("given").len(), usize::from(!is_away));
         if is_away {
             assert_eq!(wait_for(&threads, &children[0].id).await["status"], "completed");
         }
@@ -277,8 +277,8 @@ fn resumed_parent_waits_for_resumed_children() {
     let finished = resume_after_crash(&threads, &id);
     gate.open();
     assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
-    let told = tool_results(&space);
-    let collected = told.last().expect("results");
+    let results = tool_results(&space);
+    let collected = results.last().expect("results");
     assert_eq!(collected["success"], true, "{collected}");
     assert_eq!(threads.store().children(&id).expect("read").len(), 2);
     assert_eq!(threads.store().audit().expect("a ledger"), Vec::<String>::new());
@@ -286,8 +286,8 @@ fn resumed_parent_waits_for_resumed_children() {
 
 /// A thread that goes on by itself and that somebody works on, somewhere.
 fn remote_thread(space: &TestSpace) -> ThreadId {
-    let shelf = FakeBackground::default();
-    let threads = threads_with_background(space, &shelf);
+    let background = FakeBackground::default();
+    let threads = threads_with_background(space, &background);
     let runtime = Runtime::new().expect("a runtime");
     let thread = runtime.block_on(threads.start_in_background(request("team/work"))).expect("left");
     tamper(
@@ -328,13 +328,13 @@ fn disabled_orphan_detection_resumes_nothing() {
     tamper(&space, "UPDATE threads SET pid = NULL");
     assert_eq!(space.threads().abandoned_threads().expect("read"), std::slice::from_ref(&id));
     space.config("coordination", "coordination: {orphan_detection: {enabled: false}}\n");
-    let shelf = FakeBackground::default();
-    let threads = threads_with_background(&space, &shelf);
+    let background = FakeBackground::default();
+    let threads = threads_with_background(&space, &background);
     assert_eq!(threads.abandoned_threads().expect("read"), []);
     assert!(!threads.is_startup_scan_enabled());
     let runtime = Runtime::new().expect("a runtime");
     assert_eq!(runtime.block_on(wait_for(&threads, &id))["status"], "interrupted");
-    assert_eq!((shelf.received.lock().expect("given").len(), model.count()), (0, 0));
+    assert_eq!((background.received.lock().expect("given").len(), model.count()), (0, 0));
 }
 
 #[tokio::test]

@@ -106,10 +106,10 @@ async fn handoff_carries_inputs_and_remaining_limits() {
 async fn waiters_follow_the_successor() {
     let model = FakeModel::start(|seen| {
         if contains(seen, "I am the parent.") {
-            let told = tool_results(seen);
-            let old = || told[0]["thread_id"].clone();
+            let results = tool_results(seen);
+            let old = || results[0]["thread_id"].clone();
             let wait = || json!({"operation": "wait_threads", "thread_ids": [old()], "timeout": 60});
-            return match told.len() {
+            return match results.len() {
                 0 => FakeReply::calls([(
                     SPAWN,
                     json!({"directive_name": "team/worker", "inputs": {"topic": "bees"}}),
@@ -120,7 +120,7 @@ async fn waiters_follow_the_successor() {
                 )]),
                 2 => FakeReply::calls([(ORCHESTRATE, wait())]),
                 3 => FakeReply::calls([(ORCHESTRATE, json!({"operation": "get_chain", "thread_id": old()}))]),
-                _ => FakeReply::text(&serde_json::to_string(&told).expect("JSON")),
+                _ => FakeReply::text(&serde_json::to_string(&results).expect("JSON")),
             };
         }
         match (contains(seen, "Pick up where the previous"), seen.tool_results) {
@@ -135,13 +135,17 @@ async fn waiters_follow_the_successor() {
     let threads = space.threads();
     let finished = space.run(&threads, "team/parent", Map::new()).await;
     let result = finished.outcome.result.clone().unwrap_or_default();
-    let told: Vec<Value> = serde_json::from_str(&result).unwrap_or_else(|_| panic!("{:?}", finished.outcome));
-    let old = told[0]["thread_id"].as_str().expect("a thread");
-    assert_eq!((&told[0]["status"], &told[1]["result"]), (&json!("suspended"), &json!("finished")));
-    let waited = &told[2]["results"][old];
+    let results: Vec<Value> =
+        serde_json::from_str(&result).unwrap_or_else(|_| panic!("{:?}", finished.outcome));
+    let old = results[0]["thread_id"].as_str().expect("a thread");
+    assert_eq!((&results[0]["status"], &results[1]["result"]), (&json!("suspended"), &json!("finished")));
+    let waited = &results[2]["results"][old];
     assert_eq!((&waited["status"], &waited["result"]), (&json!("completed"), &json!("finished")), "{waited}");
-    assert_eq!(waited["thread_id"], told[1]["thread_id"], "who waits for the old one hears of the new one");
-    assert_eq!(told[3]["chain_length"], 2, "{}", told[3]);
+    assert_eq!(
+        waited["thread_id"], results[1]["thread_id"],
+        "who waits for the old one hears of the new one"
+    );
+    assert_eq!(results[3]["chain_length"], 2, "{}", results[3]);
     assert_eq!(row(&threads, old).status, ThreadStatus::Continued);
     let waiting = WaitRequest::for_all(vec![ThreadId::parse(old).expect("an id")]);
     let waited = threads.wait(&waiting, &CancellationToken::new()).await.expect("waited");

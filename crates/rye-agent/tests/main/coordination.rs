@@ -287,7 +287,7 @@ async fn start_children(config: &str) -> (usize, Vec<String>) {
 async fn max_concurrent_children_is_enforced() {
     let (count, refused) = start_children("concurrency:\n  max_concurrent_children: 2\n").await;
     assert_eq!((count, refused.len()), (2, 1));
-    assert!(refused[0].contains("max_concurrent_children is 2"), "{refused:?}");
+    assert!(refused[0].contains("max_concurrent_children limit reached (2 of 2)"), "{refused:?}");
     assert_eq!(start_children("concurrency:\n  max_concurrent_children: 3\n").await.0, 3);
 }
 
@@ -295,7 +295,7 @@ async fn max_concurrent_children_is_enforced() {
 async fn max_total_threads_is_enforced() {
     let (count, refused) = start_children("concurrency:\n  max_total_threads: 2\n").await;
     assert_eq!((count, refused.len()), (1, 2), "the parent counts");
-    assert!(refused[0].contains("max_total_threads is 2"), "{refused:?}");
+    assert!(refused[0].contains("max_total_threads limit reached (2 of 2)"), "{refused:?}");
     assert_eq!(start_children("concurrency:\n  max_total_threads: 4\n").await.0, 3);
 }
 

@@ -193,7 +193,7 @@ async fn raised_spawn_limit_allows_more_children() {
     assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
     let outputs = tool_results(&space);
     assert_eq!((&outputs[0]["success"], &outputs[2]["success"]), (&json!(true), &json!(true)), "{outputs:?}");
-    assert!(outputs[1]["error"].to_string().contains("spawns is 1"), "{}", outputs[1]);
+    assert!(outputs[1]["error"].to_string().contains("spawns limit reached (1 of 1)"), "{}", outputs[1]);
     assert_eq!(threads.store().children(&finished.thread_id).expect("children").len(), 2);
 }
 

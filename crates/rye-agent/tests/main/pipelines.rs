@@ -71,11 +71,11 @@ async fn sync_then_parallel_children_offline() {
     let threads = space.threads();
     let finished = space.run(&threads, "team/top", Map::new()).await;
     assert_eq!(finished.outcome.status, ThreadStatus::Completed, "{:?}", finished.outcome);
-    let told = tool_results(&space, finished.thread_id.as_str());
-    assert_eq!((&told[0]["success"], &told[0]["status"]), (&json!(true), &json!("completed")));
-    assert_eq!((&told[1]["status"], &told[2]["status"]), (&json!("running"), &json!("running")));
-    assert_eq!(told[3]["success"], true, "{}", told[3]);
-    assert_eq!(told[3]["results"].as_object().map(Map::len), Some(2));
+    let results = tool_results(&space, finished.thread_id.as_str());
+    assert_eq!((&results[0]["success"], &results[0]["status"]), (&json!(true), &json!("completed")));
+    assert_eq!((&results[1]["status"], &results[2]["status"]), (&json!("running"), &json!("running")));
+    assert_eq!(results[3]["success"], true, "{}", results[3]);
+    assert_eq!(results[3]["results"].as_object().map(Map::len), Some(2));
     for name in ["a", "b", "c"] {
         assert_eq!(space.world.text(&format!("project/leaf-{name}.txt")), name);
     }
@@ -128,8 +128,11 @@ async fn three_level_tree_sums_all_results() {
                 let at = body.find(words)? + words.len();
                 Some(body[at..].chars().take_while(char::is_ascii_digit).collect::<String>())
             };
-            let results: Vec<Value> =
-                seen.tool_result_texts().iter().filter_map(|told| serde_json::from_str(told).ok()).collect();
+            let results: Vec<Value> = seen
+                .tool_result_texts()
+                .iter()
+                .filter_map(|results| serde_json::from_str(results).ok())
+                .collect();
             let below = |directive: &str, name: &str| -> Vec<(&str, Value)> {
                 let child = |number: usize| {
                     let name = format!("{name}{number}");
@@ -145,7 +148,7 @@ async fn three_level_tree_sums_all_results() {
                 words.join(" ")
             };
             let collects = || {
-                let ids: Vec<&Value> = results.iter().map(|told| &told["thread_id"]).collect();
+                let ids: Vec<&Value> = results.iter().map(|results| &results["thread_id"]).collect();
                 json!({"operation": "wait_threads", "thread_ids": ids, "timeout": 300})
             };
             if let Some(name) = called("I am a leaf called ") {

@@ -360,13 +360,13 @@ async fn environment_secrets_are_redacted() {
     })
     .await;
     attempt.assert_worked(0, "PATH=");
-    let (transcript, told) = (attempt.transcript(), format!("{:?}", attempt.results));
+    let (transcript, results) = (attempt.transcript(), format!("{:?}", attempt.results));
     let database = attempt.space.world.read("project/.ai/threads/registry.db");
     let log = attempt.space.world.project().join(".ai/threads/registry.db-wal");
     let log = lillux::file::read_bounded(&log, 64 << 20).map(|(bytes, _)| bytes).unwrap_or_default();
     for (source, bytes) in [
         ("transcript", transcript.as_bytes()),
-        ("results", told.as_bytes()),
+        ("results", results.as_bytes()),
         ("database", database.as_slice()),
         ("its log", log.as_slice()),
     ] {
@@ -375,5 +375,5 @@ async fn environment_secrets_are_redacted() {
             assert!(!is_there, "{source} has {secret}");
         }
     }
-    assert!(told.contains("[redacted:FAKE_MODEL_KEY]"), "{told}");
+    assert!(results.contains("[redacted:FAKE_MODEL_KEY]"), "{results}");
 }

@@ -80,7 +80,7 @@ impl<'a> EntryPolicy<'a> {
         (self.handler)(&path, &bytes)
     }
 
-    /// Enters a name and the folders it lies in; two that are one where case does not count are refused.
+    /// Enters a name and the folders it lies in; two that are one where case is ignored are refused.
     fn register_name(&mut self, path: &str, is_file: bool) -> Result<(), ArchiveError> {
         let refused = |reason| Err(ArchiveError::InvalidEntry { entry: path.to_owned(), reason });
         for (end, _) in path.match_indices('/') {

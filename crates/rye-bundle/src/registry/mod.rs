@@ -56,14 +56,14 @@ pub enum RegistryError {
     #[error("the registry is not reached: {0}")]
     Unreachable(HttpError),
     /// The user may not, or did not say who they are.
-    #[error("`{registry}` refuses access to `{repository}` ({said})")]
+    #[error("`{registry}` refuses access to `{repository}` ({detail})")]
     AccessDenied {
         /// The registry.
         registry: String,
         /// The repository.
         repository: String,
         /// What it said.
-        said: String,
+        detail: String,
         /// Whether there were credentials to send.
         has_credentials: bool,
     },
@@ -74,12 +74,12 @@ pub enum RegistryError {
     #[error("`{0}` is not in the registry")]
     NotFound(String),
     /// An answer the protocol does not know.
-    #[error("`{registry}` does not behave like a registry: {said}")]
+    #[error("`{registry}` does not behave like a registry: {detail}")]
     UnexpectedResponse {
         /// The registry.
         registry: String,
         /// What is wrong.
-        said: String,
+        detail: String,
     },
     /// It is there, but no bundle.
     #[error("`{reference}` is no bundle: {reason}")]
@@ -90,12 +90,12 @@ pub enum RegistryError {
         reason: NotABundle,
     },
     /// The bytes are not those that were named.
-    #[error("`{registry}` sent something else than it should: {said}")]
+    #[error("`{registry}` sent something else than it should: {detail}")]
     ContentMismatch {
         /// The registry.
         registry: String,
         /// What differs.
-        said: String,
+        detail: String,
     },
     /// A push to a digest.
     #[error("`{0}` names a digest; a push needs a tag")]

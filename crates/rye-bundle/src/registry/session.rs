@@ -115,7 +115,7 @@ impl<'a> RegistrySession<'a> {
     ) -> Result<Url, RegistryError> {
         let next = response.header("location").and_then(|location| request_url.join(location).ok());
         let next =
-            next.ok_or_else(|| self.unexpected(response, "it does not say where the upload goes on"))?;
+            next.ok_or_else(|| self.unexpected(response, "it does not say where the upload continues"))?;
         if self.base.scheme() == "https" && next.scheme() != "https" {
             return Err(self.unexpected(response, "it sends the upload from https to http"));
         }
@@ -205,7 +205,7 @@ impl<'a> RegistrySession<'a> {
     ) -> Result<String, RegistryError> {
         let invalid_realm = |reason: &str| RegistryError::UnexpectedResponse {
             registry: self.reference.authority(),
-            said: format!("it sends those who ask for a token to {reason}"),
+            detail: format!("it sends those who ask for a token to {reason}"),
         };
         let mut url = Url::parse(realm).map_err(|_| invalid_realm("something that is no URL"))?;
         // Without TLS the password may go where the registry itself is asked without, and nowhere else.
@@ -265,7 +265,7 @@ impl<'a> RegistrySession<'a> {
         RegistryError::AccessDenied {
             registry: self.reference.authority(),
             repository: self.reference.repository().to_owned(),
-            said: error_text(response),
+            detail: error_text(response),
             has_credentials: self.has_credentials,
         }
     }
@@ -274,7 +274,7 @@ impl<'a> RegistrySession<'a> {
     pub(super) fn unexpected(&self, response: &HttpResponse, what: &str) -> RegistryError {
         RegistryError::UnexpectedResponse {
             registry: self.reference.authority(),
-            said: format!("{what} ({})", error_text(response)),
+            detail: format!("{what} ({})", error_text(response)),
         }
     }
 }

@@ -151,7 +151,7 @@ fn local_error(error: impl std::fmt::Display) -> RegistryError {
 }
 
 fn mismatch_error(reference: &Reference, detail: String) -> RegistryError {
-    RegistryError::ContentMismatch { registry: reference.authority(), said: detail }
+    RegistryError::ContentMismatch { registry: reference.authority(), detail }
 }
 
 /// The OCI manifest, held against its digest, and the parts it names.

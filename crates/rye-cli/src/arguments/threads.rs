@@ -8,7 +8,7 @@ use crate::completion;
 // `rye run`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "rye run examples/greet name=Ada              without a key: the directive's own actions, in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                what it would be asked, may do and may cost\nrye run team/nightly --async                 goes on in the background when this command has ended\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to go on is shown), 7 cancelled."
+    after_help = "rye run examples/greet name=Ada              without a key: the directive's own actions, in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                what it would be asked, may do and may cost\nrye run team/nightly --async                 keeps running in the background when this command has ended\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to go on is shown), 7 cancelled."
 )]
 pub struct RunArguments {
     /// The directive, such as team/review

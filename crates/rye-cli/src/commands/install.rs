@@ -150,7 +150,7 @@ fn require_consent(
             Error::new(
                 Code::UnknownSigner,
                 format!(
-                    "`{}` is signed by {}, whom you do not trust yet",
+                    "`{}` is signed by {}, which you do not trust yet",
                     plan.bundle_id, signer.fingerprint
                 ),
             )
@@ -174,9 +174,12 @@ fn require_consent(
         return Ok(());
     }
     let not_confirmed = || {
-        Error::new(Code::InstallConsent, format!("`{}` was not installed: nobody agreed", plan.bundle_id))
-            .hint(format!("if you agree to the plan: {}", consent_command(arguments, plan)))
-            .hint("rye install … --dry-run shows every file")
+        Error::new(
+            Code::InstallConsent,
+            format!("`{}` was not installed: the installation was not confirmed", plan.bundle_id),
+        )
+        .hint(format!("if you agree to the plan: {}", consent_command(arguments, plan)))
+        .hint("rye install … --dry-run shows every file")
     };
     if !is_interactive {
         return refuse(not_confirmed());
@@ -222,12 +225,12 @@ fn print_plan(
         if plan.description.is_empty() { String::new() } else { format!(": {}", plan.description) }
     ))?;
     let signer = &plan.signer;
-    let standing = match (signer.trusted, signer.approved) {
+    let trust = match (signer.trusted, signer.approved) {
         (true, _) => paint(SUCCESS, "you trust this key"),
         (false, true) => paint(SUCCESS, "you approved it for this bundle"),
         (false, false) => paint(WARNING, "you do not know this key"),
     };
-    print(format!("signed by {} {}: {standing}", signer.owner, paint(NAME, signer.fingerprint)))?;
+    print(format!("signed by {} {}: {trust}", signer.owner, paint(NAME, signer.fingerprint)))?;
     let items: Vec<String> = plan.items.iter().map(|(kind, count)| pluralize(kind, *count)).collect();
     print(format!("holds {}", if items.is_empty() { "nothing".to_owned() } else { items.join(", ") }))?;
     let rows: Vec<&PlanRow> = plan.files.iter().filter(|row| row.action != FileAction::Unchanged).collect();

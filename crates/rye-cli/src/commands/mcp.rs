@@ -45,7 +45,7 @@ pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult 
             if settings.is_interactive {
                 let output = Output::new(global, None, false);
                 output.note("waiting for a client to speak MCP on standard input; Ctrl-C ends");
-                output.note("a client is told of this server with: rye mcp install CLIENT");
+                output.note("to register this server with a client: rye mcp install CLIENT");
             }
             rye_server::serve_stdio(setup, &stop).map_err(CommandError::from)
         }
@@ -141,7 +141,7 @@ fn install(global: &GlobalArguments, client: ClientApp, print_only: bool) -> Com
     if let Some(backup) = backup {
         output.note(format_args!("as it was: {}", paint(DIM, display_path(&backup))));
     }
-    output.note(format_args!("start {} anew to use it", client.as_str()));
+    output.note(format_args!("restart {} to use it", client.as_str()));
     Ok(())
 }
 

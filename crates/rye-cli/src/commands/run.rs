@@ -127,10 +127,11 @@ fn run_in_background(context: Context, request: RunRequest, previous: Option<&Th
     output.print(id)?;
     match &started.runner {
         Ok(_) => {
-            output.note(paint(DIM, format_args!("it goes on by itself; follow it: rye thread tail {id}")));
+            output
+                .note(paint(DIM, format_args!("running in the background; follow it: rye thread tail {id}")));
         }
         Err(reason) => {
-            output.warn(format_args!("nobody runs it yet: {}", rye_item::text::one_line(reason)));
+            output.warn(format_args!("not running yet: {}", rye_item::text::one_line(reason)));
             output.note(format_args!("to have it run: rye thread wait {id}"));
         }
     }

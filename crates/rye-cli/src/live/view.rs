@@ -185,7 +185,7 @@ impl View {
                     parts.retain(|part| !part.is_empty());
                     // A provider with one model is often named as it is.
                     parts.dedup();
-                    let word = if kind == "thread_resumed" { "goes on · " } else { "" };
+                    let word = if kind == "thread_resumed" { "resumed · " } else { "" };
                     lines.push(paint(DIM, format_args!("▶ {word}{}", parts.join(" · "))));
                 }
             }

@@ -177,7 +177,7 @@ fn manifest_by_another_key_is_ignored() {
     other_user.install(&user.project());
     let run = user.run(["load", "tool", "team/x", "--json"]);
     run.error(4, "RYE0404");
-    assert!(run.stderr.contains("the bundle `gifts` in project space does not count"), "{run}");
+    assert!(run.stderr.contains("the bundle `gifts` in project space is ignored"), "{run}");
     let row = bundle_row(&user);
     assert_eq!(row["standing"], "not approved");
     assert!(text(&row["note"]).contains("not signed by the key you approved"), "{row}");

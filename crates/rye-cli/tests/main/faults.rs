@@ -184,15 +184,15 @@ fn an_interrupted_init_is_completed_by_the_next() {
 
 /// Gives the world to an ordinary user and runs `rye` as them; `None` where that is not possible.
 pub fn as_ordinary_user(user: &User, line: &[&str]) -> Option<Run> {
-    const NOBODY_UID: u32 = 65_534;
+    const OVERFLOW_UID: u32 = 65_534;
     let mut command = user.program(RYE);
     command.args(line);
     let world = user.context.path();
-    if std::os::unix::fs::chown(&world, Some(NOBODY_UID), Some(NOBODY_UID)).is_ok() {
+    if std::os::unix::fs::chown(&world, Some(OVERFLOW_UID), Some(OVERFLOW_UID)).is_ok() {
         for path in snapshot(&world).keys() {
-            std::os::unix::fs::lchown(path, Some(NOBODY_UID), Some(NOBODY_UID)).ok()?;
+            std::os::unix::fs::lchown(path, Some(OVERFLOW_UID), Some(OVERFLOW_UID)).ok()?;
         }
-        command.uid(NOBODY_UID).gid(NOBODY_UID);
+        command.uid(OVERFLOW_UID).gid(OVERFLOW_UID);
     } else if fs::metadata(&world).ok()?.uid() == 0 {
         // Nothing is closed to the superuser, and we cannot stop being it.
         return None;

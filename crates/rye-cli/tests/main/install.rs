@@ -18,8 +18,8 @@ impl BundleAuthor {
         maker.write_tool("hi", "1");
         maker.write_tool("ho", "1");
         maker.user.write("tools/team/data.json", "{\"a\": 1}\n");
-        let lore = rye_test::knowledge("team", "lore", "Lore", "Old lore.");
-        maker.user.write("knowledge/team/lore.md", lore);
+        let note = rye_test::knowledge("team", "lore", "Lore", "Old lore.");
+        maker.user.write("knowledge/team/lore.md", note);
         maker
     }
 

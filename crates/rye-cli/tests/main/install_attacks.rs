@@ -124,8 +124,8 @@ fn bundle_identity_documents_are_not_imported() {
     // Its key vouches for what the bundle brought, and for nothing else.
     maker.write_tool("more", "1");
     maker.user.ok(["sign", "tool", "team/more"]);
-    let stray = maker.user.read("tools/team/more.py");
-    user.write("tools/team/more.py", stray);
+    let unlisted = maker.user.read("tools/team/more.py");
+    user.write("tools/team/more.py", unlisted);
     user.assert_refused(["load", "tool", "team/more"], 4, "RYE0404");
 }
 

@@ -77,6 +77,7 @@ mod type_confusion;
 mod unnamed_items;
 mod unsigned_bytes;
 mod user_space;
+mod vocabulary;
 mod write_roots;
 
 /// A test file that nobody declares would never run; one beside this folder would be another binary.

@@ -71,8 +71,8 @@ fn protocol_errors_and_warnings_are_redacted() {
     assert!(!refused.to_string().contains(SECRET), "{refused}");
     let refused = client.request_error("resources/read", json!({"uri": format!("rye://knowledge/{SECRET}")}));
     assert!(!refused.to_string().contains(SECRET), "{refused}");
-    let told = format!("{:?}", client.notifications);
-    assert!(told.contains("bundles") && !told.contains(SECRET), "{told}");
+    let notifications = format!("{:?}", client.notifications);
+    assert!(notifications.contains("bundles") && !notifications.contains(SECRET), "{notifications}");
 }
 
 #[test]

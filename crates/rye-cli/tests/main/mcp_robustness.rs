@@ -161,19 +161,23 @@ fn long_run_reports_progress() {
     let mut client = Client::connect(&user);
     let call = json!({"name": "rye_execute", "arguments": {"item_id": "tool:team/slow"}, "_meta": {"progressToken": "p"}});
     let id = client.send_request("tools/call", call);
-    let is_progress = |told: &&Value| told["method"] == "notifications/progress";
+    let is_progress = |progress: &&Value| progress["method"] == "notifications/progress";
     while client.notifications.iter().filter(is_progress).count() < 2 {
         assert!(client.handle_next(), "the server ended");
     }
     user.context.write("project/enough", "");
     let result = client.wait_for_response(id)["result"].clone();
     assert_eq!(result["structuredContent"]["data"], 1);
-    let told: Vec<&Value> =
-        client.notifications.iter().filter(|told| told["method"] == "notifications/progress").collect();
-    assert!(told.len() >= 2, "{:?}", client.notifications);
-    let steps: Vec<f64> = told.iter().filter_map(|told| told["params"]["progress"].as_f64()).collect();
+    let progress: Vec<&Value> = client
+        .notifications
+        .iter()
+        .filter(|progress| progress["method"] == "notifications/progress")
+        .collect();
+    assert!(progress.len() >= 2, "{:?}", client.notifications);
+    let steps: Vec<f64> =
+        progress.iter().filter_map(|progress| progress["params"]["progress"].as_f64()).collect();
     assert!(steps.windows(2).all(|pair| pair[0] < pair[1]), "{steps:?}");
-    assert!(told.iter().all(|told| told["params"]["progressToken"] == "p"));
+    assert!(progress.iter().all(|progress| progress["params"]["progressToken"] == "p"));
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn approved_child_resumes_in_its_process() {
     assert_eq!(who, ["team/asker", "team/top"]);
     let approved = run(command_with_model(&user, &model).args(["thread", "approve", &text(&open[0]["id"])]));
     assert_eq!(approved.exit, 0, "{approved}");
-    assert!(approved.stderr.contains("it goes on where it was"), "{approved}");
+    assert!(approved.stderr.contains("resumed where it was running"), "{approved}");
     let ended = Run::from_output(&running.wait_with_output().expect("an end"));
     assert_eq!((ended.exit, ended.stdout.as_str()), (0, "It did.\n"), "{ended}");
     assert!(ended.stderr.contains("? May I? · rye thread approve"), "{ended}");
@@ -178,7 +178,7 @@ fn second_interrupt_kills_immediately() {
     signal(running.id(), "-INT");
     let mut output = BufReader::new(running.stderr.take().expect("a pipe"));
     let mut line = String::new();
-    while !line.contains("once more ends at once") {
+    while !line.contains("press Ctrl-C again to force") {
         line.clear();
         assert_ne!(output.read_line(&mut line).expect("a line"), 0, "it says what the second does");
     }

@@ -119,11 +119,11 @@ fn live_tree_prints_changes_until_done() {
     gate.open();
     assert!(thread.wait().expect("an end").success());
     let rest = Run::from_output(&live.wait_with_output().expect("an end"));
-    let told = format!("{}{}", char::from(first[0]), rest.stdout);
-    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
+    let output = format!("{}{}", char::from(first[0]), rest.stdout);
+    let lines: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
     let statuses: Vec<String> = lines.iter().map(|line| text(&line["status"])).collect();
-    assert_eq!(statuses.first().map(String::as_str), Some("running"), "{told}");
-    assert_eq!(statuses.last().map(String::as_str), Some("completed"), "{told}");
+    assert_eq!(statuses.first().map(String::as_str), Some("running"), "{output}");
+    assert_eq!(statuses.last().map(String::as_str), Some("completed"), "{output}");
 }
 
 #[test]

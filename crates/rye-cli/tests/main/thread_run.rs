@@ -187,7 +187,7 @@ fn limit_suspends_and_resume_command_works() {
         (6, &json!("suspended"), &json!("limit"))
     );
     let resumed = user.ok(command.split(' ').skip(1));
-    assert!(resumed.stderr.starts_with(&format!("▶ goes on · team/note · {id}")), "{resumed}");
+    assert!(resumed.stderr.starts_with(&format!("▶ resumed · team/note · {id}")), "{resumed}");
     assert!(resumed.stderr.contains("✓ completed · 3 turns"), "{resumed}");
     assert_eq!(user.data(["thread", "show", &id])["limits"]["turns"], 11);
     let again = user.run(["--json", "thread", "resume", &id]);
@@ -282,7 +282,7 @@ fn interrupt_during_model_call_cancels_cleanly() {
         if words[0] == "--json" {
             assert_eq!(json_lines(&run).pop().expect("an answer")["status"], "cancelled", "{run}");
         } else {
-            assert!(run.stderr.contains("ending it; once more ends at once"), "{run}");
+            assert!(run.stderr.contains("stopping; press Ctrl-C again to force"), "{run}");
             assert!(run.stderr.contains("error[RYE1135]: cancelled: interrupted"), "{run}");
         }
     }

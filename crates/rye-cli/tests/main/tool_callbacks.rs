@@ -210,7 +210,7 @@ fn forged_or_reused_token_is_refused() {
     write_calling_directive(&user, "later", "<tool>team.*</tool>", &["team/uses"]);
     user.ok(["run", "team/go"]);
     let keeps = output_of(&user, "keeps");
-    assert!(keeps.contains("it was changed, or somebody else made it"), "{keeps}");
+    assert!(keeps.contains("it was changed or forged"), "{keeps}");
     assert_eq!(exit_and_error_codes(&keeps), ["RYE1127", "5", "RYE1126", "5", "RYE1127", "5"], "{keeps}");
     assert!(
         output_of(&user, "uses").contains("it was given to another call"),

@@ -104,7 +104,7 @@ fn program(user: &User, path: &str) {
 }
 
 #[test]
-fn agents_are_told_to_tell_the_user() {
+fn agent_hints_address_the_user() {
     let user = User::initialized();
     program(&user, "node_modules/.bin/lint");
     let item = "version: \"1.0.0\"\ntool_type: script\nexecutor_id: rye/core/primitives/subprocess\ncategory: team\n\

@@ -173,7 +173,7 @@ fn sign_schema() -> AgentToolSchema {
         "Check an item you have written or changed, and have it signed with the user's key, so that it can be loaded \
          and run. The user is asked first, and sees what changed. If it is not valid, every problem is listed with its \
          line; correct them and sign again. With destination, copy an item into another space to adapt it there; the \
-         copy is signed. Never sign what somebody else changed. Never signs config.",
+         copy is signed. Never sign what others changed. Never signs config.",
         json!({
             "item_type": item_type_schema(),
             "item_id": item_id_schema(" A pattern signs many: `team/*` one level, `team/**` all."),

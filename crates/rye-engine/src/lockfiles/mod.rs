@@ -333,7 +333,7 @@ fn recheck_after_race(
             let message = format!("`{}` is the lockfile of another tool or project", path.display());
             Err(Error::new(Code::LockCorrupt, message)
                 .detail("path", path.display().to_string())
-                .hint("remove it if nobody needs it: rye lock list"))
+                .hint("remove it if it is no longer needed: rye lock list"))
         }
     }
 }

@@ -169,9 +169,9 @@ impl ProgramReview {
 }
 
 fn refuse_damaged(records: &ProgramRecords) -> Result<()> {
-    let Some(complaint) = &records.problem else { return Ok(()) };
+    let Some(problem) = &records.problem else { return Ok(()) };
     let hint = "remove that record if you did not change it, then approve the projects again: rye trust DIR";
-    Err(Error::new(Code::DamagedRecord, complaint.clone()).hint(hint))
+    Err(Error::new(Code::DamagedRecord, problem.clone()).hint(hint))
 }
 
 /// Looks at these programs of the project `folder`.

@@ -182,7 +182,7 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
     let listing = keys::list(engine);
     for broken in &listing.broken {
         findings
-            .add("trust", Severity::Warning, format!("an identity document does not count: {broken}"))
+            .add("trust", Severity::Warning, format!("an identity document is ignored: {broken}"))
             .remedy("remove it, or ask its owner for a good one");
     }
     for key in &listing.keys {
@@ -202,7 +202,7 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
                     .add(
                         "trust",
                         Severity::Info,
-                        format!("the key {} ({}) does not count: {reason}", key.fingerprint, key.owner),
+                        format!("the key {} ({}) is not trusted: {reason}", key.fingerprint, key.owner),
                     )
                     .path(&key.path)
                     .remedy(remedy);
@@ -360,14 +360,14 @@ fn check_item_files(engine: &Engine, findings: &mut FindingList) {
                     .remedy("remove or rename the others");
             }
         }
-        for stray in walk.invalid_files {
+        for invalid in walk.invalid_files {
             findings
                 .add(
                     "places",
                     Severity::Warning,
-                    format!("a file is passed over: {}", rye_item::text::one_line(&stray.reason)),
+                    format!("a file is passed over: {}", rye_item::text::one_line(&invalid.reason)),
                 )
-                .path(stray.path)
+                .path(invalid.path)
                 .remedy("rename it, or put the file itself where the link is");
         }
         for folder in &walk.unreadable {
@@ -490,7 +490,7 @@ fn check_index(engine: &Engine, findings: &mut FindingList) {
             findings
                 .add("index", Severity::Warning, format!("the search index cannot be read: {error}"))
                 .path(path)
-                .remedy("the next search makes it anew");
+                .remedy("the next search rebuilds it");
         }
     }
 }

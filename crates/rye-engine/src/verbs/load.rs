@@ -264,7 +264,7 @@ pub fn copy_approved(
         return Err(Error::new(Code::Partial, format!("{item} is only partly covered by its signature"))
             .for_item(item)
             .detail("path", verified.path.display().to_string())
-            .hint("a copy would be signed by you, and with it what nobody vouches for")
+            .hint("a copy would put your signature on unsigned content")
             .hint(format!(
                 "read all of it (rye load {} {}), save it yourself, then sign it",
                 item.item_type, item.id

@@ -152,9 +152,9 @@ impl VerifyReport {
     }
 
     fn add_invalid_files(&mut self, files: Vec<InvalidItemFile>) {
-        for stray in files {
-            let code = if stray.path.is_symlink() { Code::LinkEscapes } else { Code::NotAnItem };
-            self.add_error(stray.path, &Error::new(code, stray.reason));
+        for invalid in files {
+            let code = if invalid.path.is_symlink() { Code::LinkEscapes } else { Code::NotAnItem };
+            self.add_error(invalid.path, &Error::new(code, invalid.reason));
         }
     }
 

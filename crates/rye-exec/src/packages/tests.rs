@@ -280,8 +280,7 @@ fn installers_build_nothing_and_run_no_scripts() {
 #[test]
 fn pip_is_chosen_when_only_pip_is_configured() {
     let uv = || Some(PathBuf::from("/uv"));
-    let settings =
-        |is_pip_told, is_uv_told| IndexSettings { has_pip_index: is_pip_told, has_uv_index: is_uv_told };
+    let settings = |has_pip, has_uv| IndexSettings { has_pip_index: has_pip, has_uv_index: has_uv };
     assert_eq!(choose_installer(uv(), settings(false, false)), Installer::Uv(PathBuf::from("/uv")));
     assert_eq!(choose_installer(uv(), settings(true, true)), Installer::Uv(PathBuf::from("/uv")));
     assert_eq!(choose_installer(uv(), settings(true, false)), Installer::Pip);

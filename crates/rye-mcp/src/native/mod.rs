@@ -198,7 +198,7 @@ impl McpCall<'_> {
         if outcome.is_error {
             let message = match truncate_line(&outcome.content, 2000) {
                 text if text.is_empty() => {
-                    format!("tool `{}` failed and said nothing", truncate_line(tool, 128))
+                    format!("tool `{}` failed without an error message", truncate_line(tool, 128))
                 }
                 text => text,
             };

@@ -313,9 +313,9 @@ impl Exchange<'_> {
             ServiceError::TransportClosed
             | ServiceError::TransportSend(_)
             | ServiceError::Cancelled { .. } => StopReason::Closed,
-            ServiceError::UnexpectedResponse => {
-                StopReason::Reason(FaultReason::Protocol("its answer does not fit the question".to_owned()))
-            }
+            ServiceError::UnexpectedResponse => StopReason::Reason(FaultReason::Protocol(
+                "its response does not match the request".to_owned(),
+            )),
             other => StopReason::Reason(FaultReason::Protocol(truncate_line(&other.to_string(), 300))),
         }
     }

@@ -104,15 +104,11 @@ pub(super) fn parse_message(
             return Err(unexpected_response(&id.clone().into_json_value()));
         }
     }
-    serde_json::from_value(value)
-        .map_err(|_| format!("it sent a message nobody understands: `{}`", excerpt()))
+    serde_json::from_value(value).map_err(|_| format!("it sent an unknown message: `{}`", excerpt()))
 }
 
 fn unexpected_response(id: &Value) -> String {
-    format!(
-        "it answered a question nobody asked, or answered twice: id `{}`",
-        truncate_line(&id.to_string(), 60)
-    )
+    format!("it sent an unexpected or duplicate response: id `{}`", truncate_line(&id.to_string(), 60))
 }
 
 impl Transport<RoleClient> for StdioTransport {
@@ -191,7 +187,7 @@ mod tests {
     #[test]
     fn responses_must_match_a_pending_request() {
         let answer = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":[]}}}}"#);
-        let unasked = "it answered a question nobody asked, or answered twice: id `2`";
+        let unasked = "it sent an unexpected or duplicate response: id `2`";
         assert_eq!(parse_error(&answer("2")), unasked);
         let mut waiting = HashSet::from([RequestId::Number(2)]);
         assert!(parse_message(answer("2").as_bytes(), &mut waiting).is_ok());

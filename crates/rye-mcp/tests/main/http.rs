@@ -80,7 +80,7 @@ fn missing_server_is_a_clear_error() {
 #[test]
 fn invalid_responses_are_reported() {
     let broke = "MCP server `mcp/servers/fake` broke the protocol";
-    let unasked = "it answered a question nobody asked, or answered twice: id `4711`";
+    let unasked = "it sent an unexpected or duplicate response: id `4711`";
     for (mode, reason) in [
         ("garbage", "it sent something that is not a message: `<oops>`"),
         ("html", "it answered with content of type `text/html`"),

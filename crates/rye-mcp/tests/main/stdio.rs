@@ -143,11 +143,11 @@ fn a_call_can_be_cancelled() {
     let result = cancel_during(|cancel, now| {
         let host =
             McpHost { spawner: &TestHost, http: &TestHost, cancel, timeout: TEST_TIMEOUT, progress: None };
-        let judge = |_: &rye_mcp::ToolList| {
+        let check = |_: &rye_mcp::ToolList| {
             now();
             Ok(())
         };
-        rye_mcp::call_tool(&stdio_server("plain"), &host, "slow", &serde_json::Map::new(), &judge)
+        rye_mcp::call_tool(&stdio_server("plain"), &host, "slow", &serde_json::Map::new(), &check)
     });
     assert_eq!(result, Err(McpError::Cancelled { server: "mcp/servers/fake".into() }));
 }
@@ -174,12 +174,12 @@ fn progress_reaches_the_handler() {
 #[test]
 fn unexpected_responses_end_the_exchange() {
     let broke = "MCP server `mcp/servers/fake` broke the protocol";
-    let unasked = "it answered a question nobody asked, or answered twice: id";
+    let unasked = "it sent an unexpected or duplicate response: id";
     assert_eq!(error_text(list(&stdio_server("wrongid"))), format!("{broke}: {unasked} `4711`"));
     let error = error_text(call(&stdio_server("twice"), "text", &json!({})));
     assert!(error.starts_with(&format!("{broke}: {unasked}")), "{error}");
     let error = error_text(call(&stdio_server("nonsense"), "text", &json!({})));
-    assert_eq!(error, format!("{broke}: its answer does not fit the question"));
+    assert_eq!(error, format!("{broke}: its response does not match the request"));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn an_unknown_version_is_refused() {
 fn a_changed_tool_is_not_called() {
     let folder = tempfile::tempdir().expect("folder");
     let pin = folder.path().join("fake.pin.json");
-    let judge = |found: &rye_mcp::ToolList| {
+    let check = |found: &rye_mcp::ToolList| {
         let check = pins::compare_pin(pins::load(&pin, "mcp/servers/fake")?.as_ref(), found);
         pins::require_unchanged(&check, "mcp/servers/fake")?;
         if check == pins::PinCheck::New {
@@ -227,7 +227,7 @@ fn a_changed_tool_is_not_called() {
             progress: None,
         };
         let arguments: Value = json!({"a": 1, "b": 2});
-        rye_mcp::call_tool(&stdio_server(mode), &host, "add", arguments.as_object().expect("map"), &judge)
+        rye_mcp::call_tool(&stdio_server(mode), &host, "add", arguments.as_object().expect("map"), &check)
     };
     assert_eq!(ask("plain").expect("first use").value(), json!({"sum": 3}));
     assert_eq!(ask("plain").expect("second use").value(), json!({"sum": 3}));

@@ -80,11 +80,11 @@ fn each_action_calls_its_own_tool() {
         tool("a_b", target("execute", "tool", "a/b"), json!({"n": {"type": "integer"}})),
     ];
     let script = [action("a/b", json!({"n": "7", "text": "8"})), action("c/d", json!({"n": "7"}))];
-    let mut talk = Conversation::new(&script, &[], json!({}), tools);
-    assert_eq!(talk.call("first", false), ("a_b".to_owned(), json!({"n": 7, "text": "8"})));
+    let mut conversation = Conversation::new(&script, &[], json!({}), tools);
+    assert_eq!(conversation.call("first", false), ("a_b".to_owned(), json!({"n": 7, "text": "8"})));
     let by_verb = json!({"parameters": {"n": "7"}, "item_type": "tool", "item_id": "c/d"});
-    assert_eq!(talk.call("it\nbroke\u{1b}[31m", true), ("rye_execute".to_owned(), by_verb));
-    assert_eq!(talk.text(), "execute a/b: done: first\nexecute c/d: failed: it broke");
+    assert_eq!(conversation.call("it\nbroke\u{1b}[31m", true), ("rye_execute".to_owned(), by_verb));
+    assert_eq!(conversation.text(), "execute a/b: done: first\nexecute c/d: failed: it broke");
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn primary_is_called_even_if_not_offered() {
         tool("rye_search", json!(null), json!({"limit": {"type": ["integer", "null"]}})),
         tool("rye_execute", json!(null), json!({"async": {"type": "boolean"}})),
     ];
-    let mut talk = Conversation::new(&script, &[], json!({}), verbs);
-    let mut next = || talk.call("ok", false);
+    let mut conversation = Conversation::new(&script, &[], json!({}), verbs);
+    let mut next = || conversation.call("ok", false);
     assert_eq!(next(), ("rye_search".to_owned(), json!({"query": "x", "limit": 3, "item_type": "tool"})));
     assert_eq!(next(), ("rye_load".to_owned(), json!({"item_type": "knowledge", "item_id": "k"})));
     assert_eq!(next(), ("rye_sign".to_owned(), json!({"item_type": "tool", "item_id": "t"})));
@@ -119,10 +119,10 @@ fn parameters_refer_to_results_and_inputs() {
         "gone": "${results.9.x}",
     });
     let script = [action("s", json!({})), action("s", json!({})), action("w", params)];
-    let mut talk = Conversation::new(&script, &[], json!({"who": {"name": "A"}}), vec![]);
-    talk.call(r#"{"status": "success", "data": {"thread_id": "thread-1"}}"#, false);
-    talk.call(r#"{"thread_id": "thread-2", "status": "running"}"#, false);
-    let (_, input) = talk.call("[]", false);
+    let mut conversation = Conversation::new(&script, &[], json!({"who": {"name": "A"}}), vec![]);
+    conversation.call(r#"{"status": "success", "data": {"thread_id": "thread-1"}}"#, false);
+    conversation.call(r#"{"thread_id": "thread-2", "status": "running"}"#, false);
+    let (_, input) = conversation.call("[]", false);
     let expected = json!({
         "ids": ["thread-1", "thread-2"], "note": "after running", "who": {"name": "A"}, "gone": "",
     });
@@ -141,12 +141,12 @@ fn text_is_coerced_to_schema_type() {
         "i": "1", "n": "1.5", "b": "true", "o": "{\"k\": 1}", "a": "[1]", "s": "1", "e": "1", "x": "1", "bad": "one",
         "half": "1.5",
     });
-    let mut talk = Conversation::new(&[action("t", params)], &[], json!({}), tools);
+    let mut conversation = Conversation::new(&[action("t", params)], &[], json!({}), tools);
     let expected = json!({
         "i": 1, "n": 1.5, "b": true, "o": {"k": 1}, "a": [1], "s": "1", "e": "1", "x": "1", "bad": "one",
         "half": "1.5",
     });
-    assert_eq!(talk.call("", false).1, expected);
+    assert_eq!(conversation.call("", false).1, expected);
 }
 
 #[test]
@@ -160,13 +160,13 @@ fn outputs_come_from_results_then_inputs() {
     ];
     let tools = vec![tool(RETURN_TOOL, json!(null), json!({"sum": {"type": "integer"}}))];
     let script = [action("a", json!({})), action("b", json!({})), action("c", json!({}))];
-    let mut talk = Conversation::new(&script, &outputs, json!({"who": "me", "sum": 9}), tools);
-    talk.call(r#"{"data": {"sum": 1, "zero": 0}}"#, false);
-    talk.call(r#"{"sum": "2"}"#, false);
-    talk.call("plain text", false);
+    let mut conversation = Conversation::new(&script, &outputs, json!({"who": "me", "sum": 9}), tools);
+    conversation.call(r#"{"data": {"sum": 1, "zero": 0}}"#, false);
+    conversation.call(r#"{"sum": "2"}"#, false);
+    conversation.call("plain text", false);
     let expected = json!({"sum": 2, "who": "me", "list": [], "zero": 0});
-    assert_eq!(talk.call("ok", false), (RETURN_TOOL.to_owned(), expected));
-    assert!(talk.text().starts_with("execute a: done: "));
+    assert_eq!(conversation.call("ok", false), (RETURN_TOOL.to_owned(), expected));
+    assert!(conversation.text().starts_with("execute a: done: "));
 }
 
 #[test]

@@ -286,7 +286,7 @@ fn parse_options(
     };
     let body = problems.map("body", fields.get("body")).cloned().unwrap_or_default();
     for key in body.keys().filter(|key| RESERVED_BODY_KEYS.contains(&key.as_str())) {
-        problems.add(&format!("body.{key}"), "is said by the thread, not by the file");
+        problems.add(&format!("body.{key}"), "is set by the thread, not by the file");
     }
     let prompt_cache = problems.flag("prompt_cache", fields.get("prompt_cache"), false);
     BodyOptions { uses_max_tokens, prompt_cache, context_window: None, body }

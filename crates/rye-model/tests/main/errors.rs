@@ -113,7 +113,7 @@ fn silence_is_a_timeout() {
         let failure =
             expect_error(&endpoint("openai", &model.url(), &json!({"timeout": 0.3})), &request(wants_stream));
         assert_eq!((failure.kind.as_str(), failure.reached_server), ("TimeoutError", true));
-        assert_eq!(failure.message, "timed out: the server said nothing for 300ms");
+        assert_eq!(failure.message, "timed out: no response from the server for 300ms");
         model.wait_for_abandoned(1);
     }
 }
@@ -180,8 +180,8 @@ fn resets_differ_from_protocol_errors() {
     assert_eq!((broken.kind.as_str(), broken.partial), ("ConnectionResetError", None));
     let broken = error_for("openai", false, FakeReply::text("cut").disconnect_after(1));
     assert_eq!(broken.kind, "ConnectionResetError");
-    let nonsense = error_for("openai", false, FakeReply::raw("hello\r\n\r\n"));
-    assert_eq!(nonsense.kind, "ProtocolError");
+    let malformed = error_for("openai", false, FakeReply::raw("hello\r\n\r\n"));
+    assert_eq!(malformed.kind, "ProtocolError");
     let no_json =
         error_for("openai", false, FakeReply::raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"));
     assert_eq!(no_json.kind, "ProtocolError");
@@ -244,8 +244,8 @@ fn invalid_stream_json_keeps_partial_response() {
     let failure = error_for("openai", true, event_stream(&format!("{FIRST_CHUNK}data: {{oops\n\n")));
     assert_eq!(failure.kind, "ProtocolError");
     assert_eq!(failure.partial.expect("what came").text, "so far");
-    let stray = "data: {\"type\":\"content_block_delta\",\"index\":3,\"delta\":{\"type\":\"text_delta\",\"text\":\"x\"}}\n\n";
-    let failure = error_for("anthropic", true, event_stream(stray));
+    let orphan_delta = "data: {\"type\":\"content_block_delta\",\"index\":3,\"delta\":{\"type\":\"text_delta\",\"text\":\"x\"}}\n\n";
+    let failure = error_for("anthropic", true, event_stream(orphan_delta));
     assert_eq!(
         (failure.kind.as_str(), failure.message.as_str()),
         ("ProtocolError", "a piece came for a block that never began")

@@ -26,7 +26,7 @@ pub(super) fn parse(format: ConfigFormat, text: &str) -> Result<Value, String> {
     match value {
         Value::Object(_) => Ok(value),
         Value::Null => Ok(json!({})),
-        _ => Err("it does not hold settings by name".to_owned()),
+        _ => Err("it is not a table of settings".to_owned()),
     }
 }
 

@@ -81,7 +81,7 @@ fn duplicate_paths_are_refused() {
     let twice = format!("{}{}", file(".ai/tools/x.py"), file(".ai/tools/x.py"));
     assert!(!problems(&manifest(&twice)).is_empty());
     let folded = format!("{}{}", file(".ai/tools/X.py"), file(".ai/tools/x.py"));
-    assert!(problems(&manifest(&folded)).contains("case does not count"));
+    assert!(problems(&manifest(&folded)).contains("case is ignored"));
     let nested = format!("{}{}", file(".ai/tools/x"), file(".ai/tools/X/y.py"));
     assert!(problems(&manifest(&nested)).contains("as a file and as a folder"));
 }

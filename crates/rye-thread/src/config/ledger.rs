@@ -190,7 +190,7 @@ impl LedgerSchema {
             match converted {
                 Some(converted) => column.default = Some(converted),
                 None => {
-                    errors.push(format!("table.columns[{at}].default: `{default}` does not fit the type"))
+                    errors.push(format!("table.columns[{at}].default: `{default}` does not match the type"))
                 }
             }
         }

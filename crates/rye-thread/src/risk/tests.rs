@@ -73,14 +73,14 @@ fn risk_covers_everything_a_grant_reaches() {
         {"risk": "elevated", "patterns": ["rye.execute.tool.rye.bash.*"], "description": "a shell"},
     ]))
     .expect("classifications");
-    let judge = |grant: &str| narrow.classify(grant).0;
-    assert_eq!(judge("rye.execute.tool.*"), Risk::Elevated);
-    assert_eq!(judge("rye.execute.tool.rye.*"), Risk::Elevated);
-    assert_eq!(judge("rye.execute.tool.*bash"), Risk::Elevated);
-    assert_eq!(judge("rye.execute.tool.rye.b*"), Risk::Elevated);
-    assert_eq!(judge("rye.execute.tool.team.*"), Risk::Safe);
-    assert_eq!(judge("rye.execute.*"), Risk::Elevated, "covered by no rule");
-    assert_eq!(judge("rye.sign.tool.a"), Risk::Elevated, "no rule speaks of it");
+    let classify = |grant: &str| narrow.classify(grant).0;
+    assert_eq!(classify("rye.execute.tool.*"), Risk::Elevated);
+    assert_eq!(classify("rye.execute.tool.rye.*"), Risk::Elevated);
+    assert_eq!(classify("rye.execute.tool.*bash"), Risk::Elevated);
+    assert_eq!(classify("rye.execute.tool.rye.b*"), Risk::Elevated);
+    assert_eq!(classify("rye.execute.tool.team.*"), Risk::Safe);
+    assert_eq!(classify("rye.execute.*"), Risk::Elevated, "covered by no rule");
+    assert_eq!(classify("rye.sign.tool.a"), Risk::Elevated, "no rule speaks of it");
 }
 
 #[test]

@@ -237,11 +237,11 @@ fn blobs_are_shared_and_required() {
 #[test]
 fn subscribers_receive_local_changes() {
     let world = test_store();
-    let mut heard = world.store.subscribe();
+    let mut changes = world.store.subscribe();
     let version = world.store.data_version().expect("a version");
     let claim = world.create(new_thread(1, None));
     assert_eq!(
-        heard.try_recv().expect("told"),
+        changes.try_recv().expect("told"),
         ThreadChange { thread: thread_id(1), status: Some(ThreadStatus::Created) }
     );
     assert_ne!(world.store.data_version().expect("a version"), version);
@@ -251,5 +251,5 @@ fn subscribers_receive_local_changes() {
     step.records = vec![record("elsewhere")];
     other.commit_blocking(step).expect("committed");
     assert_ne!(world.store.data_version().expect("a version"), version);
-    assert!(heard.try_recv().is_err(), "another opening's changes are not told here");
+    assert!(changes.try_recv().is_err(), "another opening's changes are not told here");
 }

@@ -23,7 +23,7 @@ fn call_is_reserved_on_every_ancestor() {
     };
     assert_eq!((sums(3), sums(2), sums(1)), ((0, 60, 0, 60), (0, 0, 0, 60), (0, 0, 0, 60)));
     let call = ThreadCommit { reservation: reserve(1, 41), ..commit_for(2, claim) };
-    let shortage = LedgerRefusal {
+    let refusal = LedgerRefusal {
         refused_by: thread_id(1),
         resource: LedgerResource::Spend,
         limit: 100,
@@ -31,7 +31,7 @@ fn call_is_reserved_on_every_ancestor() {
         reserved: 60,
         requested: 41,
     };
-    assert_eq!(world.commit(call.clone()), CommitOutcome::Refused(shortage));
+    assert_eq!(world.commit(call.clone()), CommitOutcome::Refused(refusal));
     assert_eq!(sums(2), (0, 0, 0, 60), "what is refused is put aside nowhere");
     let settled = ThreadCommit { settlements: vec![settle(1, 7)], ..commit_for(3, claim) };
     assert_eq!(world.commit(settled.clone()), CommitOutcome::Done);
@@ -54,7 +54,7 @@ fn tokens_are_budgeted_without_any_price() {
         CommitOutcome::Done
     );
     let refused = world.commit(ThreadCommit { reservation: reserve(2, 0), ..commit_for(1, claim) });
-    let shortage = LedgerRefusal {
+    let refusal = LedgerRefusal {
         refused_by: thread_id(1),
         resource: LedgerResource::Tokens,
         limit: 15,
@@ -62,7 +62,7 @@ fn tokens_are_budgeted_without_any_price() {
         reserved: 10,
         requested: 10,
     };
-    assert_eq!(refused, CommitOutcome::Refused(shortage));
+    assert_eq!(refused, CommitOutcome::Refused(refusal));
 }
 
 #[test]

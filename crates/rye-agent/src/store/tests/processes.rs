@@ -227,9 +227,9 @@ fn stale_claim_cannot_commit() {
     assert_eq!(world.store.commit_blocking(step(stale)), Err(ThreadStoreError::Fenced(thread_id(1))));
     assert_eq!(world.store.release_claim(&thread_id(1), stale), Err(ThreadStoreError::Fenced(thread_id(1))));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let beat =
+    let heartbeat =
         |claim| runtime.block_on(world.store.heartbeat(vec![(thread_id(1), claim)], 9)).expect("written");
-    assert_eq!((beat(stale), beat(claim)), (vec![(thread_id(1), stale)], vec![]));
+    assert_eq!((heartbeat(stale), heartbeat(claim)), (vec![(thread_id(1), stale)], vec![]));
     assert_eq!(world.store.thread(&thread_id(1)).expect("read").expect("a thread").heartbeat_ms, 9);
     world.store.release_claim(&thread_id(1), claim).expect("released");
     assert_eq!(world.store.commit_blocking(step(claim)), Err(ThreadStoreError::Fenced(thread_id(1))));
@@ -254,12 +254,12 @@ fn last_commit_releases_the_claim() {
     assert_eq!(world.store.thread(&thread_id(1)).expect("read").expect("a thread").owner, None);
     // A heartbeat that was on its way meanwhile does not take it for one that somebody else took.
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let beat =
+    let heartbeat =
         |claim| runtime.block_on(world.store.heartbeat(vec![(thread_id(1), claim)], 9)).expect("written");
-    assert_eq!(beat(claim), vec![]);
+    assert_eq!(heartbeat(claim), vec![]);
     let claimed = world.store.claim(&thread_id(1), &Owner::current(), ClaimPolicy::Free, 3).expect("judged");
     assert!(matches!(claimed, ClaimOutcome::Claimed { .. }), "{claimed:?}");
-    assert_eq!(beat(claim), vec![(thread_id(1), claim)]);
+    assert_eq!(heartbeat(claim), vec![(thread_id(1), claim)]);
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn approvals(context: &Context, id: Option<&str>) -> CommandResult {
         return Ok(());
     }
     if open.approvals.is_empty() {
-        context.output.note("nobody is asked anything");
+        context.output.note("no pending approvals");
         return Ok(());
     }
     for question in &open.approvals {
@@ -96,7 +96,7 @@ fn requester_line(question: &Approval) -> String {
 fn warn_forged(context: &Context, forged: &[String]) {
     for name in forged {
         let name = truncate(name, 60);
-        context.output.warn(format_args!("the question {name} was not written by you and does not count"));
+        context.output.warn(format_args!("ignoring approval {name}: it was not written by you"));
     }
 }
 
@@ -110,7 +110,7 @@ pub fn answer_approval(
     let limit_changes = parse_limits(&arguments.limits, true)?;
     let word = &arguments.target;
     let not_found = || {
-        let message = format!("nothing is asked under `{}`", rye_item::text::one_line(word));
+        let message = format!("no pending approval `{}`", rye_item::text::one_line(word));
         Error::new(Code::NoQuestion, message).hint("rye thread approvals shows what is")
     };
     let index = ThreadIndex::open(&context.settings)?.ok_or_else(not_found)?;
@@ -163,7 +163,9 @@ pub fn answer_approval(
     };
     if end_thread {
         let reason = match &arguments.message {
-            Some(said) => format!("denied by {}: {}", context.settings.owner, rye_item::text::one_line(said)),
+            Some(reason) => {
+                format!("denied by {}: {}", context.settings.owner, rye_item::text::one_line(reason))
+            }
             None => format!("denied by {}", context.settings.owner),
         };
         return super::control::cancel(context, &[row.id.to_string()], &reason);
@@ -173,7 +175,7 @@ pub fn answer_approval(
     let others: Vec<&Approval> = open.approvals.iter().filter(|question| is_open(question)).collect();
     if let Some(next) = others.first() {
         context.output.note(format_args!(
-            "{} asks more before it goes on: {}",
+            "{} needs another approval before it resumes: {}",
             row.id,
             paint(DIM, format_args!("rye thread approve {}", truncate(&next.id, 60)))
         ));
@@ -209,9 +211,10 @@ fn wait_for_takeover(index: &ThreadIndex, row: &ThreadRow) -> Result<bool, Error
 }
 
 fn print_resumed_elsewhere(context: &Context, row: &ThreadRow) {
-    context
-        .output
-        .note(paint(DIM, format_args!("it goes on where it was; follow it: rye thread tail {}", row.id)));
+    context.output.note(paint(
+        DIM,
+        format_args!("resumed where it was running; follow it: rye thread tail {}", row.id),
+    ));
 }
 
 /// Goes on with it here.
@@ -231,7 +234,10 @@ fn resume_here(
         // Whoever held on to it was faster.
         Err(CommandError::Engine(error, _)) if error.code == Code::ThreadHeld => {
             let id = &row.id;
-            output.note(paint(DIM, format_args!("it goes on elsewhere; follow it: rye thread tail {id}")));
+            output.note(paint(
+                DIM,
+                format_args!("resumed in another process; follow it: rye thread tail {id}"),
+            ));
             Ok(())
         }
         result => result,

@@ -22,7 +22,7 @@ pub fn cost(context: &Context, word: &str, by: CostBy) -> CommandResult {
     let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
     let chain = continuation_chain(&index, &row)?;
     let report = CostReport::new(&index, &chain, by)?;
-    let most = chain.first().and_then(|first| first.limits.spend);
+    let max = chain.first().and_then(|first| first.limits.spend);
     if context.output.is_json {
         let data = json!({
             "thread_id": row.id,
@@ -30,12 +30,12 @@ pub fn cost(context: &Context, word: &str, by: CostBy) -> CommandResult {
             "by": cost_by_name(by),
             "rows": report.rows.iter().map(|(name, sum)| sum.to_value(name)).collect::<Vec<_>>(),
             "total": report.total().to_value("total"),
-            "spend_limit": most.map(Nanos::dollars),
+            "spend_limit": max.map(Nanos::dollars),
         });
         context.print_if_json(Some("thread"), Some(row.id.as_str()), &data)?;
         return Ok(());
     }
-    print_report(context, &report, by, most)
+    print_report(context, &report, by, max)
 }
 
 fn cost_by_name(by: CostBy) -> &'static str {
@@ -188,7 +188,7 @@ fn print_report(
         ]);
     }
     if report.rows.is_empty() {
-        output.note("no model was asked");
+        output.note("no model was called");
     } else {
         output.print(table.trim_fmt())?;
     }
@@ -205,7 +205,7 @@ fn print_report(
         let calls = format_count(total.unknown);
         output.note(paint(
             WARNING,
-            format_args!("{calls} of the calls were charged what was set aside: nobody knows what they cost"),
+            format_args!("{calls} of the calls were charged their reservation: the actual cost is unknown"),
         ));
     }
     Ok(())

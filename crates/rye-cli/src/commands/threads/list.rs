@@ -71,26 +71,21 @@ fn is_derived_status(word: &str) -> bool {
     matches!(word, INTERRUPTED | "created" | "running")
 }
 
-fn print_list(
-    context: &Context,
-    index: &ThreadIndex,
-    rows: &[ThreadRow],
-    most: Option<u64>,
-) -> CommandResult {
+fn print_list(context: &Context, index: &ThreadIndex, rows: &[ThreadRow], max: Option<u64>) -> CommandResult {
     let output = &context.output;
     let mut table = output.table(&["", "id", "directive", "status", "turns", "tokens", "spend", "age"]);
     for row in rows {
-        let standing = index.effective_status(row);
+        let status = index.effective_status(row);
         let reason = row
             .reason
             .filter(|_| !row.is_forged)
             .map(|reason| format!(" ({})", reason.as_str()))
             .unwrap_or_default();
         table.add_row([
-            status_mark(standing).0.to_owned(),
+            status_mark(status).0.to_owned(),
             row.id.to_string(),
             truncate(&row.directive, 60),
-            format!("{}{reason}", status_label(standing)),
+            format!("{}{reason}", status_label(status)),
             format_count(row.cost.turns),
             format_count(row.cost.tokens()),
             format_money(row.cost.spend),
@@ -98,7 +93,7 @@ fn print_list(
         ]);
     }
     output.print(table.trim_fmt())?;
-    if most.is_some_and(|most| rows.len() as u64 >= most) {
+    if max.is_some_and(|max| rows.len() as u64 >= max) {
         output.note(paint(DIM, "--limit or --all shows more"));
     }
     let forged = rows.iter().filter(|row| row.is_forged).count();

@@ -71,7 +71,7 @@ fn prune_options(context: &Context, arguments: &PruneArguments) -> Result<PruneO
 
 fn require_consent(context: &Context, options: &PruneOptions, what: &str) -> CommandResult {
     let refuse = || {
-        Error::new(Code::ConsentNeeded, format!("nothing was forgotten: nobody agreed to forget {what}"))
+        Error::new(Code::ConsentNeeded, format!("nothing was pruned: pruning {what} was not confirmed"))
             .hint("if you agree: rye thread prune --yes; to see which: rye thread prune --dry-run")
     };
     if !context.settings.is_interactive || context.output.is_json {

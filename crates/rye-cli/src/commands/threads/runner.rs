@@ -142,7 +142,7 @@ fn cancel_threads_on_signals(
         if is_cancelling.swap(true, Ordering::SeqCst) {
             std::process::exit(i32::from(exit_code(ThreadStatus::Cancelled)));
         }
-        print_line(paint(WARNING, "ending it; once more ends at once"));
+        print_line(paint(WARNING, "stopping; press Ctrl-C again to force"));
         signal.cancel("interrupted");
         threads.cancel_all("interrupted");
     });

@@ -210,7 +210,7 @@ fn usage_lines(index: &ThreadIndex, row: &ThreadRow) -> Result<Vec<String>, rye_
     }
     if ledger.unknown_spend > Nanos(0) {
         let unknown = format_money(ledger.unknown_spend);
-        lines.push(format!("  {unknown} of it was charged for calls whose outcome nobody knows"));
+        lines.push(format!("  {unknown} of it was charged for calls with unknown outcome"));
     }
     Ok(lines)
 }

@@ -41,19 +41,19 @@ pub(super) fn look(
         (Ok(lockfile), SpaceTier::User) if is_shadowed_pin(lockfile, resolved) => !is_pinned_here,
         (Ok(lockfile), SpaceTier::User) => !is_of_binary(engine, lockfile, resolved),
     };
-    let shelves = project_dir(engine).into_iter().chain([user_dir(engine)]);
-    let found = shelves.flat_map(|shelf| other_versions(&shelf, &id, &resolved.root.version, watched));
+    let dirs = project_dir(engine).into_iter().chain([user_dir(engine)]);
+    let found = dirs.flat_map(|dir| other_versions(&dir, &id, &resolved.root.version, watched));
     Ok(found.filter(counts).collect())
 }
 
 /// The lockfiles of a folder whose names say that they pin a newer version of the tool.
 fn other_versions(
-    shelf: &LockfileDir,
+    dir: &LockfileDir,
     id: &ItemId,
     version: &str,
     watched: &mut WatchSet,
 ) -> Vec<ScannedLockfile> {
-    let folder = shelf.path(Path::new(id.category()));
+    let folder = dir.path(Path::new(id.category()));
     watched.add(folder.clone());
     let prefix = format!("{}@", id.name());
     // A folder that is not there holds none; one that cannot be read keeps the tool's own lockfile from being read too.
@@ -68,15 +68,15 @@ fn other_versions(
     names.sort();
     let read = |file: String| {
         let relative = Path::new(id.category()).join(file);
-        let path = shelf.path(&relative);
+        let path = dir.path(&relative);
         watched.add(path.clone());
-        let lockfile = match shelf.read(&relative) {
+        let lockfile = match dir.read(&relative) {
             Ok(Some(lockfile)) => named_truly(&path, id, lockfile),
             // It went away meanwhile.
             Ok(None) => return None,
             Err(error) => Err(error),
         };
-        Some(ScannedLockfile { tier: shelf.tier, path, name: relative.display().to_string(), lockfile })
+        Some(ScannedLockfile { tier: dir.tier, path, name: relative.display().to_string(), lockfile })
     };
     names.into_iter().filter_map(read).collect()
 }

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 
 /// The largest file that is verified beside a tool.
-const MOST_BYTES: u64 = 8 << 20;
+const MAX_SOURCE_BYTES: u64 = 8 << 20;
 
 /// Whose files may be imported with an element.
 pub(super) struct Importable {
@@ -115,7 +115,8 @@ pub(super) fn verified_file(
     let tools = tools_folder(engine, element).map_err(|error| error.message)?;
     let relative =
         path.strip_prefix(&tools).map_err(|_| "it is not a tool file of the same space".to_owned())?;
-    let (bytes, _) = file::read_beneath(&tools, relative, MOST_BYTES).map_err(|error| error.to_string())?;
+    let (bytes, _) =
+        file::read_beneath(&tools, relative, MAX_SOURCE_BYTES).map_err(|error| error.to_string())?;
     let text = relative.to_str().ok_or("its name is not UTF-8")?;
     let listed = format!("{AI_FOLDER}/{}/{text}", ItemType::Tool.folder());
     if !spaces.has_file(space, &listed) {

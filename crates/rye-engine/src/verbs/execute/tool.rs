@@ -233,7 +233,7 @@ fn check_parameters(chain: &Chain, request: &ExecuteRequest) -> Result<Map<Strin
         let message = error.to_string();
         match error {
             ParameterError::Invalid(violations) => {
-                Error::new(Code::InvalidParameters, format!("the parameters do not fit: {message}"))
+                Error::new(Code::InvalidParameters, format!("invalid parameters: {message}"))
                     .for_item(&request.item)
                     .detail("violations", json!(violations))
                     .detail("declared_inputs", schema.cloned().unwrap_or_default())

@@ -23,7 +23,7 @@ pub(crate) use prepare::{bundle_folder, stage_source};
 pub(crate) use recovery::recover;
 pub use rye_bundle::install::{ConflictPreference, FileAction, PlanRow};
 pub use trust::InstallSigner;
-pub use uninstall::{ApprovedSigner, UninstallResponse, uninstall};
+pub use uninstall::{RemainingApproval, UninstallResponse, uninstall};
 
 /// Where a bundle comes from.
 #[derive(Clone, Debug)]

@@ -434,7 +434,8 @@ fn verification_error(report: &verify::BundleReport) -> Error {
         format!("{path}: {reason}")
     });
     let missing = report.files_missing.iter().map(|path| format!("{path}: it is not there"));
-    let unlisted = report.files_unlisted.iter().map(|path| format!("{}: nobody listed it", one_line(path)));
+    let unlisted =
+        report.files_unlisted.iter().map(|path| format!("{}: not listed in the manifest", one_line(path)));
     let problems: Vec<_> = tampered
         .chain(missing)
         .chain(unlisted)

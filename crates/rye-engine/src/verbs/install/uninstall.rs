@@ -43,12 +43,12 @@ pub struct UninstallResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backups: Option<String>,
     /// The keys that stay approved for the bundle: another version that one of them signed installs without a question.
-    pub approved_signers: Vec<ApprovedSigner>,
+    pub approved_signers: Vec<RemainingApproval>,
 }
 
 /// A key that is approved for a bundle.
 #[derive(Clone, Debug, Serialize)]
-pub struct ApprovedSigner {
+pub struct RemainingApproval {
     /// The key.
     pub fingerprint: Fingerprint,
     /// Whether the user trusts it everywhere as well.
@@ -125,15 +125,15 @@ pub fn uninstall(
 }
 
 /// The keys that are approved for a bundle, whether it is installed or not.
-fn approved_signers(engine: &Engine, id: &BundleId) -> Vec<ApprovedSigner> {
+fn approved_signers(engine: &Engine, id: &BundleId) -> Vec<RemainingApproval> {
     let workspace = &engine.workspace;
-    let mut signers: Vec<ApprovedSigner> = workspace
+    let mut signers: Vec<RemainingApproval> = workspace
         .approvals
         .pins_of(id)
         .map(|pin| {
             let fingerprint = pin.key.fingerprint();
             let revoke = format!("rye bundle trust {id} --revoke --signer {fingerprint}");
-            ApprovedSigner { fingerprint, trusted: workspace.keys.is_trusted_everywhere(&pin.key), revoke }
+            RemainingApproval { fingerprint, trusted: workspace.keys.is_trusted_everywhere(&pin.key), revoke }
         })
         .collect();
     if let [only] = signers.as_mut_slice() {

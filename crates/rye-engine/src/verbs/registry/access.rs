@@ -138,7 +138,7 @@ pub(super) fn registry_error(error: &RegistryError, reference: &Reference) -> Er
                 .hint(format!("your login is not accepted there; log in again: docker login {host}"))
         }
         RegistryError::Credentials(_) => Error::new(Code::RegistryLogin, message)
-            .hint(format!("mend it, or log in again: docker login {host}")),
+            .hint(format!("fix it, or log in again: docker login {host}")),
         RegistryError::NotFound(_) => Error::new(Code::NotInRegistry, message)
             .hint("check repository and tag; without a tag, `latest` is meant"),
         RegistryError::UnexpectedResponse { .. } => Error::new(Code::RegistryUnreachable, message)

@@ -26,8 +26,8 @@ fn resilience_spec(path: &[&str], value: Value) -> TestSpec {
 
 #[test]
 fn max_retries_bounds_model_retries() {
-    for most in [0_u32, 2] {
-        let mut play = Harness::start(resilience_spec(&["retry", "max_retries"], json!(most)));
+    for max in [0_u32, 2] {
+        let mut play = Harness::start(resilience_spec(&["retry", "max_retries"], json!(max)));
         let mut calls = 1;
         while play.state.status() == ThreadStatus::Running {
             play.fail(model_error(500));
@@ -36,7 +36,7 @@ fn max_retries_bounds_model_retries() {
                 play.apply(ThreadEvent::BackoffElapsed);
             }
         }
-        assert_eq!(calls, most + 1);
+        assert_eq!(calls, max + 1);
     }
 }
 

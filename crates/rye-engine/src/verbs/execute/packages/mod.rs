@@ -117,7 +117,7 @@ pub(super) fn package_request(
     if let Some(pins) = &pins {
         packages::check_pins(pins, &requested).map_err(|error| {
             Error::new(Code::LockCorrupt, error.to_string()).for_item(item).hint(format!(
-                "take a good lockfile back, or remove it and pin anew: rye lock show {}",
+                "take a good lockfile back, or remove it and pin again: rye lock show {}",
                 item.id
             ))
         })?;
