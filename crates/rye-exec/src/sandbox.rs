@@ -354,6 +354,9 @@ pub fn plan(
         if let Repository::Worktree { own, common } = &repository {
             write.extend([common.clone(), own.clone()]);
         }
+        // The folder of all submodules' git folders stays as it is; each of those there are can be committed to.
+        let modules = repository.folder(&paths.project).and_then(|folder| git::modules(&folder));
+        write.extend(modules.into_iter().flatten().map(|module| canonicalize_existing(&module)));
     }
     // A signed tool may ask for a protected path by its name, and not through a link to it.
     let declared_names: Vec<PathBuf> = declared

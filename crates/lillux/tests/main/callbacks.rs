@@ -52,7 +52,7 @@ fn confined_process_calls_back_over_own_socket() {
     for namespaces in [NamespaceMode::Auto, NamespaceMode::Never] {
         let (listener, client_end) = socket_pair().expect("a door");
         let payload = seal_bytes("words", b"let me in").expect("memory");
-        let channel = TestChannel { listener: listener, client_end, payload, connects: Mutex::default() };
+        let channel = TestChannel { listener, client_end, payload, connects: Mutex::default() };
         let confinement = world.confinement(namespaces);
         let cancel = CancelToken::new().expect("an event");
         let finished =

@@ -42,7 +42,10 @@ pub(super) fn reserved_names(names: &[String], project: &Path, repository: &Repo
         let modules = if text == MODULES { path.parent().and_then(git::modules) } else { None };
         match modules.filter(|modules| !modules.is_empty()) {
             // A commit in a submodule writes to its folder: there, only what names programs and folders is reserved.
-            Some(modules) => modules.iter().for_each(|module| all.extend(in_module(names, module))),
+            Some(modules) => {
+                all.push(ReservedName { path, content });
+                modules.iter().for_each(|module| all.extend(in_module(names, module)));
+            }
             None => all.push(ReservedName { path, content }),
         }
     }
