@@ -36,7 +36,7 @@ static KEY_END: LazyLock<Option<Regex>> =
 
 /// Shapes of secrets, by name. `\b` keeps `task-…` from being read as `sk-…`.
 const SECRET_PATTERNS: [(&str, &str); 15] = [
-    // Only how it begins: see `KeyEnd`.
+    // Only how it begins: see `KeyEndFinder`.
     ("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
     ("url-password", r"://[A-Za-z0-9._~%!$&'()*+,;=-]*:[A-Za-z0-9._~%!$&'()*+,;=:-]+@"),
     ("jwt", r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),

@@ -4,7 +4,7 @@
 //! special. `x.*` also grants `x` itself, so `rye.execute.tool.rye.bash.*` runs the tool `rye/bash`. `fetch` is `search`
 //! and `load`. No grant implies another: who may run a tool may not read its source for that. No grants, no rights.
 //!
-//! [`permit`] is the only way to a [`Permitted`], and a [`Permitted`] is all the dispatcher takes.
+//! [`permit`] is the only way to a [`PermittedAction`], and a [`PermittedAction`] is all the dispatcher takes.
 
 mod pattern;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The tools a model is offered, and what each of its calls means.
 //!
 //! Made once from the grants and frozen with the thread: the primary tools that are granted, every granted tool by name as
-//! far as there is room, `directive_return` if outputs are declared. [`Definitions::target`] turns a call into the
+//! far as there is room, `directive_return` if outputs are declared. [`ToolDefinitions::target`] turns a call into the
 //! action that will be dispatched, which is also what is checked: no other field of the call names an item.
 
 use std::collections::BTreeMap;

@@ -75,7 +75,7 @@ impl Nanos {
         format!("{}.{:09}", self.0 / NANOS_PER_DOLLAR, self.0 % NANOS_PER_DOLLAR)
     }
 
-    /// The sum, at most [`Nanos::MOST`].
+    /// The sum, at most [`Nanos::MAX`].
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0)).min(Self::MAX)

@@ -261,7 +261,7 @@ fn parse_line(line: &[u8], format: &SignatureFormat) -> Option<SignatureLine> {
     SignatureLine::parse(text)
 }
 
-/// The line as it is written into a file, with the line break of [`Layout::line_break`].
+/// The line as it is written into a file, with the line break of [`FileLayout::line_break`].
 #[must_use]
 pub fn format_line(signature: &SignatureLine, format: &SignatureFormat, line_break: &str) -> String {
     let suffix = format.suffix.as_ref().map(|suffix| format!(" {suffix}")).unwrap_or_default();

@@ -21,7 +21,7 @@ pub const MAX_CONNECT_BYTES: usize = 4096;
 
 /// What a process is given beside its streams, and who hears it knock.
 pub trait CallbackChannel: Debug + Send + Sync {
-    /// Descriptors for the process, each with the variable that will hold its number. At most [`MOST_HANDED`].
+    /// Descriptors for the process, each with the variable that will hold its number. At most [`MAX_INHERITED_FDS`].
     fn inherited_fds(&self) -> Vec<(&'static str, BorrowedFd<'_>)>;
 
     /// Readable once somebody knocks.

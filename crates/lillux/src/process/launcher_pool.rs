@@ -232,7 +232,7 @@ fn early_launcher() -> MutexGuard<'static, Option<PendingLauncher>> {
     EARLY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forks a launcher for the first [`Launcher::prepare`] to come: much sooner there than one that begins anew. To be
+/// Forks a launcher for the first [`Launcher::prestart`] to come: much sooner there than one that begins anew. To be
 /// called by a program that is its own launcher, at the beginning of `main`, while it has one thread and holds nothing.
 pub fn fork_launcher() {
     let Ok((control, other)) = socket_pair() else { return };

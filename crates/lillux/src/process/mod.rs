@@ -62,7 +62,7 @@ pub struct ProcessCommand {
     pub stdin: Vec<u8>,
     /// How long it may take.
     pub timeout: Duration,
-    /// Whether it gets a descriptor for its result, whose number it finds in [`RESULT_VARIABLE`].
+    /// Whether it gets a descriptor for its result, whose number it finds in [`RESULT_FD_VARIABLE`].
     pub has_result_channel: bool,
     /// Its bounds.
     pub limits: ProcessLimits,

@@ -1,7 +1,7 @@
 //! The door between a tool's process and the thread that runs it.
 //!
 //! A tool that calls `rye` has no rights of its own: its sandbox hides every key. It inherits a token and a socket instead
-//! ([`TOKEN_VARIABLE`], [`DOOR_VARIABLE`]); `rye` in there sends what it is asked to do, and does nothing itself. Here the
+//! ([`TOKEN_FD_VAR`], [`CALLBACK_FD_VAR`]); `rye` in there sends what it is asked to do, and does nothing itself. Here the
 //! token is verified, the request is allowed or not by the thread's own grants, written down by the thread, and done by the
 //! one dispatcher. The door is open for as long as the tool's process runs.
 

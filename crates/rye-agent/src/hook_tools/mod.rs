@@ -38,7 +38,7 @@ pub(crate) fn call_hook_tool(
     Some((tool.run)(parameters, context))
 }
 
-/// All of them, for [`rye_engine::Natives`].
+/// All of them, for [`rye_engine::NativeTools`].
 #[must_use]
 pub fn native_tools() -> Vec<Arc<dyn NativeTool>> {
     let thread_only: [ThreadOnlyTool; 5] = [

@@ -62,7 +62,7 @@ pub struct SpawnCaps {
     pub total_threads: Option<u64>,
 }
 
-/// One of [`Caps`].
+/// One of [`SpawnCaps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpawnCap {
     /// Children over the parent's life.

@@ -67,7 +67,7 @@ impl Transaction<'_> {
     /// leaves aside is removed again with the rest.
     ///
     /// # Errors
-    /// When any step fails; then everything is as it was, unless the error is [`InstallError::NotUndone`], and what is
+    /// When any step fails; then everything is as it was, unless the error is [`InstallError::RollbackFailed`], and what is
     /// left is put back by [`recover`].
     pub fn run(
         self,

@@ -97,7 +97,7 @@ impl User {
         self.assert_command_refused(self.command().arg("--json").args(words), exit, code)
     }
 
-    /// As [`User::refused`], of a prepared command that asks for JSON.
+    /// As [`User::assert_refused`], of a prepared command that asks for JSON.
     pub fn assert_command_refused(&self, command: &mut Command, exit: i32, code: &str) -> Value {
         let before = self.snapshot();
         let run = run(command);

@@ -38,7 +38,7 @@ pub fn list_tools(server: &McpServer, host: &McpHost<'_>) -> Result<ToolList, Mc
 /// Calls `tool_name` with `arguments`, after `judge` admitted the tools the server offers in the same exchange.
 ///
 /// # Errors
-/// As [`list_tools`]; whatever `judge` says; [`McpError::NoSuchTool`]; a JSON-RPC error of the server. A tool that says
+/// As [`list_tools`]; whatever `judge` says; [`McpError::ToolNotFound`]; a JSON-RPC error of the server. A tool that says
 /// it failed is no error here but an outcome.
 pub fn call_tool(
     server: &McpServer,

@@ -202,7 +202,7 @@ fn read_large(
     Ok(response)
 }
 
-/// Reads one line, keeps at most [`MOST_LINE`] bytes of it, and returns how long it was.
+/// Reads one line, keeps at most [`MAX_LINE_BYTES`] bytes of it, and returns how long it was.
 fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<u64> {
     let mut length = 0;
     loop {
