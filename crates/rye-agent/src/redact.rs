@@ -121,9 +121,10 @@ impl Redactor {
         let workspace = &engine.workspace;
         // Tools of a project that is not approved are not given its `.env`, but one may print it.
         let project = workspace.roots.project.as_ref();
-        let dotenv = project.map(|project| rye_exec::environment::dotenv_values(project, &policy));
+        let dotenv = project.map(|project| rye_exec::environment::possible_dotenv_pairs(project));
         // One name may have two values: both are secrets.
-        let known = engine.host.variables.iter().chain(dotenv.iter().flatten());
+        let dotenv = dotenv.iter().flatten().map(|(name, value)| (name, value));
+        let known = engine.host.variables.iter().chain(dotenv);
         Ok(Self::from_variables(known, |name| policy.is_redacted(name)))
     }
 

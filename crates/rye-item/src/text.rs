@@ -161,6 +161,35 @@ fn skip_string(rest: &mut Characters<'_>) {
     }
 }
 
+/// Whether a character shows as itself wherever it stands: what is on this list cannot hide text, join or split lines, or stand
+/// for nothing. Some scripts need characters that are not on it.
+#[must_use]
+pub fn is_plainly_visible(character: char) -> bool {
+    /// Letters of their script that show as nothing.
+    const FILLERS: [char; 6] = ['\u{115F}', '\u{1160}', '\u{17B4}', '\u{17B5}', '\u{3164}', '\u{FFA0}'];
+    match character {
+        ' '..='~' | '\n' | '\t' => true,
+        _ if FILLERS.contains(&character) => false,
+        // Punctuation and symbols of many scripts, arrows, shapes, pictures.
+        '\u{A1}'..='\u{AC}'
+        | '\u{AE}'..='\u{BF}'
+        | '\u{2010}'..='\u{2027}'
+        | '\u{2030}'..='\u{205E}'
+        | '\u{20A0}'..='\u{20C0}'
+        | '\u{2100}'..='\u{214F}'
+        | '\u{2190}'..='\u{2426}'
+        | '\u{2460}'..='\u{27FF}'
+        | '\u{2900}'..='\u{2B73}'
+        | '\u{3001}'..='\u{3003}'
+        | '\u{3008}'..='\u{301F}'
+        | '\u{FF01}'..='\u{FF5E}'
+        | '\u{1F300}'..='\u{1F64F}'
+        | '\u{1F680}'..='\u{1F6C5}'
+        | '\u{1F900}'..='\u{1F9FF}' => true,
+        _ => character.is_alphanumeric(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,5 +242,45 @@ mod tests {
     #[test]
     fn one_line_has_no_breaks() {
         assert_eq!(one_line(" a\n\n b\tc "), "a b c");
+    }
+
+    #[test]
+    fn invisible_characters_are_not_plainly_visible() {
+        let hidden = [
+            '\u{E0041}',
+            '\u{200B}',
+            '\u{200D}',
+            '\u{2060}',
+            '\u{2028}',
+            '\u{2029}',
+            '\u{AD}',
+            '\u{FEFF}',
+            '\u{34F}',
+            '\u{180E}',
+            '\u{115F}',
+            '\u{3164}',
+            '\u{FFA0}',
+            '\u{17B4}',
+            '\u{2800}',
+            '\u{FE0F}',
+            '\u{E0100}',
+            '\u{FFF9}',
+            '\u{1D173}',
+            '\u{E000}',
+            '\u{A0}',
+            '\u{3000}',
+            '\u{202E}',
+            '\u{85}',
+            '\u{0}',
+            '\u{1B}',
+            '\r',
+            '\u{61C}',
+        ];
+        for character in hidden {
+            assert!(!is_plainly_visible(character), "{:x}", u32::from(character));
+        }
+        for character in "aZ0 ~\t\né߀漢字…–“”→✓│█🙂".chars() {
+            assert!(is_plainly_visible(character), "{character}");
+        }
     }
 }

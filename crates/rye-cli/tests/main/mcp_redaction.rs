@@ -84,6 +84,11 @@ fn questions_that_hide_text_cannot_be_agreed_to() {
         (format!("{plain}# {}\n", "x".repeat(20_000)), "does not fit"),
         (format!("{plain}# harmless\rimport os\n"), "control characters"),
         (format!("{plain}# \u{1b}]0;\nimport os\n# \u{7}\n"), "control characters"),
+        (format!("{plain}HIDDEN = \"\u{e0069}\u{e006d}\"\n"), "may not show"),
+        (format!("{plain}# \u{200b}\n"), "may not show"),
+        (format!("{plain}# \u{3164}\n"), "may not show"),
+        (format!("{plain}x = 1{}; import os\n", " ".repeat(300)), "many blanks"),
+        (format!("{plain}x = 1{}import os\n", "\n".repeat(100)), "many blanks"),
         (
             format!("{plain}# -----BEGIN PRIVATE KEY-----\nimport os\n# -----END PRIVATE KEY-----\n"),
             "looks like a secret",
@@ -139,4 +144,41 @@ fn foreign_signatures_do_not_stand_for_text() {
     client.call("rye_sign", json!({"item_id": "tool:team/new"}));
     let message = text(&client.questions[0]["message"]);
     assert!(message.contains("Words of another"), "{message}");
+}
+
+#[test]
+fn signatures_of_other_items_are_no_earlier_version() {
+    let user = User::initialized();
+    let body = "# words that must be shown\n".repeat(8);
+    user.write("tools/team/base.py", format!("{}{body}", rye_test::tool("team", "Base")));
+    user.ok(["sign", "tool", "team/base"]);
+    let base = String::from_utf8(user.read("tools/team/base.py")).expect("a text");
+    let line = base.lines().next().expect("a signature line");
+    user.write("tools/team/new.py", format!("{line}\n{}{body}", rye_test::tool("team", "New")));
+    let mut client = Client::connect_with_consent(&user, yes());
+    client.call("rye_sign", json!({"item_id": "tool:team/new"}));
+    let message = text(&client.questions[0]["message"]);
+    assert!(message.contains("No earlier signed version is known"), "{message}");
+    assert_eq!(message.matches("words that must be shown").count(), 8, "{message}");
+}
+
+#[test]
+fn unreadable_dotenv_is_still_redacted() {
+    let (first, second) = ("zq-secret-7788", "zq-secret-9900");
+    let padding = "# padding\n".repeat(10_000);
+    for content in [
+        format!("API_TOKEN={first}\nAPI_TOKEN={second}\n").into_bytes(),
+        [format!("API_TOKEN={first}\nOTHER_TOKEN={second}\n").as_bytes(), b"#\xff\n"].concat(),
+        format!("API_TOKEN={first}\nOTHER_TOKEN={second}\n{padding}").into_bytes(),
+        format!("API-TOKEN={first}\nOTHER_TOKEN: {second}\n").into_bytes(),
+    ] {
+        let user = User::initialized();
+        std::fs::write(user.project().join(".env"), content).expect("written");
+        let mut client = Client::connect(&user);
+        let command = format!("printf '%s %s' {first} {second}");
+        let answer = client
+            .call("rye_execute", json!({"item_id": "tool:rye/bash", "parameters": {"command": command}}));
+        let answer = answer.to_string();
+        assert!(!answer.contains(first) && !answer.contains(second), "{answer}");
+    }
 }

@@ -1,12 +1,14 @@
 //! What a person sees before they agree that an agent has something signed: the item, what changed since it was signed
 //! last, and what it asks for.
 
+use std::path::Path;
+
 use lillux::Digest;
 use lillux::object_store::ObjectStore;
 use rye_bundle::capabilities::BundleCapabilities;
 use rye_bundle::contents::BundleFile;
 use rye_item::space::SpaceTier;
-use rye_item::text::{is_unsafe, one_line, strip_controls};
+use rye_item::text::{is_plainly_visible, is_unsafe, one_line, strip_controls};
 use rye_item::{ItemRef, SignatureFormat};
 use rye_space::{BundlePath, ItemFile};
 use rye_trust::Subject;
@@ -24,6 +26,9 @@ const MAX_STORED_BYTES: u64 = 1 << 20;
 /// How long a question may be.
 const MAX_PREVIEW_LINES: usize = 200;
 const MAX_PREVIEW_BYTES: usize = 16 << 10;
+/// Blanks in a row, and empty lines in a row, that a question shows.
+const MAX_BLANKS: usize = 100;
+const MAX_EMPTY_LINES: usize = 10;
 /// The longest line that a diff shows whole.
 const MAX_DIFF_LINE: usize = 400;
 
@@ -154,9 +159,27 @@ fn hidden(text: &str, bytes: &[u8]) -> Option<String> {
     let Ok(content) = std::str::from_utf8(bytes) else {
         return Some("it is not UTF-8".to_owned());
     };
+    let content = content.replace("\r\n", "\n");
     // What a terminal would not show is left out of the question, and may end a line for an interpreter.
-    let is_hidden = content.replace("\r\n", "\n").chars().any(is_unsafe);
-    is_hidden.then(|| "its text holds control characters, which cannot be shown".to_owned())
+    if content.chars().any(is_unsafe) {
+        return Some("its text holds control characters, which cannot be shown".to_owned());
+    }
+    if let Some(character) = content.chars().find(|character| !is_plainly_visible(*character)) {
+        let number = u32::from(character);
+        return Some(format!("its text holds a character that may not show (U+{number:04X})"));
+    }
+    hides_by_blanks(&content).then(|| {
+        "its text holds many blanks or empty lines, behind which more could be overlooked".to_owned()
+    })
+}
+
+/// Whether text stands so far to the right or below that it could be overlooked.
+fn hides_by_blanks(content: &str) -> bool {
+    let is_far =
+        |line: &str| line.contains(&" ".repeat(MAX_BLANKS)) || line.contains(&"\t".repeat(MAX_BLANKS / 4));
+    let gap = "\n".repeat(MAX_EMPTY_LINES + 1);
+    let trimmed: Vec<&str> = content.trim_end().lines().map(str::trim_end).collect();
+    trimmed.iter().any(|line| is_far(line)) || trimmed.join("\n").contains(&gap)
 }
 
 /// What the item asks for, as an installation would show it.
@@ -192,7 +215,15 @@ fn content_change(engine: &Engine, located: &ItemFile) -> ContentChange {
     // Only the user's own signature names an earlier version; what cannot be read back, or was damaged, is none.
     let own = engine.workspace.own_key.as_ref();
     let signed = signed.filter(|signed| own.is_some_and(|own| own.verify(&signed.hash, &signed.signature)));
-    let before = signed.and_then(|signed| signed_content_store(engine).get_blob(&signed.hash).ok().flatten());
+    let store = signed_content_store(engine);
+    // A signature line can be put on any file: it names an earlier version of the item that was signed with it, and of no other.
+    let is_of_item = |hash: &Digest| {
+        let marker = Digest::of(&signed_marker(located.item_ref(), &located.path, hash));
+        matches!(store.get_blob(&marker), Ok(Some(_)))
+    };
+    let before = signed
+        .filter(|signed| is_of_item(&signed.hash))
+        .and_then(|signed| store.get_blob(&signed.hash).ok().flatten());
     match before {
         Some(before) => {
             let (before, after) = (plain(&before), plain(content));
@@ -220,9 +251,22 @@ fn signed_content_store(engine: &Engine) -> ObjectStore {
 }
 
 /// Keeps what was just signed, so that a later change can be shown. Without it the whole text is shown instead.
-pub(crate) fn store_signed(engine: &Engine, bytes: &[u8], format: &SignatureFormat) {
+pub(crate) fn store_signed(
+    engine: &Engine,
+    item: &ItemRef,
+    path: &Path,
+    bytes: &[u8],
+    format: &SignatureFormat,
+) {
     let content = &bytes[FileLayout::parse(bytes, format).content];
     if u64::try_from(content.len()).is_ok_and(|length| length <= MAX_STORED_BYTES) {
-        let _ = signed_content_store(engine).put_blob(content);
+        let store = signed_content_store(engine);
+        let _ = store.put_blob(content);
+        let _ = store.put_blob(&signed_marker(item, path, &Digest::of(content)));
     }
+}
+
+/// What says that this content was signed as this item, in this file.
+fn signed_marker(item: &ItemRef, path: &Path, hash: &Digest) -> Vec<u8> {
+    format!("signed as {item}\n{}\n{hash}\n", path.display()).into_bytes()
 }

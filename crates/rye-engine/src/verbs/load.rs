@@ -303,6 +303,6 @@ pub fn copy_approved(
         // Without its record the copy verifies all the same; only a copy of the copy would, too.
         let _ = super::sign::record_signed_ids(engine, vec![SignedId::new(item, &signature)], &key, &now);
     }
-    crate::agent_actions::store_signed(engine, &bytes, format);
+    crate::agent_actions::store_signed(engine, item, &path, &bytes, format);
     Ok(CopiedItem { from: verified.space().clone(), to, path, signer: key.public_key().fingerprint() })
 }

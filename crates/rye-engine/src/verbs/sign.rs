@@ -349,7 +349,7 @@ fn sign_file(
     if !problems.is_empty() {
         return Err(Error::invalid(item, &path.path, &problems));
     }
-    crate::agent_actions::store_signed(engine, located.bytes(), format);
+    crate::agent_actions::store_signed(engine, item, &located.path, located.bytes(), format);
     let (signature, unchanged) = match sign_bytes(located.bytes(), format, key, now) {
         SignOutcome::Unchanged(signature) => (signature, true),
         SignOutcome::Written { bytes, signature } => {

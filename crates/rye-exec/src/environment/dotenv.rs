@@ -1,6 +1,7 @@
 //! The `.env` file of an approved project: `NAME=value` lines, nothing expanded, nothing that decides what code runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
 use std::path::Path;
 
 use lillux::file::{self, ReadError};
@@ -10,6 +11,8 @@ use super::template::is_variable_name;
 
 const FILE_NAME: &str = ".env";
 const MAX_BYTES: u64 = 64 * 1024;
+/// How much of it is searched for secrets.
+const MAX_SEARCHED_BYTES: u64 = 16 << 20;
 /// How many names or lines one notice lists.
 const MAX_LISTED_NAMES: usize = 20;
 
@@ -31,6 +34,27 @@ pub(crate) fn load(project: &Path, policy: &EnvironmentPolicy, interpreters: &BT
         Ok(text) => filter_denied(&text, policy, interpreters),
         Err(_) => Dotenv::with_ignored_notice("it is not UTF-8"),
     }
+}
+
+/// Every pair that the file could be read as, whether or not a tool is given it: also where it is too long, not UTF-8, names a
+/// variable twice or is written in another style. For taking secrets out of what is shown.
+pub(crate) fn possible_pairs(project: &Path) -> Vec<(String, String)> {
+    let path = project.join(FILE_NAME);
+    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    let Some(file) = is_file.then(|| fs_err::File::open(&path).ok()).flatten() else { return Vec::new() };
+    let mut bytes = Vec::new();
+    // What was read until it failed counts.
+    let _ = file.take(MAX_SEARCHED_BYTES).read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let mut pairs = parse(&text).pairs;
+    for line in text.lines() {
+        let line = line.trim().trim_start_matches("export ");
+        if let Some((name, value)) = line.split_once(['=', ':']) {
+            let value = value.trim().trim_matches(['"', '\'', '`']);
+            pairs.push((name.trim().to_owned(), value.to_owned()));
+        }
+    }
+    pairs
 }
 
 /// Whether the project has an `.env` at all.

@@ -222,10 +222,10 @@ fn build<'a>(
     Ok(build)
 }
 
-/// What the `.env` of an approved project sets, by the same rules as for a tool's environment.
+/// Every name and value that the project's `.env` could be read as, for taking secrets out of what is shown.
 #[must_use]
-pub fn dotenv_values(project: &Path, policy: &EnvironmentPolicy) -> BTreeMap<String, String> {
-    dotenv::load(project, policy, &BTreeSet::new()).values
+pub fn possible_dotenv_pairs(project: &Path) -> Vec<(String, String)> {
+    dotenv::possible_pairs(project)
 }
 
 /// The variable that the interpreter of an `env_config` is named by.
