@@ -76,7 +76,7 @@ def interrupted_calling_anthropic(w):
 
 @scenario("openai")
 def interrupted_new(w):
-    """A thread in the background begins as one that somebody takes over."""
+    """A background thread starts without an owner and is claimed by the daemon."""
     w.server.script(task=[say("Later.")])
     w.run("run", "team/task", "--async")
     w.run("thread", "wait", w.thread())

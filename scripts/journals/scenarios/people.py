@@ -37,7 +37,7 @@ def approval_no_ends(w):
 
 @scenario("openai")
 def approval_of_calls(w):
-    """Two calls of a risk that a person must allow, and one that needs nobody: one yes, one no."""
+    """Two calls of a risk that a person must allow, and one that needs no approval: one yes, one no."""
     w.user_config("capability_risk", """risk_levels:
   safe: {description: Reads, policy: allow}
   write: {description: Changes, policy: allow}

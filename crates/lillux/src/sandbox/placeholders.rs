@@ -333,7 +333,7 @@ fn remove_placeholder(name: &ReservedName, aside: &Path) {
     let is_aside = rename_new(path, &kept).is_ok()
         || (file::create_dirs(aside, true).is_ok() && rename_new(path, &kept).is_ok());
     if is_aside {
-        // Something was put into it in between: it belongs to whoever did.
+        // Something was put into it in between: it is not ours to take away.
         if !is_unchanged(&kept, content) {
             let _ = rename_new(&kept, path);
         }
