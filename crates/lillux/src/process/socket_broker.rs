@@ -97,6 +97,12 @@ impl SocketBroker {
         }
     }
 
+    /// Takes no further calls: no process is left that could make one.
+    pub(super) fn close(&mut self) {
+        self.listener = None;
+        self.handover = None;
+    }
+
     /// How many processes wait for a connection in the place of the tool.
     pub(super) fn pending(&self) -> usize {
         self.pending.len()
@@ -108,8 +114,7 @@ impl SocketBroker {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
         }
-        self.listener = None;
-        self.handover = None;
+        self.close();
     }
 }
 

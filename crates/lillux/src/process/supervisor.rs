@@ -399,9 +399,14 @@ impl<'a> Supervisor<'a> {
         let _ = rustix::event::poll(&mut descriptors, wait.as_ref());
         let is_ready: Vec<bool> =
             descriptors.iter().map(|descriptor| !descriptor.revents().is_empty()).collect();
+        let has_call = has_broker && descriptors[broker_index].revents().contains(PollFlags::IN);
         drop(descriptors);
-        if has_broker && is_ready[broker_index] {
+        if has_call {
             tool.broker.serve(self.request.confinement.as_ref().map(|confinement| &confinement.sockets));
+        } else if has_broker && is_ready[broker_index] {
+            // The last process that could call is exiting. Its end is reported a little later; to poll this meanwhile
+            // would keep the processor from it.
+            tool.broker.close();
         }
         let has_status = tool.status.is_some() && is_ready.last() == Some(&true);
         let wants_start = self.request.mode != LaunchMode::Wait;

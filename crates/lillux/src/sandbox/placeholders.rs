@@ -7,8 +7,9 @@
 //!
 //! A warm server makes and removes the same names many times a second, and new files are slow to make. So what is removed is
 //! moved aside, into a folder beside the record, and moved back by the next run; and the record stays, with one byte in
-//! `changing` that says whether it counts.
+//! `changing` that says whether it counts. What was once read in full is known again by its inode and its times.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -19,6 +20,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Digest;
 use crate::file;
+
+mod unchanged;
+
+use unchanged::is_unchanged;
 
 /// Records are small: a few names.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
@@ -79,9 +84,11 @@ impl PlaceholderGuard {
     /// When the record cannot be kept, or a placeholder cannot be made.
     pub fn acquire(records: &Path, root: &Path, names: &[ReservedName]) -> io::Result<Self> {
         let mut guard = Self { existing: Vec::new(), placeholders: Vec::new(), locks: None };
-        names.iter().try_for_each(|name| check_accessible(&name.path))?;
+        let mut known = ExistingPaths::default();
+        names.iter().try_for_each(|name| known.check_accessible(&name.path))?;
         let record = records.join(Digest::of(root.as_os_str().as_encoded_bytes()).short());
-        if names.iter().all(|name| exists(&name.path)) && !is_in_force(&record.with_extension("changing")) {
+        if names.iter().all(|name| known.has(&name.path)) && !is_in_force(&record.with_extension("changing"))
+        {
             guard.existing = names.iter().map(|name| name.path.clone()).collect();
             return Ok(guard);
         }
@@ -92,19 +99,23 @@ impl PlaceholderGuard {
                 record.remove_unless_owned(&locks.aside);
             }
             rustix::fs::flock(&locks.in_use, FlockOperation::LockShared)?;
-            let names = outermost_missing(names, record);
+            // Another run may have added or removed names until now.
+            known = ExistingPaths::default();
+            let names = outermost_missing(names, record, &mut known);
             let missing: Vec<ReservedName> =
-                names.iter().filter(|name| !exists(&name.path)).cloned().collect();
-            record.names.retain(|known| !missing.contains(known));
+                names.iter().filter(|name| !known.has(&name.path)).cloned().collect();
+            record.names.retain(|name| !missing.contains(name));
             record.names.extend(missing.iter().cloned());
             locks.write(record)?;
             for name in missing {
-                create_placeholder(&name, &locks.aside)?;
+                if create_placeholder(&name, &locks.aside)? {
+                    known.add(name.path);
+                }
             }
             for name in &names {
                 let is_placeholder = record.names.iter().any(|known| known.path == name.path);
                 let list = if is_placeholder { &mut guard.placeholders } else { &mut guard.existing };
-                if exists(&name.path) {
+                if known.has(&name.path) {
                     list.push(name.path.clone());
                 }
             }
@@ -217,43 +228,65 @@ impl PlaceholderRecord {
         // Folders last, and the deepest first.
         self.names.sort_by(|left, right| right.path.cmp(&left.path));
         // What could not be removed now is tried again by the next run.
-        self.names.retain(|name| {
-            remove_placeholder(name, aside);
-            is_unchanged(&name.path, &name.content)
-        });
+        self.names.retain(|name| !remove_placeholder(name, aside));
     }
 }
 
-/// A name that cannot be looked at is not taken for absent: a run may have closed the folder it lies in.
-fn check_accessible(path: &Path) -> io::Result<()> {
-    match path.symlink_metadata() {
-        Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Err(io::Error::new(error.kind(), format!("`{}` cannot be looked at: {error}", path.display())))
+/// Which paths exist, each looked at once.
+#[derive(Debug, Default)]
+struct ExistingPaths {
+    known: HashMap<PathBuf, bool>,
+}
+
+impl ExistingPaths {
+    fn has(&mut self, path: &Path) -> bool {
+        if let Some(exists) = self.known.get(path) {
+            return *exists;
         }
-        Ok(_) | Err(_) => Ok(()),
+        let exists = path.symlink_metadata().is_ok();
+        self.known.insert(path.to_owned(), exists);
+        exists
     }
-}
 
-fn exists(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
+    /// A name that cannot be looked at is not taken for absent: a run may have closed the folder it lies in.
+    fn check_accessible(&mut self, path: &Path) -> io::Result<()> {
+        let found = path.symlink_metadata();
+        self.known.insert(path.to_owned(), found.is_ok());
+        match found {
+            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                let reason = format!("`{}` cannot be looked at: {error}", path.display());
+                Err(io::Error::new(error.kind(), reason))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Notes a path that was made.
+    fn add(&mut self, path: PathBuf) {
+        self.known.insert(path, true);
+    }
 }
 
 /// One name for each that could be made: below a folder that does not exist, or is a placeholder, the folder is reserved.
-fn outermost_missing(names: &[ReservedName], record: &PlaceholderRecord) -> Vec<ReservedName> {
-    let is_absent = |path: &Path| !exists(path) || record.names.iter().any(|known| known.path == path);
+fn outermost_missing(
+    names: &[ReservedName],
+    record: &PlaceholderRecord,
+    existing: &mut ExistingPaths,
+) -> Vec<ReservedName> {
     let mut all: Vec<ReservedName> = Vec::new();
     for name in names {
         let parents = name.path.ancestors().skip(1);
+        let mut is_absent =
+            |path: &Path| !existing.has(path) || record.names.iter().any(|known| known.path == path);
         let missing = parents.take_while(|above| is_absent(above)).last();
         let name = match missing {
             Some(folder) => ReservedName { path: folder.to_owned(), content: PlaceholderContent::Folder },
             None => name.clone(),
         };
-        let is_reserved = |known: &ReservedName| {
-            name.path == known.path
-                || (name.path.starts_with(&known.path) && known.path.symlink_metadata().is_err())
+        let mut is_reserved = |known: &ReservedName| {
+            name.path == known.path || (name.path.starts_with(&known.path) && !existing.has(&known.path))
         };
-        if !all.iter().any(is_reserved) {
+        if !all.iter().any(&mut is_reserved) {
             all.push(name);
         }
     }
@@ -274,10 +307,11 @@ fn rename_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
     rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
 }
 
-fn create_placeholder(name: &ReservedName, aside: &Path) -> io::Result<()> {
+/// Makes a placeholder. Says whether its name is taken now: where this user may not make it, neither may the run.
+fn create_placeholder(name: &ReservedName, aside: &Path) -> io::Result<bool> {
     if rename_new(&kept_aside(name, aside), &name.path).is_ok() {
         if is_unchanged(&name.path, &name.content) {
-            return Ok(());
+            return Ok(true);
         }
         // Not what was kept: whatever it is, it stays aside, and a new one is made.
         rename_new(&name.path, &kept_aside(name, aside))?;
@@ -291,7 +325,7 @@ fn create_placeholder(name: &ReservedName, aside: &Path) -> io::Result<()> {
             .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes())),
     };
     match result {
-        // Where this user may not make it, neither may the run.
+        Ok(()) => Ok(true),
         Err(error)
             if matches!(
                 error.kind(),
@@ -301,33 +335,18 @@ fn create_placeholder(name: &ReservedName, aside: &Path) -> io::Result<()> {
                     | io::ErrorKind::NotADirectory
             ) =>
         {
-            Ok(())
+            Ok(name.path.symlink_metadata().is_ok())
         }
-        result => result,
+        Err(error) => Err(error),
     }
 }
 
-/// Whether a placeholder is at `path` as it was made.
-fn is_unchanged(path: &Path, content: &PlaceholderContent) -> bool {
-    let metadata = path.symlink_metadata();
-    match content {
-        PlaceholderContent::Folder => {
-            metadata.is_ok_and(|metadata| metadata.is_dir())
-                && path.read_dir().is_ok_and(|mut entries| entries.next().is_none())
-        }
-        PlaceholderContent::File(text) => {
-            let is_file = metadata.is_ok_and(|metadata| metadata.is_file());
-            let read = file::read_bounded(path, MAX_RECORD_BYTES);
-            is_file && read.is_ok_and(|(bytes, _)| bytes == text.as_bytes())
-        }
-    }
-}
-
-/// Takes a placeholder away if it is still what was made: aside where that can be done, else for good.
-fn remove_placeholder(name: &ReservedName, aside: &Path) {
+/// Takes a placeholder away if it is still what was made: aside where that can be done, else for good. Says whether it is
+/// gone, or was changed and so is no placeholder any more.
+fn remove_placeholder(name: &ReservedName, aside: &Path) -> bool {
     let ReservedName { path, content } = name;
     if !is_unchanged(path, content) {
-        return;
+        return true;
     }
     let kept = kept_aside(name, aside);
     let is_aside = rename_new(path, &kept).is_ok()
@@ -337,12 +356,12 @@ fn remove_placeholder(name: &ReservedName, aside: &Path) {
         if !is_unchanged(&kept, content) {
             let _ = rename_new(&kept, path);
         }
-        return;
+        return true;
     }
     match content {
         // Only an empty folder can be removed this way.
-        PlaceholderContent::Folder => drop(std::fs::remove_dir(path)),
-        PlaceholderContent::File(_) => drop(file::remove_unsynced(path)),
+        PlaceholderContent::Folder => std::fs::remove_dir(path).is_ok(),
+        PlaceholderContent::File(_) => file::remove_unsynced(path).is_ok(),
     }
 }
 
@@ -356,6 +375,10 @@ fn start_time(pid: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::time::SystemTime;
+
+    use super::unchanged::{MIN_SETTLED_AGE, was_seen};
     use super::*;
 
     fn names(root: &Path) -> Vec<ReservedName> {
@@ -461,7 +484,6 @@ mod tests {
 
     #[test]
     fn next_run_uses_the_same_files_again() {
-        use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir().expect("a folder");
         let (root, records) = (folder.path().join("project"), folder.path().join("records"));
         std::fs::create_dir(&root).expect("a folder");
@@ -475,6 +497,31 @@ mod tests {
         let held = acquire();
         assert_eq!(inodes(), first);
         drop(held);
+    }
+
+    #[test]
+    fn remembered_placeholder_changed_by_user_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (root, records) = (folder.path().join("project"), folder.path().join("records"));
+        std::fs::create_dir(&root).expect("a folder");
+        let acquire = || PlaceholderGuard::acquire(&records, &root, &names(&root)).expect("placeholders");
+        let held = acquire();
+        for name in [".vscode", ".mcp.json"] {
+            let opened = File::open(root.join(name)).expect("a placeholder");
+            let long_ago = SystemTime::UNIX_EPOCH + MIN_SETTLED_AGE;
+            opened.set_modified(long_ago).expect("its time");
+        }
+        drop(held);
+        let held = acquire();
+        let is_known = |name: &str, content: &PlaceholderContent| {
+            was_seen(&root.join(name).symlink_metadata().expect("a placeholder"), content)
+        };
+        assert!(is_known(".vscode", &PlaceholderContent::Folder));
+        assert!(is_known(".mcp.json", &PlaceholderContent::File("{}".to_owned())));
+        file::replace_unsynced(&root.join(".mcp.json"), b"[]").expect("a file");
+        file::replace_unsynced(&root.join(".vscode/settings.json"), b"mine").expect("a file");
+        drop(held);
+        assert_eq!(entries(&root), [".mcp.json", ".vscode"]);
     }
 
     #[test]
