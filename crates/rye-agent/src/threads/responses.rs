@@ -60,7 +60,7 @@ pub fn finished_response(finished: &FinishedThread) -> Map<String, Value> {
     map
 }
 
-/// What somebody who did not wait is told.
+/// The response for a thread that was started and not waited for. `control` names operations of the orchestrator tool.
 #[must_use]
 pub fn started_response(id: &ThreadId, directive: &str, pid: u32) -> Value {
     json!({
@@ -71,8 +71,8 @@ pub fn started_response(id: &ThreadId, directive: &str, pid: u32) -> Value {
         "pid": pid,
         "control": {
             "wait": format!("orchestrator.wait_threads(['{id}'])"),
-            "cancel": format!("state_store.request_cancel('{id}')"),
-            "status": format!("registry.get_status('{id}')"),
+            "cancel": format!("orchestrator.cancel_thread('{id}')"),
+            "status": format!("orchestrator.get_status('{id}')"),
         },
     })
 }
