@@ -16,7 +16,7 @@ pub fn canonicalize_existing(path: &Path) -> PathBuf {
     }
 }
 
-/// [`real`] for many paths at one moment: what was seen of a folder once is not looked at again.
+/// [`canonicalize_existing`] for many paths at one moment: each folder is resolved once.
 #[derive(Debug, Default)]
 pub struct CanonicalPathCache {
     /// Few enough that looking through them is faster than hashing.

@@ -237,18 +237,18 @@ impl Dir {
     /// # Errors
     /// When it cannot be made, or the name is taken by something else.
     pub fn create_dir(&self, name: &OsStr) -> Result<Self, DirError> {
-        self.make_folder_with(name, 0o777)
+        self.create_dir_with_mode(name, 0o777)
     }
 
-    /// As [`Folder::make_folder`]; a new one is private.
+    /// As [`Dir::create_dir`]; a new one is private.
     ///
     /// # Errors
-    /// As [`Folder::make_folder`].
-    pub fn make_private_folder(&self, name: &OsStr) -> Result<Self, DirError> {
-        self.make_folder_with(name, 0o700)
+    /// As [`Dir::create_dir`].
+    pub fn create_private_dir(&self, name: &OsStr) -> Result<Self, DirError> {
+        self.create_dir_with_mode(name, 0o700)
     }
 
-    fn make_folder_with(&self, name: &OsStr, mode: u32) -> Result<Self, DirError> {
+    fn create_dir_with_mode(&self, name: &OsStr, mode: u32) -> Result<Self, DirError> {
         let path = self.join(name)?;
         match rustix::fs::mkdirat(&self.descriptor, name, Bits::from_raw_mode(mode)) {
             Ok(()) | Err(Errno::EXIST) => self.open_child_dir(name),
@@ -319,7 +319,7 @@ impl Dir {
     /// Replaces or makes the file of that name in this folder, whole or not at all. What stands there is replaced
     /// itself: a link is not followed.
     ///
-    /// [`Mode::Kept`] gives a new file what the process's umask leaves of 0666.
+    /// [`FileMode::Preserve`] gives a new file what the process's umask leaves of 0666.
     ///
     /// # Errors
     /// When any step fails; what was there is then untouched and no temporary file is left.

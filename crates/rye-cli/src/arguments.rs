@@ -1,7 +1,10 @@
-//! What people type.
+//! The command line: commands and their arguments.
 //!
-//! Commands are read as far as they are used (`defer`). What is deferred is not documented itself: clap would show that instead of what
-//! the command says where it is named.
+//! Doc comments in here are help texts. Subcommands are built when they are used (`defer`); a deferred type has no doc
+//! comment of its own, because clap would show it instead of the one where the command is named.
+
+// `[TYPE]` in a help text is not a link.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 mod install;
 mod lock;

@@ -25,7 +25,7 @@ pub fn resolve_tool(engine: &Engine, item: &ItemRef) -> Result<ResolvedTool> {
 /// Resolves a tool that is looked for in one tier only, if that is given.
 ///
 /// # Errors
-/// As [`resolved`].
+/// As [`resolve_tool`].
 pub fn resolve_tool_in(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<ResolvedTool> {
     if item.item_type != ItemType::Tool {
         let message = format!("{item} does not run: lockfiles are for tools");

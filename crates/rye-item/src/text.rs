@@ -23,7 +23,7 @@ pub fn strip_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
-/// As [`without_controls`], on one line: line breaks and tabs become single spaces.
+/// As [`strip_controls`], on one line: line breaks and tabs become single spaces.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     strip_controls(text).split_whitespace().collect::<Vec<_>>().join(" ")

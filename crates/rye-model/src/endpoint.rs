@@ -1,4 +1,4 @@
-//! One request to one endpoint: sent, read within bounds, and what went wrong put into a [`Failure`].
+//! Sends one request to one endpoint and reads the response within bounds. Failures become a [`ModelError`].
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

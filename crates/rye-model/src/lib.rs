@@ -1,7 +1,7 @@
-//! Asking a model: one request in, one answer out, streamed.
+//! Model providers: one request in, one response out, streamed.
 //!
-//! A [`Provider`] is one endpoint with its protocol. What is asked, what an answer means, what is retried and what is
-//! written down is left to the thread that asks.
+//! A [`ModelProvider`] is one endpoint with its protocol. Building requests, interpreting responses, retrying and recording
+//! are left to the thread that sends the request.
 
 mod anthropic;
 mod endpoint;

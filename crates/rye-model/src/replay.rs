@@ -12,7 +12,7 @@ use crate::{Completion, ModelError, ModelProvider, ModelRequest, ModelResponse, 
 /// One answer of a record, and what it answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordedResponse {
-    /// The [`digest`] of the request.
+    /// The [`request_digest`] of the request.
     pub request_digest: String,
     /// The answer.
     #[serde(rename = "answer")]

@@ -1,4 +1,4 @@
-//! An answer in the making: pieces go in as a protocol's reader finds them, an [`Answer`] comes out.
+//! Builds a [`ModelResponse`] from the pieces that a protocol's parser finds.
 
 use std::collections::BTreeSet;
 

@@ -264,7 +264,7 @@ impl Spaces {
         }
     }
 
-    /// As [`Spaces::walk`], for what must not miss an item.
+    /// As [`Spaces::scan`], for what must not miss an item.
     ///
     /// # Errors
     /// The first folder that could not be read.

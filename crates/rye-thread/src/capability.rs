@@ -209,7 +209,7 @@ impl HookOrigin {
 pub enum Principal {
     /// The model, by a tool call.
     Model,
-    /// A hook; its capabilities are [`Origin::rights`].
+    /// A hook; its capabilities are [`HookOrigin::effective_capabilities`].
     Hook {
         /// Where it was written.
         origin: HookOrigin,

@@ -78,7 +78,7 @@ pub enum CallTarget {
     Orchestrate(Action),
     /// A question to a person.
     RequestApproval(Action),
-    /// A slice of an earlier result: parameters of [`crate::shape::read_artifact`].
+    /// A slice of an earlier result: the parameters of `rye_artifact_read`.
     ReadArtifact(Map<String, Value>),
 }
 

@@ -25,7 +25,7 @@ pub fn item_source_object(
     })
 }
 
-/// The digest of [`object`]: a manifest's `object_hash`.
+/// The digest of [`item_source_object`]: a manifest's `object_hash`.
 #[must_use]
 pub fn object_hash(
     item_type: &str,

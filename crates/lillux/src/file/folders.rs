@@ -94,7 +94,7 @@ fn step(folder: &Dir, name: &OsStr, path: &Path, missing: Missing) -> io::Result
     let opened = match missing {
         Missing::Fail => folder.open_child_dir(name),
         Missing::Make { is_private: false } => folder.create_dir(name),
-        Missing::Make { is_private: true } => folder.make_private_folder(name),
+        Missing::Make { is_private: true } => folder.create_private_dir(name),
     };
     opened.map_err(|error| {
         let is_link = folder

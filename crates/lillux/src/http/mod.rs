@@ -340,10 +340,10 @@ impl HttpClient {
         request::send(self, request, cancel, ResponseSink::Buffer)
     }
 
-    /// As [`Client::send`], but a successful answer is read as server-sent events, each handed out as it comes.
+    /// As [`HttpClient::send`], but a successful answer is read as server-sent events, each handed out as it comes.
     ///
     /// # Errors
-    /// As [`Client::send`]; events handed out before stay handed out.
+    /// As [`HttpClient::send`]; events handed out before stay handed out.
     pub fn stream_events(
         &self,
         request: &HttpRequest,
@@ -353,10 +353,10 @@ impl HttpClient {
         request::send(self, request, cancel, ResponseSink::Events(on_event))
     }
 
-    /// As [`Client::send`], but the body of a successful answer is handed out piece by piece and not kept.
+    /// As [`HttpClient::send`], but the body of a successful answer is handed out piece by piece and not kept.
     ///
     /// # Errors
-    /// As [`Client::send`], and when the taker will not have more; pieces handed out before stay handed out.
+    /// As [`HttpClient::send`], and when the taker will not have more; pieces handed out before stay handed out.
     pub fn stream_body(
         &self,
         request: &HttpRequest,

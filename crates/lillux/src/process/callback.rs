@@ -63,7 +63,7 @@ pub fn seal_bytes(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// What [`sealed`] holds, at most `most` bytes of it. Whoever else holds the descriptor notices nothing.
+/// Reads what [`seal_bytes`] wrote, at most `max` bytes. The descriptor's offset, which other holders share, is not moved.
 ///
 /// # Errors
 /// When it cannot be read, or is longer.

@@ -38,7 +38,7 @@ impl CapturedOutput {
         String::from_utf8_lossy(&self.to_bytes()).into_owned()
     }
 
-    /// Everything that was kept. Only whole if nothing [is cut](Self::is_cut).
+    /// The captured bytes. Complete only if they are not [truncated](Self::is_truncated).
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         [self.head.as_slice(), self.tail.as_slice()].concat()

@@ -50,7 +50,7 @@ impl Drop for ProcessGuard {
 /// Starts `command` and gives live pipes to it. It ends with its guard, with the caller, and when its time is up.
 ///
 /// # Errors
-/// As [`run`](super::run); also when the command brings its own input or wants a result channel: there are pipes here.
+/// As [`run`](super::run()); also when the command brings its own input or wants a result channel: there are pipes here.
 pub fn spawn_interactive(
     launcher: &Launcher,
     command: &ProcessCommand,

@@ -33,7 +33,8 @@ const REFILL_DELAY: Duration = Duration::from_millis(2);
 /// After how long without a run nothing is kept laid out.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The binary that starts processes. Its `main` begins with [`supervise_if_asked`](super::supervise_if_asked).
+/// The binary that starts processes. Its `main` begins with
+/// [`supervise_if_requested`](super::supervise_if_requested).
 #[derive(Clone, Debug, Default)]
 pub struct Launcher {
     program: PathBuf,

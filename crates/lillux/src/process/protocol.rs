@@ -134,7 +134,7 @@ pub(crate) enum SupervisorReply {
     Gone,
 }
 
-/// [`Answer::Gone`] as it is sent.
+/// [`SupervisorReply::Gone`] as it is sent.
 pub(crate) const GONE_LINE: &[u8] = b"\"gone\"\n";
 
 /// Hands over one descriptor.

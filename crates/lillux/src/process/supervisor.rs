@@ -98,7 +98,7 @@ fn isolate_and_supervise(setup: SupervisorSetup, control: &OwnedFd) -> Result<()
     setup.supervise(state, control, Some(request))
 }
 
-/// As [`isolate_and_wait`], with everything that does not depend on the order done before it comes.
+/// As [`isolate_and_supervise`], with everything that does not depend on the request done before it arrives.
 fn prewarm_and_supervise(setup: SupervisorSetup, control: &OwnedFd) -> Result<(), String> {
     match sandbox::prewarm_namespaces() {
         Some(state) => setup.supervise(state, control, None),

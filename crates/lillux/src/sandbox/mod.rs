@@ -1,8 +1,8 @@
-//! What a process may touch, and how the kernel is made to hold it to that.
+//! What a process may access, and how the kernel enforces it.
 //!
-//! Three steps, each in its own process: the launcher leaves namespaces and lays mounts ([`isolate`]), the supervisor
-//! settles inside them ([`settle`]), and the process that becomes the tool gives up the rest ([`restrict`]). What a
-//! kernel or a container does not offer is left out and said in the [`Receipt`], unless that is to be refused.
+//! Three steps, each in its own process: the launcher creates namespaces and mounts (`isolate`), the supervisor enters
+//! them (`enter`), and the process that becomes the tool gives up what is left (`lock_down`). Mechanisms that the
+//! kernel or container does not offer are skipped and listed in the [`Receipt`], unless the caller requires them.
 
 mod bpf;
 mod landlock;

@@ -5,8 +5,8 @@
 //! in the world was preceded by a durable record, and a crash loses nothing that something else relied on. Only what
 //! touches nothing, internal hooks and pure tools, is called within the step: it may as well be called again.
 //!
-//! What it needs of the world is behind a few traits ([`Journal`], [`Children`], [`Listener`], [`Clock`], and
-//! [`crate::dispatch::Dispatch`]); nothing in here knows SQLite or the engine.
+//! Its dependencies are traits ([`ThreadJournal`], [`Children`], [`Listener`], [`MillisClock`] and [`Dispatcher`]): nothing in here knows
+//! SQLite or the engine.
 
 mod commit;
 mod effects;

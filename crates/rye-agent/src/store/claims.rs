@@ -37,7 +37,7 @@ impl ClaimPolicy {
     }
 }
 
-/// The columns that [`owner`] reads, in its order.
+/// The columns that [`read_owner`] reads, in its order.
 pub(super) const OWNER_COLUMNS: &str = "pid, pid_start, boot_id, host";
 
 /// The owner in a row, from the column `first` on.

@@ -72,7 +72,7 @@ impl ThreadStore {
     /// Refuses a store that is older than what was recorded of it.
     ///
     /// # Errors
-    /// [`StoreError::Older`], or when the database fails.
+    /// [`ThreadStoreError::Older`], or when the database fails.
     pub fn ensure_current(&self) -> Result<(), ThreadStoreError> {
         match self.freshness()?.problem() {
             Some(what) => Err(ThreadStoreError::Older { folder: self.shared.folder.clone(), what }),

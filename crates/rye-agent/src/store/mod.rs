@@ -244,7 +244,7 @@ impl ThreadStore {
         self.write(move |tx| create::create(tx, &new)).await
     }
 
-    /// As [`Store::create`], blocking.
+    /// As [`ThreadStore::create`], blocking.
     ///
     /// # Errors
     /// The same.
@@ -261,7 +261,7 @@ impl ThreadStore {
         self.write(move |tx| commit::commit(tx, &commit)).await
     }
 
-    /// As [`Store::commit`], blocking.
+    /// As [`ThreadStore::commit`], blocking.
     ///
     /// # Errors
     /// The same.
@@ -445,7 +445,7 @@ impl ThreadStore {
         Ok(digest)
     }
 
-    /// As [`Store::put_blob`], and waits.
+    /// As [`ThreadStore::put_blob`], and waits.
     ///
     /// # Errors
     /// The same.

@@ -98,7 +98,7 @@ impl ThreadStore {
         Ok(PruneReport { threads, blobs, archived, is_vacuumed })
     }
 
-    /// The threads that [`Store::prune`] would forget now.
+    /// The threads that [`ThreadStore::prune`] would forget now.
     ///
     /// # Errors
     /// When the database fails.
@@ -108,7 +108,7 @@ impl ThreadStore {
         Ok(groups.iter().flat_map(TreeGroup::ids).cloned().collect())
     }
 
-    /// Whether [`Store::prune_if_due`] would do anything now.
+    /// Whether [`ThreadStore::prune_if_due`] would do anything now.
     ///
     /// # Errors
     /// When the database fails.
@@ -116,10 +116,10 @@ impl ThreadStore {
         self.read(|connection| is_due(connection, at_ms))
     }
 
-    /// As [`Store::prune`], if that was not done by itself for a day; `None` if it was.
+    /// As [`ThreadStore::prune`], if that was not done by itself for a day; `None` if it was.
     ///
     /// # Errors
-    /// As [`Store::prune`].
+    /// As [`ThreadStore::prune`].
     pub fn prune_if_due(&self, prune: &PruneOptions) -> Result<Option<PruneReport>, ThreadStoreError> {
         let at_ms = prune.at_ms;
         // Noted first: of two processes one does it.

@@ -110,7 +110,7 @@ impl ThreadRuntime {
         self.start_with(prepared, provider, signal).await
     }
 
-    /// As [`Inner::begin`], with somebody in particular who answers.
+    /// As [`ThreadRuntime::start`], with the given provider.
     pub(super) async fn start_with(
         self: &Arc<Self>,
         prepared: PreparedThread,

@@ -28,7 +28,7 @@ pub struct ArchiveLimits {
     pub file_bytes: u64,
     /// Bytes of all files together.
     pub total_bytes: u64,
-    /// Bytes that may come out of one byte of the archive, beyond [`Limits::ratio_exempt_bytes`].
+    /// Bytes that may come out of one byte of the archive, beyond [`ArchiveLimits::ratio_exempt_bytes`].
     pub ratio: u64,
     /// Bytes that may come out whatever the ratio: a small archive of much the same text is no bomb.
     pub ratio_exempt_bytes: u64,

@@ -2,7 +2,7 @@
 //! all ([`transaction`]). Whose bundle it is, and whether that may be, the caller has decided before.
 //!
 //! What an installation must remember between two commands (its journal, earlier versions, backups) lies in user space,
-//! in a folder per space ([`State`]): a project somebody else made can bring none of it along.
+//! in a folder per space ([`install_state::InstallState`]), so that a cloned project cannot bring its own.
 
 pub mod allowed_paths;
 pub mod copy_source;

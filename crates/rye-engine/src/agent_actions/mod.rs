@@ -207,7 +207,7 @@ fn load_item(engine: &Engine, item: &ItemRef, source: Option<SpaceFilter>) -> Re
 /// Loads when given an id, searches when given a query.
 ///
 /// # Errors
-/// As [`load`] and [`search`], and when it is given neither or both.
+/// As [`load()`] and [`search()`], and when it is given neither or both.
 pub fn fetch(engine: &Engine, arguments: AgentFetch) -> Result<Value> {
     refuse_destination(arguments.destination.as_ref())?;
     match (arguments.item_id, arguments.query) {

@@ -33,7 +33,7 @@ const PLACEHOLDER_NAMES: [&str; 8] = [
 ];
 
 impl TemplateContext {
-    /// The names that [`Context::get`] knows.
+    /// The names that [`TemplateContext::get`] knows.
     #[must_use]
     pub fn placeholder_names() -> &'static [&'static str] {
         &PLACEHOLDER_NAMES

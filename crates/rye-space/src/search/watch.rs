@@ -24,7 +24,7 @@ impl SpaceWatcher {
         Self::start_with_callback(spaces, || {})
     }
 
-    /// As [`Watcher::start`], and calls `tell` from another thread whenever something stirs.
+    /// As [`SpaceWatcher::start`], and calls `on_change` from another thread after each change.
     #[must_use]
     pub fn start_with_callback(spaces: &Spaces, on_change: impl Fn() + Send + 'static) -> Option<Self> {
         let is_dirty = Arc::new(AtomicBool::new(true));

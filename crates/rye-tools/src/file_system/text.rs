@@ -17,7 +17,7 @@ pub(super) const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// The most lines that get ids.
 const MAX_TRACKED_LINES: usize = 200_000;
 
-/// Reads an open file of at most [`MOST_BYTES`]; None if it is larger.
+/// Reads an open file of at most [`MAX_FILE_BYTES`]; `None` if it is larger.
 pub(super) fn read_whole(opened: &OpenFile, relative: &Path) -> Result<Option<Vec<u8>>, NativeError> {
     if opened.metadata.len() > MAX_FILE_BYTES {
         return Ok(None);

@@ -136,7 +136,7 @@ pub(crate) fn bundle_folder(staged: &LockedTempDir) -> PathBuf {
     staged.path().join("bundle")
 }
 
-/// Brings a folder or an archive to a private folder; see [`folder_of`]. Gives the files.
+/// Copies a folder or unpacks an archive into a private folder ([`bundle_folder`]) and returns its files.
 pub(crate) fn stage_source(engine: &Engine, source: &Path) -> Result<(LockedTempDir, Vec<BundlePath>)> {
     let metadata = fs_err::metadata(source).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
