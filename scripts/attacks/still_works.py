@@ -37,7 +37,7 @@ def commits(world):
     for step in steps:
         succeeds(world, step)
     if "third" not in git(world, "log --oneline", world.project).out:
-        raise Escaped("the commit is not there")
+        raise Escaped("the commit is missing")
     left = [name for name in (".mcp.json", ".envrc", ".claude", ".vscode", ".git/commondir") if os.path.lexists(f"{world.project}/{name}")]
     if left:
         raise Escaped(f"placeholders are left behind: {left}")
@@ -55,7 +55,7 @@ def worktree_commit(world):
     world.write(f"{world.home}/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n")
     succeeds(world, "echo b >> a.txt && git add a.txt && git commit -q -m second && git status --short")
     if "second" not in git(world, "log --oneline side", main).out:
-        raise Escaped("the commit is not there")
+        raise Escaped("the commit is missing")
 
 
 @works("the git tool commits")
@@ -71,7 +71,7 @@ def git_tool(world):
         if answer.get("exit") != 0:
             raise Escaped(f"{params}: {str(answer.get('error') or answer)[-300:]}")
     if "second" not in git(world, "log --oneline", world.project).out:
-        raise Escaped("the commit is not there")
+        raise Escaped("the commit is missing")
 
 
 PROCESSES = {

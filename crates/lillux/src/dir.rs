@@ -162,7 +162,7 @@ impl Dir {
     /// Opens the folder `relative`. Links are followed as long as they stay beneath this folder.
     ///
     /// # Errors
-    /// When it is not there or leaves this folder.
+    /// When it is missing or leaves this folder.
     pub fn open_dir(&self, relative: &Path) -> Result<Self, DirError> {
         Self::from_fd(self.resolve(relative, DIR_FLAGS, "open the folder")?)
     }
@@ -200,7 +200,7 @@ impl Dir {
     /// Opens the regular file `relative` for reading. Links are followed as long as they stay beneath this folder.
     ///
     /// # Errors
-    /// When it is not there, not a regular file, or leaves this folder.
+    /// When it is missing, not a regular file, or leaves this folder.
     pub fn open_file(&self, relative: &Path) -> Result<OpenFile, DirError> {
         let descriptor = self.resolve(relative, READ_FLAGS, "open")?;
         let path = path_of_fd(&descriptor)?;
@@ -210,7 +210,7 @@ impl Dir {
     /// Opens the folder of that name in this one. A link is refused.
     ///
     /// # Errors
-    /// When it is not there or not a folder.
+    /// When it is missing or not a folder.
     pub fn open_child_dir(&self, name: &OsStr) -> Result<Self, DirError> {
         let path = self.join(name)?;
         let descriptor =
@@ -222,7 +222,7 @@ impl Dir {
     /// Opens the regular file of that name in this folder for reading. A link is refused.
     ///
     /// # Errors
-    /// When it is not there or not a regular file.
+    /// When it is missing or not a regular file.
     pub fn open_child_file(&self, name: &OsStr) -> Result<OpenFile, DirError> {
         let path = self.join(name)?;
         match rustix::fs::openat(&self.descriptor, name, READ_FLAGS | OFlags::NOFOLLOW, Bits::empty()) {

@@ -186,7 +186,10 @@ fn to_bytes(lockfile: &Lockfile) -> io::Result<Vec<u8>> {
 fn create_parent_dirs(root: &Path, relative: &Path) -> io::Result<PathBuf> {
     let is_plain = relative.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     if !is_plain || relative.as_os_str().is_empty() {
-        return Err(io::Error::other(format!("`{}` is no path below a folder", relative.display())));
+        return Err(io::Error::other(format!(
+            "invalid path `{}`: expected a path below a folder",
+            relative.display()
+        )));
     }
     file::create_dirs(root, false)?;
     file::create_folders_beneath(root, relative.parent().unwrap_or(Path::new("")), false)?;

@@ -320,7 +320,7 @@ pub fn resolve_entrypoint<'a>(
     types.dedup();
     match types.as_slice() {
         [item_type] => Ok(ItemRef::new(*item_type, wanted.id.clone())),
-        [] => Err(format!("the entrypoint `{wanted}` is no item of the bundle")),
+        [] => Err(format!("the entrypoint `{wanted}` is not an item of the bundle")),
         several => {
             let list =
                 several.iter().map(|item_type| format!("{item_type}:{}", wanted.id)).collect::<Vec<_>>();

@@ -237,7 +237,7 @@ pub fn shipped_identities(origin: &BundleOrigin) -> Vec<Identity> {
 /// Reads a file of a bundle. No link is followed below its `.ai/`.
 ///
 /// # Errors
-/// When it is not there, too large, or reached through a link.
+/// When it is missing, too large, or reached through a link.
 pub fn read_file(origin: &BundleOrigin, path: &BundlePath, limit: u64) -> Result<Vec<u8>, ReadError> {
     match origin {
         BundleOrigin::Embedded(embedded) => embedded

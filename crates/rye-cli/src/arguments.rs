@@ -94,14 +94,14 @@ impl WritableSpace {
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub enum CliCommand {
-    /// Make a key, a place for items and three signed examples in this folder
+    /// Set up this folder: your key, a place for items and three signed examples
     Init,
-    /// Approve a project folder, or take that back
+    /// Approve a project folder, or revoke the approval
     Trust(TrustArguments),
-    /// Your key and the keys you trust
+    /// Manage your key and the keys you trust
     #[command(subcommand)]
     Keys(KeysCommand),
-    /// Find items by words
+    /// Search items
     Search(SearchArguments),
     /// Read one item, or copy it into another space
     Load(LoadArguments),
@@ -112,38 +112,38 @@ pub enum CliCommand {
     Execute(ExecuteArguments),
     /// Run a directive: a model works through it in a thread, with limits, budget and permissions
     Run(RunArguments),
-    /// Threads: list, follow, resume, cancel, verify
+    /// Manage threads: list, follow, resume, cancel, verify
     #[command(subcommand)]
     Thread(ThreadCommand),
     /// Check items and sign them
     Sign(SignArguments),
-    /// Tell which items are signed by whom, and which were changed
+    /// Verify signatures: who signed each item, and what changed since
     Verify(VerifyArguments),
-    /// Show where an item comes from, what it hides, who signed it
+    /// Show where an item comes from, what it shadows and who signed it
     Why(ItemArguments),
-    /// Settings and where they come from
+    /// Show settings and where they come from
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// What is pinned: the exact tools, runtimes and primitives that may run
+    /// Manage lockfiles: the exact tools, runtimes and primitives that may run
     #[command(subcommand)]
     Lock(LockCommand),
-    /// Bundles: list, make, verify, look into, run
+    /// Manage bundles: list, create, verify, inspect, run
     #[command(subcommand)]
     Bundle(BundleCommand),
-    /// Install a bundle: a folder or an archive
+    /// Install a bundle from a folder, an archive or a registry
     Install(InstallArguments),
-    /// Remove exactly what a bundle brought
+    /// Remove the files that a bundle installed
     Uninstall(UninstallArguments),
-    /// Serve agents that speak MCP: over standard input and output, or over HTTP
+    /// Run the MCP server, over stdio or HTTP
     Mcp(McpArguments),
-    /// Be the process that runs threads in the background
+    /// Run the daemon that runs threads in the background
     #[command(hide = true)]
     Background {
         /// Where the user's key is
         #[arg(long)]
         keys: PathBuf,
     },
-    /// Look for problems and say how to mend them
+    /// Check your setup and suggest fixes
     Doctor,
     /// Explain an error code
     Explain {
@@ -177,19 +177,19 @@ pub struct ItemArguments {
     after_help = "rye execute examples/hello name=Ada\nrye execute tool examples/hello --params '{\"name\": \"Ada\"}' --trace"
 )]
 pub struct ExecuteArguments {
-    /// [TYPE] ID, then parameters as key=value; TYPE is tool unless you say directive or knowledge
+    /// An item, then its parameters as KEY=VALUE; TYPE is tool (the default), directive or knowledge
     #[arg(value_name = "[TYPE] ID [KEY=VALUE]", required = true, add = ArgValueCompleter::new(completion::ids))]
     pub words: Vec<String>,
-    /// Parameters as one JSON object; @FILE reads a file, - standard input
+    /// Parameters as a JSON object; @FILE reads a file, - reads standard input
     #[arg(long, value_name = "JSON")]
     pub params: Option<String>,
-    /// Check everything, run nothing
+    /// Check everything without running it
     #[arg(long)]
     pub dry_run: bool,
-    /// Tell every step
+    /// Trace every step
     #[arg(long)]
     pub trace: bool,
-    /// Refuse to run what has no lockfile
+    /// Refuse to run without a lockfile
     #[arg(long, conflicts_with = "frozen")]
     pub locked: bool,
     /// Never write a lockfile
@@ -200,7 +200,7 @@ pub struct ExecuteArguments {
 // `rye mcp`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "rye mcp                          what a client starts\nrye mcp --http 7433              http://127.0.0.1:7433/mcp, with a token\nrye mcp install claude-code      tell a client of it"
+    after_help = "rye mcp                          serve over stdio, as MCP clients start it\nrye mcp --http 7433              serve http://127.0.0.1:7433/mcp, with a token\nrye mcp install claude-code      register rye with a client"
 )]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct McpArguments {
@@ -210,10 +210,10 @@ pub struct McpArguments {
     /// Serve over HTTP on this address, such as 127.0.0.1:7433, or a port alone
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
-    /// A proxy with TLS stands in front: an address that others can reach is fine
+    /// Allow an address that other machines can reach, because a TLS proxy is in front
     #[arg(long, requires = "http")]
     pub behind_tls: bool,
-    /// A further name that clients know the server by
+    /// Accept this name in the Host header too; can be repeated
     #[arg(long, value_name = "NAME", requires = "http")]
     pub allow_host: Vec<String>,
 }
@@ -222,11 +222,11 @@ pub struct McpArguments {
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub enum McpCommand {
-    /// Tell a client of the server: changes its configuration, shows what changed, keeps a backup
+    /// Register rye with an MCP client: changes its configuration, shows the difference, keeps a backup
     Install {
         /// claude-code, codex, cursor, vscode, opencode, gemini, goose or zed
         client: String,
-        /// Only print what its configuration should hold
+        /// Print the configuration instead of changing it
         #[arg(long)]
         print: bool,
     },
@@ -235,13 +235,13 @@ pub enum McpCommand {
 // `rye trust`
 #[derive(Debug, Args)]
 pub struct TrustArguments {
-    /// The folder [default: this project]
+    /// The project folder [default: the current project]
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub folder: Option<PathBuf>,
-    /// Take the approval back
+    /// Revoke the approval
     #[arg(long)]
     pub revoke: bool,
-    /// Do not ask; new or changed programs of the project are shown all the same
+    /// Do not prompt; new or changed programs of the project are still shown
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -250,40 +250,40 @@ pub struct TrustArguments {
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub enum KeysCommand {
-    /// Make a signing key
+    /// Generate a signing key
     Generate {
-        /// Whose key it is [default: $USER]
+        /// The owner's name [default: $USER]
         #[arg(long)]
         owner: Option<String>,
     },
     /// List the keys you trust
     List,
-    /// Show one key [default: your own]
+    /// Show a key [default: your own]
     Show {
         /// Its fingerprint
         fingerprint: Option<String>,
     },
-    /// Trust the key in a file: a public key in PEM, or an identity document
+    /// Trust the key in a file: a PEM public key or an identity document
     Trust {
         /// The file
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// user: everywhere; project: in this project alone [default: user, or project for a file in its .ai]
+        /// Trust it everywhere (user) or only in this project (project) [default: user, or project for a file in its .ai]
         #[arg(long)]
         space: Option<WritableSpace>,
-        /// Whose key it is
+        /// The owner's name
         #[arg(long)]
         owner: Option<String>,
-        /// Keys whose documents it has signed count in projects that hold those documents
+        /// Also trust keys whose identity documents it has signed, in projects that contain those documents
         #[arg(long)]
         may_introduce: bool,
     },
-    /// Revoke a key: nothing it signed verifies from now on
+    /// Revoke a key: nothing it signed is trusted any more
     Revoke {
         /// Its fingerprint
         #[arg(value_name = "FP")]
         fingerprint: String,
-        /// Why
+        /// The reason, recorded with it
         #[arg(long, default_value = "revoked by its user")]
         reason: String,
     },
@@ -291,16 +291,16 @@ pub enum KeysCommand {
     Export {
         /// Its fingerprint
         fingerprint: Option<String>,
-        /// Write it here instead
+        /// Write to this file instead of standard output
         #[arg(short, long, value_hint = ValueHint::FilePath)]
         output: Option<PathBuf>,
     },
-    /// Take over a private key in PEM as your own
+    /// Import a PEM private key as your own
     Import {
         /// The file
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// Whose key it is [default: $USER]
+        /// The owner's name [default: $USER]
         #[arg(long)]
         owner: Option<String>,
     },
@@ -308,11 +308,9 @@ pub enum KeysCommand {
 
 // `rye search`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Words side by side must all occur. \"phrases\", prefix*, AND, OR, NOT and ( ) are understood."
-)]
+#[command(after_help = "All words must match. Supports \"phrases\", prefix*, AND, OR, NOT and parentheses.")]
 pub struct SearchArguments {
-    /// Words to look for; `*` finds everything
+    /// Words to search for; `*` matches everything
     #[arg(required_unless_present = "all", num_args = 0..)]
     pub query: Vec<String>,
     /// Only this type
@@ -324,10 +322,10 @@ pub struct SearchArguments {
     /// Only this type and namespace, such as tool.team.*
     #[arg(long, conflicts_with = "item_type")]
     pub scope: Option<String>,
-    /// How many results at most [default: the setting search.limit]
+    /// Maximum number of results [default: the setting search.limit]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Every match, shadowed files too
+    /// Show every match, including shadowed files
     #[arg(long)]
     pub all: bool,
 }
@@ -341,10 +339,10 @@ pub struct LoadArguments {
     /// Only from this space
     #[arg(long)]
     pub from: Option<SpaceName>,
-    /// Copy it there; the copy is signed with your key
+    /// Copy it to this space and sign the copy with your key
     #[arg(long)]
     pub to: Option<WritableSpace>,
-    /// Show it even if nobody vouches for it (at a terminal only)
+    /// Show it even if it is unsigned or not trusted (terminal only)
     #[arg(long, conflicts_with = "to")]
     pub unverified: bool,
 }
@@ -358,7 +356,7 @@ pub struct FetchArguments {
     /// The id
     #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
     pub second: Option<String>,
-    /// Words to look for
+    /// Words to search for
     #[arg(long, conflicts_with = "second")]
     pub query: Option<String>,
     /// Only this type and namespace, such as tool.team.*
@@ -367,10 +365,10 @@ pub struct FetchArguments {
     /// Only this space
     #[arg(long, alias = "source")]
     pub from: Option<SpaceName>,
-    /// Copy it there; the copy is signed with your key
+    /// Copy it to this space and sign the copy with your key
     #[arg(long, alias = "destination")]
     pub to: Option<WritableSpace>,
-    /// How many results at most
+    /// Maximum number of results
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
 }
@@ -395,7 +393,7 @@ pub struct VerifyArguments {
     /// TYPE and ID; or type:id; or paths [default: everything in project and user space]
     #[arg(value_name = "TYPE ID or PATH", add = ArgValueCompleter::new(completion::types_or_paths))]
     pub what: Vec<String>,
-    /// Verify everything below DIR's .ai as a bundle: its own keys vouch for its items
+    /// Verify DIR's .ai as a bundle, against the keys it ships
     #[arg(long, value_name = "DIR", conflicts_with = "what", value_hint = ValueHint::DirPath)]
     pub root: Option<PathBuf>,
     /// Add each item's metadata to the JSON
@@ -411,7 +409,7 @@ pub enum ConfigCommand {
     Show {
         /// Only this config, such as agent/agent
         id: Option<String>,
-        /// Say which space each setting comes from
+        /// Show which space each setting comes from
         #[arg(long)]
         origin: bool,
     },
@@ -421,90 +419,90 @@ pub enum ConfigCommand {
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub enum BundleCommand {
-    /// List bundles in the order they are looked at
+    /// List bundles in lookup order
     List,
-    /// Make a bundle of the project's items
+    /// Create a bundle from the project's items
     #[command(
         after_help = "rye bundle create team-tools --version 1.0.0 --category team --entrypoint team/deploy"
     )]
     Create(CreateArguments),
-    /// Tell whether a bundle is what its maker signed
+    /// Verify that a bundle is what its maker signed
     Verify {
-        /// A folder that holds .ai, an archive, a bundle's id, or oci://… for one in a registry
+        /// A folder with .ai, an archive, a bundle id, or oci://… for a registry
         #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
         bundle: String,
-        /// Ask a registry that is not on this machine without TLS
+        /// Use HTTP without TLS for a registry on another machine
         #[arg(long)]
         plain_http: bool,
     },
-    /// Show what a bundle holds, who signed it, and what it asks for
+    /// Show a bundle's content, signer and requested permissions
     Inspect {
-        /// A folder that holds .ai, a bundle's id, or oci://… for what its signed manifest says
+        /// A folder with .ai, a bundle id, or oci://… to read its signed manifest
         #[arg(value_name = "PATH|ID", value_hint = ValueHint::DirPath)]
         bundle: String,
-        /// Ask a registry that is not on this machine without TLS
+        /// Use HTTP without TLS for a registry on another machine
         #[arg(long)]
         plain_http: bool,
     },
-    /// Execute a bundle's entrypoint
+    /// Run a bundle's entrypoint
     Run(RunBundleArguments),
-    /// Write a bundle's bill of materials (CycloneDX 1.6, JSON)
+    /// Write a bundle's SBOM (CycloneDX 1.6, JSON)
     Sbom {
-        /// A folder that holds .ai, an archive, a bundle's id, or oci://… for one in a registry
+        /// A folder with .ai, an archive, a bundle id, or oci://… for a registry
         #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
         bundle: String,
-        /// Ask a registry that is not on this machine without TLS
+        /// Use HTTP without TLS for a registry on another machine
         #[arg(long)]
         plain_http: bool,
-        /// Write it here instead
+        /// Write to this file instead of standard output
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         out: Option<PathBuf>,
     },
-    /// Put a bundle into an OCI registry
+    /// Push a bundle to an OCI registry
     #[command(after_help = "rye bundle push ./team-tools-1.0.0 oci://ghcr.io/team/tools:1.0.0")]
     Push {
-        /// A folder that holds .ai, an archive, or the id of a configured bundle
+        /// A folder with .ai, an archive, or the id of a configured bundle
         #[arg(value_name = "PATH|ID", value_hint = ValueHint::AnyPath)]
         bundle: String,
-        /// Where to: oci://host[:port]/repository[:tag]
+        /// Destination: oci://host[:port]/repository[:tag]
         #[arg(value_name = "REF")]
         reference: String,
-        /// Ask a registry that is not on this machine without TLS
+        /// Use HTTP without TLS for a registry on another machine
         #[arg(long)]
         plain_http: bool,
     },
-    /// Get a bundle from an OCI registry and verify it; nothing is installed
+    /// Pull a bundle from an OCI registry and verify it, without installing it
     #[command(after_help = "rye bundle pull oci://ghcr.io/team/tools:1.0.0 --out team-tools")]
     Pull {
-        /// Where from: oci://host[:port]/repository[:tag|@sha256:DIGEST]
+        /// Source: oci://host[:port]/repository[:tag|@sha256:DIGEST]
         #[arg(value_name = "REF")]
         reference: String,
-        /// Keep it here: an archive if it ends in .tar.zst or .zip, else a folder [default: ID-VERSION.tar.zst]
+        /// Where to save it: an archive if it ends in .tar.zst or .zip, else a folder [default: ID-VERSION.tar.zst]
         #[arg(short, long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
         out: Option<PathBuf>,
-        /// Ask a registry that is not on this machine without TLS
+        /// Use HTTP without TLS for a registry on another machine
         #[arg(long)]
         plain_http: bool,
     },
-    /// Approve the signer of a bundle, for that bundle alone
+    /// Trust the signer of a bundle, for that bundle only
     Trust {
         /// The bundle's id
         id: String,
-        /// Which of its keys, if it ships several
+        /// The key to trust, if the bundle ships several
         #[arg(long, value_name = "FP")]
         signer: Option<String>,
-        /// Withdraw the approval: the bundle's items no longer run
+        /// Revoke that trust: the bundle's items no longer run
         #[arg(long)]
         revoke: bool,
     },
-    /// Make a bundle that comes with rye, but is off at first, part of the system space
+    /// Turn on a built-in bundle
     Enable {
         /// The bundle's id
         id: String,
     },
-    /// Return to the version that was installed before
+    /// Return to the previously installed version
     Rollback(RollbackArguments),
-    /// Take that back
+    /// Turn off a built-in bundle
     Disable {
         /// The bundle's id
         id: String,
@@ -519,22 +517,22 @@ pub struct CreateArguments {
     /// Its version, such as 1.0.0
     #[arg(long, value_name = "V")]
     pub version: String,
-    /// Pack what lies below this beginning of an id; may be given several times
+    /// Pack items whose ids start with this; can be repeated
     #[arg(long = "category", value_name = "PREFIX", required = true)]
     pub categories: Vec<String>,
-    /// Where to put it [default: ID-V in this folder]
+    /// Where to write it [default: ID-V in the current folder]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub out: Option<PathBuf>,
-    /// The item `rye bundle run` executes: ID, or type:ID
+    /// The item that `rye bundle run` runs: ID, or type:ID
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(completion::ids))]
     pub entrypoint: Option<String>,
-    /// What it is for
+    /// A description
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub description: String,
     /// Sign unsigned items with your key first
     #[arg(long)]
     pub sign: bool,
-    /// Ship a lockfile of each tool: it counts where the bundle is part of the system space
+    /// Include a lockfile for each tool, used where the bundle is in system space
     #[arg(long)]
     pub with_lockfiles: bool,
 }
@@ -544,19 +542,19 @@ pub struct CreateArguments {
 pub struct RunBundleArguments {
     /// The bundle's id
     pub id: String,
-    /// Parameters as key=value
+    /// Parameters as KEY=VALUE
     #[arg(value_name = "KEY=VALUE")]
     pub words: Vec<String>,
-    /// Parameters as one JSON object; @FILE reads a file, - standard input
+    /// Parameters as a JSON object; @FILE reads a file, - reads standard input
     #[arg(long, value_name = "JSON")]
     pub params: Option<String>,
-    /// Check everything, run nothing
+    /// Check everything without running it
     #[arg(long)]
     pub dry_run: bool,
-    /// Tell every step
+    /// Trace every step
     #[arg(long)]
     pub trace: bool,
-    /// Refuse to run what has no lockfile
+    /// Refuse to run without a lockfile
     #[arg(long, conflicts_with = "frozen")]
     pub locked: bool,
     /// Never write a lockfile

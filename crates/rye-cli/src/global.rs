@@ -1,4 +1,4 @@
-//! The options every command takes.
+//! Options of every command.
 
 use std::path::PathBuf;
 
@@ -7,19 +7,19 @@ use clap::{Args, ValueEnum, ValueHint};
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 pub struct GlobalArguments {
-    /// The project's folder [default: the nearest one upwards with `.ai/`]
+    /// The project's folder [default: the nearest parent folder with `.ai/`]
     #[arg(short, long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub project: Option<PathBuf>,
     /// The user space's base folder [default: $USER_SPACE, else home]
     #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub user_space: Option<PathBuf>,
-    /// Print one JSON object and nothing else
+    /// Print the result as one JSON object
     #[arg(long, global = true)]
     pub json: bool,
-    /// Say more
+    /// Print more details
     #[arg(short, long, global = true)]
     pub verbose: bool,
-    /// Say only what was asked for
+    /// Print only the result
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
     /// When to use colour [default: auto]

@@ -172,7 +172,7 @@ fn reject_project_path<'a>(
         Some(folder) if roots::is_same_folder(path, &folder) => {
             "is the project's own folder or one above it".to_owned()
         }
-        Some(folder) => format!("lies inside the project `{}`", folder.display()),
+        Some(folder) => format!("is inside the project `{}`", folder.display()),
         None => return Ok(()),
     };
     Err(Error::new(Code::UnsafeRoots, format!("{name} `{}` {reason}", path.display())).hint(format!(
@@ -189,7 +189,7 @@ fn refuse_home<'a>(home: &Path, mut starts: impl Iterator<Item = &'a Path>) -> R
     let why = if roots::is_same_folder(home, &checkout) {
         "is a checkout itself".to_owned()
     } else {
-        format!("lies inside the project `{}`", checkout.display())
+        format!("is inside the project `{}`", checkout.display())
     };
     Err(Error::new(Code::UnsafeRoots, format!("HOME `{}` {why}", home.display()))
         .hint("a project must not bring its own user space: set HOME to your home folder")

@@ -60,7 +60,7 @@ impl SpacePool {
     fn open_space(&self, location: &ThreadsLocation, environment: &Environment) -> Result<ThreadSpace> {
         if !location.threads.join(DATABASE).is_file() {
             let path = rye_item::text::one_line(&location.threads.display().to_string());
-            return Err(Error::new(Code::NoThread, format!("there are no threads in `{path}`")));
+            return Err(Error::new(Code::NoThread, format!("no threads in `{path}`")));
         }
         let host = HostEnvironment {
             variables: environment.clone(),

@@ -178,22 +178,18 @@ fn chain_error(error: ChainError<Error>, item: &ItemRef) -> Error {
         }
         ChainError::SpaceViolation { trail, .. } => {
             let hint =
-                "an element sees its own space and those below: move the executor down, or the tool up";
+                "an element can use its own space and lower ones: move the executor down, or the tool up";
             (Code::ChainInvalid, trail, hint.to_owned())
         }
         ChainError::Circular { trail } => {
-            (Code::ChainCircular, trail, "let one of them run on a runtime instead".to_owned())
+            (Code::ChainCircular, trail, "make one of them run on a runtime instead".to_owned())
         }
-        ChainError::TooDeep { trail } => (
-            Code::ChainTooDeep,
-            trail,
-            "let a tool run on a runtime, and a runtime on a primitive".to_owned(),
-        ),
-        ChainError::UnknownPrimitive { trail, .. } => (
-            Code::UnknownPrimitive,
-            trail,
-            "it states no executor_id, and is nothing the engine can do".to_owned(),
-        ),
+        ChainError::TooDeep { trail } => {
+            (Code::ChainTooDeep, trail, "a tool runs on a runtime, and a runtime on a primitive".to_owned())
+        }
+        ChainError::UnknownPrimitive { trail, .. } => {
+            (Code::UnknownPrimitive, trail, "it has no executor_id, and is not a primitive".to_owned())
+        }
         ChainError::InvalidExecutor { trail, .. } => (
             Code::ChainInvalid,
             trail,

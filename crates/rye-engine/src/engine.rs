@@ -205,7 +205,7 @@ impl Engine {
             None if self.workspace.keys.is_trusted_everywhere(&key.public_key()) => Ok(key),
             None => Err(Error::new(
                 Code::Untrusted,
-                format!("your signing key {fingerprint} has no valid identity document: what it signs would not count"),
+                format!("your signing key {fingerprint} has no valid identity document: its signatures would not be trusted"),
             )
             .hint("if it is your key: rye init")),
             Some(revocation) => Err(Error::new(
@@ -221,13 +221,15 @@ impl Engine {
         let item: ItemRef = located.item().clone();
         admit(located, &self.workspace.keys, self.dev_mode_policy()).map_err(|refusal| {
             let subject = &refusal.subject;
-            let error = Error::refused(&self.workspace, &item, subject.space(), &subject.path, &refusal.report);
-            match self.providing_bundle(subject).filter(|_| refusal.report.verdict == TrustVerdict::Untrusted) {
+            let error =
+                Error::refused(&self.workspace, &item, subject.space(), &subject.path, &refusal.report);
+            match self.providing_bundle(subject).filter(|_| refusal.report.verdict == TrustVerdict::Untrusted)
+            {
                 Some(id) if self.workspace.approvals.pins_of(&id).next().is_some() => {
-                    error.hint(format!("or take back what the bundle `{id}` installed: rye install SOURCE"))
+                    error.hint(format!("or install the bundle `{id}` again: rye install SOURCE"))
                 }
                 Some(id) => error.hint(format!(
-                    "the bundle `{id}` brought it here; to let its signer vouch for what it installed, and for nothing \
+                    "the bundle `{id}` installed it; to trust its signer for that bundle and nothing \
                      else: rye bundle trust {id}"
                 )),
                 None => error,

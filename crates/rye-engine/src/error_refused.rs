@@ -28,13 +28,33 @@ impl Error {
             TrustVerdict::Untrusted => Code::Untrusted,
             TrustVerdict::Revoked => Code::Revoked,
         };
-        let message = format!("{item} is {}: {reason}", report.verdict.as_str());
+        let message = format!("{item} {}: {reason}", verdict_phrase(report));
         let mut error = Self::new(code, message).for_item(item).detail("path", path.display().to_string());
         error = error.detail("verdict", report.verdict.as_str());
         if let Some(fingerprint) = report.fingerprint() {
             error = error.detail("fingerprint", fingerprint.as_str());
         }
         hints(workspace, item, space, path, report).into_iter().fold(error, Self::hint)
+    }
+}
+
+/// What is wrong with an item, as a phrase that follows its name.
+pub(crate) fn verdict_phrase(report: &TrustReport) -> &'static str {
+    phrase(report.verdict, report.reason.as_deref().unwrap_or_default())
+}
+
+/// As [`verdict_phrase`], of a verdict and its reason.
+pub(crate) fn phrase(verdict: TrustVerdict, reason: &str) -> &'static str {
+    match verdict {
+        TrustVerdict::Full => "is signed",
+        TrustVerdict::Partial => "is signed in part",
+        TrustVerdict::Unsigned => "is unsigned",
+        TrustVerdict::Tampered if reason.starts_with("the signature") => "has an invalid signature",
+        TrustVerdict::Tampered if reason.contains("`#!` line") => "has an invalid first line",
+        TrustVerdict::Tampered => "changed since it was signed",
+        TrustVerdict::Misplaced => "is not where it was signed for",
+        TrustVerdict::Untrusted => "is not trusted",
+        TrustVerdict::Revoked => "is signed by a revoked key",
     }
 }
 
@@ -53,7 +73,7 @@ pub(crate) fn hints(
         (true, _) => "a system item cannot be signed: ask who made the bundle, or write your own".to_owned(),
         (false, true) => "a JSON file cannot carry a signature: write it as YAML".to_owned(),
         (false, false) => {
-            format!("read it, then sign it, which vouches for this item alone: {}", sign_command(item, space))
+            format!("read it, then sign this item: {}", sign_command(item, space))
         }
     };
     match (report.verdict, space) {
@@ -66,14 +86,14 @@ pub(crate) fn hints(
             vec!["remove its first line, or write a plain one such as `#!/usr/bin/env python3`".to_owned()]
         }
         (TrustVerdict::Tampered, _) => vec![
-            "see what changed (git diff); if it was not you, take the signed one back".to_owned(),
+            "see what changed (git diff); if it was not you, restore the signed version".to_owned(),
             signing,
         ],
         (TrustVerdict::Misplaced, _) => {
             vec![format!("move it back; or make its name and category match its path, {signing}")]
         }
         (TrustVerdict::Untrusted, Space::System(bundle)) => vec![format!(
-            "look at who signed it: rye bundle list; to let that key vouch for this bundle alone: rye bundle trust {bundle}"
+            "look at who signed it: rye bundle list; to trust that key for this bundle only: rye bundle trust {bundle}"
         )],
         (TrustVerdict::Untrusted, Space::Project | Space::User) => {
             let mut hints = vec![signing];
@@ -93,13 +113,13 @@ fn sign_command(item: &ItemRef, space: &Space) -> String {
 fn trust_hint(workspace: &Workspace, space: &Space, signer: &Fingerprint) -> String {
     if let Some(bundle) = bundle_of(workspace, signer) {
         return format!(
-            "the key {signer} vouches for the bundle `{bundle}` alone, and this is not what it installed"
+            "the key {signer} is trusted for the bundle `{bundle}` only, and the bundle did not install this"
         );
     }
     if *space == Space::User {
         return format!(
-            "the key {signer} is not trusted; items of user space run in every project, so to trust it is to let it \
-             vouch for everything: compare the fingerprint with its owner first, then: rye keys trust FILE --space user"
+            "the key {signer} is not trusted; items of user space run in every project, so its key must be \
+             trusted everywhere: compare the fingerprint with its owner first, then: rye keys trust FILE --space user"
         );
     }
     let in_project = workspace.project_documents();
@@ -109,16 +129,16 @@ fn trust_hint(workspace: &Workspace, space: &Space, signer: &Fingerprint) -> Str
     });
     match document {
         Some((identity, path)) if identity.projects.is_some() => format!(
-            "the key {signer} ({}) is trusted in other projects only; to let it vouch for items of this project too: \
+            "the key {signer} ({}) is trusted in other projects only; to trust it in this project too: \
              rye keys trust {path} --space project",
             one_line(&identity.owner)
         ),
         Some((_, path)) => format!(
-            "or compare the fingerprint {signer} with its owner; to let that key vouch for all items of this project, \
-             and no other: rye keys trust {path} --space project"
+            "or compare the fingerprint {signer} with its owner; to trust that key in this project \
+             only: rye keys trust {path} --space project"
         ),
         None => format!(
-            "or get the key {signer} from its owner; to let it vouch for all items of this project, and no other: \
+            "or get the key {signer} from its owner; to trust it in this project only: \
              rye keys trust FILE --space project"
         ),
     }

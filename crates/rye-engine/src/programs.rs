@@ -68,7 +68,7 @@ impl<'a> ProgramChecker<'a> {
         let workspace = &self.engine.workspace;
         let path_text = one_line(&program.display().to_string());
         let Some(project) = workspace.roots.project.as_deref() else {
-            return Err(format!("`{path_text}` is not used: there is no project"));
+            return Err(format!("`{path_text}` is not used: not inside a project"));
         };
         let records =
             self.records.get_or_init(|| ProgramRecords::read(&workspace.roots.user_ai(), &workspace.keys));

@@ -68,7 +68,7 @@ pub enum AnchorError {
         expected: &'static str,
     },
     /// The tool's path has no folder.
-    #[error("`{path}` lies in no folder")]
+    #[error("`{path}` has no parent folder")]
     NoParentFolder {
         /// The path.
         path: String,

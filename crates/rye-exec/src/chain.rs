@@ -283,7 +283,7 @@ pub enum ChainError<E> {
         trail: Trail,
     },
     /// An element's `executor_id` is no id.
-    #[error("`{id}` names no valid executor: {reason} (chain: {trail})")]
+    #[error("`{id}` has an invalid executor: {reason} (chain: {trail})")]
     InvalidExecutor {
         /// The element.
         id: String,

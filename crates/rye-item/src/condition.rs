@@ -172,7 +172,7 @@ fn compile(condition: &Value, path: &str, depth: usize) -> Result<Condition, Con
                 (key, _) => fail(format!("`{key}` takes a list of conditions")),
             }
         }
-        [(key, _), ..] => fail(format!("`{key}` stands alone: no other key beside it")),
+        [(key, _), ..] => fail(format!("`{key}` must be the only key")),
     }
 }
 

@@ -107,7 +107,7 @@ pub fn violations(document: &Value, schema: &Value) -> Result<Vec<Violation>, Pa
                 let parent = json_path(&error.instance_path().to_string());
                 found.extend(unexpected.iter().map(|key| Violation {
                     path: format!("{parent}.{}", crate::text::one_line(key)),
-                    message: "there is no such key".to_owned(),
+                    message: "unknown key".to_owned(),
                 }));
             }
             ValidationErrorKind::Enum { options } => {
@@ -193,9 +193,9 @@ mod tests {
             lines,
             [
                 "$.a[0].b: `q` is not one of `x`, `y`, `z`, `u`, `v`",
-                "$.a[1].c: there is no such key",
-                "$.a[1].d: there is no such key",
-                "$.e: there is no such key",
+                "$.a[1].c: unknown key",
+                "$.a[1].d: unknown key",
+                "$.e: unknown key",
             ]
         );
         assert!(matches!(violations(&document, &json!({"type": 7})), Err(ParameterError::Schema(_))));

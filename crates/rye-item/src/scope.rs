@@ -4,7 +4,7 @@ use crate::ItemType;
 
 /// A text that names no item type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the scope `{0}` names no item type")]
+#[error("the scope `{0}` has no item type")]
 pub struct InvalidScope(String);
 
 /// Reads a scope: `tool`, `tool.rye.core.*`, or a grant's `rye.search.tool.rye.core.*`. Gives the type, and the namespace as

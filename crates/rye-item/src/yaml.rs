@@ -90,13 +90,10 @@ fn to_diagnostic(error: &serde_saphyr::Error) -> Diagnostic {
 /// What the library says to programmers, said to people.
 fn plain_message(message: &str) -> String {
     if let Some(rest) = message.strip_prefix("duplicate mapping key: ") {
-        return format!(
-            "duplicate key `{}`: it stands here twice",
-            rest.split(", set ").next().unwrap_or(rest)
-        );
+        return format!("duplicate key `{}`", rest.split(", set ").next().unwrap_or(rest));
     }
     if message.starts_with("recursive references") {
-        return "an alias refers to what it stands in".to_owned();
+        return "an alias refers to its own parent".to_owned();
     }
     match message.strip_prefix("budget breached: ") {
         Some(rest) if rest.starts_with("Documents") => "there is more than one document in it".to_owned(),
@@ -334,7 +331,7 @@ mod tests {
         let message = |text: &str| problem(text).message;
         assert_eq!(message("a: 1\na: 2\n"), "Invalid YAML: duplicate key `a`: it stands here twice");
         assert_eq!(message("a: 1\n---\nb: 2\n"), "Invalid YAML: there is more than one document in it");
-        assert_eq!(message("a: &x [*x]\n"), "Invalid YAML: an alias refers to what it stands in");
+        assert_eq!(message("a: &x [*x]\n"), "Invalid YAML: an alias refers to its own parent");
         let bomb: String = (1..9)
             .map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(", ")))
             .collect();

@@ -251,7 +251,7 @@ impl ConfigReader {
 
     fn read_header(&mut self, name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
-            self.add_problem(format!("`{}` is no header name", truncate_line(name, 60)));
+            self.add_problem(format!("invalid header name `{}`", truncate_line(name, 60)));
             return None;
         };
         // The value is not shown: it may be a secret.

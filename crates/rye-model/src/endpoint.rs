@@ -69,7 +69,7 @@ impl std::fmt::Debug for ModelEndpoint {
 /// The URL for a model, which can be nothing but a part of the path.
 fn url_for(template: &str, model: &str) -> Result<Url, HttpError> {
     if matches!(model, "" | "." | "..") {
-        return Err(HttpError::Url(format!("`{model}` is no model")));
+        return Err(HttpError::Url(format!("invalid model name `{model}`")));
     }
     let encoded: String = url::form_urlencoded::byte_serialize(model.as_bytes()).collect();
     let encoded = encoded.replace('+', "%20");
@@ -77,7 +77,7 @@ fn url_for(template: &str, model: &str) -> Result<Url, HttpError> {
     let url = read(&template.replace(MODEL_PLACEHOLDER, &encoded))?;
     // A model in the place of the host would choose who gets the key.
     if url.origin() != read(&template.replace(MODEL_PLACEHOLDER, "model"))?.origin() {
-        return Err(HttpError::Url("the model stands in place of the host".to_owned()));
+        return Err(HttpError::Url("the model is in place of the host".to_owned()));
     }
     Ok(url)
 }
@@ -187,8 +187,9 @@ impl ModelEndpoint {
         if is_more {
             return Err(too_large_error());
         }
-        let no_json =
-            |error| ModelError::after_send("ProtocolError", format!("the answer is no JSON: {error}"));
+        let no_json = |error| {
+            ModelError::after_send("ProtocolError", format!("the response is not valid JSON: {error}"))
+        };
         let whole: JsonRef<'_> = serde_json::from_slice(&bytes).map_err(no_json)?;
         parser.parse_response(&whole, builder).map_err(|fault| self.parse_error(fault))
     }

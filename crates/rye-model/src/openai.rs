@@ -164,7 +164,8 @@ impl OpenAiParser {
         let Some(calls) = message.get("tool_calls").filter(|calls| !calls.is_null()) else {
             return Ok(());
         };
-        let calls = calls.as_list().ok_or_else(|| ResponseParseError::protocol("`tool_calls` is no list"))?;
+        let calls =
+            calls.as_list().ok_or_else(|| ResponseParseError::protocol("`tool_calls` is not a list"))?;
         for call in calls {
             let id = call.text_at("id").filter(|id| !id.is_empty());
             let name = call.text_at("function/name").filter(|name| !name.is_empty());

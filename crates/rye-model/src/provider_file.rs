@@ -248,7 +248,7 @@ impl Profile {
     }
 }
 
-/// Whether `text` is what `pattern` means, where `*` stands for anything.
+/// Whether `text` is what `pattern` means, where `*` matches anything.
 fn is_match(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == text;

@@ -139,7 +139,7 @@ impl Consents {
         };
         let fallback =
             Error::new(Code::ConsentNeeded, format!("signing {item_type} `{id}` needs the user's consent"))
-                .hint(format!("tell the user, who may type: {}", target.command()));
+                .hint(format!("ask the user to run: {}", target.command()));
         let message = format!("An agent asks to {what} with your key.\n{}\nDo you agree?", review.to_text());
         let question = ConsentRequest { message, subject, fallback, trust_document: None, shows_text: true };
         if let Some(why) = &review.hidden {
@@ -168,7 +168,7 @@ impl Consents {
             Error::new(Code::ConsentNeeded, format!("raising limits needs the user's consent: {lines}"))
                 .for_item(item)
                 .hint("leave limit_overrides out, or only lower limits")
-                .hint(format!("the user may type: rye run {} --limit NAME=VALUE", item.id));
+                .hint(format!("ask the user to run: rye run {} --limit NAME=VALUE", item.id));
         Err(CallError::NeedsConsent(Box::new(ConsentRequest {
             message: format!(
                 "An agent asks to run `{name}` in {project} with looser limits: {lines}. Do you agree?"
@@ -253,7 +253,7 @@ fn trust_request(engine: &Engine, error: &Error) -> Option<ConsentRequest> {
 /// Trusts the key in a document of the project, there alone.
 ///
 /// # Errors
-/// When it is revoked, or there is no own key to say so with.
+/// When it is revoked, or you have no key to say so with.
 pub(crate) fn trust_document_key(engine: &Engine, document: &Path) -> Result<(), Error> {
     let options = keys::TrustOptions { tier: Some(SpaceTier::Project), ..keys::TrustOptions::default() };
     keys::trust(engine, document, &options).map(|_| ())

@@ -119,7 +119,7 @@ impl EnginePool {
             let word = rye_item::text::shell_word(&display);
             let message = format!("the project `{display}` is not approved");
             return Err(Error::new(Code::ProjectNotApproved, message)
-                .hint(format!("tell the user, who may type: rye trust {word}"))
+                .hint(format!("ask the user to run: rye trust {word}"))
                 .hint("leave project_path out to work in the server's own project"));
         }
         Ok(Some(path))

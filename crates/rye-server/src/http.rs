@@ -98,7 +98,7 @@ fn parse_address(options: &HttpOptions) -> Result<SocketAddr> {
         (Ok(port), _) | (Err(_), Some(port)) => SocketAddr::from(([127, 0, 0, 1], port)),
         (Err(_), None) => text.parse().map_err(|_| {
             let text = rye_item::text::one_line(text);
-            Error::new(Code::InvalidArgument, format!("`{text}` is no address to listen on"))
+            Error::new(Code::InvalidArgument, format!("invalid listen address `{text}`"))
                 .hint("such as 127.0.0.1:7433, [::1]:7433, or a port alone")
         })?,
     };
@@ -107,7 +107,7 @@ fn parse_address(options: &HttpOptions) -> Result<SocketAddr> {
     }
     Err(Error::new(Code::PublicAddress, format!("{address} can be reached from other computers"))
         .hint("listen on this computer alone: rye mcp --http 127.0.0.1:7433")
-        .hint("if a proxy with TLS stands in front: --behind-tls --allow-host NAME"))
+        .hint("behind a proxy with TLS: --behind-tls --allow-host NAME"))
 }
 
 fn is_loopback(address: IpAddr) -> bool {

@@ -134,7 +134,7 @@ impl std::str::FromStr for ClientApp {
         Self::ALL.into_iter().find(|client| client.as_str() == word).ok_or_else(|| {
             let known = Self::ALL.map(Self::as_str).join(", ");
             let word = rye_item::text::one_line(word);
-            Error::new(Code::InvalidArgument, format!("there is no client `{word}`"))
+            Error::new(Code::InvalidArgument, format!("unknown client `{word}`"))
                 .hint(format!("clients are: {known}"))
         })
     }

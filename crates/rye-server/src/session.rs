@@ -277,7 +277,7 @@ impl ServerHandler for Session {
             let name = rye_item::text::one_line(&request.name);
             let known =
                 self.shared.tools.iter().map(|tool| tool.name.as_ref()).collect::<Vec<_>>().join(", ");
-            let message = format!("there is no tool `{name}`; tools are: {known}");
+            let message = format!("unknown tool `{name}`; tools are: {known}");
             return Err(ErrorData::new(ErrorCode::INVALID_PARAMS, message, None));
         }
         let arguments = request.arguments.clone().unwrap_or_default();
@@ -409,7 +409,7 @@ impl ServerHandler for Session {
         std::future::ready(Err(if known {
             ErrorData::invalid_params(format!("the parameters of {method} are not valid"), None)
         } else {
-            ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("there is no method {method}"), None)
+            ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("unknown method {method}"), None)
         }))
     }
 }

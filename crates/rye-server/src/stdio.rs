@@ -118,7 +118,7 @@ fn parse(line: &[u8]) -> Result<ClientJsonRpcMessage, Box<ParseError>> {
         Box::new(ParseError { id: None, error })
     })?;
     let id = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
-    let error = ErrorData::invalid_request("this is no message of the protocol", None);
+    let error = ErrorData::invalid_request("not a message of the protocol", None);
     Err(Box::new(ParseError { id, error }))
 }
 

@@ -166,7 +166,7 @@ impl ThreadService {
             if let Some(ThreadAnswer { root, questions, is_approved }) = &consent.answer {
                 let row = threads.store().thread(root).map_err(Error::from)?;
                 if row.is_none_or(|row| row.directive != item.id.as_str()) {
-                    let message = format!("{root} is no thread of this directive");
+                    let message = format!("{root} is not a thread of this directive");
                     return Err(Error::new(Code::NoThread, message).for_item(&item).into());
                 }
                 threads.answer_approvals(root, questions, *is_approved, APPROVER)?;
@@ -193,7 +193,7 @@ impl ThreadService {
             }
             let started = threads.start(request, CancelSignal::default()).await?;
             let root = started.thread_id.clone();
-            let lost_error = Error::new(Code::ThreadFailed, "the thread was lost").for_item(&item);
+            let lost_error = Error::new(Code::ThreadFailed, "the thread ended unexpectedly").for_item(&item);
             let done = async { started.finished().await.map(|finished| (*finished).clone()).ok_or(lost_error) };
             wait_for_finish(threads, &item, &root, &consent, done, &cancel_token).await
         });
@@ -354,7 +354,7 @@ fn into_response(item: &ItemRef, finished: &FinishedThread) -> Result<Value> {
         ThreadStatus::Suspended if outcome.reason == Some(SuspendReason::Approval) => error
             .hint(format!("allow it: rye thread approve {id}"))
             .hint(format!("refuse it: rye thread deny {id}")),
-        ThreadStatus::Suspended => error.hint(format!("let it go on: rye thread resume {id}")),
+        ThreadStatus::Suspended => error.hint(format!("resume it: rye thread resume {id}")),
         _ => error.hint(format!("see what it did: rye thread show {id}")),
     })
 }

@@ -290,7 +290,7 @@ fn check_key(
     merged: &MergedConfig,
 ) -> Result<bool, String> {
     let access = match schema {
-        Some(schema) => schema.access(path).ok_or_else(|| "there is no such setting".to_owned())?,
+        Some(schema) => schema.access(path).ok_or_else(|| "unknown setting".to_owned())?,
         None => SettingAccess::default(),
     };
     if let Some(schema) = schema {
@@ -303,7 +303,7 @@ fn check_key(
     };
     match (space, trust) {
         (Space::System(_), LayerTrust::Trusted) => Ok(false),
-        (Space::System(_), _) => Err("the bundle's signature does not vouch for it".to_owned()),
+        (Space::System(_), _) => Err("the bundle's signature does not cover it".to_owned()),
         (_, LayerTrust::OutOfScope(reason)) => Err(reason.to_owned()),
         (Space::Project, _) | (_, LayerTrust::FromBundle) if access.is_user_only => {
             Err("only user space may set this".to_owned())
@@ -311,11 +311,11 @@ fn check_key(
         (_, LayerTrust::Trusted | LayerTrust::FromBundle) => Ok(false),
         (_, _) if is_safe => Ok(false),
         (Space::User, LayerTrust::Unsigned) if access.must_be_signed => {
-            Err("this counts only in a signed file: read it, then `rye sign config ID`".to_owned())
+            Err("only used in a signed file: read it, then `rye sign config ID`".to_owned())
         }
         (Space::User, LayerTrust::Unsigned) => Ok(true),
         (_, LayerTrust::NotApproved) => Err("the project is not approved: `rye trust`".to_owned()),
-        (_, LayerTrust::Unsigned) => Err("this counts only in a file signed by a key you trust".to_owned()),
+        (_, LayerTrust::Unsigned) => Err("only used in a file signed by a key you trust".to_owned()),
         (_, LayerTrust::Invalid(verdict)) => Err(format!("the file is {}", verdict.as_str())),
     }
 }

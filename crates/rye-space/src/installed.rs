@@ -114,7 +114,7 @@ fn parse_lock(value: &Value, problems: &mut Vec<String>) -> Option<BundleLockfil
     let timestamp = timestamp.and_then(|text| {
         let timestamp = Timestamp::new(text);
         if timestamp.is_none() {
-            push_problem("installed_at", &"it is no moment such as 2026-01-02T03:04:05Z");
+            push_problem("installed_at", &"not a timestamp such as 2026-01-02T03:04:05Z");
         }
         timestamp
     });
@@ -126,7 +126,7 @@ fn parse_lock(value: &Value, problems: &mut Vec<String>) -> Option<BundleLockfil
                 match path.as_str().map(BundlePath::new) {
                     Some(Ok(path)) => files.push(path),
                     Some(Err(error)) => problems.push(error.to_string()),
-                    None => problems.push("`files` holds something that is no text".to_owned()),
+                    None => problems.push("`files` has an entry that is not a string".to_owned()),
                 }
             }
         }

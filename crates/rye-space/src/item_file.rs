@@ -342,7 +342,7 @@ impl Subject for ItemFile {
         let category = text("category").unwrap_or_default();
         if category.trim_matches('/') != id.category() && !has_no_location {
             return Some(format!(
-                "it says category `{}`, but lies in `{}`",
+                "its category is `{}`, but it is in `{}`",
                 to_text(category),
                 id.category()
             ));

@@ -205,7 +205,7 @@ impl ManifestReader {
         let created_at = self.optional_text(metadata, "bundle.created_at", "created_at").and_then(|text| {
             let timestamp = Timestamp::new(&text);
             if timestamp.is_none() {
-                self.push_problem("bundle.created_at", &"it is no moment such as 2026-01-02T03:04:05Z");
+                self.push_problem("bundle.created_at", &"not a timestamp such as 2026-01-02T03:04:05Z");
             }
             timestamp
         });
@@ -238,7 +238,7 @@ impl ManifestReader {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(text.clone()).filter(|text| !text.is_empty()),
             Some(_) => {
-                self.push_problem(field, &"it is no text");
+                self.push_problem(field, &"not a string");
                 None
             }
         }
@@ -250,7 +250,7 @@ impl ManifestReader {
             None | Some(Value::Null) => return Vec::new(),
             Some(Value::Array(list)) => list,
             Some(_) => {
-                self.push_problem(field, &"it is no list");
+                self.push_problem(field, &"not a list");
                 return Vec::new();
             }
         };
@@ -259,7 +259,7 @@ impl ManifestReader {
             match category.as_str().map(ItemId::new) {
                 Some(Ok(category)) => categories.push(category.to_string()),
                 Some(Err(error)) => self.push_problem(field, &error),
-                None => self.push_problem(field, &"it holds something that is no text"),
+                None => self.push_problem(field, &"it has an entry that is not a string"),
             }
         }
         categories
@@ -290,7 +290,7 @@ impl ManifestReader {
             if checked.as_str().starts_with(".ai/bundles/") {
                 self.push_problem(
                     "files",
-                    &format!("`{path}`: manifests and lockfiles are no files of a bundle"),
+                    &format!("`{path}`: manifests and lockfiles cannot be files of a bundle"),
                 );
             }
             if let Some(other) = folded.insert(checked.case_folded(), path) {
@@ -354,7 +354,7 @@ impl ManifestReader {
                 let stated = stated.as_str().unwrap_or_default();
                 if Some(stated) != actual.map(ItemType::as_str) {
                     let folder = actual.map_or("files of no type", ItemType::folder);
-                    push_problem(&format!("it says `{}`, but lies among {folder}", one_line(stated)));
+                    push_problem(&format!("it says `{}`, but is in {folder}", one_line(stated)));
                 }
                 actual
             }
@@ -379,7 +379,7 @@ impl ManifestFile {
     /// Reads the manifest of the bundle `id` below the folder `ai`. No link is followed.
     ///
     /// # Errors
-    /// When it is not there or cannot be read.
+    /// When it is missing or cannot be read.
     pub fn read(ai: &Path, id: &BundleId) -> Result<Self, ReadError> {
         let relative = Path::new(BUNDLES_FOLDER).join(id.as_str()).join("manifest.yaml");
         let (bytes, _) = lillux::file::read_beneath_no_symlinks(ai, &relative, MAX_MANIFEST_BYTES)?;

@@ -11,7 +11,7 @@ const MAX_SEGMENT_BYTES: usize = 255;
 
 /// Why a text is no path inside a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no path inside a bundle: {reason}", rye_item::text::one_line(.path))]
+#[error("invalid bundle path `{}`: {reason}", rye_item::text::one_line(.path))]
 pub struct InvalidBundlePath {
     /// The text as given.
     pub path: String,

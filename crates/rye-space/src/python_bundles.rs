@@ -65,7 +65,7 @@ fn package_dirs(interpreter: &Path) -> Result<Vec<PathBuf>, &'static str> {
     if !interpreter.is_absolute() {
         return Err("it is not an absolute path");
     }
-    let metadata = fs_err::metadata(interpreter).map_err(|_| "it is not there")?;
+    let metadata = fs_err::metadata(interpreter).map_err(|_| "it is missing")?;
     let is_library = |folder: &Path| {
         folder.file_name().is_some_and(|name| name == "site-packages" || name == "dist-packages")
     };
@@ -78,11 +78,11 @@ fn package_dirs(interpreter: &Path) -> Result<Vec<PathBuf>, &'static str> {
         return package_dirs_below(&[interpreter.to_owned()], None);
     }
     // Not where links lead: a virtual environment is known by the place of its link to an interpreter.
-    let prefix = interpreter.parent().and_then(Path::parent).ok_or("it lies in no `bin` folder")?;
+    let prefix = interpreter.parent().and_then(Path::parent).ok_or("it is not in a `bin` folder")?;
     if prefix.join("pyvenv.cfg").is_file() {
         return package_dirs_below(&[prefix.to_owned()], None);
     }
-    let real = fs_err::canonicalize(interpreter).map_err(|_| "it is not there")?;
+    let real = fs_err::canonicalize(interpreter).map_err(|_| "it is missing")?;
     let name = real.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let version = name.starts_with("python3.").then_some(name);
     package_dirs_below(&[prefix.join("local"), prefix.to_owned()], version)
@@ -103,7 +103,7 @@ fn package_dirs_below(prefixes: &[PathBuf], version: Option<&str>) -> Result<Vec
     }
     dirs.retain(|folder| folder.is_dir());
     if dirs.is_empty() {
-        Err("it is no interpreter, virtual environment or folder of packages")
+        Err("not an interpreter, virtual environment or folder of packages")
     } else {
         Ok(dirs)
     }
@@ -214,10 +214,10 @@ impl PackageDir {
     ) -> Result<ConfiguredBundle, EntryPointError> {
         let target = point.split('[').next().unwrap_or_default().trim();
         let (module, function) =
-            target.split_once(':').ok_or_else(|| entry_point_error("it names no function"))?;
+            target.split_once(':').ok_or_else(|| entry_point_error("it has no function name"))?;
         let (module, function) = (module.trim(), function.trim());
         if !module.split('.').all(is_name) || !is_name(function) {
-            return Err(entry_point_error("it names no module and function"));
+            return Err(entry_point_error("it is not MODULE:FUNCTION"));
         }
         let relative = module.replace('.', "/");
         let candidates = [format!("{relative}.py"), format!("{relative}/__init__.py")];
@@ -304,7 +304,7 @@ fn read_bundle<'a>(
     let text = |key: &'a str| match literal.entries.get(key) {
         Some(Value::String(text)) => Ok(Some(text.clone())),
         None | Some(Value::Null) => Ok(None),
-        Some(_) => Err((key, format!("`{key}` is no text"))),
+        Some(_) => Err((key, format!("`{key}` is not a string"))),
     };
     let required = |key: &'a str| text(key)?.ok_or_else(|| (key, format!("`{key}` is missing")));
     let id = required("bundle_id")?;
@@ -319,11 +319,11 @@ fn read_bundle<'a>(
                     let category = category.as_str().filter(|category| ItemId::new(*category).is_ok());
                     category
                         .map(str::to_owned)
-                        .ok_or_else(|| ("categories", "a category is no prefix of ids".to_owned()))
+                        .ok_or_else(|| ("categories", "invalid category: not a prefix of ids".to_owned()))
                 })
                 .collect::<Result<Vec<_>, _>>()?,
         ),
-        Some(_) => return Err(("categories", "`categories` is no list".to_owned())),
+        Some(_) => return Err(("categories", "`categories` is not a list".to_owned())),
     };
     let version = text("version")?.unwrap_or_else(|| package.version.clone());
     Ok(ConfiguredBundle {
@@ -339,7 +339,7 @@ fn read_bundle<'a>(
 fn check_root(root: &Path, top: &Path) -> Result<(), &'static str> {
     let is_plain = root.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if !root.is_absolute() || !is_plain || !root.starts_with(top) {
-        return Err("lies outside its package");
+        return Err("is outside its package");
     }
     let is_link = |path: &Path| fs_err::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
     let folders = root.ancestors().take_while(|folder| folder.starts_with(top));

@@ -27,7 +27,7 @@ pub struct Roots {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootsError {
     /// A stranger's project would be the user's space.
-    #[error("the user space `{}` lies inside the project `{}`", user.display(), project.display())]
+    #[error("the user space `{}` is inside the project `{}`", user.display(), project.display())]
     UserInsideProject {
         /// The user space's base.
         user: PathBuf,
@@ -35,7 +35,7 @@ pub enum RootsError {
         project: PathBuf,
     },
     /// A stranger's project would hold the user's key.
-    #[error("the key folder `{}` lies inside the project `{}`", keys.display(), project.display())]
+    #[error("the key folder `{}` is inside the project `{}`", keys.display(), project.display())]
     KeysInsideProject {
         /// The key folder.
         keys: PathBuf,

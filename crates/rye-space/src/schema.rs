@@ -114,7 +114,7 @@ impl ConfigSchema {
     /// What is wrong, in words.
     pub fn check(&self, path: &[String], value: &Value) -> Result<(), String> {
         let Some(node) = self.node(path) else {
-            return Err("there is no such setting".to_owned());
+            return Err("unknown setting".to_owned());
         };
         let types: Vec<&str> = match node.get("type") {
             Some(Value::String(kind)) => vec![kind],

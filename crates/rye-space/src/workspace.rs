@@ -361,7 +361,7 @@ impl CoreItems {
         let corrupt = |what: &dyn std::fmt::Display| WorkspaceError::Corrupt(what.to_string());
         let core: Vec<Bundle> =
             embedded.iter().filter(|bundle| bundle.id.as_str() == CORE_BUNDLE).cloned().collect();
-        let bundle = core.first().ok_or_else(|| corrupt(&"there is no core bundle"))?;
+        let bundle = core.first().ok_or_else(|| corrupt(&"the core bundle is missing"))?;
         // These are part of the binary as its code is: a check with the key beside them would prove nothing. What is
         // loaded or run of a bundle is verified like any other item.
         let mut extractors = Vec::new();

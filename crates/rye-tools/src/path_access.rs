@@ -201,7 +201,7 @@ impl<'a> ProjectAccess<'a> {
     pub(crate) fn to_native_error(&self, error: &DirError, relative: &Path) -> NativeError {
         match error {
             DirError::Escapes { .. } => NativeError::denied(format!(
-                "`{}` leaves the project through a link: only what lies inside it may be used",
+                "`{}` leaves the project through a link: only paths inside it may be used",
                 display_path(relative)
             )),
             DirError::NotAFile { .. } => {
@@ -240,7 +240,7 @@ fn check_target(relative: &Path, status: Option<&EntryStatus>) -> Result<(), Nat
 /// The system's words for common failures are short; its codes help nobody.
 fn io_reason(error: &std::io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        std::io::ErrorKind::NotFound => "file or folder not found".to_owned(),
         std::io::ErrorKind::NotADirectory => "a part of the path is not a folder".to_owned(),
         std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),

@@ -20,7 +20,7 @@ pub enum IdentityError {
     #[error("the identity document cannot be read: {0}")]
     Unreadable(String),
     /// The key in it is not an Ed25519 public key.
-    #[error("the identity document holds no usable key: {0}")]
+    #[error("the identity document has no usable key: {0}")]
     Key(#[from] lillux::key::KeyError),
     /// The fingerprint it states is not its key's.
     #[error("the identity document says fingerprint `{stated}`, but its key has `{actual}`")]

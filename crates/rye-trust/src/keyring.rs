@@ -211,7 +211,7 @@ impl KeyRing {
         let ids = self.signed_ids.read().unwrap_or_else(PoisonError::into_inner);
         let items = ids.other_signed_items(item, line)?;
         let names = items.iter().take(3).map(|item| format!("`{item}`")).collect::<Vec<_>>().join(", ");
-        Some(format!("it states no name, and you signed it as {names}"))
+        Some(format!("it has no name, and you signed it as {names}"))
     }
 
     /// Whether anybody may introduce keys to the project at hand.

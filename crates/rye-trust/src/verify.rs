@@ -164,11 +164,7 @@ pub fn evaluate(subject: &impl Subject, keys: &KeyRing) -> TrustReport {
             return TrustReport::rejected(TrustVerdict::Tampered, None, error.to_string());
         }
         (ContentStatus::Unsigned | ContentStatus::Intact { .. } | ContentStatus::Changed { .. }, _) => {
-            return TrustReport::rejected(
-                TrustVerdict::Unsigned,
-                None,
-                "there is no signature line".to_owned(),
-            );
+            return TrustReport::rejected(TrustVerdict::Unsigned, None, "no signature line".to_owned());
         }
     };
     let entry = entries.find_matching(subject, Some(&line));

@@ -58,7 +58,7 @@ pub enum HttpError {
     #[error("`{0}` is not a method that is sent; use GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS")]
     Method(String),
     /// An exception that means nothing.
-    #[error("`{0}` in `allowed_hosts` is no host, host:port, address or network")]
+    #[error("`{0}` in `allowed_hosts` is not a host, host:port, address or network")]
     InvalidAllowedHost(String),
     /// An address that may not be reached.
     #[error(

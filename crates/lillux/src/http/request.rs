@@ -32,7 +32,7 @@ pub(super) fn check_url(url: &Url) -> Result<(), HttpError> {
         return Err(HttpError::Credentials);
     }
     if url.host_str().is_none_or(str::is_empty) {
-        return Err(HttpError::Url("it names no host".to_owned()));
+        return Err(HttpError::Url("it has no host".to_owned()));
     }
     Ok(())
 }
@@ -184,7 +184,7 @@ pub(super) fn split_host(url: &Url) -> Result<(String, u16, Option<IpAddr>), Htt
         Some(Host::Domain(name)) => Ok((name.to_owned(), port, None)),
         Some(Host::Ipv4(address)) => Ok((address.to_string(), port, Some(address.into()))),
         Some(Host::Ipv6(address)) => Ok((format!("[{address}]"), port, Some(address.into()))),
-        None => Err(HttpError::Url("it names no host".to_owned())),
+        None => Err(HttpError::Url("it has no host".to_owned())),
     }
 }
 

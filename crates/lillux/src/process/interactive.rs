@@ -57,7 +57,7 @@ pub fn spawn_interactive(
     confinement: Option<&Confinement>,
 ) -> Result<InteractiveProcess, RunError> {
     if command.has_result_channel || !command.stdin.is_empty() || command.log.is_some() {
-        let reason = "a process that is talked to has pipes only: no input, result or log of its own";
+        let reason = "an interactive process has pipes only: no input, result or log file";
         return Err(RunError::Invalid { reason: reason.to_owned() });
     }
     let (stdin_end, stdin) = pipe()?;

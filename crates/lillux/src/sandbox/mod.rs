@@ -296,7 +296,7 @@ pub(crate) fn protect_placeholders(state: &IsolationState, confinement: &Confine
 
 /// In a supervisor whose run is over and left nobody: what the run could have left in memory goes, too.
 pub(crate) fn reset(state: &IsolationState) -> Result<(), String> {
-    let to_message = |error: std::io::Error| format!("what was laid out cannot be used again: {error}");
+    let to_message = |error: std::io::Error| format!("cannot reuse the prewarmed sandbox: {error}");
     namespaces::enter_ipc_namespace().map_err(to_message)?;
     if state.has_own_shm {
         mounts::remount_shm().map_err(to_message)?;

@@ -158,9 +158,10 @@ pub(crate) fn apply(
         UnixSocketPolicy::Brokered => {
             push_row(SandboxRule::UnixSockets, "pairs, the run's own, and allowed ones")
         }
-        UnixSocketPolicy::Denied => {
-            push_row(SandboxRule::UnixSockets, "pairs only: this system cannot tell others apart")
-        }
+        UnixSocketPolicy::Denied => push_row(
+            SandboxRule::UnixSockets,
+            "socket pairs only: this system cannot distinguish other sockets",
+        ),
     }
     if needs_signal_rules {
         push_row(SandboxRule::OtherProcesses, "no signals to the supervisors and to everybody at once");

@@ -89,7 +89,7 @@ impl<'a> EntryPolicy<'a> {
                 None => {
                     self.names.insert(folder.to_lowercase(), (folder.to_owned(), false));
                 }
-                Some((_, true)) => return refused("it lies in a folder that is also a file"),
+                Some((_, true)) => return refused("its folder is also a file"),
                 Some((known, false)) if known != folder => {
                     return refused("its folder is there already, in other case");
                 }

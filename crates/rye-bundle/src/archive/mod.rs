@@ -123,7 +123,7 @@ fn create_new_folder(path: &Path) -> io::Result<()> {
     if path.symlink_metadata().is_ok() {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            format!("`{}` is there already", path.display()),
+            format!("`{}` already exists", path.display()),
         ));
     }
     file::create_dirs(path, true)

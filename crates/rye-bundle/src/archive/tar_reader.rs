@@ -67,7 +67,7 @@ fn read_entries(tar: &mut impl Read, policy: &mut EntryPolicy<'_>) -> Result<(),
             EntryType::Directory => {
                 let name = long_name.take().unwrap_or_else(|| short_name.to_vec());
                 if size != 0 {
-                    return refused(&name, "it is a folder with bytes of its own");
+                    return refused(&name, "it is a folder with content");
                 }
                 policy.accept_folder(&name)?;
             }

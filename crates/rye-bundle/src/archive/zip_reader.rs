@@ -40,7 +40,7 @@ pub(super) fn read_zip(
         let (name, size) = (entry.name_raw().to_vec(), entry.size());
         match name.ends_with(b"/") {
             true if size == 0 => policy.accept_folder(&name)?,
-            true => return invalid_entry(&name, "it is a folder with bytes of its own"),
+            true => return invalid_entry(&name, "it is a folder with content"),
             false => policy.accept_file(&name, size, &mut entry)?,
         }
     }

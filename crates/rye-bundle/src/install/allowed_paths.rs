@@ -19,11 +19,11 @@ pub fn refusal_reason(path: &BundlePath, categories: &[String]) -> Option<&'stat
     match ItemType::from_folder(folder) {
         Some(ItemType::Config) => match ItemId::new(object::object_name(path).1) {
             Ok(id) => scope::config_refusal(&id, categories, false),
-            Err(_) => Some("its name is no item id"),
+            Err(_) => Some("its name is not a valid item id"),
         },
         Some(ItemType::Directive | ItemType::Tool | ItemType::Knowledge) => {
             (!is_in_categories(path, categories))
-                .then_some("it lies outside the categories the bundle says it has")
+                .then_some("it is outside the categories the bundle declares")
         }
         None if folder == "lockfiles" => Some("a bundle does not pin what runs here"),
         None => Some("only directives, tools, knowledge and config are installed"),

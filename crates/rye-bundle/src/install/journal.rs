@@ -116,7 +116,7 @@ fn parse_journal(value: &Value) -> Result<Journal, String> {
         let digest = |key: &str| match &change[key] {
             Value::Null => Ok(None),
             Value::String(text) => text.parse::<Digest>().map(Some).map_err(|error| error.to_string()),
-            _ => Err(format!("`{key}` is no hash")),
+            _ => Err(format!("invalid hash `{key}`")),
         };
         changes.push(FileChange {
             path: BundlePath::new(text(change, "path")?).map_err(|error| error.to_string())?,
@@ -135,7 +135,7 @@ fn parse_journal(value: &Value) -> Result<Journal, String> {
     for name in [&staging, &backups] {
         BundlePath::new(format!(".ai/{name}")).map_err(|error| error.to_string())?;
         if name.contains('/') {
-            return Err(format!("`{name}` is no plain name"));
+            return Err(format!("invalid name `{name}`"));
         }
     }
     if !staging.starts_with(super::transaction::STAGING_PREFIX) {

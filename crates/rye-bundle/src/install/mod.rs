@@ -50,7 +50,7 @@ pub enum InstallError {
         files: Vec<(BundlePath, BundlePath)>,
     },
     /// Something that is no file stands in the way.
-    #[error("`{path}` is in the way: it, or a folder it lies in, is neither a file nor a folder of its own")]
+    #[error("`{path}` is in the way: it, or a folder above it, is a link or a special file")]
     NotAFile {
         /// The path.
         path: BundlePath,

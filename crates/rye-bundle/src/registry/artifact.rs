@@ -150,7 +150,7 @@ pub fn write_manifest(
 pub fn parse_manifest(bytes: &[u8]) -> Result<ArtifactParts, NotABundle> {
     let malformed = |reason: &str| NotABundle::Malformed(reason.to_owned());
     let manifest_json: OciManifest = serde_json::from_slice(bytes).map_err(|error| {
-        NotABundle::Malformed(format!("it is no OCI manifest ({})", one_line(&error.to_string())))
+        NotABundle::Malformed(format!("it is not an OCI manifest ({})", one_line(&error.to_string())))
     })?;
     if manifest_json.schema_version != 2 {
         return Err(malformed("its schema version is not 2"));
@@ -193,8 +193,8 @@ fn parse_blob(
         return Err(NotABundle::TooLarge { part, size: found.size, limit });
     }
     let digest = found.digest.strip_prefix("sha256:").and_then(|hex| hex.parse().ok());
-    let digest =
-        digest.ok_or_else(|| NotABundle::Malformed(format!("the digest of its {part} is no SHA-256")))?;
+    let digest = digest
+        .ok_or_else(|| NotABundle::Malformed(format!("the digest of its {part} is not a SHA-256 digest")))?;
     Ok(Blob { digest, size: found.size })
 }
 

@@ -174,9 +174,9 @@ fn parse_entry(entry: &AuthEntry) -> Result<Option<RegistryCredentials>, &'stati
             .with_decode_padding_mode(base64::engine::DecodePaddingMode::Indifferent);
         let engine = GeneralPurpose::new(&base64::alphabet::STANDARD, lenient);
         let decoded = engine.decode(auth.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        let decoded = decoded.ok_or("its `auth` for this registry is no base64 of text")?;
+        let decoded = decoded.ok_or("its `auth` for this registry is not base64-encoded text")?;
         let (user, password) =
-            decoded.split_once(':').ok_or("its `auth` for this registry is no `user:password`")?;
+            decoded.split_once(':').ok_or("its `auth` for this registry is not `user:password`")?;
         let password = password.trim_end_matches('\0').to_owned();
         return Ok(Some(RegistryCredentials::Password { user: user.to_owned(), password }));
     }
@@ -201,7 +201,7 @@ fn run_helper(
     let is_name =
         helper.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
     if helper.is_empty() || !is_name {
-        return Err(failed("its name is no name of a program".to_owned()));
+        return Err(failed("its name is not a valid program name".to_owned()));
     }
     let authority = reference.authority();
     let server = if authority == DOCKER_HUB { DOCKER_HUB_KEY } else { authority.as_str() };
@@ -300,16 +300,16 @@ mod tests {
         for (file, reason) in [
             (
                 json!({"auths": {"a.example": {"auth": "hunter2!"}}}),
-                "`config.json` cannot be used: its `auth` for this registry is no base64 of text",
+                "`config.json` cannot be used: its `auth` for this registry is not base64-encoded text",
             ),
             (
                 json!({"auths": {"a.example": {"auth": "aHVudGVyMg=="}}}),
-                "`config.json` cannot be used: its `auth` for this registry is no `user:password`",
+                "`config.json` cannot be used: its `auth` for this registry is not `user:password`",
             ),
             (json!(["hunter2"]), "`config.json` cannot be used: it is not the JSON of a login"),
             (
                 json!({"credsStore": "../evil"}),
-                "the credential helper `docker-credential-../evil`, which `config.json` names, failed: its name is no name of a program",
+                "the credential helper `docker-credential-../evil`, which `config.json` names, failed: its name is not a valid program name",
             ),
             (
                 json!({"credsStore": "odd"}),

@@ -82,7 +82,7 @@ pub enum RegistryError {
         detail: String,
     },
     /// It is there, but no bundle.
-    #[error("`{reference}` is no bundle: {reason}")]
+    #[error("`{reference}` is not a bundle: {reason}")]
     NotABundle {
         /// What was asked for.
         reference: String,

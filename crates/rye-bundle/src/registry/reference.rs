@@ -15,7 +15,7 @@ const DEFAULT_TAG: &str = "latest";
 
 /// Why a text is no reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` is no reference to a registry: {reason}", one_line(.text))]
+#[error("invalid registry reference `{}`: {reason}", one_line(.text))]
 pub struct InvalidReference {
     /// The text as given.
     pub text: String,
@@ -116,7 +116,7 @@ fn parse_reference(text: &str) -> Result<Reference, &'static str> {
     if rest.contains("://") {
         return Err("only `oci://` or no scheme at all is understood");
     }
-    let (authority, path) = rest.split_once('/').ok_or("it names no repository")?;
+    let (authority, path) = rest.split_once('/').ok_or("it has no repository")?;
     let (host, port) = parse_authority(authority)?;
     let (path, digest) = match path.split_once('@') {
         None => (path, None),
@@ -149,11 +149,11 @@ fn parse_reference(text: &str) -> Result<Reference, &'static str> {
 fn parse_authority(text: &str) -> Result<(String, Option<u16>), &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (address, after) = rest.split_once(']').ok_or("an IPv6 address stands in brackets")?;
-            address.parse::<std::net::Ipv6Addr>().map_err(|_| "an IPv6 address stands in brackets")?;
+            let (address, after) = rest.split_once(']').ok_or("an IPv6 address must be in brackets")?;
+            address.parse::<std::net::Ipv6Addr>().map_err(|_| "an IPv6 address must be in brackets")?;
             let port = match after {
                 "" => None,
-                after => Some(after.strip_prefix(':').ok_or("what follows the host is no port")?),
+                after => Some(after.strip_prefix(':').ok_or("the port after the host is not valid")?),
             };
             (format!("[{address}]"), port)
         }
@@ -168,7 +168,7 @@ fn parse_authority(text: &str) -> Result<(String, Option<u16>), &'static str> {
     };
     let is_named = host.starts_with('[') || host.len() <= MAX_NAME_BYTES && host.split('.').all(is_label);
     if !is_named {
-        return Err("its host is no name and no address");
+        return Err("its host is not a valid name or address");
     }
     // A word alone would be a folder to some and a repository of the largest registry to others.
     if port.is_none() && host != "localhost" && !host.contains(['.', '[']) {
@@ -177,9 +177,9 @@ fn parse_authority(text: &str) -> Result<(String, Option<u16>), &'static str> {
     let port = match port {
         None => None,
         Some(port) if port.starts_with(|first: char| first.is_ascii_digit() && first != '0') => {
-            Some(port.parse().map_err(|_| "its port is no number up to 65535")?)
+            Some(port.parse().map_err(|_| "its port is not a number up to 65535")?)
         }
-        Some(_) => return Err("its port is no number up to 65535"),
+        Some(_) => return Err("its port is not a number up to 65535"),
     };
     Ok((host, port))
 }

@@ -207,7 +207,7 @@ impl<'a> RegistrySession<'a> {
             registry: self.reference.authority(),
             detail: format!("it sends those who ask for a token to {reason}"),
         };
-        let mut url = Url::parse(realm).map_err(|_| invalid_realm("something that is no URL"))?;
+        let mut url = Url::parse(realm).map_err(|_| invalid_realm("an invalid URL"))?;
         // Without TLS the password may go where the registry itself is asked without, and nowhere else.
         let is_plain = self.base.scheme() != "https" && url.host() == self.base.host();
         if url.scheme() != "https" && !is_plain {
@@ -256,7 +256,7 @@ impl<'a> RegistrySession<'a> {
             .unwrap_or_default();
         let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_token {
-            return Err(self.unexpected(&response, "it gives out something that is no token"));
+            return Err(self.unexpected(&response, "it returned an invalid token"));
         }
         Ok(format!("Bearer {token}"))
     }

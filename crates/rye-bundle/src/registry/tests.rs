@@ -423,7 +423,7 @@ fn malformed_token_is_refused() {
             .pull_as(&reference_in(&registry, "team/tools:1"), &password_credentials)
             .expect_err("refused")
             .to_string();
-        assert!(refused.contains("it gives out something that is no token"), "{token}: {refused}");
+        assert!(refused.contains("it returned an invalid token"), "{token}: {refused}");
     }
 }
 
@@ -435,7 +435,7 @@ fn tokens_come_from_public_addresses_only() {
         ("https://10.0.0.1/", "a private address"),
         ("https://127.0.0.1:1/", "a loopback address"),
         ("http://127.0.0.1:1/", "a loopback address"),
-        ("nonsense", "something that is no URL"),
+        ("nonsense", "an invalid URL"),
         ("file:///etc/passwd", "a place without https"),
         ("http://a.example/", "a place without https"),
         ("https://ada:hunter2@a.example/", "holds a user name or password"),

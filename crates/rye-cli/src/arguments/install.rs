@@ -1,16 +1,16 @@
-//! What people type to install, uninstall and roll back bundles.
+//! Arguments of `rye install`, `rye uninstall` and `rye bundle rollback`.
 
 use clap::{Args, ValueHint};
 
 use super::WritableSpace;
 
-// Whose version of a file that was changed here stays.
+// What happens to files that were changed locally.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ConflictArguments {
-    /// Replace files that were changed here; a backup is kept
+    /// Replace locally changed files; a backup is kept
     #[arg(long)]
     pub theirs: bool,
-    /// Keep files that were changed here (the default)
+    /// Keep locally changed files (the default)
     #[arg(long, conflicts_with = "theirs")]
     pub ours: bool,
 }
@@ -21,31 +21,31 @@ pub struct ConflictArguments {
     after_help = "rye install ./team-tools.tar.zst\nrye install oci://ghcr.io/team/tools:1.0.0\nrye install ./team-tools --space user --trust 5423d3b7c06f7594 --yes"
 )]
 pub struct InstallArguments {
-    /// A folder that holds .ai, an archive (.tar.zst, .zip), or oci://host/repository[:tag|@sha256:DIGEST]
+    /// A folder with .ai, an archive (.tar.zst, .zip), or oci://host/repository[:tag|@sha256:DIGEST]
     #[arg(value_name = "SRC", value_hint = ValueHint::AnyPath)]
     pub source: String,
-    /// Into which space [default: project]
+    /// Install into this space [default: project]
     #[arg(long)]
     pub space: Option<WritableSpace>,
-    /// Do not ask
+    /// Do not prompt
     #[arg(short, long)]
     pub yes: bool,
-    /// Let this key vouch for the bundle; it must be the one that signed it
+    /// Trust this key for the bundle; it must be the key that signed it
     #[arg(long, value_name = "FINGERPRINT")]
     pub trust: Option<String>,
-    /// Overwrite files this bundle did not bring; a backup is kept
+    /// Overwrite files that another source installed; a backup is kept
     #[arg(long)]
     pub force: bool,
-    /// Whose files stay.
+    /// What happens to changed files.
     #[command(flatten)]
     pub conflict: ConflictArguments,
-    /// Accept a version older than one you had
+    /// Allow an older version than the installed one
     #[arg(long)]
     pub allow_downgrade: bool,
-    /// Show what would change, change nothing
+    /// Show what would change without changing it
     #[arg(long)]
     pub dry_run: bool,
-    /// Ask a registry that is not on this machine without TLS
+    /// Use HTTP without TLS for a registry on another machine
     #[arg(long)]
     pub plain_http: bool,
 }
@@ -55,13 +55,13 @@ pub struct InstallArguments {
 pub struct UninstallArguments {
     /// The bundle's id
     pub id: String,
-    /// From which space [default: where it is installed]
+    /// Remove it from this space [default: where it is installed]
     #[arg(long)]
     pub space: Option<WritableSpace>,
-    /// Naming the bundle is consent enough; accepted for scripts
+    /// Accepted for scripts; uninstalling never prompts
     #[arg(short, long)]
     pub yes: bool,
-    /// Remove files that were changed here too; a backup is kept
+    /// Also remove locally changed files; a backup is kept
     #[arg(long, alias = "theirs")]
     pub force: bool,
 }
@@ -71,10 +71,10 @@ pub struct UninstallArguments {
 pub struct RollbackArguments {
     /// The bundle's id
     pub id: String,
-    /// In which space [default: where it is installed]
+    /// Roll back in this space [default: where it is installed]
     #[arg(long)]
     pub space: Option<WritableSpace>,
-    /// Whose files stay.
+    /// What happens to changed files.
     #[command(flatten)]
     pub conflict: ConflictArguments,
 }

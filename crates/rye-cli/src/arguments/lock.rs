@@ -1,4 +1,4 @@
-//! What people type to look at and change lockfiles.
+//! Arguments of `rye lock`.
 
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
@@ -10,9 +10,9 @@ use crate::completion;
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub enum LockCommand {
-    /// List lockfiles and how they stand
+    /// List lockfiles and their status
     List {
-        /// Those of bundles too
+        /// Include lockfiles of bundles
         #[arg(long)]
         all: bool,
     },
@@ -28,14 +28,14 @@ pub enum LockCommand {
         #[arg(add = ArgValueCompleter::new(completion::tools))]
         id: Option<String>,
     },
-    /// Tell whether every tool of the project is pinned and matches; exit code 8 if not, for CI
-    #[command(after_help = "rye lock check --scope project    what a fresh clone would find")]
+    /// Check that every tool of the project is pinned and matches (exit code 8 if not, for CI)
+    #[command(after_help = "rye lock check --scope project    check as in a fresh clone")]
     Check {
-        /// Only lockfiles there make a tool pinned [default: project, user and bundles]
+        /// Only use lockfiles of this scope [default: project, user and bundles]
         #[arg(long)]
         scope: Option<WritableSpace>,
     },
-    /// Pin a tool as it is now: accept a change, or make a lockfile without running the tool
+    /// Pin a tool as it is now, without running it
     #[command(
         after_help = "rye lock update team/deploy\nrye lock update --all --scope project    pin every tool of the project for the team"
     )]
@@ -43,25 +43,25 @@ pub enum LockCommand {
         /// The tool's id
         #[arg(required_unless_present = "all", add = ArgValueCompleter::new(completion::tools))]
         id: Option<String>,
-        /// Every tool of the project, and every tool that is pinned here
+        /// Update every tool of the project and every pinned tool
         #[arg(long, conflicts_with = "id")]
         all: bool,
-        /// Only there [default: every lockfile it has, else the setting lockfiles.scope]
+        /// Only update this scope [default: every existing lockfile, else the setting lockfiles.scope]
         #[arg(long)]
         scope: Option<WritableSpace>,
-        /// Do not ask about new or changed programs of the project; they are shown all the same
+        /// Do not prompt about new or changed programs of the project; they are still shown
         #[arg(short, long)]
         yes: bool,
     },
-    /// Remove the lockfiles of a tool: its next run pins it as it is then
+    /// Remove the lockfiles of a tool; its next run creates a new one
     Remove {
         /// The tool's id
         #[arg(add = ArgValueCompleter::new(completion::tools))]
         id: String,
-        /// Only there [default: project and user scope]
+        /// Only remove from this scope [default: project and user]
         #[arg(long)]
         scope: Option<WritableSpace>,
     },
-    /// Remove your lockfiles whose tool, version or project is gone, and stale ones
+    /// Remove stale lockfiles and those whose tool, version or project is gone
     Prune,
 }

@@ -1,4 +1,4 @@
-//! What people type to run directives and to look after threads.
+//! Arguments of `rye run` and `rye thread`.
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
@@ -8,37 +8,37 @@ use crate::completion;
 // `rye run`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "rye run examples/greet name=Ada              without a key: the directive's own actions, in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                what it would be asked, may do and may cost\nrye run team/nightly --async                 keeps running in the background when this command has ended\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to go on is shown), 7 cancelled."
+    after_help = "rye run examples/greet name=Ada              without a model key: runs the directive's own actions in order\nrye run team/review --model fast --limit turns=5 --limit spend=0.10\nrye run team/review --dry-run                show the prompt, permissions and maximum cost\nrye run team/nightly --async                 run in the background\n\nExit codes: 0 completed, 1 failed, 6 suspended (the command to resume is shown), 7 cancelled."
 )]
 pub struct RunArguments {
     /// The directive, such as team/review
     #[arg(value_name = "DIRECTIVE", add = ArgValueCompleter::new(completion::directives))]
     pub directive: String,
-    /// Its inputs
+    /// Inputs of the directive
     #[arg(value_name = "KEY=VALUE")]
     pub inputs: Vec<String>,
-    /// Inputs as one JSON object; @FILE reads a file, - standard input
+    /// Inputs as a JSON object; @FILE reads a file, - reads standard input
     #[arg(long, value_name = "JSON")]
     pub params: Option<String>,
-    /// A model, or a tier such as fast [default: what the directive says]
+    /// A model, or a tier such as fast [default: the directive's]
     #[arg(long, value_name = "M")]
     pub model: Option<String>,
-    /// Who answers, such as offline [default: what is configured, else whoever there is a key for]
+    /// A provider, such as offline [default: the configured one, else one with a key]
     #[arg(long, value_name = "P")]
     pub provider: Option<String>,
-    /// A limit: turns, tokens, spend, spawns, depth or duration_seconds; repeat it for more
+    /// Set a limit: turns, tokens, spend, spawns, depth or duration_seconds; can be repeated
     #[arg(long = "limit", value_name = "NAME=VALUE", add = ArgValueCompleter::new(completion::limits))]
     pub limits: Vec<String>,
-    /// Go on in a new thread from where this one ended
+    /// Continue from the end of this thread in a new one
     #[arg(long = "continue", value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
     pub continues: Option<String>,
-    /// Something to tell the model when it goes on
+    /// A message to the model when it continues
     #[arg(long, value_name = "TEXT", requires = "continues")]
     pub message: Option<String>,
-    /// Do not wait for it: it goes on in the background
+    /// Do not wait: run in the background
     #[arg(long = "async", conflicts_with = "dry_run")]
     pub is_async: bool,
-    /// Show what would run; costs nothing, makes no thread
+    /// Show what would run without starting a thread
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -47,121 +47,121 @@ pub struct RunArguments {
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 pub enum ThreadCommand {
-    /// List threads, the newest first
+    /// List threads, newest first
     List(ListArguments),
-    /// Draw threads with those they have started
+    /// Show threads and their children as a tree
     Tree {
-        /// Only this thread and what is below it
+        /// Only this thread and its descendants
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: Option<String>,
-        /// Draw it anew whenever something changes, until all have ended
+        /// Refresh on every change until all threads have ended
         #[arg(long)]
         live: bool,
     },
-    /// Show one thread: what it is, what it used, what it gave, how to go on
+    /// Show a thread: its status, usage, result and next command
     Show {
-        /// The thread, or the beginning of its name
+        /// The thread's id or its beginning
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: String,
     },
-    /// Tell what a thread and all below it have cost
+    /// Show the cost of a thread and its descendants
     #[command(after_help = "rye thread cost 0a1b --by child")]
     Cost {
-        /// The thread, or the beginning of its name
+        /// The thread's id or its beginning
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: String,
-        /// What the sums are told by
+        /// Group costs by this
         #[arg(long, value_enum, default_value_t = CostBy::Item)]
         by: CostBy,
     },
-    /// Follow a thread until it ends, from any terminal
+    /// Follow a thread until it ends
     Tail {
-        /// The thread, or the beginning of its name
+        /// The thread's id or its beginning
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: String,
-        /// Those it starts too
+        /// Follow its descendants too
         #[arg(long)]
         tree: bool,
     },
-    /// Print what a thread did
+    /// Print a thread's transcript
     Transcript {
-        /// The thread, or the beginning of its name
+        /// The thread's id or its beginning
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: String,
-        /// As a page
+        /// Print it as Markdown
         #[arg(long)]
         markdown: bool,
     },
-    /// Tell whether a transcript is what its thread wrote
-    #[command(after_help = "Exit code 4 if one was changed or cut, or is older than when you last used it.")]
+    /// Verify that transcripts are what their threads wrote
+    #[command(
+        after_help = "Exit code 4 if a transcript was changed or truncated, or the store is older than when it was last used."
+    )]
     Verify {
-        /// The thread, or the beginning of its name
+        /// The thread's id or its beginning
         #[arg(value_name = "THREAD", required_unless_present_any = ["all", "accept_older"], add = ArgValueCompleter::new(completion::threads))]
         id: Option<String>,
-        /// All of them
+        /// Verify all threads
         #[arg(long, conflicts_with = "id")]
         all: bool,
-        /// Accept the threads as they are now as the latest, after you restored an older copy yourself
+        /// Accept the current store as the latest, after you restored an older copy
         #[arg(long, conflicts_with = "id")]
         accept_older: bool,
     },
-    /// Run a thread's directive again with the answers it was given: no model is asked, tools run again
-    #[command(
-        after_help = "Ends with exit code 1 where the model would see something else than was recorded."
-    )]
+    /// Run a thread's directive again with its recorded model responses; tools run again
+    #[command(after_help = "Exit code 1 if a request differs from the recorded one.")]
     Replay {
-        /// The thread, or the beginning of its name
+        /// The thread's id or its beginning
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: String,
     },
-    /// Wait for threads
+    /// Wait for threads to end
     #[command(after_help = "rye thread wait 0a1b 2c3d --any --timeout 60")]
     Wait(WaitArguments),
-    /// Ask a thread to end, wherever it runs
+    /// Cancel threads
     Cancel {
-        /// The threads, or the beginnings of their names
+        /// The threads' ids or their beginnings
         #[arg(value_name = "THREAD", required = true, add = ArgValueCompleter::new(completion::threads))]
         ids: Vec<String>,
-        /// Why
+        /// The reason, recorded with it
         #[arg(long, default_value = "cancelled by its user")]
         reason: String,
     },
-    /// End a thread whose process is gone or does not answer, by force
+    /// Kill a thread whose process is gone or does not respond
     Kill {
-        /// The thread, or the beginning of its name
+        /// The thread's id or its beginning
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: String,
     },
-    /// Go on with a thread that was suspended or left behind
+    /// Resume a suspended or interrupted thread
     #[command(
         after_help = "rye thread resume 0a1b --limit turns=+10\nrye thread resume 0a1b --message 'The tests are in tests/main'"
     )]
     Resume(ResumeArguments),
-    /// Allow what a thread asks for, and let it go on
+    /// Approve a thread's request and resume it
     Approve(AnswerArguments),
-    /// Refuse what a thread asks for: it is told, or ends if it wanted that
+    /// Deny a thread's request
     Deny {
-        /// What is refused
+        /// The request.
         #[command(flatten)]
         answer: AnswerArguments,
-        /// End the thread
+        /// End the thread instead of resuming it
         #[arg(long)]
         end: bool,
     },
-    /// List what threads ask people, from any depth
+    /// List pending approval requests
     Approvals {
-        /// Only this thread and what is below it
+        /// Only this thread and its descendants
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: Option<String>,
     },
-    /// Forget trees of threads that have ended: by age, by number, by room
+    /// Remove ended thread trees by age, number or size
     #[command(
-        after_help = "Without --older-than, --keep and --max-megabytes the settings `cleanup` of budget_ledger_schema.yaml say what goes.\nWhat is at work, suspended or asks a person stays, and so does all that belongs to its tree."
+        after_help = "Without --older-than, --keep and --max-megabytes, the `cleanup` settings of budget_ledger_schema.yaml apply.\nTrees with a running or suspended thread or a pending approval are kept."
     )]
     Prune(PruneArguments),
 }
 
-/// What the sums of a cost report are told by.
+/// What costs are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CostBy {
     /// The directive that was run
@@ -172,23 +172,23 @@ pub enum CostBy {
     Hook,
     /// The model
     Model,
-    /// The thread itself, and each of its children with all below
+    /// The thread itself, and each of its children with its descendants
     Child,
 }
 
 // `rye thread list`
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Those that other threads have started too, and however many there are
+    /// Include child threads, without a limit on their number
     #[arg(long)]
     pub all: bool,
-    /// Only those standing so: running, suspended, completed, error, cancelled, killed, interrupted, …
+    /// Only threads with this status: running, suspended, completed, error, cancelled, killed, interrupted, …
     #[arg(long, value_name = "S", add = ArgValueCompleter::new(completion::statuses))]
     pub status: Option<String>,
-    /// Only those of this directive
+    /// Only threads of this directive
     #[arg(long, value_name = "D", add = ArgValueCompleter::new(completion::directives))]
     pub directive: Option<String>,
-    /// At most so many [default: 20]
+    /// Maximum number of threads [default: 20]
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 }
@@ -196,22 +196,22 @@ pub struct ListArguments {
 // `rye thread prune`
 #[derive(Debug, Args)]
 pub struct PruneArguments {
-    /// Trees that ended at least so many days ago
+    /// Remove trees that ended at least this many days ago
     #[arg(long, value_name = "DAYS")]
     pub older_than: Option<u64>,
-    /// All but the newest so many trees
+    /// Keep only this many of the newest trees
     #[arg(long, value_name = "N")]
     pub keep: Option<u64>,
-    /// The oldest trees, until all threads take no more room than this
+    /// Remove the oldest trees until all threads use at most this much disk space
     #[arg(long, value_name = "MB")]
     pub max_megabytes: Option<u64>,
-    /// Remove transcripts instead of moving them to archive/
+    /// Delete transcripts instead of moving them to archive/
     #[arg(long)]
     pub delete: bool,
-    /// Show what would go
+    /// Show what would be removed
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not prompt
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -219,16 +219,16 @@ pub struct PruneArguments {
 // `rye thread wait`
 #[derive(Debug, Args)]
 pub struct WaitArguments {
-    /// The threads, or the beginnings of their names
+    /// The threads' ids or their beginnings
     #[arg(value_name = "THREAD", required = true, add = ArgValueCompleter::new(completion::threads))]
     pub ids: Vec<String>,
-    /// Until one has ended
+    /// Stop waiting when one has ended
     #[arg(long, conflicts_with = "quorum")]
     pub any: bool,
-    /// Until so many have ended
+    /// Stop waiting when this many have ended
     #[arg(long, value_name = "N")]
     pub quorum: Option<usize>,
-    /// At most so many seconds
+    /// Wait at most this many seconds
     #[arg(long, value_name = "S")]
     pub timeout: Option<f64>,
 }
@@ -236,13 +236,13 @@ pub struct WaitArguments {
 // `rye thread resume`
 #[derive(Debug, Args)]
 pub struct ResumeArguments {
-    /// The thread, or the beginning of its name
+    /// The thread's id or its beginning
     #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
     pub id: String,
-    /// A limit: turns=30 sets it, turns=+10 raises it; repeat it for more
+    /// Change a limit: turns=30 sets it, turns=+10 raises it; can be repeated
     #[arg(long = "limit", value_name = "NAME=VALUE", add = ArgValueCompleter::new(completion::limits))]
     pub limits: Vec<String>,
-    /// Something to tell the model
+    /// A message to the model
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
 }
@@ -250,13 +250,13 @@ pub struct ResumeArguments {
 // `rye thread approve`, `rye thread deny`
 #[derive(Debug, Args)]
 pub struct AnswerArguments {
-    /// The question's name, or the thread that asks
+    /// The request's id, or the thread that asks
     #[arg(value_name = "THREAD|REQUEST", add = ArgValueCompleter::new(completion::threads))]
     pub target: String,
-    /// Something to tell the model
+    /// A message to the model
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
-    /// A limit to set or to raise with the answer [default: what the thread asks for]
+    /// Set or raise a limit with the answer [default: what the thread asks for]
     #[arg(long = "limit", value_name = "NAME=VALUE", add = ArgValueCompleter::new(completion::limits))]
     pub limits: Vec<String>,
 }

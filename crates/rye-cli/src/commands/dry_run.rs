@@ -70,7 +70,7 @@ fn render(prepared: &PreparedThread) -> String {
     let mut lines = vec![format!(
         "{} {}",
         paint(HEADING, truncate(&shared.directive, 80)),
-        paint(DIM, "would run; nothing was")
+        paint(DIM, "dry run OK; nothing was executed")
     )];
     let mut add_field = |name: &str, value: String| {
         if !value.is_empty() {
@@ -82,7 +82,7 @@ fn render(prepared: &PreparedThread) -> String {
     add_field(
         "price",
         match &shared.price {
-            None => "not known: tokens are limited, money is not".to_owned(),
+            None => "unknown: only tokens are limited".to_owned(),
             Some(price) if price.input == 0 && price.output == 0 => "nothing".to_owned(),
             Some(price) => {
                 let million =

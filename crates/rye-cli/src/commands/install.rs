@@ -27,7 +27,7 @@ pub fn install(context: &Context, arguments: &InstallArguments) -> CommandResult
         text.parse().map_err(|_| {
             Error::new(
                 Code::InvalidArgument,
-                format!("`{}` is no fingerprint", rye_item::text::one_line(text)),
+                format!("invalid fingerprint `{}`", rye_item::text::one_line(text)),
             )
             .hint("a fingerprint is 16 hex characters, such as 5423d3b7c06f7594")
         })
@@ -43,7 +43,7 @@ pub fn install(context: &Context, arguments: &InstallArguments) -> CommandResult
     if arguments.dry_run {
         if !context.print_if_json(Some("bundle"), Some(&prepared.preview.bundle_id), &prepared.preview)? {
             print_plan(&prepared.preview, usize::MAX, &mut |line| context.output.print(line))?;
-            context.output.note("nothing was changed: --dry-run");
+            context.output.note("dry run: nothing was changed");
         }
         return Ok(());
     }
@@ -162,7 +162,7 @@ fn require_consent(
             return refuse(unknown_signer());
         }
         output.note(format_args!(
-            "let {} ({}) vouch for this bundle, and for nothing else? Compare the fingerprint first. [y/N]",
+            "trust {} ({}) for this bundle only? Compare the fingerprint first. [y/N]",
             paint(NAME, signer.fingerprint),
             signer.owner
         ));
@@ -252,7 +252,7 @@ fn print_plan(
         print(format!("  {word} {}{}", row.path, paint(DIM, note)))?;
     }
     if rows.len() > max_rows {
-        print(format!("  … and {} more; --dry-run shows all", rows.len() - max_rows))?;
+        print(format!("  … and {} more; use --dry-run to show all", rows.len() - max_rows))?;
     }
     if plan.counts.unchanged > 0 {
         print(format!("  {} {}", paint(DIM, "unchanged"), pluralize("file", plan.counts.unchanged)))?;
@@ -336,7 +336,7 @@ fn print_uninstall(context: &Context, done: &UninstallResponse) -> CommandResult
 
 fn print_leftovers(context: &Context, kept: &[impl std::fmt::Display], backups: Option<&str>) {
     for path in kept {
-        context.output.note(format_args!("{} {path}: it was changed here", paint(WARNING, "kept")));
+        context.output.note(format_args!("{} {path}: it was changed locally", paint(WARNING, "kept")));
     }
     if let Some(backups) = backups {
         context.output.note(format_args!("backups are in {}", paint(DIM, display_path(Path::new(backups)))));

@@ -48,7 +48,7 @@ pub fn run(context: &Context, command: &KeysCommand) -> CommandResult {
             let revoked = keys::revoke(engine, fingerprint, reason)?;
             if !context.print_if_json(Some("key"), Some(revoked.fingerprint.as_str()), &revoked)? {
                 context.output.print(format_args!(
-                    "{} {}: nothing it signed verifies any more",
+                    "{} {}: nothing it signed is trusted any more",
                     paint(ERROR, "revoked"),
                     revoked.fingerprint
                 ))?;

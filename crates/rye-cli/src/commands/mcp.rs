@@ -44,7 +44,7 @@ pub fn run(global: &GlobalArguments, arguments: &McpArguments) -> CommandResult 
         None => {
             if settings.is_interactive {
                 let output = Output::new(global, None, false);
-                output.note("waiting for a client to speak MCP on standard input; Ctrl-C ends");
+                output.note("waiting for an MCP client on standard input; press Ctrl-C to stop");
                 output.note("to register this server with a client: rye mcp install CLIENT");
             }
             rye_server::serve_stdio(setup, &stop).map_err(CommandError::from)
@@ -132,14 +132,14 @@ fn install(global: &GlobalArguments, client: ClientApp, print_only: bool) -> Com
         return Ok(());
     }
     if !is_changed {
-        output.print(format_args!("{} already knows rye: {}", client.as_str(), display_path(&path)))?;
+        output.print(format_args!("{} is already configured: {}", client.as_str(), display_path(&path)))?;
         return Ok(());
     }
     output
         .note(rye_item::text::strip_controls(&install::diff(before.as_deref().unwrap_or_default(), &after)));
     output.print(format_args!("{} {}", paint(SUCCESS, "changed"), display_path(&path)))?;
     if let Some(backup) = backup {
-        output.note(format_args!("as it was: {}", paint(DIM, display_path(&backup))));
+        output.note(format_args!("backup: {}", paint(DIM, display_path(&backup))));
     }
     output.note(format_args!("restart {} to use it", client.as_str()));
     Ok(())
@@ -149,7 +149,7 @@ fn read_config(path: &Path) -> Result<Option<String>, Error> {
     match file::read_bounded(path, MAX_CONFIG_SIZE) {
         Ok((bytes, _)) => String::from_utf8(bytes).map(Some).map_err(|_| {
             Error::new(rye_engine::Code::ClientConfig, format!("`{}` is not text", path.display()))
-                .hint("see what should be there: rye mcp install CLIENT --print")
+                .hint("show the expected configuration: rye mcp install CLIENT --print")
         }),
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(Error::read(&error)),

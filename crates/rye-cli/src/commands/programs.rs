@@ -26,7 +26,7 @@ pub(super) fn has_consent(
         return Ok(is_agreed);
     }
     let programs = if review.new.len() == 1 { "this program" } else { "these programs" };
-    output.ask(format_args!("let tools of the project run on {programs}? [y/N]"));
+    output.ask(format_args!("allow tools of the project to run {programs}? [y/N]"));
     confirm()
 }
 
@@ -34,10 +34,9 @@ pub(super) fn has_consent(
 pub(super) fn refusal(review: &ProgramReview, command: &str) -> CommandError {
     let names: Vec<String> = review.new.iter().map(|new| format!("`{}`", one_line(&new.path))).collect();
     let verb = if names.len() == 1 { "is" } else { "are" };
-    let message = format!("{} {verb} not recorded, and nothing was changed", names.join(", "));
+    let message = format!("{} {verb} not recorded; nothing was changed", names.join(", "));
     let data = serde_json::json!({ "new_programs": review.new });
-    let hint =
-        format!("look at what was shown; tools of the project will run on it, if you agree: {command}");
+    let hint = format!("review what was shown; to allow tools of the project to run it: {command}");
     CommandError::Engine(Error::new(Code::ConsentNeeded, message).hint(hint), Some(Box::new(data)))
 }
 

@@ -61,7 +61,7 @@ pub fn inspect(context: &Context, reference: &str, allows_plain_http: bool) -> C
     ))?;
     let trust = match manifest.approved {
         true => paint(SUCCESS, "approved"),
-        false => paint(WARNING, "not checked: its key is not known here"),
+        false => paint(WARNING, "not checked: its key is unknown"),
     };
     output.print(format_args!("  {} {}, {trust}", paint(DIM, "signed by"), manifest.signer))?;
     output.print(format_args!("  {} {}", paint(DIM, "pin"), manifest.pinned))?;

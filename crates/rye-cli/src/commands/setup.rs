@@ -39,7 +39,7 @@ pub fn init(global: &GlobalArguments) -> CommandResult {
         output.print(format_args!("{} {}", paint(SUCCESS, "+"), display_path(path)))?;
     }
     if answer.created.is_empty() {
-        output.print(paint(DIM, "everything is there already"))?;
+        output.print(paint(DIM, "everything is already set up"))?;
     }
     if let Some(project) = &answer.project {
         output.print(format_args!("{} {} is approved", paint(SUCCESS, "✓"), display_path(project)))?;
@@ -71,7 +71,7 @@ fn record_after_init(
         return Ok(review.record(&engine)?);
     }
     let folder = shell_word(&project.display().to_string());
-    output.note(format_args!("look at what was shown; if tools may run on it: rye trust {folder} --yes"));
+    output.note(format_args!("review what was shown; to allow tools to run it: rye trust {folder} --yes"));
     Ok(review.without_consent())
 }
 
@@ -81,7 +81,7 @@ pub fn trust(context: &Context, arguments: &TrustArguments) -> CommandResult {
         // Without a dot at its end, so that it can be shown.
         (Some(folder), _) => context.settings.working_dir.join(folder).components().collect(),
         (None, Some(project)) => project.clone(),
-        (None, None) => return Err(Error::new(Code::PathNotFound, "there is no project here").into()),
+        (None, None) => return Err(Error::new(Code::PathNotFound, "not inside a project").into()),
     };
     if !arguments.revoke {
         trust_verb::check(&context.engine, &folder)?;
@@ -240,12 +240,15 @@ pub fn doctor(context: &Context) -> CommandResult {
     Err(error_with_data(
         Code::Unhealthy,
         format!("{} found", counted(report.errors, "problem")),
-        "each finding has its remedy",
+        "see the fix for each finding",
         data,
     ))
 }
 
 fn unhealthy_error(report: &doctor::DoctorReport) -> CommandError {
     let message = format!("{} found", counted(report.errors, "problem"));
-    CommandError::Engine(Error::new(Code::Unhealthy, message).hint("each finding above has its remedy"), None)
+    CommandError::Engine(
+        Error::new(Code::Unhealthy, message).hint("see the fix for each finding above"),
+        None,
+    )
 }

@@ -326,9 +326,7 @@ impl View {
         let call = match progress.running_calls.iter().position(|call| call.id == id) {
             Some(index) => progress.running_calls.remove(index),
             // It was begun before a crash, by another process.
-            None => {
-                Call { id: id.to_owned(), tool: "a call begun before".to_owned(), arguments: String::new() }
-            }
+            None => Call { id: id.to_owned(), tool: "earlier call".to_owned(), arguments: String::new() },
         };
         let elapsed = format_duration(payload.get("duration_ms").and_then(Value::as_u64).unwrap_or(0));
         let failed = payload.get("error").map(|error| match error {

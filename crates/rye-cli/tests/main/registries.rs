@@ -255,7 +255,7 @@ fn credential_helper_errors_contain_no_secret() {
     with("empty", "log in first: docker login");
     with("bad", "ended with exit code 3");
     with("absent", "`docker-credential-absent` was not found");
-    with("../bad", "its name is no name of a program");
+    with("../bad", "its name is not a valid program name");
     with("planted", "`docker-credential-planted` was not found");
     assert!(!mark.exists());
 }

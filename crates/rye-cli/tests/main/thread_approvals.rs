@@ -196,7 +196,7 @@ fn cancel_ends_tools_in_other_processes() {
     let running = spawn_with_model(&user, &model, &["run", "team/work"]);
     assert!(eventually(|| !processes_with(marker).is_empty()), "the tool runs");
     let output = user.ok(["thread", "cancel", &newest_thread(&user), "--reason", "no need"]);
-    assert!(output.stdout.contains("asked to end"), "{output}");
+    assert!(output.stdout.contains("cancel requested"), "{output}");
     let ended = Run::from_output(&running.wait_with_output().expect("an end"));
     assert_eq!(ended.exit, 7, "{ended}");
     assert!(ended.stderr.contains("cancelled: no need"), "{ended}");

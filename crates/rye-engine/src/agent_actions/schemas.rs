@@ -40,7 +40,7 @@ fn item_type_schema() -> Value {
     json!({
         "type": "string",
         "enum": ["directive", "tool", "knowledge"],
-        "description": "What kind of item. May be left out if item_id is canonical (`tool:team/deploy`).",
+        "description": "The item's type. Optional if item_id is canonical (`tool:team/deploy`).",
     })
 }
 
@@ -78,19 +78,19 @@ fn query_schema() -> Value {
     json!({
         "type": "string",
         "maxLength": 4096,
-        "description": "Words that must all occur. \"phrases\", prefix*, AND, OR, NOT and ( ) are understood; `*` finds everything.",
+        "description": "All words must match. Supports \"phrases\", prefix*, AND, OR, NOT and parentheses; `*` matches everything.",
     })
 }
 
 fn scope_schema() -> Value {
     json!({
         "type": "string",
-        "description": "A type, or a type and a namespace: `tool`, `tool.team.*`. Overrules item_type.",
+        "description": "A type, or a type and a namespace: `tool`, `tool.team.*`. Overrides item_type.",
     })
 }
 
 fn limit_schema() -> Value {
-    json!({"type": "integer", "minimum": 1, "maximum": 1000, "description": "How many results at most."})
+    json!({"type": "integer", "minimum": 1, "maximum": 1000, "description": "Maximum number of results."})
 }
 
 fn search_schema() -> AgentToolSchema {
@@ -150,10 +150,10 @@ fn execute_schema() -> AgentToolSchema {
                 "description": "A tool's parameters or a directive's inputs, by name.",
                 "additionalProperties": true,
             },
-            "dry_run": {"type": "boolean", "default": false, "description": "Check everything, run nothing."},
+            "dry_run": {"type": "boolean", "default": false, "description": "Check everything without running it."},
             "thread": {
                 "type": "string", "enum": ["inline", "fork"], "default": "inline",
-                "description": "Directives only. inline: you follow it. fork: a thread of its own follows it.",
+                "description": "Directives only. inline: you follow it. fork: it runs in its own thread.",
             },
             "async": {"type": "boolean", "default": false, "description": "With fork: return at once."},
             "model": {"type": "string", "description": "With fork: the model to use."},

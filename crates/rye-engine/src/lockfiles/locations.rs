@@ -363,7 +363,7 @@ fn check_tool_id(path: &Path, lockfile: Lockfile, resolved: &ResolvedTool) -> Re
     Err(Error::new(Code::LockCorrupt, message)
         .detail("path", path.display().to_string())
         .detail("field", "root.tool_id")
-        .hint(format!("if the tool as it is now is right: rye lock update {}", resolved.root.tool_id)))
+        .hint(format!("if the tool is correct as it is now: rye lock update {}", resolved.root.tool_id)))
 }
 
 /// The user's lockfiles that count here: not those of other projects' tools, and not the pin of a hidden tool once
@@ -404,8 +404,8 @@ pub(crate) fn slot(engine: &Engine, resolved: &ResolvedTool, scope: SpaceTier) -
     let name = file_name::lockfile_path(&id, &resolved.root.version, None)?;
     let dir = match scope {
         SpaceTier::Project => project_dir(engine).ok_or_else(|| {
-            Error::new(Code::InvalidArgument, "there is no project here to hold a lockfile")
-                .hint("name it with --project, or write to user scope")
+            Error::new(Code::InvalidArgument, "not inside a project that could hold a lockfile")
+                .hint("give it with --project, or write to user scope")
         })?,
         SpaceTier::User => user_dir(engine),
         SpaceTier::System => {
@@ -532,7 +532,8 @@ pub(crate) fn scan_matching(dir: &LockfileDir, is_match: &dyn Fn(&str) -> bool) 
     let read = |name: String| {
         let relative = Path::new(&name);
         let lockfile = dir.read(relative).and_then(|lockfile| {
-            lockfile.ok_or_else(|| Error::new(Code::LockCorrupt, "the lockfile went away while it was read"))
+            lockfile
+                .ok_or_else(|| Error::new(Code::LockCorrupt, "the lockfile was removed while it was read"))
         });
         ScannedLockfile { tier: dir.tier, path: dir.path(relative), lockfile, name }
     };

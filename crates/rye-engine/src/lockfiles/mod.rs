@@ -109,11 +109,11 @@ impl From<&LockMismatch> for Error {
         match mismatch.scope {
             SpaceTier::Project => error
                 .hint(
-                    "it is committed with the project: ask who changed the tool, or take the pinned one back",
+                    "it is committed with the project: ask who changed the tool, or restore the pinned version",
                 )
-                .hint(format!("if the change is right: {}", mismatch.accept)),
+                .hint(format!("if the change is intended: {}", mismatch.accept)),
             SpaceTier::User => {
-                error.hint(format!("look at what changed; if it is right: {}", mismatch.accept))
+                error.hint(format!("review what changed; if it is intended: {}", mismatch.accept))
             }
             SpaceTier::System => error.hint("install the bundle again, or remove what hides its parts"),
         }

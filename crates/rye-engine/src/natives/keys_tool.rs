@@ -26,7 +26,7 @@ impl NativeTool for KeysTool<'_> {
                     "public_key": key.to_pem(),
                     "is_trusted": self.engine.workspace.keys.is_trusted_everywhere(key),
                 }),
-                None => json!({"fingerprint": null, "hint": "there is no key yet: rye init"}),
+                None => json!({"fingerprint": null, "hint": "no key yet: rye init"}),
             }),
             other => {
                 let other = rye_item::text::one_line(other);

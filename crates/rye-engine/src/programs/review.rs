@@ -57,7 +57,7 @@ impl NewProgram {
         let real = one_line(&self.real_path.display().to_string());
         match (self.is_in_project, self.is_system) {
             (true, _) => format!(
-                "its file `{real}` lies in the project, where tools can write: it is not a link to an interpreter \
+                "its file `{real}` is in the project, where tools can write: it is not a link to an interpreter \
                  of the system"
             ),
             (false, true) => format!("a link to `{real}` of the system"),

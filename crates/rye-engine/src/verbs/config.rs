@@ -56,7 +56,7 @@ pub fn show(engine: &Engine, id: Option<&ItemId>) -> Result<ConfigResponse> {
         let is_empty = merged.origins.is_empty() && merged.ignored.is_empty();
         if is_empty {
             return Err(Error::new(Code::NotFound, format!("config not found: {id}"))
-                .hint("rye config show lists all there are"));
+                .hint("rye config show lists all configs"));
         }
         add_config(&mut response, &id, merged);
     }

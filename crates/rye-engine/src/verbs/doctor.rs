@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::engine::{DevMode, Engine};
 use crate::error::{Code, Error};
+use crate::error_refused::phrase;
 use crate::verbs::verify::{self, VerifyProgress};
 use crate::verbs::{bundles, config, keys};
 
@@ -112,7 +113,7 @@ fn check_sandbox(engine: &Engine, findings: &mut FindingList) {
         Err(error) => {
             findings
                 .add("sandbox", Severity::Error, format!("tools cannot be run here: {error}"))
-                .remedy("see docs/sandbox.md: what a machine must offer");
+                .remedy("see docs/sandbox.md for the requirements");
             return;
         }
     };
@@ -139,7 +140,7 @@ fn check_sandbox(engine: &Engine, findings: &mut FindingList) {
             Severity::Warning,
             format!("tools are confined in part: not enforced here: {}; in force: {mechanisms}", unmet),
         )
-        .remedy("a newer kernel, or user namespaces; `on_missing: refuse` in execution/sandbox.yaml runs nothing then");
+        .remedy("use a newer kernel, or allow user namespaces; `on_missing: refuse` in execution/sandbox.yaml refuses to run instead");
 }
 
 fn check_key(engine: &Engine, findings: &mut FindingList) {
@@ -158,9 +159,7 @@ fn check_key(engine: &Engine, findings: &mut FindingList) {
                 findings
                     .add("key", Severity::Error, "public_key.pem is not the public half of private_key.pem")
                     .path(engine.workspace.roots.signing_keys.join("public_key.pem"))
-                    .remedy(
-                        "rye init writes it again; if private_key.pem is the wrong one, restore it first",
-                    );
+                    .remedy("rye init recreates it; if private_key.pem is the wrong one, restore it first");
             }
         }
         Err(error) => add_error(findings, "key", &error),
@@ -183,7 +182,7 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
     for broken in &listing.broken {
         findings
             .add("trust", Severity::Warning, format!("an identity document is ignored: {broken}"))
-            .remedy("remove it, or ask its owner for a good one");
+            .remedy("remove it, or ask its owner for a valid one");
     }
     for key in &listing.keys {
         match key.trust {
@@ -194,7 +193,7 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
                 } else {
                     let path = shell_word(&key.path.display().to_string());
                     format!(
-                        "nothing, unless items by it should run here; then compare the fingerprint with its owner, and let it \
+                        "nothing, unless its items should run here; then compare the fingerprint with its owner, and let it \
                          vouch for items of this project alone: rye keys trust {path} --space project"
                     )
                 };
@@ -253,7 +252,7 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
     }
     for notice in &engine.workspace.notices {
         findings.add("workspace", Severity::Warning, notice.clone()).remedy(
-            "correct or remove what it names; rye config show --origin tells where settings come from",
+            "correct or remove what it names; rye config show --origin shows where settings come from",
         );
     }
 }
@@ -262,15 +261,17 @@ fn check_project(engine: &Engine, findings: &mut FindingList) {
     for path in rye_space::ownership::group_writable(&engine.workspace.roots) {
         let word = shell_word(&path.display().to_string());
         findings
-            .add("user_space", Severity::Warning, "its group may change a folder that decides whom you trust")
+            .add(
+                "user_space",
+                Severity::Warning,
+                "its group can change a folder that decides which keys you trust",
+            )
             .path(path)
             .remedy(format!("chmod g-w {word}"));
     }
     match (&engine.workspace.roots.project, engine.workspace.is_project_approved) {
         (None, _) => {
-            findings
-                .add("project", Severity::Info, "there is no project here")
-                .remedy("rye init in its folder");
+            findings.add("project", Severity::Info, "not inside a project").remedy("rye init in its folder");
         }
         (Some(project), true) => {
             findings.add("project", Severity::Ok, "the project is approved").path(project);
@@ -279,7 +280,7 @@ fn check_project(engine: &Engine, findings: &mut FindingList) {
             findings
                 .add("project", Severity::Info, "the project is not approved: its `.env`, local interpreters and unsafe config are ignored")
                 .path(project)
-                .remedy("if you trust its authors: rye trust (it says what that allows, and asks)");
+                .remedy("if you trust its authors: rye trust (shows what that allows, and asks)");
         }
     }
     match engine.dev_mode {
@@ -289,13 +290,13 @@ fn check_project(engine: &Engine, findings: &mut FindingList) {
                 .add(
                     "dev_mode",
                     Severity::Warning,
-                    "development mode is on: unsigned and edited items of this project are forgiven",
+                    "development mode is on: unsigned and edited items of this project may run",
                 )
                 .remedy("unset RYE_DEV_MODE when you are done");
         }
         DevMode::Refused => {
             findings
-                .add("dev_mode", Severity::Warning, "RYE_DEV_MODE is set, and ignored here")
+                .add("dev_mode", Severity::Warning, "RYE_DEV_MODE is set, but ignored here")
                 .remedy("approve the project and list it in `dev_mode.projects` of your signed user config, or unset it");
         }
     }
@@ -328,7 +329,7 @@ fn check_config(engine: &Engine, findings: &mut FindingList) {
             .add(
                 "config",
                 Severity::Info,
-                format!("`{}` in {} config counts, but should be signed", unsigned.key, unsigned.space),
+                format!("`{}` in {} config is used, but should be signed", unsigned.key, unsigned.space),
             )
             .path(&unsigned.path)
             .remedy("read it, then sign it: rye sign config ID");
@@ -365,7 +366,7 @@ fn check_item_files(engine: &Engine, findings: &mut FindingList) {
                 .add(
                     "places",
                     Severity::Warning,
-                    format!("a file is passed over: {}", rye_item::text::one_line(&invalid.reason)),
+                    format!("a file is ignored: {}", rye_item::text::one_line(&invalid.reason)),
                 )
                 .path(invalid.path)
                 .remedy("rename it, or put the file itself where the link is");
@@ -405,7 +406,7 @@ fn check_items(engine: &Engine, progress: VerifyProgress<'_>, findings: &mut Fin
             .add(
                 "items",
                 level,
-                format!("{}:{} is {}: {reason}", row.kind, row.item_id, row.verdict.as_str()),
+                format!("{}:{} {}: {reason}", row.kind, row.item_id, phrase(row.verdict, &reason)),
             )
             .path(&row.path)
             .remedy(remedy(row));
@@ -442,10 +443,10 @@ fn remedy(row: &verify::VerifyRow) -> String {
     let sign = format!("rye sign {} {}", row.kind, row.item_id);
     match row.verdict {
         TrustVerdict::Tampered => {
-            format!("see what changed (git diff); if it was you: {sign}; if not, take the signed one back")
+            format!("see what changed (git diff); if it was you: {sign}; if not, restore the signed version")
         }
         TrustVerdict::Untrusted | TrustVerdict::Revoked => format!(
-            "leave it refused, or read it, then vouch for this item alone: {sign}; who signed it: rye why {} {}",
+            "leave it, or read it and sign it yourself: {sign}; who signed it: rye why {} {}",
             row.kind, row.item_id
         ),
         TrustVerdict::Full | TrustVerdict::Partial | TrustVerdict::Unsigned | TrustVerdict::Misplaced => {
@@ -467,9 +468,7 @@ fn check_index(engine: &Engine, findings: &mut FindingList) {
         return;
     }
     if !path.exists() {
-        findings
-            .add("index", Severity::Info, "there is no search index yet")
-            .remedy("the first search makes it");
+        findings.add("index", Severity::Info, "no search index yet").remedy("the first search creates it");
         return;
     }
     match SearchIndex::open(&path).and_then(|index| index.count_stale(&engine.workspace.spaces)) {
@@ -481,10 +480,10 @@ fn check_index(engine: &Engine, findings: &mut FindingList) {
                 .add(
                     "index",
                     Severity::Info,
-                    format!("the search index does not know {} yet", counted(stale, "change")),
+                    format!("the search index does not have {} yet", counted(stale, "change")),
                 )
                 .path(path)
-                .remedy("the next search brings it up to date");
+                .remedy("the next search updates it");
         }
         Err(error) => {
             findings

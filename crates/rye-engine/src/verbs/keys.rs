@@ -114,7 +114,7 @@ fn tampered_row(found: &keys::IdentityFile, error: &keys::DocumentError) -> Opti
 fn untrusted_reason(identity: &Identity, space: &rye_item::Space) -> String {
     let reason = match (&identity.signature, space) {
         (None, _) => "its document is not signed",
-        (Some(_), rye_item::Space::Project) => "a project's key counts only once you trust it",
+        (Some(_), rye_item::Space::Project) => "a project's key is trusted only after you trust it",
         (Some(_), _) if identity.projects.is_some() => "it is trusted in other projects only",
         (Some(_), _) => "its document is signed by a key you do not trust",
     };
@@ -243,7 +243,7 @@ fn require_trusted_signature(engine: &Engine, path: &Path, identity: &Identity) 
 /// Trusts the key in a file: writes its document into user space, signed by the own key.
 ///
 /// # Errors
-/// When the file holds no key, the key is revoked, or there is no own key.
+/// When the file holds no key, the key is revoked, or you have no key.
 pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<KeyTrustResponse> {
     let owner = options.owner.clone().unwrap_or_else(|| {
         path.file_stem().map_or_else(|| "unknown".to_owned(), |stem| stem.to_string_lossy().into_owned())
@@ -258,7 +258,7 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Key
             Code::Revoked,
             format!("the key {} is revoked: {}", found.fingerprint, revocation.reason),
         )
-        .hint("ask its owner for a new key; a revocation is not taken back"));
+        .hint("ask its owner for a new key; a revocation cannot be undone"));
     }
     let project = engine.workspace.roots.project_key();
     let is_in_project = match (&engine.workspace.roots.project, path.parent()) {
@@ -288,7 +288,7 @@ pub fn trust(engine: &Engine, path: &Path, options: &TrustOptions) -> Result<Key
         (true, Some(Identity { projects: None, .. })) => None,
         (true, present) => {
             let project = project.ok_or_else(|| {
-                Error::new(Code::InvalidArgument, "there is no project here").hint("use --space user")
+                Error::new(Code::InvalidArgument, "not inside a project").hint("use --space user")
             })?;
             let mut projects = present.and_then(|known| known.projects.clone()).unwrap_or_default();
             if !projects.contains(&project) {
@@ -332,7 +332,7 @@ pub struct RevokedKey {
 /// Revokes a key: it fails verification everywhere from now on.
 ///
 /// # Errors
-/// When the fingerprint is none, or there is no own key to sign with.
+/// When the fingerprint is none, or you have no key to sign with.
 pub fn revoke(engine: &Engine, fingerprint: &str, reason: &str) -> Result<RevokedKey> {
     let fingerprint: Fingerprint = fingerprint.parse().map_err(|error| {
         Error::new(Code::InvalidArgument, format!("{error}")).hint("rye keys list shows the fingerprints")
@@ -362,7 +362,7 @@ pub fn export(engine: &Engine, fingerprint: Option<&str>) -> Result<(Fingerprint
         (Some(text), _) => text.to_owned(),
         (None, Some(own)) => own.fingerprint().to_string(),
         (None, None) => {
-            return Err(Error::new(Code::NoKey, "there is no own key").hint("make one: rye keys generate"));
+            return Err(Error::new(Code::NoKey, "you have no key").hint("make one: rye keys generate"));
         }
     };
     let project_documents = workspace.project_documents();

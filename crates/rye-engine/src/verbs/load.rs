@@ -129,7 +129,7 @@ pub fn load(engine: &Engine, item: &ItemRef, options: LoadOptions) -> Result<Loa
     let admitted = engine.admit_cached(located)?;
     let mut loaded = build_loaded(engine, &admitted, admitted.report())?;
     if admitted.is_forgiven() {
-        loaded.warnings.push(format!("development mode forgives that it is {}", loaded.verdict.as_str()));
+        loaded.warnings.push(format!("development mode: it is {}", loaded.verdict.as_str()));
     } else if !admitted.is_fully_covered() {
         let part = match item.item_type {
             ItemType::Directive => "its prompt",
@@ -242,7 +242,7 @@ pub fn copy_approved(
     };
     let Some(folder) = spaces.folder(&space) else {
         return Err(
-            Error::new(Code::PathNotFound, "there is no project here").hint("run `rye init` in its folder")
+            Error::new(Code::PathNotFound, "not inside a project").hint("run `rye init` in its folder")
         );
     };
     if *located.space() == space {

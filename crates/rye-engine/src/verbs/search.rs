@@ -85,7 +85,7 @@ pub fn search(
     let start = std::time::Instant::now();
     let query = Query::parse(&options.query).map_err(|error| {
         Error::new(Code::InvalidQuery, error.to_string())
-            .hint("words, \"phrases\", prefix*, AND, OR, NOT and ( ) are understood")
+            .hint("supported: words, \"phrases\", prefix*, AND, OR, NOT and parentheses")
     })?;
     let setting = engine.workspace.settings.get("search.limit").and_then(serde_json::Value::as_u64);
     let default = setting.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(10);

@@ -50,7 +50,7 @@ pub fn check(engine: &Engine, folder: &Path) -> Result<()> {
 /// Approves `folder`, or takes its approval back.
 ///
 /// # Errors
-/// When it is no folder, there is no own key, or the record is damaged.
+/// When it is no folder, you have no key, or the record is damaged.
 pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<TrustResponse> {
     if approve && !folder.is_dir() {
         return Err(Error::new(Code::PathNotFound, format!("`{}` is not a folder", folder.display()))
@@ -99,6 +99,6 @@ pub(crate) fn check_not_damaged(approvals: &Approvals) -> Result<()> {
     match approvals.problems.first() {
         None => Ok(()),
         Some(problem) => Err(Error::new(Code::DamagedRecord, problem.clone())
-            .hint("remove that record if you did not change it, then approve what it held again")),
+            .hint("remove that record if you did not change it, then approve its entries again")),
     }
 }

@@ -294,7 +294,7 @@ pub fn item_at_path(engine: &Engine, path: &Path) -> Result<(ItemRef, CandidateP
     let not_an_item = |why: &str| {
         Error::new(Code::NotAnItem, format!("`{path_text}` is not an item: {why}"))
             .detail("path", path_text.clone())
-            .hint("an item lies below `.ai/directives`, `.ai/tools`, `.ai/knowledge` or `.ai/config`")
+            .hint("items are below `.ai/directives`, `.ai/tools`, `.ai/knowledge` or `.ai/config`")
     };
     // Resolve the folder, not the file: a link is judged where it stands.
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -313,12 +313,12 @@ pub fn item_at_path(engine: &Engine, path: &Path) -> Result<(ItemRef, CandidateP
         let path = folder.join(relative);
         return Ok((item, CandidatePath { space, path, extension, is_found: true }));
     }
-    Err(not_an_item("it lies in no space of this project or user"))
+    Err(not_an_item("it is outside the project and user space"))
 }
 
 fn parse_item_path(relative: &str, spaces: &Spaces) -> std::result::Result<(ItemRef, String), String> {
-    let (folder, rest) = relative.split_once('/').ok_or("it lies in no type's folder")?;
-    let item_type = ItemType::from_folder(folder).ok_or("it lies in no type's folder")?;
+    let (folder, rest) = relative.split_once('/').ok_or("it is not in the folder of an item type")?;
+    let item_type = ItemType::from_folder(folder).ok_or("it is not in the folder of an item type")?;
     let (stem, extension) = split_extension(rest).ok_or("it has no extension")?;
     if !spaces.extractors().for_type(item_type).extensions.iter().any(|known| known == extension) {
         return Err(format!("a {item_type} has no extension `{extension}`"));

@@ -222,7 +222,7 @@ fn trace_chain(engine: &Engine, tool: ItemFile) -> Vec<ChainElementRow> {
                 (found.item().id.to_string(), Some(found.space().clone()), None, "the chain is too long")
             }
             Err(ChainError::SpaceViolation { .. }) => {
-                (executor, None, None, "only in a space that may not be used from here")
+                (executor, None, None, "only in a space that cannot be used from here")
             }
             Err(ChainError::InvalidExecutor { .. }) => (executor, None, None, "invalid id"),
             Err(ChainError::Locate(_)) => (executor, None, None, "cannot be read"),

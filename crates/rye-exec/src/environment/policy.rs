@@ -98,7 +98,7 @@ impl EnvironmentPolicy {
 fn name_list(settings: &Value, key: &'static str) -> Result<Vec<String>, EnvironmentError> {
     let wrong = || EnvironmentError::InvalidPolicy {
         key,
-        expected: "a list of variable names; `*` stands for anything",
+        expected: "a list of variable names; `*` matches anything",
     };
     let list = settings.get(key).and_then(Value::as_array).ok_or_else(wrong)?;
     let names = list.iter().map(|name| name.as_str().filter(|name| is_pattern(name)).map(str::to_owned));

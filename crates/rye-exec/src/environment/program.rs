@@ -33,7 +33,7 @@ pub enum ProgramError {
     #[error("it loads more than {MAX_PARTS} files when it starts")]
     TooManyParts,
     /// A Python whose standard library tools can change.
-    #[error("its standard library lies in the project, where tools can change it")]
+    #[error("its standard library is in the project, where tools can change it")]
     LibraryInProject,
 }
 

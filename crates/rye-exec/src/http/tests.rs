@@ -273,7 +273,7 @@ fn the_network_is_reached_only_with_permission() {
     let refused = ask(&ToolAccess { network: true, ..ToolAccess::default() });
     assert!(refused.starts_with("`127.0.0.1` is at `127.0.0.1`, a loopback address"), "{refused}");
     let wrong = ask(&ToolAccess { network: true, allowed_hosts: vec!["*".into()], ..ToolAccess::default() });
-    assert_eq!(wrong, "`*` in `allowed_hosts` is no host, host:port, address or network");
+    assert_eq!(wrong, "`*` in `allowed_hosts` is not a host, host:port, address or network");
     assert_eq!(server.requests(), Vec::<String>::new());
 }
 

@@ -223,7 +223,7 @@ pub fn check_pins(pins: &[LockedPackage], requested: &RequestedPackages) -> Resu
             Ecosystem::Node => requirement::is_node_name(&pin.name),
         };
         if !is_name || pin.name.len() > MAX_REQUIREMENT_LENGTH {
-            return Err(wrong(&pin.name, "that is no name of a package"));
+            return Err(wrong(&pin.name, "invalid package name"));
         }
         if !requirement::is_version(&pin.version) || pin.version.len() > MAX_REQUIREMENT_LENGTH {
             return Err(wrong(&pin.name, "its version is not one"));

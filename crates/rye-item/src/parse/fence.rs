@@ -27,7 +27,7 @@ pub struct Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FenceError {
     /// No code block of that kind stands outside the other code blocks.
-    #[error("no such code block")]
+    #[error("code block not found")]
     Missing,
     /// A code block is opened and runs to the end of the text.
     #[error("unclosed code fence")]

@@ -159,8 +159,7 @@ impl<'text> FieldCollector<'text> {
             }
             Err(LiteralError::NotLiteral) => {
                 if SETTING_NAMES.contains(&name) {
-                    let message =
-                        format!("`{name}` is not a plain literal: it cannot be read, and counts as absent");
+                    let message = format!("`{name}` is not a plain literal: it is ignored");
                     let position = self.locator.position(offset);
                     self.parsed
                         .warnings

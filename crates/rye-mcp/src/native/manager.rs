@@ -72,7 +72,7 @@ fn add(mcp_call: &McpCall<'_>) -> Result<Value, NativeError> {
     if has_plain_secret(&config) {
         next.insert(
             0,
-            "a credential stands in the file; write `${NAME}` instead and set the variable".to_owned(),
+            "the file contains a credential; write `${NAME}` instead and set the variable".to_owned(),
         );
     }
     Ok(json!({"server": id.as_str(), "written": place.to_value(), "signed": false, "next": next}))

@@ -314,7 +314,7 @@ fn parse_item_path(path: &str) -> Result<ItemId, String> {
     let id = inner.and_then(|inner| inner.strip_suffix(".yaml").or_else(|| inner.strip_suffix(".yml")));
     match id {
         Some(id) => ItemId::new(id).map_err(|error| error.to_string()),
-        None => Err(format!("`config.server_config_path` is no tool item: `{}`", truncate_line(path, 200))),
+        None => Err(format!("`config.server_config_path` is not a tool: `{}`", truncate_line(path, 200))),
     }
 }
 

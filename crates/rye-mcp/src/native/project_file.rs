@@ -76,7 +76,7 @@ impl ProjectFile {
         file::write_new(&self.path(), text.as_bytes(), FileMode::Preserve).map_err(|error| {
             match error.kind() {
                 io::ErrorKind::AlreadyExists => NativeError::failed(format!(
-                    "`{}` is there already; remove it first",
+                    "`{}` already exists; remove it first",
                     self.path().display()
                 )),
                 _ => io_error(&error),

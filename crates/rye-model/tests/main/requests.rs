@@ -230,7 +230,7 @@ fn model_name_is_only_a_path_segment() {
     let failure =
         expect_error(&endpoint, &ModelRequest { model: "evil.example".to_owned(), ..request(false) });
     assert_eq!((failure.kind.as_str(), failure.reached_server), ("ProtocolError", false));
-    assert!(failure.message.contains("the model stands in place of the host"), "{failure}");
+    assert!(failure.message.contains("the model is in place of the host"), "{failure}");
 }
 
 #[test]

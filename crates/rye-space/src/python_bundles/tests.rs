@@ -93,8 +93,8 @@ fn path_without_packages_is_reported() {
     let world = World::new();
     for (place, reason) in [
         (PathBuf::from("relative"), "it is not an absolute path"),
-        (world.folder.path().join("absent"), "it is not there"),
-        (world.path().join("my_tools"), "it is no interpreter, virtual environment or folder of packages"),
+        (world.folder.path().join("absent"), "it is missing"),
+        (world.path().join("my_tools"), "not an interpreter, virtual environment or folder of packages"),
     ] {
         let found = find_bundles(&[place], &mut WatchSet::default());
         assert!(found.bundles.is_empty() && found.notices[0].ends_with(reason), "{:?}", found.notices);
@@ -144,8 +144,11 @@ fn unsupported_code_is_reported_with_line() {
             swapped("Path(__file__).parent,", "Path(__file__).parent / \"absent\","),
             "`my_tools/bundle.py:9`: `root_path` holds no `.ai` folder",
         ),
-        (swapped("[\"my/tools\"]", "[\"../x\"]"), "`my_tools/bundle.py:10`: a category is no prefix of ids"),
-        (swapped("[\"my/tools\"]", "\"my\""), "`my_tools/bundle.py:10`: `categories` is no list"),
+        (
+            swapped("[\"my/tools\"]", "[\"../x\"]"),
+            "`my_tools/bundle.py:10`: invalid category: not a prefix of ids",
+        ),
+        (swapped("[\"my/tools\"]", "\"my\""), "`my_tools/bundle.py:10`: `categories` is not a list"),
         (swapped("get_bundle", "other"), "`my_tools/bundle.py:1`: `get_bundle` is not defined exactly once"),
         (
             swapped("    return", "    import os\n    return"),

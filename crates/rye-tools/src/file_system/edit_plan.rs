@@ -150,7 +150,7 @@ fn resolve_range(
         }
         if number < min || number > total {
             return Err(ChangeError::new(format!(
-                "there is no line {number}: the file has {}",
+                "line {number} is out of range: the file has {}",
                 rye_item::text::counted(total, "line")
             )));
         }

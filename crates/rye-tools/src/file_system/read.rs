@@ -143,7 +143,7 @@ impl<'a> ReadPage<'a> {
             && first > 1
         {
             response["note"] = json!(format!(
-                "the file has {}: there is no line {first}",
+                "line {first} is out of range: the file has {}",
                 rye_item::text::counted(total, "line")
             ));
         }

@@ -81,7 +81,7 @@ pub(super) fn reject_redacted(text: &str) -> Result<(), NativeError> {
         return Ok(());
     }
     Err(NativeError::denied(
-        "the text holds `[redacted:…]`, which stands for a secret that was taken out; change the lines around it, or \
+        "the text holds `[redacted:…]`, a redacted secret; change the lines around it, or \
          ask the user to make this change",
     ))
 }

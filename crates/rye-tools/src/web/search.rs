@@ -98,7 +98,7 @@ fn choose_provider(call: &NativeCall<'_>) -> Result<(String, Provider), NativeEr
         let known: Vec<&str> = providers.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         let name = one_line(name);
-        let message = format!("there is no search provider `{name}` (there are: {known}); {SETUP_HINT}");
+        let message = format!("unknown search provider `{name}` (known: {known}); {SETUP_HINT}");
         return Err(NativeError::failed(message));
     };
     Ok((name.to_owned(), Provider { name: name.to_owned(), settings: settings.clone() }))
@@ -123,7 +123,7 @@ fn send_query(
     let secrets = Secrets::from_environment(variables);
     for (name, value) in provider.settings.get("headers").and_then(Value::as_object).into_iter().flatten() {
         let value =
-            value.as_str().ok_or_else(|| provider.invalid(&format!("`headers.{name}` is no text")))?;
+            value.as_str().ok_or_else(|| provider.invalid(&format!("`headers.{name}` is not a string")))?;
         let value = expand(provider, value, variables)?;
         let is_secret = is_secret_name(name) || secrets.is_present_in(&value);
         request.headers.retain(|own| !own.name.eq_ignore_ascii_case(name));
@@ -171,8 +171,8 @@ fn value_at_path<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
 }
 
 fn parse_json_hits(provider: &Provider, response: &HttpResponse) -> Result<Vec<Hit>, NativeError> {
-    let answer: Value =
-        serde_json::from_slice(&response.body).map_err(|_| provider.invalid("its answer is no JSON"))?;
+    let answer: Value = serde_json::from_slice(&response.body)
+        .map_err(|_| provider.invalid("its response is not valid JSON"))?;
     let path = provider.text("results_path").unwrap_or_default();
     let results = match value_at_path(&answer, path) {
         Some(Value::Array(results)) => results.as_slice(),
@@ -196,7 +196,7 @@ fn parse_html_hits(provider: &Provider, response: &HttpResponse) -> Result<Vec<H
     let source =
         lillux::http::decode_text(&response.body, response.header("content-type").unwrap_or("text/html"));
     let page = source.as_deref().and_then(Page::parse);
-    let page = page.ok_or_else(|| provider.invalid("its answer is no page"))?;
+    let page = page.ok_or_else(|| provider.invalid("its response is not a page"))?;
     let base = Url::parse(&response.url).map_err(|_| provider.invalid("its answer has no address"))?;
     let mut found: Vec<(String, String, String)> = Vec::new();
     for node in page.elements() {

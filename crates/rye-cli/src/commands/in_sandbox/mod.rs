@@ -28,13 +28,13 @@ pub fn run(arguments: &Arguments, sandbox: &SandboxContext) -> CommandResult {
         _ => {}
     }
     let SandboxContext::Callback { token, channel } = sandbox else {
-        let message = "this is a tool's sandbox: without a thread's token `rye` does nothing in here";
+        let message = "rye is not available inside a tool sandbox without a thread's token";
         return Err(Error::new(Code::NoToken, message)
-            .hint("only tools that a thread runs are given one: rye run DIRECTIVE")
+            .hint("only tools that a thread runs get a token: rye run DIRECTIVE")
             .into());
     };
     if global.project.is_some() || global.user_space.is_some() {
-        let message = "a tool acts where its thread does: --project and --user-space are not for it";
+        let message = "--project and --user-space are not available inside a tool sandbox";
         return Err(Error::new(Code::NoToken, message).hint("leave them out").into());
     }
     let action = action::from_command(&arguments.command)?;

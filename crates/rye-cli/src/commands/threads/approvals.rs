@@ -111,7 +111,7 @@ pub fn answer_approval(
     let word = &arguments.target;
     let not_found = || {
         let message = format!("no pending approval `{}`", rye_item::text::one_line(word));
-        Error::new(Code::NoQuestion, message).hint("rye thread approvals shows what is")
+        Error::new(Code::NoQuestion, message).hint("rye thread approvals lists pending ones")
     };
     let index = ThreadIndex::open(&context.settings)?.ok_or_else(not_found)?;
     let open = index.store.open_approvals(None)?;
@@ -128,7 +128,7 @@ pub fn answer_approval(
         if questions.is_empty() {
             let error = not_found();
             return Err(match index.next_command(&row) {
-                Some(command) => error.hint(format!("to go on: {command}")).into(),
+                Some(command) => error.hint(format!("to continue: {command}")).into(),
                 None => error.into(),
             });
         }

@@ -30,13 +30,14 @@ pub fn parse_limits(words: &[String], can_raise: bool) -> Result<Map<String, Val
         let text = rye_item::text::one_line(word);
         let hint = format!("limits are {}: --limit turns=5", LIMIT_NAMES.join(", "));
         let invalid = |message: String| Error::new(Code::InvalidArgument, message).hint(hint.clone());
-        let (name, value) =
-            word.split_once('=').ok_or_else(|| invalid(format!("`{text}` is not of the form NAME=VALUE")))?;
+        let (name, value) = word
+            .split_once('=')
+            .ok_or_else(|| invalid(format!("invalid limit `{text}`: expected NAME=VALUE")))?;
         if !LIMIT_NAMES.contains(&name) {
-            return Err(invalid(format!("`{}` is no limit", rye_item::text::one_line(name))));
+            return Err(invalid(format!("unknown limit `{}`", rye_item::text::one_line(name))));
         }
         if value.starts_with('+') && !can_raise {
-            return Err(invalid(format!("`{text}` raises a limit, and there is no thread yet")));
+            return Err(invalid(format!("`{text}` raises a limit, but a new thread has none to raise")));
         }
         let value = if value == "none" { Value::Null } else { Value::from(value) };
         limits.insert(name.to_owned(), value);
@@ -119,7 +120,7 @@ pub fn wait(context: Context, arguments: &WaitArguments) -> CommandResult {
             let status = status_label(&status);
             output.print(format_args!("{} {id} {}", paint(style, mark), paint(style, status)))?;
             // One that nobody goes on with says why, and what helps.
-            for (key, word) in [("error", ""), ("hint", "to go on: ")] {
+            for (key, word) in [("error", ""), ("hint", "to continue: ")] {
                 let text = result.get(key).and_then(Value::as_str).filter(|_| result.get("hint").is_some());
                 text.iter().for_each(|text| output.note(format_args!("{word}{}", truncate(text, 300))));
             }
@@ -152,7 +153,7 @@ pub fn cancel(context: Context, words: &[String], reason: &str) -> CommandResult
         let result = runtime.block_on(threads.cancel(&row.id, &rye_item::text::one_line(reason)))?;
         let word = match result {
             CancelOutcome::Cancelled => "cancelled",
-            CancelOutcome::Requested => "asked to end",
+            CancelOutcome::Requested => "cancel requested",
         };
         if !output.is_json {
             output.print(format_args!("{} {}", row.id, paint(SUCCESS, word)))?;
@@ -180,6 +181,6 @@ pub fn kill(context: Context, word: &str) -> CommandResult {
         return Ok(());
     }
     output.print(format_args!("{} {}", row.id, paint(WARNING, "killed")))?;
-    output.note(paint(DIM, format_args!("what it did is kept: rye thread show {}", row.id)));
+    output.note(paint(DIM, format_args!("its history is kept: rye thread show {}", row.id)));
     Ok(())
 }

@@ -60,7 +60,7 @@ fn parse_statuses(word: &str) -> Result<Vec<ThreadStatus>, Error> {
     }
     ThreadStatus::parse(word).map(|status| vec![status]).ok_or_else(|| {
         let known: Vec<&str> = ThreadStatus::ALL.iter().map(|status| status.as_str()).collect();
-        let message = format!("`{}` is no status", rye_item::text::one_line(word));
+        let message = format!("unknown status `{}`", rye_item::text::one_line(word));
         Error::new(Code::InvalidArgument, message)
             .hint(format!("there are {}, {INTERRUPTED}", known.join(", ")))
     })
@@ -94,7 +94,7 @@ fn print_list(context: &Context, index: &ThreadIndex, rows: &[ThreadRow], max: O
     }
     output.print(table.trim_fmt())?;
     if max.is_some_and(|max| rows.len() as u64 >= max) {
-        output.note(paint(DIM, "--limit or --all shows more"));
+        output.note(paint(DIM, "use --limit or --all to show more"));
     }
     let forged = rows.iter().filter(|row| row.is_forged).count();
     if forged > 0 {
@@ -107,11 +107,11 @@ fn print_list(context: &Context, index: &ThreadIndex, rows: &[ThreadRow], max: O
     let asked = index.store.open_approvals(None)?.approvals.len();
     if asked > 0 {
         let questions = crate::live::format::pluralize(asked as u64, "question");
-        output.note(format_args!("{} {questions} to you: rye thread approvals", paint(WARNING, "?")));
+        output.note(format_args!("{} {questions} pending: rye thread approvals", paint(WARNING, "?")));
     }
     let waiting = rows.iter().find(|row| row.status == ThreadStatus::Suspended || index.is_interrupted(row));
     if let Some(command) = waiting.and_then(|row| index.next_command(row)) {
-        output.note(format_args!("to go on: {command}"));
+        output.note(format_args!("to continue: {command}"));
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub fn prune(context: &Context, arguments: &PruneArguments) -> CommandResult {
             if prunable.len() > MAX_PRINTED {
                 context.output.note(paint(DIM, format_args!("and {} more", prunable.len() - MAX_PRINTED)));
             }
-            context.output.note(format_args!("{what} would be forgotten"));
+            context.output.note(format_args!("{what} would be pruned"));
         }
         return Ok(());
     }
@@ -81,6 +81,6 @@ fn require_consent(context: &Context, options: &PruneOptions, what: &str) -> Com
         FolderDisposal::Archive => "their folders move to archive/",
         FolderDisposal::Remove => "their transcripts are removed",
     };
-    context.output.note(format_args!("forget {what}? {folders} [y/N]"));
+    context.output.note(format_args!("prune {what}? {folders} [y/N]"));
     if confirm()? { Ok(()) } else { Err(refuse().into()) }
 }

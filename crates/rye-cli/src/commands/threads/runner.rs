@@ -95,7 +95,7 @@ pub fn drive(
             if let Some(finished) = &finished {
                 print_background_threads(&threads, &finished.thread_id, &print_line);
             }
-            finished.ok_or_else(|| Error::new(Code::ThreadFailed, "the thread was lost"))
+            finished.ok_or_else(|| Error::new(Code::ThreadFailed, "the thread ended unexpectedly"))
         })
     });
     let view = renderer.finish();
@@ -109,7 +109,7 @@ async fn wait_for_others(threads: &Threads, print_line: &impl Fn(String)) {
         return;
     }
     let others = pluralize(count as u64, "other thread");
-    print_line(paint(DIM, format_args!("waiting for {others} that it has started")));
+    print_line(paint(DIM, format_args!("waiting for {others} it started")));
     while threads.running_count() > 0 {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -125,7 +125,7 @@ fn print_background_threads(threads: &Threads, id: &ThreadId, print_line: &impl 
         let others = pluralize(count as u64, "thread");
         print_line(paint(
             DIM,
-            format_args!("still at work in the background: {others} it started; rye thread tree {id}"),
+            format_args!("still running in the background: {others} it started; rye thread tree {id}"),
         ));
     }
 }
@@ -191,10 +191,10 @@ fn print_outcome(output: Output, view: Option<&View>, finished: &FinishedThread)
         ThreadStatus::Suspended => {
             let command =
                 resume_command(id, outcome.reason.map(|reason| reason.as_str()), Some(&outcome.detail));
-            error(Code::ThreadSuspended, "suspended").hint(format!("to go on: {command}")).into()
+            error(Code::ThreadSuspended, "suspended").hint(format!("to continue: {command}")).into()
         }
         ThreadStatus::Cancelled | ThreadStatus::Killed => {
-            let hint = format!("to go on from there: rye run {} --continue {id}", finished.directive);
+            let hint = format!("to continue from there: rye run {} --continue {id}", finished.directive);
             error(Code::ThreadCancelled, "cancelled").hint(hint).into()
         }
         ThreadStatus::Error | ThreadStatus::Created | ThreadStatus::Running => {

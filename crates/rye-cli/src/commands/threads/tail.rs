@@ -120,7 +120,7 @@ fn print_end(
         context.output.note(paint(WARNING, format_args!("interrupted: {reason}")));
     }
     if let Some(command) = index.next_command(row) {
-        context.output.note(format_args!("to go on: {command}"));
+        context.output.note(format_args!("to continue: {command}"));
     }
     Ok(())
 }
@@ -161,7 +161,7 @@ fn print_transcript(
             }
         }
         for line in &batch.bad_lines {
-            context.output.warn(format_args!("line {line} of the transcript is no event"));
+            context.output.warn(format_args!("line {line} of the transcript is not an event"));
         }
         if batch.next == position {
             return Ok(());

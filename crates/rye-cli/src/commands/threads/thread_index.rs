@@ -76,7 +76,7 @@ impl ThreadIndex {
         matches.retain(|row| row.id.as_str().starts_with(&start));
         if matches.len() > 1 {
             let names: Vec<&str> = matches.iter().take(5).map(|row| row.id.as_str()).collect();
-            let message = format!("`{digits}` begins the names of {} threads", matches.len());
+            let message = format!("`{digits}` matches {} threads", matches.len());
             return Err(Error::new(Code::Ambiguous, message).hint(format!("one of: {}", names.join(", "))));
         }
         matches.pop().ok_or_else(|| not_found(word))
@@ -202,13 +202,13 @@ fn parse_digits(word: &str) -> Result<&str> {
     }
     let word = rye_item::text::one_line(word);
     let message =
-        format!("`{word}` names no thread; names look like thread-0a1b2c3d4e5f, and 0a1b is enough");
+        format!("invalid thread id `{word}`; ids look like thread-0a1b2c3d4e5f, and 0a1b is enough");
     Err(Error::new(Code::InvalidArgument, message).hint("rye thread list shows them"))
 }
 
 fn not_found(word: &str) -> Error {
-    let message = format!("there is no thread `{}` here", rye_item::text::one_line(word));
-    Error::new(Code::NoThread, message).hint("rye thread list --all shows every thread of this place")
+    let message = format!("thread `{}` not found", rye_item::text::one_line(word));
+    Error::new(Code::NoThread, message).hint("rye thread list --all shows every thread of this project")
 }
 
 #[cfg(test)]

@@ -75,13 +75,13 @@ pub fn verify(context: &Context, word: Option<&str>) -> CommandResult {
         return Err(error_with_data(Code::StoreOlder, error.to_string(), hint, data));
     }
     if index.is_some() && !all.is_empty() && !age.is_recorded {
-        context
-            .output
-            .note("how far these threads had come is not recorded: an older copy would not be noticed");
+        context.output.note(
+            "the latest position of these threads is not recorded: an older copy would not be detected",
+        );
     }
     if bad > 0 {
-        let message = format!("{} not what was written", pluralize(bad as u64, "transcript"));
-        let hint = "what the journal holds is intact unless it says forged: rye thread show THREAD";
+        let message = format!("{} failed verification", pluralize(bad as u64, "transcript"));
+        let hint = "the journal is intact unless the status is `forged`: rye thread show THREAD";
         return Err(error_with_data(Code::TranscriptTampered, message, hint, data));
     }
     context.print_if_json(Some("thread"), word, &data)?;

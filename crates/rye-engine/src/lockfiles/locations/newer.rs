@@ -94,7 +94,7 @@ fn named_truly(path: &Path, id: &ItemId, lockfile: Lockfile) -> Result<Lockfile>
     let message = format!("the lockfile `{}` is damaged: it pins `{pinned}`", path.display());
     Err(Error::new(Code::LockCorrupt, message)
         .detail("path", path.display().to_string())
-        .hint(format!("if the tool as it is now is right: rye lock update {id}")))
+        .hint(format!("if the tool is correct as it is now: rye lock update {id}")))
 }
 
 /// Whether a name carries the mark of another project than this one.

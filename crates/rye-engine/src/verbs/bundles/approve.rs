@@ -109,7 +109,7 @@ impl ApprovalCandidate {
 /// else.
 ///
 /// # Errors
-/// When there is no such bundle, the signer is not clear or revoked, or there is no own key.
+/// When there is no such bundle, the signer is not clear or revoked, or you have no key.
 pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<ApprovedSigner> {
     let workspace = &engine.workspace;
     let bundle = ApprovalCandidate::find(engine, id)?;
@@ -119,7 +119,7 @@ pub fn trust(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Approved
             Code::Revoked,
             format!("the key {} is revoked: {}", chosen.fingerprint, revocation.reason),
         )
-        .hint("a revocation is not taken back; ask the bundle's maker for one signed with another key"));
+        .hint("a revocation cannot be undone; ask the bundle's maker for one signed with another key"));
     }
     check_not_damaged(&workspace.approvals)?;
     let (key, now) = (engine.signing_key()?, engine.now()?);
@@ -153,7 +153,7 @@ pub struct WithdrawnApproval {
 /// Withdraws the approval of a bundle's signers, or of the one that is named. The bundle need not be there any more.
 ///
 /// # Errors
-/// When no such signer is approved, there is no own key, or the record is damaged.
+/// When no such signer is approved, you have no key, or the record is damaged.
 pub fn revoke(engine: &Engine, id: &str, signer: Option<&str>) -> Result<WithdrawnApproval> {
     let workspace = &engine.workspace;
     let bundle = BundleId::new(id)?;
@@ -165,7 +165,7 @@ pub fn revoke(engine: &Engine, id: &str, signer: Option<&str>) -> Result<Withdra
         let whose = signer.map_or_else(|| "no signer".to_owned(), |signer| format!("`{}`", one_line(signer)));
         let verb = if signer.is_some() { "is not" } else { "is" };
         return Err(Error::new(Code::NoBundle, format!("{whose} {verb} approved for the bundle `{bundle}`"))
-            .hint("rye bundle list tells which bundles are approved or installed"));
+            .hint("rye bundle list shows which bundles are approved or installed"));
     }
     let (key, now) = (engine.signing_key()?, engine.now()?);
     let (mut approvals, _lock) = Approvals::read_locked(&workspace.roots.user_ai(), &workspace.keys)?;
@@ -195,7 +195,7 @@ fn choose_signer(engine: &Engine, bundle: &ApprovalCandidate, signer: Option<&st
         return found.or_else(known).ok_or_else(|| {
             let fingerprint = one_line(fingerprint);
             Error::new(Code::NoSigner, format!("the bundle `{}` ships no key `{fingerprint}`", bundle.id))
-                .hint("rye bundle list --json names the keys it ships")
+                .hint("rye bundle list --json shows the keys it ships")
         });
     }
     match shipped {
@@ -206,7 +206,7 @@ fn choose_signer(engine: &Engine, bundle: &ApprovalCandidate, signer: Option<&st
         )
         .hint("ask its maker for one with their identity document: rye bundle create adds it")
         .hint(format!(
-            "or, if its signer may vouch for everything you run, in every project: rye keys trust FILE --space user, \
+            "or, to trust its signer everywhere: rye keys trust FILE --space user, \
              then: rye bundle trust {} --signer FP",
             bundle.id
         ))),
@@ -236,7 +236,7 @@ pub struct BundleToggle {
 /// Makes an opt-in bundle inside the binary part of the system space, or takes that back.
 ///
 /// # Errors
-/// When there is no such bundle, there is no own key, or the record is damaged.
+/// When there is no such bundle, you have no key, or the record is damaged.
 pub fn set_enabled(engine: &Engine, id: &str, enable: bool) -> Result<BundleToggle> {
     let workspace = &engine.workspace;
     let user_ai = workspace.roots.user_ai();
@@ -275,7 +275,7 @@ fn find_opt_in(id: &str) -> Result<BundleId> {
             Ok(bundle.id.clone())
         } else {
             Err(Error::new(Code::InvalidArgument, format!("the bundle `{id}` is always enabled"))
-                .hint("rye bundle list tells which bundles are `available` or `enabled`"))
+                .hint("rye bundle list shows which bundles are `available` or `enabled`"))
         };
     }
     let known: Vec<_> =

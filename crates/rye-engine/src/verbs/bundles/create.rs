@@ -113,7 +113,7 @@ pub fn stage(engine: &Engine, request: &CreateRequest) -> Result<BundleBuild> {
     let mut spec = bundle_spec(request)?;
     check_out_is_free(&request.out)?;
     let Some(ai) = engine.workspace.roots.project_ai().filter(|ai| ai.is_dir()) else {
-        return Err(Error::new(Code::PathNotFound, "there is no project here").hint(
+        return Err(Error::new(Code::PathNotFound, "not inside a project").hint(
             "a bundle is made of a project's items: run it where `.ai` is, or name it with --project",
         ));
     };
@@ -195,12 +195,12 @@ pub fn stage(engine: &Engine, request: &CreateRequest) -> Result<BundleBuild> {
 fn bundle_spec(request: &CreateRequest) -> Result<BundleSpec> {
     let version = semver::Version::parse(&request.version).map_err(|error| {
         let clean_version = rye_item::text::one_line(&request.version);
-        Error::new(Code::InvalidArgument, format!("`{clean_version}` is no version: {error}"))
+        Error::new(Code::InvalidArgument, format!("invalid version `{clean_version}`: {error}"))
             .hint("a version has three numbers, such as 1.0.0")
     })?;
     if request.categories.is_empty() {
-        return Err(Error::new(Code::InvalidArgument, "which items? a category is missing")
-            .hint("--category team packs what lies below `team/`"));
+        return Err(Error::new(Code::InvalidArgument, "no category given")
+            .hint("--category team packs the items below `team/`"));
     }
     let categories: Vec<ItemId> = request
         .categories
@@ -223,7 +223,7 @@ fn check_out_is_free(out: &Path) -> Result<()> {
     if std::fs::symlink_metadata(out).is_err() {
         return Ok(());
     }
-    Err(Error::new(Code::InvalidArgument, format!("`{}` is there already", out.display()))
+    Err(Error::new(Code::InvalidArgument, format!("`{}` already exists", out.display()))
         .hint("name another place with --out, or move it away"))
 }
 

@@ -101,7 +101,7 @@ fn find_archive(engine: &Engine, path: &Path) -> Result<LocatedBundle> {
 
 fn bundle_not_found(word: &str) -> Error {
     Error::new(Code::NoBundle, format!("no bundle is called `{}`", one_line(word)))
-        .hint("rye bundle list names them; a folder is named by its path: ./folder")
+        .hint("rye bundle list shows them; for a folder, give its path: ./folder")
 }
 
 /// The bundle `id` where it counts first: installed in the project, in user space, then the system space.
@@ -168,7 +168,7 @@ fn locate_system(bundle: &Bundle) -> Result<LocatedBundle> {
 
 fn manifest_not_found(what: &dyn std::fmt::Display) -> Error {
     Error::new(Code::NoManifest, format!("`{what}` has no manifest"))
-        .hint("a manifest lies in `.ai/bundles/ID/manifest.yaml`; rye bundle create makes one")
+        .hint("a bundle's manifest is `.ai/bundles/ID/manifest.yaml`; rye bundle create makes one")
         .hint("without one, `rye verify --root DIR` judges its items one by one")
 }
 

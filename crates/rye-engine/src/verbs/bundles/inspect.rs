@@ -80,7 +80,7 @@ fn readable_manifest(found: &LocatedBundle) -> Result<&Manifest> {
         let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Error::new(Code::BundleFailed, format!("the manifest of `{}` cannot be read", found.manifest.id()))
             .detail("problems", list)
-            .hint("get the bundle again, or tell its maker")
+            .hint("get the bundle again, or report it to its maker")
     })
 }
 
@@ -168,7 +168,7 @@ pub fn entrypoint(engine: &Engine, id: &str) -> Result<ItemRef> {
     };
     let extractors = engine.workspace.spaces.extractors();
     let item = resolve_entrypoint(wanted, manifest.files.keys(), extractors)
-        .map_err(|why| Error::new(Code::BundleFailed, why).hint("tell the bundle's maker"))?;
+        .map_err(|why| Error::new(Code::BundleFailed, why).hint("report it to the bundle's maker"))?;
     let candidates = engine.workspace.spaces.candidate_paths(&item);
     let first = candidates.iter().find(|candidate| candidate.is_found);
     match (first, &found.space) {
@@ -176,7 +176,7 @@ pub fn entrypoint(engine: &Engine, id: &str) -> Result<ItemRef> {
         (Some(candidate), _) => Err(Error::new(
             Code::Ambiguous,
             format!(
-                "{item} of {} space stands before the entrypoint of the bundle `{}`",
+                "{item} of {} space shadows the entrypoint of the bundle `{}`",
                 candidate.space, manifest.id
             ),
         )

@@ -58,14 +58,14 @@ fn resolve_entry(
             .hint("it takes {path: category/file.yaml, mode: deep_merge | first_match}")
     };
     let Some(path) = request.get("path").and_then(Value::as_str) else {
-        return Err(invalid("there is no path".to_owned()));
+        return Err(invalid("the path is missing".to_owned()));
     };
     let stem = path.strip_suffix(".yaml").or_else(|| path.strip_suffix(".yml")).unwrap_or(path);
     let id = ItemId::new(stem).map_err(|error| invalid(error.to_string()))?;
     let tool = &chain.tool().item().item_ref().id;
     if !may_resolve(tool, &id) {
         return Err(invalid(format!("`{id}` is not a config of the tool's own category")).hint(format!(
-            "a tool asks for `<category>/<file>.yaml`, where the category begins with a name of its own: {}",
+            "a tool asks for `<category>/<file>.yaml`, where the category begins with its own name: {}",
             tool.category()
         )));
     }

@@ -52,7 +52,7 @@ impl Importable {
         let owners = FileOwners::read(&ai, space).map_err(|why| {
             Error::new(Code::DamagedInstall, format!("it is not known which files are the tool's own: {why}"))
                 .for_item(element.item().item_ref())
-                .hint("take the lockfile back from version control, or install the bundle again")
+                .hint("restore the lockfile from version control, or install the bundle again")
         })?;
         let tools = ai.join(ItemType::Tool.folder());
         let file = listed(&tools, path).unwrap_or_default();

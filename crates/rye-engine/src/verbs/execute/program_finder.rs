@@ -47,7 +47,7 @@ impl HelperRun {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let unmet = self.receipt.describe_unenforced();
         let unmet =
-            unmet.map(|rules| format!("the sandbox of its {} does not enforce here: {rules}", self.kind));
+            unmet.map(|rules| format!("not enforced by the sandbox of its {} here: {rules}", self.kind));
         unmet.into_iter().chain(replaced_warnings(&self.receipt)).collect()
     }
 }

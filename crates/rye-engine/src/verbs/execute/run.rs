@@ -44,17 +44,15 @@ pub(super) fn failure_error(failure: &RunFailure) -> Error {
         RunFailure::Denied(_) => Code::ToolDenied,
     };
     let hint = match failure {
-        RunFailure::Tool(_) => "what it printed is in `logs`",
+        RunFailure::Tool(_) => "its output is in `logs`",
         RunFailure::TimedOut(_) => {
-            "everything it started was ended; its runtime's `timeout` says how long it may take"
+            "all its processes were ended; set `timeout` in its runtime to allow more time"
         }
-        RunFailure::Cancelled => "everything it started was ended",
+        RunFailure::Cancelled => "all its processes were ended",
         RunFailure::StoppedBySandbox(_) => {
-            "everything it started was ended; limits are in the setting `sandbox.limits`"
+            "all its processes were ended; limits are in the setting `sandbox.limits`"
         }
-        RunFailure::Denied(_) => {
-            "what a tool may touch is in the setting `sandbox` and in what the signed tool declares"
-        }
+        RunFailure::Denied(_) => "what a tool may access is set in `sandbox` and declared in the signed tool",
     };
     Error::new(code, failure.message()).hint(hint)
 }
@@ -234,7 +232,7 @@ fn add_rye_to_path(engine: &Engine, environment: &mut BTreeMap<String, String>) 
 /// A sandbox that is less than policy asks for is never silent.
 fn warnings(receipt: &Receipt) -> Vec<String> {
     let unmet =
-        receipt.describe_unenforced().map(|rules| format!("the sandbox does not enforce here: {rules}"));
+        receipt.describe_unenforced().map(|rules| format!("not enforced by the sandbox here: {rules}"));
     unmet.into_iter().chain(replaced_warnings(receipt)).collect()
 }
 
@@ -265,7 +263,7 @@ fn stopped_outcome(failure: RunFailure, output: ProcessOutput) -> RunOutcome {
 
 /// A name that must be protected cannot be.
 pub(crate) fn placeholder_error(error: &io::Error) -> Error {
-    Error::new(Code::NoSandbox, format!("protected names of the project cannot be kept: {error}"))
+    Error::new(Code::NoSandbox, format!("cannot protect names of the project: {error}"))
         .hint("the cache folder must be writable: rye doctor")
 }
 
@@ -276,7 +274,7 @@ pub(super) fn start_error(error: RunError) -> Error {
         RunError::Invalid { .. } => Error::new(Code::InvalidInvocation, message),
         RunError::Refused { receipt, .. } => Error::new(Code::NoSandbox, message)
             .detail("sandbox", serde_json::to_value(receipt).unwrap_or_default())
-            .hint("rye doctor tells what this machine offers; `sandbox.on_missing: warn` runs with less"),
+            .hint("rye doctor shows what this machine supports; `sandbox.on_missing: warn` runs with less"),
         RunError::Failed { .. } => Error::new(Code::ToolFailed, message),
         RunError::Io(error) => Error::io(&error),
     }

@@ -183,7 +183,7 @@ pub(super) fn stage(
         };
         let hint = match &error {
             StagingError::Unverified { .. } => {
-                "read the files beside the tool that it may import; sign those you vouch for, rye sign PATH…, and remove the others".to_owned()
+                "read the files beside the tool that it may import; sign the ones you trust (rye sign PATH…) and remove the others".to_owned()
             }
             StagingError::TooLarge { .. } | StagingError::InvalidPath { .. } => {
                 "see `verify_deps` and `anchor` in docs/writing-runtimes.md".to_owned()

@@ -172,11 +172,7 @@ fn report_recorded(
 }
 
 fn stale_note(path: &Path, why: &str, item: &ItemRef) -> String {
-    format!(
-        "the lockfile {} is stale: {why}; bring it up to date: rye lock update {}",
-        path.display(),
-        item.id
-    )
+    format!("the lockfile {} is stale: {why}; update it: rye lock update {}", path.display(), item.id)
 }
 
 fn add_messages(extra: &mut Map<String, Value>, trace: RunTrace, mut messages: RunMessages) {
@@ -298,7 +294,7 @@ fn report_chain(engine: &Engine, chain: &Chain, trace: &mut RunTrace, messages: 
         let item = element.item();
         if item.is_forgiven() {
             let verdict = item.report().verdict.as_str();
-            messages.warnings.push(format!("development mode forgives that {} is {verdict}", element.id()));
+            messages.warnings.push(format!("development mode: {} is {verdict}", element.id()));
         }
         trace.add_step("resolve", || {
             let candidates = engine.workspace.spaces.candidate_paths(item.item_ref());

@@ -39,25 +39,27 @@ impl From<InstallError> for Error {
                 .detail("paths", files.iter().map(|(there, _)| there.as_str()).collect::<Vec<_>>())
                 .detail("hidden_by", files.iter().map(|(_, new)| new.as_str()).collect::<Vec<_>>())
                 .hint("only one of them would be found: rename what is yours, or do not install the bundle")
-                .hint("to give yours up: --force moves it to a backup"),
+                .hint("to replace yours: --force moves it to a backup"),
             InstallError::NotAFile { path } => Self::new(Code::FileInTheWay, message)
                 .detail("path", path.as_str())
                 .hint("links are not followed: put a plain folder or nothing there"),
             InstallError::ChangedConcurrently { path } => Self::new(Code::FileInTheWay, message)
                 .detail("path", path.as_str())
                 .hint("nothing was changed; run the command again"),
-            InstallError::DamagedJournal { path, .. } => Self::new(Code::DamagedInstall, message)
-                .detail("path", path.display().to_string())
-                .hint("rye bundle verify ID tells what is installed; remove that file if all is well"),
+            InstallError::DamagedJournal { path, .. } => {
+                Self::new(Code::DamagedInstall, message).detail("path", path.display().to_string()).hint(
+                    "rye bundle verify ID checks what is installed; remove that file if everything is fine",
+                )
+            }
             InstallError::RollbackFailed { .. } => Self::new(Code::DamagedInstall, message)
-                .hint("the next rye command tries again; make room or permission first if that was missing"),
+                .hint("the next rye command tries again; free disk space or fix permissions first"),
             InstallError::InvalidFile { path, .. } => Self::new(Code::FileRefused, message)
                 .detail("path", path)
                 .hint("a bundle holds plain files and folders below `.ai/` only"),
             InstallError::Archive(error) => error.into(),
             InstallError::Io(error) => Self::io(&error),
             InstallError::Beneath(_) => {
-                Self::new(Code::Io, message).hint("check who owns the folder, and that there is room")
+                Self::new(Code::Io, message).hint("check the owner of the folder and the free disk space")
             }
         }
     }

@@ -113,7 +113,7 @@ pub fn prepare_rollback(
     else {
         return Err(Error::new(
             Code::NoGeneration,
-            format!("no version before {} of `{id}` is kept", previous.lock.version),
+            format!("no version of `{id}` before {} is stored", previous.lock.version),
         )
         .hint("install the version you want: rye install SRC --allow-downgrade"));
     };
@@ -125,8 +125,11 @@ pub fn prepare_rollback(
     let preparation = Preparation { engine, source, options, target, history: Some(history) };
     let prepared = preparation.prepare(progress)?;
     if prepared.candidate.manifest_hash != generation.manifest_hash || prepared.manifest.id != *id {
-        return Err(Error::new(Code::DamagedInstall, format!("what is kept of `{id}` is another bundle"))
-            .hint("install the version you want: rye install SRC --allow-downgrade"));
+        return Err(Error::new(
+            Code::DamagedInstall,
+            format!("the stored version of `{id}` is another bundle"),
+        )
+        .hint("install the version you want: rye install SRC --allow-downgrade"));
     }
     Ok(prepared)
 }
@@ -352,7 +355,7 @@ fn files_to_install(folder: &Path, manifest: &Manifest) -> Result<BTreeMap<Bundl
         .take(MAX_NAMED_FILES)
         .map(|(path, reason)| serde_json::json!({ "message": format!("{path}: {reason}") }))
         .collect();
-    Err(Error::new(Code::FileRefused, format!("`{}` would bring `{path}`: {reason}", manifest.id))
+    Err(Error::new(Code::FileRefused, format!("`{}` would install `{path}`: {reason}", manifest.id))
         .detail("problems", problems)
         .hint("ask its maker for a bundle without such files"))
 }
@@ -433,7 +436,7 @@ fn verification_error(report: &verify::BundleReport) -> Error {
         let reason = report.reasons.get(path.as_str()).map_or("it was changed", String::as_str);
         format!("{path}: {reason}")
     });
-    let missing = report.files_missing.iter().map(|path| format!("{path}: it is not there"));
+    let missing = report.files_missing.iter().map(|path| format!("{path}: it is missing"));
     let unlisted =
         report.files_unlisted.iter().map(|path| format!("{}: not listed in the manifest", one_line(path)));
     let problems: Vec<_> = tampered

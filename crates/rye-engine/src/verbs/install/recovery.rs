@@ -24,11 +24,11 @@ pub(crate) fn recover(roots: &Roots) -> Vec<String> {
             match recovered() {
                 Ok(None | Some(RecoveryOutcome::Nothing)) => None,
                 Ok(Some(RecoveryOutcome::Undone)) => Some(format!(
-                    "a change of the bundles in `{path_text}` was interrupted, and is taken back"
+                    "a change of the bundles in `{path_text}` was interrupted and has been rolled back"
                 )),
-                Ok(Some(RecoveryOutcome::Finished)) => {
-                    Some(format!("a change of the bundles in `{path_text}` was interrupted, and is finished"))
-                }
+                Ok(Some(RecoveryOutcome::Finished)) => Some(format!(
+                    "a change of the bundles in `{path_text}` was interrupted and has been completed"
+                )),
                 Err(error) => {
                     Some(format!("a change of the bundles in `{path_text}` was interrupted: {error}"))
                 }

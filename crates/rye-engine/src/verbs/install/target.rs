@@ -50,7 +50,7 @@ impl InstallTarget {
         let roots = &engine.workspace.roots;
         let ai = match tier {
             SpaceTier::Project => roots.project_ai().filter(|ai| ai.is_dir()).ok_or_else(|| {
-                Error::new(Code::PathNotFound, "there is no project here")
+                Error::new(Code::PathNotFound, "not inside a project")
                     .hint("make one with rye init, or install for yourself: --space user")
             })?,
             SpaceTier::User => roots.user_ai(),
@@ -80,12 +80,12 @@ impl InstallTarget {
                 format!("the lockfile of `{id}` in {} space cannot be used: {}", self.tier, one_line(reason)),
             )
             .detail("path", self.ai.join(BUNDLES_FOLDER).join(id.as_str()).join(LOCKFILE_NAME).display().to_string())
-            .hint("take it back from version control; or remove that file, and install the bundle again with --force")
+            .hint("restore it from version control; or remove that file, and install the bundle again with --force")
         };
         let bytes = match self.dir.read(&lock_path(id)?, MAX_MANIFEST_BYTES)? {
             PathLookup::Absent => return Ok(None),
             PathLookup::Found(bytes) => bytes,
-            PathLookup::Other => return Err(damaged("it is no plain file")),
+            PathLookup::Other => return Err(damaged("it is not a regular file")),
         };
         let lock = BundleLockfile::parse(&bytes).map_err(|reason| damaged(&reason))?;
         if lock.bundle_id != *id {

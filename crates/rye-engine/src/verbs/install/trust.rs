@@ -55,10 +55,10 @@ pub(super) fn evaluate_trust(
     {
         return Err(Error::new(
             Code::UnknownSigner,
-            format!("you named the signer {wanted}, but `{id}` is signed by {found}"),
+            format!("you gave the signer {wanted}, but `{id}` is signed by {found}"),
         )
         .detail("fingerprint", found.as_str())
-        .hint("ask its maker, by another way than the bundle itself, which fingerprint is theirs"));
+        .hint("ask its maker, by another channel than the bundle itself, for their fingerprint"));
     }
     let is_named = options.trust.is_some();
     let mut warnings = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn evaluate_trust(
         HistoryVerdict::Expected => false,
         HistoryVerdict::Republished => {
             warnings.push(format!(
-                "version {} was installed before with other content: its maker published it twice",
+                "version {} was installed before with different content: its maker published it twice",
                 candidate.version
             ));
             false
@@ -81,9 +81,11 @@ pub(super) fn evaluate_trust(
                 let reasons = unaccepted.iter().map(|change| change.explain()).collect::<Vec<_>>().join("; ");
                 let flags: Option<Vec<String>> =
                     unaccepted.iter().map(|change| change.accepting_flag()).collect();
-                let error =
-                    Error::new(Code::BundleChanged, format!("`{id}` is not what you know: {reasons}"))
-                        .hint("ask its maker whether that is meant, by another way than the bundle itself");
+                let error = Error::new(
+                    Code::BundleChanged,
+                    format!("`{id}` differs from what was installed before: {reasons}"),
+                )
+                .hint("ask its maker, by another channel than the bundle itself, whether that is intended");
                 return Err(match flags {
                     Some(flags) => error.hint(format!("if it is: rye install … {}", flags.join(" "))),
                     None => error,
@@ -145,6 +147,6 @@ pub(super) fn check_not_revoked(keys: &KeyRing, fingerprint: &Fingerprint) -> Re
             Code::Revoked,
             format!("the key {fingerprint} is revoked: {}", rye_item::text::one_line(&revocation.reason)),
         )
-        .hint("a revocation is not taken back; ask the bundle's maker for one signed with another key")),
+        .hint("a revocation cannot be undone; ask the bundle's maker for one signed with another key")),
     }
 }

@@ -167,5 +167,5 @@ pub(super) fn find_target(engine: &Engine, id: &BundleId, space: Option<SpaceTie
 pub(super) fn not_installed_error(id: &BundleId, space: Option<SpaceTier>) -> Error {
     let location = space.map(|space| format!(" in {space} space")).unwrap_or_default();
     Error::new(Code::NoBundle, format!("the bundle `{id}` is not installed{location}"))
-        .hint("rye bundle list names what is installed")
+        .hint("rye bundle list shows what is installed")
 }

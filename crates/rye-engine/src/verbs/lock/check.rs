@@ -118,7 +118,7 @@ impl LockCheckReport {
             if self.refused > 0 { error.hint("see why a tool is refused: rye why tool ID") } else { error };
         Some(
             error.hint(
-                "if the tools are right: rye lock update --all --scope project, then commit lockfiles/",
+                "if the tools are correct: rye lock update --all --scope project, then commit lockfiles/",
             ),
         )
     }
@@ -127,7 +127,7 @@ impl LockCheckReport {
 /// Checks every tool of the project as `--locked` would. With `scope`, only lockfiles there make a tool pinned.
 ///
 /// # Errors
-/// When there is no project here. What is not pinned is in the answer.
+/// When not inside a project. What is not pinned is in the answer.
 pub fn check(engine: &Engine, scope: Option<SpaceTier>, resolve: ResolveTool<'_>) -> Result<LockCheckReport> {
     if locations::project_dir(engine).is_none() {
         return Err(no_project_error());
@@ -137,7 +137,7 @@ pub fn check(engine: &Engine, scope: Option<SpaceTier>, resolve: ResolveTool<'_>
 }
 
 pub(super) fn no_project_error() -> Error {
-    Error::new(Code::PathNotFound, "there is no project here")
+    Error::new(Code::PathNotFound, "not inside a project")
         .hint("run it where `.ai` is, or name the project with --project")
 }
 

@@ -191,7 +191,7 @@ fn scan_tool(engine: &Engine, item: &ItemRef) -> Result<Vec<ScannedLockfile>> {
     all.retain(|scanned| scanned.name.starts_with(&prefix));
     if all.is_empty() {
         return Err(Error::new(Code::NoLockfile, format!("{item} has no lockfile")).for_item(item).hint(
-            format!("the first run that works makes one; or pin it now: rye lock update {}", item.id),
+            format!("the first successful run creates one; or pin it now: rye lock update {}", item.id),
         ));
     }
     Ok(all)
@@ -282,7 +282,7 @@ fn check_lockfile(
 ) -> LockfileCheck {
     let root = &lockfile.root;
     let Ok(id) = ItemId::new(root.tool_id.as_str()) else {
-        return LockfileCheck::with_reason(LockfileStatus::Corrupt, "it pins something that is no tool id");
+        return LockfileCheck::with_reason(LockfileStatus::Corrupt, "it pins an invalid tool id");
     };
     let (named_id, named_version) = split_name(&scanned.name);
     let is_marked =
@@ -290,7 +290,7 @@ fn check_lockfile(
     if named_id != id.as_str() || !(named_version == root.version || is_marked) {
         return LockfileCheck::with_reason(
             LockfileStatus::Corrupt,
-            "it pins another tool or version than its name says",
+            "it pins a different tool or version than its name",
         );
     }
     let item = ItemRef::new(ItemType::Tool, id);
@@ -326,7 +326,7 @@ fn check_lockfile(
         let state = if is_hidden { LockfileStatus::Elsewhere } else { LockfileStatus::Gone };
         return LockfileCheck::with_reason(
             state,
-            format!("the tool of {} space has version {now}", resolved.space()),
+            format!("the tool in {} space has version {now}", resolved.space()),
         );
     }
     // Where another lockfile is damaged, nobody can say which of them count: then this one is taken to.
@@ -344,7 +344,7 @@ fn check_lockfile(
     if !is_effective {
         return LockfileCheck::with_reason(
             LockfileStatus::Elsewhere,
-            format!("here the tool is the one of {} space", resolved.space()),
+            format!("here the tool comes from {} space", resolved.space()),
         );
     }
     match lockfiles::compare_lockfile(engine, lockfile, &resolved) {

@@ -161,7 +161,7 @@ pub fn update(
 /// pinned does not stop the others.
 ///
 /// # Errors
-/// When there is no project here and nothing is pinned.
+/// When not inside a project and nothing is pinned.
 pub fn update_all(
     engine: &Engine,
     scope: Option<SpaceTier>,

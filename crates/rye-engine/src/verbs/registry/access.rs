@@ -120,12 +120,12 @@ pub(super) fn registry_error(error: &RegistryError, reference: &Reference) -> Er
     match error {
         RegistryError::Unreachable(HttpError::AddressRefused { host, address, kind }) => {
             let message = format!(
-                "the registry leads to `{}` at `{address}`, a {} address, which is refused",
+                "the registry redirects to `{}` at `{address}`, a {} address, which is refused",
                 one_line(host),
                 kind.as_str()
             );
             Error::new(Code::RegistryUnreachable, message)
-                .hint("if that place is yours, name it in `bundles.registry_hosts` of your user config")
+                .hint("if you trust that host, add it to `bundles.registry_hosts` of your user config")
         }
         RegistryError::Unreachable(_) => Error::new(Code::RegistryUnreachable, message)
             .hint(format!("see whether it answers: curl -i https://{host}/v2/"))
@@ -140,22 +140,23 @@ pub(super) fn registry_error(error: &RegistryError, reference: &Reference) -> Er
         RegistryError::Credentials(_) => Error::new(Code::RegistryLogin, message)
             .hint(format!("fix it, or log in again: docker login {host}")),
         RegistryError::NotFound(_) => Error::new(Code::NotInRegistry, message)
-            .hint("check repository and tag; without a tag, `latest` is meant"),
+            .hint("check repository and tag; without a tag, `latest` is used"),
         RegistryError::UnexpectedResponse { .. } => Error::new(Code::RegistryUnreachable, message)
             .hint("check host and port: something else may be listening there"),
         RegistryError::NotABundle { reason: NotABundle::TooLarge { .. }, .. }
         | RegistryError::TooLarge { .. } => {
             Error::new(Code::TooLarge, message).hint("a bundle holds items, not data; make it smaller")
         }
-        RegistryError::NotABundle { .. } => Error::new(Code::NotABundle, message)
-            .hint("a bundle gets into a registry by: rye bundle push PATH REF"),
+        RegistryError::NotABundle { .. } => {
+            Error::new(Code::NotABundle, message).hint("push a bundle with: rye bundle push PATH REF")
+        }
         RegistryError::ContentMismatch { .. } => Error::new(Code::Unsound, message)
-            .hint("nothing was kept; try again, and if it stays so, do not trust that registry"),
+            .hint("nothing was saved; try again; if it fails again, do not trust that registry"),
         RegistryError::PushToDigest(_) => Error::new(Code::InvalidArgument, message)
             .hint(format!("such as oci://{host}/{}:1.0.0", reference.repository())),
         RegistryError::LocalIo(_) => Error::new(Code::Io, message),
         RegistryError::Cancelled => {
-            Error::new(Code::ToolCancelled, "the transfer was cancelled; nothing was kept")
+            Error::new(Code::ToolCancelled, "the transfer was cancelled; nothing was saved")
         }
     }
 }

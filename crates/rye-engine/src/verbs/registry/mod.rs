@@ -52,11 +52,8 @@ impl PulledBundle {
         if self.manifest == found {
             return Ok(());
         }
-        let message = format!(
-            "the archive of `{}` holds another manifest than the registry shows beside it",
-            self.source
-        );
-        Err(Error::new(Code::Unsound, message).hint("nothing was kept; ask who pushed it to push it again"))
+        let message = format!("the archive of `{}` has a different manifest than the registry", self.source);
+        Err(Error::new(Code::Unsound, message).hint("nothing was saved; ask who pushed it to push it again"))
     }
 }
 
@@ -177,7 +174,7 @@ pub fn inspect_remote(
     if is_known && !approved {
         let message =
             format!("the manifest of `{reference}` says {signer} signed it, and that signature is invalid");
-        return Err(Error::new(Code::Tampered, message).hint("do not install it; tell its maker"));
+        return Err(Error::new(Code::Tampered, message).hint("do not install it; report it to its maker"));
     }
     Ok(RemoteBundle {
         bundle_id: manifest.id.to_string(),
@@ -332,8 +329,8 @@ pub fn push(
     let found = bundles::find(engine, word, folder)?;
     verify_bundle(engine, &found)?;
     let not_pushable = |location: &str| {
-        Error::new(Code::InvalidArgument, format!("the bundle `{}` lies {location}", one_line(word)))
-            .hint("push the folder or archive it was made as: rye bundle push PATH REF")
+        Error::new(Code::InvalidArgument, format!("the bundle `{}` is {location}", one_line(word)))
+            .hint("push its folder or archive: rye bundle push PATH REF")
     };
     let source = match (&found.origin, found.scope) {
         (BundleOrigin::Folder(source), BundleScope::Standalone) => source,
@@ -411,7 +408,7 @@ fn pinned_reference(reference: &Reference, digest: &str) -> String {
 }
 
 fn path_exists_error(path: &Path) -> Error {
-    Error::new(Code::InvalidArgument, format!("`{}` is there already", path.display()))
+    Error::new(Code::InvalidArgument, format!("`{}` already exists", path.display()))
         .detail("path", path.display().to_string())
         .hint("name another place with --out")
 }

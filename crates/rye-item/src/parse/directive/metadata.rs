@@ -69,7 +69,7 @@ impl DirectiveReader<'_> {
         if ["model", "limits", "permissions", "hooks", "context", "category"].contains(&field) {
             self.push_problem(node, Some(field), message);
         } else {
-            self.push_warning(node, Some(field), format!("{message}: the last one counts"));
+            self.push_warning(node, Some(field), format!("{message}: the last one is used"));
         }
     }
 

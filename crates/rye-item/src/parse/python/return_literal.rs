@@ -99,7 +99,7 @@ pub fn read_return_literal(
         })?;
         literal.positions.push((key.clone(), SourcePosition::from_offset(&text, value_start)));
         if literal.entries.insert(key.clone(), value.into_value()).is_some() {
-            return Err(problem(&format!("`{key}` stands here twice"), start));
+            return Err(problem(&format!("duplicate key `{key}`"), start));
         }
     }
     Ok(literal)

@@ -250,7 +250,9 @@ impl InstallerRun<'_> {
         let lock = self.read(&folder.join("package-lock.json"))?;
         let found = packages::parse_package_lock(&lock).map_err(|error| self.report_error(&error))?;
         if pins.is_some_and(|pins| !PackageRecord::new(found.clone()).matches(pins)) {
-            return Err(self.mismatch_error("the registry gives other packages than those the lockfile pins"));
+            return Err(
+                self.mismatch_error("the registry returned different packages than the lockfile pins")
+            );
         }
         self.run_checked(&packages::npm_install_command(&npm, folder, &cache))?;
         // What npm installs by a file, nobody may have changed since it was read.
@@ -330,11 +332,10 @@ impl InstallerRun<'_> {
             lines.iter().rev().find(|line| line.to_lowercase().contains("error")).or(lines.last());
         let why = error_line.map_or(why.clone(), |line| format!("{why}: {line}"));
         let error = if packages::is_hash_mismatch(&stdout) || packages::is_hash_mismatch(&stderr) {
-            self.mismatch_error("the index gives another file than the one the lockfile pins")
+            self.mismatch_error("the index returned a different file than the lockfile pins")
         } else {
-            self.install_error(&why).hint(
-                "where packages come from is in your own settings of pip, uv or npm, never in the project's",
-            )
+            self.install_error(&why)
+                .hint("package sources come from your own pip, uv or npm settings, never from the project's")
         };
         Err(error.detail("output", json!(lines)))
     }

@@ -116,16 +116,15 @@ pub(super) fn package_request(
     let pins = lockfiles::pinned_packages(engine, &resolved, &requested.requested_by)?;
     if let Some(pins) = &pins {
         packages::check_pins(pins, &requested).map_err(|error| {
-            Error::new(Code::LockCorrupt, error.to_string()).for_item(item).hint(format!(
-                "take a good lockfile back, or remove it and pin again: rye lock show {}",
-                item.id
-            ))
+            Error::new(Code::LockCorrupt, error.to_string())
+                .for_item(item)
+                .hint(format!("restore the lockfile, or remove it and pin again: rye lock show {}", item.id))
         })?;
     } else if lock_mode == LockMode::Locked {
         let message = format!("no lockfile pins the packages of {item}, and --locked asks for that");
         return Err(Error::new(Code::LockMissing, message)
             .for_item(item)
-            .hint("run it once without --locked: that pins them"));
+            .hint("run it once without --locked to pin them"));
     }
     let slot = match requested.ecosystem {
         Ecosystem::Python => None,
@@ -207,7 +206,7 @@ pub(super) fn ensure_installed(
         None => {
             let base = base_interpreter(chain, environment, variable)?;
             if request.mode == ExecuteMode::DryRun && !base.exists() {
-                messages.notes.push("a run would find its interpreter, then its packages".to_owned());
+                messages.notes.push("a run would first find its interpreter, then its packages".to_owned());
                 let folder = ecosystem_cache(engine, package_request.requested.ecosystem);
                 return Ok(InstalledPackages { folder, is_new: false, installed: None });
             }
@@ -348,7 +347,7 @@ fn acquire_lock(path: &Path, request: &ExecuteRequest, report: &dyn Fn(&str)) ->
         }
         if !is_reported {
             is_reported = true;
-            report("waiting for another rye, which installs the same packages …");
+            report("waiting for another rye that is installing the same packages …");
         }
         std::thread::sleep(LOCK_POLL_INTERVAL);
     }
