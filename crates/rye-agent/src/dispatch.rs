@@ -4,7 +4,6 @@
 //! looks everywhere, project before user before system: 003's default, the project, comes first, and what it lacks is
 //! found below. What agents may sign or copy is the engine's policy, the same as over MCP.
 
-use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,9 +12,10 @@ use lillux::{CancelToken, Digest};
 use rye_engine::agent_actions::{
     self, AgentFetch, AgentLoad, AgentSearch, AgentSign, SignTarget, SigningPolicy,
 };
-use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, Grants, LockMode};
+use rye_engine::verbs::execute::{self, ExecuteRequest, Grants, LockMode};
 use rye_engine::verbs::sign::is_glob;
 use rye_engine::{Code, Engine, Error, Result};
+use rye_exec::ThreadFunctions;
 use rye_item::{ItemRef, ItemType};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -196,27 +196,23 @@ fn request(
     if action.text_option("thread") == Some("fork") {
         return Err(Error::new(Code::InvalidArgument, "a thread is not started here").for_item(&item));
     }
-    let thread = Arc::clone(context) as Arc<dyn Any + Send + Sync>;
-    Ok(ExecuteRequest {
-        item,
-        parameters: action.params.clone(),
-        words: word_parameters(action),
-        mode: if is_true(action.option("dry_run")) { ExecuteMode::DryRun } else { ExecuteMode::Run },
-        wants_trace: false,
-        // The thread's own tools are not pinned anew for each project.
-        lock_mode: if permitted.is_hook_tool() { LockMode::Frozen } else { LockMode::Enforce },
-        cancel: cancel.clone(),
-        progress: None,
-        on_blocking: context.blocking_hook.clone(),
-        caller: Caller::Agent,
-        thread: permitted.is_hook_tool().then_some(thread),
-        callbacks: context.callback.clone().filter(|_| !permitted.is_hook_tool()),
-        grants: Some(Arc::new(CallerGrants {
-            capabilities: permitted.capabilities().clone(),
-            principal: permitted.principal(),
-            config: Arc::clone(&context.config),
-        })),
-    })
+    let is_hook_tool = permitted.is_hook_tool();
+    let thread = Arc::clone(context) as Arc<dyn ThreadFunctions>;
+    let grants = Arc::new(CallerGrants {
+        capabilities: permitted.capabilities().clone(),
+        principal: permitted.principal(),
+        config: Arc::clone(&context.config),
+    });
+    Ok(ExecuteRequest::new(item, cancel.clone())
+        .with_parameters(action.params.clone())
+        .with_words(word_parameters(action))
+        .with_dry_run(is_true(action.option("dry_run")))
+        // The thread's own tools are not pinned for each project.
+        .with_lock_mode(if is_hook_tool { LockMode::Frozen } else { LockMode::Enforce })
+        .with_blocking_hook(context.blocking_hook.clone())
+        .with_thread(is_hook_tool.then_some(thread))
+        .with_callbacks(context.callback.clone().filter(|_| !is_hook_tool))
+        .with_grants(Some(grants)))
 }
 
 /// The rights of who asked, for a tool that executes other items in their name.

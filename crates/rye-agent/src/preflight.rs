@@ -3,12 +3,12 @@
 //! All problems at once. What only might be needed, as a hook's item that is nowhere, is a warning.
 
 use rye_engine::agent_actions::SpaceFilter;
-use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, LockMode};
+use rye_engine::verbs::execute::{self, ExecuteRequest, LockMode};
 use rye_engine::verbs::{load, search};
 use rye_engine::{Code, Engine, Error, ErrorKind, chain_cache};
 use rye_item::{ItemId, ItemRef, ItemType};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::action::{Action, Primary};
 use crate::capability::Capabilities;
@@ -138,21 +138,9 @@ fn check_usable(engine: &Engine, item: &ItemRef) -> Result<(), Error> {
     match item.item_type {
         ItemType::Tool => chain_cache::build_valid_chain(engine, item, None).map(|_| ()),
         ItemType::Knowledge => {
-            let request = ExecuteRequest {
-                item: item.clone(),
-                parameters: Map::new(),
-                words: Vec::new(),
-                mode: ExecuteMode::DryRun,
-                wants_trace: false,
-                lock_mode: LockMode::Frozen,
-                cancel: lillux::CancelToken::new()?,
-                progress: None,
-                on_blocking: None,
-                caller: Caller::Agent,
-                thread: None,
-                callbacks: None,
-                grants: None,
-            };
+            let request = ExecuteRequest::new(item.clone(), lillux::CancelToken::new()?)
+                .with_dry_run(true)
+                .with_lock_mode(LockMode::Frozen);
             execute::execute(engine, &request).map(|_| ())
         }
         // Its inputs are not known yet; that it may be read is what can be said.

@@ -48,7 +48,7 @@ pub struct ThreadContext {
 
 impl fmt::Debug for ThreadContext {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ThreadFacts").field("thread_id", &self.thread_id).finish_non_exhaustive()
+        formatter.debug_struct("ThreadContext").field("thread_id", &self.thread_id).finish_non_exhaustive()
     }
 }
 

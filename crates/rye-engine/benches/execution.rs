@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use lillux::CancelToken;
 use lillux::process::Launcher;
-use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, LockMode};
+use rye_engine::verbs::execute::{self, Caller, ExecuteRequest};
 use rye_engine::verbs::init;
 use rye_engine::{Engine, EngineOptions, HostEnvironment, WallClock, chain_cache};
 use rye_item::{ItemId, ItemRef, ItemType};
@@ -62,21 +62,9 @@ fn tool(id: &str) -> ItemRef {
 }
 
 fn execute_tool(engine: &Engine, item: &ItemRef, words: &[(&str, &str)]) {
-    let request = ExecuteRequest {
-        item: item.clone(),
-        parameters: serde_json::Map::new(),
-        words: words.iter().map(|(name, word)| ((*name).to_owned(), (*word).to_owned())).collect(),
-        mode: ExecuteMode::Run,
-        wants_trace: false,
-        lock_mode: LockMode::Enforce,
-        cancel: CancelToken::new().expect("an event"),
-        progress: None,
-        on_blocking: None,
-        caller: Caller::Person,
-        thread: None,
-        callbacks: None,
-        grants: None,
-    };
+    let request = ExecuteRequest::new(item.clone(), CancelToken::new().expect("an event"))
+        .with_words(words.iter().map(|(name, word)| ((*name).to_owned(), (*word).to_owned())).collect())
+        .with_caller(Caller::Person);
     black_box(execute::execute(engine, &request).expect("it runs"));
 }
 

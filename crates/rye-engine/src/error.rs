@@ -411,7 +411,7 @@ impl Error {
             std::io::ErrorKind::PermissionDenied => failure.hint("check who owns the file and its folder"),
             std::io::ErrorKind::StorageFull
             | std::io::ErrorKind::FileTooLarge
-            | std::io::ErrorKind::QuotaExceeded => failure.hint("make room; nothing was changed"),
+            | std::io::ErrorKind::QuotaExceeded => failure.hint("free some disk space; nothing was changed"),
             _ => failure,
         }
     }
@@ -431,10 +431,10 @@ impl Error {
                 .hint("put the file itself into the space"),
             ReadError::NotAFile { path } => Self::new(Code::NotAnItem, error.to_string())
                 .detail("path", path.display().to_string())
-                .hint("put a regular file there: no folder, pipe or device"),
+                .hint("use a regular file, not a folder, pipe or device"),
             ReadError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Self::new(Code::PathNotFound, error.to_string())
-                    .hint("a path is taken from the current folder")
+                    .hint("paths are relative to the current folder")
             }
             ReadError::Io(error) => Self::io(error),
         }
@@ -487,7 +487,7 @@ impl From<lillux::lockfile::LockfileError> for Error {
             LockfileError::Corrupt { field: Some(field), .. } => failure.detail("field", field.as_str()),
             LockfileError::Corrupt { field: None, .. } | LockfileError::Read(_) => failure,
         };
-        failure.hint("take it back from version control or a backup; if there is none, read the tool, then pin it as it is: rye lock update ID")
+        failure.hint("restore it from version control or a backup; if you have neither, read the tool, then pin it as it is: rye lock update ID")
     }
 }
 
@@ -503,6 +503,18 @@ impl From<rye_item::id::UnknownItemType> for Error {
     }
 }
 
+impl From<rye_item::id::ItemRefError> for Error {
+    fn from(error: rye_item::id::ItemRefError) -> Self {
+        use rye_item::id::ItemRefError;
+        match error {
+            ItemRefError::UnknownType(error) => error.into(),
+            ItemRefError::InvalidId(error) => error.into(),
+            ItemRefError::MissingType(_) => Self::new(Code::UnknownType, error.to_string())
+                .hint("write TYPE ID, or type:id, such as tool:team/deploy"),
+        }
+    }
+}
+
 impl From<OwnKeyError> for Error {
     fn from(error: OwnKeyError) -> Self {
         let message = error.to_string();
@@ -513,7 +525,7 @@ impl From<OwnKeyError> for Error {
             OwnKeyError::TooPermissive { path, wanted, .. } => Self::new(Code::LooseKey, message)
                 .detail("path", path.display().to_string())
                 .hint(format!(
-                    "if no one else has read it: chmod {wanted:o} {}",
+                    "if nothing else has read it: chmod {wanted:o} {}",
                     shell_word(&path.display().to_string())
                 ))
                 .hint("otherwise: rye keys revoke it, and generate a new one"),

@@ -18,5 +18,5 @@ pub mod validate;
 
 pub use chain::{Aliases, Chain, ChainError, Element, Primitive};
 pub use invocation::Invocation;
-pub use native::{NativeCall, NativeError, NativeTool};
+pub use native::{NativeCall, NativeError, NativeTool, ThreadFunctions};
 pub use rye_item::parameters;

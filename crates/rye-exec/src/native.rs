@@ -3,7 +3,6 @@
 //! A descriptor names its function (`config.function: file_system.read`); whoever opens the engine registers the
 //! functions. A native tool obeys the same policy as a process: what it may read and write is in its call.
 
-use std::any::Any;
 use std::path::{Path, PathBuf};
 
 use lillux::CancelToken;
@@ -43,8 +42,14 @@ pub struct NativeCall<'a> {
     pub cancel: &'a CancelToken,
     /// Seconds since 1970.
     pub now: u64,
-    /// What the thread that calls tells its own tools; only they know what it is.
-    pub thread: Option<&'a (dyn Any + Send + Sync)>,
+    /// The thread that calls, for its own tools.
+    pub thread: Option<&'a dyn ThreadFunctions>,
+}
+
+/// A thread's own functions: a native tool that needs the state of the calling thread is run by the thread itself.
+pub trait ThreadFunctions: std::fmt::Debug + Send + Sync {
+    /// Runs the function of this name, such as `threads.control`; `None` if the thread has none.
+    fn call_function(&self, name: &str, parameters: &Map<String, Value>) -> Option<Value>;
 }
 
 /// Why a native tool did not answer.

@@ -215,6 +215,34 @@ impl ItemRef {
         let (item_type, id) = text.split_once(':')?;
         Some((item_type.parse().ok()?, id))
     }
+
+    /// Reads `TYPE ID` or `type:id` as one item. A type given twice must be the same.
+    ///
+    /// # Errors
+    /// When the type is missing or unknown, or the id is not valid.
+    pub fn parse(item_type: Option<&str>, id: &str) -> Result<Self, ItemRefError> {
+        let (item_type, id) = match (item_type, Self::split_canonical(id)) {
+            (None, Some((item_type, id))) => (item_type, id),
+            (Some(word), Some((item_type, id))) if word == item_type.as_str() => (item_type, id),
+            (Some(word), _) => (word.parse()?, id),
+            (None, None) => return Err(ItemRefError::MissingType(id.to_owned())),
+        };
+        Ok(Self::new(item_type, ItemId::new(id)?))
+    }
+}
+
+/// Why a text is not an item.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ItemRefError {
+    /// Neither a type nor `type:` before the id.
+    #[error("missing or unknown item type in `{}`", shorten(.0))]
+    MissingType(String),
+    /// The type is unknown.
+    #[error(transparent)]
+    UnknownType(#[from] UnknownItemType),
+    /// The id is not valid.
+    #[error(transparent)]
+    InvalidId(#[from] InvalidId),
 }
 
 impl fmt::Display for ItemRef {
@@ -265,6 +293,20 @@ mod tests {
         assert_eq!(ItemRef::split_canonical("tool:rye/bash"), Some((ItemType::Tool, "rye/bash")));
         assert_eq!(ItemRef::split_canonical("rye/bash"), None);
         assert_eq!(ItemRef::split_canonical("nothing:rye/bash"), None);
+    }
+
+    #[test]
+    fn items_are_read_from_type_and_id() {
+        let bash = ItemRef::new(ItemType::Tool, ItemId::new("rye/bash").expect("an id"));
+        for (item_type, text) in
+            [(Some("tool"), "rye/bash"), (None, "tool:rye/bash"), (Some("tool"), "tool:rye/bash")]
+        {
+            assert_eq!(ItemRef::parse(item_type, text), Ok(bash.clone()), "{item_type:?} {text}");
+        }
+        let error = |item_type, text| ItemRef::parse(item_type, text).expect_err("refused").to_string();
+        assert_eq!(error(None, "rye/bash"), "missing or unknown item type in `rye/bash`");
+        assert_eq!(error(Some("nothing"), "rye/bash"), "unknown item type `nothing`");
+        assert!(error(Some("knowledge"), "tool:rye/bash").starts_with("invalid item id"));
     }
 
     /// Any text, and texts made of the characters that ids and escapes from folders are made of.

@@ -8,7 +8,7 @@ use rmcp::model::{
     CompleteRequestParams, CompletionInfo, ErrorCode, GetPromptResult, Prompt, PromptArgument, PromptMessage,
     ReadResourceResult, Reference, Resource, ResourceContents, ResourceTemplate, Role,
 };
-use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, ExecuteResponse, LockMode};
+use rye_engine::verbs::execute::{self, ExecuteRequest, ExecuteResponse};
 use rye_engine::verbs::load::{self, LoadedItem};
 use rye_engine::verbs::search;
 use rye_engine::{Code, Engine, Error, ErrorKind, Result, agent_actions};
@@ -150,7 +150,7 @@ pub(crate) fn resource_uri(id: &ItemId) -> String {
 /// When it stands for none.
 pub(crate) fn parse_resource_uri(uri: &str) -> Result<ItemRef> {
     let id = uri.strip_prefix(SCHEME).ok_or_else(|| {
-        Error::new(Code::InvalidArgument, format!("`{}` is no resource here", rye_item::text::one_line(uri)))
+        Error::new(Code::InvalidArgument, format!("unknown resource `{}`", rye_item::text::one_line(uri)))
             .hint(format!("resources are named {SCHEME}<id>"))
     })?;
     // Some clients write a template's slashes encoded; nothing else in an id needs to be.
@@ -159,21 +159,7 @@ pub(crate) fn parse_resource_uri(uri: &str) -> Result<ItemRef> {
 }
 
 fn execute_item(engine: &Engine, item: ItemRef, parameters: Map<String, Value>) -> Result<ExecuteResponse> {
-    let request = ExecuteRequest {
-        item,
-        parameters,
-        words: Vec::new(),
-        mode: ExecuteMode::Run,
-        wants_trace: false,
-        lock_mode: LockMode::Enforce,
-        cancel: lillux::CancelToken::new()?,
-        progress: None,
-        on_blocking: None,
-        caller: Caller::Agent,
-        thread: None,
-        callbacks: None,
-        grants: None,
-    };
+    let request = ExecuteRequest::new(item, lillux::CancelToken::new()?).with_parameters(parameters);
     execute::execute(engine, &request)
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lillux::CancelToken;
 use rye_agent::redact::Redactor;
-use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, LockMode, ProgressListener};
+use rye_engine::verbs::execute::{self, ExecuteRequest, ProgressListener};
 use rye_engine::{Code, Engine, Error, Result, agent_actions};
 use rye_item::{ItemRef, ItemType};
 use tokio_util::sync::CancellationToken;
@@ -25,7 +25,7 @@ pub(crate) fn parse_item(params: &ExecuteParams) -> Result<ItemRef> {
     };
     if params.thread == ThreadMode::Fork && item.item_type != ItemType::Directive {
         return invalid(
-            "thread `fork` runs a directive in a thread of its own; this is no directive",
+            "thread `fork` runs a directive in its own thread; this is not a directive",
             "leave thread out, or say `inline`",
         );
     }
@@ -56,21 +56,10 @@ pub(crate) fn run(
     // Made now and not earlier: it takes a descriptor, and many calls may be waiting.
     let cancel = CancelToken::new().map_err(Error::from)?;
     let _link = CancelLink::new(cancel_token, &cancel);
-    let request = ExecuteRequest {
-        item,
-        parameters: params.parameters.clone(),
-        words: Vec::new(),
-        mode: if params.dry_run { ExecuteMode::DryRun } else { ExecuteMode::Run },
-        wants_trace: false,
-        lock_mode: LockMode::Enforce,
-        cancel,
-        progress,
-        on_blocking: None,
-        caller: Caller::Agent,
-        thread: None,
-        callbacks: None,
-        grants: None,
-    };
+    let request = ExecuteRequest::new(item, cancel)
+        .with_parameters(params.parameters.clone())
+        .with_dry_run(params.dry_run)
+        .with_progress(progress);
     let response =
         execute::execute(engine, &request).map_err(|error| consents.or_trust_request(engine, error))?;
     Ok(response.into_value())

@@ -11,7 +11,7 @@ mod observe;
 
 use std::sync::Arc;
 
-use rye_exec::{NativeCall, NativeError, NativeTool};
+use rye_exec::{NativeCall, NativeError, NativeTool, ThreadFunctions};
 use serde_json::{Map, Value, json};
 
 use crate::tool_context::ThreadContext;
@@ -36,6 +36,13 @@ pub(crate) fn call_hook_tool(
 ) -> Option<Value> {
     let tool = HOOK_TOOLS.iter().find(|tool| tool.name.strip_prefix("threads.") == Some(name))?;
     Some((tool.run)(parameters, context))
+}
+
+impl ThreadFunctions for ThreadContext {
+    fn call_function(&self, name: &str, parameters: &Map<String, Value>) -> Option<Value> {
+        let tool = HOOK_TOOLS.iter().find(|tool| tool.name == name)?;
+        Some((tool.run)(parameters, self))
+    }
 }
 
 /// All of them, for [`rye_engine::NativeTools`].
@@ -104,9 +111,9 @@ impl NativeTool for HookTool {
     }
 
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
-        let context = call.thread.and_then(|thread| thread.downcast_ref::<ThreadContext>());
-        // A failed control result is an answer, not a failure of the tool: it must reach whoever it steers.
-        Ok(context.map_or_else(missing_context, |context| (self.run)(call.parameters, context)))
+        let result = call.thread.and_then(|thread| thread.call_function(self.name, call.parameters));
+        // A failed control result is a response, not a failure of the tool: it must reach the thread it controls.
+        Ok(result.unwrap_or_else(missing_context))
     }
 }
 

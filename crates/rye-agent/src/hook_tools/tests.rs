@@ -76,7 +76,7 @@ fn call_with(name: &str, parameters: &Value, context: Option<&ThreadContext>) ->
         access: &ToolAccess::default(),
         cancel: &CancelToken::new().expect("an event"),
         now: 0,
-        thread: context.map(|context| context as &(dyn std::any::Any + Send + Sync)),
+        thread: context.map(|context| context as &dyn ThreadFunctions),
     };
     tool.call(&call).expect("an answer")
 }

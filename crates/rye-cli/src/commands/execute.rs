@@ -4,9 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use lillux::CancelToken;
-use rye_engine::verbs::execute::{
-    self, Caller, ExecuteMode, ExecuteRequest, ExecuteResponse, LockMode, ProgressListener,
-};
+use rye_engine::verbs::execute::{self, Caller, ExecuteRequest, ExecuteResponse, LockMode, ProgressListener};
 use rye_engine::{Code, Error};
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
@@ -26,9 +24,9 @@ const MAX_PRINTED_BYTES: usize = 8 << 10;
 pub fn execute(context: &Context, arguments: &ExecuteArguments) -> CommandResult {
     let output = context.output;
     let print = move |line: &str| output.note(paint(DIM, rye_item::text::one_line(line)));
-    let request =
-        ExecuteRequest { progress: Some(ProgressListener::new(print)), ..build_request(arguments)? };
-    settings::cancel_on_signals(&request.cancel);
+    let cancel = CancelToken::new().map_err(Error::from)?;
+    settings::cancel_on_signals(&cancel);
+    let request = build_request(arguments, cancel)?.with_progress(Some(ProgressListener::new(print)));
     let output = &context.output;
     let answer = execute::execute(&context.engine, &request).map_err(|error| report_error(output, error))?;
     if output.is_json {
@@ -38,40 +36,34 @@ pub fn execute(context: &Context, arguments: &ExecuteArguments) -> CommandResult
     print_result(output, &answer)
 }
 
-fn build_request(arguments: &ExecuteArguments) -> Result<ExecuteRequest, Error> {
+fn build_request(arguments: &ExecuteArguments, cancel: CancelToken) -> Result<ExecuteRequest, Error> {
     let (item, rest) = split_item(&arguments.words)?;
-    Ok(ExecuteRequest {
-        item,
-        parameters: arguments.params.as_deref().map(parse_parameters).transpose()?.unwrap_or_default(),
-        words: parse_pairs(rest)?,
-        mode: if arguments.dry_run { ExecuteMode::DryRun } else { ExecuteMode::Run },
-        wants_trace: arguments.trace,
-        lock_mode: match (arguments.locked, arguments.frozen) {
-            (true, _) => LockMode::Locked,
-            (false, true) => LockMode::Frozen,
-            (false, false) => LockMode::Enforce,
-        },
-        cancel: CancelToken::new()?,
-        progress: None,
-        on_blocking: None,
-        caller: Caller::Person,
-        thread: None,
-        callbacks: None,
-        grants: None,
-    })
+    let parameters = arguments.params.as_deref().map(parse_parameters).transpose()?.unwrap_or_default();
+    let lock_mode = match (arguments.locked, arguments.frozen) {
+        (true, _) => LockMode::Locked,
+        (false, true) => LockMode::Frozen,
+        (false, false) => LockMode::Enforce,
+    };
+    Ok(ExecuteRequest::new(item, cancel)
+        .with_parameters(parameters)
+        .with_words(parse_pairs(rest)?)
+        .with_dry_run(arguments.dry_run)
+        .with_trace(arguments.trace)
+        .with_lock_mode(lock_mode)
+        .with_caller(Caller::Person))
 }
 
 /// `tool ID …`, `tool:ID …` or just `ID …`, which is a tool.
 pub(super) fn split_item(words: &[String]) -> Result<(ItemRef, &[String]), Error> {
-    let parse = rye_engine::verbs::sign::parse_item;
+    let parse = ItemRef::parse;
     match words {
         [item_type, id, rest @ ..] if item_type.parse::<ItemType>().is_ok() && !id.contains('=') => {
             Ok((parse(Some(item_type), id)?, rest))
         }
         [id, rest @ ..] if ItemRef::split_canonical(id).is_some() => Ok((parse(None, id)?, rest)),
         [id, rest @ ..] => Ok((parse(Some("tool"), id)?, rest)),
-        [] => Err(Error::new(Code::InvalidArgument, "which item? an id is missing")
-            .hint("rye search '*' --type tool lists what can be run")),
+        [] => Err(Error::new(Code::InvalidArgument, "no item id given")
+            .hint("rye search '*' --type tool lists tools")),
     }
 }
 
@@ -81,8 +73,8 @@ pub(super) fn parse_pairs(words: &[String]) -> Result<Vec<(String, String)>, Err
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => {
             let word = rye_item::text::one_line(word);
-            Err(Error::new(Code::InvalidArgument, format!("`{word}` is not of the form key=value"))
-                .hint("parameters are given as key=value, or all together with --params JSON"))
+            Err(Error::new(Code::InvalidArgument, format!("invalid parameter `{word}`: expected KEY=VALUE"))
+                .hint("give parameters as KEY=VALUE, or as one object with --params JSON"))
         }
     };
     words.iter().map(pair).collect()
@@ -108,12 +100,10 @@ pub(super) fn parse_parameters(argument: &str) -> Result<Map<String, Value>, Err
     }
     match serde_json::from_str(&text) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(Error::new(Code::InvalidParameters, "parameters are one JSON object")
+        Ok(_) => Err(Error::new(Code::InvalidParameters, "parameters must be a JSON object")
             .hint("for example: --params '{\"name\": \"world\"}'")),
-        Err(error) => {
-            Err(Error::new(Code::InvalidParameters, format!("the parameters are not JSON: {error}"))
-                .hint("for example: --params '{\"name\": \"world\"}'"))
-        }
+        Err(error) => Err(Error::new(Code::InvalidParameters, format!("invalid JSON parameters: {error}"))
+            .hint("for example: --params '{\"name\": \"world\"}'")),
     }
 }
 
@@ -176,7 +166,7 @@ fn print_details(output: &Output, facts: &Map<String, Value>) {
         }
     }
     if facts.get("truncated") == Some(&Value::Bool(true)) {
-        output.note(paint(WARNING, "output was cut: only its beginning and end are kept"));
+        output.note(paint(WARNING, "output was truncated: only its beginning and end are shown"));
     }
 }
 

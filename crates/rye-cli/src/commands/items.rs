@@ -106,7 +106,7 @@ fn print_search(context: &Context, response: &SearchResponse) -> CommandResult {
     output.print(table.trim_fmt())?;
     let printed = response.results.len();
     if response.total > printed {
-        output.note(format_args!("{printed} of {} shown; --limit or --all shows more", response.total));
+        output.note(format_args!("{printed} of {} shown; use --limit or --all to show more", response.total));
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ pub fn fetch(context: &Context, arguments: &FetchArguments) -> CommandResult {
     match (id, &arguments.query) {
         (Some(id), None) => {
             let item = if item_type.is_some() || ItemRef::split_canonical(id).is_some() {
-                rye_engine::verbs::sign::parse_item(item_type, id)?
+                ItemRef::parse(item_type, id)?
             } else {
                 load::find_by_id(&context.engine, id, from)?
             };
@@ -245,11 +245,7 @@ fn render_why(item: &ItemRef, response: &why::WhyResponse) -> String {
     }
     lines.push(format!("├─ {} {}", paint(HEADING, "signature"), signature_line(response)));
     if response.chain.is_empty() {
-        lines.push(format!(
-            "└─ {} {}",
-            paint(HEADING, "runs on"),
-            paint(DIM, "nothing: it is text for a model")
-        ));
+        lines.push(format!("└─ {} {}", paint(HEADING, "runs on"), paint(DIM, "nothing: it is text")));
     } else {
         lines.push(format!("└─ {}", paint(HEADING, "runs on")));
         for (depth, element) in response.chain.iter().enumerate() {

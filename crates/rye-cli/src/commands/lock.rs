@@ -7,7 +7,6 @@ use rye_engine::verbs::lock::{
     self, LockCheckReport, LockListScope, LockUpdate, LockUpdateReport, LockVerifyReport, LockfileChange,
     LockfileDetails, LockfileRow, LockfileStatus, RemovedLockfiles, ToolLockState,
 };
-use rye_engine::verbs::sign;
 use rye_item::ItemRef;
 use rye_item::text::counted;
 use serde_json::json;
@@ -26,18 +25,18 @@ pub fn run(context: &Context, command: &LockCommand) -> CommandResult {
             show_list(context, &lock::list(engine, reach, &resolve))
         }
         LockCommand::Show { id } => {
-            let item = sign::parse_item(Some("tool"), id)?;
+            let item = ItemRef::parse(Some("tool"), id)?;
             show_lockfiles(context, &item, &lock::show(engine, &item, &resolve)?)
         }
         LockCommand::Verify { id } => {
-            let item = id.as_deref().map(|id| sign::parse_item(Some("tool"), id)).transpose()?;
+            let item = id.as_deref().map(|id| ItemRef::parse(Some("tool"), id)).transpose()?;
             show_verification(context, item.as_ref(), &lock::verify(engine, item.as_ref(), &resolve)?)
         }
         LockCommand::Check { scope } => {
             show_check(context, &lock::check(engine, scope.map(WritableSpace::tier), &resolve)?)
         }
         LockCommand::Update { id: Some(id), scope, yes, .. } => {
-            let item = sign::parse_item(Some("tool"), id)?;
+            let item = ItemRef::parse(Some("tool"), id)?;
             let scope = scope.map(WritableSpace::tier);
             let review = reviewed(context, std::slice::from_ref(&item), *yes, item.id.as_str())?;
             let updated = lock::update(engine, &item, scope, &resolve)?;
@@ -50,7 +49,7 @@ pub fn run(context: &Context, command: &LockCommand) -> CommandResult {
             show_update_all(context, &all, review)
         }
         LockCommand::Remove { id, scope } => {
-            let item = sign::parse_item(Some("tool"), id)?;
+            let item = ItemRef::parse(Some("tool"), id)?;
             let scope = scope.map(WritableSpace::tier);
             show_removal(context, &item, &lock::remove(engine, &item, scope, &resolve)?)
         }
@@ -90,7 +89,7 @@ fn show_list(context: &Context, rows: &[LockfileRow]) -> CommandResult {
         return Ok(());
     }
     if rows.is_empty() {
-        context.output.note("no lockfiles yet: the first run of a tool that works makes one");
+        context.output.note("no lockfiles yet: a tool's first successful run creates one");
         return Ok(());
     }
     let mut table = context.output.table(&["tool", "version", "scope", "generated", "state", "why"]);
@@ -187,7 +186,7 @@ fn show_verification(context: &Context, item: Option<&ItemRef>, report: &LockVer
     let verb = if bad == 1 { "doesn't" } else { "don't" };
     let message = format!("{bad} of {lockfiles} {verb} match what would run now");
     let data = serde_json::to_value(report).map_err(std::io::Error::from)?;
-    let hint = "look at what changed; if it is right: rye lock update ID";
+    let hint = "review what changed; if it is intended: rye lock update ID";
     match error_with_data(code, message, hint, data) {
         CommandError::Engine(mut error, data) => {
             error.item = item.map(|item| item.id.to_string());
@@ -334,7 +333,7 @@ fn warn_remaining(context: &Context, updated: &LockUpdate) {
     if let Some(remaining) = &updated.remaining {
         let remaining = rye_item::text::one_line(remaining);
         context.output.warn(format_args!(
-            "it would still be refused: {remaining}; if that is right too: rye lock update {}",
+            "it would still be refused: {remaining}; if that is intended too: rye lock update {}",
             updated.tool_id
         ));
     }

@@ -57,6 +57,12 @@ impl From<Error> for CommandError {
     }
 }
 
+impl From<rye_item::id::ItemRefError> for CommandError {
+    fn from(error: rye_item::id::ItemRefError) -> Self {
+        Error::from(error).into()
+    }
+}
+
 impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
@@ -120,7 +126,7 @@ impl Context {
         let workspace = &self.engine.workspace;
         match self.engine.dev_mode {
             DevMode::Off => {}
-            DevMode::On => self.output.warn("development mode is on: unsigned and edited items of this project are forgiven"),
+            DevMode::On => self.output.warn("development mode is on: unsigned and edited items of this project may run"),
             DevMode::Refused => self.output.warn(
                 "RYE_DEV_MODE is ignored: this project is not both approved and listed in `dev_mode.projects` of signed user config",
             ),
@@ -143,7 +149,7 @@ impl Context {
             let keys = workspace.settings.unsigned.iter().map(|unsigned| format!("`{}`", unsigned.key));
             let keys = rye_item::text::one_line(&keys.collect::<Vec<_>>().join(", "));
             self.output.warn(format_args!(
-                "{keys} in {} config counts, but should be signed: read it, then rye sign config config",
+                "{keys} in {} config is used, but should be signed: read it, then rye sign config config",
                 first.space
             ));
         }
@@ -167,13 +173,13 @@ impl Context {
 /// The item a command names.
 fn parse_item_ref(arguments: &ItemArguments) -> Result<ItemRef, Error> {
     match &arguments.second {
-        Some(id) => rye_engine::verbs::sign::parse_item(Some(&arguments.first), id),
+        Some(id) => Ok(ItemRef::parse(Some(&arguments.first), id)?),
         None if arguments.first.parse::<ItemType>().is_ok() => {
             let item_type = &arguments.first;
-            let error = Error::new(Code::InvalidArgument, format!("which {item_type}? an id is missing"));
+            let error = Error::new(Code::InvalidArgument, format!("no {item_type} id given"));
             Err(error.hint(format!("rye search '*' --type {item_type} lists them")))
         }
-        None => rye_engine::verbs::sign::parse_item(None, &arguments.first),
+        None => Ok(ItemRef::parse(None, &arguments.first)?),
     }
 }
 
@@ -216,7 +222,7 @@ fn explain_code(global: &GlobalArguments, code: &str) -> CommandResult {
     let output = Output::new(global, None, false);
     let Some((code, page)) = explain::find_page(code) else {
         let error =
-            Error::new(Code::NotFound, format!("there is no error `{}`", rye_item::text::one_line(code)));
+            Error::new(Code::NotFound, format!("unknown error code `{}`", rye_item::text::one_line(code)));
         return Err(error.hint("a code looks like RYE0402").into());
     };
     if output.is_json {

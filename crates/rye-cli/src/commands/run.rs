@@ -61,13 +61,13 @@ impl RunRequest {
 }
 
 pub(super) fn thread_request(arguments: &RunArguments) -> Result<ThreadRequest, Error> {
-    let parse = rye_engine::verbs::sign::parse_item;
+    let parse = ItemRef::parse;
     let item = match ItemRef::split_canonical(&arguments.directive) {
         Some(_) => parse(None, &arguments.directive)?,
         None => parse(Some("directive"), &arguments.directive)?,
     };
     if item.item_type != ItemType::Directive {
-        let message = format!("a {} is not run in a thread", item.item_type);
+        let message = format!("only directives run in a thread, not a {}", item.item_type);
         return Err(Error::new(Code::InvalidArgument, message)
             .for_item(&item)
             .hint(format!("rye execute {} {}", item.item_type, item.id)));
@@ -132,7 +132,7 @@ fn run_in_background(context: Context, request: RunRequest, previous: Option<&Th
         }
         Err(reason) => {
             output.warn(format_args!("not running yet: {}", rye_item::text::one_line(reason)));
-            output.note(format_args!("to have it run: rye thread wait {id}"));
+            output.note(format_args!("to run it: rye thread wait {id}"));
         }
     }
     Ok(())

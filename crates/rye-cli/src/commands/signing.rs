@@ -36,13 +36,13 @@ fn parse_target(words: &[String]) -> Result<Target, Error> {
             Ok(Target::Item(item_type, id.to_owned()))
         }
         [item_type] if !Path::new(item_type).exists() && item_type.parse::<ItemType>().is_ok() => {
-            let error = Error::new(Code::InvalidArgument, format!("which {item_type}? an id is missing"));
+            let error = Error::new(Code::InvalidArgument, format!("no {item_type} id given"));
             Err(error.hint(format!("{item_type} ID, such as {item_type} team/deploy; or a quoted pattern")))
         }
         [item_type, _, _, ..] if item_type.parse::<ItemType>().is_ok() => {
-            let error = Error::new(Code::InvalidArgument, format!("more than one {item_type} is named"));
+            let error = Error::new(Code::InvalidArgument, format!("more than one {item_type} given"));
             Err(error
-                .hint(format!("quote the pattern, so that the shell leaves it alone: {item_type} 'team/*'")))
+                .hint(format!("quote the pattern to keep the shell from expanding it: {item_type} 'team/*'")))
         }
         [first, ..] if !Path::new(first).exists() && !first.contains(['/', '.']) => {
             Err(rye_item::id::UnknownItemType(first.clone()).into())
@@ -61,7 +61,7 @@ pub fn sign(context: &Context, arguments: &SignArguments) -> CommandResult {
             sign::sign_glob(&context.engine, item_type, &id, tier, &mut progress)?
         }
         Target::Item(item_type, id) => {
-            let item = sign::parse_item(Some(item_type.as_str()), &id)?;
+            let item = ItemRef::parse(Some(item_type.as_str()), &id)?;
             let mut signed = sign::sign_item(&context.engine, &item, tier)?;
             refresh_lockfile(context, &mut signed);
             return show_signed_item(context, &signed);
@@ -90,7 +90,7 @@ pub fn sign(context: &Context, arguments: &SignArguments) -> CommandResult {
 fn refresh_lockfile(context: &Context, signed: &mut SignedItem) {
     if let Err(error) = signed.refresh_lockfile(&context.engine) {
         context.output.warn(format_args!(
-            "{} is signed, but its lockfile was left as it is: {}",
+            "{} is signed, but its lockfile was not updated: {}",
             signed.item_id,
             rye_item::text::one_line(&error.message)
         ));
@@ -157,7 +157,7 @@ pub fn verify(context: &Context, arguments: &VerifyArguments) -> CommandResult {
         (None, []) => verify::verify_all(engine, options, &mut progress),
         (None, words) => match parse_target(words)? {
             Target::Item(item_type, id) => {
-                let item = sign::parse_item(Some(item_type.as_str()), &id)?;
+                let item = ItemRef::parse(Some(item_type.as_str()), &id)?;
                 verify::verify_item(engine, &item, options)?
             }
             Target::Paths(paths) => verify::verify_paths(engine, &paths, options, &mut progress)?,
@@ -191,7 +191,7 @@ fn show_verify_report(context: &Context, report: &VerifyAnswer) -> CommandResult
     Err(error_with_data(
         code,
         message,
-        "rye sign covers what you have read; rye why TYPE ID shows one item",
+        "read and sign them with rye sign; rye why TYPE ID shows one item",
         data,
     ))
 }

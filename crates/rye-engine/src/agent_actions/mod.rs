@@ -17,7 +17,6 @@ use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::response::success_response;
 use crate::verbs::search::parse_scope;
-use crate::verbs::sign::parse_item;
 use crate::verbs::{load, search, sign};
 
 /// What to search for.
@@ -150,7 +149,7 @@ pub fn named_item(item_type: Option<&str>, id: &str) -> Result<ItemRef> {
         return Err(Error::new(Code::InvalidArgument, "item_type is missing")
             .hint("give item_type, or a canonical id such as `tool:team/deploy`"));
     }
-    parse_item(item_type, id)
+    Ok(ItemRef::parse(item_type, id)?)
 }
 
 /// A type and a prefix from `item_type` and `scope`.
@@ -193,7 +192,7 @@ pub fn load(engine: &Engine, arguments: &AgentLoad) -> Result<Value> {
 fn refuse_destination(destination: Option<&Value>) -> Result<()> {
     match destination.filter(|destination| !destination.is_null()) {
         None => Ok(()),
-        Some(_) => Err(Error::new(Code::InvalidArgument, "`destination` is not for reading")
+        Some(_) => Err(Error::new(Code::InvalidArgument, "`destination` is not allowed when reading")
             .hint("to copy an item, sign it with `destination`: the copy is signed with the user's key")),
     }
 }
@@ -292,7 +291,7 @@ pub fn sign<E: From<Error>>(
             None => Ok(success_response(None, None, response.to_value())),
         };
     }
-    let item = parse_item(Some(item_type.as_str()), id)?;
+    let item = ItemRef::parse(Some(item_type.as_str()), id).map_err(Error::from)?;
     if let Some(to) = destination {
         let copied = load::copy_approved(engine, &item, tier, to, approved.as_ref())?;
         return Ok(success_response(Some(item_type.as_str()), Some(item.id.as_str()), to_json(&copied)?));
@@ -317,7 +316,8 @@ pub enum SigningPolicy {
 /// When it may not.
 pub fn signing_policy(engine: &Engine, target: &SignTarget<'_>) -> Result<SigningPolicy> {
     let refuse = |message: &str| {
-        Err(Error::new(Code::SigningDenied, message).hint(format!("the user may type: {}", target.command())))
+        Err(Error::new(Code::SigningDenied, message)
+            .hint(format!("ask the user to run: {}", target.command())))
     };
     if target.item_type == ItemType::Config {
         return refuse("config is never signed for an agent");
@@ -346,7 +346,7 @@ const USER_COMMANDS: [&str; 10] = [
 /// Says to tell the user, if a text for an agent names a command by which only the user decides.
 pub(crate) fn address_user(text: &mut String) {
     if USER_COMMANDS.iter().any(|command| text.contains(command)) && !text.contains("the user") {
-        *text = format!("tell the user, who decides: {text}");
+        *text = format!("ask the user, who decides: {text}");
     }
 }
 
@@ -357,7 +357,7 @@ pub fn with_agent_hints(mut error: Error) -> Error {
     let what = match error.code {
         Code::Unsigned => "it is not signed",
         Code::Tampered => "it was changed since it was signed",
-        Code::Misplaced => "it lies where it was not signed for",
+        Code::Misplaced => "it is not where it was signed for",
         Code::Partial => "its signature covers only a part of it",
         Code::Untrusted => "its signer is not trusted",
         Code::Revoked => "the key that signed it is revoked",
@@ -375,5 +375,5 @@ pub fn with_agent_hints(mut error: Error) -> Error {
 /// An answer as JSON.
 fn to_json(response: &impl Serialize) -> Result<Value> {
     serde_json::to_value(response)
-        .map_err(|error| Error::new(Code::Io, format!("the answer cannot be shown: {error}")))
+        .map_err(|error| Error::new(Code::Io, format!("cannot serialize the response: {error}")))
 }

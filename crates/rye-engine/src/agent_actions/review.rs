@@ -101,9 +101,9 @@ pub fn review(engine: &Engine, target: &SignTarget<'_>) -> Result<SignReview> {
         let message = "a pattern is not signed for an agent: the user would not see what is signed";
         return Err(Error::new(Code::ConsentNeeded, message)
             .hint("name one item at a time")
-            .hint(format!("the user may type: rye sign {} '{clean_id}'", target.item_type)));
+            .hint(format!("ask the user to run: rye sign {} '{clean_id}'", target.item_type)));
     }
-    let item = sign::parse_item(Some(target.item_type.as_str()), target.id)?;
+    let item = ItemRef::parse(Some(target.item_type.as_str()), target.id)?;
     let (located, is_signed) = match target.destination {
         Some(_) => {
             // Only trusted items are copied: the user is not asked about others.
@@ -162,15 +162,14 @@ fn hidden(text: &str, bytes: &[u8]) -> Option<String> {
     let content = content.replace("\r\n", "\n");
     // What a terminal would not show is left out of the question, and may end a line for an interpreter.
     if content.chars().any(is_unsafe) {
-        return Some("its text holds control characters, which cannot be shown".to_owned());
+        return Some("its text has control characters, which cannot be shown".to_owned());
     }
     if let Some(character) = content.chars().find(|character| !is_plainly_visible(*character)) {
         let number = u32::from(character);
-        return Some(format!("its text holds a character that may not show (U+{number:04X})"));
+        return Some(format!("its text has a character that may be invisible (U+{number:04X})"));
     }
-    hides_by_blanks(&content).then(|| {
-        "its text holds many blanks or empty lines, behind which more could be overlooked".to_owned()
-    })
+    hides_by_blanks(&content)
+        .then(|| "its text has long runs of spaces or empty lines, which could hide more text".to_owned())
 }
 
 /// Whether text stands so far to the right or below that it could be overlooked.

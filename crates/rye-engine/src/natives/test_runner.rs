@@ -13,7 +13,7 @@ use rye_item::{ItemId, ItemRef, ItemType, text, yaml};
 use serde_json::{Map, Value, json};
 
 use crate::engine::Engine;
-use crate::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, LockMode};
+use crate::verbs::execute::{self, Caller, ExecuteRequest, LockMode};
 
 const TEST_FILE_SUFFIX: &str = ".test.yaml";
 const MAX_FILES: usize = 1000;
@@ -114,22 +114,12 @@ impl TestRunner<'_> {
 
     /// Runs one case and says everything that is not as it should be.
     fn run_case(&self, tool: &ItemRef, case: &TestCase, call: &NativeCall<'_>) -> Vec<String> {
-        let request = ExecuteRequest {
-            item: tool.clone(),
-            parameters: case.parameters.clone(),
-            words: Vec::new(),
-            mode: ExecuteMode::Run,
-            wants_trace: false,
-            lock_mode: LockMode::Frozen,
-            cancel: call.cancel.clone(),
-            progress: None,
-            on_blocking: None,
-            // The file of tests is not signed: what it says has no one's consent.
-            caller: Caller::Test,
-            thread: None,
-            callbacks: None,
-            grants: self.request.grants.clone(),
-        };
+        let request = ExecuteRequest::new(tool.clone(), call.cancel.clone())
+            .with_parameters(case.parameters.clone())
+            .with_lock_mode(LockMode::Frozen)
+            // The file of tests is not signed: nothing in it is a person's consent.
+            .with_caller(Caller::Test)
+            .with_grants(self.request.grants.clone());
         let allowed = match &self.request.grants {
             Some(grants) => grants.check_execute(tool, &case.parameters),
             None => Ok(()),

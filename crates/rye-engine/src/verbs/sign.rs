@@ -104,7 +104,7 @@ impl SignResponse {
         let first_code = self.failed.first()?.error.code;
         let invalid = self.failed.iter().map(|failed| failed.error.code).find(|code| *code == Code::Invalid);
         let error = Error::new(invalid.unwrap_or(first_code), self.summary());
-        Some(error.hint("what is not named here is signed; correct these and sign again"))
+        Some(error.hint("all others are signed; correct these and sign again"))
     }
 
     /// All of it as the `data` of an answer.
@@ -361,7 +361,7 @@ fn sign_file(
     let mut warnings = located.parsed().warnings.clone();
     warnings.extend(located.missing_name_line().map(|line| {
         Diagnostic::new(format!(
-            "it states no name, so a copy of it under another id of its category may verify; add the line: {line}"
+            "it has no name, so a copy under another id of its category may verify too; add the line: {line}"
         ))
         .with_position(SourcePosition { line: 1, column: 1 })
     }));
@@ -437,8 +437,9 @@ fn first_line_problem(located: &ItemFile) -> Option<Diagnostic> {
     let content = String::from_utf8_lossy(&located.bytes()[layout.content]);
     let encoding = content.lines().take(2).find_map(declared_encoding)?;
     let is_utf8 = matches!(encoding.to_ascii_lowercase().as_str(), "utf-8" | "utf8" | "utf_8" | "ascii");
-    (!is_utf8)
-        .then(|| Diagnostic::new(format!("the file names the encoding `{encoding}`: save it as plain UTF-8")))
+    (!is_utf8).then(|| {
+        Diagnostic::new(format!("the file declares the encoding `{encoding}`: save it as plain UTF-8"))
+    })
 }
 
 /// The encoding that Python reads from a comment line (PEP 263).
@@ -523,24 +524,4 @@ fn differs_only_in_signature(present: &[u8], read: &[u8], format: &SignatureForm
         [&bytes[layout.shebang], &bytes[layout.content]].concat()
     };
     parts(present) == parts(read)
-}
-
-/// Reads `TYPE ID` or `type:id` as one item.
-///
-/// # Errors
-/// When the type or the id is not valid.
-pub fn parse_item(item_type: Option<&str>, id: &str) -> Result<ItemRef> {
-    let (item_type, id) = match (item_type, ItemRef::split_canonical(id)) {
-        (None, Some((item_type, id))) => (item_type, id),
-        (Some(word), Some((item_type, id))) if word == item_type.as_str() => (item_type, id),
-        (Some(word), _) => (word.parse()?, id),
-        (None, None) => {
-            return Err(Error::new(
-                Code::UnknownType,
-                format!("`{}` names no item type", rye_item::text::one_line(id)),
-            )
-            .hint("write TYPE ID, or type:id, such as tool:team/deploy"));
-        }
-    };
-    Ok(ItemRef::new(item_type, ItemId::new(id)?))
 }

@@ -1,5 +1,5 @@
 use lillux::CancelToken;
-use rye_engine::verbs::execute::{self, Caller, ExecuteMode, ExecuteRequest, LockMode};
+use rye_engine::verbs::execute::{self, Caller, ExecuteRequest};
 use rye_engine::verbs::{bundles, init, load, search, sign};
 use rye_engine::{Code, Engine, EngineOptions, HostEnvironment, WallClock};
 use rye_item::{ItemId, ItemRef, ItemType};
@@ -205,21 +205,9 @@ impl WallClock for FutureClock {
 }
 
 fn execute_tool(engine: &Engine, id: &str) -> Result<serde_json::Value, Code> {
-    let request = ExecuteRequest {
-        thread: None,
-        callbacks: None,
-        grants: None,
-        item: tool(id),
-        parameters: serde_json::Map::new(),
-        words: Vec::new(),
-        mode: ExecuteMode::Run,
-        wants_trace: true,
-        lock_mode: LockMode::Enforce,
-        cancel: CancelToken::new().expect("an event"),
-        progress: None,
-        on_blocking: None,
-        caller: Caller::Person,
-    };
+    let request = ExecuteRequest::new(tool(id), CancelToken::new().expect("an event"))
+        .with_trace(true)
+        .with_caller(Caller::Person);
     execute::execute(engine, &request).map(execute::ExecuteResponse::into_value).map_err(|error| error.code)
 }
 

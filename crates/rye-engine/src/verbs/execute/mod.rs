@@ -1,6 +1,6 @@
 //! `execute`: a tool is run through its chain, a directive gives its prompt, a knowledge entry its body.
 //!
-//! The walk of a tool: resolve → verify → validate → parameters → lock → environment → sandbox → run → record. Each step
+//! The steps of a tool: resolve → verify → validate → parameters → lock → environment → sandbox → run → record. Each step
 //! can be traced; any step can refuse, and then nothing was changed.
 
 mod config_resolve;
@@ -9,19 +9,13 @@ mod importable;
 mod packages;
 mod program_finder;
 mod prompt;
+mod request;
 mod run;
 mod run_dirs;
 mod run_plan;
 mod tool;
 mod trace;
 
-use std::any::Any;
-use std::io;
-use std::sync::Arc;
-use std::time::Duration;
-
-use lillux::CancelToken;
-use lillux::process::callback::CallbackChannel;
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value, json};
 
@@ -32,6 +26,9 @@ pub use crate::lockfiles::LockMode;
 pub(crate) use first_use::UsedItems;
 pub(crate) use program_finder::{FinderInputs, SandboxedFinder};
 pub use prompt::{LoadedDirective, directive_fields, knowledge_text, load_directive};
+pub use request::{
+    BlockingHook, CallbackProvider, Caller, ExecuteMode, ExecuteRequest, Grants, ProgressListener,
+};
 pub(crate) use run::placeholder_error;
 pub(crate) use run_dirs::{set_temporary_variables, temporary_folder};
 pub(crate) use run_plan::project_programs;
@@ -43,133 +40,6 @@ pub const SANDBOX_VARIABLE: &str = "RYE_SANDBOX";
 
 /// The variable by which a tool that may call `rye` knows this binary.
 pub const PROGRAM_VARIABLE: &str = "RYE_PROGRAM";
-
-/// How far to go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExecuteMode {
-    /// To the end.
-    #[default]
-    Run,
-    /// Up to the point where something would happen.
-    DryRun,
-}
-
-/// On whose behalf something is executed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Caller {
-    /// A person who typed it.
-    #[default]
-    Person,
-    /// A model, a foreign client, or a file: it cannot consent to anything.
-    Agent,
-    /// A case of a test file: as an agent, and it runs no tests itself.
-    Test,
-}
-
-/// What to execute, and how.
-#[derive(Clone, Debug)]
-pub struct ExecuteRequest {
-    /// The item.
-    pub item: ItemRef,
-    /// Its parameters or inputs.
-    pub parameters: Map<String, Value>,
-    /// Further ones as words of a command line, typed by what the item declares.
-    pub words: Vec<(String, String)>,
-    /// How far to go.
-    pub mode: ExecuteMode,
-    /// Whether every step is told.
-    pub wants_trace: bool,
-    /// How lockfiles are used.
-    pub lock_mode: LockMode,
-    /// Ends the run early.
-    pub cancel: CancelToken,
-    /// Hears of what takes long before the run begins.
-    pub progress: Option<ProgressListener>,
-    /// Hears that it begins to wait for others.
-    pub on_blocking: Option<BlockingHook>,
-    /// Who asks for it.
-    pub caller: Caller,
-    /// What the thread that asks tells its own native tools.
-    pub thread: Option<Arc<dyn Any + Send + Sync>>,
-    /// Makes the door to that thread, for a tool that is a process.
-    pub callbacks: Option<Arc<dyn CallbackProvider>>,
-    /// What the caller may execute beside the item itself; everything if it has no grants to check.
-    pub grants: Option<Arc<dyn Grants>>,
-}
-
-/// The rights of a caller, for tools that execute other items in its name.
-pub trait Grants: std::fmt::Debug + Send + Sync {
-    /// Whether the caller may execute this now.
-    ///
-    /// # Errors
-    /// Why not.
-    fn check_execute(
-        &self,
-        item: &ItemRef,
-        parameters: &Map<String, Value>,
-    ) -> std::result::Result<(), String>;
-}
-
-/// Makes the doors through which tools that are processes ask something of whoever runs them.
-pub trait CallbackProvider: std::fmt::Debug + Send + Sync {
-    /// A door for a run that takes no longer than this. `grants` is what the signed tool says it asks for, if it says so.
-    ///
-    /// # Errors
-    /// When there are no descriptors left.
-    fn open_channel(
-        &self,
-        item: &ItemRef,
-        grants: Option<&[String]>,
-        lifetime: Duration,
-    ) -> io::Result<Arc<dyn CallbackChannel>>;
-}
-
-/// Told that a call begins to wait for others: a process, a server. Whoever counts the calls at work counts it no more.
-#[derive(Clone)]
-pub struct BlockingHook(Arc<dyn Fn() + Send + Sync>);
-
-impl BlockingHook {
-    /// Calls `tell` when the waiting begins.
-    pub fn new(callback: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(callback))
-    }
-}
-
-impl std::fmt::Debug for BlockingHook {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Waits")
-    }
-}
-
-impl ExecuteRequest {
-    /// From here on it may wait for others.
-    fn notify_blocking(&self) {
-        if let Some(BlockingHook(callback)) = &self.on_blocking {
-            callback();
-        }
-    }
-}
-
-/// Who hears of what takes long, line by line.
-#[derive(Clone)]
-pub struct ProgressListener(Arc<dyn Fn(&str) + Send + Sync>);
-
-impl ProgressListener {
-    /// Calls `tell` with each line.
-    pub fn new(callback: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(callback))
-    }
-
-    pub(crate) fn report(&self, line: &str) {
-        (self.0)(line);
-    }
-}
-
-impl std::fmt::Debug for ProgressListener {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Progress")
-    }
-}
 
 /// What came of it.
 #[derive(Clone, Debug)]
