@@ -148,24 +148,9 @@ fn parse_retry_after_ms(value: &str, now_ms: u64) -> Option<u64> {
 
 /// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn parse_http_date(text: &str) -> Option<u64> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let [_, day, month, year, time, "GMT"] = words.as_slice() else { return None };
-    let day: u64 = day.parse().ok().filter(|day| (1..=31).contains(day))?;
-    let month = u64::try_from(MONTHS.iter().position(|name| name == month)?).ok()? + 1;
-    let year: u64 = year.parse().ok().filter(|year| (1970..=9999).contains(year))?;
-    let clock: Vec<u64> = time.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    let [hour, minute, second] = clock.as_slice() else { return None };
-    if *hour > 23 || *minute > 59 || *second > 60 {
-        return None;
-    }
-    // Days since 1970 by the civil calendar, counting years from March.
-    let (shifted_year, shifted_month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let leap_days = shifted_year / 4 - shifted_year / 100 + shifted_year / 400;
-    let days = shifted_year * 365 + leap_days + (153 * shifted_month + 2) / 5 + day - 1;
-    let days = days.checked_sub(719_468)?;
-    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+    let parser = jiff::fmt::rfc2822::DateTimeParser::new().relaxed_weekday(true);
+    let moment = parser.parse_timestamp(text.strip_suffix("GMT").map(|rest| format!("{rest}+0000"))?).ok()?;
+    u64::try_from(moment.as_second()).ok()
 }
 
 impl ErrorClassifier {

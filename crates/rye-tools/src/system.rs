@@ -1,5 +1,6 @@
 //! `system.facts`: where the tool works, what time it is, what it runs on. Nothing is read from the environment.
 
+use jiff::{SignedDuration, civil};
 use rye_exec::{NativeCall, NativeError, NativeTool};
 use serde_json::{Map, Value, json};
 
@@ -54,32 +55,16 @@ fn paths(call: &NativeCall<'_>) -> Value {
 }
 
 fn time(now: u64) -> Value {
-    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-    let (days, seconds) = (now / 86_400, now % 86_400);
-    let (year, month, day) = civil_from_days(days);
-    let date = format!("{year:04}-{month:02}-{day:02}");
-    let clock = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let since_epoch = SignedDuration::from_secs(i64::try_from(now).unwrap_or(i64::MAX));
+    let moment = civil::date(1970, 1, 1).at(0, 0, 0, 0).saturating_add(since_epoch);
     json!({
-        "utc": format!("{date}T{clock}Z"),
-        "date": date,
-        "time": clock,
-        "weekday": DAYS[usize::try_from(days % 7).unwrap_or(0)],
+        "utc": format!("{moment}Z"),
+        "date": moment.date().to_string(),
+        "time": moment.time().to_string(),
+        "weekday": moment.strftime("%A").to_string(),
         "unix": now,
         "timezone": "UTC",
     })
-}
-
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
-fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March have the leap day at their end.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 fn runtime() -> Value {
@@ -99,16 +84,18 @@ mod tests {
 
     #[test]
     fn dates_are_right() {
-        for (days, date) in [
-            (0, (1970, 1, 1)),
-            (58, (1970, 2, 28)),
-            (59, (1970, 3, 1)),
-            (11_016, (2000, 2, 29)),
-            (20_543, (2026, 3, 31)),
-            (47_540, (2100, 2, 28)),
-            (47_541, (2100, 3, 1)),
+        for (days, date, weekday) in [
+            (0, "1970-01-01", "Thursday"),
+            (58, "1970-02-28", "Saturday"),
+            (59, "1970-03-01", "Sunday"),
+            (11_016, "2000-02-29", "Tuesday"),
+            (20_543, "2026-03-31", "Tuesday"),
+            (47_540, "2100-02-28", "Sunday"),
+            (47_541, "2100-03-01", "Monday"),
         ] {
-            assert_eq!(civil_from_days(days), date);
+            let time = time(days * 86_400);
+            assert_eq!((&time["date"], &time["weekday"]), (&json!(date), &json!(weekday)));
+            assert_eq!(time["time"], "00:00:00");
         }
     }
 

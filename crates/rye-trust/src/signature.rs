@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use jiff::{SignedDuration, civil};
 use lillux::{Digest, Fingerprint, Signature};
 use rye_item::SignatureFormat;
 
@@ -38,32 +39,12 @@ impl Timestamp {
         is_valid.then(|| Self(text.to_owned()))
     }
 
-    /// The moment so many seconds after 1970; `None` after the year 9999.
+    /// The moment `seconds` after 1970; `None` after the year 9999.
     #[must_use]
     pub fn from_unix(seconds: u64) -> Option<Self> {
-        let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
-        // Days to a date in the Gregorian calendar, counted in years that begin in March.
-        let shifted = days + 719_468;
-        let era = shifted / 146_097;
-        let day_of_era = shifted % 146_097;
-        let year_of_era =
-            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let shifted_month = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-        let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-        let year = era * 400 + year_of_era + u64::from(month <= 2);
-        let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
-        let mut text = *b"0000-00-00T00:00:00Z";
-        let parts =
-            [(0..4, year), (5..7, month), (8..10, day), (11..13, hour), (14..16, minute), (17..19, second)];
-        for (range, mut number) in parts {
-            for byte in text[range].iter_mut().rev() {
-                *byte = b'0' + (number % 10) as u8;
-                number /= 10;
-            }
-        }
-        (year <= 9999).then(|| Self(String::from_utf8_lossy(&text).into_owned()))
+        let duration = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
+        let moment = civil::date(1970, 1, 1).at(0, 0, 0, 0).checked_add(duration).ok()?;
+        Some(Self(format!("{moment}Z")))
     }
 
     /// The text.
@@ -208,7 +189,7 @@ pub enum ShebangError {
     #[error("its `#!` line is longer than {MAX_SHEBANG_BYTES} bytes")]
     TooLong,
     /// It names an encoding.
-    #[error("its `#!` line names an encoding")]
+    #[error("its `#!` line declares an encoding")]
     Encoding,
 }
 

@@ -106,18 +106,8 @@ pub fn error_message(content: &str, max: usize) -> String {
 
 /// Milliseconds since 1970 of a moment as the store writes it: `2026-01-02T03:04:05.678Z`, or without the fraction.
 pub fn parse_timestamp_ms(timestamp: &str) -> Option<u64> {
-    let number = |from: usize, to: usize| timestamp.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let ms = number(20, 23).unwrap_or(0);
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Years begin in March here, so that the day that is sometimes there comes last.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    let days = days.checked_sub(719_468)?;
-    Some((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + ms)
+    let moment: jiff::Timestamp = timestamp.parse().ok()?;
+    u64::try_from(moment.as_millisecond()).ok()
 }
 
 #[cfg(test)]
