@@ -1,4 +1,4 @@
-//! Identity documents: whoever is read can be written and read again, and no document by itself makes a key count.
+//! Identity documents: what is read can be written and read again, and no document by itself makes a key trusted.
 #![no_main]
 
 use rye_item::Space;

@@ -47,7 +47,7 @@ fn check(item_type: ItemType, bytes: &[u8], format: &SignatureFormat) -> Content
     content
 }
 
-/// A file that claims `hash`, with a signature line that nobody made.
+/// A file that claims `hash`, with a made-up signature line.
 fn with_line(
     shebang: &str,
     content: &[u8],
