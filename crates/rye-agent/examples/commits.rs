@@ -12,8 +12,8 @@ use rye_agent::cost::Cost;
 use rye_agent::limits::ThreadLimits;
 use rye_agent::money::Nanos;
 use rye_agent::store::{
-    Attribution, CreateOutcome, JournalRecord, LedgerSpec, NewThread, Owner, ReserveRequest, Settlement,
-    SpawnCaps, ThreadCommit, ThreadSecret, ThreadStore,
+    Attribution, CreateOutcome, JournalRecord, LedgerSpec, NewThread, ReserveRequest, Settlement, SpawnCaps,
+    StoreHandle, ThreadCommit, ThreadSecret, current_owner, open_store,
 };
 use rye_agent::thread_id::ThreadId;
 
@@ -24,7 +24,7 @@ fn main() -> Result<(), BoxError> {
     let folder = PathBuf::from(arguments.next().ok_or("commits FOLDER [COMMITTERS] [COMMITS]")?);
     let committers: u64 = arguments.next().map_or(Ok(1000), |text| text.parse())?;
     let commits: u64 = arguments.next().map_or(Ok(100), |text| text.parse())?;
-    let store = ThreadStore::open(
+    let store = open_store(
         &folder,
         &ThreadSecret::new([7; 32]).with_keys_dir(&folder.join("keys")),
         &LedgerSpec::default(),
@@ -54,7 +54,7 @@ fn main() -> Result<(), BoxError> {
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ").into()) }
 }
 
-async fn work(store: ThreadStore, new: NewThread, commits: u64) -> Result<(), BoxError> {
+async fn work(store: StoreHandle, new: NewThread, commits: u64) -> Result<(), BoxError> {
     let id = new.id.clone();
     let CreateOutcome::Created { claim, .. } = store.create(new).await? else {
         return Err("refused".into());
@@ -97,7 +97,7 @@ fn thread(id: ThreadId, parent: Option<ThreadId>) -> NewThread {
         model: "model".to_owned(),
         provider: "offline".to_owned(),
         caps: SpawnCaps::default(),
-        owner: Some(Owner::current()),
+        owner: Some(current_owner()),
         is_detached: false,
         blobs: Vec::new(),
         records: vec![JournalRecord { at_ms: 0, sequence: 0, body: vec![b'x'; 300] }],

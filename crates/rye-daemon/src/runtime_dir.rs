@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use lillux::file::{self, FileMode, Lock};
 use lillux::socket;
-use rye_agent::store::Owner;
+use rye_agent::store::current_owner;
 
 use crate::location::ThreadsLocation;
 
@@ -38,7 +38,7 @@ impl RuntimeDir {
     /// The folder beside this key.
     pub(crate) fn for_keys(signing_keys: &Path) -> Self {
         let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '-';
-        let host: String = Owner::current().host.chars().filter(is_plain).take(64).collect();
+        let host: String = current_owner().host.chars().filter(is_plain).take(64).collect();
         Self {
             folder: signing_keys.join(RUNTIME_DIR_NAME),
             name: format!("{host}-{}", env!("CARGO_PKG_VERSION")),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lillux::file::TempDirPool;
 use lillux::process::Launcher;
 use rye_agent::driver::MillisClock;
-use rye_agent::store::{DATABASE, LedgerSpec, ThreadSecret, ThreadStore};
+use rye_agent::store::{DATABASE, LedgerSpec, ThreadSecret, open_existing_store};
 use rye_agent::threads::{Threads, ThreadsSetup, WatchGuard};
 use rye_engine::{Code, Engine, EngineOptions, Error, HostEnvironment, NativeTools, Result};
 
@@ -118,7 +118,7 @@ impl SpacePool {
 pub(crate) fn has_no_threads(location: &ThreadsLocation) -> bool {
     fn has_some(threads: &Path, signing_keys: &Path) -> Option<bool> {
         let secret = ThreadSecret::load(signing_keys).ok()??;
-        let store = ThreadStore::open_existing(threads, &secret, &LedgerSpec::default()).ok()??;
+        let store = open_existing_store(threads, &secret, &LedgerSpec::default()).ok()??;
         store.has_detached().ok()
     }
     !location.threads.join(DATABASE).exists()

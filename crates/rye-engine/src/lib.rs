@@ -14,6 +14,7 @@ mod policies;
 pub mod programs;
 pub mod resolve;
 mod response;
+mod store_error;
 pub mod verbs;
 
 pub use engine::{DevMode, Engine, EngineOptions, HostEnvironment, NativeTools, WallClock};

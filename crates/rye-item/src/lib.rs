@@ -23,6 +23,7 @@ pub mod parse;
 pub mod scope;
 pub mod space;
 pub mod text;
+pub mod timestamp;
 pub mod validate;
 pub mod yaml;
 

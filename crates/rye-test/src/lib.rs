@@ -1,11 +1,17 @@
 //! For tests only: temporary spaces, and files to put into them.
-#![allow(clippy::expect_used, reason = "a test that cannot set up its folder has failed")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot set up its folder has failed")]
 
 pub mod fake_model;
+#[cfg(feature = "contract")]
+mod shipped;
+#[cfg(feature = "contract")]
+pub mod store_contract;
 
 use std::path::{Path, PathBuf};
 
 use lillux::file::{self, FileMode};
+#[cfg(feature = "contract")]
+pub use shipped::shipped_config;
 
 /// A home and a project in a temporary folder, removed when dropped.
 #[derive(Debug)]

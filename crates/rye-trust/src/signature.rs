@@ -3,7 +3,6 @@
 use std::fmt;
 use std::ops::Range;
 
-use jiff::{SignedDuration, civil};
 use lillux::{Digest, Fingerprint, Signature};
 use rye_item::SignatureFormat;
 
@@ -42,9 +41,7 @@ impl Timestamp {
     /// The moment `seconds` after 1970; `None` after the year 9999.
     #[must_use]
     pub fn from_unix(seconds: u64) -> Option<Self> {
-        let duration = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
-        let moment = civil::date(1970, 1, 1).at(0, 0, 0, 0).checked_add(duration).ok()?;
-        Some(Self(format!("{moment}Z")))
+        rye_item::timestamp::utc_seconds(seconds).map(Self)
     }
 
     /// The text.

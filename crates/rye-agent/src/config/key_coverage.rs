@@ -225,6 +225,8 @@ fn every_named_test_exists() {
     collect_sources(&root.join("src"), &mut files);
     collect_sources(&root.join("../rye-cli/tests"), &mut files);
     collect_sources(&root.join("../rye-thread/src"), &mut files);
+    collect_sources(&root.join("../rye-store-sqlite/src"), &mut files);
+    collect_sources(&root.join("../rye-test/src/store_contract"), &mut files);
     if root.join("tests").is_dir() {
         collect_sources(&root.join("tests"), &mut files);
     }

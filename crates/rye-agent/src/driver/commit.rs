@@ -11,15 +11,13 @@ use serde_json::Value;
 use super::effects::PendingEffect;
 use super::{DriverError, ThreadDriver};
 use crate::limits::ThreadLimits;
-use crate::machine::{
-    ApprovalAnswer, ApprovalRequest, BudgetRefusal, BudgetResource, Effect, ThreadEvent, ThreadOutcome, step,
-};
+use crate::machine::{ApprovalAnswer, ApprovalRequest, Effect, ThreadEvent, ThreadOutcome, step};
 use crate::money::Nanos;
 use crate::redact::Redactor;
 use crate::status::ThreadStatus;
 use crate::store::{
-    Approval, BudgetCaps, CommitOutcome, JournalRecord, LedgerRefusal, LedgerResource, ReserveRequest,
-    Settlement, StatusChange, ThreadCommit,
+    Approval, BudgetCaps, CommitOutcome, JournalRecord, ReserveRequest, Settlement, StatusChange,
+    ThreadCommit,
 };
 
 /// `state.json` is written at most this often while a thread is at work; one that ends sooner writes it once.
@@ -140,7 +138,7 @@ impl ThreadDriver {
         self.write_due_files(is_stop)?;
         let refused = match committed {
             CommitOutcome::Done => None,
-            CommitOutcome::Refused(refusal) => Some(ThreadEvent::BudgetRefused(to_budget_refusal(refusal))),
+            CommitOutcome::Refused(refusal) => Some(ThreadEvent::BudgetRefused(refusal)),
             // Somebody ended it by force: nothing of this was written.
             CommitOutcome::Ended { status, .. } => return Err(DriverError::EndedElsewhere(status)),
         };
@@ -241,15 +239,6 @@ struct CommitBatch {
     effects: Vec<PendingEffect>,
     approvals: Vec<Approval>,
     outcome: Option<ThreadOutcome>,
-}
-
-fn to_budget_refusal(refusal: LedgerRefusal) -> BudgetRefusal {
-    let resource = match refusal.resource {
-        LedgerResource::Spend => BudgetResource::Spend,
-        LedgerResource::Tokens => BudgetResource::Tokens,
-    };
-    let LedgerRefusal { refused_by: by, limit, used, reserved, requested, .. } = refusal;
-    BudgetRefusal { refused_by: by, resource, limit, used, reserved, requested }
 }
 
 fn status_change(outcome: &ThreadOutcome) -> StatusChange {

@@ -13,7 +13,7 @@ use super::{ThreadRuntime, Threads};
 use crate::driver::CancelSignal;
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::status::ThreadStatus;
-use crate::store::ThreadRow;
+use crate::store::{SystemProbe, ThreadRow};
 use crate::thread_id::ThreadId;
 
 /// Who runs threads that outlive this process.
@@ -174,8 +174,7 @@ impl ThreadRuntime {
         if !matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) {
             return Ok(());
         }
-        let (inner, thread_id) = (Arc::clone(self), id.clone());
-        let claim = match run_blocking(move || inner.claim_thread(&thread_id)).await {
+        let claim = match self.claim_thread(id).await {
             Ok(claim) => claim,
             Err(error) if error.code == Code::ThreadHeld => return Ok(()),
             Err(error) => return Err(error),
@@ -185,17 +184,16 @@ impl ThreadRuntime {
             return Ok(());
         };
         // Best effort: what was tried is not worth more.
-        let _ = self.store.set_note(id, &error.to_string());
+        let _ = self.store.shared().set_note(id, &error.to_string()).await;
         Err(error)
     }
 
     /// Whether a thread is said to be at work, and nobody works on it.
     pub(super) fn is_abandoned(&self, row: &ThreadRow) -> bool {
         matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
-            && row
-                .owner
-                .as_ref()
-                .is_none_or(|owner| self.claim_policy().can_take(owner, &self.owner, row.heartbeat_ms))
+            && row.owner.as_ref().is_none_or(|owner| {
+                self.claim_policy().can_take(owner, &self.owner, row.heartbeat_ms, &SystemProbe)
+            })
     }
 
     /// Has a thread that nobody works on go on: where it belongs, or here if `is_ours`, or not at all.

@@ -199,13 +199,13 @@ impl ThreadRuntime {
         }
         let now = self.setup.clock.now_ms();
         let ClaimOutcome::Claimed { claim, .. } =
-            self.store.claim(&row.id, &self.owner, ClaimPolicy::Free, now)?
+            self.store.shared().claim(&row.id, &self.owner, ClaimPolicy::Free, now).await?
         else {
             return Ok(());
         };
         let status = Some(StatusChange::to(ThreadStatus::Continued));
         self.store.commit(ThreadCommit { status, ..ThreadCommit::new(row.id.clone(), claim, now) }).await?;
-        let _ = self.store.release_claim(&row.id, claim);
+        let _ = self.store.shared().release_claim(&row.id, claim).await;
         Ok(())
     }
 }

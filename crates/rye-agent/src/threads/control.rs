@@ -134,7 +134,7 @@ impl ThreadRuntime {
         }
         let now = self.setup.clock.now_ms();
         let ClaimOutcome::Claimed { claim, .. } =
-            self.store.claim(id, &self.owner, ClaimPolicy::Free, now)?
+            self.store.shared().claim(id, &self.owner, ClaimPolicy::Free, now).await?
         else {
             self.request_cancel(id, reason);
             return Ok(CancelOutcome::Requested);
@@ -150,7 +150,7 @@ impl ThreadRuntime {
             ThreadCommit { settlements, status: Some(status), ..ThreadCommit::new(id.clone(), claim, now) };
         let committed = self.store.commit(commit).await;
         // Whatever came of it, the thread is not held from here.
-        let _ = self.store.release_claim(id, claim);
+        let _ = self.store.shared().release_claim(id, claim).await;
         committed?;
         self.apply_child_policy(id, ThreadStatus::Cancelled, self.child_policy(id)).await;
         Ok(CancelOutcome::Cancelled)

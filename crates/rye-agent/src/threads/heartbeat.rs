@@ -16,7 +16,7 @@ use super::resume::{ResumeOptions, held_error};
 use super::{ThreadRuntime, Threads};
 use crate::driver::CancelSignal;
 use crate::status::ThreadStatus;
-use crate::store::{Claim, ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow};
+use crate::store::{Claim, ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow, is_owner_gone};
 use crate::thread_id::ThreadId;
 
 /// How often wishes are looked for.
@@ -194,7 +194,7 @@ impl ThreadRuntime {
             error: Some("killed".to_owned()),
         };
         let now = self.setup.clock.now_ms();
-        let claim = match self.store.claim(&row.id, &self.owner, ClaimPolicy::Forced, now)? {
+        let claim = match self.store.shared().claim(&row.id, &self.owner, ClaimPolicy::Forced, now).await? {
             ClaimOutcome::Claimed { claim, .. } => claim,
             ClaimOutcome::Held { by } => return Err(held_error(&row.id, &by)),
         };
@@ -205,9 +205,9 @@ impl ThreadRuntime {
             ..ThreadCommit::new(row.id.clone(), claim, now)
         };
         self.store.commit(commit).await?;
-        let _ = self.store.release_claim(&row.id, claim);
-        let is_elsewhere =
-            local_thread.is_none() && row.owner.as_ref().is_some_and(|owner| !owner.is_gone(&self.owner));
+        let _ = self.store.shared().release_claim(&row.id, claim).await;
+        let is_elsewhere = local_thread.is_none()
+            && row.owner.as_ref().is_some_and(|owner| !is_owner_gone(owner, &self.owner));
         if let Some((claim, _)) = local_thread {
             self.abort_thread(&row.id, claim);
         }

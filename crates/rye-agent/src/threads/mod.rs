@@ -38,8 +38,8 @@ use crate::prepare;
 use crate::redact::Redactor;
 use crate::spec::ThreadSpec;
 use crate::store::{
-    Claim, ColumnSpec, CommitOutcome, IndexSpec, LedgerSpec, Owner, PruneOptions, ThreadCommit, ThreadSecret,
-    ThreadStore, ThreadStoreError,
+    Claim, ColumnSpec, CommitOutcome, IndexSpec, LedgerRules, LedgerSpec, Owner, PruneOptions, StoreHandle,
+    ThreadCommit, ThreadSecret, ThreadStoreError, current_owner, open_store,
 };
 use crate::thread_id::ThreadId;
 use crate::transcript::TranscriptSigner;
@@ -82,7 +82,7 @@ pub struct Threads {
 
 pub(crate) struct ThreadRuntime {
     setup: ThreadsSetup,
-    store: ThreadStore,
+    store: StoreHandle,
     signer: Arc<TranscriptSigner>,
     token_issuer: Arc<TokenIssuer>,
     redactor: Mutex<RedactorState>,
@@ -190,7 +190,7 @@ impl Threads {
         let signer =
             Arc::new(TranscriptSigner::new(engine.signing_key().unwrap_or_else(|_| secret.transcript_key())));
         let tokens = Arc::new(TokenIssuer::new(secret.token_key()));
-        let store = ThreadStore::open(&setup.folder, &secret, &ledger_spec(&config))?;
+        let store = open_store(&setup.folder, &secret, &ledger_spec(&config))?;
         let redactor = Mutex::new(RedactorState::from_engine(&engine)?);
         let setup = ThreadsSetup { engine: cache_engine(setup.engine), ..setup };
         let engine_provider = Arc::clone(&setup.engine);
@@ -201,7 +201,7 @@ impl Threads {
             signer,
             token_issuer: tokens,
             redactor,
-            owner: Owner::current(),
+            owner: current_owner(),
             orphans: config.coordination.orphan_detection,
             running: Mutex::default(),
             awaiting_approval: Mutex::default(),
@@ -217,8 +217,14 @@ impl Threads {
 
     /// The store, for those who look.
     #[must_use]
-    pub fn store(&self) -> &ThreadStore {
+    pub fn store(&self) -> &StoreHandle {
         &self.runtime.store
+    }
+
+    /// The folder of threads.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.runtime.setup.folder
     }
 
     /// Asks a thread of this process to end; whether it runs here.
@@ -350,7 +356,7 @@ impl ThreadJournal for ThreadRuntime {
         for approval in &mut commit.approvals {
             approval.detail["chain"] = self.ancestry_value(&approval.thread);
         }
-        Box::pin(self.store.commit(commit))
+        self.store.commit(commit)
     }
 }
 
@@ -383,8 +389,10 @@ fn ledger_spec(config: &Config) -> LedgerSpec {
     LedgerSpec {
         columns: columns.collect(),
         indexes: indexes.collect(),
-        clamp_to_reserved: config.ledger.clamp_to_reserved,
-        release_on_status: Some(config.ledger.release_on_status.clone()),
+        rules: LedgerRules {
+            clamp_to_reserved: config.ledger.clamp_to_reserved,
+            release_on_status: Some(config.ledger.release_on_status.clone()),
+        },
     }
 }
 

@@ -16,7 +16,7 @@ use super::{ThreadRuntime, Threads};
 use crate::config::Config;
 use crate::spec::ThreadSpec;
 use crate::status::{SuspendReason, ThreadStatus};
-use crate::store::{ThreadChange, ThreadRow};
+use crate::store::{ChangeReceiver, ChangesLost, ThreadRow, is_owner_gone};
 use crate::thread_id::ThreadId;
 use crate::transcript;
 
@@ -304,7 +304,7 @@ impl ThreadRuntime {
                     row.status == ThreadStatus::Suspended && row.reason == Some(SuspendReason::Approval);
                 // One that somebody has taken up goes on in a moment.
                 let is_resuming = row.status == ThreadStatus::Suspended
-                    && row.owner.as_ref().is_some_and(|owner| !owner.is_gone(&self.owner));
+                    && row.owner.as_ref().is_some_and(|owner| !is_owner_gone(owner, &self.owner));
                 if (is_resuming || (is_asking && request.waits_for_approval)) && !is_timed_out {
                     continue;
                 }
@@ -418,13 +418,13 @@ impl ThreadRuntime {
 }
 
 /// Ready when one of these threads may stand otherwise than before.
-async fn wait_for_change(changes: &mut tokio::sync::broadcast::Receiver<ThreadChange>, ids: &[ThreadId]) {
+async fn wait_for_change(changes: &mut ChangeReceiver, ids: &[ThreadId]) {
     loop {
         match changes.recv().await {
             // A chain's later threads are found at the next look.
             Ok(change) if change.status.is_none() || !ids.contains(&change.thread) => {}
-            Ok(_) | Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => return,
-            Err(tokio::sync::broadcast::error::RecvError::Closed) => return std::future::pending().await,
+            Ok(_) | Err(ChangesLost::Lagged) => return,
+            Err(ChangesLost::Closed) => return std::future::pending().await,
         }
     }
 }

@@ -7,7 +7,7 @@ use super::orchestrator::approve_command;
 use crate::money::Nanos;
 use crate::result_format::{ArtifactStore, StoredArtifact};
 use crate::status::ThreadStatus;
-use crate::store::{LedgerRow, ThreadStore};
+use crate::store::{LedgerRow, StoreHandle};
 use crate::thread_id::ThreadId;
 use crate::tool_context::BudgetAccess;
 
@@ -78,7 +78,7 @@ pub fn started_response(id: &ThreadId, directive: &str, pid: u32) -> Value {
 }
 
 /// The ledger for `internal/budget_ops`.
-pub(super) struct StoreBudget(pub(super) ThreadStore);
+pub(super) struct StoreBudget(pub(super) StoreHandle);
 
 /// What a hook that would book is told: nothing is claimed to be done that was not.
 const BOOKING_ERROR: &str = "nothing was booked: a thread's budget is reserved, spent and released with each call of its model, in the same transaction as its record; ask check_remaining";
@@ -118,7 +118,7 @@ impl BudgetAccess for StoreBudget {
 }
 
 /// Results that were too long for the model.
-pub(super) struct ThreadArtifacts(pub(super) ThreadStore, pub(super) ThreadId, pub(super) u64);
+pub(super) struct ThreadArtifacts(pub(super) StoreHandle, pub(super) ThreadId, pub(super) u64);
 
 impl ArtifactStore for ThreadArtifacts {
     fn put(&self, bytes: &[u8]) -> Result<StoredArtifact, String> {

@@ -73,14 +73,15 @@ impl ThreadRuntime {
         }
         // Before anything is written.
         self.store.ensure_current()?;
-        let claim = self.claim_thread(id)?;
+        let claim = self.claim_thread(id).await?;
         self.clear_cancel_request(id);
         self.resume_claimed(id, claim, options, signal).await
     }
 
     /// Takes a thread that nobody runs.
-    pub(super) fn claim_thread(&self, id: &ThreadId) -> Result<Claim> {
-        match self.store.claim(id, &self.owner, self.claim_policy(), self.setup.clock.now_ms())? {
+    pub(super) async fn claim_thread(&self, id: &ThreadId) -> Result<Claim> {
+        let now = self.setup.clock.now_ms();
+        match self.store.shared().claim(id, &self.owner, self.claim_policy(), now).await? {
             ClaimOutcome::Claimed { claim, .. } => Ok(claim),
             ClaimOutcome::Held { by } => Err(held_error(id, &by)),
         }
@@ -88,8 +89,8 @@ impl ThreadRuntime {
 
     /// Whom threads are taken from: those who are gone, or have been silent for too long.
     pub(super) fn claim_policy(&self) -> ClaimPolicy {
-        let stale_ms = self.orphans.stale_threshold_minutes.saturating_mul(60_000);
-        ClaimPolicy::Stale { since_ms: self.setup.clock.now_ms().saturating_sub(stale_ms) }
+        let lease_ms = self.orphans.stale_threshold_minutes.saturating_mul(60_000);
+        ClaimPolicy::Expired { now_ms: self.setup.clock.now_ms(), lease_ms }
     }
 
     /// Lets a thread that is claimed here go on.
@@ -107,7 +108,7 @@ impl ThreadRuntime {
             }
             Err(error) => {
                 // Nothing was begun: let others try.
-                let _ = self.store.release_claim(id, claim);
+                let _ = self.store.shared().release_claim(id, claim).await;
                 Err(error)
             }
         }

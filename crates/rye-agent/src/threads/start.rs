@@ -277,9 +277,9 @@ impl ThreadRuntime {
                     cost: state.cost,
                 },
                 Err(error) => {
-                    let (store, id) = (inner.store.clone(), driven.instance.thread_id.clone());
                     // Whoever comes next may take it up from where its record ends.
-                    let _ = tokio::task::spawn_blocking(move || store.release_claim(&id, claim)).await;
+                    let id = &driven.instance.thread_id;
+                    let _ = inner.store.shared().release_claim(id, claim).await;
                     failed_thread(&driven, &error)
                 }
             };

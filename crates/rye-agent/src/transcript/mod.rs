@@ -15,7 +15,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lillux::{Digest, Fingerprint, SecretKey};
-use rye_trust::signature::Timestamp;
 use serde_json::Value;
 
 pub use lines::{ReservedEventName, TranscriptLines, TranscriptTail};
@@ -24,6 +23,8 @@ pub use render::{PageHeader, render_markdown};
 pub use verify::{TranscriptProblem, TranscriptReport, TranscriptStatus, verify};
 
 pub use crate::config::Criticality;
+pub use rye_item::timestamp::iso_timestamp;
+
 use crate::thread_id::ThreadId;
 
 /// A transcript's name in its thread's folder.
@@ -32,22 +33,6 @@ pub const TRANSCRIPT_FILE: &str = "transcript.jsonl";
 const CHECKPOINT: &str = "checkpoint";
 /// No line is longer; what is longer is no line.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-
-/// A moment in UTC, to the millisecond: `2026-01-02T03:04:05.678Z`.
-#[must_use]
-pub fn iso_timestamp(at_ms: u64) -> String {
-    let Some(seconds) = Timestamp::from_unix(at_ms / 1000) else {
-        return "9999-12-31T23:59:59.999Z".to_owned();
-    };
-    let seconds = seconds.as_str().trim_end_matches('Z');
-    let mut timestamp = String::with_capacity(seconds.len() + 5);
-    timestamp.push_str(seconds);
-    timestamp.push('.');
-    let thousandths = at_ms % 1000;
-    timestamp.extend([100, 10, 1].map(|divisor| char::from(b'0' + (thousandths / divisor % 10) as u8)));
-    timestamp.push('Z');
-    timestamp
-}
 
 /// An event that is to be written.
 #[derive(Clone, Debug, PartialEq)]

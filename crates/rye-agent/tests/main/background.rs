@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use rye_agent::driver::CancelSignal;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::status::ThreadStatus;
-use rye_agent::store::{ClaimOutcome, ClaimPolicy, Owner, ThreadRow};
+use rye_agent::store::{ClaimOutcome, ClaimPolicy, ThreadRow, current_owner};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{
     BackgroundConnection, BackgroundHost, FinishedThread, ResumeOptions, TakeoverReport, Threads, WaitRequest,
@@ -35,7 +35,7 @@ fn request(id: &str) -> ThreadRequest {
 struct FakeBackground {
     /// Names, and whether each was in the store when it came.
     received: Arc<Mutex<Vec<(ThreadId, bool)>>>,
-    store: Arc<Mutex<Option<rye_agent::store::ThreadStore>>>,
+    store: Arc<Mutex<Option<rye_agent::store::StoreHandle>>>,
     is_unavailable: bool,
 }
 
@@ -174,7 +174,7 @@ fn start_and_crash(space: &TestSpace, until: impl FnOnce()) -> ThreadId {
 /// The claims of a process that is gone are free; this one lives, so they are taken from it.
 fn release_claims(threads: &Threads, id: &ThreadId) {
     for row in threads.store().subtree(id).expect("read") {
-        match threads.store().claim(&row.id, &Owner::current(), ClaimPolicy::Forced, 1).expect("a claim") {
+        match threads.store().claim(&row.id, &current_owner(), ClaimPolicy::Forced, 1).expect("a claim") {
             ClaimOutcome::Claimed { claim, .. } => {
                 threads.store().release_claim(&row.id, claim).expect("released")
             }
@@ -233,7 +233,7 @@ fn resumed_parent_rejoins_its_child() {
             (&results[0]["status"], &results[0]["result"]),
             (&json!("completed"), &json!("from the child"))
         );
-        let path = transcript::path(threads.store().folder(), &id);
+        let path = transcript::path(threads.folder(), &id);
         let events =
             transcript::read(&path, transcript::TranscriptPosition::default(), 1000).expect("read").events;
         let started = events.iter().filter(|event| event.event_type == "child_thread_started");

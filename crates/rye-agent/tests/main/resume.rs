@@ -7,7 +7,7 @@ use rye_agent::driver::CancelSignal;
 use rye_agent::money::Nanos;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::status::{SuspendReason, ThreadStatus};
-use rye_agent::store::{Approval, ApprovalDecision, ClaimOutcome, ClaimPolicy, Owner};
+use rye_agent::store::{Approval, ApprovalDecision, ClaimOutcome, ClaimPolicy, current_owner};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{FinishedThread, ResumeOptions, Threads};
 use rye_agent::transcript::TranscriptStatus;
@@ -249,7 +249,7 @@ fn start_and_crash(space: &TestSpace, until: impl FnOnce(&TestSpace, &Threads)) 
 
 /// The claim of a process that is gone is free; this one lives, so it is taken from it.
 fn release_claim(threads: &Threads, id: &ThreadId) {
-    match threads.store().claim(id, &Owner::current(), ClaimPolicy::Forced, 1).expect("a claim") {
+    match threads.store().claim(id, &current_owner(), ClaimPolicy::Forced, 1).expect("a claim") {
         ClaimOutcome::Claimed { claim, .. } => threads.store().release_claim(id, claim).expect("released"),
         held @ ClaimOutcome::Held { .. } => panic!("{held:?}"),
     }

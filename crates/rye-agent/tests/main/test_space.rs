@@ -206,7 +206,7 @@ impl TestSpace {
     /// How the transcript of a thread stands, against what the store and the user's key say.
     pub fn verify_transcript(&self, threads: &Threads, id: &ThreadId) -> transcript::TranscriptReport {
         let row = threads.store().thread(id).expect("a store").expect("a thread");
-        let path = transcript::path(threads.store().folder(), id);
+        let path = transcript::path(threads.folder(), id);
         let key = self.engine().signing_key().expect("a key").public_key();
         let keys =
             |fingerprint: &lillux::Fingerprint| (key.fingerprint() == *fingerprint).then(|| key.clone());

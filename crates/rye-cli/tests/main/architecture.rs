@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate of the workspace may depend on which others, tests aside.
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 19] = [
     ("lillux-hash", &[]),
     ("lillux", &["lillux-hash"]),
     ("rye-item", &[]),
@@ -16,11 +16,23 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("rye-tools", &["lillux", "rye-exec", "rye-item"]),
     ("rye-mcp", &["lillux", "rye-exec", "rye-item"]),
     ("rye-thread", &["lillux-hash", "rye-item"]),
+    ("rye-store", &["lillux-hash", "rye-item", "rye-thread"]),
+    ("rye-store-sqlite", &["lillux", "rye-item", "rye-store", "rye-thread"]),
     ("rye-model", &["lillux", "rye-item", "rye-thread"]),
     ("rye-bundle", &["lillux", "rye-item", "rye-space", "rye-trust"]),
     (
         "rye-engine",
-        &["lillux", "rye-bundle", "rye-exec", "rye-item", "rye-mcp", "rye-space", "rye-tools", "rye-trust"],
+        &[
+            "lillux",
+            "rye-bundle",
+            "rye-exec",
+            "rye-item",
+            "rye-mcp",
+            "rye-space",
+            "rye-store",
+            "rye-tools",
+            "rye-trust",
+        ],
     ),
     (
         "rye-agent",
@@ -31,6 +43,8 @@ const EDGES: [(&str, &[&str]); 17] = [
             "rye-item",
             "rye-model",
             "rye-space",
+            "rye-store",
+            "rye-store-sqlite",
             "rye-thread",
             "rye-trust",
         ],
@@ -50,7 +64,7 @@ const EDGES: [(&str, &[&str]); 17] = [
             "rye-space",
         ],
     ),
-    ("rye-test", &["lillux"]),
+    ("rye-test", &["lillux", "lillux-hash", "rye-item", "rye-store", "rye-thread"]),
 ];
 
 /// Names that gather everything and mean nothing.
@@ -170,7 +184,7 @@ fn pure_crates_depend_on_no_runtime() {
     let resolve = metadata.resolve.as_ref().expect("a resolved graph");
     let names: BTreeMap<_, _> =
         metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
-    for root in ["lillux-hash", "rye-item", "rye-thread"] {
+    for root in ["lillux-hash", "rye-item", "rye-thread", "rye-store"] {
         let mut reached = BTreeSet::new();
         let mut queue: Vec<_> = names.iter().filter(|(_, name)| **name == root).map(|(id, _)| *id).collect();
         assert_eq!(queue.len(), 1, "{root}");

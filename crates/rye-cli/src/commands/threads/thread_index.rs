@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use rye_agent::limits::LimitReached;
 use rye_agent::status::ThreadStatus;
-use rye_agent::store::{LedgerRow, LedgerSpec, Owner, ThreadFilter, ThreadRow, ThreadSecret, ThreadStore};
+use rye_agent::store::{
+    LedgerRow, LedgerSpec, Owner, StoreHandle, ThreadFilter, ThreadRow, ThreadSecret, current_owner,
+    is_owner_gone, open_existing_store,
+};
 use rye_agent::thread_id::ThreadId;
 use rye_engine::{Code, Error, Result};
 use rye_space::AI_FOLDER;
@@ -36,7 +39,7 @@ pub fn threads_dir(settings: &Settings) -> PathBuf {
 /// Threads to look at.
 pub struct ThreadIndex {
     /// The store.
-    pub store: ThreadStore,
+    pub store: StoreHandle,
     /// The folder of threads.
     pub dir: PathBuf,
     /// The secret behind it.
@@ -52,8 +55,8 @@ impl ThreadIndex {
         let Some(secret) = ThreadSecret::load(&settings.roots.signing_keys)? else {
             return Ok(None);
         };
-        let store = ThreadStore::open_existing(&folder, &secret, &LedgerSpec::default())?;
-        Ok(store.map(|store| Self { store, dir: folder, secret, observer: Owner::current() }))
+        let store = open_existing_store(&folder, &secret, &LedgerSpec::default())?;
+        Ok(store.map(|store| Self { store, dir: folder, secret, observer: current_owner() }))
     }
 
     /// Opens what is there, to find the thread that `word` names.
@@ -94,7 +97,7 @@ impl ThreadIndex {
     pub fn is_interrupted(&self, row: &ThreadRow) -> bool {
         !row.is_forged
             && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
-            && row.owner.as_ref().is_none_or(|owner| owner.is_gone(&self.observer))
+            && row.owner.as_ref().is_none_or(|owner| is_owner_gone(owner, &self.observer))
     }
 
     /// A thread as JSON, one of several.

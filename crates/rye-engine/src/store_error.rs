@@ -1,0 +1,54 @@
+//! What a store of threads refuses, as users see it.
+
+use rye_store::ThreadStoreError;
+
+use crate::{Code, Error};
+
+impl From<ThreadStoreError> for Error {
+    fn from(error: ThreadStoreError) -> Self {
+        let message = error.to_string();
+        match error {
+            ThreadStoreError::Damaged { path, .. } => Self::new(Code::StoreDamaged, message)
+                .detail("path", path.display().to_string())
+                .hint("restore it from a backup; or move it away: threads in it are then forgotten"),
+            // It was there when a record that names it was written.
+            ThreadStoreError::NoBlob(_) => Self::new(Code::StoreDamaged, message)
+                .hint("restore `.ai/threads` from a backup; or start a new thread"),
+            ThreadStoreError::Newer { path, .. } => Self::new(Code::StoreNewer, message)
+                .detail("path", path.display().to_string())
+                .hint("use the newer rye; an older one would lose what it does not know"),
+            ThreadStoreError::Forged { thread, .. } => Self::new(Code::ThreadForged, message)
+                .detail("thread_id", thread.as_str())
+                .hint(format!("what its transcript says: rye thread verify {thread}"))
+                .hint("start a new thread: this one cannot be resumed"),
+            ThreadStoreError::Older { folder, .. } => Self::new(Code::StoreOlder, message)
+                .detail("path", folder.display().to_string())
+                .hint("which threads are older: rye thread verify --all")
+                .hint("if you restored this folder yourself: rye thread verify --accept-older"),
+            ThreadStoreError::NoThread(thread) => Self::new(Code::NoThread, message)
+                .detail("thread_id", thread.as_str())
+                .hint("which there are: rye thread list"),
+            ThreadStoreError::Fenced(thread) => Self::new(Code::ThreadHeld, message)
+                .detail("thread_id", thread.as_str())
+                .hint(format!("watch it: rye thread tail {thread}")),
+            ThreadStoreError::NoApproval(_) => {
+                Self::new(Code::NoQuestion, message).hint("which are open: rye thread list")
+            }
+            ThreadStoreError::Secret { path, .. } => Self::new(Code::ThreadSecret, message)
+                .detail("path", path.display().to_string())
+                .hint(format!(
+                    "if no one else has read it: chmod 600 {}",
+                    rye_item::text::shell_word(&path.display().to_string())
+                ))
+                .hint("otherwise remove it; threads from before can then not be resumed"),
+            ThreadStoreError::Schema(_) => Self::new(Code::LedgerSchema, message)
+                .hint("see where it comes from: rye config show --origin"),
+            ThreadStoreError::Linked(path) => Self::linked_folder(&lillux::file::LinkedFolder { path }),
+            ThreadStoreError::Exists(_)
+            | ThreadStoreError::ParentEnded { .. }
+            | ThreadStoreError::Conflict { .. }
+            | ThreadStoreError::TooLarge(_)
+            | ThreadStoreError::Failed(_) => Self::new(Code::StoreFailed, message).hint("rye doctor"),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Why the store of threads refuses, or cannot.
+
+use std::path::PathBuf;
+
+use rye_thread::thread_id::ThreadId;
+
+/// Why the store refuses, or cannot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ThreadStoreError {
+    /// The database is damaged. Nothing is removed or made anew.
+    #[error("`{}` is damaged: {reason}", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What the database says.
+        reason: String,
+    },
+    /// A newer RYE wrote it.
+    #[error("`{}` has version {found}; this rye knows versions up to {known}", path.display())]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The last version that is known.
+        known: i64,
+    },
+    /// What the store holds of a thread is not what was written.
+    #[error("the record of {thread} cannot be relied on: {what}")]
+    Forged {
+        /// The thread.
+        thread: ThreadId,
+        /// What does not fit.
+        what: Forgery,
+    },
+    /// The store is not the one that was last used here, or an older copy of it.
+    #[error("the threads in `{}` are older than when you last used them: {what}", folder.display())]
+    Older {
+        /// The folder of threads.
+        folder: PathBuf,
+        /// What is older or missing.
+        what: String,
+    },
+    /// There is no such thread.
+    #[error("there is no {0}")]
+    NoThread(ThreadId),
+    /// A thread of this name is there already.
+    #[error("{0} is there already")]
+    Exists(ThreadId),
+    /// A child was asked of a thread that has ended.
+    #[error("{parent} has ended: it starts no more threads")]
+    ParentEnded {
+        /// The parent.
+        parent: ThreadId,
+    },
+    /// Somebody else runs the thread by now.
+    #[error("{0} is now owned by another process")]
+    Fenced(ThreadId),
+    /// The commit contradicts what is recorded.
+    #[error("{thread}: {what}")]
+    Conflict {
+        /// The thread.
+        thread: ThreadId,
+        /// What does not fit.
+        what: String,
+    },
+    /// A number or text is larger than the store holds.
+    #[error("{0} is more than the store can hold")]
+    TooLarge(&'static str),
+    /// A shared part is not there, or is not what its name says.
+    #[error("the store has no intact part `{0}`")]
+    NoBlob(String),
+    /// The secret cannot be used.
+    #[error("`{}` {reason}", path.display())]
+    Secret {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The ledger's schema cannot be used.
+    #[error("the ledger's schema: {0}")]
+    Schema(String),
+    /// There is no such question, or it is answered.
+    #[error("there is no open question `{0}`")]
+    NoApproval(String),
+    /// A folder of threads is a link.
+    #[error("`{}` is a link, and nothing is written or removed through links there", .0.display())]
+    Linked(PathBuf),
+    /// The database or the system failed.
+    #[error("the store of threads failed: {0}")]
+    Failed(String),
+}
+
+/// What does not fit in a thread's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Forgery {
+    /// The head was not written with this user's secret.
+    #[error("its head was not written with your secret (another user's, or forged)")]
+    Head,
+    /// Entries are missing, or there are too many.
+    #[error("entries are missing from its journal, or were added")]
+    Truncated,
+    /// Entries are not those that were written.
+    #[error("its journal was changed")]
+    Changed,
+    /// The registry's row is not the one that was written.
+    #[error("its row in the registry was changed")]
+    Row,
+}

@@ -1,0 +1,41 @@
+//! What a store of threads is: registry, journals and ledger of a space, behind one trait.
+//!
+//! ```text
+//! create, commit, claim, heartbeat → ThreadStore ← thread, journal, ledger, approvals, …
+//! ```
+//!
+//! A commit holds the records, settlements, reservation, status and approvals of one step: all of it is durable or none.
+//! [`MemoryStore`] keeps everything in memory; `rye-store-sqlite` keeps it in a database. What any store must hold to is
+//! the contract suite of `rye-test`.
+
+mod block_on;
+mod changes;
+mod claims;
+mod error;
+mod handle;
+mod memory;
+mod owner;
+mod prune;
+mod records;
+mod store;
+
+pub use block_on::block_on;
+pub use changes::{ChangeHub, ChangeReceiver, ChangesLost};
+pub use claims::ClaimPolicy;
+pub use error::{Forgery, ThreadStoreError};
+pub use handle::StoreHandle;
+pub use memory::MemoryStore;
+pub use owner::{Liveness, Owner, OwnerProbe};
+pub use prune::{FolderDisposal, PruneOptions, PruneReport, PruneRow, TreeGroup, select_groups};
+pub use records::{
+    Approval, ApprovalDecision, ApprovalRecord, BudgetCaps, Charge, ChargeScope, Claim, ClaimOutcome,
+    CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules, NewThread, OpenApprovals,
+    Reservation, ReserveRequest, Settlement, SpawnCap, SpawnCaps, StatusChange, StoreFreshness, ThreadChange,
+    ThreadCommit, ThreadFilter, ThreadRow, TranscriptHead, TreeTotals,
+};
+pub use rye_thread::cost::Attribution;
+pub use rye_thread::machine::{BudgetRefusal, BudgetResource};
+pub use store::{StoreFuture, ThreadStore};
+
+/// The largest entry of a journal.
+pub const MAX_RECORD_BYTES: usize = 64 << 20;

@@ -1,0 +1,179 @@
+//! The trait: what a store of threads does.
+
+use std::pin::Pin;
+
+use lillux_hash::Digest;
+use rye_thread::thread_id::ThreadId;
+
+use crate::{
+    Approval, ApprovalDecision, ApprovalRecord, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome,
+    ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner,
+    PruneOptions, PruneReport, Reservation, StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow,
+    ThreadStoreError, TreeTotals,
+};
+
+/// What a store answers, later. It needs no runtime to get there.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ThreadStoreError>> + Send + 'a>>;
+
+/// Registry, journals and ledger of a space's threads.
+///
+/// A write that has been answered is durable. A write that failed has changed nothing. Each method fails with
+/// [`ThreadStoreError::NoThread`] for a thread that is not there, unless it gives an option, and when the store itself
+/// fails.
+pub trait ThreadStore: std::fmt::Debug + Send + Sync {
+    /// Makes a thread: its row, its row of the ledger, its first records and what its parent counts, at once.
+    fn create(&self, new: NewThread) -> StoreFuture<'_, CreateOutcome>;
+
+    /// Makes one step of a thread durable: records, settlements, reservation, status and approvals in one transaction.
+    /// A claim that is not the thread's latest is refused ([`ThreadStoreError::Fenced`]).
+    fn commit(&self, commit: ThreadCommit) -> StoreFuture<'_, CommitOutcome>;
+
+    /// Claims a thread for a process, so that it alone can commit.
+    fn claim<'a>(
+        &'a self,
+        id: &'a ThreadId,
+        owner: &'a Owner,
+        policy: ClaimPolicy,
+        at_ms: u64,
+    ) -> StoreFuture<'a, ClaimOutcome>;
+
+    /// Gives a thread up; the claim is worth nothing afterwards.
+    fn release_claim<'a>(&'a self, id: &'a ThreadId, claim: Claim) -> StoreFuture<'a, ()>;
+
+    /// Renews the leases of a process, for all its threads at once; gives those that another process took. One that
+    /// the process gave up itself meanwhile was not taken.
+    fn heartbeat(
+        &self,
+        claims: Vec<(ThreadId, Claim)>,
+        at_ms: u64,
+    ) -> StoreFuture<'_, Vec<(ThreadId, Claim)>>;
+
+    /// Threads that are said to be at work, and that may be taken from their holders, seen from `observer`.
+    fn orphans<'a>(&'a self, observer: &'a Owner, policy: ClaimPolicy) -> StoreFuture<'a, Vec<ThreadRow>>;
+
+    /// Whether a thread that goes on without the command that started it has not ended.
+    fn has_detached(&self) -> StoreFuture<'_, bool>;
+
+    /// Writes down why no process goes on with a thread; the next claim clears it.
+    fn set_note<'a>(&'a self, id: &'a ThreadId, reason: &'a str) -> StoreFuture<'a, ()>;
+
+    /// Calls of a thread that are in flight, or were when its process died.
+    fn open_reservations<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<Reservation>>;
+
+    /// The whole journal of a thread, verified.
+    fn journal<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<JournalRecord>>;
+
+    /// A thread's row, to look at: it says itself whether it was forged.
+    fn thread<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<ThreadRow>>;
+
+    /// Threads, the newest first.
+    fn threads<'a>(&'a self, filter: &'a ThreadFilter) -> StoreFuture<'a, Vec<ThreadRow>>;
+
+    /// The threads a thread has started, the oldest first.
+    fn children<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadRow>>;
+
+    /// A thread and all below it, the oldest first.
+    fn subtree<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadRow>>;
+
+    /// A thread's parent, that one's parent, and so on.
+    fn ancestors<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadRow>>;
+
+    /// A tree in numbers.
+    fn tree_totals<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, TreeTotals>;
+
+    /// A thread's row of the ledger.
+    fn ledger<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, LedgerRow>;
+
+    /// What settled calls have cost, by thread and purpose, the dearest first.
+    fn charges<'a>(&'a self, id: &'a ThreadId, scope: ChargeScope) -> StoreFuture<'a, Vec<Charge>>;
+
+    /// Keeps a part that many threads share; gives its name.
+    fn put_blob(&self, bytes: Vec<u8>, at_ms: u64) -> StoreFuture<'_, Digest>;
+
+    /// Keeps a part for a thread: it goes when the thread is forgotten.
+    fn put_blob_for<'a>(
+        &'a self,
+        thread: &'a ThreadId,
+        bytes: Vec<u8>,
+        at_ms: u64,
+    ) -> StoreFuture<'a, Digest>;
+
+    /// A part that was kept; [`ThreadStoreError::NoBlob`] when it is not there, or not what was kept.
+    fn blob<'a>(&'a self, digest: &'a Digest) -> StoreFuture<'a, Vec<u8>>;
+
+    /// Asks a person.
+    fn add_approval(&self, approval: Approval) -> StoreFuture<'_, ()>;
+
+    /// Answers a question, once; gives the question. [`ThreadStoreError::NoApproval`] when it is not there or answered.
+    fn answer_approval<'a>(&'a self, id: &'a str, answer: &'a ApprovalDecision) -> StoreFuture<'a, Approval>;
+
+    /// A question with its answer; `None` when there is none that the store vouches for.
+    fn approval<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<ApprovalRecord>>;
+
+    /// The open questions of a thread and all below it, or of all threads.
+    fn open_approvals<'a>(&'a self, below: Option<&'a ThreadId>) -> StoreFuture<'a, OpenApprovals>;
+
+    /// Threads that stopped to ask people, have no holder, and were answered.
+    fn answered_threads(&self) -> StoreFuture<'_, Vec<ThreadId>>;
+
+    /// Checks that all sums of the ledger are those of its calls; gives what is wrong.
+    fn audit(&self) -> StoreFuture<'_, Vec<String>>;
+
+    /// Receives every change that this opening of the store makes, once it is durable.
+    fn subscribe(&self) -> ChangeReceiver;
+
+    /// A number that is another one whenever any process has changed the store.
+    fn data_version(&self) -> StoreFuture<'_, i64>;
+
+    /// Compares the store with what was recorded of it elsewhere.
+    fn freshness(&self) -> StoreFuture<'_, StoreFreshness>;
+
+    /// Refuses a store that is older than what was recorded of it ([`ThreadStoreError::Older`]).
+    fn ensure_current(&self) -> StoreFuture<'_, ()>;
+
+    /// Makes the store as it is now the latest: its user has restored it.
+    fn accept_older(&self) -> StoreFuture<'_, ()>;
+
+    /// Forgets trees that ended long ago; those with a thread that has not ended stay whole.
+    fn prune<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, PruneReport>;
+
+    /// The threads that [`ThreadStore::prune`] would forget now.
+    fn prune_candidates<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, Vec<ThreadId>>;
+
+    /// Whether [`ThreadStore::prune_if_due`] would do anything now.
+    fn is_prune_due(&self, at_ms: u64) -> StoreFuture<'_, bool>;
+
+    /// As [`ThreadStore::prune`], if that was not done by itself for a day; `None` if it was.
+    fn prune_if_due<'a>(&'a self, options: &'a PruneOptions) -> StoreFuture<'a, Option<PruneReport>>;
+
+    /// A thread's row, to rely on: a forged one is refused.
+    fn verified_thread<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<ThreadRow>> {
+        Box::pin(async move {
+            match self.thread(id).await? {
+                Some(row) if row.is_forged => {
+                    Err(ThreadStoreError::Forged { thread: id.clone(), what: crate::Forgery::Row })
+                }
+                found => Ok(found),
+            }
+        })
+    }
+
+    /// A thread with those it goes on from and those that go on from it, the oldest first.
+    fn chain<'a>(&'a self, row: &'a ThreadRow) -> StoreFuture<'a, Vec<ThreadRow>> {
+        Box::pin(async move {
+            let root = row.chain_root_id.as_ref().unwrap_or(&row.id);
+            let mut chain: Vec<ThreadRow> = self.thread(root).await?.into_iter().collect();
+            while let Some(next) = chain.last().and_then(|row| row.continuation_thread_id.clone()) {
+                match self.thread(&next).await? {
+                    Some(next) if !chain.iter().any(|row| row.id == next.id) => chain.push(next),
+                    Some(_) | None => break,
+                }
+            }
+            // Two may go on from one: the newest is in the line, and this one stands at its end.
+            if !chain.iter().any(|one| one.id == row.id) {
+                chain.push(row.clone());
+            }
+            Ok(chain)
+        })
+    }
+}
