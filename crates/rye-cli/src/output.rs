@@ -156,6 +156,12 @@ impl Output {
         }
         for problem in detail("problems").and_then(Value::as_array).into_iter().flatten() {
             self.print_stderr(format_args!("  {} {}", paint(ERROR, "•"), format_diagnostic(problem)));
+            self.print_snippet(problem, ERROR);
+        }
+        let warnings = detail("warnings").and_then(Value::as_array).into_iter().flatten();
+        for warning in warnings.filter(|warning| warning.is_object()) {
+            self.print_stderr(format_args!("  {} {}", paint(WARNING, "!"), format_diagnostic(warning)));
+            self.print_snippet(warning, WARNING);
         }
         for hint in &error.hints {
             self.print_stderr(format_args!(
@@ -165,6 +171,46 @@ impl Output {
             ));
         }
         Ok(())
+    }
+
+    /// Shows what works but should be changed in a file, with the line it stands on.
+    pub fn warn_diagnostic(&self, path: &Path, diagnostic: &rye_item::Diagnostic) {
+        self.warn(format_args!(
+            "{}:{}",
+            display_path(path),
+            rye_item::text::one_line(&diagnostic.to_string())
+        ));
+        if !self.is_json
+            && !self.is_quiet
+            && let Ok(diagnostic) = serde_json::to_value(diagnostic)
+        {
+            self.print_snippet(&diagnostic, WARNING);
+        }
+    }
+
+    /// The line that a diagnostic stands on, marked below.
+    fn print_snippet(&self, diagnostic: &Value, style: Style) {
+        let Some((line, snippet)) = diagnostic.get("line").zip(diagnostic.get("snippet")) else { return };
+        let number = |key: &str| {
+            snippet
+                .get(key)
+                .and_then(Value::as_u64)
+                .and_then(|number| usize::try_from(number).ok())
+                .unwrap_or(0)
+        };
+        let text = snippet.get("text").and_then(Value::as_str).unwrap_or_default();
+        let line = line.to_string();
+        let (gutter, offset) = (" ".repeat(line.len()), number("offset"));
+        // Letters that are two columns wide in a terminal move the mark along.
+        let columns: usize = text.chars().take(offset).map(display_width).sum();
+        self.print_stderr(format_args!("    {gutter} {}", paint(DIM, "|")));
+        self.print_stderr(format_args!("    {} {} {text}", paint(DIM, &line), paint(DIM, "|")));
+        self.print_stderr(format_args!(
+            "    {gutter} {} {}{}",
+            paint(DIM, "|"),
+            " ".repeat(columns),
+            paint(style, "^".repeat(number("length").max(1)))
+        ));
     }
 
     /// Whether more was asked for.
@@ -288,6 +334,14 @@ pub fn display_path(path: &Path) -> String {
 /// A path as a word of a command that is printed to be copied.
 pub fn shell_path(path: &Path) -> String {
     rye_item::text::shell_word(&path.display().to_string())
+}
+
+/// Columns a character takes in a terminal, near enough to place a mark below it.
+fn display_width(character: char) -> usize {
+    let is_wide = matches!(u32::from(character),
+        0x1100..=0x115F | 0x2E80..=0xA4CF | 0xAC00..=0xD7A3 | 0xF900..=0xFAFF | 0xFE30..=0xFE6F
+        | 0xFF00..=0xFF60 | 0xFFE0..=0xFFE6 | 0x1F300..=0x1FAFF | 0x20000..=0x3FFFD);
+    if is_wide { 2 } else { 1 }
 }
 
 fn format_diagnostic(diagnostic: &Value) -> String {

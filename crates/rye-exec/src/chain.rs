@@ -77,6 +77,12 @@ impl Aliases {
         both.map(String::as_str).collect::<std::collections::BTreeSet<_>>().into_iter()
     }
 
+    /// Whether the runtime of this id calls a tool's function `execute`.
+    #[must_use]
+    pub fn is_function_runtime(&self, id: &str) -> bool {
+        self.functions.values().any(|runtime| runtime == id)
+    }
+
     /// The ids that an executor is looked for by, in order: as it is written, then what that is an alias of for `child`.
     fn candidate_ids<'a>(&'a self, executor: &'a str, child: &ItemFile) -> impl Iterator<Item = &'a str> {
         let function = self.functions.get(executor).filter(|_| child.defines_execute());

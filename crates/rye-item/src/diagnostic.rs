@@ -54,13 +54,67 @@ pub struct Diagnostic {
     /// Where it stands, if it stands somewhere.
     #[serde(skip_serializing_if = "Option::is_none", flatten)]
     pub position: Option<SourcePosition>,
+    /// The line it stands on, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snippet: Option<Snippet>,
+}
+
+/// A line of a text and the part of it that a diagnostic is about. Characters that do not show as themselves are
+/// replaced one by one, so that columns stay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Snippet {
+    /// The line, or the part of it around the place.
+    pub text: String,
+    /// How many characters of it stand before the place.
+    pub offset: usize,
+    /// How many characters the place has, at least one.
+    pub length: usize,
+}
+
+/// Characters of a line that a snippet shows.
+const MAX_SNIPPET_CHARS: usize = 100;
+/// Characters of a long line that a snippet shows before the place.
+const MAX_SNIPPET_LEAD: usize = 40;
+
+impl Snippet {
+    fn new(line: &str, column: usize) -> Self {
+        let show = |character: char| match character {
+            '\t' => ' ',
+            _ if text::is_plainly_visible(character) => character,
+            _ => char::REPLACEMENT_CHARACTER,
+        };
+        let line: Vec<char> = line.trim_end_matches(['\r', '\n']).chars().map(show).collect();
+        let at = column.saturating_sub(1).min(line.len());
+        let start = if line.len() <= MAX_SNIPPET_CHARS { 0 } else { at.saturating_sub(MAX_SNIPPET_LEAD) };
+        let end = line.len().min(start + MAX_SNIPPET_CHARS);
+        let is_word = |character: &char| character.is_alphanumeric() || "_-.".contains(*character);
+        let rest = &line[at..end];
+        let bracket = usize::from(rest.first() == Some(&'<'));
+        let word = rest.iter().skip(bracket).take_while(|character| is_word(character)).count();
+        Self { text: line[start..end].iter().collect(), offset: at - start, length: (bracket + word).max(1) }
+    }
+}
+
+/// Adds to each diagnostic the line of `source` that it stands on.
+pub fn attach_snippets(diagnostics: &mut [Diagnostic], source: &str) {
+    if diagnostics.iter().all(|diagnostic| diagnostic.position.is_none()) {
+        return;
+    }
+    let lines: Vec<&str> = source.split('\n').collect();
+    for diagnostic in diagnostics {
+        let line = |line: u32| lines.get(usize::try_from(line).ok()?.checked_sub(1)?).copied();
+        diagnostic.snippet = diagnostic.position.and_then(|position| {
+            let column = usize::try_from(position.column).unwrap_or(usize::MAX);
+            line(position.line).filter(|line| !line.trim().is_empty()).map(|line| Snippet::new(line, column))
+        });
+    }
 }
 
 impl Diagnostic {
     /// A problem of the text as a whole. What the message quotes from an item is made safe to show, on one line.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: sanitize(message.into()), field: None, position: None }
+        Self { message: sanitize(message.into()), field: None, position: None, snippet: None }
     }
 
     /// The same problem, standing at `position`.
@@ -103,6 +157,8 @@ pub struct ParsedItem {
     pub problems: Vec<Diagnostic>,
     /// What works but should be changed.
     pub warnings: Vec<Diagnostic>,
+    /// Whether every field was read in spite of the problems, so that a field that is not there is missing.
+    pub is_complete: bool,
 }
 
 impl ParsedItem {
@@ -136,5 +192,22 @@ mod tests {
         let problem = Diagnostic::new("got 'a\u{1b}[31m\u{2}b\nc'").with_field("a\u{9b}2Jb\t\u{202e}");
         assert_eq!((problem.message.as_str(), problem.field.as_deref()), ("got 'ab c'", Some("ab")));
         assert_eq!(Diagnostic::new("got  'é'").message, "got  'é'");
+    }
+
+    #[test]
+    fn snippets_show_the_line_and_the_word() {
+        let snippet = |source: &str, line, column| {
+            let problem = Diagnostic::new("x").with_position(SourcePosition { line, column });
+            let mut problems = [problem];
+            attach_snippets(&mut problems, source);
+            problems[0].snippet.clone().map(|one| (one.text, one.offset, one.length))
+        };
+        assert_eq!(snippet("a\n\t<hooks x='1'>\r\n", 2, 2), Some((" <hooks x='1'>".to_owned(), 1, 6)));
+        assert_eq!(snippet("é\u{202e}b c", 1, 3), Some(("é\u{fffd}b c".to_owned(), 2, 1)));
+        assert_eq!(snippet("ab", 1, 90), Some(("ab".to_owned(), 2, 1)));
+        assert_eq!((snippet("", 1, 1), snippet("a", 7, 1)), (None, None));
+        let (text, offset, length) =
+            snippet(&format!("{}word {}", "x".repeat(300), "y".repeat(300)), 1, 301).unwrap();
+        assert_eq!((text.chars().count(), offset, length), (MAX_SNIPPET_CHARS, MAX_SNIPPET_LEAD, 4));
     }
 }

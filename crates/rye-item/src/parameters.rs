@@ -125,6 +125,23 @@ pub fn violations(document: &Value, schema: &Value) -> Result<Vec<Violation>, Pa
     Ok(found)
 }
 
+/// Everything that keeps a document from being a JSON Schema; paths are those of the schema.
+#[must_use]
+pub fn schema_problems(schema: &Value) -> Vec<Violation> {
+    if !schema.is_object() {
+        return vec![Violation { path: "$".to_owned(), message: "a schema is an object".to_owned() }];
+    }
+    let found: Vec<Violation> = match jsonschema::meta::validator_for(schema) {
+        Ok(meta) => meta.iter_errors(schema).map(|error| violation(&error)).collect(),
+        Err(error) => vec![violation(&error)],
+    };
+    if !found.is_empty() {
+        return found;
+    }
+    // A pattern or a reference may be well formed and still lead nowhere.
+    jsonschema::validator_for(schema).err().map(|error| violation(&error)).into_iter().collect()
+}
+
 /// Deeper than any tool's parameters; a schema is data and may be as deep as it likes.
 const MAX_DEPTH: usize = 32;
 

@@ -45,6 +45,38 @@ pub fn is_unsafe(character: char) -> bool {
     (character.is_control() && !is_allowed) || is_bidirectional_override
 }
 
+/// The word of `known` that `word` is likely a misspelling of: the nearest one, at most a third of its letters away.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    /// Longer than any word there is to know: comparing takes the product of both lengths.
+    const MAX_WORD_BYTES: usize = 64;
+    if word.len() > MAX_WORD_BYTES {
+        return None;
+    }
+    let candidates = known.into_iter().map(|known| (edit_distance(word, known), known));
+    let near = candidates.filter(|(distance, known)| *distance <= (known.len() / 3).max(1));
+    near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
+}
+
+/// How many letters must be added, removed, replaced, or swapped with the next, to make one word the other.
+fn edit_distance(left: &str, right: &str) -> usize {
+    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut previous: Vec<usize> = (0..=right.len()).collect();
+    for (row, from) in left.iter().enumerate() {
+        let mut current = vec![row + 1];
+        for (column, to) in right.iter().enumerate() {
+            let replaced = previous[column] + usize::from(from != to);
+            let mut least = replaced.min(previous[column + 1] + 1).min(current[column] + 1);
+            if row > 0 && column > 0 && *from == right[column - 1] && left[row - 1] == *to {
+                least = least.min(before[column - 1] + 1);
+            }
+            current.push(least);
+        }
+        before = std::mem::replace(&mut previous, current);
+    }
+    previous.last().copied().unwrap_or_default()
+}
+
 type Characters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
 /// `text` in double quotes, readable as YAML, TOML and by people: everything unusual is escaped.
@@ -242,6 +274,22 @@ mod tests {
     #[test]
     fn one_line_has_no_breaks() {
         assert_eq!(one_line(" a\n\n b\tc "), "a b c");
+    }
+
+    #[test]
+    fn misspelt_words_find_the_nearest_known() {
+        let known = ["permissions", "limits", "model", "id"];
+        for (word, expected) in [
+            ("permisions", Some("permissions")),
+            ("limit", Some("limits")),
+            ("modle", Some("model")),
+            ("di", Some("id")),
+            ("colour", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, known), expected, "{word}");
+        }
+        assert_eq!(nearest(&"x".repeat(1 << 20), known), None);
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl ItemFile {
         let (parsed, fields) = self.parse_once();
         let mut problems = parsed.problems.clone();
         // Fields of a text that could not be read are not missing: they are unreadable.
-        if parsed.problems.is_empty() {
+        if parsed.problems.is_empty() || parsed.is_complete {
             let expected =
                 validate::ExpectedPath { name: self.item.id.name(), category: self.item.id.category() };
             let schema = &self.extractors.for_type(self.item.item_type).schema;
@@ -253,6 +253,13 @@ impl ItemFile {
     pub fn defines_execute(&self) -> bool {
         let parser = self.extractors.for_type(self.item.item_type).parser_for(&self.extension);
         parser.is_some_and(|parser| parse::defines_execute(parser, &self.extension, &self.covered_form()))
+    }
+
+    /// Whether a function runtime may find `execute` in it, however it is bound there.
+    #[must_use]
+    pub fn may_define_execute(&self) -> bool {
+        let parser = self.extractors.for_type(self.item.item_type).parser_for(&self.extension);
+        parser.is_some_and(|parser| parse::may_define_execute(parser, &self.extension, &self.covered_form()))
     }
 
     /// The text to show, with invalid parts replaced and without the words that no signature covers.

@@ -7,23 +7,10 @@
 pub use crate::capability::HookOrigin;
 use rye_item::condition::Condition;
 use rye_item::interpolate::interpolate;
+pub use rye_item::parse::directive::HOOK_EVENTS;
 use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-/// The events that hooks may name.
-pub const HOOK_EVENTS: [&str; 10] = [
-    "build_system_prompt",
-    "thread_started",
-    "thread_continued",
-    "error",
-    "limit",
-    "after_step",
-    "directive_return",
-    "context_window_pressure",
-    "context_limit_reached",
-    "after_complete",
-];
 
 const PRIMARIES: [&str; 5] = ["execute", "search", "load", "sign", "fetch"];
 const DIRECTIVE_LAYER: u8 = 1;

@@ -102,11 +102,7 @@ fn refresh_lockfile(context: &Context, signed: &mut SignedItem) {
 
 fn show_signed_item(context: &Context, signed: &SignedItem) -> CommandResult {
     for warning in &signed.warnings {
-        context.output.warn(format_args!(
-            "{}:{}",
-            display_path(&signed.path),
-            rye_item::text::one_line(&warning.to_string())
-        ));
+        context.output.warn_diagnostic(&signed.path, warning);
     }
     if context.print_if_json(Some(signed.item_type.as_str()), Some(&signed.item_id), signed)? {
         return Ok(());
@@ -125,11 +121,7 @@ fn show_sign_report(context: &Context, report: &SignAnswer) -> CommandResult {
     if !context.output.is_json {
         for signed in &report.signed {
             for warning in &signed.warnings {
-                context.output.warn(format_args!(
-                    "{}:{}",
-                    display_path(&signed.path),
-                    rye_item::text::one_line(&warning.to_string())
-                ));
+                context.output.warn_diagnostic(&signed.path, warning);
             }
         }
         for failed in &report.failed {

@@ -61,6 +61,7 @@ mod replaced_files;
 mod results;
 mod roundtrip;
 mod run_environment;
+mod sign_checks;
 mod spaces;
 mod support;
 mod thread_approvals;

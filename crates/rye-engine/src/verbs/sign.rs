@@ -5,16 +5,20 @@ use std::path::{Path, PathBuf};
 use globset::{GlobBuilder, GlobMatcher};
 use lillux::file::{self, FileMode};
 use lillux::{Digest, Fingerprint, SecretKey};
-use rye_exec::parameters::{ParameterError, Violation};
 use rye_item::space::SpaceTier;
 use rye_item::text::counted;
-use rye_item::{Diagnostic, ItemId, ItemRef, ItemType, SignatureFormat, SourcePosition, Space};
+use rye_item::{Diagnostic, ItemId, ItemRef, ItemType, SignatureFormat, Space};
 use rye_space::signed_ids::{self, SIGNED_IDS_FILE};
 use rye_space::{CandidatePath, ItemFile};
 use rye_trust::signature::{FileLayout, Timestamp};
 use rye_trust::{SignOutcome, SignedId, Subject, sign as sign_bytes};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+mod checks;
+
+use checks::check_item;
+pub use checks::schema_violations;
 
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
@@ -170,8 +174,8 @@ pub fn sign_approved(
 pub(crate) fn locate_signable(engine: &Engine, item: &ItemRef, tier: Option<SpaceTier>) -> Result<ItemFile> {
     let path = own_path(engine, item, tier)?;
     let located = engine.workspace.spaces.read(item, &path)?;
-    let problems = find_problems(engine, &located);
-    if problems.is_empty() { Ok(located) } else { Err(Error::invalid(item, &path.path, &problems)) }
+    let checks = check_item(engine, &located);
+    if checks.problems.is_empty() { Ok(located) } else { Err(checks.into_error(item, &path.path)) }
 }
 
 /// Whether the own key has signed these very bytes.
@@ -345,9 +349,9 @@ fn sign_file(
             .for_item(item)
             .hint("a bundle's manifest can cover it: rye bundle create")
     })?;
-    let problems = find_problems(engine, &located);
-    if !problems.is_empty() {
-        return Err(Error::invalid(item, &path.path, &problems));
+    let checks = check_item(engine, &located);
+    if !checks.problems.is_empty() {
+        return Err(checks.into_error(item, &path.path));
     }
     crate::agent_actions::store_signed(engine, item, &located.path, located.bytes(), format);
     let (signature, unchanged) = match sign_bytes(located.bytes(), format, key, now) {
@@ -358,13 +362,6 @@ fn sign_file(
         }
     };
     let id = (!located.has_name()).then(|| SignedId::new(item, &signature));
-    let mut warnings = located.parsed().warnings.clone();
-    warnings.extend(located.missing_name_line().map(|line| {
-        Diagnostic::new(format!(
-            "it has no name, so a copy under another id of its category may verify too; add the line: {line}"
-        ))
-        .with_position(SourcePosition { line: 1, column: 1 })
-    }));
     let signed = SignedItem {
         item_type: item.item_type,
         item_id: item.id.to_string(),
@@ -373,7 +370,7 @@ fn sign_file(
         hash: signature.hash.to_hex(),
         fingerprint: signature.fingerprint,
         unchanged,
-        warnings,
+        warnings: checks.warnings,
         lockfile: None,
     };
     Ok((signed, id))
@@ -388,120 +385,6 @@ pub(crate) fn check_approved_bytes(located: &ItemFile, approved: Option<&Digest>
         }
         Some(_) | None => Ok(()),
     }
-}
-
-/// Everything that keeps an item from being signed, its config schema included.
-fn find_problems(engine: &Engine, located: &ItemFile) -> Vec<Diagnostic> {
-    let mut problems = located.problems();
-    let item = located.item();
-    if located.bytes().starts_with(b"\xef\xbb\xbf") {
-        // The signature line comes first, and a mark in the middle of a file breaks what reads it.
-        problems.push(Diagnostic::new("the file begins with a byte order mark: save it as plain UTF-8"));
-    }
-    if located.bytes().iter().all(u8::is_ascii_whitespace) {
-        return vec![Diagnostic::new("the file is empty")];
-    }
-    problems.extend(first_line_problem(located));
-    if item.item_type == ItemType::Config
-        && let Some(schema) = engine.workspace.schema_for(&item.id)
-    {
-        problems.extend(schema.problems(&located.parsed().fields).into_iter().map(|(key, message)| {
-            let problem = Diagnostic::new(format!("{}.{key}: {message}", item.id)).with_field(&key);
-            match located.parsed().positions.get(&key) {
-                Some(position) => problem.with_position(*position),
-                None => problem,
-            }
-        }));
-        if problems.is_empty() {
-            problems.extend(schema_problems(located, schema));
-        }
-    }
-    // What verification would call misplaced is not signed in the first place.
-    if problems.is_empty() {
-        problems.extend(located.misplacement().map(Diagnostic::new));
-    }
-    problems
-}
-
-/// What is wrong with the lines an interpreter reads before all others: no signature covers a shebang, and what is
-/// signed is always read as UTF-8.
-fn first_line_problem(located: &ItemFile) -> Option<Diagnostic> {
-    let layout = FileLayout::parse(located.bytes(), located.format()?);
-    let first = SourcePosition { line: 1, column: 1 };
-    if let Some(error) = layout.shebang_error {
-        return Some(Diagnostic::new(error.to_string()).with_position(first));
-    }
-    if located.extension != ".py" {
-        return None;
-    }
-    let content = String::from_utf8_lossy(&located.bytes()[layout.content]);
-    let encoding = content.lines().take(2).find_map(declared_encoding)?;
-    let is_utf8 = matches!(encoding.to_ascii_lowercase().as_str(), "utf-8" | "utf8" | "utf_8" | "ascii");
-    (!is_utf8).then(|| {
-        Diagnostic::new(format!("the file declares the encoding `{encoding}`: save it as plain UTF-8"))
-    })
-}
-
-/// The encoding that Python reads from a comment line (PEP 263).
-fn declared_encoding(line: &str) -> Option<&str> {
-    let comment = line.trim_start_matches([' ', '\t', '\u{c}']).strip_prefix('#')?;
-    let mut rest = comment;
-    while let Some(index) = rest.find("coding") {
-        rest = &rest[index + "coding".len()..];
-        if let Some(after) = rest.strip_prefix([':', '=']) {
-            let name = after.trim_start_matches([' ', '\t']);
-            let is_part = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-            let end = name.find(|character| !is_part(character)).unwrap_or(name.len());
-            if end > 0 {
-                return Some(&name[..end]);
-            }
-        }
-    }
-    None
-}
-
-/// What the schema of a config says about what is inside its settings, with the place of every key.
-fn schema_problems(located: &ItemFile, schema: &rye_space::schema::ConfigSchema) -> Vec<Diagnostic> {
-    let fields = &located.parsed().fields;
-    let found = match schema_violations(fields, schema) {
-        Ok(found) if found.is_empty() => return Vec::new(),
-        Ok(found) => found,
-        Err(error) => return vec![Diagnostic::new(error.to_string())],
-    };
-    let text = String::from_utf8_lossy(located.bytes());
-    let positions = rye_item::yaml::parse_with_key_positions(&text).map(|document| document.positions);
-    let positions = positions.unwrap_or_default();
-    found
-        .into_iter()
-        .map(|one| {
-            let problem = Diagnostic::new(format!("{}: {}", one.path, one.message)).with_field(&one.path);
-            match positions.get(&one.path) {
-                Some(position) => problem.with_position(*position),
-                None => problem,
-            }
-        })
-        .collect()
-}
-
-/// Everything in the settings of a config that its schema does not allow, however deep; paths as `hooks[0].event`.
-///
-/// # Errors
-/// When the schema itself cannot be used.
-pub fn schema_violations(
-    fields: &Map<String, Value>,
-    schema: &rye_space::schema::ConfigSchema,
-) -> std::result::Result<Vec<Violation>, ParameterError> {
-    let mut settings = fields.clone();
-    settings.retain(|key, _| !rye_space::schema::is_description_key(key));
-    let mut closed = schema.document().clone();
-    if let Value::Object(closed) = &mut closed {
-        closed.entry("additionalProperties").or_insert(Value::Bool(false));
-    }
-    let mut found = rye_exec::parameters::violations(&Value::Object(settings), &closed)?;
-    for one in &mut found {
-        one.path = one.path.trim_start_matches(['$', '.']).to_owned();
-    }
-    Ok(found)
 }
 
 /// Writes the signed bytes, unless somebody changed the file since it was read.

@@ -6,6 +6,7 @@
 mod hooks;
 mod metadata;
 mod permissions;
+mod placement;
 mod xml;
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use crate::inputs;
 use crate::parse::fence::locator::Locator;
 use crate::parse::fence::{self, Fence, FenceError};
 use crate::space::PrimaryAction;
+pub use hooks::HOOK_EVENTS;
 use xml::{elements, leading_text, tag};
 
 /// Problems and warnings kept of one text, each: enough to repair it, few enough to read.
@@ -117,6 +119,8 @@ impl<'a> DirectiveReader<'a> {
         if let Some(node) = elements(root).find(|node| tag(*node) == "description") {
             self.set("description", json!(leading_text(node)), node);
         }
+        self.parsed.is_complete = true;
+        self.check_placement(root);
         let mut blocks = elements(root).filter(|node| tag(*node) == "metadata");
         if let Some(block) = blocks.next() {
             self.read_metadata(block);
@@ -237,11 +241,8 @@ impl<'a> DirectiveReader<'a> {
         while let Some(node) = pending.pop() {
             match tag(node) {
                 "metadata" => continue,
-                "permissions" => {
-                    let message = "<permissions> belongs inside <metadata>".to_owned();
-                    self.push_problem(node, Some("permissions"), message);
-                    continue;
-                }
+                // Grants look like actions, and are refused here.
+                "permissions" => continue,
                 name if name.parse::<PrimaryAction>().is_ok() => {
                     first = first.or(Some(node));
                     let action = self.parse_action(node);

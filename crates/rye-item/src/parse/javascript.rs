@@ -74,6 +74,19 @@ pub fn exports_function(text: &str, is_typed: bool, name: &str) -> bool {
     })
 }
 
+/// Whether what a module exports is decided elsewhere, so that a name may be among it.
+#[must_use]
+pub fn may_export(text: &str, name: &str) -> bool {
+    let words: String = text.split_whitespace().collect();
+    let is_passed_on = words.contains("export*")
+        || words.contains("module.exports=require(")
+        || words.contains("Object.assign(exports")
+        || words.contains("Object.assign(module.exports");
+    is_passed_on
+        || words.contains(&format!("exports[\"{name}\"]"))
+        || words.contains(&format!("exports['{name}']"))
+}
+
 fn exported_names<'text>(statement: Node<'_>, text: &'text str) -> Vec<&'text str> {
     let name_of =
         |node: Node<'_>, field: &str| node.child_by_field_name(field).map(|name| syntax::text_of(name, text));

@@ -68,6 +68,26 @@ pub fn defines_execute(parser: Parser, extension: &str, bytes: &[u8]) -> bool {
     }
 }
 
+/// Whether loading the source may leave a name `execute` behind: as [`defines_execute`], or assigned, imported, defined
+/// under a condition, or made at run time. A file that is no source has none.
+#[must_use]
+pub fn may_define_execute(parser: Parser, extension: &str, bytes: &[u8]) -> bool {
+    if defines_execute(parser, extension, bytes) {
+        return true;
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    match parser {
+        Parser::Python => python::may_bind(text, "execute"),
+        Parser::JavaScript | Parser::TypeScript => javascript::may_export(text, "execute"),
+        Parser::MarkdownXml
+        | Parser::MarkdownFrontmatter
+        | Parser::Shell
+        | Parser::Yaml
+        | Parser::Toml
+        | Parser::Json => false,
+    }
+}
+
 fn parse_yaml(text: &str) -> ParsedItem {
     match yaml::parse(text) {
         Ok(document) => ParsedItem {
@@ -143,6 +163,37 @@ fn from_mapping(value: Value) -> ParsedItem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bound_names_count_as_functions() {
+        for (source, expected) in [
+            ("def execute(params, project_path): pass\n", true),
+            ("def run(params):\n    execute = 1\n# execute\n'execute'\n", false),
+            ("execute = run\n", true),
+            ("from run import main as execute\n", true),
+            ("from run import *\n", true),
+            ("if True:\n    def execute(): pass\n", true),
+            ("globals()['execu' + 'te'] = 1\n", true),
+            ("class Tool:\n    def execute(self): pass\n", false),
+            ("", false),
+        ] {
+            assert_eq!(may_define_execute(Parser::Python, ".py", source.as_bytes()), expected, "{source}");
+        }
+        for (source, expected) in [
+            ("export async function execute() {}\n", true),
+            ("export function run() {}\n", false),
+            ("export * from './run.js';\n", true),
+            ("module.exports = require('./run');\n", true),
+            ("module.exports = { run };\n", false),
+        ] {
+            assert_eq!(
+                may_define_execute(Parser::JavaScript, ".js", source.as_bytes()),
+                expected,
+                "{source}"
+            );
+        }
+        assert!(!may_define_execute(Parser::Yaml, ".yaml", b"execute: 1\n"));
+    }
 
     #[test]
     fn toml_keys_have_positions() {

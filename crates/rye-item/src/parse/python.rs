@@ -72,6 +72,31 @@ pub fn defines_function(text: &str, name: &str) -> bool {
     })
 }
 
+/// Whether the module may have an attribute of this name once it is loaded: the name is used outside functions and
+/// classes, or something is there that makes names at run time.
+#[must_use]
+pub fn may_bind(text: &str, name: &str) -> bool {
+    const NAME_MAKERS: [&str; 6] = ["__getattr__", "exec", "globals", "locals", "setattr", "vars"];
+    let text = normalize_line_ends(text);
+    let Ok(tree) = syntax::parse_tree(&text, &Language::new(tree_sitter_python::LANGUAGE)) else {
+        return true;
+    };
+    let is_name = |node: Node<'_>| {
+        let word = syntax::text_of(node, &text);
+        word == name || NAME_MAKERS.contains(&word)
+    };
+    let mut pending = vec![tree.root_node()];
+    while let Some(node) = pending.pop() {
+        match node.kind() {
+            "wildcard_import" => return true,
+            "identifier" if is_name(node) => return true,
+            "function_definition" | "class_definition" => pending.extend(node.child_by_field_name("name")),
+            _ => pending.extend(syntax::children(node)),
+        }
+    }
+    false
+}
+
 /// A carriage return alone ends a line for Python but not for the grammar, which would take the next line for more of
 /// a comment. Replaced byte for byte, so that places stay.
 fn normalize_line_ends(text: &str) -> Cow<'_, str> {

@@ -9,6 +9,24 @@ use super::xml::{elements, leading_text, tag};
 use super::{DirectiveReader, attributes};
 use crate::condition::Condition;
 use crate::space::PrimaryAction;
+use crate::text::nearest;
+
+/// The events that hooks may name.
+pub const HOOK_EVENTS: [&str; 10] = [
+    "build_system_prompt",
+    "thread_started",
+    "thread_continued",
+    "error",
+    "limit",
+    "after_step",
+    "directive_return",
+    "context_window_pressure",
+    "context_limit_reached",
+    "after_complete",
+];
+
+/// The attributes of a hook; each may be a tag inside it as well.
+const HOOK_ATTRIBUTES: [&str; 6] = ["id", "event", "position", "wrap", "description", "layer"];
 
 impl DirectiveReader<'_> {
     pub(super) fn read_hooks(&mut self, block: Node<'_, '_>) {
@@ -40,7 +58,51 @@ impl DirectiveReader<'_> {
                 }
             }
         }
+        self.warn_attributes(node, &HOOK_ATTRIBUTES);
+        self.check_hook(node, &hook);
         Value::Object(hook)
+    }
+
+    /// What would keep a thread with this hook from starting.
+    fn check_hook(&mut self, node: Node<'_, '_>, hook: &Map<String, Value>) {
+        let text = |key: &str| hook.get(key).and_then(Value::as_str);
+        match text("event") {
+            Some(event) if HOOK_EVENTS.contains(&event) => {}
+            Some(event) => {
+                let hint = match nearest(event, HOOK_EVENTS) {
+                    Some(known) => format!("did you mean `{known}`?"),
+                    None => format!("there are {}", HOOK_EVENTS.join(", ")),
+                };
+                let message = format!("unknown event `{event}`: {hint}");
+                self.push_problem_at(self.attribute_position(node, "event"), "hooks", message);
+            }
+            None => self.push_problem(node, Some("hooks"), "the hook names no `event`".to_owned()),
+        }
+        let actions: Vec<&Value> = match (hook.get("action"), hook.get("actions")) {
+            (Some(action), None) => vec![action],
+            (None, Some(Value::Array(actions))) => actions.iter().collect(),
+            _ => {
+                let message = "a hook has one <action>, with `primary` or with action tags inside it";
+                self.push_problem(node, Some("hooks"), message.to_owned());
+                Vec::new()
+            }
+        };
+        for action in actions {
+            let primary = action.get("primary").and_then(Value::as_str).unwrap_or_default();
+            if primary.parse::<PrimaryAction>().is_err() {
+                let message =
+                    format!("unknown action `{primary}`: there are execute, fetch, load, search, sign");
+                self.push_problem(node, Some("hooks"), message);
+            }
+        }
+        if let Some(position) = text("position").filter(|word| !["before", "after"].contains(word)) {
+            let message = format!("position is `before` or `after`, not `{position}`");
+            self.push_problem_at(self.attribute_position(node, "position"), "hooks", message);
+        }
+        if let Some(wrap) = text("wrap").filter(|word| !["true", "false"].contains(word)) {
+            let message = format!("wrap is `true` or `false`, not `{wrap}`");
+            self.push_problem_at(self.attribute_position(node, "wrap"), "hooks", message);
+        }
     }
 
     fn parse_condition(&mut self, node: Node<'_, '_>) -> Value {

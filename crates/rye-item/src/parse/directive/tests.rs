@@ -205,9 +205,32 @@ fn hooks_are_read_with_conditions_and_actions() {
 #[test]
 fn invalid_hook_condition_is_a_problem() {
     for condition in ["<condition path='a' op='equals' value='1'/>", "<condition/>", "<condition op='eq'/>"] {
-        let parsed = metadata(&format!("<hooks><hook event='e'>{condition}</hook></hooks>"));
+        let parsed = metadata(&format!(
+            "<hooks><hook event='limit'>{condition}<action primary='search'/></hook></hooks>"
+        ));
         assert_eq!(parsed.problems.len(), 1, "{condition}");
     }
+}
+
+#[test]
+fn every_mistake_of_a_hook_is_listed() {
+    let parsed = metadata(
+        "<hooks>\n<hook event='after_stepp' position='middle' wrap='yes'><action primary='run'/></hook>\n\
+         <hook><condition path='a' op='equals' value='1'/></hook></hooks>",
+    );
+    assert_eq!(
+        messages(&parsed),
+        [
+            "9:7: unknown event `after_stepp`: did you mean `after_step`?",
+            "9:1: unknown action `run`: there are execute, fetch, load, search, sign",
+            "9:27: position is `before` or `after`, not `middle`",
+            "9:45: wrap is `true` or `false`, not `yes`",
+            "10:7: Invalid <condition>: unknown operator `equals`: expected one of eq, ne, gt, gte, lt, lte, in, \
+             contains, regex, exists",
+            "10:1: the hook names no `event`",
+            "10:1: a hook has one <action>, with `primary` or with action tags inside it",
+        ]
+    );
 }
 
 #[test]
