@@ -3,6 +3,8 @@
 //! Wanted is what the caller says, else the directive's model, else its tier, else `general`. A provider counts when its
 //! key is set, or when it is named. Nothing named and no key set: the offline provider answers, at no cost.
 
+mod key_names;
+
 use std::collections::BTreeMap;
 
 use rye_engine::{Code, Error, Result};
@@ -54,6 +56,8 @@ pub struct ModelChoice {
     pub context_window: u64,
     /// How many tokens one answer may have.
     pub max_output_tokens: u64,
+    /// What the user should know: variables that look like a key that was not found.
+    pub notices: Vec<String>,
 }
 
 /// A provider, by the item that wins.
@@ -164,14 +168,10 @@ impl Providers {
                 let asks_for_model = query.model.is_some() && is_model;
                 let is_known = is_model || self.is_tier(requested) || query.model.is_none();
                 if is_unconfigured && is_known && !asks_for_model && preferred.is_none() {
-                    return self.choose_from(
-                        self.by_name(OFFLINE_PROVIDER)?,
-                        OFFLINE_PROVIDER,
-                        true,
-                        query,
-                        agent,
-                        environment,
-                    );
+                    let offline = self.by_name(OFFLINE_PROVIDER)?;
+                    let choice =
+                        self.choose_from(offline, OFFLINE_PROVIDER, true, query, agent, environment)?;
+                    return Ok(ModelChoice { notices: self.misspelt_keys(environment), ..choice });
                 }
                 Err(self.unserved_error(model, &owners, environment))
             }
@@ -227,7 +227,7 @@ impl Providers {
             }
         };
         if let Some(variable) = file.missing_variable(model, environment) {
-            return Err(key_missing_error(name, &variable));
+            return Err(key_missing_error(name, &variable, environment));
         }
         let price = match file.pricing(model) {
             Pricing::Known(price) => Some(price),
@@ -239,7 +239,9 @@ impl Providers {
                     format!("no price is known for `{model}`, and spend is limited"),
                 )
                 .hint(format!("write its price into your own copy: rye load tool {} --to user", provider.id))
-                .hint("or `priced: false` there, if it costs nothing; or lift the limit: --spend none"));
+                .hint(
+                    "or `priced: false` there, if it costs nothing; or lift the limit: --limit spend=none",
+                ));
             }
             Pricing::Unknown => None,
         };
@@ -250,6 +252,7 @@ impl Providers {
             context_window: file.context_window(model),
             max_output_tokens: file.max_output_tokens(model).min(agent.max_output_tokens),
             file: file.clone(),
+            notices: Vec::new(),
         })
     }
 
@@ -285,7 +288,7 @@ impl Providers {
         for owner in owners {
             let Ok(file) = &owner.file else { continue };
             if let Some(variable) = file.missing_variable(owner.model_for(model), environment) {
-                return key_missing_error(owner.name(), &variable);
+                return key_missing_error(owner.name(), &variable, environment);
             }
         }
         if let [owner, ..] = owners {
@@ -371,8 +374,11 @@ fn read_provider_file(workspace: &Workspace, item: &ItemRef, located: ItemFile) 
     })
 }
 
-fn key_missing_error(provider: &str, variable: &str) -> Error {
-    Error::new(Code::ProviderKeyMissing, format!("`{provider}` needs the environment variable `{variable}`"))
+fn key_missing_error(provider: &str, variable: &str, environment: &BTreeMap<String, String>) -> Error {
+    let message = format!("`{provider}` needs the environment variable `{variable}`");
+    key_names::similar_key_hints(provider, variable, environment)
+        .into_iter()
+        .fold(Error::new(Code::ProviderKeyMissing, message), Error::hint)
         .hint(format!("export {variable}=…"))
         .hint("or run without a model: --provider offline")
 }

@@ -262,6 +262,7 @@ fn build_template(
         is_spend_limited: limits.spend.is_some(),
     };
     let model_choice = Providers::discover(&engine.workspace).choose(&query, &config.agent, environment)?;
+    notices.extend(model_choice.notices.iter().cloned());
     let outputs = list_field(&directive.fields, "outputs");
     let preload = PreloadOptions {
         enabled: config.resilience.tool_preload.enabled,

@@ -9,16 +9,23 @@
 //! answer with `data`, that is looked into: `${last.thread_id}` finds `{"status": …, "data": {"thread_id": …}}`.
 //!
 //! After the last action it calls `directive_return` with the declared outputs, if that is on offer: each from the newest
-//! result that holds a key of that name, else from the inputs, else an empty value of its type. Otherwise it says in one
-//! line for each action what came of it.
+//! result that holds a key of that name. An output that no action produced is left out. Otherwise it says in one line for
+//! each action what came of it.
+//!
+//! It invents nothing. A script without actions, an action that failed or was denied, and a required output that no action
+//! produced are errors of kind `NoModel`, which end the thread and say that no model was asked.
 
 use rye_item::{interpolate, text};
+use rye_thread::definitions::{HUMAN_APPROVAL, ORCHESTRATOR};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    ChatMessage, Completion, FinishReason, ModelProvider, ModelRequest, ModelResponse, ResponseDelta,
-    ToolCall, ToolDefinition, Usage,
+    ChatMessage, Completion, FinishReason, ModelError, ModelProvider, ModelRequest, ModelResponse,
+    ResponseDelta, ToolCall, ToolDefinition, Usage,
 };
+
+/// The kind of every error of the offline provider: a model would be needed to go on.
+pub const NO_MODEL: &str = "NoModel";
 
 /// The tool that ends a directive.
 const RETURN_TOOL: &str = "directive_return";
@@ -50,8 +57,12 @@ impl OfflineProvider {
         Self { script, outputs, inputs }
     }
 
-    fn respond(&self, request: &ModelRequest) -> ModelResponse {
+    fn respond(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
         let outcomes = tool_outcomes(request);
+        if self.script.is_empty() {
+            return Err(no_model_error("no model was asked, and the directive has no actions of its own"));
+        }
+        self.check_outcomes(&outcomes)?;
         let turns = request
             .messages
             .iter()
@@ -65,16 +76,64 @@ impl OfflineProvider {
         };
         if let Some(action) = self.script.get(outcomes.len()) {
             let (name, input) = self.action_call(action, request, &outcomes);
-            return make_response(request, String::new(), vec![call(name, input)]);
+            return Ok(make_response(request, String::new(), vec![call(name, input)]));
         }
         let is_returned = outcomes.len() > self.script.len();
-        match request.tools.iter().find(|tool| tool.name == RETURN_TOOL) {
-            Some(tool) if !is_returned => {
+        if is_returned {
+            return Ok(make_response(request, self.summary(&outcomes), Vec::new()));
+        }
+        self.check_required_outputs(&outcomes)?;
+        Ok(match request.tools.iter().find(|tool| tool.name == RETURN_TOOL) {
+            Some(tool) => {
                 let input = self.outputs(tool, &outcomes);
                 make_response(request, String::new(), vec![call(tool.name.clone(), input)])
             }
-            _ => make_response(request, self.summary(&outcomes), Vec::new()),
+            None => make_response(request, self.summary(&outcomes), Vec::new()),
+        })
+    }
+
+    /// Refuses to go on after an action that failed or was denied: what to do then is for a model to decide.
+    fn check_outcomes(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), ModelError> {
+        for (index, outcome) in outcomes.iter().enumerate() {
+            let Some(action) = self.script.get(index) else {
+                if outcome.is_error {
+                    let excerpt = excerpt(outcome.content);
+                    return Err(no_model_error(&format!("the outputs were refused: {excerpt}")));
+                }
+                continue;
+            };
+            let verdict = if is_denied(action, outcome) {
+                "was denied"
+            } else if outcome.is_error && !reports_children(action, outcome) {
+                "failed"
+            } else {
+                continue;
+            };
+            let (subject, reason) = (action_name(action), failure_text(outcome));
+            let place = index + 1;
+            return Err(no_model_error(&format!(
+                "action {place} (`{subject}`) {verdict}: {reason}; no model was asked what to do instead"
+            )));
         }
+        Ok(())
+    }
+
+    /// Refuses to end without a required output.
+    fn check_required_outputs(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), ModelError> {
+        let is_required = |output: &&Value| output.get("required").and_then(Value::as_bool) == Some(true);
+        let names = self.outputs.iter().filter(is_required).filter_map(output_name);
+        let missing: Vec<String> = names
+            .filter(|name| produced(outcomes, name).is_none_or(Value::is_null))
+            .map(|name| format!("`{name}`"))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let word = if missing.len() == 1 { "output" } else { "outputs" };
+        let names = missing.join(", ");
+        Err(no_model_error(&format!(
+            "no model was asked, and no action produced the required {word} {names}"
+        )))
     }
 
     /// The call of an action: the tool's name and its arguments.
@@ -134,32 +193,82 @@ impl OfflineProvider {
         (name, input)
     }
 
+    /// The declared outputs that actions produced.
     fn outputs(&self, tool: &ToolDefinition, outcomes: &[ToolOutcome<'_>]) -> Map<String, Value> {
-        let declared = self.outputs.iter().filter_map(|output| {
-            let name = output.get("name").and_then(Value::as_str)?;
-            let kind = output.get("type").and_then(Value::as_str).unwrap_or("string");
-            let in_results = outcomes.iter().rev().find_map(|outcome| outcome.value.get(name));
-            let found = in_results.or_else(|| self.inputs.get(name)).cloned();
-            Some(coerce(tool, name.to_owned(), found.unwrap_or_else(|| empty_value(kind))))
-        });
-        declared.collect()
+        let names = self.outputs.iter().filter_map(output_name);
+        let found = names.filter_map(|name| Some((name, produced(outcomes, name)?)));
+        found.map(|(name, value)| coerce(tool, name.to_owned(), value.clone())).collect()
     }
 
     fn summary(&self, outcomes: &[ToolOutcome<'_>]) -> String {
         let lines = self.script.iter().zip(outcomes).map(|(action, outcome)| {
-            let field = |key: &str| action.get(key).and_then(Value::as_str).unwrap_or_default();
             let result = if outcome.is_error { "failed" } else { "done" };
-            let mut content = text::one_line(outcome.content);
-            if let Some((end, _)) = content.char_indices().nth(MAX_SUMMARY_CHARS) {
-                content.truncate(end);
-                content.push('…');
-            }
-            let subject = text::one_line(&format!("{} {}", field("primary"), field("item_id")));
-            format!("{subject}: {result}: {content}")
+            format!("{}: {result}: {}", action_name(action), excerpt(outcome.content))
         });
-        let lines: Vec<String> = lines.collect();
-        if lines.is_empty() { "There was nothing to do.".to_owned() } else { lines.join("\n") }
+        lines.collect::<Vec<String>>().join("\n")
     }
+}
+
+/// The error that ends a thread because only a model could go on.
+fn no_model_error(message: &str) -> ModelError {
+    ModelError::before_send(NO_MODEL, message.to_owned())
+}
+
+/// An action in a few words: `execute team/tool`.
+fn action_name(action: &Value) -> String {
+    let field = |key: &str| action.get(key).and_then(Value::as_str).unwrap_or_default();
+    text::one_line(format!("{} {}", field("primary"), field("item_id")).trim())
+}
+
+/// The beginning of a text, on one line.
+fn excerpt(content: &str) -> String {
+    let mut content = text::one_line(content);
+    if let Some((end, _)) = content.char_indices().nth(MAX_SUMMARY_CHARS) {
+        content.truncate(end);
+        content.push('…');
+    }
+    content
+}
+
+/// Why an action failed: the `error` of its envelope, else all of it.
+fn failure_text(outcome: &ToolOutcome<'_>) -> String {
+    let field = |key: &str| outcome.value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    excerpt(field("error").or_else(|| field("message")).unwrap_or(outcome.content))
+}
+
+/// Whether a person said no to an action that asks one, and the action does not say that this is fine (`on_deny: tell`).
+fn is_denied(action: &Value, outcome: &ToolOutcome<'_>) -> bool {
+    let is_question = action.get("item_id").and_then(Value::as_str) == Some(HUMAN_APPROVAL);
+    let is_refused = outcome.value.get("approved").and_then(Value::as_bool) == Some(false);
+    is_question && is_refused && param(action, "on_deny") != Some("tell")
+}
+
+/// Whether an action waited for threads with `fail_fast: false`, and all it reports is how each of them ended.
+fn reports_children(action: &Value, outcome: &ToolOutcome<'_>) -> bool {
+    let is_wait = action.get("item_id").and_then(Value::as_str) == Some(ORCHESTRATOR)
+        && param(action, "operation").or_else(|| param(action, "action")) == Some("wait_threads");
+    let fail_fast = action.get("params").and_then(|params| params.get("fail_fast"));
+    let is_tolerant = fail_fast.is_some_and(|value| *value == json!(false) || *value == json!("false"));
+    let has_ended = |result: &Value| {
+        let status = result.get("status").and_then(Value::as_str).unwrap_or("running");
+        !["running", "timeout"].contains(&status)
+    };
+    let results = outcome.value.get("results").and_then(Value::as_object);
+    is_wait && is_tolerant && results.is_some_and(|results| results.values().all(has_ended))
+}
+
+/// A parameter of an action that is a text.
+fn param<'a>(action: &'a Value, name: &str) -> Option<&'a str> {
+    action.get("params")?.get(name)?.as_str()
+}
+
+fn output_name(output: &Value) -> Option<&str> {
+    output.get("name").and_then(Value::as_str)
+}
+
+/// What the newest result that has this key holds.
+fn produced<'a>(outcomes: &'a [ToolOutcome<'_>], name: &str) -> Option<&'a Value> {
+    outcomes.iter().rev().find_map(|outcome| outcome.value.get(name))
 }
 
 impl ModelProvider for OfflineProvider {
@@ -169,7 +278,7 @@ impl ModelProvider for OfflineProvider {
         deltas: &'a (dyn Fn(ResponseDelta) + Send + Sync),
     ) -> Completion<'a> {
         Box::pin(async move {
-            let response = self.respond(request);
+            let response = self.respond(request)?;
             response.emit_deltas(deltas);
             Ok(response)
         })
@@ -243,16 +352,6 @@ fn coerce(tool: &ToolDefinition, key: String, value: Value) -> (String, Value) {
         Value::String(_) => false,
     };
     (key, coerced.filter(is_expected_type).unwrap_or(value))
-}
-
-fn empty_value(kind: &str) -> Value {
-    match kind {
-        "integer" | "number" => json!(0),
-        "boolean" => json!(false),
-        "object" => json!({}),
-        "array" => json!([]),
-        _ => json!(""),
-    }
 }
 
 #[cfg(test)]

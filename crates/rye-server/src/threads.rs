@@ -192,12 +192,28 @@ impl ThreadService {
                 }));
             }
             let started = threads.start(request, CancelSignal::default()).await?;
-            let root = started.thread_id.clone();
+            let (root, notices) = (started.thread_id.clone(), started.notices.clone());
             let lost_error = Error::new(Code::ThreadFailed, "the thread ended unexpectedly").for_item(&item);
             let done = async { started.finished().await.map(|finished| (*finished).clone()).ok_or(lost_error) };
-            wait_for_finish(threads, &item, &root, &consent, done, &cancel_token).await
+            let response = wait_for_finish(threads, &item, &root, &consent, done, &cancel_token).await;
+            add_notices(response, notices)
         });
         task.await.map_err(|error| join_error(&error))?
+    }
+}
+
+/// Puts what the user should know beside what came of the thread.
+fn add_notices(response: CallResult, notices: Vec<String>) -> CallResult {
+    if notices.is_empty() {
+        return response;
+    }
+    match response {
+        Ok(mut value) => {
+            value["data"]["notices"] = json!(notices);
+            Ok(value)
+        }
+        Err(CallError::Failed(error)) => Err(CallError::Failed(notices.into_iter().fold(error, Error::hint))),
+        Err(error) => Err(error),
     }
 }
 

@@ -373,7 +373,13 @@ impl ThreadRuntime {
             reason: row.reason,
             ..ThreadOutcome::failed(row.error.clone().unwrap_or_default())
         });
-        Ok(FinishedThread { thread_id: row.id, directive: row.directive, outcome, cost: row.cost })
+        Ok(FinishedThread {
+            thread_id: row.id,
+            directive: row.directive,
+            outcome,
+            cost: row.cost,
+            provider: row.provider,
+        })
     }
 
     /// A thread stopped running here, its claim given back with its last record: its children hear of it.

@@ -48,7 +48,7 @@ pub use background::{BackgroundConnection, BackgroundHost, BackgroundThread, Tak
 pub use control::CancelOutcome;
 pub use heartbeat::WatchGuard;
 pub use orchestrator::WaitRequest;
-pub use responses::{finished_response, started_response};
+pub use responses::{NO_MODEL_NOTE, finished_response, started_response};
 pub use resume::ResumeOptions;
 
 /// The engine as it is now: opened anew when what it was opened from has changed.
@@ -143,6 +143,8 @@ pub struct FinishedThread {
     pub outcome: ThreadOutcome,
     /// What it used itself.
     pub cost: Cost,
+    /// The provider it asked.
+    pub provider: String,
 }
 
 /// A thread that was started or resumed.
@@ -373,6 +375,7 @@ fn failed_thread(spec: &ThreadSpec, error: &DriverError) -> FinishedThread {
             ),
         }),
         cost: Cost::default(),
+        provider: spec.template.provider.clone(),
     }
 }
 

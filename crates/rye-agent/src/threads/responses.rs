@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::FinishedThread;
 use super::orchestrator::approve_command;
+use crate::models::OFFLINE_PROVIDER;
 use crate::money::Nanos;
 use crate::result_format::{ArtifactStore, StoredArtifact};
 use crate::status::ThreadStatus;
@@ -13,6 +14,9 @@ use crate::tool_context::BudgetAccess;
 
 /// The most characters of a result that go into an answer; the transcript has it all.
 const MAX_RESULT_CHARS: usize = 4000;
+
+/// What is said of a thread whose provider was `offline`.
+pub const NO_MODEL_NOTE: &str = "no model was asked";
 
 /// What somebody who waited is told.
 #[must_use]
@@ -50,6 +54,9 @@ pub fn finished_response(finished: &FinishedThread) -> Map<String, Value> {
     }
     if let Some(reason) = outcome.reason {
         put("suspend_reason", json!(reason));
+    }
+    if finished.provider == OFFLINE_PROVIDER {
+        put("note", json!(NO_MODEL_NOTE));
     }
     if outcome.has_questions() {
         put("approve", json!(approve_command(&finished.thread_id)));

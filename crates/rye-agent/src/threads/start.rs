@@ -275,6 +275,7 @@ impl ThreadRuntime {
                     directive: driven.template.directive.clone(),
                     outcome,
                     cost: state.cost,
+                    provider: driven.template.provider.clone(),
                 },
                 Err(error) => {
                     // Whoever comes next may take it up from where its record ends.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use anstyle::Style;
+use rye_agent::models::OFFLINE_PROVIDER;
 use rye_agent::money::Nanos;
+use rye_agent::threads::NO_MODEL_NOTE;
 use serde_json::Value;
 
 use super::format::{
@@ -181,6 +183,9 @@ impl View {
                     parts.extend(
                         ["provider", "model"].map(of).iter().map(|part| truncate(part, MAX_TEXT_LENGTH)),
                     );
+                    if of("provider") == OFFLINE_PROVIDER {
+                        parts.push(NO_MODEL_NOTE.to_owned());
+                    }
                     parts.push(thread);
                     parts.retain(|part| !part.is_empty());
                     // A provider with one model is often named as it is.

@@ -82,7 +82,7 @@ fn offline_run_prints_each_call() {
     let run = user.ok(["run", "team/note"]);
     run.assert_plain();
     let output: Vec<&str> = run.stderr.lines().collect();
-    assert!(output[0].starts_with("▶ team/note · offline · thread-"), "{run}");
+    assert!(output[0].starts_with("▶ team/note · offline · no model was asked · thread-"), "{run}");
     assert!(output[1].starts_with("✓ rye_file_system_write · path=note.txt content=hello · "), "{run}");
     assert!(output[2].starts_with("✓ rye_file_system_read · path=note.txt · "), "{run}");
     assert!(output[3].starts_with("✓ completed · 3 turns · 0 tokens · $0"), "{run}");

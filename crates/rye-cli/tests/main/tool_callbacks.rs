@@ -145,7 +145,9 @@ fn nested_tool_calls_stop_at_depth_limit() {
     let user = User::initialized();
     write_script(&user, "again", "", "echo again; rye execute team/again");
     write_calling_directive(&user, "go", "<tool>team.again</tool>", &["team/again"]);
-    user.ok(["run", "team/go", "--limit", "depth=3"]);
+    // The innermost call is refused, and so each of them fails.
+    let result = user.run(["run", "team/go", "--limit", "depth=3"]);
+    assert_eq!(result.exit, 1, "{result}");
     let again = output_of(&user, "again");
     assert_eq!(again.matches("again\n").count(), 3, "{again}");
     assert!(again.contains("RYE1132") && again.contains("at most 3 deep"), "{again}");

@@ -37,9 +37,20 @@ impl Conversation {
         Self { offline: OfflineProvider::new(script.to_vec(), outputs.to_vec(), inputs), request }
     }
 
-    fn next_response(&self) -> ModelResponse {
+    fn complete(&self) -> Result<ModelResponse, ModelError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let response = runtime.block_on(self.offline.complete(&self.request, &|_| {})).expect("an answer");
+        runtime.block_on(self.offline.complete(&self.request, &|_| {}))
+    }
+
+    /// Why it does not go on.
+    fn error(&self) -> String {
+        let error = self.complete().expect_err("an error");
+        assert_eq!((error.kind.as_str(), error.reached_server), (NO_MODEL, false));
+        error.message
+    }
+
+    fn next_response(&self) -> ModelResponse {
+        let response = self.complete().expect("an answer");
         assert_eq!((response.usage, response.model.as_str()), (Usage::default(), "offline"));
         response
     }
@@ -83,8 +94,8 @@ fn each_action_calls_its_own_tool() {
     let mut conversation = Conversation::new(&script, &[], json!({}), tools);
     assert_eq!(conversation.call("first", false), ("a_b".to_owned(), json!({"n": 7, "text": "8"})));
     let by_verb = json!({"parameters": {"n": "7"}, "item_type": "tool", "item_id": "c/d"});
-    assert_eq!(conversation.call("it\nbroke\u{1b}[31m", true), ("rye_execute".to_owned(), by_verb));
-    assert_eq!(conversation.text(), "execute a/b: done: first\nexecute c/d: failed: it broke");
+    assert_eq!(conversation.call("it\nworked\u{1b}[31m", false), ("rye_execute".to_owned(), by_verb));
+    assert_eq!(conversation.text(), "execute a/b: done: first\nexecute c/d: done: it worked");
 }
 
 #[test]
@@ -150,26 +161,99 @@ fn text_is_coerced_to_schema_type() {
 }
 
 #[test]
-fn outputs_come_from_results_then_inputs() {
-    let output = |name: &str, kind: &str| json!({"name": name, "type": kind, "required": true});
-    let outputs = [
-        output("sum", "integer"),
-        output("who", "string"),
-        output("list", "array"),
-        output("zero", "integer"),
-    ];
+fn outputs_come_from_results_only() {
+    let output =
+        |name: &str, is_required: bool| json!({"name": name, "type": "integer", "required": is_required});
+    let outputs = [output("sum", true), output("who", false), output("zero", true)];
     let tools = vec![tool(RETURN_TOOL, json!(null), json!({"sum": {"type": "integer"}}))];
     let script = [action("a", json!({})), action("b", json!({})), action("c", json!({}))];
     let mut conversation = Conversation::new(&script, &outputs, json!({"who": "me", "sum": 9}), tools);
     conversation.call(r#"{"data": {"sum": 1, "zero": 0}}"#, false);
     conversation.call(r#"{"sum": "2"}"#, false);
     conversation.call("plain text", false);
-    let expected = json!({"sum": 2, "who": "me", "list": [], "zero": 0});
+    let expected = json!({"sum": 2, "zero": 0});
     assert_eq!(conversation.call("ok", false), (RETURN_TOOL.to_owned(), expected));
     assert!(conversation.text().starts_with("execute a: done: "));
 }
 
 #[test]
-fn empty_script_ends_immediately() {
-    assert_eq!(Conversation::new(&[], &[], json!({}), vec![]).text(), "There was nothing to do.");
+fn missing_required_output_is_an_error() {
+    let output = |name: &str| json!({"name": name, "type": "string", "required": true});
+    let outputs = [output("words"), output("title"), output("gone")];
+    let tools = vec![tool(RETURN_TOOL, json!(null), json!({}))];
+    let script = [action("a", json!({}))];
+    let mut conversation = Conversation::new(&script, &outputs, json!({"words": "7"}), tools);
+    conversation.call(r#"{"title": "x", "gone": null}"#, false);
+    assert_eq!(
+        conversation.error(),
+        "no model was asked, and no action produced the required outputs `words`, `gone`"
+    );
+}
+
+#[test]
+fn failed_action_is_an_error() {
+    for result in [r#"{"status": "error", "error": "no such\nfile"}"#, "no such file"] {
+        let script = [action("a/b", json!({})), action("c", json!({}))];
+        let mut conversation = Conversation::new(&script, &[], json!({}), vec![]);
+        conversation.call(result, true);
+        assert_eq!(
+            conversation.error(),
+            "action 1 (`execute a/b`) failed: no such file; no model was asked what to do instead"
+        );
+    }
+}
+
+#[test]
+fn denied_action_is_an_error_unless_tolerated() {
+    let script = |on_deny: Value| {
+        let question = action(HUMAN_APPROVAL, json!({"prompt": "May I?", "on_deny": on_deny}));
+        [question, action("a", json!({}))]
+    };
+    let denied = r#"{"status": "success", "approved": false, "message": "not today"}"#;
+    let mut conversation = Conversation::new(&script(json!(null)), &[], json!({}), vec![]);
+    conversation.call(denied, false);
+    assert!(conversation.error().contains("was denied: not today"), "{}", conversation.error());
+    let mut conversation = Conversation::new(&script(json!("tell")), &[], json!({}), vec![]);
+    conversation.call(denied, false);
+    assert_eq!(conversation.call("ok", false).0, "rye_execute");
+}
+
+#[test]
+fn wait_may_report_failed_children() {
+    let wait = |fail_fast: Value| {
+        let params = json!({"operation": "wait_threads", "thread_ids": [], "fail_fast": fail_fast});
+        [action(ORCHESTRATOR, params), action("a", json!({}))]
+    };
+    let results = |status: &str| {
+        format!(r#"{{"success": false, "results": {{"thread-1": {{"status": "{status}"}}}}}}"#)
+    };
+    for (fail_fast, status, is_tolerated) in [
+        (json!(false), "error", true),
+        (json!("false"), "error", true),
+        (json!("false"), "timeout", false),
+        (json!(true), "error", false),
+        (json!(null), "error", false),
+    ] {
+        let mut conversation = Conversation::new(&wait(fail_fast.clone()), &[], json!({}), vec![]);
+        conversation.call(&results(status), true);
+        assert_eq!(conversation.complete().is_ok(), is_tolerated, "{fail_fast} {status}");
+    }
+    let mut conversation = Conversation::new(&wait(json!(false)), &[], json!({}), vec![]);
+    conversation.call(r#"{"status": "error", "error": "no such thread"}"#, true);
+    assert!(conversation.error().contains("no such thread"));
+}
+
+#[test]
+fn refused_outputs_are_an_error() {
+    let tools = vec![tool(RETURN_TOOL, json!(null), json!({}))];
+    let mut conversation = Conversation::new(&[action("a", json!({}))], &[], json!({}), tools);
+    conversation.call("ok", false);
+    conversation.call("undeclared outputs", true);
+    assert_eq!(conversation.error(), "the outputs were refused: undeclared outputs");
+}
+
+#[test]
+fn empty_script_is_an_error() {
+    let conversation = Conversation::new(&[], &[], json!({}), vec![]);
+    assert_eq!(conversation.error(), "no model was asked, and the directive has no actions of its own");
 }

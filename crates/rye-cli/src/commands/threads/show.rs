@@ -48,7 +48,13 @@ pub fn to_finished(row: &ThreadRow) -> FinishedThread {
     outcome.status = row.status;
     outcome.reason = row.reason;
     outcome.error = row.error.clone();
-    FinishedThread { thread_id: row.id.clone(), directive: row.directive.clone(), outcome, cost: row.cost }
+    FinishedThread {
+        thread_id: row.id.clone(),
+        directive: row.directive.clone(),
+        outcome,
+        cost: row.cost,
+        provider: row.provider.clone(),
+    }
 }
 
 fn details(
