@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn errors_use_plain_messages() {
         let message = |text: &str| problem(text).message;
-        assert_eq!(message("a: 1\na: 2\n"), "Invalid YAML: duplicate key `a`: it stands here twice");
+        assert_eq!(message("a: 1\na: 2\n"), "Invalid YAML: duplicate key `a`");
         assert_eq!(message("a: 1\n---\nb: 2\n"), "Invalid YAML: there is more than one document in it");
         assert_eq!(message("a: &x [*x]\n"), "Invalid YAML: an alias refers to its own parent");
         let bomb: String = (1..9)

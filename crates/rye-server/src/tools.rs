@@ -20,7 +20,7 @@ parameters, a directive's its inputs. Run tools, and get the text of directives,
 written or changed an item below .ai/ yourself, ask for a signature with rye_sign, or it will not run; the user is asked \
 first. If an item is refused because it is unsigned, changed or not trusted, tell the user: they decide, not you.\n\
 An answer is one JSON object. If status is error, do what hints say; do not work around a refusal. `[redacted:NAME]` \
-stands for a secret that was taken out; never write it into a file.";
+marks a redacted secret; never write it into a file.";
 
 fn build_tool(definition: AgentToolSchema) -> Tool {
     let hints = match definition.name {

@@ -225,7 +225,7 @@ fn wrong_blob_is_refused() {
     let registry = FakeRegistry::new();
     world.push(&registry, "1", b"archive");
     registry.store.lock().expect("the store").blobs.remove(&fake::digest_text(b"archive"));
-    assert!(world.refusal(&registry, ":1").ends_with("which the manifest names, is not there"));
+    assert!(world.refusal(&registry, ":1").ends_with("which the manifest names, is missing"));
 }
 
 #[test]

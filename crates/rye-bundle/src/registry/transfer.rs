@@ -292,7 +292,7 @@ fn fetch_blob(
         404 => {
             return Err(mismatch_error(
                 reference,
-                format!("the blob {name}, which the manifest names, is not there"),
+                format!("the blob {name}, which the manifest names, is missing"),
             ));
         }
         _ => return Err(session.unexpected(&response, "it does not give a blob")),

@@ -53,7 +53,7 @@ fn planted_interpreter_is_shown_before_it_is_recorded() {
         let agreed = run(user.command().arg("--quiet").args(words).arg("--yes"));
         assert_eq!(agreed.exit, 0, "{agreed}");
         for word in
-            ["new program", ".venv/bin/python", "lies in the project", "not a link", "sha256 ", "owner "]
+            ["new program", ".venv/bin/python", "is in the project", "not a link", "sha256 ", "owner "]
         {
             assert!(agreed.stderr.contains(word), "{word}: {agreed}");
         }

@@ -308,5 +308,5 @@ fn configured_bundle_is_pushed_by_id() {
         2,
         "RYE0104",
     );
-    assert!(text(&refusal["error"]).contains("lies among other files"), "{refusal}");
+    assert!(text(&refusal["error"]).contains("is among other files"), "{refusal}");
 }

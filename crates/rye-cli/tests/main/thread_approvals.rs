@@ -35,7 +35,7 @@ fn approved_gate_resumes_after_exit_6() {
     assert_eq!(stopped.exit, 6, "{stopped}");
     let id = newest_thread(&user);
     assert!(stopped.stderr.contains(&format!("? May I write? · rye thread approve {id}")), "{stopped}");
-    assert!(stopped.stderr.contains(&format!("to go on: rye thread approve {id}")), "{stopped}");
+    assert!(stopped.stderr.contains(&format!("to continue: rye thread approve {id}")), "{stopped}");
     assert!(!user.context.project().join("out.txt").exists());
     let open = approvals(&user);
     assert_eq!(open.len(), 1, "{open:?}");

@@ -70,7 +70,7 @@ fn list_has_all_keys_and_filters() {
     let suspended = text(&rows[1]["thread_id"]);
     assert!(output.stdout.contains("suspended (limit)"), "{output}");
     assert!(
-        output.stderr.contains(&format!("to go on: rye thread resume {suspended} --limit turns=+10")),
+        output.stderr.contains(&format!("to continue: rye thread resume {suspended} --limit turns=+10")),
         "{output}"
     );
 }
@@ -202,7 +202,7 @@ fn interrupted_thread_can_be_resumed() {
     let id = text(&row["thread_id"]);
     let output = user.ok(["thread", "list", "--status", "interrupted"]);
     assert!(output.stdout.contains("interrupted"), "{output}");
-    assert!(output.stderr.contains(&format!("to go on: rye thread resume {id}")), "{output}");
+    assert!(output.stderr.contains(&format!("to continue: rye thread resume {id}")), "{output}");
     let tail = user.ok(["thread", "tail", &id]);
     assert!(tail.stderr.contains("its process is gone"), "{tail}");
     let resumed = run(command_with_model(&user, &model).args(["thread", "resume", &id]));

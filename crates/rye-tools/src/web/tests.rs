@@ -187,7 +187,7 @@ fn missing_provider_error_explains_setup() {
     assert!(none.starts_with("no search provider is configured; choose a provider in"), "{none}");
     assert_eq!(ask(json!({"query": "x"}), Some(json!({"provider": "", "providers": {}}))), none);
     let unknown = ask(json!({"query": "x", "provider": "b"}), Some(json!({"providers": {"a": {}, "c": {}}})));
-    assert!(unknown.starts_with("there is no search provider `b` (there are: a, c); "), "{unknown}");
+    assert!(unknown.starts_with("unknown search provider `b` (known: a, c); "), "{unknown}");
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn invalid_changes_are_all_reported() {
             "its range ends (line 1) before it begins (line 3)".to_owned(),
             "an insertion needs `new_content`".to_owned(),
             "it has both `new_content` and `delete`: give one".to_owned(),
-            "there is no line 9: the file has 4 lines".to_owned(),
+            "line 9 is out of range: the file has 4 lines".to_owned(),
             "it must be an object".to_owned(),
         ]
     );
@@ -218,7 +218,7 @@ fn binary_files_are_not_edited() {
     let error = project.call(EDIT, json!({"path": "binary", "changes": change})).expect_err("refused");
     assert!(error.message.contains("is a binary file"), "{error}");
     let error = project.call(EDIT, json!({"path": "none", "changes": change})).expect_err("refused");
-    assert!(error.message.contains("there is no such file"), "{error}");
+    assert!(error.message.contains("file or folder not found"), "{error}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn a_part_of_a_file_can_be_read() {
     let answer = read(&project, json!({"path": "f", "offset": 6000}));
     assert_eq!(
         (&answer["content"], &answer["note"]),
-        (&json!(""), &json!("the file has 5000 lines: there is no line 6000"))
+        (&json!(""), &json!("line 6000 is out of range: the file has 5000 lines"))
     );
 }
 

@@ -146,9 +146,9 @@ fn render(
         let count = pluralize(chain.len() as u64, "thread");
         add_field("chain", format!("{count} · {} · {}", pluralize(turns, "turn"), format_money(spend)));
     }
-    add_field("goes on", row.continuation_of.as_ref().map(|id| format!("from {id}")).unwrap_or_default());
+    add_field("continues", row.continuation_of.as_ref().map(|id| format!("from {id}")).unwrap_or_default());
     add_field(
-        "went on",
+        "continued",
         row.continuation_thread_id.as_ref().map(|id| format!("in {id}")).unwrap_or_default(),
     );
     if let Some(owner) = row.owner.as_ref().filter(|_| status == "running") {
@@ -186,7 +186,7 @@ fn render(
     lines.extend(result_lines(row));
     if let Some(command) = index.next_command(row) {
         lines.push(String::new());
-        lines.push(format!("{} {command}", paint(HEADING, "go on")));
+        lines.push(format!("{} {command}", paint(HEADING, "next")));
     }
     Ok(lines.join("\n"))
 }

@@ -184,7 +184,7 @@ pub fn entrypoint(engine: &Engine, id: &str) -> Result<ItemRef> {
         .hint(format!("run that one by its name: rye execute {} {}", item.item_type, item.id))),
         (None, _) => Err(Error::new(
             Code::NotFound,
-            format!("the entrypoint {item} of the bundle `{}` is not there", manifest.id),
+            format!("the entrypoint {item} of the bundle `{}` is missing", manifest.id),
         )
         .for_item(&item)
         .hint(format!("rye bundle verify {}", manifest.id))),

@@ -327,7 +327,7 @@ mod tests {
                 "def get_bundle():\n    return {1: 2}\n",
                 "6:13: only keys that are plain strings are understood here",
             ),
-            ("def get_bundle():\n    return {'a': 1, 'a': 2}\n", "6:21: `a` stands here twice"),
+            ("def get_bundle():\n    return {'a': 1, 'a': 2}\n", "6:21: duplicate key `a`"),
             ("def get_bundle(:\n", "5:15: Syntax error"),
         ] {
             let found = read(body);
