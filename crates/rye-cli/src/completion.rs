@@ -76,7 +76,7 @@ pub fn threads(current: &OsStr) -> Vec<CompletionCandidate> {
         .iter()
         .filter_map(|row| {
             let name = row.id.as_str();
-            // Whoever begins with the digits goes on with them.
+            // A word that begins with the digits is completed by them.
             let name = if start.starts_with('t') || start.is_empty() { name } else { name.get(7..)? };
             let help = format!("{} · {}", row.directive, index.effective_status(row));
             let help = rye_item::text::one_line(&help);

@@ -33,7 +33,7 @@ fn main() {
     clap_complete::CompleteEnv::with_factory(Arguments::command).complete();
     survive_file_size_limit();
     let code = run();
-    // Whoever read has seen enough if this fails; what was to be kept has been written long ago.
+    // The reader has closed the pipe if this fails; everything durable is already written.
     let _ = io::stdout().flush();
     lillux::process::exit_immediately(code.into())
 }
@@ -46,7 +46,7 @@ fn run() -> u8 {
     };
     match commands::run(&arguments) {
         Ok(()) => 0,
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(CommandError::Output(error)) => {
             Output::new(&arguments.global, None, false)
@@ -85,7 +85,7 @@ fn print_usage_error(error: &clap::Error) -> u8 {
     let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let wants_json = std::env::args_os().any(|argument| argument == "--json");
     if is_help || !wants_json {
-        // A broken pipe while printing help is nobody's problem.
+        // A broken pipe while printing help is not an error.
         let _ = error.print();
         return if is_help { 0 } else { 2 };
     }

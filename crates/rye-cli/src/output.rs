@@ -128,7 +128,7 @@ impl Output {
 
     fn print_stderr(&self, text: impl Display) {
         let mut stderr = AutoStream::new(io::stderr().lock(), self.color);
-        // Nobody listens on stderr: there is nobody to tell.
+        // Stderr is closed: there is no one to report to.
         let _ = writeln!(stderr, "{text}");
     }
 

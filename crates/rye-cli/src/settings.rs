@@ -67,7 +67,7 @@ impl Settings {
             Some(path) => Some(working_dir.join(path)),
             None => find_project(&working_dir, &user),
         };
-        // Only what the environment says explicitly: a home above or below the current folder is nobody's trick.
+        // Only what the environment says explicitly: a home above or below the current folder is not an attack.
         let own_keys = user.join(AI_FOLDER).join(keys::SIGNING_FOLDER);
         for (name, path, usual) in
             [("USER_SPACE", &user, &home), ("RYE_SIGNING_KEY_DIR", &signing_keys, &own_keys)]
@@ -280,7 +280,7 @@ fn ignored_signals() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Calls `end` when the terminal interrupts, or the process is asked to end.
+/// Calls `on_signal` on an interrupt, a hang-up or a termination signal.
 pub fn on_termination_signals(on_signal: impl Fn() + Send + 'static) {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     // `nohup` has it ignored: then the terminal may close.

@@ -42,7 +42,7 @@ pub struct DaemonClient {
 }
 
 impl DaemonClient {
-    /// For threads of this place. The process is `program`, run with `words`, if it must be started.
+    /// A client for threads of `location`. If the daemon must be started, it is `program` with `arguments`.
     #[must_use]
     pub fn new(
         location: ThreadsLocation,
@@ -56,7 +56,7 @@ impl DaemonClient {
         Self { runtime_dir, location, environment, program, arguments, response_timeout: RESPONSE_TIMEOUT }
     }
 
-    /// The same, for somebody who does not wait longer than this for an answer.
+    /// The same, waiting no longer than this for a response.
     #[must_use]
     pub fn with_timeout(self, response_timeout: Duration) -> Self {
         Self { response_timeout, ..self }
@@ -75,7 +75,7 @@ impl DaemonClient {
             if Instant::now() > deadline {
                 return Err(error);
             }
-            // One that was not needed has ended: somebody else was faster, or is about to end. If that goes on, it cannot run.
+            // The started daemon has ended because another one runs or is just ending. If that repeats, it cannot run.
             if started.as_mut().is_none_or(DaemonChild::has_ended) {
                 if starts == MAX_STARTS {
                     return Err(io::Error::other(format!("it ends as soon as it is started ({error})")));

@@ -98,7 +98,7 @@ impl Drop for ConnectionGuard {
 }
 
 impl Daemon {
-    /// Answers whoever connects, until there is nothing to do, or the folder is somebody else's.
+    /// Answers clients until there is nothing to do, or the runtime folder is no longer this daemon's.
     async fn listen(
         self: &Arc<Self>,
         listener: StdListener,
@@ -136,7 +136,7 @@ impl Daemon {
 
     /// One conversation: a line, and its answer.
     async fn handle_connection(self: &Arc<Self>, mut stream: UnixStream) {
-        // Nobody else may enter the folder; whoever got in all the same is not heard.
+        // Only this user may enter the folder; connections of other users are refused all the same.
         if !stream.peer_cred().is_ok_and(|peer| peer.uid() == self.uid) {
             return;
         }
@@ -178,7 +178,7 @@ impl Daemon {
         Ok(TakeoverReport { pid: std::process::id(), refused })
     }
 
-    /// What an earlier process has left, in all places that are remembered: it goes on in the environment of whoever came
+    /// What an earlier process has left, in all places that are remembered: it resumes in the environment of the client that came
     /// first. What was `tried` just now is not tried again.
     async fn resume_all(
         self: &Arc<Self>,

@@ -6,8 +6,8 @@
 //! process: peer's uid, one bounded line ─► engine and threads of that place ─► claim, resume ─► answer
 //! ```
 //!
-//! A thread is in its project's store before anybody is asked to run it, so that whoever dies in between loses nothing. The
-//! only thing asked of the process is to take up threads that nobody runs: what is started and what a crash has left are
+//! A thread is in its project's store before the daemon is asked to run it, so that a crash in between loses nothing. The
+//! only request to the daemon is to take over threads without an owner: new threads and those a crash has left are
 //! the same to it. Places with such threads are remembered in files; environments, which hold keys, never are.
 
 mod client;

@@ -22,7 +22,7 @@ pub(crate) struct TakeoverRequest {
     pub(crate) location: ThreadsLocation,
     /// What is around them: providers' keys are in it.
     pub(crate) environment: BTreeMap<String, String>,
-    /// Which; none: all that nobody runs.
+    /// Which threads; none: all without an owner.
     pub(crate) threads: Vec<ThreadId>,
 }
 

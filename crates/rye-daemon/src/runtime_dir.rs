@@ -2,10 +2,10 @@
 //! hidden from every tool.
 //!
 //! ```text
-//! background/<host>-<version>.lock   whoever holds it is the process
+//! background/<host>-<version>.lock   held by the running daemon
 //! background/<host>-<version>.sock   where it listens
 //! background/places/<digest>.json    a place with threads that have not ended
-//! background/places.lock             shared by whoever registers a thread, alone to whoever forgets a place
+//! background/places.lock             shared while registering a thread, exclusive while removing a location
 //! ```
 //!
 //! Another version of rye, or another machine with the same home, has a process of its own: what is claimed in a store is
@@ -113,7 +113,7 @@ impl RuntimeDir {
         locations
     }
 
-    /// Forgets places that `is_over`, while nobody registers a thread.
+    /// Removes locations for which `is_finished` holds, under the lock that registering a thread takes too.
     pub(crate) fn remove_locations(&self, is_finished: impl Fn(&ThreadsLocation) -> bool) -> io::Result<()> {
         let _lock = Lock::acquire(&self.folder.join("places.lock"))?;
         for location in self.locations().iter().filter(|location| is_finished(location)) {
@@ -136,17 +136,17 @@ impl OwnedRuntimeDir {
         self.listener.take().ok_or_else(|| io::Error::other("it listens already"))
     }
 
-    /// Whether the folder is still this process's: somebody may have removed it.
+    /// Whether the folder still belongs to this process: it may have been removed.
     pub(crate) fn is_current(&self) -> bool {
         self.lock.is_at(&self.dir.lock_path())
     }
 }
 
 impl Drop for OwnedRuntimeDir {
-    /// Whoever connects from now on finds nobody, and starts the next.
+    /// Clients that connect from now on find no daemon, and start the next.
     fn drop(&mut self) {
         if self.is_current() {
-            // Nobody listens there any more in any case.
+            // There is no listener any more in any case.
             let _ = file::remove(&self.dir.folder.join(self.dir.socket_name()));
         }
     }

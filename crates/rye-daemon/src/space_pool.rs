@@ -105,7 +105,7 @@ impl SpacePool {
         let mut spaces = self.lock();
         spaces.retain(|_, space| {
             let last_used = *space.last_used.lock().unwrap_or_else(PoisonError::into_inner);
-            // A copy that somebody holds is about to be used.
+            // A copy that is held elsewhere is about to be used.
             space.threads.running_count() > 0
                 || last_used.elapsed() < IDLE_TTL
                 || Arc::strong_count(space) > 1

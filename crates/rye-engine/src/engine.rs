@@ -72,7 +72,7 @@ pub struct EngineOptions {
     pub natives: NativeTools,
 }
 
-/// Functions that descriptors may name, from whoever opens the engine.
+/// Functions that descriptors may name, from the caller that opens the engine.
 #[derive(Clone, Default)]
 pub struct NativeTools(pub Vec<Arc<dyn NativeTool>>);
 

@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Denied,
     /// A limit or a budget is reached.
     Limit,
-    /// Somebody asked for the end.
+    /// It was cancelled.
     Cancelled,
     /// A lockfile: mismatch, missing, damaged.
     Lock,
@@ -92,7 +92,7 @@ codes! {
     InvalidQuery = "RYE0103", Usage;
     /// An argument is wrong.
     InvalidArgument = "RYE0104", Usage;
-    /// Something needs consent, and nobody can be asked.
+    /// Something needs consent, and there is no one to ask.
     ConsentNeeded = "RYE0105", Usage;
     /// Parameters do not fit what the tool takes.
     InvalidParameters = "RYE0106", Usage;
@@ -148,7 +148,7 @@ codes! {
     InvalidKey = "RYE0413", Integrity;
     /// There is a signing key already.
     KeyExists = "RYE0414", Usage;
-    /// A key file names nobody.
+    /// A key file has no valid key.
     InvalidIdentity = "RYE0415", Integrity;
     /// No known key has this fingerprint.
     UnknownKey = "RYE0416", NotFound;
@@ -186,7 +186,7 @@ codes! {
     FileRefused = "RYE0612", Denied;
     /// A file is in the way.
     FileInTheWay = "RYE0613", Denied;
-    /// Nobody agreed to an installation.
+    /// An installation was not confirmed.
     InstallConsent = "RYE0614", Denied;
     /// A bundle's signer is not known.
     UnknownSigner = "RYE0615", Integrity;
@@ -252,7 +252,7 @@ codes! {
     Serving = "RYE1006", Failed;
     /// A thread has no grant for what it asks.
     PermissionDenied = "RYE1121", Denied;
-    /// A thread would have grants whose risk nobody acknowledged.
+    /// A thread would have grants whose risk was not acknowledged.
     RiskRefused = "RYE1122", Denied;
     /// A permission is no capability.
     InvalidCapability = "RYE1123", Validation;

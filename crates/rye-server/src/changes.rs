@@ -1,4 +1,4 @@
-//! Telling clients that items appeared, changed or vanished: the server's own project is watched once somebody has
+//! Telling clients that items appeared, changed or vanished: the server's own project is watched once a client has
 //! listed or subscribed.
 
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ async fn watch_loop(shared: Arc<ServerState>) {
     let changed = Arc::new(Notify::new());
     let mut last: Option<CatalogSnapshot> = None;
     let mut _watcher = None;
-    // Nobody listens: nobody needs to know.
+    // No client listens.
     let send = |change: CatalogChange| drop(shared.changes.sender.send(change));
     loop {
         let (snapshot, watcher) = refresh(&shared, Arc::clone(&changed)).await;

@@ -1,6 +1,6 @@
 //! Consent that only a person can give: what is asked, of whom, and what counts as a yes.
 //!
-//! A question is bound to what it is about by a digest. Whoever answers yes has agreed to that and nothing else: if
+//! A question is bound to what it is about by a digest. A yes covers that and nothing else: if
 //! the thing changes meanwhile, the question is asked anew.
 
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub(crate) struct ConsentRequest {
     pub(crate) message: String,
     /// What a yes is bound to.
     pub(crate) subject: String,
-    /// What to say if nobody can be asked.
+    /// The error if there is no one to ask.
     pub(crate) fallback: Error,
     /// The document whose key a yes would trust.
     pub(crate) trust_document: Option<PathBuf>,

@@ -44,7 +44,7 @@ pub(crate) fn parse_item(params: &ExecuteParams) -> Result<ItemRef> {
     Ok(item)
 }
 
-/// Runs it, on a thread that may block, until it ends or `ending` is cancelled.
+/// Runs it, on a thread that may block, until it ends or `cancel_token` is cancelled.
 pub(crate) fn run(
     engine: &Engine,
     item: ItemRef,
@@ -85,7 +85,7 @@ impl Drop for CancelLink {
     }
 }
 
-/// Lines of progress into a channel that is read elsewhere; when nobody keeps up, lines are lost, not time.
+/// Lines of progress into a channel that is read elsewhere; when the reader falls behind, lines are dropped instead of blocking.
 pub(crate) fn progress_sink(
     lines: tokio::sync::mpsc::Sender<String>,
     redactor: Arc<Redactor>,

@@ -54,7 +54,7 @@ pub struct ServerSetup {
 pub struct ShutdownHandle(pub(crate) CancellationToken);
 
 impl ShutdownHandle {
-    /// Nobody has asked yet.
+    /// Not requested yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -79,7 +79,7 @@ pub fn serve_stdio(setup: ServerSetup, stop: &ShutdownHandle) -> Result<()> {
     Ok(())
 }
 
-/// Serves many clients over HTTP until `stop` is asked for. `listening` is told the address once there is one.
+/// Serves many clients over HTTP until `stop` is requested. `on_listen` is called with the address.
 ///
 /// # Errors
 /// When the address is refused or taken, or the token cannot be used.

@@ -95,7 +95,7 @@ fn severity(level: LoggingLevel) -> u8 {
     }
 }
 
-/// The next change; whoever lagged behind is told to list everything anew.
+/// The next change; a client that lagged behind is told to list everything again.
 async fn next_changes(changes: &mut broadcast::Receiver<CatalogChange>) -> Option<Vec<CatalogChange>> {
     match changes.recv().await {
         Ok(change) => Some(vec![change]),

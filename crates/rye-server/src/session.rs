@@ -136,7 +136,7 @@ impl Session {
                     self.shown(&arguments, *request_for_consent).await?
                 }
             };
-            // Whoever was asked often enough is told what to do instead.
+            // After too many prompts, returns the fallback error.
             last.clone_from(&request_for_consent.fallback);
             if !consents.contains(&request_for_consent.subject) {
                 let subject = match self.elicitation_mode(context).await? {

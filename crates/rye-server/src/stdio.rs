@@ -98,7 +98,7 @@ impl LineTransport {
 
     async fn send_error(&mut self, parse_error: ParseError) {
         let error = ServerJsonRpcMessage::error(parse_error.error, parse_error.id);
-        // Without anybody to read it, the next read ends.
+        // Without a reader, the next read ends.
         let _ = self.send(error).await;
     }
 }
@@ -178,7 +178,7 @@ impl Transport<RoleServer> for LineTransport {
     }
 }
 
-/// Whether nobody is left to read answers: the client is gone, and has not merely said all it had to say.
+/// Whether the client is gone, and has not only closed its output.
 fn is_stdout_closed() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let stdout = io::stdout();

@@ -36,7 +36,7 @@ pub(crate) struct ThreadService {
     recent: Mutex<HashMap<Option<String>, Arc<RecentThreads>>>,
 }
 
-/// A project's threads, and when they were found; whoever finds out keeps others of the same name waiting.
+/// A project's threads, and when they were found; finding out happens once per project, others wait.
 type RecentThreads = tokio::sync::Mutex<Option<(Instant, Arc<ProjectThreads>)>>;
 
 /// How many names are remembered.
@@ -99,7 +99,7 @@ impl ThreadService {
 
     fn recent_slot(&self, project_path: Option<String>) -> Arc<RecentThreads> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        // What nobody asks for now may be forgotten.
+        // Entries that are not in use may be dropped.
         if recent.len() >= MAX_RECENT {
             recent.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
@@ -250,11 +250,11 @@ pub(crate) struct ConsentContext {
     pub(crate) answer: Option<ThreadAnswer>,
     /// What its user agreed to.
     pub(crate) consents: Consents,
-    /// Whether there is somebody to ask.
+    /// Whether there is a client to ask.
     pub(crate) can_ask: bool,
 }
 
-/// Waits until a thread has ended or stopped, or somebody below it asks and can be answered.
+/// Waits until a thread has ended or stopped, or a descendant asks and can be answered.
 async fn wait_for_finish(
     threads: &Threads,
     item: &ItemRef,
@@ -295,7 +295,7 @@ impl Drop for ThreadService {
     }
 }
 
-/// Starts a thread that outlives this server; where nobody else runs it, it runs here as long as the server does.
+/// Starts a thread that outlives this server; without a daemon it runs here as long as the server does.
 async fn start_background(threads: &Threads, request: ThreadRequest) -> Result<Value> {
     match threads.start_in_background(request.clone()).await {
         Ok(background) => {
@@ -335,10 +335,10 @@ fn daemon_client(setup: &crate::ServerSetup, roots: &Roots) -> Option<DaemonClie
     Some(DaemonClient::new(location, setup.host.variables.clone(), program, arguments))
 }
 
-/// Has threads of the server's own project that nobody runs taken up again, beside whatever the server does.
+/// Resumes threads of the server's own project that have no owner, beside the server's work.
 pub(crate) fn resume_abandoned(setup: &crate::ServerSetup) {
     let Some(client) = daemon_client(setup, &setup.roots).filter(DaemonClient::has_threads) else { return };
-    // Without a thread, or a process, whoever looks at them next has them taken up.
+    // If that fails, the next command that looks at them resumes them.
     let _ = std::thread::Builder::new().name("revive".to_owned()).spawn(move || {
         let _ = client.connect().and_then(|connection| connection.take_over(&[]));
     });
@@ -348,7 +348,7 @@ fn join_error(error: &tokio::task::JoinError) -> Error {
     Error::new(Code::Io, format!("the call broke off: {error}"))
 }
 
-/// The answer of somebody who waited: 003's, in the envelope of every verb.
+/// The response for a caller that waited, in the envelope of every verb.
 fn into_response(item: &ItemRef, finished: &FinishedThread) -> Result<Value> {
     let data = Value::Object(finished_response(finished));
     let outcome = &finished.outcome;

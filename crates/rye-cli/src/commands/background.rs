@@ -17,7 +17,7 @@ use crate::settings::{self, Settings, ThreadClock};
 /// How long the process stays without anything to do.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long somebody who only looks waits for it.
+/// How long commands that only look at threads wait for the daemon.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// `rye background`: be that process. It ends by itself.
@@ -59,7 +59,7 @@ pub fn daemon_client(settings: &Settings) -> Option<DaemonClient> {
     Some(DaemonClient::new(location, environment, program, arguments))
 }
 
-/// Has threads of this place that go on by themselves, and that nobody runs, taken up again. A cheap look unless there
+/// Resumes detached threads of this location that have no owner. A cheap check unless there
 /// are some; those that could not go on before are left alone.
 pub fn resume_abandoned(context: &Context) -> Result<(), Error> {
     let Some(client) = daemon_client(&context.settings).filter(DaemonClient::has_threads) else {

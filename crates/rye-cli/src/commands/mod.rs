@@ -268,7 +268,7 @@ fn error_with_data(code: Code, message: String, hint: &str, data: Value) -> Comm
     CommandError::Engine(Error::new(code, message).hint(hint), Some(Box::new(data)))
 }
 
-/// Whether whoever is there says yes.
+/// Asks for a yes at the terminal.
 fn confirm() -> io::Result<bool> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;

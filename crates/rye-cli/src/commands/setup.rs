@@ -139,7 +139,7 @@ struct TrustOutput<'a> {
     new_programs: Vec<NewProgram>,
 }
 
-/// Asks whoever is there; nobody there means no.
+/// Asks at the terminal; without one the answer is no.
 fn confirm_trust(context: &Context, folder: &std::path::Path) -> std::io::Result<bool> {
     if !context.settings.is_interactive {
         return Ok(false);

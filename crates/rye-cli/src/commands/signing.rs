@@ -197,7 +197,7 @@ fn most_severe_code(report: &VerifyAnswer) -> Code {
         (report.unsigned, Code::Unsigned),
         (report.partial, Code::Partial),
     ];
-    // Nobody vouches for what cannot be read.
+    // An item that cannot be read is not verified.
     counts.into_iter().find(|(count, _)| *count > 0).map_or(Code::Unsigned, |(_, code)| code)
 }
 

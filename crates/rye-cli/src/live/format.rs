@@ -62,7 +62,7 @@ pub fn format_money(money: Nanos) -> String {
     }
 }
 
-/// One line of at most `most` characters.
+/// One line of at most `max` characters.
 pub fn truncate(text: &str, max: usize) -> String {
     // A text may be huge: only its beginning is looked at, and enough of it to know that there is more.
     let begin: String = text.chars().take(max.saturating_mul(4).saturating_add(64)).collect();

@@ -36,7 +36,7 @@ struct ChannelListener(Sender<RenderEvent>);
 
 impl Listener for ChannelListener {
     fn event(&self, envelope: &Value) {
-        // Nobody looks any more: there is nobody to tell.
+        // Stderr is closed: there is no one to report to.
         let _ = self.0.send(RenderEvent::Event(envelope.clone()));
     }
 
@@ -102,7 +102,7 @@ fn render_loop(output: Output, mut view: View, receiver: &Receiver<RenderEvent>)
         };
         let lines = match event {
             Ok(RenderEvent::Event(envelope)) if output.is_json => {
-                // Whoever reads has seen enough; the thread goes on all the same.
+                // The reader has closed the pipe; the thread continues.
                 let _ = output.print_json_line(&envelope);
                 Vec::new()
             }

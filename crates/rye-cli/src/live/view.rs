@@ -25,7 +25,7 @@ pub struct ViewOptions {
     pub show_inner_calls: bool,
     /// Events that seldom matter are shown too.
     pub is_verbose: bool,
-    /// Why the thread itself stopped is told by somebody else.
+    /// The caller prints why the thread itself stopped.
     pub omit_reason: bool,
     /// Columns of the terminal; words on their way are broken there.
     pub width: usize,
@@ -88,7 +88,7 @@ impl Call {
 }
 
 impl View {
-    /// Nothing seen yet. What `root` is, if it is known, is not a child of anybody.
+    /// Nothing seen yet. `root`, if it is known, is not a child.
     pub fn new(options: ViewOptions) -> Self {
         Self {
             options,
@@ -432,7 +432,7 @@ impl View {
     }
 }
 
-/// Seconds at work, if anybody counted them.
+/// Seconds of running time, if they were counted.
 fn elapsed_time(cost: Option<&Value>) -> Option<String> {
     let seconds = cost?.get("elapsed_seconds")?.as_u64()?;
     Some(format_duration(seconds.saturating_mul(1000))).filter(|_| seconds > 0)

@@ -23,7 +23,7 @@ use crate::error::{Code, Error, Result};
 pub(crate) const LOCKFILES_FOLDER: &str = "lockfiles";
 /// Deeper than an id can be.
 const MAX_DEPTH: usize = 64;
-/// More lockfiles than anybody has.
+/// More lockfiles than any user has.
 const MAX_LOCKFILES: usize = 20_000;
 
 /// A folder of lockfiles; nothing in it is followed out of `root`.
@@ -60,7 +60,7 @@ impl LockfileDir {
         Ok(lockfile::read(&self.root, &self.relative(name))?)
     }
 
-    /// Makes the lockfile and gives its path; `None` when somebody was first.
+    /// Creates the lockfile and returns its path; `None` if it exists already.
     pub(crate) fn write_new(&self, name: &Path, lockfile: &Lockfile) -> Result<Option<PathBuf>> {
         let mode = lillux::file::FileMode::Preserve;
         match lockfile::write_new(&self.root, &self.relative(name), lockfile, mode) {
@@ -512,7 +512,7 @@ pub(crate) fn scan_matching(dir: &LockfileDir, is_match: &dyn Fn(&str) -> bool) 
         if std::fs::symlink_metadata(&folder).is_ok_and(|metadata| metadata.is_symlink()) {
             continue;
         }
-        // A folder that is not there, or that nobody may look into, holds nothing that could be shown.
+        // A folder that is missing or not readable has nothing to list.
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         for entry in entries.flatten() {
             let Ok(file_name) = entry.file_name().into_string() else { continue };

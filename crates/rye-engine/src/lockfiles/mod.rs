@@ -159,7 +159,7 @@ pub fn check(engine: &Engine, resolved: &ResolvedTool) -> Result<LockState> {
     for found in all.iter() {
         match (compare(&found.lockfile, resolved, &providers), found.tier) {
             (LockComparison::Matches, _) => lockfiles.push(found.path.clone()),
-            // What a bundle ships speaks of the other bundles of its day; nobody here could replace it.
+            // A bundle's lockfile pins other bundles of its time, and cannot be replaced here.
             (LockComparison::Stale { .. }, SpaceTier::System) => {}
             (LockComparison::Stale { why }, SpaceTier::Project | SpaceTier::User) => {
                 stale.get_or_insert(LockState::Stale { path: found.path.clone(), why });
@@ -319,7 +319,7 @@ pub(crate) fn moved_project_hint(engine: &Engine, resolved: &ResolvedTool) -> Op
     ))
 }
 
-/// Somebody pinned the tool meanwhile: what they pinned must be what ran here.
+/// Another process pinned the tool meanwhile: its pin must match what ran here.
 fn recheck_after_race(
     engine: &Engine,
     resolved: &ResolvedTool,
@@ -367,8 +367,8 @@ pub(crate) fn write_lockfile(
 }
 
 /// The packages that lockfiles pin for a tool, if one does: the project's before the user's before the bundle's. They
-/// count only as long as the elements that ask for packages (`asking`) are those that were pinned with them. Whoever
-/// pins packages chooses what code runs, so a project that is not approved has no say.
+/// are used only as long as the elements that request packages (`requested_by`) are the pinned ones. Pinned packages
+/// decide which code runs, so lockfiles of a project that is not approved are not used.
 ///
 /// # Errors
 /// When a lockfile is damaged.

@@ -62,7 +62,7 @@ pub fn generate(engine: &Engine, resolve: ResolveTool<'_>) -> Result<PathBuf> {
     let generated_at = lockfile_timestamp(engine)?;
     for (bundle, _) in embedded_bundles(engine) {
         for entry in engine.workspace.spaces.scan_bundle(bundle, &[ItemType::Tool]).entries {
-            // A tool that does not resolve cannot run either: whoever tries is told why.
+            // A tool that does not resolve cannot run either; running it reports why.
             let Ok(resolved) = resolve(&entry.item) else { continue };
             let is_own = resolved.chain.iter().all(|element| spaces.contains(&element.space));
             if resolved.chain.len() < 2 || !is_own || resolved.uses_dev_mode {

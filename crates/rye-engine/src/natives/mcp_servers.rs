@@ -285,7 +285,7 @@ impl ServerHost for McpServers<'_> {
             stdin: process.stdin,
             stdout: process.stdout,
             stderr: StderrSource::Pipe(process.stderr),
-            // In this order: the folder goes when nobody works in it any more.
+            // In this order: the folder is removed when no process works in it any more.
             guard: Box::new((process.guard, temporary, confined)),
         })
     }

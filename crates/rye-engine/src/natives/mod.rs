@@ -1,4 +1,4 @@
-//! The functions that descriptors may name: those of `rye-tools`, of `rye-mcp` and of whoever opened the engine, and
+//! The functions that descriptors may name: those of `rye-tools`, of `rye-mcp` and of the caller that opened the engine, and
 //! those that need the engine itself.
 
 mod keys_tool;

@@ -34,7 +34,7 @@ pub struct NewProgram {
     /// The file at the end of its links.
     #[serde(serialize_with = "rye_space::serde_path::path")]
     pub real_path: PathBuf,
-    /// Its file lies outside the project, belongs to root, and nobody else can write there.
+    /// Its file is outside the project and only root can write there.
     pub is_system: bool,
     /// Its file lies in the project: it is not a link to an interpreter elsewhere.
     pub is_in_project: bool,

@@ -219,7 +219,7 @@ pub fn is_signed_by_trusted(engine: &Engine, identity: &Identity) -> bool {
     identity.is_self_signed() || by_trusted
 }
 
-/// Refuses a document whose owner's name anybody could have written.
+/// Refuses a document whose owner's name is not covered by a trusted signature.
 fn require_trusted_signature(engine: &Engine, path: &Path, identity: &Identity) -> Result<()> {
     if is_signed_by_trusted(engine, identity) {
         return Ok(());

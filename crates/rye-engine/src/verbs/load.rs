@@ -21,7 +21,7 @@ use crate::error::{Code, Error, Result};
 pub struct LoadOptions {
     /// Only from this space.
     pub from: Option<SpaceTier>,
-    /// Show it even if nobody vouches for it. For people at a terminal only.
+    /// Show it even if it is not trusted. For people at a terminal only.
     pub unverified: bool,
 }
 
@@ -113,7 +113,7 @@ pub fn find_by_id(engine: &Engine, id: &str, from: Option<SpaceTier>) -> Result<
 /// Loads an item.
 ///
 /// # Errors
-/// When it is not found, or nobody vouches for it.
+/// When it is not found, or not trusted.
 pub fn load(engine: &Engine, item: &ItemRef, options: LoadOptions) -> Result<LoadedItem> {
     let located = engine.workspace.spaces.locate(item, options.from)?;
     if options.unverified {
@@ -219,7 +219,7 @@ pub fn copy(engine: &Engine, item: &ItemRef, from: Option<SpaceTier>, to: SpaceT
     copy_approved(engine, item, from, to, None)
 }
 
-/// As [`copy`]; if `agreed` is given, only bytes of that digest are copied.
+/// As [`copy`]; if `approved` is given, only bytes of that digest are copied.
 ///
 /// # Errors
 /// As [`copy`], and when the file has other bytes.

@@ -387,7 +387,7 @@ pub(crate) fn check_approved_bytes(located: &ItemFile, approved: Option<&Digest>
     }
 }
 
-/// Writes the signed bytes, unless somebody changed the file since it was read.
+/// Writes the signed bytes, unless the file changed since it was read.
 fn write_signed(path: &Path, read: &[u8], signed: &[u8], format: &SignatureFormat) -> Result<()> {
     // The file itself is replaced, not a link to it.
     let target = std::fs::canonicalize(path)?;

@@ -94,7 +94,7 @@ pub fn trust(engine: &Engine, folder: &Path, approve: bool) -> Result<TrustRespo
     Ok(TrustResponse { project, approved: approve, changed: true, owners, record })
 }
 
-/// Refuses to write over records that somebody else changed.
+/// Refuses to overwrite records that were changed outside rye.
 pub(crate) fn check_not_damaged(approvals: &Approvals) -> Result<()> {
     match approvals.problems.first() {
         None => Ok(()),

@@ -42,7 +42,7 @@ pub struct VerifyRow {
     /// Why the verdict is not good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Byte ranges nobody vouches for.
+    /// Byte ranges that the signature does not cover.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uncovered: Vec<ByteSpan>,
     /// What is wrong with its text.

@@ -70,7 +70,7 @@ fn json_text(text: &str, updated: &Value) -> String {
     let mut bytes = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
-    // What cannot be written is not what was wanted, and refused by whoever compares.
+    // What cannot be serialized differs from what was expected, and is refused by the comparison.
     let _ = updated.serialize(&mut serializer);
     bytes.push(b'\n');
     String::from_utf8(bytes).unwrap_or_default()

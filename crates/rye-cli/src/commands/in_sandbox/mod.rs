@@ -130,7 +130,7 @@ fn print_rows(output: &Output, data: &Value) -> CommandResult {
     Ok(())
 }
 
-/// What a thread gave; one that nobody waits for, its name.
+/// A thread's result; of one that is not waited for, its id.
 fn print_thread_result(output: &Output, response: &Value) -> CommandResult {
     if let Some(outputs) = response.get("outputs").filter(|outputs| outputs.is_object()) {
         print_pretty(output, outputs)?;

@@ -231,7 +231,7 @@ fn resume_here(
         threads.resume(&id, &changes, signal).await
     });
     match result {
-        // Whoever held on to it was faster.
+        // Its owner was faster.
         Err(CommandError::Engine(error, _)) if error.code == Code::ThreadHeld => {
             let id = &row.id;
             output.note(paint(

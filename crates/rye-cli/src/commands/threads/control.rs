@@ -20,7 +20,7 @@ use crate::live::view::{View, status_label, status_mark};
 use crate::output::{DIM, SUCCESS, WARNING, paint};
 use crate::settings;
 
-/// How long is waited when nobody says: as good as for ever.
+/// The default timeout: practically unlimited.
 const NO_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// `NAME=VALUE` as limits; `none` lifts one.
@@ -119,7 +119,7 @@ pub fn wait(context: Context, arguments: &WaitArguments) -> CommandResult {
             let (mark, style) = status_mark(&status);
             let status = status_label(&status);
             output.print(format_args!("{} {id} {}", paint(style, mark), paint(style, status)))?;
-            // One that nobody goes on with says why, and what helps.
+            // A thread that is not resumed prints why, and what to do.
             for (key, word) in [("error", ""), ("hint", "to continue: ")] {
                 let text = result.get(key).and_then(Value::as_str).filter(|_| result.get("hint").is_some());
                 text.iter().for_each(|text| output.note(format_args!("{word}{}", truncate(text, 300))));

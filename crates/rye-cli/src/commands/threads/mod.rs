@@ -21,7 +21,7 @@ pub use thread_index::{ThreadIndex, threads_dir};
 /// `rye thread`
 pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
     let open = || Context::open(global);
-    // What somebody looks at should go on if it can; if it cannot, looking is what they wanted.
+    // Threads that are looked at are resumed if possible; if not, the view is what was asked for.
     let open_and_resume = || {
         let context = open()?;
         if let Err(error) = background::resume_abandoned(&context) {

@@ -71,7 +71,7 @@ pub fn check_startable(context: &Context, request: &ThreadRequest) -> Result<(),
     prepare(&context.engine, &environment, request).map(drop)
 }
 
-/// Runs what `begin` starts until it ends or stops, and shows it.
+/// Runs the thread that `start` starts until it ends or is suspended, and renders it.
 pub fn drive(
     context: Context,
     prepare: impl FnOnce(&mut View),
@@ -102,7 +102,7 @@ pub fn drive(
     print_outcome(output, view.as_ref(), result?.as_ref())
 }
 
-/// Where nobody else runs them, threads that nobody waits for run in this process: it ends after them.
+/// Without a daemon, detached threads run in this process, which ends after them.
 async fn wait_for_others(threads: &Threads, print_line: &impl Fn(String)) {
     let count = threads.running_count();
     if count == 0 {
@@ -115,7 +115,7 @@ async fn wait_for_others(threads: &Threads, print_line: &impl Fn(String)) {
     }
 }
 
-/// Threads that nobody waits for go on in the background.
+/// Detached threads continue in the background.
 fn print_background_threads(threads: &Threads, id: &ThreadId, print_line: &impl Fn(String)) {
     let is_active = |row: &&ThreadRow| {
         row.id != *id && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)

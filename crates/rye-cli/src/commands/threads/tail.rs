@@ -50,13 +50,13 @@ pub fn tail(context: &Context, word: &str, with_tree: bool) -> CommandResult {
         }
         let mut current = index.store.thread(&row.id)?;
         if current.as_ref().is_some_and(|row| row.is_detached && index.is_interrupted(row)) {
-            // Whether or not somebody goes on with it, the store knows.
+            // The store knows whether it is resumed elsewhere.
             background::resume_abandoned(context)?;
             current = index.store.thread(&row.id)?;
         }
         has_stopped |= current.as_ref().is_none_or(|row| !is_active(&index, row));
         if has_stopped && with_tree {
-            // Those that nobody waited for may still be at work.
+            // Detached children may still be running.
             has_stopped =
                 !index.store.subtree(&row.id)?.iter().any(|descendant| is_active(&index, descendant));
         }

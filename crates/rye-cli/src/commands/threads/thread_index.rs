@@ -93,7 +93,7 @@ impl ThreadIndex {
         if self.is_interrupted(row) { "interrupted" } else { row.status.as_str() }
     }
 
-    /// Whether a thread is said to be at work, and nobody works on it.
+    /// Whether a thread is marked as running but has no live owner.
     pub fn is_interrupted(&self, row: &ThreadRow) -> bool {
         !row.is_forged
             && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
@@ -127,7 +127,7 @@ impl ThreadIndex {
         }))
     }
 
-    /// Why somebody should look at a thread: it asks, nobody works on it, it stopped at a limit, or its money runs out.
+    /// Why a thread needs attention: it asks, it has no owner, it reached a limit, or its budget is nearly used up.
     pub fn alerts(&self, row: &ThreadRow, ledger: &LedgerRow, has_approval: bool) -> Vec<&'static str> {
         let is_budget_low = || {
             let used = u128::from(ledger.subtree_spend.0) + u128::from(ledger.subtree_reserved.0);

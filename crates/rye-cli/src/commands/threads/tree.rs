@@ -139,7 +139,7 @@ fn thread_value(
     Ok(value)
 }
 
-/// Whether nothing happens to a thread unless somebody does something.
+/// Whether a thread waits for a person.
 fn is_idle(index: &ThreadIndex, row: &ThreadRow) -> bool {
     row.status == rye_agent::status::ThreadStatus::Suspended || index.is_interrupted(row)
 }

@@ -14,7 +14,7 @@ use crate::error::{Code, Error, Result};
 /// An item that may be used as instructions: admitted, and covered as a whole unless signed config allows less.
 ///
 /// # Errors
-/// When nobody vouches for it, or not for all of it, or it does not parse.
+/// When it is not trusted, only partly covered, or does not parse.
 pub(super) fn admit_instructions(engine: &Engine, item: &ItemRef) -> Result<Arc<Admitted<ItemFile>>> {
     let located = engine.workspace.spaces.locate(item, None)?;
     let admitted = engine.admit_cached(located)?;

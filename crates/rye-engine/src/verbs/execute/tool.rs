@@ -104,7 +104,7 @@ fn execute_chain(
         extra.insert("sandbox".to_owned(), receipt.clone());
     }
     let mut lock = lock_summary(&lock_state);
-    // What held before the run is there; whoever changed it meanwhile is noticed by the next.
+    // The lockfile matched before the run; a change since then is noticed by the next run.
     let is_pinned = matches!(lock_state, LockState::Matched { .. }) && resolved.dependencies.is_none();
     if output.outcome.failure.is_none() && !is_pinned && request.lock_mode != LockMode::Frozen {
         match lockfiles::record(engine, &resolved, request.lock_mode) {

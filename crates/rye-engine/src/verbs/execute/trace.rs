@@ -1,8 +1,8 @@
-//! The trace of a run: one row per step, in order, for whoever asked.
+//! The trace of a run: one row per step, in order, if it is requested.
 
 use serde_json::{Map, Value, json};
 
-/// The steps so far; nothing is kept when nobody asked.
+/// The steps so far; nothing is recorded unless the trace is enabled.
 #[derive(Debug, Default)]
 pub(super) struct RunTrace {
     rows: Option<Vec<Value>>,
@@ -13,7 +13,7 @@ impl RunTrace {
         Self { rows: is_enabled.then(Vec::new) }
     }
 
-    /// Tells a step; `facts` is worked out only when somebody asked.
+    /// Adds a step; `details` is called only if the trace is enabled.
     pub(super) fn add_step(&mut self, name: &str, details: impl FnOnce() -> Value) {
         if let Some(rows) = &mut self.rows {
             let mut row = Map::new();

@@ -180,7 +180,7 @@ pub fn install(
 }
 
 impl PreparedInstall {
-    /// The document of the key that signed the bundle, if the bundle ships it: with it, somebody who gets the project as
+    /// The document of the key that signed the bundle, if the bundle ships it: with it, a user who gets the project as
     /// it is now can approve the signer too.
     fn signer_document(&self) -> Result<Option<Vec<u8>>> {
         let name = format!("{AI_FOLDER}/{TRUSTED_FOLDER}/{}.toml", self.preview.signer.fingerprint);

@@ -41,7 +41,7 @@ pub struct InstallSource {
 pub struct InstallOptions {
     /// Into which space.
     pub space: SpaceTier,
-    /// Whether files that nobody installed may be overwritten; a backup is kept.
+    /// Whether files that were not installed may be overwritten; a backup is kept.
     pub force: bool,
     /// Whose version of a file that was changed here stays.
     pub preference: ConflictPreference,

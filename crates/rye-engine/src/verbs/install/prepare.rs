@@ -326,7 +326,7 @@ pub(super) fn plan(
         (extractors, &chain_cache::executor_aliases(engine)),
     )?;
     let plan = InstallPlan::new(&inputs, options.preference, options.force)?;
-    // Without a lockfile the folder of that name is somebody else's.
+    // Without a lockfile the folder of that name was not installed by rye.
     let manifest = manifest_path(id)?;
     if previous.is_none() && !options.force && target.file_digest(&manifest)?.is_some() {
         return Err(rye_bundle::install::InstallError::Occupied { paths: vec![manifest] }.into());

@@ -16,7 +16,7 @@ pub(crate) fn recover(roots: &Roots) -> Vec<String> {
                 return None;
             }
             let recovered = || -> Result<Option<RecoveryOutcome>, InstallError> {
-                // Whoever holds the lock is not dead.
+                // The process that holds the lock is alive.
                 let Some(_lock) = state.try_lock()? else { return Ok(None) };
                 rye_bundle::install::recover(&TargetDir::open(&ai)?, &state).map(Some)
             };

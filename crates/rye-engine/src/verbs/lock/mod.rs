@@ -36,7 +36,7 @@ pub enum LockfileStatus {
     Downgrade,
     /// It is damaged or cannot be read.
     Corrupt,
-    /// What it pins does not resolve: an element is missing, or nobody vouches for it.
+    /// What it pins does not resolve: an element is missing or not trusted.
     Refused,
     /// Its tool, its version or its project is gone.
     Gone,
@@ -329,7 +329,7 @@ fn check_lockfile(
             format!("the tool in {} space has version {now}", resolved.space()),
         );
     }
-    // Where another lockfile is damaged, nobody can say which of them count: then this one is taken to.
+    // Where another lockfile is damaged, it is unknown which of them is used: this one is assumed to be.
     let is_effective = locations::effective_lockfiles(engine, &resolved)
         .map_or(true, |found| found.iter().any(|found| found.path == scanned.path));
     if !is_effective

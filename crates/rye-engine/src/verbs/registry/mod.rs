@@ -220,7 +220,7 @@ fn staging_folder(engine: &Engine) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Pulls what `reference` names, for somebody who judges it before use.
+/// Pulls `reference`; the caller verifies it before use.
 fn pull(
     engine: &Engine,
     reference: &Reference,

@@ -81,7 +81,7 @@ pub(super) fn install(request: &PackageInstall<'_>) -> Result<Vec<LockedPackage>
 }
 
 /// Writing goes to the two folders; what is hidden from tools stays hidden, but for the installer's own settings. The
-/// network is open as far as the user's settings open it to anybody.
+/// network is open as far as the user's settings allow.
 fn installer_confinement(
     request: &PackageInstall<'_>,
     temporary: &Path,
@@ -105,7 +105,7 @@ fn installer_confinement(
         .map_err(|error| run_plan::sandbox_error(request.chain.tool().item().item_ref(), &error))?;
     let readable = installer_env::credentials_file(engine, request.requested.ecosystem);
     plan.add_visible(installer_env::installer_paths(engine, request.requested.ecosystem));
-    // Nothing in the folder is anybody's yet: it has no names to protect.
+    // The folder is new: it has no names to protect.
     plan.access.write = vec![request.folder.to_owned(), temporary.to_owned()];
     plan.access.read_only.clear();
     plan.access.hidden.retain(|hidden| *hidden != readable);
@@ -255,7 +255,7 @@ impl InstallerRun<'_> {
             );
         }
         self.run_checked(&packages::npm_install_command(&npm, folder, &cache))?;
-        // What npm installs by a file, nobody may have changed since it was read.
+        // The file that npm installs from must not have changed since it was read.
         if self.read(&folder.join("package-lock.json"))? != lock {
             return Err(self.install_error("`package-lock.json` changed while it was used"));
         }

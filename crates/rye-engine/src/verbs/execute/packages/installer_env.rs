@@ -45,7 +45,7 @@ pub(super) fn installer_variables(
         ("TMPDIR", &temporary),
         ("TMP", &temporary),
         ("TEMP", &temporary),
-        // Whatever the user's settings say, it goes into the environment made for it, and nobody is there to answer.
+        // Whatever the user's settings say, it goes into the environment made for it, without prompts.
         ("PIP_USER", "0"),
         ("PIP_NO_INPUT", "1"),
         ("PIP_ROOT_USER_ACTION", "ignore"),

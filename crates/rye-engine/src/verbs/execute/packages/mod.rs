@@ -26,11 +26,11 @@ use crate::error::{Code, Error, Result};
 use crate::lockfiles::{self, LockMode};
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
-/// What nobody used for so long is removed when something new is installed.
+/// Folders unused for this long are removed when something new is installed.
 const MAX_AGE_SECONDS: u64 = 30 * SECONDS_PER_DAY;
 /// How many folders are removed at once, so that no run waits long.
 const MAX_REMOVALS: usize = 8;
-/// How often somebody who waits for another's installation looks again.
+/// How often a process that waits for another's installation checks again.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The environment in a folder of Python packages.
 const VENV_FOLDER: &str = "env";
@@ -270,7 +270,7 @@ fn base_interpreter(chain: &Chain, environment: &Environment, variable: &str) ->
     })
 }
 
-/// Installs, unless somebody else does so right now: then their packages are taken, once they are there.
+/// Installs, unless another process is doing so: then its packages are used once they are complete.
 fn install_once(
     engine: &Engine,
     chain: &Chain,
@@ -367,7 +367,7 @@ fn age(folder: &Path, now: u64) -> Option<u64> {
     Some(now.saturating_sub(u64::try_from(metadata.mtime()).unwrap_or(0)))
 }
 
-/// Removes folders nobody used for long. What cannot be removed stays for the next time: the run goes on without.
+/// Removes folders that were not used for long. Folders that cannot be removed are left for the next time.
 fn prune(cache_dir: &Path, own: &Path, now: u64) {
     let entries = std::fs::read_dir(cache_dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_old = |path: &PathBuf| path != own && age(path, now).is_some_and(|age| age > MAX_AGE_SECONDS);
