@@ -225,7 +225,10 @@ fn terminal_install_confirms_signer_and_plan() {
     let source = source.to_str().expect("text");
     let before = installed_files(&user);
     let (output, exit) = run_in_terminal(&user, "n", &["install", source]);
-    assert!(exit == 4 && output.contains(&maker.fingerprint()) && output.contains("for this bundle only"), "{output}");
+    assert!(
+        exit == 4 && output.contains(&maker.fingerprint()) && output.contains("for this bundle only"),
+        "{output}"
+    );
     let (output, exit) = run_in_terminal(&user, "yn", &["install", source]);
     assert!(exit == 5 && output.contains("install it?"), "{output}");
     assert_eq!(installed_files(&user), before);
