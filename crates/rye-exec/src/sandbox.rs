@@ -19,14 +19,21 @@ use crate::native::ToolAccess;
 
 mod explain;
 mod git;
+mod git_config;
+mod git_index;
+mod git_runs;
 mod home_dirs;
+mod limits;
 mod protected;
 mod replaced;
+mod repositories;
 mod visible;
 
-use git::Repository;
 pub use home_dirs::HomeDirs;
+use limits::LimitSettings;
 pub use replaced::ProtectedFiles;
+use repositories::Repositories;
+pub use repositories::RepositoryGuard;
 
 /// Parts of a project's `.ai` that tools read but do not change.
 const READ_ONLY_IN_PROJECT: [&str; 4] = ["threads", "config", "lockfiles", "bundles"];
@@ -122,17 +129,6 @@ struct SandboxDeclaration {
     limits: LimitSettings,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitSettings {
-    processes: Option<u32>,
-    file_megabytes: Option<u64>,
-    open_files: Option<u64>,
-    memory_megabytes: Option<u64>,
-    output_kib: Option<u64>,
-    result_megabytes: Option<u64>,
-}
-
 /// Where things are on this machine. All absolute.
 #[derive(Clone, Debug)]
 pub struct SandboxPaths {
@@ -146,6 +142,8 @@ pub struct SandboxPaths {
     pub home: PathBuf,
     /// All homes on this machine.
     pub homes: HomeDirs,
+    /// Projects that the user approved, this one or others.
+    pub approved_projects: Vec<PathBuf>,
     /// The folders programs are looked for in.
     pub program_folders: Vec<PathBuf>,
     /// The cache folder.
@@ -175,7 +173,7 @@ pub struct SandboxPlan {
     visible_links: Vec<Replacement>,
     reserved: Vec<ReservedName>,
     project: PathBuf,
-    repository: Repository,
+    repositories: Repositories,
     cache: PathBuf,
     sockets: SocketAccess,
     on_missing: MissingRulePolicy,
@@ -190,6 +188,8 @@ pub struct ActiveConfinement {
     pub placeholders: PlaceholderGuard,
     /// What is protected, as it was before.
     pub protected: ProtectedFiles,
+    /// Looks at the repositories when the run is over.
+    pub repositories: RepositoryGuard,
 }
 
 impl SandboxPlan {
@@ -206,12 +206,17 @@ impl SandboxPlan {
         let placeholders = PlaceholderGuard::acquire(&records, &self.project, &reserved)?;
         confinement.read_only.extend(placeholders.existing.iter().cloned());
         confinement.placeholders.clone_from(&placeholders.placeholders);
-        let exclude =
-            protected::git_exclude(&placeholders.placeholders, &self.project, &self.repository, &self.cache);
-        confinement.replacements.extend(exclude);
-        confinement.replacements.extend(protected::link_file(&self.project, &self.repository, &self.cache));
+        if let Some(layout) = &self.repositories.own {
+            let exclude = protected::git_exclude(&placeholders.placeholders, layout, &self.cache);
+            confinement.replacements.extend(exclude);
+        }
+        let links =
+            self.repositories.layouts().filter_map(|layout| protected::link_file(layout, &self.cache));
+        confinement.replacements.extend(links);
+        let repositories =
+            RepositoryGuard::begin(&self.repositories, &self.access.write, &self.cache, &self.project);
         let protected = ProtectedFiles::before_run(&confinement);
-        Ok(Some(ActiveConfinement { confinement, placeholders, protected }))
+        Ok(Some(ActiveConfinement { confinement, placeholders, protected, repositories }))
     }
 
     /// For a process that works in a folder that was just made: no name in it is reserved.
@@ -227,7 +232,10 @@ impl SandboxPlan {
         let hidden = hidden.iter().filter(|path| is_there(path) || is_writable(path));
         // Everything else is read-only anyway.
         let is_reserved = |path: &Path| self.reserved.iter().any(|name| name.path == path);
-        let read_only = read_only.iter().filter(|path| is_writable(path) && !is_reserved(path));
+        // In a git folder a process may write: what must stay as it is there is reserved.
+        let is_git_dir = |path: &Path| self.repositories.git_dirs().any(|folder| folder == path);
+        let read_only =
+            read_only.iter().filter(|path| is_writable(path) && !is_reserved(path) && !is_git_dir(path));
         Some(Confinement {
             read: self.read.clone(),
             write: write.clone(),
@@ -267,7 +275,7 @@ impl SandboxPlan {
             visible_links: Vec::new(),
             reserved: Vec::new(),
             project: PathBuf::new(),
-            repository: Repository::None,
+            repositories: Repositories::default(),
             cache: PathBuf::new(),
             sockets: SocketAccess::default(),
             on_missing: MissingRulePolicy::Refuse,
@@ -343,20 +351,15 @@ pub fn plan(
     let mut hidden = resolve_setting_paths(&policy.hidden, paths, variables)?;
     hidden.push(paths.signing_keys.clone());
     let always_read_only = always_read_only(policy, paths, variables)?;
-    let repository = Repository::detect(&paths.project);
-    let reserved = protected::reserved_names(&policy.protected, &paths.project, &repository);
+    let repositories = Repositories::check_and_find(&paths.project, &paths.approved_projects, &paths.cache);
+    let reserved = protected::reserved_names(&policy.protected, &paths.project, &repositories);
     let mut write: Vec<PathBuf> = paths.temporary.iter().map(|path| canonicalize_existing(path)).collect();
     // A home is never open as a whole, and neither is what holds one.
     let is_project_open = level == SandboxLevel::Standard
         && !paths.homes.is_or_contains_home(&canonicalize_existing(&paths.project));
     if is_project_open {
         write.push(canonicalize_existing(&paths.project));
-        if let Repository::Worktree { own, common } = &repository {
-            write.extend([common.clone(), own.clone()]);
-        }
-        // The folder of all submodules' git folders stays as it is; each of those there are can be committed to.
-        let modules = repository.folder(&paths.project).and_then(|folder| git::modules(&folder));
-        write.extend(modules.into_iter().flatten().map(|module| canonicalize_existing(&module)));
+        write.extend(repositories.writable_folders());
     }
     // A signed tool may ask for a protected path by its name, and not through a link to it.
     let declared_names: Vec<PathBuf> = declared
@@ -403,6 +406,8 @@ pub fn plan(
     }
     let sockets = SocketAccess { own: paths.temporary.iter().cloned().collect(), allowed };
     let network = policy.network && declared.network.unwrap_or(level != SandboxLevel::Strict);
+    // A native tool has no business in a git folder: git's own files are not text.
+    read_only.extend(repositories.git_dirs().map(Path::to_owned));
     let access = ToolAccess { write, hidden, read_only, network, allowed_hosts };
     Ok(SandboxPlan {
         level,
@@ -419,7 +424,7 @@ pub fn plan(
             false => Vec::new(),
         },
         project: paths.project.clone(),
-        repository,
+        repositories,
         cache: paths.cache.clone(),
         sockets,
         on_missing,
@@ -460,52 +465,6 @@ fn parse_object<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
         return Err("it has no keys".to_owned());
     }
     T::deserialize(value).map_err(|error| one_line(&error.to_string()))
-}
-
-impl LimitSettings {
-    /// These bounds, tightened by the tool's. A tool cannot loosen them.
-    fn tightened_by(&self, tool: &Self) -> Result<ProcessLimits, SandboxError> {
-        let defaults = ProcessLimits::default();
-        let bytes = |own: Option<u64>, tool: Option<u64>, scale: u64, defaults: u64| {
-            let own = own.map_or(defaults, |own| own.saturating_mul(scale));
-            tool.map_or(own, |tool| own.min(tool.saturating_mul(scale)))
-        };
-        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let own = self.processes.unwrap_or(defaults.processes);
-        let limits = ProcessLimits {
-            processes: tool.processes.map_or(own, |tool| own.min(tool)),
-            file_bytes: bytes(self.file_megabytes, tool.file_megabytes, 1 << 20, defaults.file_bytes),
-            open_files: bytes(self.open_files, tool.open_files, 1, defaults.open_files),
-            memory_bytes: match (self.memory_megabytes, tool.memory_megabytes) {
-                (None, None) => None,
-                (own, tool) => Some(bytes(own, tool, 1 << 20, u64::MAX)),
-            },
-            output_bytes: size(bytes(
-                self.output_kib,
-                tool.output_kib,
-                1 << 10,
-                defaults.output_bytes as u64,
-            )),
-            result_bytes: size(bytes(
-                self.result_megabytes,
-                tool.result_megabytes,
-                1 << 20,
-                defaults.result_bytes as u64,
-            )),
-        };
-        if limits.processes == 0 || limits.open_files < 4 || limits.memory_bytes == Some(0) {
-            let reason = "no program runs without a process, four open files and memory".to_owned();
-            let is_own = self.processes == Some(0)
-                || self.open_files.is_some_and(|count| count < 4)
-                || self.memory_megabytes == Some(0);
-            return Err(if is_own {
-                SandboxError::InvalidPolicy { reason }
-            } else {
-                SandboxError::InvalidDeclaration { reason }
-            });
-        }
-        Ok(limits)
-    }
 }
 
 /// Paths of the settings: absolute, below home (`~/x`), or in a variable (`$X`). A variable that is not set, or holds no

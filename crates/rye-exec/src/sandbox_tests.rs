@@ -34,6 +34,7 @@ impl World {
             project_ai: self.at("project/.ai"),
             user_ai: self.at("home/.ai"),
             home: self.at("home"),
+            approved_projects: Vec::new(),
             homes: HomeDirs { own: vec![self.at("home")], all: vec![self.at("home")] },
             program_folders: vec![
                 self.at("home/.nvm/v20/bin"),
@@ -290,6 +291,27 @@ fn denied_path_is_explained_with_a_fix() {
         lines[0].contains("`.git/config` is protected") && lines[0].contains("{project_path}/.git/config")
     );
     assert!(lines[1].contains(&home) && lines[1].contains("home_read"));
+}
+
+#[test]
+fn path_outside_the_project_has_a_plain_hint() {
+    let world = World::new();
+    let write = |path: &str, text: &str| {
+        lillux::file::create_dirs(world.at(path).parent().expect("a folder"), false).expect("folders");
+        lillux::file::write_atomic(&world.at(path), text.as_bytes(), lillux::file::FileMode::Private)
+            .expect("a file");
+    };
+    let root = world.root.display().to_string();
+    lillux::file::create_dirs(&world.at("main/.git/objects"), false).expect("folders");
+    write("main/.git/HEAD", "ref: refs/heads/main\n");
+    write("main/.git/config", "");
+    write("main/.git/worktrees/w/commondir", "../..\n");
+    write("main/.git/worktrees/w/gitdir", &format!("{root}/project/.git\n"));
+    write("project/.git", &format!("gitdir: {root}/main/.git/worktrees/w\n"));
+    let plan = world.plan(&settings(), None).expect("a plan");
+    let lines = plan.explain(&format!("error: could not lock config file {root}/main/.git/config"));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("/main/.git/config` is protected") && !lines[0].contains("{project_path}"));
 }
 
 #[test]

@@ -126,6 +126,13 @@ impl<'a> ProjectAccess<'a> {
                 display_path(relative)
             )));
         }
+        // One that is made in a subfolder is obeyed by git as well, and what is in one is git's alone to write.
+        if real.iter().chain(relative.iter()).any(|name| name == ".git") {
+            return Err(NativeError::denied(format!(
+                "`{}` may not be written: git runs what is named in a `.git`; use git itself",
+                display_path(relative)
+            )));
+        }
         if !self.write.iter().any(|folder| real.starts_with(folder)) {
             return Err(NativeError::denied(format!(
                 "`{}` may not be written: it is outside the folders this tool may change",

@@ -15,6 +15,9 @@ pub struct Receipt {
     /// Protected paths that another program replaced or removed during the run: from then on they were not protected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<PathBuf>,
+    /// Files and folders that the run made, that other programs would obey, and that were given another name after it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved_aside: Vec<PathBuf>,
 }
 
 /// How much of what was asked for is in force.
@@ -151,7 +154,8 @@ impl Receipt {
     /// A receipt whose level follows from its rows.
     #[must_use]
     pub fn from_rows(rows: Vec<ReceiptRow>) -> Self {
-        let mut receipt = Self { level: EnforcementLevel::Full, rows, replaced: Vec::new() };
+        let mut receipt =
+            Self { level: EnforcementLevel::Full, rows, replaced: Vec::new(), moved_aside: Vec::new() };
         if !receipt.unenforced().is_empty() {
             receipt.level = EnforcementLevel::Partial;
         }

@@ -25,6 +25,7 @@ mod downgrades;
 mod examples;
 mod faults;
 mod git_folders;
+mod git_planted;
 mod hints;
 mod hostile_input;
 mod hostile_project;

@@ -46,12 +46,20 @@ impl SandboxPlan {
 
     fn explain_path(&self, path: &Path) -> Option<(PathBuf, String)> {
         if let Some(name) = self.reserved.iter().find(|name| path.starts_with(&name.path)) {
-            let own = name.path.strip_prefix(&self.project).unwrap_or(&name.path).display().to_string();
-            let line = format!(
-                "`{0}` is protected: a signed tool may change it with `sandbox: {{write: [\"{{project_path}}/{0}\"]}}`, \
-                 or take it out of `protected` in your execution/sandbox.yaml",
-                one_line(&own)
-            );
+            let project = lillux::canonicalize_existing(&self.project);
+            let own = name.path.strip_prefix(&self.project).or_else(|_| name.path.strip_prefix(&project));
+            let line = match own {
+                Ok(own) => format!(
+                    "`{0}` is protected: a signed tool may change it with `sandbox: {{write: [\"{{project_path}}/{0}\"]}}`, \
+                     or take it out of `protected` in your execution/sandbox.yaml",
+                    one_line(&own.display().to_string())
+                ),
+                // A repository elsewhere, which a linked worktree belongs to: no tool can ask for it.
+                Err(_) => format!(
+                    "`{}` is protected: take its name out of `protected` in your execution/sandbox.yaml",
+                    one_line(&name.path.display().to_string())
+                ),
+            };
             return Some((name.path.clone(), line));
         }
         let is_in_home = self.homes.iter().any(|home| path.starts_with(home) && path != home);

@@ -12,7 +12,7 @@ use lillux::sandbox::Receipt;
 use rye_exec::environment::{self, CommandOutput, Environment, ProgramFinder, TemplateContext};
 use serde_json::{Value, json};
 
-use super::run::{placeholder_error, replaced_warnings};
+use super::run::{placeholder_error, refuse_planted, replaced_warnings};
 use super::run_plan::{SandboxSubject, plan_sandbox};
 use super::{ExecuteMode, SANDBOX_VARIABLE, run_dirs};
 use crate::engine::Engine;
@@ -113,7 +113,7 @@ impl SandboxedFinder<'_> {
         run_dirs::create_protected_folders(engine.workspace.roots.project.as_deref());
         let mut environment = variables.clone();
         run_dirs::set_temporary_variables(engine, &plan, temporary.path(), &mut environment);
-        let confined = plan.confine().map_err(|error| placeholder_error(&error).message)?;
+        let mut confined = plan.confine().map_err(|error| placeholder_error(&error).message)?;
         if confined.is_some() {
             environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());
         }
@@ -133,12 +133,17 @@ impl SandboxedFinder<'_> {
         let confinement = confined.as_ref().map(|confined| &confined.confinement);
         let mut finished = process::run(launcher, &process_command, confinement, self.cancel)
             .map_err(|error| error.to_string())?;
-        if let Some(confined) = &confined {
+        let mut planted = None;
+        if let Some(confined) = &mut confined {
             finished.receipt.add_replaced(confined.protected.replaced());
+            planted = refuse_planted(&mut confined.repositories, &mut finished.receipt);
         }
         let helper =
             HelperRun { kind: "resolve_cmd", command: command.to_vec(), receipt: finished.receipt.clone() };
         self.helper_runs.borrow_mut().push(helper);
+        if let Some(planted) = planted {
+            return Err(planted);
+        }
         match finished.exit {
             ExitReason::Exited(0) => Ok(finished.stdout.to_text()),
             ExitReason::Exited(code) => Err(format!("`{program}` ended with exit code {code}")),

@@ -10,6 +10,7 @@ use lillux::sandbox::Receipt;
 use rye_exec::invocation::{HttpInvocation, NativeInvocation, ProcessInvocation};
 use rye_exec::native::NativeErrorKind;
 use rye_exec::outcome::{self, ProcessExit, ProcessOutput, RunFailure, RunLogs, RunOutcome};
+use rye_exec::sandbox::RepositoryGuard;
 use rye_exec::{Invocation, NativeCall};
 use serde_json::{Map, Value, json};
 
@@ -104,7 +105,7 @@ fn run_process(
     if let Some(temporary) = &plan.temporary {
         run_dirs::set_temporary_variables(engine, &plan.sandbox, temporary.path(), &mut environment);
     }
-    let confined = plan.sandbox.confine().map_err(|error| placeholder_error(&error))?;
+    let mut confined = plan.sandbox.confine().map_err(|error| placeholder_error(&error))?;
     let confinement = confined.as_ref().map(|confined| &confined.confinement);
     if confinement.is_some() {
         environment.insert(SANDBOX_VARIABLE.to_owned(), "1".to_owned());
@@ -128,6 +129,7 @@ fn run_process(
     if process.is_detached {
         let detached = process::spawn_detached(launcher, &command, confinement).map_err(start_error)?;
         if let Some(confined) = confined {
+            confined.repositories.transfer_to(detached.pid);
             confined.placeholders.transfer_to(detached.pid).map_err(|error| placeholder_error(&error))?;
         }
         return Ok(RunOutput {
@@ -164,8 +166,10 @@ fn run_process(
         None => process::run(launcher, &command, confinement, cancel),
     };
     let mut finished = finished.map_err(start_error)?;
-    if let Some(confined) = &confined {
+    let mut planted = None;
+    if let Some(confined) = &mut confined {
         finished.receipt.add_replaced(confined.protected.replaced());
+        planted = refuse_planted(&mut confined.repositories, &mut finished.receipt);
     }
     let receipt = serde_json::to_value(&finished.receipt).ok();
     let trace = json!({
@@ -182,7 +186,7 @@ fn run_process(
         is_stderr_cut: finished.stderr.is_truncated(),
         channel: finished.result.as_ref().map(|channel| (channel_bytes(channel), channel.is_truncated())),
     };
-    let outcome = match finished.exit {
+    let mut outcome = match finished.exit {
         ExitReason::Exited(code) => {
             outcome::from_process_output(process.result, ProcessExit::Code(code), output)
         }
@@ -206,6 +210,9 @@ fn run_process(
             output,
         ),
     };
+    if planted.is_some() {
+        outcome.failure = planted.map(RunFailure::Denied);
+    }
     let refusals = match &outcome.failure {
         Some(failure) => {
             let output = outcome.data.get("stderr").and_then(Value::as_str).unwrap_or_default();
@@ -236,15 +243,41 @@ fn warnings(receipt: &Receipt) -> Vec<String> {
     unmet.into_iter().chain(replaced_warnings(receipt)).collect()
 }
 
-/// What was not protected to the end.
-pub(super) fn replaced_warnings(receipt: &Receipt) -> impl Iterator<Item = String> + '_ {
-    receipt.replaced.iter().map(|path| {
-        let path = rye_item::text::one_line(&path.display().to_string());
+/// Moves repositories aside that the run made and that would run a program. Says so, for the run's failure.
+pub(super) fn refuse_planted(guard: &mut RepositoryGuard, receipt: &mut Receipt) -> Option<String> {
+    let planted = guard.refuse_planted();
+    receipt.moved_aside.append(&mut guard.recovered);
+    receipt.moved_aside.extend(planted.iter().cloned());
+    let names: Vec<String> = planted.iter().map(|path| shown_path(path)).collect();
+    (!names.is_empty()).then(|| {
         format!(
-            "`{path}` was replaced or removed while the tool ran, by a program outside its sandbox: from then on it was \
-             not protected; look at it"
+            "it made {}, which your next `git status` could run programs for; it now ends with `.refused-by-rye`",
+            names.join(", ")
         )
     })
+}
+
+fn shown_path(path: &Path) -> String {
+    format!("`{}`", rye_item::text::one_line(&path.display().to_string()))
+}
+
+/// What was not protected to the end.
+pub(super) fn replaced_warnings(receipt: &Receipt) -> impl Iterator<Item = String> + '_ {
+    let replaced = receipt.replaced.iter().map(|path| {
+        format!(
+            "{} was replaced or removed while the tool ran, by a program outside its sandbox: from then on it was not \
+             protected; look at it",
+            shown_path(path)
+        )
+    });
+    let moved_aside = receipt.moved_aside.iter().map(|path| {
+        format!(
+            "{} was made by a tool, and git could run programs for it; its name now ends with `.refused-by-rye`: read \
+             it before you move it back",
+            shown_path(path)
+        )
+    });
+    replaced.chain(moved_aside)
 }
 
 fn channel_bytes(captured: &CapturedOutput) -> Vec<u8> {

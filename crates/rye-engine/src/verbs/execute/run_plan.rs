@@ -501,6 +501,7 @@ pub(crate) fn plan_sandbox(
         user_ai: roots.user_ai(),
         home: engine.host.home.clone(),
         homes: run_dirs::home_dirs(engine),
+        approved_projects: engine.workspace.approvals.projects.iter().map(PathBuf::from).collect(),
         program_folders,
         cache: roots.cache.clone(),
         signing_keys: roots.signing_keys.clone(),

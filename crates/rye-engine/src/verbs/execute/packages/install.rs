@@ -95,6 +95,7 @@ fn installer_confinement(
         user_ai: roots.user_ai(),
         home: engine.host.home.clone(),
         homes: run_dirs::home_dirs(engine),
+        approved_projects: Vec::new(),
         program_folders: run_dirs::program_folders(request.environment),
         cache: roots.cache.clone(),
         signing_keys: roots.signing_keys.clone(),

@@ -1,0 +1,348 @@
+//! The repositories that git looks into when it works on a project: the project's own, and those that an index names below it.
+//! What of them runs programs is protected during a run. One that comes into being during a run is looked at afterwards, and
+//! moved aside unless it is plain that git runs nothing there.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use lillux::canonicalize_existing;
+use lillux::dir::Dir;
+use serde::{Deserialize, Serialize};
+
+use super::git::{self, GitDirs, GitLayout};
+use super::git_runs::{self, RunMarker};
+use super::{git_config, git_index};
+
+/// Of more repositories than this, the whole `.git` is closed.
+const MAX_REPOSITORIES: usize = 256;
+/// More inner projects than this, which the user did not approve, are not looked at.
+const MAX_TRACKED_PROJECTS: usize = 32;
+/// Folders that are searched for a `.git` if an index stands for all that is in them.
+const MAX_SEARCHED_FOLDERS: usize = 10_000;
+/// The name that a refused `.git` gets.
+const REFUSED_SUFFIX: &str = ".refused-by-rye";
+/// More names than this are not tried.
+const MAX_NAMES: usize = 100;
+
+/// A project below the project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InnerProject {
+    /// Its folder.
+    pub(super) folder: PathBuf,
+    /// Whether the user approved it.
+    pub(super) is_approved: bool,
+}
+
+/// The repositories of a project, as they are before a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Repositories {
+    /// The project's own, if it has one.
+    pub(super) own: Option<GitLayout>,
+    /// Those below it.
+    pub(super) nested: Vec<GitLayout>,
+    /// A `.git` of each that is one too many.
+    pub(super) unread: Vec<PathBuf>,
+    /// Projects below it.
+    pub(super) inner_projects: Vec<InnerProject>,
+    /// Folders in which git begins, and those an index names.
+    starts: Vec<PathBuf>,
+    named: Vec<PathBuf>,
+    unread_indexes: Vec<PathBuf>,
+    /// What a killed run left, and was moved aside.
+    recovered: Vec<PathBuf>,
+}
+
+impl Repositories {
+    /// Finds them, after a check of what killed runs left.
+    pub(super) fn check_and_find(project: &Path, approved: &[PathBuf], cache: &Path) -> Self {
+        let recovered = git_runs::check_abandoned(cache, project);
+        Self { recovered, ..Self::find(project, approved) }
+    }
+
+    /// Finds them. `approved` are projects that the user approved, wherever they are.
+    pub(super) fn find(project: &Path, approved: &[PathBuf]) -> Self {
+        let project = canonicalize_existing(project);
+        let is_below = |folder: &&PathBuf| **folder != project && folder.starts_with(&project);
+        let mut found = Self { starts: vec![project.clone()], ..Self::default() };
+        for folder in approved.iter().filter(is_below).filter(|folder| folder.is_dir()) {
+            found.starts.push(folder.clone());
+            found.inner_projects.push(InnerProject { folder: folder.clone(), is_approved: true });
+        }
+        // In a folder of a larger repository, that one's index may name folders of the project.
+        if project.join(".git").symlink_metadata().is_err() {
+            let around =
+                project.ancestors().skip(1).find(|above| above.join(".git").symlink_metadata().is_ok());
+            found.starts.extend(around.map(Path::to_owned));
+        }
+        let mut pending: Vec<(PathBuf, Vec<PathBuf>)> =
+            found.starts.iter().rev().map(|start| (start.clone(), Vec::new())).collect();
+        let mut seen: BTreeSet<PathBuf> = found.starts.iter().cloned().collect();
+        let mut count = 0;
+        while let Some((worktree, links)) = pending.pop() {
+            let Some(mut layout) = GitLayout::read(&worktree) else { continue };
+            layout.pointers.extend(links);
+            count += 1;
+            if count > MAX_REPOSITORIES {
+                found.unread.push(worktree.join(".git"));
+                continue;
+            }
+            for path in found.read_index(&layout) {
+                if path.join(".git").symlink_metadata().is_err() {
+                    continue;
+                }
+                let mut links = Vec::new();
+                let Some(real) = git::follow(&path, &mut links) else { continue };
+                found.named.push(path);
+                if seen.insert(real.clone()) {
+                    if real.join(".ai").is_dir() {
+                        found.add_tracked(real.clone());
+                    }
+                    pending.push((real, links));
+                }
+            }
+            match worktree == project {
+                true => found.own = Some(layout),
+                false => found.nested.push(layout),
+            }
+        }
+        found
+    }
+
+    /// The folders that the index of a repository names as repositories.
+    fn read_index(&mut self, layout: &GitLayout) -> Vec<PathBuf> {
+        let (Some(path), Some(config)) = (layout.index(), layout.config()) else { return Vec::new() };
+        let Some(index) = git_index::read(&path, &config) else {
+            self.unread_indexes.push(path);
+            return Vec::new();
+        };
+        for folder in &index.projects {
+            self.add_tracked(layout.worktree.join(folder));
+        }
+        index.gitlinks.iter().map(|gitlink| layout.worktree.join(gitlink)).collect()
+    }
+
+    fn add_tracked(&mut self, folder: PathBuf) {
+        let is_inside =
+            self.starts.first().is_some_and(|project| folder != *project && folder.starts_with(project));
+        let tracked = self.inner_projects.iter().filter(|inner| !inner.is_approved).count();
+        if is_inside
+            && tracked < MAX_TRACKED_PROJECTS
+            && self.inner_projects.iter().all(|inner| inner.folder != folder)
+        {
+            self.inner_projects.push(InnerProject { folder, is_approved: false });
+        }
+    }
+
+    /// All layouts, the project's own first.
+    pub(super) fn layouts(&self) -> impl Iterator<Item = &GitLayout> {
+        self.own.iter().chain(&self.nested)
+    }
+
+    /// The folders of all repositories.
+    pub(super) fn git_dirs(&self) -> impl Iterator<Item = &Path> {
+        let dirs = self.layouts().filter_map(|layout| layout.dirs.as_ref());
+        dirs.flat_map(|dirs| [dirs.own.as_path(), dirs.common.as_path()])
+    }
+
+    /// Git folders that a commit writes to, beside those in the project: those of a linked worktree. The folder of all
+    /// submodules' git folders stays as it is; each of those there are can be committed to.
+    pub(super) fn writable_folders(&self) -> Vec<PathBuf> {
+        let mut folders = Vec::new();
+        if let Some(GitLayout { dirs: Some(dirs), is_linked_worktree: true, .. }) = &self.own {
+            folders.extend([dirs.common.clone(), dirs.own.clone()]);
+        }
+        // Of the others, those that lie in the project with all they have.
+        let is_inside = |layout: &&GitLayout| {
+            let project = self.starts.first();
+            layout
+                .writable_common()
+                .is_some_and(|common| project.is_some_and(|root| common.starts_with(root)))
+        };
+        for layout in self.own.iter().chain(self.nested.iter().filter(is_inside)) {
+            if layout.writable_common().is_some() {
+                let modules = layout.modules().iter().filter_map(|(_, modules)| modules.as_ref()).flatten();
+                folders.extend(modules.map(|module| canonicalize_existing(module)));
+            }
+        }
+        folders.sort();
+        folders.dedup();
+        folders
+    }
+
+    /// What a check after the run compares with, if there is a repository at all.
+    pub(super) fn record(&self, write: &[PathBuf]) -> Option<RepositoryRecord> {
+        self.layouts().next()?;
+        let modules = self.layouts().flat_map(GitLayout::modules);
+        let modules = modules.filter_map(|(_, modules)| modules.as_ref()).flatten().cloned();
+        let own = self.layouts().filter_map(|layout| Some(layout.dirs.as_ref()?.own.clone()));
+        Some(RepositoryRecord {
+            starts: self.starts.clone(),
+            named: self.named.clone(),
+            git_dirs: own.chain(modules).collect(),
+            unread_indexes: self.unread_indexes.clone(),
+            write: write.to_vec(),
+        })
+    }
+}
+
+/// The repositories before a run, for a check after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RepositoryRecord {
+    /// Folders in which git begins.
+    starts: Vec<PathBuf>,
+    /// Folders that an index named as repositories, and that were.
+    named: Vec<PathBuf>,
+    /// Git folders that were protected.
+    git_dirs: Vec<PathBuf>,
+    /// Indexes that could not be read.
+    unread_indexes: Vec<PathBuf>,
+    /// Where the run could write.
+    write: Vec<PathBuf>,
+}
+
+impl RepositoryRecord {
+    /// Moves aside each repository that an index names now, was not there before, and could run a program. Says which.
+    pub(super) fn refuse_planted(&self) -> Vec<PathBuf> {
+        let mut refused = Vec::new();
+        let mut pending = self.starts.clone();
+        let mut seen: BTreeSet<PathBuf> = pending.iter().cloned().collect();
+        while let Some(worktree) = pending.pop() {
+            let Some(layout) = GitLayout::read(&worktree) else { continue };
+            let (Some(path), Some(config)) = (layout.index(), layout.config()) else { continue };
+            let Some(index) = git_index::read(&path, &config) else {
+                if !self.unread_indexes.contains(&path) {
+                    refused.extend(self.move_aside(&path));
+                }
+                continue;
+            };
+            let named = index.gitlinks.iter().map(|gitlink| worktree.join(gitlink));
+            let sparse =
+                index.sparse_folders.iter().flat_map(|folder| nested_worktrees(&worktree.join(folder)));
+            for path in named.chain(sparse) {
+                if path.join(".git").symlink_metadata().is_err() {
+                    continue;
+                }
+                let real = canonicalize_existing(&path);
+                if !seen.insert(real.clone()) {
+                    continue;
+                }
+                match self.named.contains(&path) || self.is_harmless(&real) {
+                    true => pending.push(real),
+                    false => refused.extend(self.move_aside(&real.join(".git"))),
+                }
+            }
+        }
+        refused
+    }
+
+    /// Whether git runs nothing that a tool could have chosen in this folder.
+    fn is_harmless(&self, worktree: &Path) -> bool {
+        let Some(GitLayout { dirs: Some(dirs), .. }) = GitLayout::read(worktree) else { return false };
+        // A submodule whose repository was protected, and says that these are its files.
+        let config = dirs.common.join("config");
+        let is_own = || git_config::worktree(&config, &dirs.own).as_deref() == Some(worktree);
+        if self.git_dirs.contains(&dirs.own) && dirs.own == dirs.common && is_own() {
+            return true;
+        }
+        let is_writable = |path: &Path| self.write.iter().any(|root| path.starts_with(root));
+        is_writable(&dirs.own) && is_writable(&dirs.common) && runs_nothing(&dirs)
+    }
+
+    /// Gives a `.git`, or an index that cannot be read, another name. What a run could not write to stays.
+    fn move_aside(&self, path: &Path) -> Option<PathBuf> {
+        let root = self.write.iter().find(|root| path.starts_with(root))?;
+        let (parent, name) = (path.parent()?.strip_prefix(root).ok()?, path.file_name()?);
+        let folder = Dir::open(root).and_then(|root| root.open_dir(Path::new(".").join(parent).as_path()));
+        let folder = folder.ok()?;
+        for number in 0..MAX_NAMES {
+            let mut new_name = name.to_owned();
+            new_name.push(OsStr::new(REFUSED_SUFFIX));
+            if number > 0 {
+                new_name.push(format!("-{number}"));
+            }
+            if folder.move_to(name, &folder, &new_name).is_ok() {
+                break;
+            }
+        }
+        // Named even if it could not be moved: the user must know.
+        Some(path.to_owned())
+    }
+}
+
+/// Whether the files of a git folder name no program.
+fn runs_nothing(dirs: &GitDirs) -> bool {
+    let is_absent = |path: PathBuf| path.symlink_metadata().is_err();
+    let has_samples_only = match dirs.common.join("hooks").read_dir() {
+        Ok(mut entries) => entries.all(|entry| {
+            entry.is_ok_and(|entry| entry.path().extension().is_some_and(|last| last == "sample"))
+        }),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    has_samples_only
+        && is_absent(dirs.own.join("config.worktree"))
+        && is_absent(dirs.common.join("config.worktree"))
+        && git_config::is_harmless(&dirs.common.join("config"))
+}
+
+/// The folders below `folder` that have a `.git`.
+fn nested_worktrees(folder: &Path) -> Vec<PathBuf> {
+    let (mut found, mut pending, mut count) = (Vec::new(), vec![folder.to_owned()], 0);
+    while let Some(folder) = pending.pop() {
+        count += 1;
+        if count > MAX_SEARCHED_FOLDERS {
+            break;
+        }
+        for entry in folder.read_dir().into_iter().flatten().filter_map(Result::ok) {
+            if entry.file_name() == ".git" {
+                found.push(folder.clone());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                pending.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Checks the repositories when a run is over, at the latest when this is dropped.
+#[derive(Debug)]
+pub struct RepositoryGuard {
+    record: Option<RepositoryRecord>,
+    marker: Option<RunMarker>,
+    /// What was moved aside that a run left which ended without a check.
+    pub recovered: Vec<PathBuf>,
+}
+
+impl RepositoryGuard {
+    /// Begins a run.
+    pub(super) fn begin(
+        repositories: &Repositories,
+        write: &[PathBuf],
+        cache: &Path,
+        project: &Path,
+    ) -> Self {
+        let record = repositories.record(write);
+        let marker = record.as_ref().and_then(|record| RunMarker::begin(cache, project, record));
+        Self { record, marker, recovered: repositories.recovered.clone() }
+    }
+
+    /// Moves aside the repositories that the run made and that could run a program. Says which.
+    pub fn refuse_planted(&mut self) -> Vec<PathBuf> {
+        let refused = self.record.take().map(|record| record.refuse_planted()).unwrap_or_default();
+        self.marker = None;
+        refused
+    }
+
+    /// Leaves the check to the first run after the end of a process that outlives this one.
+    pub fn transfer_to(mut self, pid: u32) {
+        if let (Some(record), Some(marker)) = (self.record.take(), self.marker.take()) {
+            marker.transfer_to(pid, &record);
+        }
+    }
+}
+
+impl Drop for RepositoryGuard {
+    fn drop(&mut self) {
+        self.refuse_planted();
+    }
+}
