@@ -102,9 +102,9 @@ impl ObjectStore {
             return Ok(());
         }
         if let Some(folder) = path.parent() {
-            file::create_dirs(folder, false)?;
+            file::create_dirs(folder, true)?;
         }
-        file::write_atomic(path, bytes, FileMode::Preserve)
+        file::write_atomic(path, bytes, FileMode::Private)
     }
 
     fn read(&self, path: PathBuf, digest: &Digest) -> Result<Option<Vec<u8>>, ObjectStoreError> {
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn stored_values_are_read_by_digest() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = ObjectStore::new(folder.path(), 1 << 20);
+        let store = ObjectStore::new(folder.path().join("private"), 1 << 20);
         let blob = store.put_blob(b"hello").expect("put");
         let object = store.put_object(&json!({"b": 1, "a": 2})).expect("put");
         assert_eq!(store.put_blob(b"hello").expect("put again"), blob);
@@ -133,7 +133,14 @@ mod tests {
         assert_eq!(store.get_object(&object).expect("taken"), Some(json!({"a": 2, "b": 1})));
         assert_eq!(store.get_blob(&Digest::of(b"other")).expect("asked"), None);
         let hex = blob.to_hex();
-        assert!(folder.path().join("blobs").join(&hex[..2]).join(&hex[2..4]).join(&hex).is_file());
+        let blob = folder.path().join("private/blobs").join(&hex[..2]).join(&hex[2..4]).join(&hex);
+        assert!(blob.is_file());
+        // Other users do not read it.
+        let mode = |path: &Path| {
+            let metadata = path.metadata().expect("metadata");
+            std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777
+        };
+        assert_eq!((mode(&blob), mode(&folder.path().join("private"))), (0o600, 0o700));
     }
 
     #[test]

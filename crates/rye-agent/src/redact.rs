@@ -16,7 +16,8 @@ mod stream;
 
 /// A value shorter than this is no secret worth hiding: it would turn up everywhere.
 const MIN_VALUE_LEN: usize = 8;
-/// Values beyond this many, or longer, are left to the patterns: the expression must stay small.
+/// With more values than this, everything is taken out: the expression must stay small, and a file full of values must not
+/// keep others from being known. A value that is longer is left to the patterns.
 const MAX_VALUES: usize = 500;
 const MAX_VALUE_LEN: usize = 4096;
 /// How deep JSON is looked into; below it, everything is taken out.
@@ -93,7 +94,7 @@ impl Redactor {
         let mut values = BTreeMap::new();
         for (name, value) in variables.filter(|(name, _)| is_secret(name)) {
             for form in encodings(value.trim()) {
-                if (MIN_VALUE_LEN..=MAX_VALUE_LEN).contains(&form.len()) && values.len() < MAX_VALUES {
+                if (MIN_VALUE_LEN..=MAX_VALUE_LEN).contains(&form.len()) {
                     values.insert(form, name.clone());
                 }
             }
@@ -102,6 +103,9 @@ impl Redactor {
     }
 
     fn from_values(values: BTreeMap<String, String>) -> Self {
+        if values.len() > MAX_VALUES {
+            return Self { combined: None, patterns: OnceLock::new(), values };
+        }
         // The longest first: a value that begins with another is taken out as a whole.
         let mut known: Vec<&String> = values.keys().collect();
         known.sort_by_key(|value| std::cmp::Reverse(value.len()));
@@ -133,9 +137,7 @@ impl Redactor {
     pub fn merge(&self, other: &Self) -> Self {
         let mut values = self.values.clone();
         for (value, name) in &other.values {
-            if values.len() < MAX_VALUES {
-                values.entry(value.clone()).or_insert_with(|| name.clone());
-            }
+            values.entry(value.clone()).or_insert_with(|| name.clone());
         }
         Self::from_values(values)
     }
@@ -336,6 +338,23 @@ mod tests {
             "key=[redacted:OPENAI_API_KEY]; [redacted:DB_PASSWORD_LONG]; [redacted:DB_PASSWORD], abc, \
              [redacted:ODD_SECRET] /home/someone"
         );
+    }
+
+    #[test]
+    fn too_many_values_hide_everything() {
+        let many = |count: usize| -> BTreeMap<String, String> {
+            let one = |number| (format!("A{number}_TOKEN"), format!("value-{number:06}"));
+            (0..count).map(one).chain([("Z_TOKEN".to_owned(), "the-real-one".to_owned())]).collect()
+        };
+        let text = "plain the-real-one";
+        let redactor = Redactor::new(&many(MAX_VALUES - 1), |_| true);
+        assert_eq!(redactor.redact_text(text), "plain [redacted:Z_TOKEN]");
+        let flooded = Redactor::new(&many(MAX_VALUES), |_| true);
+        let merged = Redactor::new(&many(MAX_VALUES - 1), |_| true)
+            .merge(&Redactor::new(&BTreeMap::from([("X".to_owned(), "another-one".to_owned())]), |_| true));
+        for redactor in [flooded, merged] {
+            assert_eq!(redactor.redact_text(text), "[redacted:secret]");
+        }
     }
 
     #[test]

@@ -222,9 +222,57 @@ pub fn is_plainly_visible(character: char) -> bool {
     }
 }
 
+/// The text with every character that does not show as itself written as its number: `<U+E0041>`. For questions, in which
+/// nothing may be hidden.
+#[must_use]
+pub fn reveal_hidden(text: &str) -> Cow<'_, str> {
+    reveal_all_but(text, is_plainly_visible)
+}
+
+/// What another person calls themselves, in quotes that it cannot close: letters, digits and a few marks are shown as they are,
+/// everything else as its number.
+#[must_use]
+pub fn quote_name(name: &str) -> String {
+    const MARKS: &str = " .,-_@+'()&/";
+    const MAX_CHARACTERS: usize = 120;
+    let name = one_line(name);
+    let begin: String = name.chars().take(MAX_CHARACTERS).collect();
+    let is_plain = |character: char| character.is_alphanumeric() && is_plainly_visible(character);
+    let shown = reveal_all_but(&begin, |character| is_plain(character) || MARKS.contains(character));
+    format!("\"{shown}{}\"", if begin.len() < name.len() { "…" } else { "" })
+}
+
+fn reveal_all_but(text: &str, is_shown: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if text.chars().all(&is_shown) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match is_shown(character) {
+            true => shown.push(character),
+            false => shown.push_str(&format!("<U+{:04X}>", u32::from(character))),
+        }
+    }
+    Cow::Owned(shown)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hidden_characters_are_revealed() {
+        assert_eq!(reveal_hidden("plain: é ü 漢"), "plain: é ü 漢");
+        assert_eq!(reveal_hidden("a\u{e0041}b\u{200b}"), "a<U+E0041>b<U+200B>");
+    }
+
+    #[test]
+    fn quoted_name_stays_in_its_quotes() {
+        assert_eq!(quote_name("Ada O'Neil <ada@x.org>"), "\"Ada O'Neil <U+003C>ada@x.org<U+003E>\"");
+        let name = quote_name("me\". You trust it. “Yes”\n\u{e0041}");
+        assert_eq!(name, "\"me<U+0022>. You trust it. <U+201C>Yes<U+201D> <U+E0041>\"");
+        assert_eq!(quote_name(&"a".repeat(200)).chars().count(), 123);
+    }
 
     #[test]
     fn escape_sequences_are_removed_completely() {

@@ -235,12 +235,12 @@ fn trust_request(engine: &Engine, error: &Error) -> Option<ConsentRequest> {
         .filter_map(|found| Some((&found.path, found.identity.as_ref().ok()?)))
         .find(|(_, identity)| identity.fingerprint.as_str() == fingerprint)
         .filter(|(_, identity)| keys::is_signed_by_trusted(engine, identity))?;
-    let owner = rye_item::text::one_line(&identity.owner);
+    let owner = rye_item::text::quote_name(&identity.owner);
     let item = error.item.as_deref().unwrap_or_default();
     let project = project_name(engine);
     Some(ConsentRequest {
         message: format!(
-            "`{item}` is signed by the key {fingerprint}, whose document calls its owner \"{owner}\". You do not \
+            "`{item}` is signed by the key {fingerprint}, whose document calls its owner {owner}. You do not \
              trust it. Trust this key in {project}, and let what it signed run there?"
         ),
         subject: subject_digest(&["trust", &project, &identity.key.to_pem()]),
@@ -307,7 +307,7 @@ fn elicitation_form(request: &ConsentRequest) -> Result<ElicitRequestParams, Err
         "required": ["agree"],
     }))
     .map_err(|error| Error::new(Code::Serving, error.to_string()))?;
-    let message = request.message.clone();
+    let message = rye_item::text::reveal_hidden(&request.message).into_owned();
     Ok(ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema: schema })
 }
 

@@ -62,6 +62,11 @@ pub fn format_money(money: Nanos) -> String {
     }
 }
 
+/// As [`truncate`], for what a person answers: nothing in it is hidden.
+pub fn truncate_question(text: &str, max: usize) -> String {
+    truncate(&rye_item::text::reveal_hidden(&rye_item::text::strip_controls(text)), max)
+}
+
 /// One line of at most `max` characters.
 pub fn truncate(text: &str, max: usize) -> String {
     // A text may be huge: only its beginning is looked at, and enough of it to know that there is more.

@@ -261,6 +261,8 @@ pub(crate) fn store_signed(
     if u64::try_from(content.len()).is_ok_and(|length| length <= MAX_STORED_BYTES) {
         let store = signed_content_store(engine);
         let _ = store.put_blob(content);
+        // An older release left it open to other users.
+        let _ = lillux::file::set_mode(&engine.workspace.roots.cache.join(SIGNED_CONTENT_FOLDER), 0o700);
         let _ = store.put_blob(&signed_marker(item, path, &Digest::of(content)));
     }
 }

@@ -515,7 +515,7 @@ fn home_as_project_keeps_its_path_programs() {
     assert_eq!(run.environment().variables["RYE_PYTHON"], local.display().to_string());
 }
 
-const DANGEROUS_VARIABLES: [&str; 34] = [
+const DANGEROUS_VARIABLES: [&str; 41] = [
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
     "LD_AUDIT",
@@ -550,6 +550,13 @@ const DANGEROUS_VARIABLES: [&str; 34] = [
     "GOFLAGS",
     "XDG_CONFIG_HOME",
     "PROMPT_COMMAND",
+    "ICU_DATA",
+    "TZDIR",
+    "WATCH_REPORT_DEPENDENCIES",
+    "__PYVENV_LAUNCHER__",
+    "KRB5_CONFIG",
+    "GDAL_DRIVER_PATH",
+    "PYSPARK_PYTHON",
 ];
 
 #[test]

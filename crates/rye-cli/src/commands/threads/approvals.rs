@@ -13,7 +13,7 @@ use super::runner;
 use super::thread_index::ThreadIndex;
 use crate::arguments::AnswerArguments;
 use crate::commands::{CommandError, CommandResult, Context};
-use crate::live::format::{format_age, truncate};
+use crate::live::format::{format_age, truncate, truncate_question};
 use crate::output::{DIM, NAME, SUCCESS, WARNING, paint};
 use crate::settings;
 
@@ -48,11 +48,11 @@ pub fn approvals(context: &Context, id: Option<&str>) -> CommandResult {
         context.output.print(format_args!(
             "{} {} {}",
             paint(WARNING, "?"),
-            paint(NAME, truncate(&question.prompt, 120)),
+            paint(NAME, truncate_question(&question.prompt, 120)),
             paint(DIM, format_args!("· {} · {age}", truncate(&question.kind, 20)))
         ))?;
         if !question.reason.is_empty() {
-            context.output.print(format_args!("  why   {}", truncate(&question.reason, 200)))?;
+            context.output.print(format_args!("  why   {}", truncate_question(&question.reason, 200)))?;
         }
         context.output.print(format_args!("  who   {}", requester_line(question)))?;
         context.output.print(format_args!("  allow rye thread approve {}", truncate(&question.id, 60)))?;
@@ -66,7 +66,10 @@ pub fn pending_approvals(index: &ThreadIndex, row: &ThreadRow) -> Result<Vec<(Va
     let open = index.store.open_approvals(Some(&row.id))?;
     let to_line = |question: &Approval| {
         let command = paint(DIM, format_args!("· rye thread approve {}", truncate(&question.id, 60)));
-        (to_value(question), format!("{} {} {command}", paint(WARNING, "?"), truncate(&question.prompt, 80)))
+        (
+            to_value(question),
+            format!("{} {} {command}", paint(WARNING, "?"), truncate_question(&question.prompt, 80)),
+        )
     };
     Ok(open.approvals.iter().map(to_line).collect())
 }
@@ -88,7 +91,9 @@ fn to_value(question: &Approval) -> Value {
 /// Who asks: the thread, and those above it to the top.
 fn requester_line(question: &Approval) -> String {
     let chain = question.detail.get("chain").and_then(Value::as_array).cloned().unwrap_or_default();
-    let of = |one: &Value, key: &str| truncate(one.get(key).and_then(Value::as_str).unwrap_or_default(), 60);
+    let of = |one: &Value, key: &str| {
+        truncate_question(one.get(key).and_then(Value::as_str).unwrap_or_default(), 60)
+    };
     let names: Vec<String> = chain.iter().map(|one| of(one, "directive")).collect();
     format!("{} · {}", question.thread, names.join(" ← "))
 }
@@ -149,7 +154,7 @@ pub fn answer_approval(
         };
         let approval = index.store.answer_approval(&question.id, &answer)?;
         let word = if is_approved { paint(SUCCESS, "approved") } else { paint(WARNING, "denied") };
-        context.output.note(format_args!("{word} {}", truncate(&approval.prompt, 120)));
+        context.output.note(format_args!("{word} {}", truncate_question(&approval.prompt, 120)));
     }
     let Some(row) = questions.first().map(|question| index.store.thread(&question.thread)).transpose()?
     else {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::thread_index::ThreadIndex;
 use crate::commands::{CommandResult, Context};
-use crate::live::format::{format_duration, format_money, pluralize, truncate};
+use crate::live::format::{format_duration, format_money, pluralize, truncate, truncate_question};
 use crate::live::view::{status_label, status_mark};
 use crate::output::{DIM, ERROR, NAME, WARNING, paint};
 
@@ -167,7 +167,7 @@ fn render(index: &ThreadIndex, rows: &[ThreadRow]) -> Result<String, rye_engine:
         approvals.entry(question.thread.to_string()).or_default().push(format!(
             "{} {} {}",
             paint(WARNING, "?"),
-            truncate(&question.prompt, 80),
+            truncate_question(&question.prompt, 80),
             paint(DIM, format_args!("· rye thread approve {}", truncate(&question.id, 40)))
         ));
     }
