@@ -126,6 +126,11 @@ impl Output {
         self.print_stderr(format_args!("{} {text}", paint(WARNING, "warning:")));
     }
 
+    /// A line that a person must see before they answer, whether asked to be quiet or not.
+    pub fn alert(&self, text: impl Display) {
+        self.print_stderr(text);
+    }
+
     fn print_stderr(&self, text: impl Display) {
         let mut stderr = AutoStream::new(io::stderr().lock(), self.color);
         // Stderr is closed: there is no one to report to.
@@ -281,6 +286,11 @@ impl StatusLine {
         } else {
             self.bar.println(anstream::adapter::strip_str(line).to_string());
         }
+    }
+
+    /// Takes the line away while something else uses the terminal.
+    pub fn hide_while(&self, work: impl FnOnce()) {
+        self.bar.suspend(work);
     }
 
     /// What the bottom shows from now on, as it is.

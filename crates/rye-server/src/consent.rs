@@ -17,6 +17,7 @@ use rmcp::service::RequestContext;
 use rye_agent::limits::RaisedLimit;
 use rye_agent::store::Approval;
 use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::ApprovalText;
 use rye_engine::agent_actions::{self, SignTarget};
 use rye_engine::verbs::keys;
 use rye_engine::{Code, Engine, Error};
@@ -195,14 +196,13 @@ pub(crate) fn thread_consent_request(root: &ThreadId, approvals: &[Approval]) ->
     let lines: Vec<String> = approvals
         .iter()
         .map(|approval| {
-            let reason = if approval.reason.is_empty() {
-                String::new()
-            } else {
-                format!(" ({})", clean(&approval.reason))
-            };
-            let chain = approval.detail.get("chain").and_then(Value::as_array);
-            let who = chain.and_then(|chain| chain.first()?.get("directive")?.as_str()).unwrap_or_default();
-            format!("`{}`, {}, asks: {}{reason}", clean(who), approval.thread, clean(&approval.prompt))
+            let text = ApprovalText::new(approval, false);
+            let mut lines = vec![format!("asks: {}", text.prompt)];
+            lines.extend(text.lines().into_iter().map(|line| format!("  {line}")));
+            if text.is_truncated {
+                lines.push(format!("  all of it: rye thread approvals {} --full", approval.thread));
+            }
+            lines.join("\n")
         })
         .collect();
     let names: Vec<&str> = approvals.iter().map(|approval| approval.id.as_str()).collect();
@@ -215,7 +215,7 @@ pub(crate) fn thread_consent_request(root: &ThreadId, approvals: &[Approval]) ->
         .hint(format!("allow it: rye thread approve {requester}"))
         .hint(format!("refuse it: rye thread deny {requester}"));
     ConsentRequest {
-        message: format!("{}. Do you allow it?", lines.join("; ")),
+        message: format!("A thread {}\nDo you allow it?", lines.join("\nand ")),
         subject: format!("{APPROVE_PREFIX}{root} {}", names.join(" ")),
         fallback,
         trust_document: None,

@@ -325,6 +325,9 @@ pub struct ApprovalDecision {
     pub at_ms: u64,
     /// Who.
     pub by: String,
+    /// What a yes covers from now on, beyond the call it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub always: Option<rye_thread::machine::ApprovalScope>,
 }
 
 /// Questions that are open, and those that were forged.

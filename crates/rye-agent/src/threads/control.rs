@@ -71,6 +71,7 @@ impl Threads {
                 changes: approval.detail.get("proposed").filter(|_| approved).cloned().unwrap_or_default(),
                 at_ms: self.runtime.setup.clock.now_ms(),
                 by: by.to_owned(),
+                always: None,
             };
             self.runtime.store.answer_approval(id, &answer)?;
         }

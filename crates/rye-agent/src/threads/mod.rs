@@ -3,6 +3,7 @@
 //! The store is the truth about every thread; what is kept here only makes it quick: who runs in this process, how each
 //! is asked to end, and who waits for it.
 
+mod approval_text;
 mod background;
 mod children;
 mod continuation;
@@ -44,6 +45,7 @@ use crate::store::{
 use crate::thread_id::ThreadId;
 use crate::transcript::TranscriptSigner;
 
+pub use approval_text::ApprovalText;
 pub use background::{BackgroundConnection, BackgroundHost, BackgroundThread, TakeoverReport};
 pub use control::CancelOutcome;
 pub use heartbeat::WatchGuard;

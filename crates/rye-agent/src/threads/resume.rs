@@ -166,6 +166,7 @@ impl ThreadRuntime {
                         changes: Value::Object(options.limits.clone()),
                         at_ms: self.setup.clock.now_ms(),
                         by: options.by.clone(),
+                        always: None,
                     };
                     // A question that was tampered with is not answered; nothing depends on it.
                     let _ = self.store.answer_approval(&request.id, &answer);
@@ -179,8 +180,8 @@ impl ThreadRuntime {
                 limits = apply_limit_changes(&limits, allowed)?;
             }
             let request = request.id.clone();
-            let (approved, message, by) = (answer.approved, answer.message, answer.by);
-            answers.push(ApprovalAnswer { request_id: request, approved, message, by });
+            let ApprovalDecision { approved, message, by, always, .. } = answer;
+            answers.push(ApprovalAnswer { request_id: request, approved, message, by, always });
         }
         Ok((answers, limits))
     }

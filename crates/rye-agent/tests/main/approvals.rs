@@ -36,6 +36,7 @@ fn decision(approved: bool) -> ApprovalDecision {
         changes: Value::Null,
         at_ms: 7,
         by: "Ada".to_owned(),
+        always: None,
     }
 }
 

@@ -147,6 +147,7 @@ async fn taken_over_child_ends_with_parent() {
         changes: Value::Null,
         at_ms: 1,
         by: "Ada".to_owned(),
+        always: None,
     };
     second.store().answer_approval(&approval.id, &decision).expect("answered");
     let child = second

@@ -203,6 +203,7 @@ async fn forged_approval_is_ignored() {
         changes: Value::Null,
         at_ms: 2,
         by: "me".to_owned(),
+        always: None,
     };
     assert!(store.answer_approval("forged", &decision).is_err(), "what was never asked cannot be answered");
     let answered = store.approval("real").ok().flatten().and_then(|record| record.answer);

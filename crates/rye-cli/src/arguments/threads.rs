@@ -138,7 +138,7 @@ pub enum ThreadCommand {
     )]
     Resume(ResumeArguments),
     /// Approve a thread's request and resume it
-    Approve(AnswerArguments),
+    Approve(ApproveArguments),
     /// Deny a thread's request
     Deny {
         /// The request.
@@ -153,6 +153,9 @@ pub enum ThreadCommand {
         /// Only this thread and its descendants
         #[arg(value_name = "THREAD", add = ArgValueCompleter::new(completion::threads))]
         id: Option<String>,
+        /// Show every argument to its end
+        #[arg(long)]
+        full: bool,
     },
     /// Remove ended thread trees by age, number or size
     #[command(
@@ -245,6 +248,26 @@ pub struct ResumeArguments {
     /// A message to the model
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
+}
+
+/// What a yes covers beyond the call it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AlwaysScope {
+    /// Every later call of the same item in the same thread
+    Item,
+    /// Later calls of the same item with the same arguments in the same thread
+    Arguments,
+}
+
+// `rye thread approve`
+#[derive(Debug, Args)]
+pub struct ApproveArguments {
+    /// What is allowed
+    #[command(flatten)]
+    pub answer: AnswerArguments,
+    /// Allow later calls of this thread as well, without asking again
+    #[arg(long, value_name = "SCOPE", value_enum)]
+    pub always: Option<AlwaysScope>,
 }
 
 // `rye thread approve`, `rye thread deny`

@@ -22,6 +22,8 @@ enum RenderEvent {
     Event(Value),
     Text(String, String),
     Line(String),
+    /// Something that needs the terminal for itself.
+    Prompt(Box<dyn FnOnce() + Send>),
     End,
 }
 
@@ -77,6 +79,17 @@ impl Renderer {
         }
     }
 
+    /// Asks the person at the terminal while nothing else is drawn; events are shown afterwards.
+    pub async fn prompt<T: Send + 'static>(&self, ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let run = Box::new(move || {
+            // An answer that is not waited for any more is recorded all the same.
+            let _ = sender.send(ask());
+        });
+        let _ = self.sender.send(RenderEvent::Prompt(run));
+        receiver.await.ok()
+    }
+
     /// Draws what is left, and gives what was seen; `None` when drawing broke off.
     pub fn finish(self) -> Option<View> {
         let _ = self.sender.send(RenderEvent::End);
@@ -109,6 +122,13 @@ fn render_loop(output: Output, mut view: View, receiver: &Receiver<RenderEvent>)
             Ok(RenderEvent::Event(envelope)) => view.handle_event(&envelope),
             Ok(RenderEvent::Text(thread, text)) => view.push_text(&thread, &text),
             Ok(RenderEvent::Line(line)) => vec![line],
+            Ok(RenderEvent::Prompt(ask)) => {
+                match &status {
+                    Some(status) => status.hide_while(ask),
+                    None => ask(),
+                }
+                Vec::new()
+            }
             Err(RecvTimeoutError::Timeout) => Vec::new(),
             Ok(RenderEvent::End) | Err(RecvTimeoutError::Disconnected) => break,
         };

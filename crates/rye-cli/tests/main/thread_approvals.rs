@@ -11,7 +11,7 @@ use crate::support::{Run, User, run, text};
 use crate::thread_run::{
     FILES, command_with_model, newest_thread, spawn_with_model, threads, write_directive,
 };
-use crate::tool_support::{assert_no_processes, eventually, processes_with, write_shell_tool};
+use crate::tool_support::{RYE, assert_no_processes, eventually, processes_with, write_shell_tool};
 
 const PERMISSIONS: &str = "<permissions><execute><tool>rye.agent.threads.*</tool><tool>rye.file-system.*</tool></execute></permissions>";
 
@@ -257,7 +257,9 @@ fn mcp_elicits_or_names_the_command() {
     );
     assert_eq!(client.questions.len(), 1, "{:?}", client.questions);
     let message = text(&client.questions[0]["message"]);
-    assert!(message.contains("`team/gate`") && message.contains("May I write? (it is time)"), "{message}");
+    for part in ["asks: May I write?", "why      it is time", "who      team/gate", "cost     $0"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
     assert_eq!(user.context.text("project/out.txt"), "hello");
 }
 
@@ -270,7 +272,8 @@ fn mcp_forwards_child_approvals() {
     let mut client = Client::connect_with_consent(&user, consent());
     let done = client.call("rye_execute", fork_arguments("team/top"));
     assert_eq!(done["data"]["status"], "completed", "{done}");
-    assert!(text(&client.questions[0]["message"]).contains("`team/gate`"), "{:?}", client.questions);
+    let message = text(&client.questions[0]["message"]);
+    assert!(message.contains("who      team/gate ← team/top"), "{message}");
     assert_eq!((client.questions.len(), user.context.text("project/out.txt").as_str()), (1, "hello"));
     assert_eq!(threads(&user).len(), 2, "nothing was started twice");
 }
@@ -302,4 +305,106 @@ fn newer_protocol_retry_resumes_the_thread() {
     assert_eq!(done["structuredContent"]["data"]["status"], "completed", "{done}");
     assert_eq!(threads(&user).len(), 1);
     assert_eq!(client.request("tools/call", call(agreed))["isError"], true, "a yes counts once");
+}
+
+/// Every write waits for the user, and a directive writes these files.
+fn write_risky(user: &User, paths: &[&str]) {
+    let config = "version: \"1.0.0\"\ncategory: agent\nname: capability_risk\ndescription: Mine\nschema_version: \"1.0.0\"\nrisk_levels:\n  write:\n    description: Changes files\n    policy: approval_required\n";
+    user.write_user("config/agent/capability_risk.yaml", config);
+    user.ok(["sign", "config", "agent/capability_risk", "--space", "user"]);
+    let write = |path: &&str| {
+        format!(
+            "<execute item_type=\"tool\" item_id=\"rye/file-system/write\"><param name=\"path\" value=\"{path}\"/><param name=\"content\" value=\"{}\"/></execute>\n",
+            format!("to \u{202e}{path} ").repeat(100)
+        )
+    };
+    let process: String = paths.iter().map(write).collect();
+    write_directive(user, "risky", FILES, &format!("<process>{process}</process>"), "Write.");
+}
+
+#[test]
+fn approvals_show_every_argument() {
+    let user = User::initialized();
+    write_risky(&user, &["a.txt"]);
+    let stopped = user.run(["run", "team/risky"]);
+    assert_eq!(stopped.exit, 6, "{stopped}");
+    let id = newest_thread(&user);
+    let shown =
+        [stopped.stderr, user.ok(["thread", "approvals"]).stdout, user.ok(["thread", "show", &id]).stdout];
+    for output in shown {
+        for part in [
+            "path     a.txt",
+            "content  to \\u{202e}a.txt",
+            "more characters",
+            "who      team/risky",
+            "cost     $0",
+        ] {
+            assert!(output.contains(part), "{part}: {output}");
+        }
+        assert!(!output.contains('\u{202e}'), "{output}");
+    }
+    let full = user.ok(["thread", "approvals", &id, "--full"]).stdout;
+    assert!(
+        full.contains("to \\u{202e}a.txt ".repeat(100).trim_end()) && !full.contains("more characters"),
+        "{full}"
+    );
+}
+
+#[test]
+fn always_covers_later_calls_of_the_thread() {
+    let user = User::initialized();
+    write_risky(&user, &["a.txt", "b.txt", "c.txt"]);
+    assert_eq!(user.run(["run", "team/risky"]).exit, 6);
+    let id = newest_thread(&user);
+    // The same arguments do not come again: the next call is asked about.
+    assert_eq!(user.run(["thread", "approve", &id, "--always", "arguments"]).exit, 6);
+    user.ok(["thread", "approve", &id, "--always", "item"]);
+    assert!(user.context.project().join("c.txt").exists());
+    user.ok(["thread", "verify", &id]);
+    // Another thread asks for itself.
+    assert_eq!(user.run(["run", "team/risky"]).exit, 6);
+    assert_eq!(approvals(&user).len(), 1);
+}
+
+/// Runs a program at a terminal of its own, and types an answer whenever it asks.
+const TERMINAL: &str = r#"
+import os, pty, sys
+answers, words = sys.argv[1].split("|"), sys.argv[2:]
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(words[0], words)
+output, typed = b"", 0
+while True:
+    try:
+        data = os.read(terminal, 65536)
+    except OSError:
+        break
+    if not data:
+        break
+    output += data
+    while typed < len(answers) and output.count(b"[l] later") > typed:
+        os.write(terminal, answers[typed].encode() + b"\n")
+        typed += 1
+sys.stdout.buffer.write(output)
+sys.stdout.flush()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+
+fn run_at_terminal(user: &User, answers: &str, words: &[&str]) -> Run {
+    let mut command = user.program("python3");
+    command.args(["-c", TERMINAL, answers, RYE, "--color", "never"]).args(words).env("TERM", "xterm");
+    Run::from_output(&command.output().expect("python3"))
+}
+
+#[test]
+fn terminal_is_asked_and_thread_goes_on() {
+    let user = User::initialized();
+    write_risky(&user, &["a.txt", "b.txt", "c.txt"]);
+    let left = run_at_terminal(&user, "y|l", &["run", "team/risky"]);
+    assert_eq!(left.exit, 6, "{left}");
+    assert!(left.stdout.contains("path     a.txt") && !left.stdout.contains("error["), "{left}");
+    assert!(user.context.project().join("a.txt").exists() && !user.context.project().join("b.txt").exists());
+    let done = run_at_terminal(&user, "a", &["thread", "resume", &newest_thread(&user)]);
+    assert_eq!(done.exit, 0, "{done}");
+    assert!(user.context.project().join("c.txt").exists(), "{done}");
 }

@@ -269,6 +269,7 @@ fn approved_decision() -> ApprovalDecision {
         changes: json!({"spend": 2}),
         at_ms: 6,
         by: "me".to_owned(),
+        always: None,
     }
 }
 

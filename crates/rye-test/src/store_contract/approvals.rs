@@ -3,7 +3,15 @@
 use super::*;
 
 fn decision(approved: bool) -> ApprovalDecision {
-    ApprovalDecision { approved, message: None, changes: Value::Null, at_ms: 2, by: "a person".to_owned() }
+    let always = approved.then_some(rye_thread::machine::ApprovalScope::Item);
+    ApprovalDecision {
+        approved,
+        message: None,
+        changes: Value::Null,
+        always,
+        at_ms: 2,
+        by: "a person".to_owned(),
+    }
 }
 
 /// A question is open until it is answered, and is answered once.

@@ -8,6 +8,7 @@ use super::Trigger;
 use super::effect::{Effect, ThreadOutcome};
 use super::hooks::HookRun;
 use super::tools::ToolRun;
+use crate::action::Action;
 use crate::limits::LimitReached;
 
 /// A question to a person.
@@ -54,6 +55,38 @@ impl ApprovalKind {
     }
 }
 
+/// What a yes to a call covers beyond the call itself, in the thread that asked and nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalScope {
+    /// The same action on the same item, whatever the arguments.
+    Item,
+    /// The same action on the same item with the same arguments.
+    Arguments,
+}
+
+impl ApprovalScope {
+    /// Whether a yes to `approved` covers `action`. Options, such as a child's limits, must be the same for both scopes.
+    #[must_use]
+    pub fn covers(self, approved: &Action, action: &Action) -> bool {
+        let is_same_item = approved.primary == action.primary
+            && approved.item_type == action.item_type
+            && approved.item_id == action.item_id
+            && approved.options == action.options;
+        match self {
+            Self::Item => is_same_item && action.item_id.is_some(),
+            Self::Arguments => is_same_item && approved.params == action.params,
+        }
+    }
+}
+
+/// A yes that a person gave for later calls of the thread.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ApprovalGrant {
+    pub(super) scope: ApprovalScope,
+    pub(super) action: Action,
+}
+
 /// What a person said to a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalAnswer {
@@ -67,6 +100,9 @@ pub struct ApprovalAnswer {
     pub message: Option<String>,
     /// Who.
     pub by: String,
+    /// What a yes covers from now on, beyond the call it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub always: Option<ApprovalScope>,
 }
 
 impl ApprovalAnswer {
@@ -223,15 +259,16 @@ impl ThreadState {
         let mut effects: Vec<Effect> = answers
             .iter()
             .map(|answer| {
-                Self::emit(
-                    "human_approval_response",
-                    json!({
-                        "approval_id": answer.request_id,
-                        "approved": answer.approved,
-                        "message": answer.message,
-                        "by": answer.by,
-                    }),
-                )
+                let mut payload = json!({
+                    "approval_id": answer.request_id,
+                    "approved": answer.approved,
+                    "message": answer.message,
+                    "by": answer.by,
+                });
+                if let Some(scope) = answer.always.filter(|_| answer.approved) {
+                    payload["always"] = json!(scope);
+                }
+                Self::emit("human_approval_response", payload)
             })
             .collect();
         effects.push(Self::emit(

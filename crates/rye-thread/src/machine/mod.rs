@@ -32,7 +32,7 @@ use crate::model::ChatMessage;
 use serde_json::{Value, json};
 
 pub use crate::config::Trigger;
-pub use approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest};
+pub use approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest, ApprovalScope};
 pub use context::{MAX_RESULT_CHARACTERS, MAX_RESULT_UNDER_PRESSURE, newest_turns};
 pub use effect::{CostBound, Effect, ThreadOutcome};
 pub use event::{BudgetRefusal, BudgetResource, ThreadEvent, ToolResult};
@@ -72,6 +72,8 @@ pub struct ThreadState {
     context: context::ContextUsage,
     /// Questions to people so far.
     approval_count: u64,
+    /// What people allowed for later calls.
+    approval_grants: Vec<approval::ApprovalGrant>,
     /// When the last event came.
     last_ms: u64,
 }
@@ -113,6 +115,7 @@ impl ThreadState {
             partial_text: String::new(),
             context: context::ContextUsage::default(),
             approval_count: 0,
+            approval_grants: Vec::new(),
             last_ms: 0,
         }
     }

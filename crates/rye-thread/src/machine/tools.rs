@@ -9,7 +9,7 @@ use rye_item::ItemType;
 use serde_json::{Map, Value, json};
 
 use super::Trigger;
-use super::approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest, ResumeAt};
+use super::approval::{ApprovalAnswer, ApprovalGrant, ApprovalKind, ApprovalRequest, ResumeAt};
 use super::effect::{Effect, ThreadOutcome};
 use super::event::ToolResult;
 use super::hooks::{HookContinuation, cost_context};
@@ -328,6 +328,10 @@ impl ThreadState {
             let request = make_request(ApprovalKind::Approval, prompt, text("reason"), ends_on_no);
             return Ok(Some(Box::new(request)));
         }
+        let is_granted = |grant: &ApprovalGrant| grant.scope.covers(&grant.action, action);
+        if self.approval_grants.iter().any(is_granted) {
+            return Ok(None);
+        }
         let Some(why) = self.spec.template.config.risk.approval_reason(&required_capabilities(action)) else {
             return Ok(None);
         };
@@ -361,7 +365,16 @@ impl ThreadState {
                     let response = json!({"status": "success", "approved": answer.approved, "message": answer.message, "by": answer.by});
                     ToolResult { is_error: false, ..ToolResult::failure(response.to_string()) }
                 }
-                (_, true) => {
+                (
+                    ToolWork::Dispatch(action) | ToolWork::Spawn(action, _) | ToolWork::Orchestrate(action),
+                    true,
+                ) => {
+                    let action = action.action().clone();
+                    self.approval_grants.extend(answer.always.map(|scope| ApprovalGrant { scope, action }));
+                    slot.progress = CallProgress::Waiting;
+                    continue;
+                }
+                (ToolWork::ReadArtifact(_), true) => {
                     slot.progress = CallProgress::Waiting;
                     continue;
                 }

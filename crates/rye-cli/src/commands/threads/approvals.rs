@@ -2,16 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use rye_agent::machine::ApprovalScope;
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{Approval, ApprovalDecision, ThreadRow};
-use rye_agent::threads::ResumeOptions;
+use rye_agent::threads::{ApprovalText, ResumeOptions};
 use rye_engine::{Code, Error};
 use serde_json::{Map, Value, json};
 
 use super::control::{parse_limits, resume_view};
 use super::runner;
 use super::thread_index::ThreadIndex;
-use crate::arguments::AnswerArguments;
+use crate::arguments::{AlwaysScope, AnswerArguments, ApproveArguments};
 use crate::commands::{CommandError, CommandResult, Context};
 use crate::live::format::{format_age, truncate, truncate_question};
 use crate::output::{DIM, NAME, SUCCESS, WARNING, paint};
@@ -23,7 +24,7 @@ const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `rye thread approvals`
-pub fn approvals(context: &Context, id: Option<&str>) -> CommandResult {
+pub fn approvals(context: &Context, id: Option<&str>, is_full: bool) -> CommandResult {
     let scope = match id {
         Some(word) => Some(
             ThreadIndex::open_thread(&context.settings, word).map(|(index, row)| (index, Some(row.id)))?,
@@ -45,33 +46,45 @@ pub fn approvals(context: &Context, id: Option<&str>) -> CommandResult {
     }
     for question in &open.approvals {
         let age = format_age(settings::now_ms().saturating_sub(question.at_ms));
+        let text = ApprovalText::new(question, is_full);
         context.output.print(format_args!(
             "{} {} {}",
             paint(WARNING, "?"),
-            paint(NAME, truncate_question(&question.prompt, 120)),
+            paint(NAME, &text.prompt),
             paint(DIM, format_args!("· {} · {age}", truncate(&question.kind, 20)))
         ))?;
-        if !question.reason.is_empty() {
-            context.output.print(format_args!("  why   {}", truncate_question(&question.reason, 200)))?;
+        for line in text.lines() {
+            context.output.print(format_args!("  {line}"))?;
         }
-        context.output.print(format_args!("  who   {}", requester_line(question)))?;
-        context.output.print(format_args!("  allow rye thread approve {}", truncate(&question.id, 60)))?;
-        context.output.print(format_args!("  or    rye thread deny {}", truncate(&question.id, 60)))?;
+        let name = truncate(&question.id, 60);
+        if text.is_truncated {
+            let command = format!("rye thread approvals {} --full", question.thread);
+            context.output.print(paint(DIM, format_args!("  all of it: {command}")))?;
+        }
+        context
+            .output
+            .print(paint(DIM, format_args!("  rye thread approve {name}  or  rye thread deny {name}")))?;
     }
     Ok(())
 }
 
-/// What is asked by a thread and all below it, a line each.
-pub fn pending_approvals(index: &ThreadIndex, row: &ThreadRow) -> Result<Vec<(Value, String)>, Error> {
+/// What is asked by a thread and all below it, with the lines that show each.
+pub fn pending_approvals(index: &ThreadIndex, row: &ThreadRow) -> Result<Vec<(Value, Vec<String>)>, Error> {
     let open = index.store.open_approvals(Some(&row.id))?;
-    let to_line = |question: &Approval| {
-        let command = paint(DIM, format_args!("· rye thread approve {}", truncate(&question.id, 60)));
-        (
-            to_value(question),
-            format!("{} {} {command}", paint(WARNING, "?"), truncate_question(&question.prompt, 80)),
-        )
-    };
-    Ok(open.approvals.iter().map(to_line).collect())
+    Ok(open.approvals.iter().map(|question| (to_value(question), question_lines(question))).collect())
+}
+
+/// A question, every argument, who asks, and the command that allows it.
+pub fn question_lines(question: &Approval) -> Vec<String> {
+    let text = ApprovalText::new(question, false);
+    let command = paint(DIM, format_args!("· rye thread approve {}", truncate(&question.id, 60)));
+    let mut lines = vec![format!("{} {} {command}", paint(WARNING, "?"), text.prompt)];
+    lines.extend(text.lines().into_iter().map(|line| format!("  {line}")));
+    if text.is_truncated {
+        let command = format!("rye thread approvals {} --full", question.thread);
+        lines.push(paint(DIM, format_args!("  all of it: {command}")));
+    }
+    lines
 }
 
 /// A question as JSON.
@@ -88,16 +101,6 @@ fn to_value(question: &Approval) -> Value {
     })
 }
 
-/// Who asks: the thread, and those above it to the top.
-fn requester_line(question: &Approval) -> String {
-    let chain = question.detail.get("chain").and_then(Value::as_array).cloned().unwrap_or_default();
-    let of = |one: &Value, key: &str| {
-        truncate_question(one.get(key).and_then(Value::as_str).unwrap_or_default(), 60)
-    };
-    let names: Vec<String> = chain.iter().map(|one| of(one, "directive")).collect();
-    format!("{} · {}", question.thread, names.join(" ← "))
-}
-
 fn warn_forged(context: &Context, forged: &[String]) {
     for name in forged {
         let name = truncate(name, 60);
@@ -105,11 +108,25 @@ fn warn_forged(context: &Context, forged: &[String]) {
     }
 }
 
-/// `rye thread approve`, `rye thread deny`
-pub fn answer_approval(
+/// `rye thread approve`
+pub fn approve(context: Context, arguments: &ApproveArguments) -> CommandResult {
+    let always = arguments.always.map(|scope| match scope {
+        AlwaysScope::Item => ApprovalScope::Item,
+        AlwaysScope::Arguments => ApprovalScope::Arguments,
+    });
+    answer_approval(context, &arguments.answer, true, always, false)
+}
+
+/// `rye thread deny`
+pub fn deny(context: Context, arguments: &AnswerArguments, end_thread: bool) -> CommandResult {
+    answer_approval(context, arguments, false, None, end_thread)
+}
+
+fn answer_approval(
     context: Context,
     arguments: &AnswerArguments,
     is_approved: bool,
+    always: Option<ApprovalScope>,
     end_thread: bool,
 ) -> CommandResult {
     let limit_changes = parse_limits(&arguments.limits, true)?;
@@ -151,6 +168,7 @@ pub fn answer_approval(
             changes: Value::Object(changes),
             at_ms: settings::now_ms(),
             by: context.settings.owner.clone(),
+            always: always.filter(|_| question.kind == "tool"),
         };
         let approval = index.store.answer_approval(&question.id, &answer)?;
         let word = if is_approved { paint(SUCCESS, "approved") } else { paint(WARNING, "denied") };

@@ -5,12 +5,13 @@ use std::time::Duration;
 use rye_agent::driver::CancelSignal;
 use rye_agent::limits::LIMIT_NAMES;
 use rye_agent::status::ThreadStatus;
-use rye_agent::store::ThreadRow;
+use rye_agent::store::{ApprovalDecision, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{CancelOutcome, ResumeOptions, WaitRequest};
 use rye_engine::{Code, Error};
 use serde_json::{Map, Value, json};
 
+use super::ask::ApprovalPrompt;
 use super::runner;
 use super::thread_index::ThreadIndex;
 use crate::arguments::{ResumeArguments, WaitArguments};
@@ -54,7 +55,21 @@ pub fn resume_view(row: &ThreadRow) -> impl FnOnce(&mut View) + use<> {
 /// `rye thread resume`
 pub fn resume(context: Context, arguments: &ResumeArguments) -> CommandResult {
     let limits = parse_limits(&arguments.limits, true)?;
-    let (_, row) = ThreadIndex::open_thread(&context.settings, &arguments.id)?;
+    let (index, row) = ThreadIndex::open_thread(&context.settings, &arguments.id)?;
+    if let Some(prompt) = ApprovalPrompt::for_terminal(&context.settings, context.output)
+        && row.status == ThreadStatus::Suspended
+    {
+        let mut open = index.store.open_approvals(Some(&row.id))?.approvals;
+        // More of a limit, given here, is the answer to that question.
+        open.retain(|approval| limits.is_empty() || approval.kind != "limit");
+        let record = |id: &str, decision: &ApprovalDecision| {
+            index.store.answer_approval(id, decision)?;
+            Ok(())
+        };
+        if !prompt.ask_all(&open, record)? {
+            return Err(runner::leave_suspended(context.output, &row.id));
+        }
+    }
     let changes = ResumeOptions {
         limits,
         message: arguments.message.clone(),

@@ -1,6 +1,7 @@
 //! `thread`: look at threads, follow them, let them go on, end them.
 
 mod approvals;
+mod ask;
 pub mod control;
 mod cost;
 mod list;
@@ -43,13 +44,9 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
         ThreadCommand::Cancel { ids, reason } => control::cancel(open()?, ids, reason),
         ThreadCommand::Kill { id } => control::kill(open()?, id),
         ThreadCommand::Resume(arguments) => control::resume(Context::open_for_run(global)?, arguments),
-        ThreadCommand::Approve(arguments) => {
-            approvals::answer_approval(Context::open_for_run(global)?, arguments, true, false)
-        }
-        ThreadCommand::Deny { answer, end } => {
-            approvals::answer_approval(Context::open_for_run(global)?, answer, false, *end)
-        }
-        ThreadCommand::Approvals { id } => approvals::approvals(&open()?, id.as_deref()),
+        ThreadCommand::Approve(arguments) => approvals::approve(Context::open_for_run(global)?, arguments),
+        ThreadCommand::Deny { answer, end } => approvals::deny(Context::open_for_run(global)?, answer, *end),
+        ThreadCommand::Approvals { id, full } => approvals::approvals(&open()?, id.as_deref(), *full),
         ThreadCommand::Prune(arguments) => prune::prune(&open()?, arguments),
     }
 }

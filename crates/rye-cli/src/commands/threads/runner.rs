@@ -1,5 +1,6 @@
 //! Threads at work in this process: opened, shown as they go, ended on Ctrl-C, told of at the end.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,10 @@ use rye_agent::threads::{
 use rye_engine::{Code, Engine, Error};
 use serde_json::Value;
 use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 
+use super::approvals::question_lines;
+use super::ask::ApprovalPrompt;
 use super::thread_index::{resume_command, threads_dir};
 use crate::commands::{CommandError, CommandResult, Context, background};
 use crate::live::format::pluralize;
@@ -78,6 +82,7 @@ pub fn drive(
     start: impl AsyncFnOnce(&Threads, CancelSignal) -> Result<StartedThread, Error>,
 ) -> CommandResult {
     let Context { settings, engine, output } = context;
+    let prompt = ApprovalPrompt::for_terminal(&settings, output);
     let renderer = Renderer::start(output, prepare)?;
     let runtime = build_runtime()?;
     let signal = CancelSignal::default();
@@ -90,16 +95,83 @@ pub fn drive(
             for notice in &started.notices {
                 print_line(format!("{} {}", paint(WARNING, "!"), rye_item::text::one_line(notice)));
             }
-            let finished = started.finished().await;
+            let finished = finish_with_answers(&threads, started, prompt.as_ref(), &renderer).await?;
             wait_for_others(&threads, &print_line).await;
-            if let Some(finished) = &finished {
-                print_background_threads(&threads, &finished.thread_id, &print_line);
-            }
-            finished.ok_or_else(|| Error::new(Code::ThreadFailed, "the thread ended unexpectedly"))
+            print_background_threads(&threads, &finished.thread_id, &print_line);
+            let questions = match finished.outcome.has_questions() {
+                true => threads.open_approvals(&finished.thread_id)?,
+                false => Vec::new(),
+            };
+            Ok((finished, questions))
         })
     });
     let view = renderer.finish();
-    print_outcome(output, view.as_ref(), result?.as_ref())
+    let (finished, questions) = result?;
+    if prompt.is_some() && !questions.is_empty() {
+        return Err(leave_suspended(output, &finished.thread_id));
+    }
+    for line in questions.iter().flat_map(question_lines) {
+        output.note(line);
+    }
+    print_outcome(output, view.as_ref(), &finished)
+}
+
+/// A thread whose question the person left for later: it waits, and the exit code says so.
+pub fn leave_suspended(output: Output, id: &ThreadId) -> CommandError {
+    output.note(format_args!(
+        "suspended until you answer: {}",
+        paint(DIM, format_args!("rye thread resume {id}"))
+    ));
+    CommandError::Exit(exit_code(ThreadStatus::Suspended))
+}
+
+/// Waits until a thread has ended or stopped. What it or a thread below it asks meanwhile is put to the person at the
+/// terminal, if there is one; answered, it goes on.
+async fn finish_with_answers(
+    threads: &Threads,
+    started: StartedThread,
+    prompt: Option<&ApprovalPrompt>,
+    renderer: &Renderer,
+) -> Result<FinishedThread, Error> {
+    let lost = || Error::new(Code::ThreadFailed, "the thread ended unexpectedly");
+    let root = started.thread_id.clone();
+    let Some(prompt) = prompt else {
+        return started.finished().await.map(|finished| (*finished).clone()).ok_or_else(lost);
+    };
+    let first = async move { started.finished().await.map(|finished| (*finished).clone()).ok_or_else(lost) };
+    let mut done: Pin<Box<dyn Future<Output = Result<FinishedThread, Error>>>> = Box::pin(first);
+    let mut is_left = false;
+    loop {
+        let finished = tokio::select! {
+            finished = &mut done => Some(finished?),
+            () = tokio::time::sleep(POLL_INTERVAL), if !is_left => None,
+        };
+        let may_ask = match &finished {
+            Some(finished) => finished.outcome.status == ThreadStatus::Suspended && !is_left,
+            None => threads.has_pending_approvals(),
+        };
+        let open = if may_ask { threads.open_approvals(&root)? } else { Vec::new() };
+        let has_asked = !open.is_empty();
+        if has_asked {
+            let (prompt, threads) = (prompt.clone(), threads.clone());
+            let ask = move || {
+                prompt.ask_all(&open, |id, decision| {
+                    threads.store().answer_approval(id, decision)?;
+                    Ok(())
+                })
+            };
+            is_left = !renderer.prompt(ask).await.unwrap_or(Ok(false))?;
+        }
+        match finished {
+            Some(finished) if !has_asked || is_left => return Ok(finished),
+            Some(_) => {
+                let (threads, root) = (threads.clone(), root.clone());
+                done =
+                    Box::pin(async move { threads.resume_and_wait(&root, &CancellationToken::new()).await });
+            }
+            None => {}
+        }
+    }
 }
 
 /// Without a daemon, detached threads run in this process, which ends after them.

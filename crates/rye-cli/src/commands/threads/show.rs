@@ -161,7 +161,7 @@ fn render(
     if !approvals.is_empty() {
         lines.push(String::new());
         lines.push(paint(HEADING, "asks"));
-        lines.extend(approvals.into_iter().map(|(_, line)| format!("  {line}")));
+        lines.extend(approvals.into_iter().flat_map(|(_, lines)| lines).map(|line| format!("  {line}")));
     }
     lines.push(String::new());
     lines.extend(usage_lines(index, row)?);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::config_keys::config_with;
 use super::harness::{Harness, TestSpec, approval_response, call_response, text_response};
-use crate::machine::{ApprovalAnswer, ApprovalRequest, Effect, ThreadEvent};
+use crate::machine::{ApprovalAnswer, ApprovalRequest, ApprovalScope, Effect, ThreadEvent};
 use crate::status::{SuspendReason, ThreadStatus};
 
 fn drain_approvals(play: &mut Harness) -> Vec<ApprovalRequest> {
@@ -17,11 +17,16 @@ fn drain_approvals(play: &mut Harness) -> Vec<ApprovalRequest> {
 }
 
 fn answer_all(play: &mut Harness, approved: bool) {
+    answer_with(play, approved, None);
+}
+
+fn answer_with(play: &mut Harness, approved: bool, always: Option<ApprovalScope>) {
     let verdict = |question: &ApprovalRequest| ApprovalAnswer {
         request_id: question.id.clone(),
         approved,
         message: Some("because".to_owned()),
         by: "Ada".to_owned(),
+        always,
     };
     let answers = play.state.pending_approvals().iter().map(verdict).collect();
     let limits = play.state.limits;
@@ -87,8 +92,13 @@ fn open_approval_blocks_resume() {
     play.respond(approval_response(&[]));
     play.drain();
     let limits = play.state.limits;
-    let other =
-        ApprovalAnswer { request_id: "ask-0-1".into(), approved: true, message: None, by: "it".into() };
+    let other = ApprovalAnswer {
+        request_id: "ask-0-1".into(),
+        approved: true,
+        message: None,
+        by: "it".into(),
+        always: None,
+    };
     for answers in [Vec::new(), vec![other]] {
         play.apply(ThreadEvent::Resumed { limits, message: None, by: "a parent".to_owned(), answers });
         assert_eq!((play.state.status(), play.drain().len()), (ThreadStatus::Suspended, 0));
@@ -103,6 +113,58 @@ fn approval_without_prompt_is_rejected() {
     play.respond(response);
     assert!(drain_approvals(&mut play).is_empty());
     assert!(tool_results(&play)[0].contains("`prompt` is missing"), "{:?}", tool_results(&play));
+}
+
+/// A call of the tool `allowed` with this argument.
+fn call_with(argument: u64) -> ModelResponse {
+    let mut response = call_response(&["allowed"]);
+    response.calls[0].input.insert("n".to_owned(), json!(argument));
+    response
+}
+
+#[test]
+fn always_covers_its_scope_and_nothing_else() {
+    let config =
+        || config_with("capability_risk", &["risk_levels", "write", "policy"], json!("approval_required"));
+    for (always, same, other) in
+        [(None, 1, 1), (Some(ApprovalScope::Item), 0, 0), (Some(ApprovalScope::Arguments), 0, 1)]
+    {
+        for (argument, asked) in [(1, same), (2, other)] {
+            let mut play = Harness::start(TestSpec { config: config(), ..TestSpec::default() });
+            play.respond(call_with(1));
+            assert_eq!(drain_approvals(&mut play).len(), 1);
+            answer_with(&mut play, true, always);
+            let scope = serde_json::to_value(always).expect("JSON");
+            assert_eq!(
+                play.payload("human_approval_response").get("always").cloned().unwrap_or_default(),
+                scope
+            );
+            play.drain();
+            play.finish_tool(0, "done");
+            play.respond(call_with(argument));
+            assert_eq!(drain_approvals(&mut play).len(), asked, "{always:?} {argument}");
+        }
+    }
+}
+
+#[test]
+fn denial_grants_nothing_for_later() {
+    let config =
+        config_with("capability_risk", &["risk_levels", "write", "policy"], json!("approval_required"));
+    let mut play = Harness::start(TestSpec { config, ..TestSpec::default() });
+    play.respond(call_with(1));
+    play.drain();
+    answer_with(&mut play, false, Some(ApprovalScope::Item));
+    play.drain();
+    play.respond(call_with(1));
+    assert_eq!(drain_approvals(&mut play).len(), 1);
+}
+
+#[test]
+fn answers_without_scope_read_as_before() {
+    let recorded = r#"{"question":"ask-0-1","approved":true,"by":"Ada"}"#;
+    let answer: ApprovalAnswer = serde_json::from_str(recorded).expect("an answer");
+    assert_eq!((answer.always, serde_json::to_string(&answer).expect("JSON").as_str()), (None, recorded));
 }
 
 #[test]

@@ -80,6 +80,7 @@ fn respond(play: &mut Harness, choice: u8) {
                 approved: !choice.is_multiple_of(3),
                 message: None,
                 by: "somebody".to_owned(),
+                always: (choice % 7 == 1).then_some(crate::machine::ApprovalScope::Arguments),
             };
             let answers = play.state.pending_approvals().iter().map(verdict).collect();
             play.apply(ThreadEvent::Resumed { limits, message: None, by: "somebody".to_owned(), answers });
