@@ -42,14 +42,19 @@ pub struct NativeCall<'a> {
     pub cancel: &'a CancelToken,
     /// Seconds since 1970.
     pub now: u64,
-    /// The thread that calls, for its own tools.
+    /// The thread that calls, or the host of the user's threads, for what only they can do.
     pub thread: Option<&'a dyn ThreadFunctions>,
 }
 
-/// A thread's own functions: a native tool that needs the state of the calling thread is run by the thread itself.
+/// Functions that need the state of the calling thread, or all threads of the user: the caller runs them itself.
 pub trait ThreadFunctions: std::fmt::Debug + Send + Sync {
-    /// Runs the function of this name, such as `threads.control`; `None` if the thread has none.
-    fn call_function(&self, name: &str, parameters: &Map<String, Value>) -> Option<Value>;
+    /// Runs the function of this name, such as `threads.control`; `None` if the caller has none. It may block.
+    fn call_function(
+        &self,
+        name: &str,
+        parameters: &Map<String, Value>,
+        cancel: &CancelToken,
+    ) -> Option<Result<Value, NativeError>>;
 }
 
 /// Why a native tool did not answer.

@@ -8,6 +8,9 @@ use rmcp::model::{
     CompleteRequestParams, CompletionInfo, ErrorCode, GetPromptResult, Prompt, PromptArgument, PromptMessage,
     ReadResourceResult, Reference, Resource, ResourceContents, ResourceTemplate, Role,
 };
+use rye_agent::store::{LedgerSpec, ThreadSecret, ThreadStoreError, open_existing_store};
+use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::thread_value;
 use rye_engine::verbs::execute::{self, ExecuteRequest, ExecuteResponse};
 use rye_engine::verbs::load::{self, LoadedItem};
 use rye_engine::verbs::search;
@@ -18,9 +21,12 @@ use serde_json::{Map, Value};
 
 /// How resources are named.
 const SCHEME: &str = "rye://knowledge/";
+/// How the results of threads are named.
+const THREADS_SCHEME: &str = "rye://threads/";
 /// How many items a page of a list holds.
 const PAGE_SIZE: usize = 200;
 const MARKDOWN: &str = "text/markdown";
+const JSON: &str = "application/json";
 
 /// A page of a list, and where the next one begins.
 #[derive(Serialize, Deserialize)]
@@ -118,21 +124,49 @@ pub(crate) fn resources(engine: &Engine, cursor: Option<&str>) -> CatalogPage<Re
     })
 }
 
-/// The one template: any knowledge entry by its id.
+/// Any knowledge entry by its id, and any thread by its name.
 pub(crate) fn templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new(format!("{SCHEME}{{+id}}"), "knowledge")
             .with_title("Knowledge")
             .with_description("A signed knowledge entry by its id, such as `team/conventions`")
             .with_mime_type(MARKDOWN),
+        ResourceTemplate::new(format!("{THREADS_SCHEME}{{id}}"), "threads")
+            .with_title("Threads")
+            .with_description("How a thread stands: status, result, outputs, cost; by its id, such as `thread-0a1b2c3d4e5f`")
+            .with_mime_type(JSON),
     ]
 }
 
-/// A knowledge entry's body.
+/// How a thread is named as a resource.
+pub(crate) fn thread_uri(id: &str) -> String {
+    format!("{THREADS_SCHEME}{id}")
+}
+
+/// A thread as its registry has it, once that is known to be what was written.
+fn read_thread(engine: &Engine, uri: &str, id: &str) -> Result<ReadResourceResult> {
+    let invalid = |error: String| Error::new(Code::InvalidArgument, error);
+    let id = ThreadId::parse(id).map_err(|error| invalid(error.to_string()))?;
+    let roots = &engine.workspace.roots;
+    let store = match ThreadSecret::load(&roots.signing_keys)? {
+        Some(secret) => open_existing_store(&roots.threads_dir(), &secret, &LedgerSpec::default())?,
+        None => None,
+    };
+    let row = store.map(|store| store.verified_thread(&id)).transpose()?.flatten();
+    let row = row.ok_or_else(|| Error::from(ThreadStoreError::NoThread(id)))?;
+    let text =
+        serde_json::to_string_pretty(&thread_value(&row)).map_err(|error| invalid(error.to_string()))?;
+    Ok(ReadResourceResult::new(vec![ResourceContents::text(text, uri).with_mime_type(JSON)]))
+}
+
+/// A knowledge entry's body, or how a thread stands.
 ///
 /// # Errors
 /// When there is none, or it may not be used.
 pub(crate) fn read_resource(engine: &Engine, uri: &str) -> Result<ReadResourceResult> {
+    if let Some(id) = uri.strip_prefix(THREADS_SCHEME) {
+        return read_thread(engine, uri, id);
+    }
     let item = parse_resource_uri(uri)?;
     let response = execute_item(engine, item, Map::new())?;
     let body = response.data.get("body").and_then(Value::as_str).unwrap_or_default();

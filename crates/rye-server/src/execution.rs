@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lillux::CancelToken;
 use rye_agent::redact::Redactor;
+use rye_agent::threads::UserThreads;
 use rye_engine::verbs::execute::{self, ExecuteRequest, ProgressListener};
 use rye_engine::{Code, Engine, Error, Result, agent_actions};
 use rye_item::{ItemRef, ItemType};
@@ -52,6 +53,7 @@ pub(crate) fn run(
     progress: Option<ProgressListener>,
     cancel_token: &CancellationToken,
     consents: &Consents,
+    threads: Arc<UserThreads>,
 ) -> CallResult {
     // Made now and not earlier: it takes a descriptor, and many calls may be waiting.
     let cancel = CancelToken::new().map_err(Error::from)?;
@@ -59,7 +61,8 @@ pub(crate) fn run(
     let request = ExecuteRequest::new(item, cancel)
         .with_parameters(params.parameters.clone())
         .with_dry_run(params.dry_run)
-        .with_progress(progress);
+        .with_progress(progress)
+        .with_thread(Some(threads));
     let response =
         execute::execute(engine, &request).map_err(|error| consents.or_trust_request(engine, error))?;
     Ok(response.into_value())

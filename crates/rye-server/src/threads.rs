@@ -7,19 +7,22 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use lillux::CancelToken;
+use rye_agent::definitions::ORCHESTRATOR;
 use rye_agent::driver::{CancelSignal, MillisClock};
 use rye_agent::prepare::{ThreadRequest, prepare};
 use rye_agent::status::{SuspendReason, ThreadStatus};
 use rye_agent::store::DATABASE;
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{
-    BackgroundHost, FinishedThread, Threads, ThreadsSetup, WatchGuard, finished_response, started_response,
+    BackgroundHost, FinishedThread, Threads, ThreadsSetup, UserPolicy, UserThreadHost, WatchGuard,
+    finished_response, thread_directive_request,
 };
 use rye_daemon::{DaemonClient, ThreadsLocation};
 use rye_engine::{Code, Error, Result};
 use rye_item::ItemRef;
 use rye_space::Roots;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::ExecuteParams;
@@ -81,7 +84,7 @@ impl ThreadService {
         self: &Arc<Self>,
         projects: Arc<EnginePool>,
         project_path: Option<String>,
-        request: ThreadRequest,
+        request: Option<ThreadRequest>,
     ) -> Result<Arc<ProjectThreads>> {
         let recent = self.recent_slot(project_path.clone());
         let mut recent = recent.lock().await;
@@ -91,7 +94,7 @@ impl ThreadService {
             return Ok(Arc::clone(space));
         }
         let service = Arc::clone(self);
-        let open = move || service.open_threads(&projects, project_path.as_deref(), &request);
+        let open = move || service.open_threads(&projects, project_path.as_deref(), request.as_ref());
         let space = tokio::task::spawn_blocking(open).await.map_err(|error| join_error(&error))??;
         *recent = Some((Instant::now(), Arc::clone(&space)));
         Ok(space)
@@ -110,12 +113,16 @@ impl ThreadService {
         &self,
         projects: &Arc<EnginePool>,
         project_path: Option<&str>,
-        request: &ThreadRequest,
+        request: Option<&ThreadRequest>,
     ) -> Result<Arc<ProjectThreads>> {
         let engine = projects.engine(project_path)?.engine;
         // Where there has never been a thread, nothing is made for one that could not start.
         if !engine.workspace.roots.threads_dir().join(DATABASE).exists() {
-            prepare(&engine, &engine.host.variables, request)?;
+            let none = || {
+                Error::new(Code::NoThread, "there are no threads in this project yet")
+                    .hint("start one: rye_execute of a directive with thread `fork`")
+            };
+            prepare(&engine, &engine.host.variables, request.ok_or_else(none)?)?;
         }
         let key = engine.workspace.roots.project.clone();
         let mut by_project = self.by_project.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +168,7 @@ impl ThreadService {
             let mut request = ThreadRequest::new(item.clone(), params.parameters.clone());
             request.model = Some(params.model.clone()).filter(|model| !model.is_empty());
             request.limits = params.limit_overrides.clone();
-            let space = self.project_threads(Arc::clone(&projects), params.project_path.clone(), request.clone()).await?;
+            let space = self.project_threads(Arc::clone(&projects), params.project_path.clone(), Some(request.clone())).await?;
             let threads = &space.threads;
             if let Some(ThreadAnswer { root, questions, is_approved }) = &consent.answer {
                 let row = threads.store().thread(root).map_err(Error::from)?;
@@ -188,7 +195,7 @@ impl ThreadService {
             if params.is_async {
                 return Ok(json!({
                     "status": "success", "type": "directive", "item_id": item.id.to_string(),
-                    "data": start_background(&space.threads, request).await?,
+                    "data": with_follow_call(threads.start_detached(request, None).await?, params.project_path.as_deref()),
                 }));
             }
             let started = threads.start(request, CancelSignal::default()).await?;
@@ -225,8 +232,7 @@ async fn check_raised_limits(
     request: &ThreadRequest,
     consents: &Consents,
 ) -> std::result::Result<(), CallError> {
-    let default =
-        threads.prepare(ThreadRequest { limits: serde_json::Map::new(), ..request.clone() }).await?;
+    let default = threads.prepare(ThreadRequest { limits: Map::new(), ..request.clone() }).await?;
     let requested = threads.prepare(request.clone()).await?;
     let raised = requested.spec.instance.limits.raised_limits(&default.spec.instance.limits);
     if raised.is_empty() {
@@ -237,6 +243,9 @@ async fn check_raised_limits(
     let engine = tokio::task::spawn_blocking(open).await.map_err(|error| join_error(&error))??.engine;
     consents.require_raise(&engine, &request.directive, &raised)
 }
+
+/// How long the call that collects a thread waits, before it is made again.
+const FOLLOW_TIMEOUT_SECONDS: u64 = 60;
 
 /// Who answers over MCP.
 const APPROVER: &str = "the user of an MCP client";
@@ -295,26 +304,58 @@ impl Drop for ThreadService {
     }
 }
 
-/// Starts a thread that outlives this server; without a daemon it runs here as long as the server does.
-async fn start_background(threads: &Threads, request: ThreadRequest) -> Result<Value> {
-    match threads.start_in_background(request.clone()).await {
-        Ok(background) => {
-            let mut response = started_response(
-                &background.thread_id,
-                &background.directive,
-                *background.runner.as_ref().unwrap_or(&0),
-            );
-            if let Err(reason) = background.runner {
-                response["status"] = json!("created");
-                response["note"] = json!(reason);
-            }
-            Ok(response)
-        }
-        Err(error) if error.code == Code::NoBackground => {
-            let started = threads.start(request, CancelSignal::default()).await?;
-            Ok(started_response(&started.thread_id, &started.directive, std::process::id()))
-        }
-        Err(error) => Err(error),
+/// The answer of a thread that was not waited for, with the call that collects it and the resource that its result is.
+fn with_follow_call(mut response: Value, project_path: Option<&str>) -> Value {
+    let Some(id) = response["thread_id"].as_str().map(str::to_owned) else { return response };
+    let mut arguments = json!({
+        "item_type": "tool",
+        "item_id": ORCHESTRATOR,
+        "parameters": {"operation": "wait_threads", "thread_ids": [id], "timeout": FOLLOW_TIMEOUT_SECONDS},
+    });
+    if let Some(project_path) = project_path {
+        arguments["project_path"] = json!(project_path);
+    }
+    response["follow"] = json!({"tool": "rye_execute", "arguments": arguments});
+    response["resource"] = json!(crate::catalog::thread_uri(&id));
+    response
+}
+
+/// The tools about threads, for the user behind a client.
+pub(crate) struct McpThreads {
+    pub(crate) service: Arc<ThreadService>,
+    pub(crate) engines: Arc<EnginePool>,
+    pub(crate) project_path: Option<String>,
+}
+
+impl McpThreads {
+    /// Runs something with the threads of the project, on a thread that may block.
+    fn run(
+        &self,
+        request: Option<ThreadRequest>,
+        work: impl AsyncFnOnce(&Threads, &UserPolicy) -> Result<Value>,
+    ) -> Result<Value> {
+        // Over MCP limits are only lowered.
+        let policy = UserPolicy { by: APPROVER.to_owned(), can_raise_limits: false };
+        self.service.workers()?.block_on(async {
+            let (engines, project_path) = (Arc::clone(&self.engines), self.project_path.clone());
+            let space = self.service.project_threads(engines, project_path, request).await?;
+            work(&space.threads, &policy).await
+        })
+    }
+}
+
+impl UserThreadHost for McpThreads {
+    fn start(&self, params: &Map<String, Value>, cancel: &CancelToken) -> Result<Value> {
+        let request = thread_directive_request(params)?;
+        let response = self.run(Some(request), async |threads, policy| {
+            threads.start_for_user(params, policy, cancel).await
+        })?;
+        let is_started = response.get("control").is_some();
+        Ok(if is_started { with_follow_call(response, self.project_path.as_deref()) } else { response })
+    }
+
+    fn operate(&self, params: &Map<String, Value>, cancel: &CancelToken) -> Result<Value> {
+        self.run(None, async |threads, policy| threads.operate_for_user(params, policy, cancel).await)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rmcp::service::{RequestContext, RoleServer};
+use rye_agent::threads::UserThreads;
 use rye_engine::{Code, Engine, Error, agent_actions};
 use rye_item::ItemType;
 use serde_json::{Map, Value};
@@ -13,7 +14,7 @@ use crate::consent::{CallError, Consents, ElicitationMode};
 use crate::consent_gate::CallResult;
 use crate::notifications::ClientNotifier;
 use crate::session::Session;
-use crate::threads::ConsentContext;
+use crate::threads::{ConsentContext, McpThreads};
 use crate::worker_pool::Lane;
 use crate::{consent_gate, execution};
 
@@ -106,7 +107,7 @@ async fn execute(
 ) -> CallResult {
     let item = execution::parse_item(&params)?;
     if params.thread == ThreadMode::Fork {
-        return fork_thread(session, item, params, &consents, context).await;
+        return fork_thread(session, item, params, &consents, context, notifier).await;
     }
     let shared = Arc::clone(&session.shared);
     let cancel_token = CancellationToken::new();
@@ -132,7 +133,12 @@ async fn execute(
         };
         // What is secret now stays so in the answer, whatever the call does to the files that say it.
         shared.engines.redactor(&handle.engine)?;
-        let outcome = execution::run(&handle.engine, item, &params, progress, &inner, &consents);
+        let threads = Arc::new(UserThreads(Arc::new(McpThreads {
+            service: Arc::clone(&shared.threads),
+            engines: Arc::clone(&shared.engines),
+            project_path: params.project_path.clone(),
+        })));
+        let outcome = execution::run(&handle.engine, item, &params, progress, &inner, &consents, threads);
         Ok((outcome, handle.notices))
     });
     tokio::pin!(work);
@@ -157,8 +163,13 @@ async fn fork_thread(
     params: ExecuteParams,
     consents: &Consents,
     context: &RequestContext<RoleServer>,
+    notifier: &ClientNotifier,
 ) -> CallResult {
     let cancel_token = CancellationToken::new();
+    let label = item.to_string();
+    let (_lines, progress_lines) = tokio::sync::mpsc::channel(1);
+    let reporting = notifier.report_progress(&label, progress_lines);
+    tokio::pin!(reporting);
     let can_ask = session.elicitation_mode(context).await? != ElicitationMode::None;
     let consent = ConsentContext { answer: consents.thread_answer(), consents: consents.clone(), can_ask };
     let service = Arc::clone(&session.shared.threads);
@@ -167,6 +178,7 @@ async fn fork_thread(
     loop {
         tokio::select! {
             done = &mut work => return done,
+            () = &mut reporting => {}
             () = context.ct.cancelled(), if !cancel_token.is_cancelled() => cancel_token.cancel(),
             () = session.state.disconnected.cancelled(), if !cancel_token.is_cancelled() => cancel_token.cancel(),
         }

@@ -11,6 +11,7 @@ mod observe;
 
 use std::sync::Arc;
 
+use lillux::CancelToken;
 use rye_exec::{NativeCall, NativeError, NativeTool, ThreadFunctions};
 use serde_json::{Map, Value, json};
 
@@ -39,24 +40,31 @@ pub(crate) fn call_hook_tool(
 }
 
 impl ThreadFunctions for ThreadContext {
-    fn call_function(&self, name: &str, parameters: &Map<String, Value>) -> Option<Value> {
+    fn call_function(
+        &self,
+        name: &str,
+        parameters: &Map<String, Value>,
+        _cancel: &CancelToken,
+    ) -> Option<Result<Value, NativeError>> {
         let tool = HOOK_TOOLS.iter().find(|tool| tool.name == name)?;
-        Some((tool.run)(parameters, self))
+        Some(Ok((tool.run)(parameters, self)))
     }
 }
 
 /// All of them, for [`rye_engine::NativeTools`].
 #[must_use]
 pub fn native_tools() -> Vec<Arc<dyn NativeTool>> {
-    let thread_only: [ThreadOnlyTool; 5] = [
-        ThreadOnlyTool {
+    let for_user: [UserThreadTool; 2] = [
+        UserThreadTool {
             name: "threads.thread_directive",
             alternative: "run a directive in a thread: rye run DIRECTIVE",
         },
-        ThreadOnlyTool {
+        UserThreadTool {
             name: "threads.orchestrator",
             alternative: "look at and steer threads: rye thread --help",
         },
+    ];
+    let thread_only: [ThreadOnlyTool; 3] = [
         ThreadOnlyTool {
             name: "threads.human_approval",
             alternative: "only the model of a thread asks a person",
@@ -71,7 +79,37 @@ pub fn native_tools() -> Vec<Arc<dyn NativeTool>> {
         },
     ];
     let hook_tools = HOOK_TOOLS.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>);
-    hook_tools.chain(thread_only.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>)).collect()
+    let thread_only = thread_only.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>);
+    let for_user = for_user.into_iter().map(|tool| Arc::new(tool) as Arc<dyn NativeTool>);
+    hook_tools.chain(thread_only).chain(for_user).collect()
+}
+
+/// What a thread does itself when its model calls it, and the host of a user's call does for the user.
+struct UserThreadTool {
+    name: &'static str,
+    alternative: &'static str,
+}
+
+impl NativeTool for UserThreadTool {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn is_pure(&self, _config: &Map<String, Value>) -> bool {
+        true
+    }
+
+    fn may_block(&self) -> bool {
+        true
+    }
+
+    fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
+        let result =
+            call.thread.and_then(|thread| thread.call_function(self.name, call.parameters, call.cancel));
+        result.unwrap_or_else(|| {
+            Err(NativeError::denied(format!("this works inside a thread only; {}", self.alternative)))
+        })
+    }
 }
 
 /// What a thread does itself when its model calls it; anybody else is told what to do instead.
@@ -111,9 +149,10 @@ impl NativeTool for HookTool {
     }
 
     fn call(&self, call: &NativeCall<'_>) -> Result<Value, NativeError> {
-        let result = call.thread.and_then(|thread| thread.call_function(self.name, call.parameters));
+        let result =
+            call.thread.and_then(|thread| thread.call_function(self.name, call.parameters, call.cancel));
         // A failed control result is a response, not a failure of the tool: it must reach the thread it controls.
-        Ok(result.unwrap_or_else(missing_context))
+        result.unwrap_or_else(|| Ok(missing_context()))
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::continuation::LimitCarryover;
-use super::orchestrator::{WaitRequest, default_wait_timeout};
+use super::orchestrator::{OperationCaller, WaitRequest, default_wait_timeout};
 use super::responses::{finished_response, started_response};
 use super::{FinishedThread, ThreadRuntime};
 use crate::action::{Action, parse_params};
@@ -104,7 +104,9 @@ impl Children for ThreadRuntime {
         Box::pin(async move {
             let started = std::time::Instant::now();
             let response = match self.check_params(&caller, ORCHESTRATOR, call.params) {
-                Ok(params) => self.run_operation(&caller, &params, &cancel_token).await,
+                Ok(params) => {
+                    self.run_operation(&OperationCaller::Thread(caller), &params, &cancel_token).await
+                }
                 Err(error) => Err(error),
             };
             let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -308,7 +310,29 @@ impl ThreadRuntime {
     ) -> Result<ThreadRow> {
         let id =
             ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
-        let row = self.descendant_row(parent, self.row(&id)?)?;
+        let caller = OperationCaller::Thread(Arc::clone(parent));
+        let row = self.descendant_row(&caller, self.row(&id)?)?;
+        self.continue_row(&row, request, params).await
+    }
+
+    /// The same for the user, who may name any thread.
+    pub(super) async fn continue_for_user(
+        self: &Arc<Self>,
+        id: &str,
+        request: &mut ThreadRequest,
+        params: &Map<String, Value>,
+    ) -> Result<ThreadRow> {
+        let id =
+            ThreadId::parse(id).map_err(|error| Error::new(Code::InvalidParameters, error.to_string()))?;
+        self.continue_row(&self.row(&id)?, request, params).await
+    }
+
+    async fn continue_row(
+        self: &Arc<Self>,
+        row: &ThreadRow,
+        request: &mut ThreadRequest,
+        params: &Map<String, Value>,
+    ) -> Result<ThreadRow> {
         let row = self.final_row(&row.id)?;
         let old = self.ended_state(&row)?;
         if !params.contains_key("inputs") && row.directive == request.directive.id.as_str() {

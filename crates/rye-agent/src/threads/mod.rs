@@ -15,6 +15,7 @@ mod responses;
 mod resume;
 mod start;
 mod transcripts;
+mod user;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -49,9 +50,10 @@ pub use approval_text::ApprovalText;
 pub use background::{BackgroundConnection, BackgroundHost, BackgroundThread, TakeoverReport};
 pub use control::CancelOutcome;
 pub use heartbeat::WatchGuard;
-pub use orchestrator::WaitRequest;
+pub use orchestrator::{WaitRequest, thread_value};
 pub use responses::{NO_MODEL_NOTE, finished_response, started_response};
 pub use resume::ResumeOptions;
+pub use user::{UserPolicy, UserThreadHost, UserThreads, thread_directive_request};
 
 /// The engine as it is now: opened anew when what it was opened from has changed.
 pub type SharedEngineProvider = Arc<dyn Fn() -> Result<Arc<Engine>> + Send + Sync>;

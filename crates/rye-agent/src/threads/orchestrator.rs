@@ -12,11 +12,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::resume::ResumeOptions;
+use super::user::UserPolicy;
 use super::{ThreadRuntime, Threads};
 use crate::config::Config;
 use crate::spec::ThreadSpec;
 use crate::status::{SuspendReason, ThreadStatus};
-use crate::store::{ChangeReceiver, ChangesLost, ThreadRow, is_owner_gone};
+use crate::store::{ChangeReceiver, ChangesLost, ThreadFilter, ThreadRow, is_owner_gone};
 use crate::thread_id::ThreadId;
 use crate::transcript;
 
@@ -27,6 +28,28 @@ const MAX_POLLS: usize = 20;
 
 /// As good as for ever, and a moment that can still be named.
 const MAX_WAIT: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// Who calls the orchestrator.
+pub(super) enum OperationCaller {
+    /// A thread: it sees its own tree, and steers what is below it.
+    Thread(Arc<ThreadSpec>),
+    /// The user: every thread of the project.
+    User {
+        /// The configuration of the project.
+        config: Box<Config>,
+        /// What they may do.
+        policy: UserPolicy,
+    },
+}
+
+impl OperationCaller {
+    fn config(&self) -> &Config {
+        match self {
+            Self::Thread(spec) => &spec.template.config,
+            Self::User { config, .. } => config,
+        }
+    }
+}
 
 /// How to wait.
 #[derive(Clone, Debug)]
@@ -80,10 +103,10 @@ impl ThreadRuntime {
             .ok_or_else(|| Error::from(crate::store::ThreadStoreError::NoThread(id.clone())))
     }
 
-    /// One call of the orchestrator by a thread.
+    /// One call of the orchestrator.
     pub(super) async fn run_operation(
         self: &Arc<Self>,
-        caller: &Arc<ThreadSpec>,
+        caller: &OperationCaller,
         params: &Map<String, Value>,
         cancel_token: &CancellationToken,
     ) -> Result<Value> {
@@ -106,7 +129,7 @@ impl ThreadRuntime {
                 let ids = self.parse_ids(caller, params)?;
                 let mut results = Map::new();
                 for id in ids {
-                    results.insert(id.to_string(), self.thread_value(&self.final_row(&id)?));
+                    results.insert(id.to_string(), thread_value(&self.final_row(&id)?));
                 }
                 let is_all = results.values().all(|result| result["status"] == json!("completed"));
                 Ok(json!({"success": is_all, "results": results}))
@@ -118,7 +141,11 @@ impl ThreadRuntime {
                         json!({"success": false, "error": format!("{} has ended: {}", row.id, row.status)}),
                     );
                 }
-                self.cancel(&row.id, text("reason").unwrap_or("cancelled by its parent")).await?;
+                let default = match caller {
+                    OperationCaller::Thread(_) => "cancelled by its parent".to_owned(),
+                    OperationCaller::User { policy, .. } => format!("cancelled by {}", policy.by),
+                };
+                self.cancel(&row.id, text("reason").unwrap_or(&default)).await?;
                 Ok(json!({"success": true, "cancelled": row.id}))
             }
             "kill_thread" => {
@@ -127,17 +154,23 @@ impl ThreadRuntime {
             }
             "get_status" => {
                 let row = requested_row()?;
-                let mut response = self.thread_value(&row);
+                let mut response = thread_value(&row);
                 if let Value::Object(map) = &mut response {
                     map.insert("success".to_owned(), json!(true));
                 }
                 Ok(response)
             }
             "list_active" => {
-                let tree = self.store.subtree(&self.root_of(&caller.instance.thread_id)?)?;
-                let active: Vec<Value> = tree
+                let (rows, own) = match caller {
+                    OperationCaller::Thread(spec) => {
+                        let own = &spec.instance.thread_id;
+                        (self.store.subtree(&self.root_of(own)?)?, Some(own))
+                    }
+                    OperationCaller::User { .. } => (self.store.threads(&ThreadFilter::default())?, None),
+                };
+                let active: Vec<Value> = rows
                     .iter()
-                    .filter(|row| !row.status.is_terminal() && row.id != caller.instance.thread_id)
+                    .filter(|row| !row.status.is_terminal() && Some(&row.id) != own)
                     .map(|row| json!(row.id))
                     .collect();
                 Ok(json!({"success": true, "active_threads": active, "count": active.len()}))
@@ -150,22 +183,30 @@ impl ThreadRuntime {
                     .collect();
                 Ok(json!({"success": true, "chain_length": entries.len(), "chain": entries}))
             }
-            "chain_search" => self.chain_search(caller, &requested_row()?, params),
+            "chain_search" => self.chain_search(caller.config(), &requested_row()?, params),
             "read_transcript" => {
                 let row = requested_row()?;
                 let lines = params.get("tail_lines").and_then(Value::as_u64);
-                self.read_transcript(caller, &row, lines)
+                self.read_transcript(caller.config(), &row, lines)
             }
             "resume_thread" | "handoff_thread" => {
                 let row = self.descendant_row(caller, requested_row()?)?;
                 let limits = crate::action::parse_params(params.get("limit_overrides"))
                     .map_err(|error| invalid(format!("limit_overrides: {error}")))?;
-                let options = ResumeOptions {
-                    limits,
-                    message: text("message").map(str::to_owned),
-                    by: format!("its parent {}", caller.instance.thread_id),
-                    bounds: Some(self.current_limits(&caller.instance.thread_id)?),
+                let (by, bounds) = match caller {
+                    OperationCaller::Thread(spec) => {
+                        let own = &spec.instance.thread_id;
+                        (format!("its parent {own}"), Some(self.current_limits(own)?))
+                    }
+                    OperationCaller::User { policy, .. } if policy.can_raise_limits => {
+                        (policy.by.clone(), None)
+                    }
+                    OperationCaller::User { policy, .. } => {
+                        (policy.by.clone(), Some(self.current_limits(&row.id)?))
+                    }
                 };
+                let message = text("message").map(str::to_owned);
+                let options = ResumeOptions { limits, message, by, bounds };
                 self.continue_thread(&row, options, operation == "handoff_thread").await
             }
             other => Err(invalid(format!(
@@ -175,20 +216,22 @@ impl ThreadRuntime {
         }
     }
 
-    /// A thread of the asker's own tree.
-    fn visible_row(&self, caller: &ThreadSpec, id: &ThreadId) -> Result<ThreadRow> {
+    /// A thread of the asker's own tree; any thread, if the user asks.
+    fn visible_row(&self, caller: &OperationCaller, id: &ThreadId) -> Result<ThreadRow> {
         let row = self.row(id)?;
-        if self.root_of(id)? == self.root_of(&caller.instance.thread_id)? {
+        let OperationCaller::Thread(spec) = caller else { return Ok(row) };
+        if self.root_of(id)? == self.root_of(&spec.instance.thread_id)? {
             return Ok(row);
         }
         Err(Error::new(Code::PermissionDenied, format!("{id} is not of this thread's tree"))
             .detail("thread_id", id.as_str()))
     }
 
-    /// A thread below the asker.
-    pub(super) fn descendant_row(&self, caller: &ThreadSpec, row: ThreadRow) -> Result<ThreadRow> {
+    /// A thread below the asker; any thread, if the user asks.
+    pub(super) fn descendant_row(&self, caller: &OperationCaller, row: ThreadRow) -> Result<ThreadRow> {
+        let OperationCaller::Thread(spec) = caller else { return Ok(row) };
         let ancestors = self.store.ancestors(&row.id)?;
-        if ancestors.iter().any(|ancestor| ancestor.id == caller.instance.thread_id) {
+        if ancestors.iter().any(|ancestor| ancestor.id == spec.instance.thread_id) {
             return Ok(row);
         }
         Err(Error::new(Code::PermissionDenied, format!("{} is not below this thread", row.id))
@@ -200,7 +243,7 @@ impl ThreadRuntime {
         Ok(ancestors.into_iter().find(|row| row.parent.is_none()).map_or_else(|| id.clone(), |row| row.id))
     }
 
-    fn parse_ids(&self, caller: &ThreadSpec, params: &Map<String, Value>) -> Result<Vec<ThreadId>> {
+    fn parse_ids(&self, caller: &OperationCaller, params: &Map<String, Value>) -> Result<Vec<ThreadId>> {
         let invalid = |message: String| Error::new(Code::InvalidParameters, message);
         let given = match params.get("thread_ids") {
             Some(Value::Array(list)) => list.clone(),
@@ -223,18 +266,19 @@ impl ThreadRuntime {
                 ids.push(id);
             }
         }
-        let max = caller.template.config.resilience.coordination.max_wait_thread_ids;
+        let max = caller.config().resilience.coordination.max_wait_thread_ids;
         if u64::try_from(ids.len()).unwrap_or(u64::MAX) > max {
             return Err(invalid(format!("{} threads at once; max_wait_thread_ids is {max}", ids.len())));
         }
         Ok(ids)
     }
 
-    fn parse_wait(&self, caller: &ThreadSpec, params: &Map<String, Value>) -> Result<WaitRequest> {
+    fn parse_wait(&self, caller: &OperationCaller, params: &Map<String, Value>) -> Result<WaitRequest> {
         let invalid = |message: String| Error::new(Code::InvalidParameters, message);
         let ids = self.parse_ids(caller, params)?;
         let flag = |key: &str, default: bool| params.get(key).and_then(Value::as_bool).unwrap_or(default);
-        let coordination = &caller.template.config.resilience.coordination;
+        let config = caller.config();
+        let coordination = &config.resilience.coordination;
         let needed = match params.get("mode").and_then(Value::as_str).unwrap_or("all") {
             "all" if flag("require_all", true) => ids.len(),
             "any" | "all" => ids.len().min(1),
@@ -251,7 +295,7 @@ impl ThreadRuntime {
             }
         };
         let timeout = match params.get("timeout") {
-            None | Some(Value::Null) => default_wait_timeout(&caller.template.config),
+            None | Some(Value::Null) => default_wait_timeout(config),
             Some(value) => {
                 let seconds = value.as_f64().or_else(|| value.as_str()?.parse().ok());
                 let seconds = seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
@@ -264,11 +308,15 @@ impl ThreadRuntime {
         Ok(WaitRequest {
             ids,
             needed,
-            timeout: timeout.min(Duration::from_millis(caller.template.config.coordination.max_timeout_ms)),
+            timeout: timeout.min(Duration::from_millis(config.coordination.max_timeout_ms)),
             fail_fast: flag("fail_fast", coordination.fail_fast),
             cancel_siblings: flag("cancel_siblings_on_failure", coordination.cancel_siblings_on_failure),
-            result_ttl: Duration::from_millis(coordination.completion_event_ttl_ms),
-            waits_for_approval: true,
+            result_ttl: match caller {
+                OperationCaller::Thread(_) => Duration::from_millis(coordination.completion_event_ttl_ms),
+                OperationCaller::User { .. } => Duration::MAX,
+            },
+            // The user is the one who answers: they are told at once.
+            waits_for_approval: matches!(caller, OperationCaller::Thread(_)),
         })
     }
 
@@ -380,7 +428,7 @@ impl ThreadRuntime {
         let oldest = transcript::iso_timestamp(now.saturating_sub(ttl_ms));
         let is_old = row.completed_at.as_ref().is_some_and(|at| *at < oldest);
         if !is_old {
-            return self.thread_value(row);
+            return thread_value(row);
         }
         json!({
             "thread_id": row.id,
@@ -390,31 +438,32 @@ impl ThreadRuntime {
             "note": "it ended longer ago than completion_event_ttl_seconds; use get_status or read_transcript",
         })
     }
+}
 
-    /// A thread as others see it: status, result, outputs, cost.
-    pub(super) fn thread_value(&self, row: &ThreadRow) -> Value {
-        let mut map = match &row.result {
-            Some(Value::Object(result)) => result.clone(),
-            _ => Map::new(),
-        };
-        map.insert("success".to_owned(), json!(row.status == ThreadStatus::Completed));
-        map.insert("thread_id".to_owned(), json!(row.id));
-        map.insert("directive".to_owned(), json!(row.directive));
-        map.insert("status".to_owned(), json!(row.status));
-        map.insert("cost".to_owned(), row.cost.to_value());
-        if let Some(reason) = row.reason {
-            map.insert("suspend_reason".to_owned(), json!(reason));
-        }
-        if row.status == ThreadStatus::Suspended
-            && map.get("detail").is_some_and(|detail| !detail["questions"].is_null())
-        {
-            map.insert("approve".to_owned(), json!(approve_command(&row.id)));
-        }
-        if let Some(error) = &row.error {
-            map.insert("error".to_owned(), json!(error));
-        }
-        Value::Object(map)
+/// A thread as others see it: status, result, outputs, cost.
+#[must_use]
+pub fn thread_value(row: &ThreadRow) -> Value {
+    let mut map = match &row.result {
+        Some(Value::Object(result)) => result.clone(),
+        _ => Map::new(),
+    };
+    map.insert("success".to_owned(), json!(row.status == ThreadStatus::Completed));
+    map.insert("thread_id".to_owned(), json!(row.id));
+    map.insert("directive".to_owned(), json!(row.directive));
+    map.insert("status".to_owned(), json!(row.status));
+    map.insert("cost".to_owned(), row.cost.to_value());
+    if let Some(reason) = row.reason {
+        map.insert("suspend_reason".to_owned(), json!(reason));
     }
+    if row.status == ThreadStatus::Suspended
+        && map.get("detail").is_some_and(|detail| !detail["questions"].is_null())
+    {
+        map.insert("approve".to_owned(), json!(approve_command(&row.id)));
+    }
+    if let Some(error) = &row.error {
+        map.insert("error".to_owned(), json!(error));
+    }
+    Value::Object(map)
 }
 
 /// Ready when one of these threads may stand otherwise than before.

@@ -4,8 +4,7 @@ use rye_engine::{Code, Error, Result};
 use serde_json::{Map, Value, json};
 
 use super::ThreadRuntime;
-use crate::config::TranscriptIntegrity;
-use crate::spec::ThreadSpec;
+use crate::config::{Config, TranscriptIntegrity};
 use crate::store::ThreadRow;
 use crate::thread_id::ThreadId;
 use crate::transcript::{self, TranscriptStatus};
@@ -18,7 +17,7 @@ const MAX_EVENTS: usize = 100_000;
 
 impl ThreadRuntime {
     /// What is wrong with a transcript, where that may be read all the same.
-    fn check_transcript(&self, caller: &ThreadSpec, row: &ThreadRow) -> Result<Option<String>> {
+    fn check_transcript(&self, config: &Config, row: &ThreadRow) -> Result<Option<String>> {
         let path = transcript::path(&self.setup.folder, &row.id);
         let own = self.signer.public();
         let keys =
@@ -35,7 +34,7 @@ impl ThreadRuntime {
             TranscriptStatus::UnsignedTail | TranscriptStatus::Unsigned => "is not signed to its end",
         };
         let message = format!("the transcript of {} {problem}", row.id);
-        match caller.template.config.coordination.transcript_integrity {
+        match config.coordination.transcript_integrity {
             TranscriptIntegrity::Lenient => Ok(Some(message)),
             TranscriptIntegrity::Strict => Err(Error::new(Code::TranscriptTampered, message)
                 .detail("thread_id", row.id.as_str())
@@ -45,11 +44,11 @@ impl ThreadRuntime {
 
     pub(super) fn read_transcript(
         &self,
-        caller: &ThreadSpec,
+        config: &Config,
         row: &ThreadRow,
         tail: Option<u64>,
     ) -> Result<Value> {
-        let warning = self.check_transcript(caller, row)?;
+        let warning = self.check_transcript(config, row)?;
         let mut response =
             json!({"success": true, "thread_id": row.id, "content": self.markdown(row, tail)?});
         if let Some(warning) = warning {
@@ -60,7 +59,7 @@ impl ThreadRuntime {
 
     pub(super) fn chain_search(
         &self,
-        caller: &ThreadSpec,
+        config: &Config,
         row: &ThreadRow,
         params: &Map<String, Value>,
     ) -> Result<Value> {
@@ -81,7 +80,7 @@ impl ThreadRuntime {
         let mut hits = Vec::new();
         let mut warnings = Vec::new();
         for row in &chain {
-            warnings.extend(self.check_transcript(caller, row)?);
+            warnings.extend(self.check_transcript(config, row)?);
             for event in self
                 .events(&row.id)?
                 .iter()

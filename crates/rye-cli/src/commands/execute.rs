@@ -9,6 +9,7 @@ use rye_engine::{Code, Error};
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
 
+use super::threads::user_threads;
 use super::{CommandError, CommandResult, Context};
 use crate::arguments::ExecuteArguments;
 use crate::output::{DIM, ERROR, NAME, Output, SUCCESS, WARNING, paint};
@@ -26,7 +27,9 @@ pub fn execute(context: &Context, arguments: &ExecuteArguments) -> CommandResult
     let print = move |line: &str| output.note(paint(DIM, rye_item::text::one_line(line)));
     let cancel = CancelToken::new().map_err(Error::from)?;
     settings::cancel_on_signals(&cancel);
-    let request = build_request(arguments, cancel)?.with_progress(Some(ProgressListener::new(print)));
+    let request = build_request(arguments, cancel)?
+        .with_progress(Some(ProgressListener::new(print)))
+        .with_thread(Some(user_threads(&context.settings)));
     let output = &context.output;
     let answer = execute::execute(&context.engine, &request).map_err(|error| report_error(output, error))?;
     if output.is_json {

@@ -48,6 +48,7 @@ mod mcp_limits;
 mod mcp_redaction;
 mod mcp_robustness;
 mod mcp_server;
+mod mcp_threads;
 mod mcp_tools;
 mod offline_runs;
 mod output;

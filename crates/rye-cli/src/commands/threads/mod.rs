@@ -11,6 +11,7 @@ mod show;
 mod tail;
 mod thread_index;
 mod tree;
+mod user_host;
 mod verify;
 
 use super::{CommandError, CommandResult, Context, background};
@@ -18,6 +19,7 @@ use crate::arguments::ThreadCommand;
 use crate::global::GlobalArguments;
 
 pub use thread_index::{ThreadIndex, threads_dir};
+pub use user_host::user_threads;
 
 /// `rye thread`
 pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {

@@ -1,0 +1,95 @@
+//! Threads for callers that are not threads: an MCP client and `rye execute` start, follow, read and cancel them.
+
+use rye_test::fake_model::{FakeModel, FakeReply, Gate};
+use serde_json::{Value, json};
+
+use crate::mcp_client::Client;
+use crate::support::{User, text};
+use crate::thread_run::{FILES, write_directive, write_note_directive};
+
+const ORCHESTRATOR: &str = "rye/agent/threads/orchestrator";
+const THREAD_DIRECTIVE: &str = "rye/agent/threads/thread_directive";
+
+fn tool(id: &str, parameters: Value) -> Value {
+    json!({"item_type": "tool", "item_id": id, "parameters": parameters})
+}
+
+#[test]
+fn async_answer_names_the_call_that_follows() {
+    let user = User::initialized();
+    write_note_directive(&user);
+    let mut client = Client::connect(&user);
+    let fork = json!({"item_type": "directive", "item_id": "team/note", "thread": "fork", "async": true});
+    let started = client.call("rye_execute", fork);
+    let (follow, uri) = (&started["data"]["follow"], &started["data"]["resource"]);
+    let id = text(&started["data"]["thread_id"]);
+    assert_eq!(*uri, json!(format!("rye://threads/{id}")), "{started}");
+    let waited = client.call(&text(&follow["tool"]), follow["arguments"].clone());
+    assert_eq!(waited["data"]["results"][&id]["status"], "completed", "{waited}");
+    let read = client.request("resources/read", json!({"uri": uri}));
+    let content: Value = serde_json::from_str(&text(&read["contents"][0]["text"])).expect("JSON");
+    assert_eq!((&content["status"], &content["thread_id"]), (&json!("completed"), &json!(id)));
+    let unknown = client.request_error("resources/read", json!({"uri": "rye://threads/thread-000000000000"}));
+    assert!(text(&unknown["message"]).contains("thread-000000000000"), "{unknown}");
+}
+
+#[test]
+fn thread_directive_works_for_an_mcp_client() {
+    let user = User::initialized();
+    write_note_directive(&user);
+    let mut client = Client::connect(&user);
+    client.call_error("rye_execute", tool(ORCHESTRATOR, json!({"operation": "list_active"})), "RYE0801");
+    let done = client.call("rye_execute", tool(THREAD_DIRECTIVE, json!({"directive_name": "team/note"})));
+    assert_eq!(done["data"]["status"], "completed", "{done}");
+    let id = text(&done["data"]["thread_id"]);
+    let status =
+        client.call("rye_execute", tool(ORCHESTRATOR, json!({"operation": "get_status", "thread_id": id})));
+    assert_eq!(status["data"]["status"], "completed", "{status}");
+    let active = client.call("rye_execute", tool(ORCHESTRATOR, json!({"operation": "list_active"})));
+    assert_eq!(active["data"]["count"], 0, "{active}");
+    for refused in [
+        json!({"directive_name": "team/note", "limit_overrides": {"turns": 5000}}),
+        json!({"directive_name": "team/note", "parent_thread_id": id}),
+    ] {
+        let (response, is_error) = client.call_outcome("rye_execute", tool(THREAD_DIRECTIVE, refused));
+        assert!(is_error, "{response}");
+    }
+}
+
+#[test]
+fn client_cancels_a_thread_by_id() {
+    let user = User::initialized();
+    write_directive(&user, "slow", FILES, "", "Take your time.");
+    let gate = Gate::closed();
+    let pending = gate.clone();
+    let model = FakeModel::start(move |_| FakeReply::text("Hello.").with_gate(&pending));
+    let environment =
+        [("OPENAI_API_KEY", "sk-of-a-test-0123456789"), ("OPENAI_BASE_URL", &*format!("{}/v1", model.url()))];
+    let mut client = Client::connect_with(&user, &environment, json!({}));
+    let started = client.call(
+        "rye_execute",
+        tool(THREAD_DIRECTIVE, json!({"directive_name": "team/slow", "async_exec": true})),
+    );
+    let id = text(&started["data"]["thread_id"]);
+    let running = client.call("rye_execute", tool(ORCHESTRATOR, json!({"operation": "list_active"})));
+    assert_eq!(running["data"]["active_threads"], json!([id]), "{running}");
+    client.call("rye_execute", tool(ORCHESTRATOR, json!({"operation": "cancel_thread", "thread_id": id})));
+    let follow = started["data"]["follow"]["arguments"].clone();
+    let (waited, _) = client.call_outcome("rye_execute", follow);
+    assert!(waited.to_string().contains("\"cancelled\""), "{waited}");
+}
+
+#[test]
+fn execute_starts_and_follows_threads() {
+    let user = User::initialized();
+    write_note_directive(&user);
+    let done = user.data(["execute", "tool", THREAD_DIRECTIVE, "directive_name=team/note"]);
+    assert_eq!(done["status"], "completed", "{done}");
+    let id = text(&done["thread_id"]);
+    let status =
+        user.data(["execute", "tool", ORCHESTRATOR, "operation=get_status", &format!("thread_id={id}")]);
+    assert_eq!(status["status"], "completed", "{status}");
+    let started = user.data(["execute", "tool", THREAD_DIRECTIVE, "directive_name=team/note", "async=true"]);
+    assert_eq!(started["follow"], json!(format!("rye thread wait {}", text(&started["thread_id"]))));
+    user.ok(["thread", "wait", &text(&started["thread_id"])]);
+}
