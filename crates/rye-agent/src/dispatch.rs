@@ -22,7 +22,8 @@ use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Primary};
 use crate::capability::{
-    Capabilities, HOOK_TOOLS_PREFIX, PermittedAction, Principal, permit, required_capabilities,
+    CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit,
+    required_capabilities,
 };
 use crate::tool_context::{FrozenConfig, ThreadContext};
 
@@ -93,7 +94,7 @@ impl Dispatcher for EngineDispatcher {
         cancel: &CancelToken,
     ) -> Value {
         if let Some(response) = self.run_cached_hook_tool(permitted, context) {
-            return response;
+            return report_hook_tool_failure(permitted, response);
         }
         let result = (self.engine)().and_then(|engine| {
             let action = permitted.action();
@@ -107,7 +108,7 @@ impl Dispatcher for EngineDispatcher {
         });
         let response = result.unwrap_or_else(|error| agent_actions::with_agent_hints(error).to_value(None));
         self.cache_verified(permitted, &response);
-        response
+        report_hook_tool_failure(permitted, response)
     }
 
     fn try_dispatch_inline(
@@ -151,7 +152,11 @@ impl EngineDispatcher {
         permitted: &PermittedAction,
         context: &Arc<ThreadContext>,
     ) -> Option<Value> {
-        if !permitted.is_hook_tool() || permitted.action().primary != Primary::Execute {
+        // Texts of a directive's XML are typed by the tool's schema, which only the engine knows.
+        if !permitted.is_hook_tool()
+            || permitted.action().primary != Primary::Execute
+            || has_xml_texts(permitted)
+        {
             return None;
         }
         let id = permitted.action().item_id.as_deref()?;
@@ -198,14 +203,18 @@ fn request(
     }
     let is_hook_tool = permitted.is_hook_tool();
     let thread = Arc::clone(context) as Arc<dyn ThreadFunctions>;
+    let (mut parameters, mut words) = (action.params.clone(), word_parameters(action));
+    if has_xml_texts(permitted) {
+        words.extend(take_texts(&mut parameters));
+    }
     let grants = Arc::new(CallerGrants {
         capabilities: permitted.capabilities().clone(),
         principal: permitted.principal(),
         config: Arc::clone(&context.config),
     });
     Ok(ExecuteRequest::new(item, cancel.clone())
-        .with_parameters(action.params.clone())
-        .with_words(word_parameters(action))
+        .with_parameters(parameters)
+        .with_words(words)
         .with_dry_run(is_true(action.option("dry_run")))
         // The thread's own tools are not pinned for each project.
         .with_lock_mode(if is_hook_tool { LockMode::Frozen } else { LockMode::Enforce })
@@ -213,6 +222,34 @@ fn request(
         .with_thread(is_hook_tool.then_some(thread))
         .with_callbacks(context.callback.clone().filter(|_| !is_hook_tool))
         .with_grants(Some(grants)))
+}
+
+/// Whether the parameters come from the XML of a directive, where every value is text.
+fn has_xml_texts(permitted: &PermittedAction) -> bool {
+    permitted.principal() == Principal::Hook { origin: HookOrigin::Directive }
+        && permitted.action().params.values().any(Value::is_string)
+}
+
+/// Takes the parameters that are texts, to be typed by what the item declares.
+fn take_texts(parameters: &mut Map<String, Value>) -> Vec<(String, String)> {
+    let texts: Vec<(String, String)> = parameters
+        .iter()
+        .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+        .collect();
+    parameters.retain(|_, value| !value.is_string());
+    texts
+}
+
+/// A refusal of one of the thread's own tools as a failed call, so that it is reported. A failed control result is what
+/// the hook asked for, and stays an answer.
+fn report_hook_tool_failure(permitted: &PermittedAction, response: Value) -> Value {
+    let is_control = permitted.action().item_id.as_deref() == Some(CONTROL_TOOL);
+    let has_failed = response["status"] == json!("success") && response["data"]["success"] == json!(false);
+    if !permitted.is_hook_tool() || is_control || !has_failed {
+        return response;
+    }
+    let error = response["data"]["error"].as_str().unwrap_or("it was refused").to_owned();
+    json!({"status": "error", "error": error, "data": response["data"]})
 }
 
 /// The rights of who asked, for a tool that executes other items in their name.

@@ -19,7 +19,7 @@ use crate::limits::ThreadLimits;
 use crate::models::{self, ModelChoice, Providers};
 use crate::preflight::{self, ThreadNeeds};
 use crate::risk;
-use crate::spec::{SpawnReason, ThreadInstance, ThreadSpec, ThreadTemplate};
+use crate::spec::{MACHINE_REVISION, SpawnReason, ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::thread_id::ThreadId;
 
 /// How many directives may extend each other.
@@ -303,6 +303,7 @@ fn build_template(
             .map(|finding| format!("{} ({}): {}", finding.item, finding.needed_by, finding.message)),
     );
     let shared = ThreadTemplate {
+        revision: MACHINE_REVISION,
         directive: request.directive.id.to_string(),
         directive_hash: directive.hash.to_string(),
         system: joined_texts(engine, &inherited.system)?,

@@ -128,6 +128,11 @@ impl FrozenConfig for FixedConfig {
         if event_type == "delta" { Criticality::Droppable } else { Criticality::Critical }
     }
 
+    fn check_payload(&self, event_type: &str, payload: &Map<String, Value>) -> Result<(), String> {
+        let is_complete = event_type != "checkpoint_saved" || payload.contains_key("turn");
+        if is_complete { Ok(()) } else { Err("`turn` is missing".to_owned()) }
+    }
+
     fn on_exceed(&self) -> &str {
         "escalate"
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rye_engine::verbs::execute::{BlockingHook, CallbackProvider};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::config::Criticality;
 use crate::cost::Cost;
@@ -19,6 +19,12 @@ pub trait FrozenConfig: Send + Sync {
 
     /// The criticality an event has by `events.yaml`.
     fn criticality(&self, event_type: &str) -> Criticality;
+
+    /// Whether a payload is what `events.yaml` declares for an event.
+    ///
+    /// # Errors
+    /// What does not fit.
+    fn check_payload(&self, event_type: &str, payload: &Map<String, Value>) -> Result<(), String>;
 
     /// What happens when a limit is exceeded: `limits.enforcement.on_exceed`.
     fn on_exceed(&self) -> &str;
@@ -57,24 +63,6 @@ pub trait BudgetAccess: Send + Sync {
     /// Whether `thread` is `root` or one of its descendants.
     fn is_within(&self, root: &ThreadId, thread: &ThreadId) -> bool;
 
-    /// Sets `amount` aside for `thread` on it and on every ancestor; `false` if one of them cannot cover it.
-    ///
-    /// # Errors
-    /// When the ledger cannot be used.
-    fn reserve(&self, thread: &ThreadId, parent: Option<&ThreadId>, amount: Nanos) -> Result<bool, String>;
-
-    /// Adds what `thread` truly spent.
-    ///
-    /// # Errors
-    /// When the ledger cannot be used.
-    fn report_actual(&self, thread: &ThreadId, amount: Nanos) -> Result<(), String>;
-
-    /// Frees what is still set aside for `thread`.
-    ///
-    /// # Errors
-    /// When the ledger cannot be used.
-    fn release(&self, thread: &ThreadId, final_status: Option<&str>) -> Result<(), String>;
-
     /// What `thread` can still spend; `None` is as much as it likes.
     ///
     /// # Errors
@@ -89,6 +77,10 @@ impl FrozenConfig for ThreadSpec {
 
     fn criticality(&self, event_type: &str) -> Criticality {
         self.template.config.events.criticality(event_type)
+    }
+
+    fn check_payload(&self, event_type: &str, payload: &Map<String, Value>) -> Result<(), String> {
+        self.template.config.events.check_payload(event_type, payload)
     }
 
     fn on_exceed(&self) -> &str {

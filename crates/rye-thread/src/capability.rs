@@ -22,6 +22,8 @@ use pattern::Pattern;
 
 /// Where the tools of hooks live: theirs alone.
 pub const HOOK_TOOLS_PREFIX: &str = "rye/agent/threads/internal";
+/// The tool whose answers steer a thread.
+pub const CONTROL_TOOL: &str = "rye/agent/threads/internal/control";
 /// The error code of what is not granted.
 pub const PERMISSION_DENIED: &str = "RYE1121";
 /// The most grants a thread has.

@@ -81,9 +81,21 @@ impl ThreadSpec {
     }
 }
 
+/// The rules of the state machine that new threads follow. A thread keeps those it was started under, so that replaying
+/// its journal leads to the same states and events.
+///
+/// | revision | what it adds |
+/// |---|---|
+/// | 0 | threads of releases that did not record one |
+/// | 1 | hooks cannot emit core events; control results count after every event; `thread_resumed` after a crash; `required` in `permission_denied`; exhausted retries suspend |
+pub const MACHINE_REVISION: u32 = 1;
+
 /// What threads of one directive under one configuration share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ThreadTemplate {
+    /// The rules of the state machine it follows: [`MACHINE_REVISION`] when it was made.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub revision: u32,
     /// The directive's id.
     pub directive: String,
     /// The hash of the directive's file.
@@ -123,6 +135,11 @@ impl ThreadTemplate {
     pub fn is_free(&self) -> bool {
         self.price == Some(TokenPrice::default())
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(revision: &u32) -> bool {
+    *revision == 0
 }
 
 /// The configuration as the values it was read from: the same values, the same behaviour.

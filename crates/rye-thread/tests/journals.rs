@@ -107,6 +107,12 @@ fn observe_effect(effect: &Effect) -> Value {
             let payload = if payload.len() > 300 { Digest::of(payload.as_bytes()).short() } else { payload };
             json!({"emit": event_type, "payload": payload})
         }
+        Effect::EmitAs { event_type, payload, criticality } => {
+            json!({"emit_as": event_type, "payload": payload, "criticality": criticality})
+        }
+        Effect::RecordSpend { call, used, hook } => {
+            json!({"record_spend": call, "used": used, "hook": hook})
+        }
         Effect::SaveState(trigger) => json!({"save": format!("{trigger:?}").to_lowercase()}),
         Effect::RequestApproval(question) => json!({"ask": question}),
         Effect::Suspend(outcome) => json!({"suspend": outcome}),

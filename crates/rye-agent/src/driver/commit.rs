@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::effects::PendingEffect;
 use super::{DriverError, ThreadDriver};
+use crate::cost::Attribution;
 use crate::limits::ThreadLimits;
 use crate::machine::{ApprovalAnswer, ApprovalRequest, Effect, ThreadEvent, ThreadOutcome, step};
 use crate::money::Nanos;
@@ -60,6 +61,17 @@ impl ThreadDriver {
                         let events = &self.state.spec.template.config.events;
                         self.transcript.push(&event_type, payload, at_ms, events.criticality(&event_type));
                     }
+                    Effect::EmitAs { event_type, payload, criticality } => {
+                        self.transcript.push(&event_type, payload, at_ms, criticality);
+                    }
+                    Effect::RecordSpend { call, used, hook } => batch.settle.push(Settlement {
+                        call,
+                        spend: used.spend,
+                        input_tokens: used.input_tokens,
+                        output_tokens: used.output_tokens,
+                        is_unknown: false,
+                        attribution: Attribution { hook: Some(hook), ..self.state.spec.attribution() },
+                    }),
                     Effect::SaveState(trigger) => {
                         let triggers = &self.state.spec.template.config.resilience.triggers;
                         self.is_state_dirty |= triggers.is_enabled(trigger);

@@ -104,9 +104,16 @@ impl TranscriptWriter {
         let events = &state.spec.template.config.events;
         let mut sequence = record.sequence;
         for effect in effects {
-            let Effect::Emit { event_type, payload } = effect else { continue };
+            let (event_type, payload, criticality) = match effect {
+                Effect::Emit { event_type, payload } => {
+                    let criticality = events.criticality(&event_type);
+                    (event_type, payload, criticality)
+                }
+                Effect::EmitAs { event_type, payload, criticality } => (event_type, payload, criticality),
+                _ => continue,
+            };
             let is_written = self.head().is_some_and(|head| head.sequence >= sequence);
-            if events.criticality(&event_type) == Criticality::Critical && !is_written {
+            if criticality == Criticality::Critical && !is_written {
                 self.push_line(&event_type, payload, record.at_ms, Criticality::Critical, sequence);
             }
             sequence += 1;

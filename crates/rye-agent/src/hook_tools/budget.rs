@@ -7,6 +7,10 @@ use crate::money::Nanos;
 use crate::thread_id::ThreadId;
 use crate::tool_context::{BudgetAccess, ThreadContext};
 
+/// Why a hook can neither reserve nor release money.
+const RESERVATION_ERROR: &str = "a thread's budget is reserved and released with each call of its model, in the same \
+                                 transaction as its record; a hook may ask check_remaining or report_actual";
+
 pub(super) fn run(parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
     let Some(budget) = &context.budget else {
         return missing_context();
@@ -28,21 +32,16 @@ fn try_run(
     };
     let thread = own_thread(text_param(parameters, "thread_id").unwrap_or(context.thread_id.as_str()))?;
     match text_param(parameters, "operation").unwrap_or_default() {
-        "reserve" => {
-            let amount = amount(parameters)?;
-            let parent = text_param(parameters, "parent_thread_id").map(own_thread).transpose()?;
-            let is_reserved = budget.reserve(&thread, parent.as_ref(), amount)?;
-            let reserved = if is_reserved { amount } else { Nanos(0) };
-            Ok(json!({"success": is_reserved, "reserved": reserved.dollars()}))
-        }
+        "reserve" | "release" => Err(RESERVATION_ERROR.to_owned()),
         "report_actual" => {
             let amount = amount(parameters)?;
-            budget.report_actual(&thread, amount)?;
-            Ok(json!({"success": true, "reported": amount.dollars()}))
-        }
-        "release" => {
-            budget.release(&thread, text_param(parameters, "final_status"))?;
-            Ok(json!({"success": true, "released": true}))
+            if thread != context.thread_id {
+                return Err(format!("{thread} reports what it spends itself"));
+            }
+            // The machine adds it to the thread's cost, and the ledger books it with that step.
+            Ok(
+                json!({"success": true, "reported": amount.dollars(), "added": {"spend": amount.to_decimal()}}),
+            )
         }
         "check_remaining" => {
             let remaining = budget.remaining(&thread)?;

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{failure, text_param};
+use crate::config::is_core_event;
 use crate::money::Nanos;
 use crate::tool_context::ThreadContext;
 
@@ -14,11 +15,17 @@ pub(super) fn emit(parameters: &Map<String, Value>, context: &ThreadContext) -> 
     if text_param(parameters, "thread_id").is_some_and(|thread| thread != context.thread_id.as_str()) {
         return failure("a hook writes into its own thread only");
     }
+    if is_core_event(event_type) {
+        return failure(format!("`{event_type}` is written by the thread itself; a hook cannot emit it"));
+    }
     let payload = match parameters.get("payload") {
-        None | Some(Value::Null) => json!({}),
-        Some(Value::Object(payload)) => json!(payload),
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(payload)) => payload.clone(),
         Some(_) => return failure("payload is an object"),
     };
+    if let Err(problem) = context.config.check_payload(event_type, &payload) {
+        return failure(problem);
+    }
     let criticality = match parameters.get("criticality") {
         None | Some(Value::Null) => json!(context.config.criticality(event_type)),
         Some(word) => word.clone(),
@@ -68,17 +75,17 @@ pub(super) fn check_limit(parameters: &Map<String, Value>, context: &ThreadConte
     })
 }
 
-/// `cost_tracker`: what the thread has used; `add` says what the machine should add to it.
+/// `cost_tracker`: what the thread has used; `add` says what the machine adds to it, and to the ledger.
 pub(super) fn track_cost(parameters: &Map<String, Value>, context: &ThreadContext) -> Value {
     match text_param(parameters, "operation").unwrap_or("report") {
         "report" => json!({"success": true, "cost": context.cost.to_value()}),
         "add" => {
-            let mut add = Map::new();
+            let mut added = Map::new();
             for key in ["turns", "input_tokens", "output_tokens"] {
                 match parameters.get(key) {
                     None | Some(Value::Null) => {}
                     Some(value) if value.as_u64().is_some() => {
-                        add.insert(key.to_owned(), value.clone());
+                        added.insert(key.to_owned(), value.clone());
                     }
                     Some(_) => return failure(format!("{key} is a whole number, not negative")),
                 }
@@ -86,11 +93,11 @@ pub(super) fn track_cost(parameters: &Map<String, Value>, context: &ThreadContex
             match parameters.get("spend") {
                 None | Some(Value::Null) => {}
                 Some(value) if Nanos::from_value(value).is_some() => {
-                    add.insert("spend".to_owned(), value.clone());
+                    added.insert("spend".to_owned(), value.clone());
                 }
                 Some(_) => return failure("spend is an amount of dollars with at most nine places"),
             }
-            json!({"success": true, "cost": context.cost.to_value(), "add": add})
+            json!({"success": true, "cost": context.cost.to_value(), "added": added})
         }
         other => failure(format!("Unknown operation: {}", rye_item::text::one_line(other))),
     }

@@ -87,9 +87,6 @@ pub fn started_response(id: &ThreadId, directive: &str, pid: u32) -> Value {
 /// The ledger for `internal/budget_ops`.
 pub(super) struct StoreBudget(pub(super) StoreHandle);
 
-/// What a hook that would book is told: nothing is claimed to be done that was not.
-const BOOKING_ERROR: &str = "nothing was booked: a thread's budget is reserved, spent and released with each call of its model, in the same transaction as its record; ask check_remaining";
-
 impl StoreBudget {
     fn row(&self, thread: &ThreadId) -> Result<LedgerRow, String> {
         self.0.ledger(thread).map_err(|error| error.to_string())
@@ -100,23 +97,6 @@ impl BudgetAccess for StoreBudget {
     fn is_within(&self, root: &ThreadId, thread: &ThreadId) -> bool {
         root == thread
             || self.0.ancestors(thread).is_ok_and(|ancestors| ancestors.iter().any(|row| row.id == *root))
-    }
-
-    fn reserve(
-        &self,
-        _thread: &ThreadId,
-        _parent: Option<&ThreadId>,
-        _amount: Nanos,
-    ) -> Result<bool, String> {
-        Err(BOOKING_ERROR.to_owned())
-    }
-
-    fn report_actual(&self, _thread: &ThreadId, _amount: Nanos) -> Result<(), String> {
-        Err(BOOKING_ERROR.to_owned())
-    }
-
-    fn release(&self, _thread: &ThreadId, _final_status: Option<&str>) -> Result<(), String> {
-        Err(BOOKING_ERROR.to_owned())
     }
 
     fn remaining(&self, thread: &ThreadId) -> Result<Option<Nanos>, String> {

@@ -8,6 +8,7 @@ mod cancellation;
 mod config_effects;
 mod continuation;
 mod coordination;
+mod hook_tools;
 mod offline;
 mod orchestration;
 mod pipelines;

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 pub use agent::AgentConfig;
 pub use coordination::{Continuation, Coordination, OrphanDetection, TranscriptIntegrity};
-pub use events::{Criticality, EventType, Events};
+pub use events::{Criticality, EventType, Events, is_core_event};
 pub use ledger::{ColumnType, LedgerColumn, LedgerIndex, LedgerSchema};
 pub use mistake::{InvalidConfig, Mistake};
 pub use resilience::{

@@ -2,9 +2,6 @@
 
 use serde_json::Value;
 
-/// The item whose answers steer.
-pub(super) const CONTROL_TOOL: &str = "rye/agent/threads/internal/control";
-
 /// What a hook wants of the thread.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::approval::ApprovalRequest;
 use crate::capability::PermittedAction;
-use crate::config::Trigger;
+use crate::config::{Criticality, Trigger};
+use crate::cost::Cost;
 use crate::money::Nanos;
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
@@ -71,6 +72,24 @@ pub enum Effect {
         event_type: String,
         /// Its payload.
         payload: Value,
+    },
+    /// Write a hook's event to the transcript, as safely as the hook asked for.
+    EmitAs {
+        /// Its type.
+        event_type: String,
+        /// Its payload.
+        payload: Value,
+        /// How safely it is written.
+        criticality: Criticality,
+    },
+    /// Book what a hook reported as used in the ledger.
+    RecordSpend {
+        /// The number of the booking, as if it were a model call.
+        call: u64,
+        /// What was used.
+        used: Cost,
+        /// The hook that said so.
+        hook: String,
     },
     /// A good moment to write `state.json`.
     SaveState(Trigger),

@@ -5,15 +5,17 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Trigger;
 use super::approval::{ApprovalKind as About, ApprovalRequest, ResumeAt};
-use super::control::{CONTROL_TOOL, HookControl};
+use super::control::HookControl;
 use super::effect::{Effect, ThreadOutcome};
 use super::{Phase, ThreadState};
 use crate::action::Action;
-use crate::capability::{Capabilities, PermittedAction, Principal, permit};
+use crate::capability::{CONTROL_TOOL, Capabilities, PermittedAction, Principal, permit};
+use crate::config::{Criticality, is_core_event};
 use crate::cost::Cost;
 use crate::hooks::{ContextPosition, HookKind};
 use crate::limits::LimitReached;
@@ -22,7 +24,7 @@ use crate::status::SuspendReason;
 
 const HOOK_TOOLS_PATH: &str = "rye/agent/threads/internal/";
 
-/// Events that say how the thread stands: the machine's own to tell.
+/// Events that say how the thread stands: the machine's own to tell, also in threads of revision 0.
 const RESERVED_EVENTS: [&str; 9] = [
     "thread_started",
     "thread_continued",
@@ -201,7 +203,7 @@ impl ThreadState {
             }
             effects.push(self.hook_failed_event(finished.hook, &error));
         } else if let Some(tool) = item.strip_prefix(HOOK_TOOLS_PATH) {
-            effects.extend(self.apply_hook_tool_result(tool, result));
+            effects.extend(self.apply_hook_tool_result(tool, result, &hook.id));
         } else if is_collecting {
             if let Some(text) = content_of(&finished.action, result) {
                 let text = match hook.wrap {
@@ -221,38 +223,54 @@ impl ThreadState {
     }
 
     /// What an internal tool wants of the thread.
-    fn apply_hook_tool_result(&mut self, tool: &str, result: &Value) -> Vec<Effect> {
+    fn apply_hook_tool_result(&mut self, tool: &str, result: &Value, hook: &str) -> Vec<Effect> {
         let Some(data) = result.get("data") else { return Vec::new() };
         let number = |key: &str| data.get(key).and_then(Value::as_u64).unwrap_or(0);
         match tool {
-            "emitter" => {
-                let event_type = data.get("event_type").and_then(Value::as_str).unwrap_or_default();
-                if event_type.is_empty() || RESERVED_EVENTS.contains(&event_type) {
-                    return Vec::new();
-                }
-                vec![Self::emit(event_type, data.get("payload").cloned().unwrap_or_else(|| json!({})))]
-            }
-            "cost_tracker" => {
-                // Only `add` says what to add; `report` merely answers.
-                let added = data.get("added").and_then(Value::as_object);
-                let field = |key: &str| added.and_then(|added| added.get(key));
-                let count = |key: &str| field(key).and_then(Value::as_u64).unwrap_or(0);
-                let spend = field("spend").and_then(Nanos::from_value).unwrap_or_default();
-                let extra = Cost {
-                    turns: 0,
-                    input_tokens: count("input_tokens"),
-                    output_tokens: count("output_tokens"),
-                    spend,
-                    elapsed_ms: 0,
-                };
-                self.cost.input_tokens = self.cost.input_tokens.saturating_add(extra.input_tokens);
-                self.cost.output_tokens = self.cost.output_tokens.saturating_add(extra.output_tokens);
-                self.cost.spend = self.cost.spend.plus(extra.spend);
-                Vec::new()
-            }
+            "emitter" => self.emit_for_hook(data).into_iter().collect(),
+            // Only `add` and `report_actual` say what to add; other operations merely answer.
+            "cost_tracker" | "budget_ops" => self.add_reported_cost(data, hook).into_iter().collect(),
             "state_persister" if number("persisted") == 0 => vec![Effect::SaveState(Trigger::Always)],
             _ => Vec::new(),
         }
+    }
+
+    /// The event a hook wants written, unless only the thread itself writes such events.
+    fn emit_for_hook(&self, data: &Value) -> Option<Effect> {
+        let event_type = data.get("event_type").and_then(Value::as_str).filter(|event| !event.is_empty())?;
+        let is_new = self.spec.template.revision >= 1;
+        if RESERVED_EVENTS.contains(&event_type) || (is_new && is_core_event(event_type)) {
+            return None;
+        }
+        let payload = data.get("payload").cloned().unwrap_or_else(|| json!({}));
+        let criticality = data.get("criticality").and_then(|word| Criticality::deserialize(word).ok());
+        let configured = self.spec.template.config.events.criticality(event_type);
+        Some(match criticality.filter(|criticality| is_new && *criticality != configured) {
+            Some(criticality) => Effect::EmitAs { event_type: event_type.to_owned(), payload, criticality },
+            None => Self::emit(event_type, payload),
+        })
+    }
+
+    /// Adds what a hook reported as used, and has it booked.
+    fn add_reported_cost(&mut self, data: &Value, hook: &str) -> Option<Effect> {
+        let added = data.get("added").and_then(Value::as_object)?;
+        let count = |key: &str| added.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let used = Cost {
+            turns: count("turns"),
+            input_tokens: count("input_tokens"),
+            output_tokens: count("output_tokens"),
+            spend: added.get("spend").and_then(Nanos::from_value).unwrap_or_default(),
+            elapsed_ms: 0,
+        };
+        self.cost.turns = self.cost.turns.saturating_add(used.turns);
+        self.cost.input_tokens = self.cost.input_tokens.saturating_add(used.input_tokens);
+        self.cost.output_tokens = self.cost.output_tokens.saturating_add(used.output_tokens);
+        self.cost.spend = self.cost.spend.plus(used.spend);
+        if used.tokens() == 0 && used.spend == Nanos(0) {
+            return None;
+        }
+        self.calls += 1;
+        Some(Effect::RecordSpend { call: self.calls, used, hook: hook.to_owned() })
     }
 
     /// The process died while a hook ran: an internal one is run again, any other is reported.

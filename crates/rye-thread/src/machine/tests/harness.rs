@@ -14,7 +14,7 @@ use crate::hooks::Hooks;
 use crate::limits::ThreadLimits;
 use crate::machine::{Effect, ThreadEvent, ThreadState, ToolResult, step};
 use crate::money::Nanos;
-use crate::spec::{ThreadInstance, ThreadSpec, ThreadTemplate};
+use crate::spec::{MACHINE_REVISION, ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::thread_id::ThreadId;
 
 /// The configuration inside the binary, read once.
@@ -33,6 +33,7 @@ pub(super) struct TestSpec {
     pub(super) config: Config,
     pub(super) price: Option<TokenPrice>,
     pub(super) context_window: u64,
+    pub(super) revision: u32,
 }
 
 impl Default for TestSpec {
@@ -44,6 +45,7 @@ impl Default for TestSpec {
             config: shipped_config(),
             price: Some(PRICE),
             context_window: 200_000,
+            revision: MACHINE_REVISION,
         }
     }
 }
@@ -72,6 +74,7 @@ impl TestSpec {
         let limits =
             ThreadLimits::default().with_overrides(self.limits.as_object().expect("limits")).expect("limits");
         let shared = ThreadTemplate {
+            revision: self.revision,
             directive: "team/test".to_owned(),
             directive_hash: String::new(),
             outputs: self.outputs.as_array().expect("outputs").clone(),
@@ -227,8 +230,14 @@ fn hook_tool_result(action: &Value) -> Value {
             }
             _ => Value::Null,
         }
+    } else if item.ends_with("/cost_tracker") {
+        json!({"success": true, "added": params["added"]})
     } else {
-        json!({"success": true, "event_type": params["event_type"], "payload": params["payload"], "emitted": true})
+        let mut data = json!({"success": true, "event_type": params["event_type"], "payload": params["payload"], "emitted": true});
+        if let Some(criticality) = params.get("criticality") {
+            data["criticality"] = criticality.clone();
+        }
+        data
     };
     json!({"status": "success", "data": data})
 }

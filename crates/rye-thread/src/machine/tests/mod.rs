@@ -3,5 +3,6 @@
 mod approvals;
 mod config_keys;
 mod harness;
+mod hook_tools;
 mod properties;
 mod turn_loop;

@@ -1,0 +1,68 @@
+//! What the answers of the thread's own tools do.
+
+use serde_json::{Value, json};
+
+use super::harness::{Harness, TestSpec, call_response, text_response};
+use crate::config::Criticality;
+use crate::machine::Effect;
+use crate::money::Nanos;
+
+/// A run whose hook at `after_step` calls an internal tool.
+fn run_with(tool: &str, params: &Value, revision: u32) -> Harness {
+    let action = json!({
+        "primary": "execute", "item_type": "tool",
+        "item_id": format!("rye/agent/threads/internal/{tool}"), "params": params,
+    });
+    let hooks = json!([{"id": "own", "event": "after_step", "action": action}]);
+    let mut play = Harness::start(TestSpec { hooks, revision, ..TestSpec::default() });
+    play.respond(call_response(&["allowed"]));
+    play.finish_tool(0, "ok");
+    play
+}
+
+#[test]
+fn reported_cost_is_added_and_booked() {
+    let added = json!({"turns": 1, "input_tokens": 7, "output_tokens": 3, "spend": "0.25"});
+    let mut play = run_with("cost_tracker", &json!({"added": added}), 1);
+    let before = Nanos(10 * 10 + 5 * 50);
+    assert_eq!(play.state.cost.spend, before.plus(Nanos(250_000_000)));
+    assert_eq!((play.state.cost.turns, play.state.cost.tokens()), (2, 15 + 10));
+    let booked = play.drain().into_iter().find_map(|effect| match effect {
+        Effect::RecordSpend { call, used, hook } => Some((call, used.spend, used.tokens(), hook)),
+        _ => None,
+    });
+    assert_eq!(booked, Some((2, Nanos(250_000_000), 10, "own".to_owned())));
+    assert_eq!(play.state.calls, 3, "the next model call has a number of its own");
+    play.respond(text_response("done"));
+    assert_eq!(play.replay().cost, play.state.cost);
+}
+
+#[test]
+fn hook_event_keeps_its_criticality() {
+    let emit = |criticality: &str| {
+        let params = json!({"event_type": "note", "payload": {"a": 1}, "criticality": criticality});
+        let mut play = run_with("emitter", &params, 1);
+        let is_emitted = play.emitted.iter().any(|(event, _)| event == "note");
+        let changed = play.drain().into_iter().find_map(|effect| match effect {
+            Effect::EmitAs { event_type, criticality, .. } => Some((event_type, criticality)),
+            _ => None,
+        });
+        (is_emitted, changed)
+    };
+    assert_eq!(emit("droppable"), (false, Some(("note".to_owned(), Criticality::Droppable))));
+    assert_eq!(emit("critical"), (true, None));
+}
+
+#[test]
+fn hook_cannot_emit_core_events() {
+    for event in ["human_approval_response", "cognition_out", "thread_completed", "tool_call_result"] {
+        let params = json!({"event_type": event, "payload": {"approval_id": "ask-1", "approved": true}});
+        let count = |play: &Harness| play.emitted.iter().filter(|(name, _)| name == event).count();
+        let plain = run_with("emitter", &json!({"event_type": "note"}), 1);
+        assert_eq!(count(&run_with("emitter", &params, 1)), count(&plain), "{event}");
+    }
+    // A thread that an older release started replays as it ran.
+    let params = json!({"event_type": "human_approval_response", "payload": {}});
+    let old = run_with("emitter", &params, 0);
+    assert!(old.emitted.iter().any(|(event, _)| event == "human_approval_response"));
+}
