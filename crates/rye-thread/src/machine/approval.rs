@@ -294,6 +294,11 @@ impl ThreadState {
                 self.push_user_messages(denial, message);
                 effects.extend(self.before_turn());
             }
+            // Outputs that a person turned down are not the end: the model is told.
+            ResumeAt::Hooks(run) if run.is_returning() && denial.is_some() => {
+                self.push_user_messages(denial, message);
+                effects.extend(self.before_turn());
+            }
             ResumeAt::Hooks(mut run) => {
                 if is_early {
                     run.add_after(message);

@@ -98,6 +98,11 @@ impl HookRun {
         self.continuation == HookContinuation::ContextPressure
     }
 
+    /// Whether they were run because the outputs were returned.
+    pub(super) fn is_returning(&self) -> bool {
+        matches!(self.continuation, HookContinuation::Returned(_))
+    }
+
     /// Whether the thread ends after these.
     pub(super) fn is_ending(&self) -> bool {
         matches!(self.continuation, HookContinuation::End(_))
@@ -298,14 +303,21 @@ impl ThreadState {
 
     pub(super) fn resume_after_hooks(&mut self, mut run: HookRun) -> Vec<Effect> {
         let control = run.control.take();
+        let is_steerable = match run.continuation {
+            HookContinuation::SystemPrompt
+            | HookContinuation::FirstMessage
+            | HookContinuation::NextTurn
+            | HookContinuation::ContextFull => true,
+            HookContinuation::ContextPressure | HookContinuation::Returned(_) => {
+                self.spec.template.revision >= 1
+            }
+            // A limit and a failure have rules of their own, and what ends is not held up.
+            HookContinuation::Limit(..) | HookContinuation::Failure { .. } | HookContinuation::End(_) => {
+                false
+            }
+        };
         if let Some(control) = &control
-            && matches!(
-                run.continuation,
-                HookContinuation::SystemPrompt
-                    | HookContinuation::FirstMessage
-                    | HookContinuation::NextTurn
-                    | HookContinuation::ContextFull
-            )
+            && is_steerable
             && let Some(effects) = self.apply_control(control.clone(), ResumeAt::Hooks(Box::new(run.clone())))
         {
             return effects;
@@ -327,13 +339,38 @@ impl ThreadState {
         }
     }
 
+    /// Stops and asks a person what a hook wants to know.
+    pub(super) fn ask_for_hook(
+        &mut self,
+        why: &str,
+        prompt: Option<String>,
+        ends_on_deny: bool,
+        resume_at: ResumeAt,
+    ) -> Vec<Effect> {
+        // The bare word says nothing that a person could judge.
+        let what = prompt.unwrap_or_else(|| match why {
+            "approval" => format!("may {} go on?", self.spec.template.directive),
+            _ => why.to_owned(),
+        });
+        let request = ApprovalRequest {
+            id: self.next_approval_id(),
+            kind: About::Approval,
+            prompt: what.clone(),
+            reason: if what == why { String::new() } else { why.to_owned() },
+            ends_on_deny,
+            detail: json!({"cost": self.cost.to_value()}),
+        };
+        let outcome = ThreadOutcome::suspended(SuspendReason::Approval, what, Value::Null);
+        self.suspend_with(outcome, resume_at, vec![request])
+    }
+
     /// What a control means wherever it is not about a failure or a limit.
     pub(super) fn apply_control(&mut self, control: HookControl, resume_at: ResumeAt) -> Option<Vec<Effect>> {
         Some(match control {
             HookControl::Retry => return None,
             HookControl::Fail(error) => self.finish(ThreadOutcome::failed(error)),
             HookControl::Abort(error) => self.finish(ThreadOutcome::cancelled(error)),
-            HookControl::Suspend { reason: why, prompt, ends_on_deny: ends_on_no } => {
+            HookControl::Suspend { reason: why, prompt, ends_on_deny } => {
                 let reason = SuspendReason::parse(&why).unwrap_or(SuspendReason::Approval);
                 if reason != SuspendReason::Approval && prompt.is_none() {
                     return Some(self.suspend_with(
@@ -342,21 +379,7 @@ impl ThreadState {
                         Vec::new(),
                     ));
                 }
-                // The bare word says nothing that a person could judge.
-                let what = prompt.unwrap_or_else(|| match why.as_str() {
-                    "approval" => format!("may {} go on?", self.spec.template.directive),
-                    _ => why.clone(),
-                });
-                let request = ApprovalRequest {
-                    id: self.next_approval_id(),
-                    kind: About::Approval,
-                    prompt: what.clone(),
-                    reason: if what == why { String::new() } else { why },
-                    ends_on_deny: ends_on_no,
-                    detail: json!({"cost": self.cost.to_value()}),
-                };
-                let outcome = ThreadOutcome::suspended(SuspendReason::Approval, what, Value::Null);
-                self.suspend_with(outcome, resume_at, vec![request])
+                self.ask_for_hook(&why, prompt, ends_on_deny, resume_at)
             }
             HookControl::Escalate(detail) => {
                 let what = "Escalation requested".to_owned();

@@ -410,6 +410,14 @@ impl ThreadState {
                 let message = format!("{message} (gave up after {attempts})");
                 self.finish(ThreadOutcome::failed(message))
             }
+            Some(HookControl::Suspend { reason, prompt, .. })
+                if self.asks_person(&reason, prompt.as_deref()) =>
+            {
+                // A no means that it must not go on after this failure.
+                let why = if reason == "approval" { message } else { format!("{reason}: {message}") };
+                let prompt = prompt.or_else(|| Some(format!("may it go on after this failure? {why}")));
+                self.ask_for_hook(&why, prompt, true, ResumeAt::Turn)
+            }
             Some(HookControl::Suspend { .. }) => {
                 self.suspend(ThreadOutcome::suspended(SuspendReason::Error, message, Value::Null))
             }
@@ -419,6 +427,11 @@ impl ThreadState {
             Some(control) => self.apply_control(control, ResumeAt::Turn).unwrap_or_default(),
             None => self.finish(ThreadOutcome::failed(message)),
         }
+    }
+
+    /// Whether a hook that suspends wants a person to be asked.
+    fn asks_person(&self, reason: &str, prompt: Option<&str>) -> bool {
+        self.spec.template.revision >= 1 && (prompt.is_some() || reason == "approval")
     }
 
     /// Whether the thread's time is over before such a pause is: then it need not be waited for.
@@ -483,6 +496,8 @@ impl ThreadState {
         context.insert("limit_code".to_owned(), json!(reached.limit_code));
         context.insert("current_value".to_owned(), reached.current_value.clone());
         context.insert("current_max".to_owned(), reached.current_max.clone());
+        let on_exceed = self.spec.template.config.resilience.on_exceed;
+        context.insert("on_exceed".to_owned(), json!(on_exceed.as_str()));
         self.run_hooks("limit", Value::Object(context), HookContinuation::Limit(Box::new(reached), reason))
     }
 
@@ -495,11 +510,18 @@ impl ThreadState {
         use crate::config::OnExceed;
         let message = reached.message();
         let on_exceed = self.spec.template.config.resilience.on_exceed;
+        let mut prompt = None;
         let on_exceed = match control {
             Some(HookControl::Fail(error)) => {
                 return self.finish(ThreadOutcome::failed(if error.is_empty() { message } else { error }));
             }
             Some(HookControl::Abort(error)) => return self.finish(ThreadOutcome::cancelled(error)),
+            Some(HookControl::Suspend { reason, prompt: asked, .. })
+                if self.asks_person(&reason, asked.as_deref()) =>
+            {
+                prompt = asked;
+                OnExceed::Escalate
+            }
             Some(HookControl::Suspend { .. }) => OnExceed::Suspend,
             Some(HookControl::Escalate(_)) => OnExceed::Escalate,
             // Nothing may go past a limit: asking to go on means what the configuration says.
@@ -512,7 +534,10 @@ impl ThreadState {
         let mut effects = vec![Self::emit("limit_escalation_requested", detail.clone())];
         // An ancestor's money is not this thread's to ask for: there is no answer that would let it go on.
         let needs_approval = on_exceed == OnExceed::Escalate && reason == SuspendReason::Limit;
-        let question = needs_approval.then(|| self.limit_approval(reached, &message));
+        let mut question = needs_approval.then(|| self.limit_approval(reached, &message));
+        if let (Some(question), Some(prompt)) = (&mut question, prompt) {
+            question.prompt = format!("{prompt} ({})", question.prompt);
+        }
         let outcome = ThreadOutcome::suspended(reason, message, detail);
         effects.extend(self.suspend_with(outcome, ResumeAt::Turn, question.into_iter().collect()));
         effects

@@ -2,6 +2,7 @@
 
 mod approvals;
 mod config_keys;
+mod control_results;
 mod harness;
 mod hook_tools;
 mod properties;
