@@ -57,7 +57,7 @@ impl OfflineProvider {
         Self { script, outputs, inputs }
     }
 
-    fn respond(&self, request: &ModelRequest) -> Result<ModelResponse, ModelError> {
+    fn respond(&self, request: &ModelRequest) -> Result<ModelResponse, Box<ModelError>> {
         let outcomes = tool_outcomes(request);
         if self.script.is_empty() {
             return Err(no_model_error("no model was asked, and the directive has no actions of its own"));
@@ -93,7 +93,7 @@ impl OfflineProvider {
     }
 
     /// Refuses to go on after an action that failed or was denied: what to do then is for a model to decide.
-    fn check_outcomes(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), ModelError> {
+    fn check_outcomes(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), Box<ModelError>> {
         for (index, outcome) in outcomes.iter().enumerate() {
             let Some(action) = self.script.get(index) else {
                 if outcome.is_error {
@@ -119,7 +119,7 @@ impl OfflineProvider {
     }
 
     /// Refuses to end without a required output.
-    fn check_required_outputs(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), ModelError> {
+    fn check_required_outputs(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), Box<ModelError>> {
         let is_required = |output: &&Value| output.get("required").and_then(Value::as_bool) == Some(true);
         let names = self.outputs.iter().filter(is_required).filter_map(output_name);
         let missing: Vec<String> = names
@@ -210,8 +210,8 @@ impl OfflineProvider {
 }
 
 /// The error that ends a thread because only a model could go on.
-fn no_model_error(message: &str) -> ModelError {
-    ModelError::before_send(NO_MODEL, message.to_owned())
+fn no_model_error(message: &str) -> Box<ModelError> {
+    Box::new(ModelError::before_send(NO_MODEL, message.to_owned()))
 }
 
 /// An action in a few words: `execute team/tool`.
@@ -278,7 +278,7 @@ impl ModelProvider for OfflineProvider {
         deltas: &'a (dyn Fn(ResponseDelta) + Send + Sync),
     ) -> Completion<'a> {
         Box::pin(async move {
-            let response = self.respond(request)?;
+            let response = self.respond(request).map_err(|error| *error)?;
             response.emit_deltas(deltas);
             Ok(response)
         })

@@ -37,9 +37,9 @@ impl Conversation {
         Self { offline: OfflineProvider::new(script.to_vec(), outputs.to_vec(), inputs), request }
     }
 
-    fn complete(&self) -> Result<ModelResponse, ModelError> {
+    fn complete(&self) -> Result<ModelResponse, Box<ModelError>> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        runtime.block_on(self.offline.complete(&self.request, &|_| {}))
+        runtime.block_on(self.offline.complete(&self.request, &|_| {})).map_err(Box::new)
     }
 
     /// Why it does not go on.

@@ -26,7 +26,8 @@ fn returned(params: &Value, revision: u32) -> Harness {
 
 fn answer(play: &mut Harness, approved: bool) {
     let request_id = play.state.pending_approvals()[0].id.clone();
-    let answers = vec![ApprovalAnswer { request_id, approved, message: None, by: "ada".to_owned() }];
+    let answers =
+        vec![ApprovalAnswer { request_id, approved, message: None, by: "ada".to_owned(), always: None }];
     let limits = play.state.limits;
     play.apply(ThreadEvent::Resumed { limits, message: None, by: "ada".to_owned(), answers });
 }
