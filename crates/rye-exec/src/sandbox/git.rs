@@ -147,7 +147,10 @@ fn follow_entry(entry: &Path, worktree: &Path, pointers: &mut Vec<PathBuf>) -> O
 /// What `commondir` names, or the folder itself.
 fn common_dir(own: &Path, pointers: &mut Vec<PathBuf>) -> PathBuf {
     let path = own.join("commondir");
-    let Some(named) = read_path(&path) else { return own.to_owned() };
+    // A placeholder names the folder itself.
+    let Some(named) = read_path(&path).filter(|named| named.as_os_str() != ".") else {
+        return own.to_owned();
+    };
     let mut links = Vec::new();
     let file = follow(&path, &mut links);
     let common = follow(&own.join(named), &mut links).unwrap_or_else(|| own.to_owned());

@@ -69,18 +69,24 @@ impl Repositories {
             found.starts.push(folder.clone());
             found.inner_projects.push(InnerProject { folder: folder.clone(), is_approved: true });
         }
+        let own = GitLayout::read(&project);
         // In a folder of a larger repository, that one's index may name folders of the project.
-        if project.join(".git").symlink_metadata().is_err() {
+        if own.is_none() {
             let around =
                 project.ancestors().skip(1).find(|above| above.join(".git").symlink_metadata().is_ok());
             found.starts.extend(around.map(Path::to_owned));
         }
         let mut pending: Vec<(PathBuf, Vec<PathBuf>)> =
-            found.starts.iter().rev().map(|start| (start.clone(), Vec::new())).collect();
+            found.starts.iter().skip(1).map(|start| (start.clone(), Vec::new())).collect();
         let mut seen: BTreeSet<PathBuf> = found.starts.iter().cloned().collect();
-        let mut count = 0;
-        while let Some((worktree, links)) = pending.pop() {
-            let Some(mut layout) = GitLayout::read(&worktree) else { continue };
+        let (mut next, mut count) = (own.map(|own| (own, Vec::new())), 0);
+        while next.is_some() || !pending.is_empty() {
+            let read =
+                |(worktree, links): (PathBuf, Vec<PathBuf>)| Some((GitLayout::read(&worktree)?, links));
+            let Some((mut layout, links)) = next.take().or_else(|| pending.pop().and_then(read)) else {
+                continue;
+            };
+            let worktree = layout.worktree.clone();
             layout.pointers.extend(links);
             count += 1;
             if count > MAX_REPOSITORIES {
@@ -177,7 +183,7 @@ impl Repositories {
         let modules = modules.filter_map(|(_, modules)| modules.as_ref()).flatten().cloned();
         let own = self.layouts().filter_map(|layout| Some(layout.dirs.as_ref()?.own.clone()));
         Some(RepositoryRecord {
-            starts: self.starts.clone(),
+            known: self.layouts().filter_map(KnownRepository::new).collect(),
             named: self.named.clone(),
             git_dirs: own.chain(modules).collect(),
             unread_indexes: self.unread_indexes.clone(),
@@ -186,12 +192,26 @@ impl Repositories {
     }
 }
 
+/// A repository that was there before a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownRepository {
+    worktree: PathBuf,
+    index: PathBuf,
+    config: PathBuf,
+}
+
+impl KnownRepository {
+    fn new(layout: &GitLayout) -> Option<Self> {
+        Some(Self { worktree: layout.worktree.clone(), index: layout.index()?, config: layout.config()? })
+    }
+}
+
 /// The repositories before a run, for a check after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RepositoryRecord {
-    /// Folders in which git begins.
-    starts: Vec<PathBuf>,
-    /// Folders that an index named as repositories, and that were.
+    /// The repositories there were. What leads to them was protected.
+    known: Vec<KnownRepository>,
+    /// Their folders, as an index named them.
     named: Vec<PathBuf>,
     /// Git folders that were protected.
     git_dirs: Vec<PathBuf>,
@@ -205,11 +225,10 @@ impl RepositoryRecord {
     /// Moves aside each repository that an index names now, was not there before, and could run a program. Says which.
     pub(super) fn refuse_planted(&self) -> Vec<PathBuf> {
         let mut refused = Vec::new();
-        let mut pending = self.starts.clone();
-        let mut seen: BTreeSet<PathBuf> = pending.iter().cloned().collect();
-        while let Some(worktree) = pending.pop() {
-            let Some(layout) = GitLayout::read(&worktree) else { continue };
-            let (Some(path), Some(config)) = (layout.index(), layout.config()) else { continue };
+        let mut pending = self.known.clone();
+        let mut seen: BTreeSet<PathBuf> = pending.iter().map(|known| known.worktree.clone()).collect();
+        while let Some(KnownRepository { worktree, index, config }) = pending.pop() {
+            let path = index;
             let Some(index) = git_index::read(&path, &config) else {
                 if !self.unread_indexes.contains(&path) {
                     refused.extend(self.move_aside(&path));
@@ -220,16 +239,16 @@ impl RepositoryRecord {
             let sparse =
                 index.sparse_folders.iter().flat_map(|folder| nested_worktrees(&worktree.join(folder)));
             for path in named.chain(sparse) {
-                if path.join(".git").symlink_metadata().is_err() {
+                if self.named.contains(&path) || path.join(".git").symlink_metadata().is_err() {
                     continue;
                 }
                 let real = canonicalize_existing(&path);
                 if !seen.insert(real.clone()) {
                     continue;
                 }
-                match self.named.contains(&path) || self.is_harmless(&real) {
-                    true => pending.push(real),
-                    false => refused.extend(self.move_aside(&real.join(".git"))),
+                match GitLayout::read(&real).filter(|layout| self.is_harmless(layout)) {
+                    Some(layout) => pending.extend(KnownRepository::new(&layout)),
+                    None => refused.extend(self.move_aside(&real.join(".git"))),
                 }
             }
         }
@@ -237,16 +256,16 @@ impl RepositoryRecord {
     }
 
     /// Whether git runs nothing that a tool could have chosen in this folder.
-    fn is_harmless(&self, worktree: &Path) -> bool {
-        let Some(GitLayout { dirs: Some(dirs), .. }) = GitLayout::read(worktree) else { return false };
+    fn is_harmless(&self, layout: &GitLayout) -> bool {
+        let GitLayout { worktree, dirs: Some(dirs), .. } = layout else { return false };
         // A submodule whose repository was protected, and says that these are its files.
         let config = dirs.common.join("config");
-        let is_own = || git_config::worktree(&config, &dirs.own).as_deref() == Some(worktree);
+        let is_own = || git_config::worktree(&config, &dirs.own).as_ref() == Some(worktree);
         if self.git_dirs.contains(&dirs.own) && dirs.own == dirs.common && is_own() {
             return true;
         }
         let is_writable = |path: &Path| self.write.iter().any(|root| path.starts_with(root));
-        is_writable(&dirs.own) && is_writable(&dirs.common) && runs_nothing(&dirs)
+        is_writable(&dirs.own) && is_writable(&dirs.common) && runs_nothing(dirs)
     }
 
     /// Gives a `.git`, or an index that cannot be read, another name. What a run could not write to stays.
