@@ -78,7 +78,7 @@ def planted(world):
     })
 
 
-@attack("7", "a submodule's repository is made to run a program: embedded, or with a quoted path", rule="read_only")
+@attack("7", "a submodule's repository is made to run a program: embedded, or with a quoted path", rule="read_only", short=False)
 def submodules(world):
     clone, add = "git -c advice.addEmbeddedRepo=false clone -q OTHER {0} && git add {0} 2>/dev/null", "git -c protocol.file.allow=always submodule --quiet add --name sub OTHER {0}"
     cases = {}
@@ -89,7 +89,7 @@ def submodules(world):
     run_all(world, cases)
 
 
-@attack("7", "a submodule of a linked worktree is made to run a program", rule="read_only")
+@attack("7", "a submodule of a linked worktree is made to run a program", rule="read_only", short=False)
 def worktree_submodules(world):
     run_all(world, {
         "its config": ("git -c protocol.file.allow=always submodule --quiet update --init",
@@ -97,7 +97,7 @@ def worktree_submodules(world):
     }, linked=True)
 
 
-@attack("7", "a repository is led elsewhere by commondir, links, or a file behind a link", rule="read_only")
+@attack("7", "a repository is led elsewhere by commondir, links, or a file behind a link", rule="read_only", short=False)
 def steps(world):
     share = "mkdir shared; for n in config objects refs info hooks; do mv .git/$n shared; done; echo ../shared > .git/commondir"
     separate = "mv .git shared; mkdir gd; cp shared/HEAD gd; mv shared/index gd; echo ../shared > gd/commondir; echo 'gitdir: gd' > .git"
