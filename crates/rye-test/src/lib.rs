@@ -4,6 +4,8 @@
 pub mod fake_model;
 #[cfg(feature = "contract")]
 mod shipped;
+#[cfg(feature = "sim")]
+pub mod sim;
 #[cfg(feature = "contract")]
 pub mod store_contract;
 

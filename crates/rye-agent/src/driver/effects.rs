@@ -1,14 +1,15 @@
 //! Beginning effects: a model call, a tool, a hook, a child, a pause.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lillux::CancelToken;
 use rye_engine::verbs::execute::BlockingHook;
 use rye_item::ItemType;
 use rye_model::ModelRequest;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use super::wait::{DeltaQueue, ModelCall, TaskResult};
 use super::{ChildHandle, DriverError, ThreadDriver};
@@ -20,9 +21,6 @@ use crate::redact::{RedactStream, Redactor};
 use crate::result_format::{self, ArtifactStore};
 use crate::thread_id::ThreadId;
 use crate::tool_context::{FrozenConfig, ThreadContext};
-
-/// How long work waits for its turn at most.
-pub(crate) const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many calls of one answer are made at once.
 const MAX_INLINE_CALLS: usize = 16;
@@ -155,19 +153,14 @@ impl ThreadDriver {
             .map(|envelope| to_tool_result(action, redactor, envelope, max_chars, artifacts, started_at)))
     }
 
-    /// Does work that blocks when it is its turn: many threads do not get in each other's way, and those that wait for
-    /// others do not count.
+    /// Does work that blocks; its result comes back as that of a task.
     fn spawn_blocking(&mut self, work: impl FnOnce(BlockingHook) -> TaskResult + Send + 'static) {
-        let slots = Arc::clone(&self.deps.blocking_slots);
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let done = self.deps.blocking.run(Box::new(move |hook| drop(sender.send(work(hook)))));
         self.in_flight.tasks.spawn(async move {
-            // Turns keep order, nothing more: those who do not end are passed by.
-            let permit = tokio::time::timeout(SLOT_TIMEOUT, slots.acquire_owned()).await;
-            let permit = Arc::new(Mutex::new(permit.ok().and_then(Result::ok)));
-            let blocking_hook =
-                BlockingHook::new(move || drop(permit.lock().unwrap_or_else(PoisonError::into_inner).take()));
-            match tokio::task::spawn_blocking(move || work(blocking_hook)).await {
+            done.await;
+            match receiver.await {
                 Ok(result) => result,
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 // The process ends.
                 Err(_) => std::future::pending().await,
             }

@@ -8,6 +8,7 @@
 //! Its dependencies are traits ([`ThreadJournal`], [`Children`], [`Listener`], [`MillisClock`] and [`Dispatcher`]): nothing in here knows
 //! SQLite or the engine.
 
+mod blocking;
 mod commit;
 mod effects;
 mod transcript_writer;
@@ -20,7 +21,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rye_model::ModelProvider;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::action::Action;
@@ -36,7 +36,8 @@ use crate::tool_context::BudgetAccess;
 use crate::transcript::TranscriptSigner;
 use wait::InFlight;
 
-pub(crate) use effects::SLOT_TIMEOUT;
+pub(crate) use blocking::SLOT_TIMEOUT;
+pub use blocking::{BlockingExecutor, BlockingWork, SlottedPool, system_jitter};
 pub use transcript_writer::TranscriptWriter;
 
 /// Something that will be there later.
@@ -148,8 +149,10 @@ pub struct DriverDeps {
     pub token_issuer: Arc<TokenIssuer>,
     /// The folder of all threads.
     pub threads_dir: PathBuf,
-    /// Who may do work that blocks: so many at once.
-    pub blocking_slots: Arc<Semaphore>,
+    /// Where work that blocks is done.
+    pub blocking: Arc<dyn BlockingExecutor>,
+    /// Where in a spread of delays a retry falls, in thousandths.
+    pub jitter: Arc<dyn Fn() -> u32 + Send + Sync>,
     /// The ledger, for hooks' internal tools.
     pub budget: Option<Arc<dyn BudgetAccess>>,
     /// Where results that are too long are kept.

@@ -31,6 +31,8 @@ pub struct TranscriptWriter {
     /// Words that wait to be written, with the number of their first piece.
     pending_text: Option<(String, u64)>,
     written_ms: u64,
+    /// How long the file is, as far as this writer knows.
+    length: u64,
 }
 
 impl TranscriptWriter {
@@ -54,7 +56,9 @@ impl TranscriptWriter {
     }
 
     fn from_tail(folder: PathBuf, thread: &ThreadId, tail: TranscriptTail) -> Self {
+        let length = file_length(&folder);
         Self {
+            length,
             folder,
             thread: thread.clone(),
             sequence: tail.sequence + 1,
@@ -163,10 +167,14 @@ impl TranscriptWriter {
         !self.ready.is_empty()
     }
 
-    /// Brings the file up to what was released.
+    /// Brings the file up to what was released, unless another process has written to it: that one took the thread over,
+    /// and has these lines from the journal.
     pub(super) fn write(&mut self) -> io::Result<()> {
         if !self.ready.is_empty() {
-            transcript::append(&self.folder.join(transcript::TRANSCRIPT_FILE), &self.ready)?;
+            if file_length(&self.folder) == self.length {
+                transcript::append(&self.folder.join(transcript::TRANSCRIPT_FILE), &self.ready)?;
+                self.length += self.ready.len() as u64;
+            }
             self.ready.clear();
         }
         Ok(())
@@ -198,6 +206,11 @@ impl TranscriptWriter {
     }
 }
 
+/// How long the transcript in a thread's folder is.
+fn file_length(folder: &Path) -> u64 {
+    folder.join(transcript::TRANSCRIPT_FILE).metadata().map_or(0, |found| found.len())
+}
+
 /// `state.json`, in the order of its fields.
 #[derive(Serialize)]
 struct StateFile<'a> {
@@ -223,5 +236,33 @@ impl Drop for TranscriptWriter {
     /// A thread that is dropped in the middle leaves a file that is not behind its journal.
     fn drop(&mut self) {
         let _ = self.write();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_writer_leaves_transcript_unchanged() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let id = ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id");
+        let mut late = TranscriptWriter::create(folder.path(), &id).expect("a writer");
+        let push = |writer: &mut TranscriptWriter| {
+            writer.push("thread_started", json!({}), 1, Criticality::Critical);
+            writer.release();
+        };
+        push(&mut late);
+        // Another process takes the thread over, and has the line from the journal.
+        let mut next = TranscriptWriter::reopen(folder.path(), &id).expect("a writer");
+        push(&mut next);
+        next.write().expect("written");
+        late.write().expect("skipped");
+        drop(late);
+        push(&mut next);
+        next.write().expect("written");
+        let path = transcript::path(folder.path(), &id);
+        let report = transcript::verify(&path, &id, next.head(), &|_| None).expect("verified");
+        assert_eq!((report.events, report.problems), (2, Vec::new()));
     }
 }

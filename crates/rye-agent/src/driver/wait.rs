@@ -302,7 +302,7 @@ impl ThreadDriver {
                     None if is_unknown => cost_bound.spend,
                     None => Nanos(0),
                 };
-                ThreadEvent::ModelFailed { error, spend, is_unknown, jitter: jitter() }
+                ThreadEvent::ModelFailed { error, spend, is_unknown, jitter: (self.deps.jitter)() }
             }
         }
     }
@@ -371,14 +371,5 @@ async fn sleep_or_pending<F: Future<Output = ()> + Unpin>(sleep: Option<F>) {
     match sleep {
         Some(sleep) => sleep.await,
         None => std::future::pending().await,
-    }
-}
-
-/// Where in a spread of delays one falls, in thousandths.
-fn jitter() -> u32 {
-    let mut bytes = [0; 4];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => u32::from_le_bytes(bytes) % 1001,
-        Err(_) => 500,
     }
 }

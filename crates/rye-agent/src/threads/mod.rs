@@ -33,7 +33,10 @@ use crate::callback::TokenIssuer;
 use crate::config::{Config, LedgerSchema, OrphanDetection};
 use crate::cost::Cost;
 use crate::dispatch::{Dispatcher, EngineDispatcher};
-use crate::driver::{BoxFuture, CancelSignal, DriverDeps, DriverError, Listener, MillisClock, ThreadJournal};
+use crate::driver::{
+    BoxFuture, CancelSignal, DriverDeps, DriverError, Listener, MillisClock, SlottedPool, ThreadJournal,
+    system_jitter,
+};
 use crate::limits::ThreadLimits;
 use crate::machine::ThreadOutcome;
 use crate::prepare;
@@ -283,7 +286,8 @@ impl ThreadRuntime {
             signer: Arc::clone(&self.signer),
             token_issuer: Arc::clone(&self.token_issuer),
             threads_dir: self.setup.folder.clone(),
-            blocking_slots: Arc::clone(&self.blocking_slots),
+            blocking: Arc::new(SlottedPool(Arc::clone(&self.blocking_slots))),
+            jitter: Arc::new(system_jitter),
             budget: Some(Arc::new(responses::StoreBudget(self.store.clone()))),
             artifacts: Some(Arc::new(responses::ThreadArtifacts(
                 self.store.clone(),

@@ -64,7 +64,19 @@ const EDGES: [(&str, &[&str]); 19] = [
             "rye-space",
         ],
     ),
-    ("rye-test", &["lillux", "lillux-hash", "rye-item", "rye-store", "rye-thread"]),
+    (
+        "rye-test",
+        &[
+            "lillux",
+            "lillux-hash",
+            "rye-agent",
+            "rye-engine",
+            "rye-item",
+            "rye-model",
+            "rye-store",
+            "rye-thread",
+        ],
+    ),
 ];
 
 /// Names that gather everything and mean nothing.

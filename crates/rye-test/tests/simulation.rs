@@ -1,0 +1,114 @@
+//! Threads on several hosts under crashes, freezes and takeovers: whatever happens, nothing is charged, called or ended
+//! twice.
+//!
+//! `RYE_SIM_SEEDS` says how many seeds are tried, `RYE_SIM_SEED` which one alone.
+#![expect(clippy::disallowed_methods, reason = "the number of seeds is told by a variable")]
+
+use std::sync::Arc;
+
+use rye_store::{StoreHandle, ThreadStore};
+use rye_store_sqlite::{LedgerSpec, SqliteStore, ThreadSecret};
+use rye_test::sim::{CrashPlan, PlantedBug, SimOptions, SimReport, memory_store, simulate};
+use tempfile::TempDir;
+
+fn temp_dir() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+/// One seed in memory.
+fn run(seed: u64, options: &SimOptions) -> SimReport {
+    let folder = temp_dir();
+    simulate(seed, options, memory_store(), folder.path())
+}
+
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("RYE_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("RYE_SIM_SEEDS").unwrap_or(default),
+    }
+}
+
+fn assert_holds(seed: u64, report: &SimReport) {
+    let trace = report.trace.join("\n");
+    assert!(report.violations.is_empty(), "seed {seed}: {:#?}\n{trace}", report.violations);
+}
+
+#[test]
+fn random_crashes_break_nothing() {
+    let mut total = SimReport::default();
+    let range = seeds(150);
+    let count = range.end - range.start;
+    for seed in range {
+        let report = run(seed, &SimOptions::default());
+        assert_holds(seed, &report);
+        total.crashes += report.crashes;
+        total.takeovers += report.takeovers;
+        total.model_calls += report.model_calls;
+        total.tool_effects += report.tool_effects;
+        total.threads += report.threads;
+    }
+    // A simulation in which nothing happens holds too.
+    if count >= 100 {
+        assert!(total.crashes > count / 10 && total.takeovers > count / 10, "{total:?}");
+        assert!(
+            total.model_calls > count && total.tool_effects > count && total.threads > count,
+            "{total:?}"
+        );
+    }
+}
+
+#[test]
+fn every_crash_point_is_survived() {
+    let calm = SimOptions { crashes: CrashPlan::Never, bug: PlantedBug::None };
+    let runs = (0..100).map(|seed| (seed, run(seed, &calm)));
+    // A seed with children and tools.
+    let is_rich = |report: &SimReport| report.threads >= 3 && report.tool_effects >= 4 && report.writes < 80;
+    let (seed, calm) = runs.into_iter().find(|(_, report)| is_rich(report)).expect("a rich seed");
+    assert_holds(seed, &calm);
+    for write in 0..calm.writes {
+        for is_before in [true, false] {
+            let crashes = CrashPlan::At { write, is_before };
+            let report = run(seed, &SimOptions { crashes, bug: PlantedBug::None });
+            assert_holds(seed, &report);
+            assert_eq!(report.crashes, 1, "write {write}");
+        }
+    }
+}
+
+#[test]
+fn same_seed_gives_same_trace() {
+    let mut events = 0;
+    for seed in 0..10 {
+        let (first, second) = (run(seed, &SimOptions::default()), run(seed, &SimOptions::default()));
+        assert_eq!(first, second, "seed {seed}");
+        events += first.trace.len();
+    }
+    assert!(events > 100, "{events}");
+    assert_ne!(run(1, &SimOptions::default()).trace, run(2, &SimOptions::default()).trace);
+}
+
+/// How many seeds it takes until the checker finds a bug.
+fn seeds_to_find(bug: PlantedBug) -> Option<u64> {
+    let options = SimOptions { bug, ..SimOptions::default() };
+    (0..1000).find(|seed| !run(*seed, &options).violations.is_empty())
+}
+
+#[test]
+fn each_planted_bug_is_found() {
+    for bug in [PlantedBug::MissingFence, PlantedBug::ReservationAfterCall, PlantedBug::DoubleSettlement] {
+        assert!(seeds_to_find(bug).is_some(), "{bug:?}");
+    }
+}
+
+#[test]
+fn sqlite_store_breaks_nothing_either() {
+    for seed in seeds(20) {
+        let folder = temp_dir();
+        let secret = ThreadSecret::new([42; 32]);
+        let store = SqliteStore::open(&folder.path().join("threads"), &secret, &LedgerSpec::default());
+        let store: Arc<dyn ThreadStore> = Arc::new(store.expect("a store"));
+        let store = StoreHandle::from(store);
+        assert_holds(seed, &simulate(seed, &SimOptions::default(), store, folder.path()));
+    }
+}
