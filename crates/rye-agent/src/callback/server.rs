@@ -26,6 +26,7 @@ use crate::action::Action;
 use crate::capability::{Principal, permit};
 use crate::definitions::CallTarget;
 use crate::machine::{ThreadEvent, ToolResult};
+use crate::status::ThreadStatus;
 use crate::thread_id::ThreadId;
 use crate::tool_context::ThreadContext;
 
@@ -319,6 +320,9 @@ impl CallbackSession {
             request: number,
             is_error,
             duration_ms,
+            child_status: child
+                .as_ref()
+                .and_then(|_| response.get("status").and_then(Value::as_str).and_then(ThreadStatus::parse)),
             child,
         });
         response

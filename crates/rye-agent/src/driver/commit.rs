@@ -146,8 +146,15 @@ impl ThreadDriver {
             ..ThreadCommit::new(id, self.claim, self.deps.clock.now_ms())
         };
         let committed = self.deps.journal.commit(commit).await?;
+        if matches!(committed, CommitOutcome::Ended { .. }) {
+            self.transcript.discard();
+        }
         self.notify_released();
-        self.write_due_files(is_stop)?;
+        match self.write_due_files(is_stop) {
+            // It has ended or stopped, and the journal says so: its files are written again by whoever reads them.
+            Err(_) if is_stop => {}
+            written => written?,
+        }
         let refused = match committed {
             CommitOutcome::Done => None,
             CommitOutcome::Refused(refusal) => Some(ThreadEvent::BudgetRefused(refusal)),
@@ -194,7 +201,7 @@ impl ThreadDriver {
                 failure.partial.as_ref().map(|partial| partial.usage).unwrap_or_default(),
                 *is_unknown,
             ),
-            ThreadEvent::CancelRequested { spend, .. } | ThreadEvent::Expired { spend }
+            ThreadEvent::CancelRequested { spend, .. } | ThreadEvent::Expired { spend, .. }
                 if self.state.is_calling_model() =>
             {
                 (*spend, rye_model::Usage::default(), *spend > Nanos(0))

@@ -57,8 +57,15 @@ impl ThreadDriver {
                 });
                 let stream = || RedactStream::new(Arc::clone(&self.deps.redactor));
                 let (words, reasoning) = (stream(), stream());
-                self.in_flight.model_call =
-                    Some(ModelCall { cost_bound: worst, future, deltas, chunk: 0, text: words, reasoning });
+                self.in_flight.model_call = Some(ModelCall {
+                    cost_bound: worst,
+                    future,
+                    deltas,
+                    chunk: 0,
+                    text: words,
+                    reasoning,
+                    received: String::new(),
+                });
             }
             PendingEffect::Hook { hook, action } if is_directive(&action) && !self.state.is_starting() => {
                 let mut call = action.action().clone();
@@ -102,10 +109,7 @@ impl ThreadDriver {
                         None => json!({"status": "error", "error": "no artifacts are kept"}),
                     };
                     let is_error = slice.get("status").and_then(Value::as_str) == Some("error");
-                    TaskResult::Tool(
-                        index,
-                        ToolResult { content: slice.to_string(), is_error, duration_ms: 0, child: None },
-                    )
+                    TaskResult::Tool(index, ToolResult { is_error, ..ToolResult::failure(slice.to_string()) })
                 });
             }
             PendingEffect::Spawn { index, action, child } => {
@@ -233,7 +237,7 @@ fn to_tool_result(
     let formatted =
         result_format::format_for_model(action.action(), envelope, max_chars, artifacts, redactor);
     let duration_ms = u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
-    ToolResult { content: formatted.content, is_error: formatted.is_error, duration_ms, child: None }
+    ToolResult { is_error: formatted.is_error, duration_ms, ..ToolResult::failure(formatted.content) }
 }
 
 fn is_directive(permitted: &PermittedAction) -> bool {

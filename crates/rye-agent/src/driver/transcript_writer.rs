@@ -32,7 +32,7 @@ pub struct TranscriptWriter {
     pending_text: Option<(String, u64)>,
     written_ms: u64,
     /// How long the file is, as far as this writer knows.
-    length: u64,
+    file_bytes: u64,
 }
 
 impl TranscriptWriter {
@@ -56,12 +56,11 @@ impl TranscriptWriter {
     }
 
     fn from_tail(folder: PathBuf, thread: &ThreadId, tail: TranscriptTail) -> Self {
-        let length = file_length(&folder);
         Self {
-            length,
             folder,
             thread: thread.clone(),
             sequence: tail.sequence + 1,
+            file_bytes: tail.byte_count(),
             lines: TranscriptLines::new(thread.clone(), tail),
             ready: Vec::new(),
             sealed_turn: 0,
@@ -170,14 +169,27 @@ impl TranscriptWriter {
     /// Brings the file up to what was released, unless another process has written to it: that one took the thread over,
     /// and has these lines from the journal.
     pub(super) fn write(&mut self) -> io::Result<()> {
-        if !self.ready.is_empty() {
-            if file_length(&self.folder) == self.length {
-                transcript::append(&self.folder.join(transcript::TRANSCRIPT_FILE), &self.ready)?;
-                self.length += self.ready.len() as u64;
-            }
-            self.ready.clear();
+        if self.ready.is_empty() {
+            return Ok(());
         }
+        let path = self.folder.join(transcript::TRANSCRIPT_FILE);
+        let length = fs_err::metadata(&path).map_or(0, |metadata| metadata.len());
+        if length != self.file_bytes {
+            // Another process has taken the thread over and writes these lines from the journal.
+            self.discard();
+            return Ok(());
+        }
+        transcript::append(&path, &self.ready)?;
+        self.file_bytes += self.ready.len() as u64;
+        self.ready.clear();
         Ok(())
+    }
+
+    /// Forgets what is not in the file yet: it did not happen, or another process writes it.
+    pub(super) fn discard(&mut self) {
+        self.ready.clear();
+        let _ = self.lines.drain();
+        self.pending_text = None;
     }
 
     pub(super) fn write_state(&self, state: &ThreadState, now_ms: u64) -> io::Result<()> {
@@ -204,11 +216,6 @@ impl TranscriptWriter {
         bytes.push(b'\n');
         file::replace_unsynced(&self.folder.join("state.json"), &bytes)
     }
-}
-
-/// How long the transcript in a thread's folder is.
-fn file_length(folder: &Path) -> u64 {
-    folder.join(transcript::TRANSCRIPT_FILE).metadata().map_or(0, |found| found.len())
 }
 
 /// `state.json`, in the order of its fields.

@@ -63,6 +63,8 @@ pub(super) struct ModelCall {
     /// What is said and thought, without secrets.
     pub(super) text: RedactStream,
     pub(super) reasoning: RedactStream,
+    /// What was said so far, without secrets.
+    pub(super) received: String,
 }
 
 impl ModelCall {
@@ -176,8 +178,8 @@ impl ThreadDriver {
         loop {
             match self.wait().await {
                 WakeReason::Cancelled => {
-                    let spend = self.stop_in_flight().await;
-                    return Ok(ThreadEvent::CancelRequested { reason: self.signal.reason(), spend });
+                    let (spend, partial) = self.stop_in_flight().await;
+                    return Ok(ThreadEvent::CancelRequested { reason: self.signal.reason(), spend, partial });
                 }
                 WakeReason::Expired => return Ok(self.expire().await),
                 WakeReason::Deltas(deltas) => {
@@ -255,12 +257,21 @@ impl ThreadDriver {
 
     /// Its time is over.
     async fn expire(&mut self) -> ThreadEvent {
-        ThreadEvent::Expired { spend: self.stop_in_flight().await }
+        let (spend, partial) = self.stop_in_flight().await;
+        ThreadEvent::Expired { spend, partial }
     }
 
-    /// Ends what is outstanding. A model call that was on its way is charged its reservation: nobody knows better.
-    async fn stop_in_flight(&mut self) -> Nanos {
-        let spend = self.in_flight.model_call.take().map_or(Nanos(0), |call| call.cost_bound.spend);
+    /// Ends what is outstanding. A model call that was on its way is charged its reservation, because its cost is not
+    /// known; what had arrived of its answer is kept.
+    async fn stop_in_flight(&mut self) -> (Nanos, Option<String>) {
+        let call = self.in_flight.model_call.as_ref();
+        let deltas = call.map(|call| call.deltas.drain()).unwrap_or_default();
+        deltas.iter().for_each(|delta| self.handle_delta(delta));
+        self.flush_streams();
+        self.transcript.flush_deltas(self.deps.clock.now_ms(), true);
+        let call = self.in_flight.model_call.take();
+        let spend = call.as_ref().map_or(Nanos(0), |call| call.cost_bound.spend);
+        let partial = call.map(|call| call.received).filter(|text| !text.is_empty());
         self.in_flight.sleep = None;
         if let Some(cancel) = &self.in_flight.cancel {
             cancel.cancel();
@@ -271,7 +282,7 @@ impl ThreadDriver {
             self.in_flight.tasks.abort_all();
         }
         self.in_flight.cancel = None;
-        spend
+        (spend, partial)
     }
 
     fn model_event(&self, result: Result<ModelResponse, ModelError>, cost_bound: CostBound) -> ThreadEvent {
@@ -352,6 +363,7 @@ impl ThreadDriver {
         let now = self.deps.clock.now_ms();
         let chunk = self.in_flight.model_call.as_mut().map_or(0, |call| {
             call.chunk += 1;
+            call.received.push_str(&text);
             call.chunk - 1
         });
         self.transcript.push_delta(&text, chunk, now, throttle);

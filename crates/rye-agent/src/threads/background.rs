@@ -84,7 +84,7 @@ impl Threads {
         let prepared = self.runtime.prepare_successor(row, message, LimitCarryover::Full).await?;
         let connection = self.runtime.connect_background().await?;
         let thread = self.runtime.hand_to_background(connection, prepared).await?;
-        self.runtime.mark_continued(row).await?;
+        self.runtime.mark_continued(row, &thread.thread_id).await?;
         Ok(thread)
     }
 

@@ -73,10 +73,12 @@ impl Children for ThreadRuntime {
             let child = self
                 .spawn_child(&parent, &spawn_params(&call), SpawnPurpose::Task(&handle), &cancel_token)
                 .await;
+            let mut child_status = None;
             let (response, child, is_error) = match child {
                 Ok(SpawnedChild::Awaited(finished)) => match finished.await {
                     Some(finished) => {
                         let response = Value::Object(finished_response(&finished));
+                        child_status = Some(finished.outcome.status);
                         (response, Some(id), finished.outcome.status != ThreadStatus::Completed)
                     }
                     None => (
@@ -91,7 +93,8 @@ impl Children for ThreadRuntime {
                 Err(error) => (error.to_value(None), None, true),
             };
             let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            ToolResult { content: response.to_string(), is_error, duration_ms, child }
+            let result = ToolResult { is_error, duration_ms, ..ToolResult::failure(response.to_string()) };
+            ToolResult { child, child_status, ..result }
         })
     }
 
@@ -117,7 +120,7 @@ impl Children for ThreadRuntime {
                 }
                 Err(error) => (error.to_value(None), true),
             };
-            ToolResult { content: content.to_string(), is_error, duration_ms, child: None }
+            ToolResult { is_error, duration_ms, ..ToolResult::failure(content.to_string()) }
         })
     }
 
@@ -209,7 +212,7 @@ impl ThreadRuntime {
         if is_async && let Ok(connection) = self.connect_background().await {
             let background = self.hand_to_background(connection, prepared).await?;
             if let Some(row) = previous {
-                self.mark_continued(&row).await?;
+                self.mark_continued(&row, &background.thread_id).await?;
             }
             purpose.notify_started(&directive);
             return Ok(SpawnedChild::Detached { directive, pid: background.runner.unwrap_or_default() });
@@ -218,7 +221,7 @@ impl ThreadRuntime {
         let signal = CancelSignal::default();
         let started = self.start(prepared, signal.clone()).await?;
         if let Some(row) = previous {
-            self.mark_continued(&row).await?;
+            self.mark_continued(&row, &started.thread_id).await?;
         }
         purpose.notify_started(&directive);
         if is_async {

@@ -16,7 +16,8 @@ use crate::machine::{ThreadState, newest_turns};
 use crate::prepare::{ParentThread, PreparedThread, ThreadRequest};
 use crate::spec::ThreadSpec;
 use crate::status::ThreadStatus;
-use crate::store::{ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow};
+use crate::store::{ClaimOutcome, ClaimPolicy, ThreadRow};
+use crate::thread_id::ThreadId;
 
 /// What the model is told when nobody says more.
 const CONTINUE_PROMPT: &str =
@@ -88,7 +89,7 @@ impl ThreadRuntime {
     ) -> Result<StartedThread> {
         let prepared = self.prepare_successor(row, message, carryover).await?;
         let started = self.start(prepared, signal).await?;
-        self.mark_continued(row).await?;
+        self.mark_continued(row, &started.thread_id).await?;
         Ok(started)
     }
 
@@ -193,7 +194,11 @@ impl ThreadRuntime {
     }
 
     /// The old thread, if it was suspended, is `continued`: whoever waits for it waits for the new one.
-    pub(super) async fn mark_continued(self: &Arc<Self>, row: &ThreadRow) -> Result<()> {
+    pub(super) async fn mark_continued(
+        self: &Arc<Self>,
+        row: &ThreadRow,
+        successor: &ThreadId,
+    ) -> Result<()> {
         if row.status != ThreadStatus::Suspended {
             return Ok(());
         }
@@ -203,9 +208,6 @@ impl ThreadRuntime {
         else {
             return Ok(());
         };
-        let status = Some(StatusChange::to(ThreadStatus::Continued));
-        self.store.commit(ThreadCommit { status, ..ThreadCommit::new(row.id.clone(), claim, now) }).await?;
-        let _ = self.store.shared().release_claim(&row.id, claim).await;
-        Ok(())
+        self.terminate(row, claim, ThreadStatus::Continued, successor.as_str()).await
     }
 }

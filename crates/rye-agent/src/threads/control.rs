@@ -4,17 +4,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use rye_engine::{Code, Error, Result};
-use serde_json::Value;
+use rye_model::offline::OfflineProvider;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::orchestrator::WaitRequest;
 use super::resume::ResumeOptions;
 use super::{FinishedThread, ThreadRuntime, Threads};
 use crate::config::{ChildAction, ChildPolicy};
-use crate::driver::CancelSignal;
+use crate::driver::{CancelSignal, DriverError, ThreadDriver};
+use crate::machine::ThreadEvent;
+use crate::money::Nanos;
 use crate::status::ThreadStatus;
 use crate::store::{
-    Approval, ApprovalDecision, ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow,
+    Approval, ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow,
 };
 use crate::thread_id::ThreadId;
 
@@ -140,21 +143,59 @@ impl ThreadRuntime {
             self.request_cancel(id, reason);
             return Ok(CancelOutcome::Requested);
         };
-        let status = StatusChange {
-            to: ThreadStatus::Cancelled,
-            reason: None,
-            result: None,
-            error: Some(reason.to_owned()),
-        };
-        let settlements = self.unknown_settlements(id, &row.directive, &row.model)?;
-        let commit =
-            ThreadCommit { settlements, status: Some(status), ..ThreadCommit::new(id.clone(), claim, now) };
-        let committed = self.store.commit(commit).await;
-        // Whatever came of it, the thread is not held from here.
-        let _ = self.store.shared().release_claim(id, claim).await;
-        committed?;
+        self.terminate(&row, claim, ThreadStatus::Cancelled, reason).await?;
         self.apply_child_policy(id, ThreadStatus::Cancelled, self.child_policy(id)).await;
         Ok(CancelOutcome::Cancelled)
+    }
+
+    /// Ends a thread that is claimed here, without another step of its own: its event, its status, its transcript and
+    /// `state.json` say so. The claim is given back.
+    pub(super) async fn terminate(
+        self: &Arc<Self>,
+        row: &ThreadRow,
+        claim: Claim,
+        status: ThreadStatus,
+        reason: &str,
+    ) -> Result<()> {
+        let ended = match self.resume_point(&row.id) {
+            Ok(point) => {
+                let spend = point.unsettled.iter().fold(Nanos(0), |sum, one| sum.plus(one.spend));
+                let event = ThreadEvent::Terminated { status, reason: reason.to_owned(), spend };
+                let no_model = Arc::new(OfflineProvider::new(Vec::new(), Vec::new(), Map::new()));
+                let deps = self.driver_deps(&row.id);
+                let driver = ThreadDriver::new(deps, point, claim, no_model, CancelSignal::default());
+                match driver.run(event).await {
+                    Ok(_) | Err(DriverError::EndedElsewhere(_)) => Ok(()),
+                    Err(DriverError::Store(error)) => Err(Error::from(error)),
+                    Err(DriverError::Files(error)) => Err(Error::new(Code::Io, error.to_string())),
+                }
+            }
+            // A record that cannot be read must not keep a thread from being ended.
+            Err(_) => self.set_ended(row, claim, status, reason).await,
+        };
+        // Whatever came of it, the thread is not held from here.
+        let _ = self.store.shared().release_claim(&row.id, claim).await;
+        ended
+    }
+
+    /// Sets the status of a thread whose journal cannot be read.
+    async fn set_ended(
+        &self,
+        row: &ThreadRow,
+        claim: Claim,
+        status: ThreadStatus,
+        reason: &str,
+    ) -> Result<()> {
+        let status = StatusChange { to: status, reason: None, result: None, error: Some(reason.to_owned()) };
+        let settlements = self.unknown_settlements(&row.id, &row.directive, &row.model)?;
+        let now = self.setup.clock.now_ms();
+        let commit = ThreadCommit {
+            settlements,
+            status: Some(status),
+            ..ThreadCommit::new(row.id.clone(), claim, now)
+        };
+        self.store.commit(commit).await?;
+        Ok(())
     }
 
     /// What becomes of the children of a thread that ended like this.

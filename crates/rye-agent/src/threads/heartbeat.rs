@@ -16,7 +16,7 @@ use super::resume::{ResumeOptions, held_error};
 use super::{ThreadRuntime, Threads};
 use crate::driver::CancelSignal;
 use crate::status::ThreadStatus;
-use crate::store::{Claim, ClaimOutcome, ClaimPolicy, StatusChange, ThreadCommit, ThreadRow, is_owner_gone};
+use crate::store::{Claim, ClaimOutcome, ClaimPolicy, ThreadRow, is_owner_gone};
 use crate::thread_id::ThreadId;
 
 /// How often wishes are looked for.
@@ -74,6 +74,10 @@ impl Drop for WatchGuard {
         self.0.abort();
     }
 }
+
+/// How often it is looked whether an aborted task has ended, and how many times at most.
+const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(5);
+const MAX_ABORT_POLLS: u32 = 400;
 
 impl ThreadRuntime {
     /// Says that the threads of this process are alive.
@@ -187,25 +191,15 @@ impl ThreadRuntime {
         if let Some((_, Some(task))) = &local_thread {
             task.abort();
         }
-        let status = StatusChange {
-            to: ThreadStatus::Killed,
-            reason: None,
-            result: None,
-            error: Some("killed".to_owned()),
-        };
         let now = self.setup.clock.now_ms();
         let claim = match self.store.shared().claim(&row.id, &self.owner, ClaimPolicy::Forced, now).await? {
             ClaimOutcome::Claimed { claim, .. } => claim,
             ClaimOutcome::Held { by } => return Err(held_error(&row.id, &by)),
         };
-        let settlements = self.unknown_settlements(&row.id, &row.directive, &row.model)?;
-        let commit = ThreadCommit {
-            settlements,
-            status: Some(status),
-            ..ThreadCommit::new(row.id.clone(), claim, now)
-        };
-        self.store.commit(commit).await?;
-        let _ = self.store.shared().release_claim(&row.id, claim).await;
+        if let Some((_, Some(task))) = &local_thread {
+            wait_until_aborted(task).await;
+        }
+        self.terminate(row, claim, ThreadStatus::Killed, "killed").await?;
         let is_elsewhere = local_thread.is_none()
             && row.owner.as_ref().is_some_and(|owner| !is_owner_gone(owner, &self.owner));
         if let Some((claim, _)) = local_thread {
@@ -217,6 +211,16 @@ impl ThreadRuntime {
         }
         self.apply_child_policy(&row.id, ThreadStatus::Killed, self.child_policy(&row.id)).await;
         Ok(json!({"success": true, "killed": row.id, "pid": std::process::id()}))
+    }
+}
+
+/// Waits until a task that was aborted has let go of its thread's files.
+async fn wait_until_aborted(task: &tokio::task::AbortHandle) {
+    for _ in 0..MAX_ABORT_POLLS {
+        if task.is_finished() {
+            return;
+        }
+        tokio::time::sleep(ABORT_POLL_INTERVAL).await;
     }
 }
 

@@ -219,7 +219,7 @@ impl ThreadRuntime {
     }
 
     /// The same for a thread that is claimed here, its transcript brought up to where the journal ends.
-    fn resume_point(&self, id: &ThreadId) -> Result<ResumePoint> {
+    pub(super) fn resume_point(&self, id: &ThreadId) -> Result<ResumePoint> {
         let (spec, records) = self.load_record(id)?;
         let (state, transcript) = driver::replay_with_transcript(spec, &records, &self.setup.folder)
             .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?;

@@ -102,7 +102,7 @@ impl Threads {
         let signal = CancelSignal::default();
         let started = self.start(request, signal.clone()).await?;
         if let Some(row) = &previous {
-            self.runtime.mark_continued(row).await?;
+            self.runtime.mark_continued(row, &started.thread_id).await?;
         }
         let finished = started.finished();
         tokio::pin!(finished);
@@ -126,7 +126,7 @@ impl Threads {
         request: ThreadRequest,
         previous: Option<&ThreadRow>,
     ) -> Result<Value> {
-        let response = match self.start_in_background(request.clone()).await {
+        let (id, response) = match self.start_in_background(request.clone()).await {
             Ok(background) => {
                 let runner = background.runner;
                 let pid = *runner.as_ref().unwrap_or(&0);
@@ -135,16 +135,17 @@ impl Threads {
                     response["status"] = json!("created");
                     response["note"] = json!(reason);
                 }
-                response
+                (background.thread_id, response)
             }
             Err(error) if error.code == Code::NoBackground => {
                 let started = self.start(request, CancelSignal::default()).await?;
-                started_response(&started.thread_id, &started.directive, std::process::id())
+                let response = started_response(&started.thread_id, &started.directive, std::process::id());
+                (started.thread_id.clone(), response)
             }
             Err(error) => return Err(error),
         };
         if let Some(row) = previous {
-            self.runtime.mark_continued(row).await?;
+            self.runtime.mark_continued(row, &id).await?;
         }
         Ok(response)
     }

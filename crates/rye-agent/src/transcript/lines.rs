@@ -101,6 +101,11 @@ impl TranscriptTail {
         Ok(tail)
     }
 
+    /// How long the transcript is.
+    pub(crate) fn byte_count(&self) -> u64 {
+        self.bytes
+    }
+
     fn link(&mut self, sequence: u64, hash: Digest) {
         self.chain = hash;
         self.head = Some(TranscriptHead { sequence, hash });

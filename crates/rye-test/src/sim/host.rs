@@ -310,6 +310,7 @@ impl Process {
                 approved: true,
                 message: None,
                 changes: Value::Null,
+                always: None,
                 at_ms: world.now_ms(),
                 by: "a person".to_owned(),
             };
@@ -339,6 +340,7 @@ fn answer_by_person(world: &World, state: &ThreadState, more: Option<Nanos>) -> 
         approved: true,
         message: None,
         by: "a person".to_owned(),
+        always: None,
     });
     ThreadEvent::Resumed { limits, message: None, by: "a person".to_owned(), answers: answers.collect() }
 }
@@ -384,7 +386,8 @@ mod children {
                     Some(status) if status.is_terminal() || status == ThreadStatus::Suspended => {
                         let content = json!({"status": status.as_str(), "thread_id": id}).to_string();
                         let is_error = status != ThreadStatus::Completed;
-                        return ToolResult { content, is_error, duration_ms: 0, child: Some(id.clone()) };
+                        let (child, child_status) = (Some(id.clone()), Some(status));
+                        return ToolResult { content, is_error, duration_ms: 0, child, child_status };
                     }
                     None => return ToolResult::failure("the child was lost"),
                     Some(_) => {}

@@ -198,6 +198,7 @@ fn template() -> Arc<ThreadTemplate> {
             ToolDefinitions { tools: names.keys().map(definition).collect(), names, skipped: Vec::new() };
         let hooks = Hooks::merge(&config.hooks, Some(&json!([]))).expect("hooks");
         Arc::new(ThreadTemplate {
+            revision: rye_thread::spec::MACHINE_REVISION,
             directive: "sim/work".to_owned(),
             directive_hash: String::new(),
             outputs: Vec::new(),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::approval::ApprovalAnswer;
 use crate::limits::ThreadLimits;
 use crate::money::Nanos;
+use crate::status::ThreadStatus;
 use crate::thread_id::ThreadId;
 
 /// Something that happened, to be taken in by [`super::step`].
@@ -82,6 +83,9 @@ pub enum ThreadEvent {
         /// The thread it started and waited for, if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         child: Option<ThreadId>,
+        /// How that thread ended or stopped.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        child_status: Option<ThreadStatus>,
     },
     /// A tool call started another thread.
     ChildStarted {
@@ -105,11 +109,26 @@ pub enum ThreadEvent {
         reason: String,
         /// What a call that was in flight is charged.
         spend: Nanos,
+        /// What had arrived of its answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partial: Option<String>,
+    },
+    /// It is ended while no process runs it, or by force: no hook runs.
+    Terminated {
+        /// How it ends: cancelled, killed, or continued by another thread.
+        status: ThreadStatus,
+        /// Why; the other thread's id where it is continued.
+        reason: String,
+        /// What a call that was in flight is charged.
+        spend: Nanos,
     },
     /// Its time is over while something was outstanding, which has been stopped.
     Expired {
         /// What a call that was in flight is charged.
         spend: Nanos,
+        /// What had arrived of its answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partial: Option<String>,
     },
     /// A suspended thread goes on.
     Resumed {
@@ -168,12 +187,15 @@ pub struct ToolResult {
     /// The thread it started, if it started one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<ThreadId>,
+    /// How that thread ended or stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_status: Option<ThreadStatus>,
 }
 
 impl ToolResult {
     /// A failure that took no time.
     #[must_use]
     pub fn failure(content: impl Into<String>) -> Self {
-        Self { content: content.into(), is_error: true, duration_ms: 0, child: None }
+        Self { content: content.into(), is_error: true, duration_ms: 0, child: None, child_status: None }
     }
 }

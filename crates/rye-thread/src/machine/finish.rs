@@ -23,19 +23,26 @@ impl ThreadState {
         let mut payload = json!({"cost": self.cost.to_value()});
         if let Value::Object(map) = &mut payload {
             if let Some(error) = &outcome.error {
-                let key = if outcome.status == ThreadStatus::Cancelled { "reason" } else { "error" };
+                let key = match outcome.status {
+                    ThreadStatus::Cancelled | ThreadStatus::Killed => "reason",
+                    _ => "error",
+                };
                 map.insert(key.to_owned(), json!(error));
+            }
+            if let Some(successor) = outcome.detail.get("new_thread_id") {
+                map.insert("new_thread_id".to_owned(), successor.clone());
             }
             if let Some(outputs) = &outcome.outputs {
                 map.insert("outputs".to_owned(), json!(outputs));
             }
         }
         self.phase = Phase::Ended(Box::new(outcome.clone()));
-        vec![
-            Self::emit(&format!("thread_{}", outcome.status), payload),
-            Effect::SaveState(Trigger::Always),
-            Effect::End(outcome),
-        ]
+        let event_type = match outcome.status {
+            // `thread_continued` is what the other thread says.
+            ThreadStatus::Continued => "thread_handoff".to_owned(),
+            status => format!("thread_{status}"),
+        };
+        vec![Self::emit(&event_type, payload), Effect::SaveState(Trigger::Always), Effect::End(outcome)]
     }
 
     /// The thread stops, with everything kept; it goes on with the next turn.
@@ -44,7 +51,12 @@ impl ThreadState {
     }
 
     /// Somebody wants it to end; whatever was outstanding has been stopped.
-    pub(super) fn on_cancel_requested(&mut self, reason: &str, spend: Nanos) -> Vec<Effect> {
+    pub(super) fn on_cancel_requested(
+        &mut self,
+        reason: &str,
+        spend: Nanos,
+        partial: Option<&str>,
+    ) -> Vec<Effect> {
         self.cost.spend = self.cost.spend.plus(spend);
         // While it ends already, it ends as it was going to.
         if let Phase::Hooks(run) = &self.phase
@@ -52,8 +64,52 @@ impl ThreadState {
         {
             return self.repeat_hook();
         }
-        let mut effects = self.stop_tools("cancelled");
+        let mut effects = self.emit_interrupted_output(partial, spend, reason);
+        effects.extend(self.stop_tools("cancelled"));
         effects.extend(self.finish(ThreadOutcome::cancelled(reason)));
         effects
+    }
+
+    /// It is ended from outside, without another step of its own.
+    pub(super) fn on_terminated(&mut self, status: ThreadStatus, reason: &str, spend: Nanos) -> Vec<Effect> {
+        if !matches!(status, ThreadStatus::Cancelled | ThreadStatus::Killed | ThreadStatus::Continued) {
+            return Vec::new();
+        }
+        self.cost.spend = self.cost.spend.plus(spend);
+        let mut effects = self.stop_tools(status.as_str());
+        let outcome = match status {
+            ThreadStatus::Continued => {
+                let detail = json!({"new_thread_id": reason});
+                ThreadOutcome { status, detail, ..ThreadOutcome::completed(None, None) }
+            }
+            _ => ThreadOutcome { status, ..ThreadOutcome::cancelled(reason) },
+        };
+        effects.extend(self.end(outcome));
+        effects
+    }
+
+    /// What had arrived of an answer that was stopped, if that is to be written.
+    pub(super) fn emit_interrupted_output(
+        &self,
+        partial: Option<&str>,
+        spend: Nanos,
+        reason: &str,
+    ) -> Vec<Effect> {
+        let is_written = self.spec.template.config.events.emits_on_error("cognition_out");
+        let event = |text: &str| {
+            Self::emit(
+                "cognition_out",
+                json!({
+                    "text": text,
+                    "model": self.spec.template.model,
+                    "is_partial": true,
+                    "truncated": true,
+                    "error": reason,
+                    "spend": spend.dollars(),
+                    "spend_is_unknown": true,
+                }),
+            )
+        };
+        partial.filter(|text| is_written && !text.is_empty()).map(event).into_iter().collect()
     }
 }

@@ -216,15 +216,19 @@ pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effe
         ThreadEvent::CallbackRequested { index, request, action, denied } => {
             state.on_callback_requested(index, request, &action, denied)
         }
-        ThreadEvent::CallbackCompleted { index, request, is_error, duration_ms, child } => {
-            state.on_callback_completed(index, request, is_error, duration_ms, child.as_ref())
+        ThreadEvent::CallbackCompleted { index, request, is_error, duration_ms, child, child_status } => {
+            let child = child.map(|child| (child, child_status));
+            state.on_callback_completed(index, request, is_error, duration_ms, child)
         }
         ThreadEvent::ChildStarted { index, child, directive } => {
             state.on_child_started(index, &child, &directive)
         }
         ThreadEvent::Interrupted { spend, repeatable } => state.on_interrupted(spend, &repeatable),
-        ThreadEvent::CancelRequested { reason, spend } => state.on_cancel_requested(&reason, spend),
-        ThreadEvent::Expired { spend } => state.on_expired(spend),
+        ThreadEvent::CancelRequested { reason, spend, partial } => {
+            state.on_cancel_requested(&reason, spend, partial.as_deref())
+        }
+        ThreadEvent::Terminated { status, reason, spend } => state.on_terminated(status, &reason, spend),
+        ThreadEvent::Expired { spend, partial } => state.on_expired(spend, partial.as_deref()),
         ThreadEvent::Resumed { limits, message, by, answers } => {
             state.on_resumed(limits, message, &by, &answers)
         }
@@ -253,6 +257,10 @@ impl ThreadState {
                 "thread_continued",
                 json!({"directive": shared.directive, "model": shared.model, "previous_thread_id": previous}),
             ));
+        }
+        let skipped = &shared.definitions.skipped;
+        if shared.revision >= 1 && !skipped.is_empty() {
+            effects.push(Self::emit("tools_left_out", json!({"tools": skipped})));
         }
         let context = self.start_context();
         effects.extend(self.run_hooks("build_system_prompt", context, hooks::HookContinuation::SystemPrompt));
@@ -294,13 +302,26 @@ impl ThreadState {
     /// The process died: what was outstanding is unknown, unless it can simply be done again.
     fn on_interrupted(&mut self, spend: Nanos, repeatable: &[usize]) -> Vec<Effect> {
         self.cost.spend = self.cost.spend.plus(spend);
-        match &self.phase {
+        let mut effects = Vec::new();
+        if self.spec.template.revision >= 1 && self.status() == ThreadStatus::Running {
+            effects.push(Self::emit(
+                "thread_resumed",
+                json!({
+                    "directive": self.spec.template.directive,
+                    "limits": self.limits.to_value(),
+                    "was": "interrupted",
+                    "turn": self.cost.turns,
+                }),
+            ));
+        }
+        effects.extend(match &self.phase {
             Phase::New => self.start(),
             Phase::Hooks(_) => self.repeat_hook(),
             Phase::CallingModel | Phase::Sleeping => self.before_turn(),
             Phase::Tools(_) => self.interrupted_tools(repeatable),
             Phase::Suspended(_) | Phase::Ended(_) => Vec::new(),
-        }
+        });
+        effects
     }
 
     /// A message to the model.

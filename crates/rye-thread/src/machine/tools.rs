@@ -17,7 +17,7 @@ use super::{Phase, ThreadState};
 use crate::action::Action;
 use crate::capability::{PermittedAction, Principal, permit, required_capabilities};
 use crate::definitions::{CallTarget, HUMAN_APPROVAL, READ_ARTIFACT};
-use crate::status::SuspendReason;
+use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
 
 /// Calls of one turn that run at once.
@@ -259,6 +259,10 @@ impl ThreadState {
                 let mut payload = denied.to_value();
                 if let Value::Object(map) = &mut payload {
                     map.insert("call_id".to_owned(), json!(call.id));
+                    if self.spec.template.revision >= 1 {
+                        let required = required_capabilities(&action).join(", ");
+                        map.insert("required".to_owned(), json!(required));
+                    }
                 }
                 Err(Box::new((ToolResult::failure(denied.to_value().to_string()), Some(payload))))
             }
@@ -398,10 +402,7 @@ impl ThreadState {
         };
         let mut effects = Vec::new();
         if let Some(child) = &result.child {
-            effects.push(Self::emit(
-                "child_thread_finished",
-                json!({"child_thread_id": child, "call_id": slot.call_id}),
-            ));
+            effects.push(emit_child_finished(child, result.child_status, &slot.call_id));
         }
         effects.push(emit_tool_result(&slot.call_id, &result));
         slot.progress = CallProgress::Done(result);
@@ -432,6 +433,10 @@ impl ThreadState {
             denied.insert("call_id".to_owned(), json!(call_id));
             denied.insert("request".to_owned(), json!(request));
             denied.insert("asker".to_owned(), json!("tool"));
+            if self.spec.template.revision >= 1 {
+                let required = Action::from_value(action).map(|action| required_capabilities(&action));
+                denied.insert("required".to_owned(), json!(required.unwrap_or_default().join(", ")));
+            }
             effects.push(Self::emit("permission_denied", Value::Object(denied)));
         }
         effects
@@ -444,15 +449,12 @@ impl ThreadState {
         request: u64,
         is_error: bool,
         duration_ms: u64,
-        child: Option<&ThreadId>,
+        child: Option<(ThreadId, Option<ThreadStatus>)>,
     ) -> Vec<Effect> {
         let Some(call_id) = self.running_call(index) else { return Vec::new() };
         let mut effects = Vec::new();
-        if let Some(child) = child {
-            effects.push(Self::emit(
-                "child_thread_finished",
-                json!({"child_thread_id": child, "call_id": call_id}),
-            ));
+        if let Some((child, status)) = child {
+            effects.push(emit_child_finished(&child, status, call_id));
         }
         let payload =
             json!({"call_id": call_id, "request": request, "is_error": is_error, "duration_ms": duration_ms});
@@ -582,6 +584,15 @@ impl ThreadState {
         ));
         effects
     }
+}
+
+fn emit_child_finished(child: &ThreadId, status: Option<ThreadStatus>, call_id: &str) -> Effect {
+    let mut payload = json!({"child_thread_id": child, "call_id": call_id});
+    // Journals of older releases do not say.
+    if let Some(status) = status {
+        payload["status"] = json!(status);
+    }
+    Effect::Emit { event_type: "child_thread_finished".to_owned(), payload }
 }
 
 fn emit_tool_result(call_id: &str, result: &ToolResult) -> Effect {

@@ -544,12 +544,15 @@ impl ThreadState {
     }
 
     /// The thread's time is over while something was outstanding.
-    pub(super) fn on_expired(&mut self, spend: Nanos) -> Vec<Effect> {
+    pub(super) fn on_expired(&mut self, spend: Nanos, partial: Option<&str>) -> Vec<Effect> {
         self.cost.spend = self.cost.spend.plus(spend);
         let max_seconds = self.limits.duration_seconds.unwrap_or(0);
         let mut effects = match &mut self.phase {
             Phase::Tools(_) => self.stop_tools("stopped: the thread's time is over"),
-            Phase::CallingModel | Phase::Sleeping | Phase::Hooks(_) => Vec::new(),
+            Phase::CallingModel => {
+                self.emit_interrupted_output(partial, spend, "stopped: the thread's time is over")
+            }
+            Phase::Sleeping | Phase::Hooks(_) => Vec::new(),
             Phase::New | Phase::Suspended(_) | Phase::Ended(_) => return Vec::new(),
         };
         let reached =

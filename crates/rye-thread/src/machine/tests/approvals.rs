@@ -279,6 +279,10 @@ fn on_exceed_suspend_needs_no_approval() {
 fn suspended_thread_can_be_cancelled() {
     let mut play = Harness::start(TestSpec::default());
     play.respond(approval_response(&[]));
-    play.apply(ThreadEvent::CancelRequested { reason: "no need".to_owned(), spend: crate::money::Nanos(0) });
+    play.apply(ThreadEvent::CancelRequested {
+        reason: "no need".to_owned(),
+        spend: crate::money::Nanos(0),
+        partial: None,
+    });
     assert_eq!(play.state.status(), ThreadStatus::Cancelled);
 }

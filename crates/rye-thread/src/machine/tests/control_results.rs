@@ -71,6 +71,8 @@ fn context_pressure_hook_steers_the_thread() {
     response.usage.input_tokens = 950;
     play.respond(response);
     play.finish_tool(0, "ok");
+    // The builtin hook asks for a summary, and gets none.
+    play.apply(ThreadEvent::HookDone { result: json!({"status": "error", "error": "no summary"}) });
     assert_eq!(play.state.outcome().and_then(|outcome| outcome.error.as_deref()), Some("too much"));
 }
 

@@ -186,7 +186,13 @@ impl Harness {
     }
 
     pub(super) fn finish_tool(&mut self, index: usize, content: &str) {
-        let result = ToolResult { content: content.to_owned(), is_error: false, duration_ms: 3, child: None };
+        let result = ToolResult {
+            content: content.to_owned(),
+            is_error: false,
+            duration_ms: 3,
+            child: None,
+            child_status: None,
+        };
         self.apply(ThreadEvent::ToolDone { index, result });
     }
 

@@ -6,4 +6,5 @@ mod control_results;
 mod harness;
 mod hook_tools;
 mod properties;
+mod records;
 mod turn_loop;

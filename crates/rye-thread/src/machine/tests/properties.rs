@@ -62,6 +62,7 @@ fn respond(play: &mut Harness, choice: u8) {
                     is_error: false,
                     duration_ms: 1,
                     child: None,
+                    child_status: None,
                 };
                 play.apply(completed);
             }
@@ -70,6 +71,7 @@ fn respond(play: &mut Harness, choice: u8) {
                 is_error: choice.is_multiple_of(3),
                 duration_ms: 1,
                 child: None,
+                child_status: None,
             };
             play.apply(ThreadEvent::ToolDone { index: *index, result });
         }
@@ -90,10 +92,12 @@ fn respond(play: &mut Harness, choice: u8) {
                 let index = *index;
                 play.finish_tool(index, "late");
             }
-            (0, None) => {
-                play.apply(ThreadEvent::CancelRequested { reason: "enough".to_owned(), spend: Nanos(0) })
-            }
-            (1, None) => play.apply(ThreadEvent::Expired { spend: Nanos(0) }),
+            (0, None) => play.apply(ThreadEvent::CancelRequested {
+                reason: "enough".to_owned(),
+                spend: Nanos(0),
+                partial: None,
+            }),
+            (1, None) => play.apply(ThreadEvent::Expired { spend: Nanos(0), partial: None }),
             (2, None) => play.apply(ThreadEvent::BudgetRefused(crate::machine::BudgetRefusal {
                 refused_by: play.state.spec.instance.thread_id.clone(),
                 resource: BudgetResource::Spend,
@@ -151,7 +155,7 @@ proptest! {
                 callback_event(0),
                 ThreadEvent::BackoffElapsed,
                 ThreadEvent::Interrupted { spend: Nanos(1), repeatable: Vec::new() },
-                ThreadEvent::CancelRequested { reason: String::new(), spend: Nanos(1) },
+                ThreadEvent::CancelRequested { reason: String::new(), spend: Nanos(1), partial: None },
             ];
             let cost = play.state.cost;
             for event in events {

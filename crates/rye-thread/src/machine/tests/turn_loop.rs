@@ -145,7 +145,7 @@ fn runner_cancellation_mid_loop() {
     play.respond(call_response(&["allowed", "other"]));
     play.finish_tool(0, "done");
     play.drain();
-    play.apply(ThreadEvent::CancelRequested { reason: "enough".to_owned(), spend: Nanos(0) });
+    play.apply(ThreadEvent::CancelRequested { reason: "enough".to_owned(), spend: Nanos(0), partial: None });
     assert_eq!(outcome(&play), &ThreadOutcome::cancelled("enough"));
     assert_eq!(play.payload("thread_cancelled")["reason"], "enough");
     assert!(!play.is_calling());
