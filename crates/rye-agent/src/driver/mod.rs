@@ -30,7 +30,9 @@ use crate::machine::{ThreadEvent, ThreadOutcome, ThreadState, ToolResult, step};
 use crate::redact::Redactor;
 use crate::result_format::ArtifactStore;
 use crate::spec::{SpawnReason, ThreadSpec};
-use crate::store::{Claim, CommitOutcome, JournalRecord, Settlement, ThreadCommit, ThreadStoreError};
+use crate::store::{
+    Claim, CommitOutcome, JournalRecord, Settlement, ThreadCommit, ThreadStoreError, TranscriptHead,
+};
 use crate::thread_id::ThreadId;
 use crate::tool_context::BudgetAccess;
 use crate::transcript::TranscriptSigner;
@@ -291,6 +293,40 @@ pub fn replay_with_transcript(
     transcript.release();
     transcript.write()?;
     Ok((state, transcript))
+}
+
+/// Writes the files of a thread that is not at work again, from its journal: the lines that its transcript lacks, a
+/// checkpoint behind them if there is a `signer`, and `state.json`. Nothing is written if the journal does not lead to `expected`, the last event
+/// the store knows of.
+///
+/// # Errors
+/// When a record cannot be read or a file cannot be written.
+pub fn rebuild_files(
+    spec: Arc<ThreadSpec>,
+    records: &[JournalRecord],
+    folder: &std::path::Path,
+    expected: Option<TranscriptHead>,
+    now_ms: u64,
+    signer: Option<&TranscriptSigner>,
+) -> std::io::Result<bool> {
+    let mut transcript = TranscriptWriter::reopen(folder, &spec.instance.thread_id)?;
+    let mut state = ThreadState::new(spec);
+    for record in records {
+        let event: ThreadEvent = serde_json::from_slice(&record.body).map_err(std::io::Error::other)?;
+        let effects = step(&mut state, record.at_ms, event);
+        transcript.replay_record(&state, record, effects);
+    }
+    if transcript.head() != expected {
+        transcript.discard();
+        return Ok(false);
+    }
+    if let Some(signer) = signer {
+        transcript.seal(state.cost.turns, true, now_ms, signer);
+    }
+    transcript.release();
+    transcript.write()?;
+    transcript.write_state(&state, now_ms)?;
+    Ok(true)
 }
 
 /// Feeds records back to a fresh machine.

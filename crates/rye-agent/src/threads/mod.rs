@@ -10,6 +10,7 @@ mod continuation;
 mod control;
 mod heartbeat;
 mod orchestrator;
+mod rebuild;
 mod replay;
 mod responses;
 mod resume;
@@ -54,6 +55,7 @@ pub use background::{BackgroundConnection, BackgroundHost, BackgroundThread, Tak
 pub use control::CancelOutcome;
 pub use heartbeat::WatchGuard;
 pub use orchestrator::{WaitRequest, thread_value};
+pub use rebuild::rebuild_files;
 pub use responses::{NO_MODEL_NOTE, finished_response, started_response};
 pub use resume::ResumeOptions;
 pub use user::{UserPolicy, UserThreadHost, UserThreads, thread_directive_request};

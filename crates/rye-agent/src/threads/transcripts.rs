@@ -18,6 +18,9 @@ const MAX_EVENTS: usize = 100_000;
 impl ThreadRuntime {
     /// What is wrong with a transcript, where that may be read all the same.
     fn check_transcript(&self, config: &Config, row: &ThreadRow) -> Result<Option<String>> {
+        // What cannot be written again is reported as it stands.
+        let now = self.setup.clock.now_ms();
+        let _ = super::rebuild_files(&self.store, &self.setup.folder, &row.id, &self.signer, now);
         let path = transcript::path(&self.setup.folder, &row.id);
         let own = self.signer.public();
         let keys =

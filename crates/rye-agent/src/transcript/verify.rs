@@ -54,6 +54,9 @@ pub struct TranscriptReport {
     pub checkpoints: u64,
     /// The number of the last event that a signature covers.
     pub signed_until: Option<u64>,
+    /// Whether the last line is a checkpoint, of whichever key.
+    #[serde(skip)]
+    pub has_final_checkpoint: bool,
     /// What does not fit.
     pub problems: Vec<TranscriptProblem>,
 }
@@ -91,6 +94,7 @@ pub fn verify(
         droppable: 0,
         checkpoints: 0,
         signed_until: None,
+        has_final_checkpoint: false,
         problems: Vec::new(),
     };
     let mut verifier = TranscriptVerifier {
@@ -170,6 +174,7 @@ impl TranscriptVerifier<'_> {
         }
         self.sequence = self.sequence.max(sequence);
         let previous = text("prev");
+        self.report.has_final_checkpoint = text("event_type") == Some(CHECKPOINT);
         match (text("event_type"), text("criticality")) {
             (Some(CHECKPOINT), _) => self.check_checkpoint(&value, line, sequence.unwrap_or_default()),
             (_, Some("critical")) => {

@@ -69,6 +69,7 @@ mod spaces;
 mod support;
 mod thread_approvals;
 mod thread_costs;
+mod thread_records;
 mod thread_rollback;
 mod thread_run;
 mod thread_views;

@@ -256,6 +256,7 @@ fn more_line(total: usize) -> Option<String> {
 
 /// What was last to be seen of it.
 fn last_lines(index: &ThreadIndex, row: &ThreadRow) -> Vec<String> {
+    index.rebuild_files(&row.id);
     let path = transcript::path(&index.dir, &row.id);
     let length = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
     let from =

@@ -54,15 +54,17 @@ pub fn tail(context: &Context, word: &str, with_tree: bool) -> CommandResult {
             background::resume_abandoned(context)?;
             current = index.store.thread(&row.id)?;
         }
-        has_stopped |= current.as_ref().is_none_or(|row| !is_active(&index, row));
+        has_stopped |= current.as_ref().is_none_or(|row| !index.is_active(row));
         if has_stopped && with_tree {
             // Detached children may still be running.
-            has_stopped =
-                !index.store.subtree(&row.id)?.iter().any(|descendant| is_active(&index, descendant));
+            has_stopped = !index.store.subtree(&row.id)?.iter().any(|descendant| index.is_active(descendant));
         }
         let mut is_quiet = true;
         let mut events = Vec::new();
         for (id, position) in &mut positions {
+            if has_stopped && *position == TranscriptPosition::default() {
+                index.rebuild_files(id);
+            }
             let path = transcript::path(&index.dir, id);
             let batch = transcript::read(&path, *position, BATCH_SIZE)?;
             is_quiet &= batch.next == *position;
@@ -79,11 +81,6 @@ pub fn tail(context: &Context, word: &str, with_tree: bool) -> CommandResult {
             std::thread::sleep(POLL_INTERVAL);
         }
     }
-}
-
-fn is_active(index: &ThreadIndex, row: &ThreadRow) -> bool {
-    use rye_agent::status::ThreadStatus;
-    matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) && !index.is_interrupted(row)
 }
 
 fn print_events(context: &Context, view: &mut View, events: &[TranscriptEvent]) -> CommandResult {
@@ -142,6 +139,7 @@ fn print_transcript(
     row: &ThreadRow,
     as_markdown: bool,
 ) -> CommandResult {
+    index.rebuild_files(&row.id);
     let path = transcript::path(&index.dir, &row.id);
     if as_markdown && !context.output.is_json {
         let events = transcript::read(&path, TranscriptPosition::default(), usize::MAX)?.events;

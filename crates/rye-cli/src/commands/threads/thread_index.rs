@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rye_agent::driver::MillisClock as _;
 use rye_agent::limits::LimitReached;
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{
@@ -9,6 +10,8 @@ use rye_agent::store::{
     is_owner_gone, open_existing_store,
 };
 use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::rebuild_files;
+use rye_agent::transcript::TranscriptSigner;
 use rye_engine::{Code, Error, Result};
 use rye_space::AI_FOLDER;
 use serde::Deserialize as _;
@@ -67,6 +70,13 @@ impl ThreadIndex {
         Ok((index, row))
     }
 
+    /// Has the files of a thread that is not at work written again where they lack what its journal holds; whether that
+    /// was so. Where it fails, they are read as they are.
+    pub fn rebuild_files(&self, id: &ThreadId) -> bool {
+        let signer = TranscriptSigner::new(self.secret.transcript_key());
+        rebuild_files(&self.store, &self.dir, id, &signer, settings::ThreadClock.now_ms()).unwrap_or(false)
+    }
+
     /// The thread that a person names: whole, or by at least four digits that no other begins with.
     pub fn find(&self, word: &str) -> Result<ThreadRow> {
         let digits = parse_digits(word)?;
@@ -98,6 +108,11 @@ impl ThreadIndex {
         !row.is_forged
             && matches!(row.status, ThreadStatus::Created | ThreadStatus::Running)
             && row.owner.as_ref().is_none_or(|owner| is_owner_gone(owner, &self.observer))
+    }
+
+    /// Whether a process runs it, or is about to.
+    pub fn is_active(&self, row: &ThreadRow) -> bool {
+        matches!(row.status, ThreadStatus::Created | ThreadStatus::Running) && !self.is_interrupted(row)
     }
 
     /// A thread as JSON, one of several.

@@ -1,4 +1,5 @@
-//! `thread verify`: whether transcripts are what threads wrote; it reads only, and mends nothing. `thread replay`: whether
+//! `thread verify`: whether transcripts are what threads wrote; what a crash kept from an ended thread's transcript is
+//! written again from the journal first, as by every command that reads it. `thread replay`: whether
 //! the same answers lead to the same end.
 
 use std::collections::BTreeSet;
@@ -18,11 +19,15 @@ use crate::commands::{CommandResult, Context, error_with_data};
 use crate::live::format::{format_count, pluralize, truncate};
 use crate::output::{DIM, ERROR, SUCCESS, WARNING, paint};
 
+/// How often a thread is looked at while it goes on, and how long to wait in between.
+const MAX_ATTEMPTS: u32 = 20;
+const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(25);
+
 /// What was found of one thread.
 struct ThreadCheck {
     id: String,
     directive: String,
-    /// `valid`, `tampered`, …; `forged` when the store's own record is not what was written, `older` when the thread had come
+    /// `valid`, `rebuilt` from the journal, `tampered`, …; `forged` when the store's own record is not what was written, `older` when the thread had come
     /// further, `unreadable` when there is no file.
     state: &'static str,
     is_bad: bool,
@@ -114,25 +119,55 @@ fn check_thread(context: &Context, index: &ThreadIndex, row: &ThreadRow) -> Thre
         }
         ring.find(fingerprint, &Space::User).map(|known| known.key.clone())
     };
+    let is_rebuilt = index.rebuild_files(&row.id);
     let path = transcript::path(&index.dir, &row.id);
     let (id, directive) = (row.id.to_string(), row.directive.clone());
-    let report = match transcript::verify(&path, &row.id, row.transcript_head, &keys) {
-        Ok(report) => report,
-        Err(error) => {
-            let problem = Some(error.to_string());
-            return ThreadCheck { id, directive, state: "unreadable", is_bad: true, report: None, problem };
+    let mut row = row.clone();
+    let mut attempts = 0;
+    let (report, failure) = loop {
+        // The lines of a thread at work follow its record by a moment: how far it has come says nothing about the file.
+        let is_active = index.is_active(&row);
+        let expected = row.transcript_head.filter(|_| !is_active);
+        let report = match transcript::verify(&path, &row.id, expected, &keys) {
+            Ok(report) => report,
+            Err(error) => {
+                let problem = Some(error.to_string());
+                return ThreadCheck {
+                    id,
+                    directive,
+                    state: "unreadable",
+                    is_bad: true,
+                    report: None,
+                    problem,
+                };
+            }
+        };
+        let failure = match index.store.journal(&row.id) {
+            Err(error) => Some(error),
+            Ok(_) => index.store.verified_thread(&row.id).err(),
+        };
+        let is_suspicious = failure.is_some()
+            || matches!(report.status, TranscriptStatus::Tampered | TranscriptStatus::Truncated);
+        attempts += 1;
+        let newer = index.store.thread(&row.id).ok().flatten();
+        match newer {
+            // It may have gone on between two looks: what is wrong is wrong the next time as well.
+            Some(newer)
+                if attempts < MAX_ATTEMPTS && is_suspicious && (is_active || has_changed(&row, &newer)) =>
+            {
+                row = newer;
+                std::thread::sleep(RETRY_INTERVAL);
+            }
+            _ => break (report, failure),
         }
-    };
-    let failure = match index.store.journal(&row.id) {
-        Err(error) => Some(error),
-        Ok(_) => index.store.verified_thread(&row.id).err(),
     };
     let is_older = matches!(failure, Some(ThreadStoreError::Older { .. }));
     let problem = failure.map(|error| error.to_string());
     // One that is at work, or was ended by force, has not signed its last lines.
     let is_whole = match report.status {
         TranscriptStatus::Valid => true,
-        TranscriptStatus::Tampered | TranscriptStatus::Truncated => false,
+        TranscriptStatus::Tampered => false,
+        TranscriptStatus::Truncated => index.is_active(&row),
         TranscriptStatus::UnsignedTail | TranscriptStatus::Unsigned => {
             !matches!(row.status, ThreadStatus::Completed | ThreadStatus::Error | ThreadStatus::Suspended)
         }
@@ -140,6 +175,7 @@ fn check_thread(context: &Context, index: &ThreadIndex, row: &ThreadRow) -> Thre
     let state = match (&problem, report.status) {
         (Some(_), _) if is_older => "older",
         (Some(_), _) => "forged",
+        (None, TranscriptStatus::Valid) if is_rebuilt => "rebuilt",
         (None, TranscriptStatus::Valid) => "valid",
         (None, TranscriptStatus::Tampered) => "tampered",
         (None, TranscriptStatus::Truncated) => "cut",
@@ -148,6 +184,11 @@ fn check_thread(context: &Context, index: &ThreadIndex, row: &ThreadRow) -> Thre
     };
     let is_bad = !is_whole || problem.is_some();
     ThreadCheck { id, directive, state, is_bad, report: Some(report), problem }
+}
+
+/// Whether a thread has gone on between two looks.
+fn has_changed(before: &ThreadRow, now: &ThreadRow) -> bool {
+    before.transcript_head != now.transcript_head || before.status != now.status
 }
 
 /// Folders of threads that the registry does not know.
