@@ -57,10 +57,10 @@ impl OfflineProvider {
         Self { script, outputs, inputs }
     }
 
-    fn respond(&self, request: &ModelRequest) -> Result<ModelResponse, Box<ModelError>> {
+    fn respond(&self, request: &ModelRequest) -> Result<ModelResponse, String> {
         let outcomes = tool_outcomes(request);
         if self.script.is_empty() {
-            return Err(no_model_error("no model was asked, and the directive has no actions of its own"));
+            return Err("no model was asked, and the directive has no actions of its own".to_owned());
         }
         self.check_outcomes(&outcomes)?;
         let turns = request
@@ -93,12 +93,12 @@ impl OfflineProvider {
     }
 
     /// Refuses to go on after an action that failed or was denied: what to do then is for a model to decide.
-    fn check_outcomes(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), Box<ModelError>> {
+    fn check_outcomes(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), String> {
         for (index, outcome) in outcomes.iter().enumerate() {
             let Some(action) = self.script.get(index) else {
                 if outcome.is_error {
                     let excerpt = excerpt(outcome.content);
-                    return Err(no_model_error(&format!("the outputs were refused: {excerpt}")));
+                    return Err(format!("the outputs were refused: {excerpt}"));
                 }
                 continue;
             };
@@ -111,15 +111,15 @@ impl OfflineProvider {
             };
             let (subject, reason) = (action_name(action), failure_text(outcome));
             let place = index + 1;
-            return Err(no_model_error(&format!(
+            return Err(format!(
                 "action {place} (`{subject}`) {verdict}: {reason}; no model was asked what to do instead"
-            )));
+            ));
         }
         Ok(())
     }
 
     /// Refuses to end without a required output.
-    fn check_required_outputs(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), Box<ModelError>> {
+    fn check_required_outputs(&self, outcomes: &[ToolOutcome<'_>]) -> Result<(), String> {
         let is_required = |output: &&Value| output.get("required").and_then(Value::as_bool) == Some(true);
         let names = self.outputs.iter().filter(is_required).filter_map(output_name);
         let missing: Vec<String> = names
@@ -131,9 +131,7 @@ impl OfflineProvider {
         }
         let word = if missing.len() == 1 { "output" } else { "outputs" };
         let names = missing.join(", ");
-        Err(no_model_error(&format!(
-            "no model was asked, and no action produced the required {word} {names}"
-        )))
+        Err(format!("no model was asked, and no action produced the required {word} {names}"))
     }
 
     /// The call of an action: the tool's name and its arguments.
@@ -209,11 +207,6 @@ impl OfflineProvider {
     }
 }
 
-/// The error that ends a thread because only a model could go on.
-fn no_model_error(message: &str) -> Box<ModelError> {
-    Box::new(ModelError::before_send(NO_MODEL, message.to_owned()))
-}
-
 /// An action in a few words: `execute team/tool`.
 fn action_name(action: &Value) -> String {
     let field = |key: &str| action.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -278,7 +271,8 @@ impl ModelProvider for OfflineProvider {
         deltas: &'a (dyn Fn(ResponseDelta) + Send + Sync),
     ) -> Completion<'a> {
         Box::pin(async move {
-            let response = self.respond(request).map_err(|error| *error)?;
+            let response =
+                self.respond(request).map_err(|message| ModelError::before_send(NO_MODEL, message))?;
             response.emit_deltas(deltas);
             Ok(response)
         })
