@@ -82,8 +82,9 @@ fn find_gap(
         TranscriptStatus::Tampered => return Ok(None),
         TranscriptStatus::Valid => true,
         TranscriptStatus::Truncated => false,
-        // A checkpoint of another key is as good: whether that key counts is for `verify` to say.
-        TranscriptStatus::UnsignedTail | TranscriptStatus::Unsigned => report.has_final_checkpoint,
+        // A checkpoint of another key is as good: whether that key counts is for `verify` to say. Lines behind the last one
+        // were not left by a crash, and stay.
+        TranscriptStatus::UnsignedTail | TranscriptStatus::Unsigned => report.is_head_sealed,
     };
     if !is_whole {
         return Ok(Some(FileGap::Transcript));

@@ -54,9 +54,9 @@ pub struct TranscriptReport {
     pub checkpoints: u64,
     /// The number of the last event that a signature covers.
     pub signed_until: Option<u64>,
-    /// Whether the last line is a checkpoint, of whichever key.
+    /// Whether a checkpoint, of whichever key, stands behind the last event of the chain.
     #[serde(skip)]
-    pub has_final_checkpoint: bool,
+    pub is_head_sealed: bool,
     /// What does not fit.
     pub problems: Vec<TranscriptProblem>,
 }
@@ -94,7 +94,7 @@ pub fn verify(
         droppable: 0,
         checkpoints: 0,
         signed_until: None,
-        has_final_checkpoint: false,
+        is_head_sealed: false,
         problems: Vec::new(),
     };
     let mut verifier = TranscriptVerifier {
@@ -174,7 +174,6 @@ impl TranscriptVerifier<'_> {
         }
         self.sequence = self.sequence.max(sequence);
         let previous = text("prev");
-        self.report.has_final_checkpoint = text("event_type") == Some(CHECKPOINT);
         match (text("event_type"), text("criticality")) {
             (Some(CHECKPOINT), _) => self.check_checkpoint(&value, line, sequence.unwrap_or_default()),
             (_, Some("critical")) => {
@@ -187,6 +186,7 @@ impl TranscriptVerifier<'_> {
                 self.report.events += 1;
                 self.chain = Digest::of(line);
                 self.head = sequence;
+                self.report.is_head_sealed = false;
             }
             (_, Some("droppable")) => {
                 self.report.events += 1;
@@ -237,6 +237,7 @@ impl TranscriptVerifier<'_> {
             unchained: recorded,
         };
         self.checkpoint = Digest::of(line);
+        self.report.is_head_sealed = true;
         let key = text("fp").parse::<Fingerprint>().ok().and_then(|fingerprint| (self.keys)(&fingerprint));
         let Some(key) = key else {
             return self.add_problem(Some(sequence), "it is signed with a key that is not known here");

@@ -89,6 +89,15 @@ fn lost_transcript_is_rebuilt_by_reading() {
     fs::remove_file(&path).expect("removed");
     user.ok(["thread", "transcript", &id]);
     assert_eq!(events(&user, &id), original);
+    // A line that was added behind the last signature is not taken for a loss.
+    let added = format!(
+        "{{\"thread_id\":\"{id}\",\"event_type\":\"note\",\"payload\":{{}},\"criticality\":\"droppable\",\"sequence\":9999}}\n"
+    );
+    let content = fs::read_to_string(&path).expect("a transcript") + &added;
+    fs::write(&path, &content).expect("written");
+    let answer = user.assert_refused(["thread", "verify", "--all"], 4, "RYE1141");
+    assert_eq!(answer["data"]["threads"][0]["state"], "unsigned_tail", "{answer}");
+    assert_eq!(fs::read_to_string(&path).expect("a transcript"), content);
 }
 
 #[test]
