@@ -65,10 +65,14 @@ impl ThreadFunctions for UserThreads {
             "threads.orchestrator" => self.0.operate(parameters, cancel),
             _ => return None,
         };
-        Some(result.map_err(|error| {
+        let response = result.map_err(|error| {
             let is_denied = error.code == Code::PermissionDenied;
             let refused = if is_denied { NativeError::denied } else { NativeError::failed };
             refused(error.message.clone()).with_data(error.to_value(None))
+        });
+        Some(response.and_then(|response| match failure_message(&response) {
+            Some(message) => Err(NativeError::failed(message).with_data(response)),
+            None => Ok(response),
         }))
     }
 }
@@ -201,9 +205,64 @@ pub fn thread_directive_request(params: &Map<String, Value>) -> Result<ThreadReq
     parse_request(params).map(|(request, _)| request)
 }
 
+/// Why an answer is a failure: a thread or an operation came to nothing. Threads that are still at work when the time is over
+/// have not failed.
+pub(crate) fn failure_message(response: &Value) -> Option<String> {
+    if response.get("success").and_then(Value::as_bool) != Some(false) {
+        return None;
+    }
+    if let Some(Value::Object(results)) = response.get("results") {
+        let is_good = |status: &str| matches!(status, "completed" | "timeout" | "running");
+        let status = |result: &Value| result["status"].as_str().unwrap_or_default().to_owned();
+        let failed = results.iter().map(|(id, result)| (id, status(result)));
+        let failed: Vec<String> = failed
+            .filter(|(_, status)| !is_good(status))
+            .map(|(id, status)| format!("{id} is {status}"))
+            .collect();
+        return (!failed.is_empty()).then(|| failed.join(", "));
+    }
+    let text = |key: &str| response.get(key).and_then(Value::as_str);
+    let (id, status) = (text("thread_id").unwrap_or("the thread"), text("status").unwrap_or("not done"));
+    let message = match text("error") {
+        Some(error) if text("status").is_some() => format!("{id} is {status}: {error}"),
+        Some(error) => error.to_owned(),
+        None => format!("{id} is {status}"),
+    };
+    Some(rye_item::text::one_line(&message))
+}
+
 /// Ready when the call was cancelled.
 async fn cancelled(cancel: &CancelToken) {
     while !cancel.is_cancelled() {
         tokio::time::sleep(CANCEL_POLL_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_came_to_nothing_is_a_failure() {
+        let table = [
+            (json!({"success": true, "status": "completed"}), None),
+            (json!({"thread_id": "t", "status": "running"}), None),
+            (
+                json!({"success": false, "results": {"a": {"status": "timeout"}, "b": {"status": "completed"}}}),
+                None,
+            ),
+            (
+                json!({"success": false, "results": {"a": {"status": "error"}, "b": {"status": "running"}}}),
+                Some("a is error"),
+            ),
+            (
+                json!({"success": false, "thread_id": "t", "status": "suspended", "error": "May I?"}),
+                Some("t is suspended: May I?"),
+            ),
+            (json!({"success": false, "error": "t has ended"}), Some("t has ended")),
+        ];
+        for (response, expected) in table {
+            assert_eq!(failure_message(&response).as_deref(), expected, "{response}");
+        }
     }
 }

@@ -10,6 +10,10 @@ use crate::thread_run::{FILES, write_directive, write_note_directive};
 const ORCHESTRATOR: &str = "rye/agent/threads/orchestrator";
 const THREAD_DIRECTIVE: &str = "rye/agent/threads/thread_directive";
 
+const PERMISSIONS: &str = "<permissions><execute><tool>rye.agent.threads.*</tool></execute></permissions>";
+/// A call that waits for a person.
+const GATE: &str = "<process><execute item_type=\"tool\" item_id=\"rye/agent/threads/human_approval\"><param name=\"prompt\" value=\"May I?\"/></execute></process>";
+
 fn tool(id: &str, parameters: Value) -> Value {
     json!({"item_type": "tool", "item_id": id, "parameters": parameters})
 }
@@ -92,4 +96,8 @@ fn execute_starts_and_follows_threads() {
     let started = user.data(["execute", "tool", THREAD_DIRECTIVE, "directive_name=team/note", "async=true"]);
     assert_eq!(started["follow"], json!(format!("rye thread wait {}", text(&started["thread_id"]))));
     user.ok(["thread", "wait", &text(&started["thread_id"])]);
+    write_directive(&user, "asks", PERMISSIONS, GATE, "Ask.");
+    let words = ["--json", "execute", "tool", THREAD_DIRECTIVE, "directive_name=team/asks"];
+    let error = user.run(words).error(1, "RYE0801");
+    assert_eq!(error["data"]["status"], "suspended", "{error}");
 }
