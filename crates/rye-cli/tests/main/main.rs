@@ -67,6 +67,7 @@ mod run_environment;
 mod sign_checks;
 mod spaces;
 mod support;
+mod texts;
 mod thread_approvals;
 mod thread_costs;
 mod thread_records;
@@ -85,7 +86,7 @@ mod user_space;
 mod vocabulary;
 mod write_roots;
 
-/// A test file that nobody declares would never run; one beside this folder would be another binary.
+/// A test file that is not declared would never run; one beside this folder would be another binary.
 #[test]
 fn every_test_file_is_declared() {
     rye_test::assert_all_declared(env!("CARGO_MANIFEST_DIR"), include_str!("main.rs"));
