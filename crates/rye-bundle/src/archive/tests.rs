@@ -183,7 +183,7 @@ fn tar_yields_only_files_and_folders() {
     }
     assert_refused(
         &compressed_tar(&[entry(b".ai/tools/a/", EntryType::Directory, b"x")]),
-        "bytes of its own",
+        "folder with content",
     );
     assert_refused(&compressed_tar(&[file(".ai/tools/a/", b"x")]), "folder's");
 }

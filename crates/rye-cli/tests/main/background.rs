@@ -395,7 +395,7 @@ fn detached_child_outlives_its_run() {
     assert_eq!((led.exit, led.stdout.as_str()), (0, "done\n"), "{led}");
     let rows = threads(&user);
     let (child, root) = (text(&rows[0]["thread_id"]), text(&rows[1]["thread_id"]));
-    let output = format!("still at work in the background: 1 thread it started; rye thread tree {root}");
+    let output = format!("still running in the background: 1 thread it started; rye thread tree {root}");
     assert!(led.stderr.contains(&output), "{led}");
     gate.open();
     user.ok(["thread", "wait", &child, "--timeout", "60"]);

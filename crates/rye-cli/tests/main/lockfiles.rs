@@ -58,7 +58,7 @@ fn execute_refused(user: &User) -> Value {
 fn accept_command(refusal: &Value) -> Vec<String> {
     let hints = refusal["hints"].as_array().expect("hints").iter().map(text).collect::<Vec<_>>();
     let command = hints.iter().find_map(|hint| {
-        hint.split_once("if it is right: rye ").or(hint.split_once("if the change is right: rye "))
+        hint.split_once("if it is intended: rye ").or(hint.split_once("if the change is intended: rye "))
     });
     let (_, words) = command.unwrap_or_else(|| panic!("no command: {refusal}"));
     words.split_whitespace().map(str::to_owned).collect()

@@ -121,7 +121,7 @@ fn invalid_bundle_is_not_pushed_or_pulled() {
         4,
         "RYE0626",
     );
-    assert!(text(&refusal["error"]).contains("holds another manifest"), "{refusal}");
+    assert!(text(&refusal["error"]).contains("has a different manifest"), "{refusal}");
     let install = ["install", &text(&pushed["reference"]), "--yes", "--trust", &other.fingerprint()];
     other_user.assert_refused(install, 4, "RYE0626");
     other_user.assert_refused(["bundle", "verify", &text(&pushed["reference"])], 4, "RYE0626");

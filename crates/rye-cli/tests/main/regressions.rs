@@ -219,7 +219,7 @@ fn dotted_setting_key_shows_its_value() {
 fn missing_arguments_are_named() {
     let user = User::initialized();
     assert!(
-        text(&user.run(["load", "tool", "--json"]).error(2, "RYE0104")["error"]).contains("an id is missing")
+        text(&user.run(["load", "tool", "--json"]).error(2, "RYE0104")["error"]).contains("no tool id given")
     );
     let refusal = user.run(["sign", "tool", "a", "b", "--json"]).error(2, "RYE0104");
     assert!(text(&refusal["hints"][0]).contains("quote"), "{refusal}");

@@ -45,7 +45,7 @@ fn approved_gate_resumes_after_exit_6() {
         let output = user.ok(words);
         assert!(output.stdout.contains("? May I write?"), "{output}");
     }
-    assert!(user.ok(["thread", "list"]).stderr.contains("1 question to you: rye thread approvals"));
+    assert!(user.ok(["thread", "list"]).stderr.contains("1 question pending: rye thread approvals"));
     user.run(["--json", "thread", "resume", &id]).error(5, "RYE1121");
     let approved = user.ok(["thread", "approve", &id]);
     assert!(approved.stderr.contains("approved May I write?"), "{approved}");

@@ -169,7 +169,7 @@ fn cancel_works_across_processes() {
     let pending = run(command_with_model(&user, &model).args(["--json", "thread", "resume", &id]));
     pending.error(1, "RYE1115");
     let output = user.ok(["thread", "cancel", &id]);
-    assert_eq!(output.stdout, format!("{id} asked to end\n"), "{output}");
+    assert_eq!(output.stdout, format!("{id} cancel requested\n"), "{output}");
     assert_eq!(running.wait().expect("an end").code(), Some(7));
     assert_eq!(user.run(["thread", "wait", &id]).exit, 7);
     write_note_directive(&user);

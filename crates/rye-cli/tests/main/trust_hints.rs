@@ -91,10 +91,10 @@ fn tampered_item_is_compared_before_it_is_signed() {
     std::fs::write(&tool, format!("{text}# more\n")).expect("changed");
     let hints = hints(&user.assert_refused(["load", "tool", "team/x"], 4, "RYE0402"));
     assert!(
-        hints[0].contains("see what changed") && hints[0].contains("take the signed one back"),
+        hints[0].contains("see what changed") && hints[0].contains("restore the signed version"),
         "{hints:?}"
     );
-    assert!(hints[1].starts_with("read it, then sign it"), "{hints:?}");
+    assert!(hints[1].starts_with("read it, then sign this item"), "{hints:?}");
 }
 
 /// Makes a program of the project.
@@ -115,11 +115,11 @@ fn agent_hints_address_the_user() {
     let refused = client.call_error("rye_execute", json!({"item_id": "tool:team/lint"}), "RYE0809");
     let commands: Vec<String> = hints(&refused).into_iter().filter(|hint| hint.contains("rye ")).collect();
     assert!(!commands.is_empty(), "{refused}");
-    assert!(commands.iter().all(|hint| hint.starts_with("tell the user")), "{commands:?}");
+    assert!(commands.iter().all(|hint| hint.starts_with("ask the user")), "{commands:?}");
     // What only warns is for the user as well.
     program(&user, ".venv/bin/python");
     user.signed_tool("x", "Mine");
     let answer = client.call("rye_execute", json!({"item_id": "tool:team/x"}));
     let warning = text(&answer["warnings"][0]);
-    assert!(warning.starts_with("tell the user") && warning.contains("rye trust"), "{answer}");
+    assert!(warning.starts_with("ask the user") && warning.contains("rye trust"), "{answer}");
 }

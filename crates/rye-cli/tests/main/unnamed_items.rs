@@ -86,7 +86,7 @@ fn sign_hint_shows_the_name_line() {
         assert!(run.stderr.contains(&format!("add the line: {line}")), "{extension}: {run}");
         user.write(&relative, format!("{line}\n{source}"));
         let run = user.ok(["sign", "tool", "team/t"]);
-        assert!(!run.stderr.contains("states no name"), "{extension}: {run}");
+        assert!(!run.stderr.contains("it has no name"), "{extension}: {run}");
         fs::remove_file(user.project().join(".ai").join(&relative)).expect("removed");
     }
 }

@@ -140,7 +140,7 @@ fn server_lifecycle_works() {
         })
     );
     let again = json!({"action": "add", "server": "fake", "transport": "stdio", "command": "y"});
-    assert!(engine.manage(&again).expect_err("there already").message.contains("is there already"));
+    assert!(engine.manage(&again).expect_err("there already").message.contains("already exists"));
 
     let refreshed = engine.manage(&json!({"action": "refresh", "server": "fake"})).expect("refreshed");
     assert_eq!(

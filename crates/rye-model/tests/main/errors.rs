@@ -185,7 +185,7 @@ fn resets_differ_from_protocol_errors() {
     let no_json =
         error_for("openai", false, FakeReply::raw("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"));
     assert_eq!(no_json.kind, "ProtocolError");
-    assert!(no_json.message.starts_with("the answer is no JSON"), "{no_json}");
+    assert!(no_json.message.starts_with("the response is not valid JSON"), "{no_json}");
     for (protocol, body) in [("anthropic", "{}"), ("openai", "{}"), ("gemini", "{}"), ("ollama", "[]")] {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n";
         let invalid = error_for(protocol, true, FakeReply::raw(format!("{head}{body}")));

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 
 /// The shipped values with one of them changed.
-fn config_with(name: &str, over: &Value) -> Result<Config> {
+fn config_with(name: &str, over: &Value) -> Result<ThreadConfig> {
     let mut values = shipped().values().clone();
     let merged = merge::merge(&values[name], over);
     values.insert(name.to_owned(), merged);
@@ -105,7 +105,7 @@ fn named_policy_comes_from_resilience() {
         values["error_classification"]["patterns"] = json!([{"id": "x", "category": "transient", "retryable": true,
             "match": {"path": "x", "op": "exists"}, "retry_policy": {"policy": policy}}]);
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let config = Config::from_values(&values).expect("a configuration");
+        let config = ThreadConfig::from_values(&values).expect("a configuration");
         config.classification.classify(&json!({"x": 1})).policy.delay_ms(attempt, &headers, 0, 0)
     };
     assert_eq!([0, 5].map(|attempt| delay("exponential", attempt, &[])), [1000, 6000]);
@@ -136,7 +136,7 @@ fn every_diagnostic_has_a_position() {
             "events",
             "event_types:\n  a:\n    category: tool\n    criticality: critical\n    colour: red\n",
             "5:5",
-            "no such key",
+            "unknown key",
         ),
         ("events", "criticality_levels:\n  critical:\n    durability: none\n", "3:5", "none"),
         (
@@ -169,7 +169,7 @@ fn every_diagnostic_has_a_position() {
             "6:7",
             "linear",
         ),
-        ("error_classification", "operators:\n  like: {description: d}\n", "2:3", "no such key"),
+        ("error_classification", "operators:\n  like: {description: d}\n", "2:3", "unknown key"),
         (
             "hook_conditions",
             "builtin_hooks:\n  - id: a\n    event: eror\n    action: {primary: load}\n",
@@ -195,8 +195,8 @@ fn every_diagnostic_has_a_position() {
             "4:26",
             "unknown operator `is`",
         ),
-        ("hooks", "hook: []\n", "1:1", "no such key"),
-        ("resilience", "limits:\n  defaults:\n    max_turns: 3\n", "3:5", "no such key"),
+        ("hooks", "hook: []\n", "1:1", "unknown key"),
+        ("resilience", "limits:\n  defaults:\n    max_turns: 3\n", "3:5", "unknown key"),
         ("resilience", "limits:\n  defaults:\n    turns: lots\n", "3:5", "lots"),
         ("resilience", "limits:\n  enforcement:\n    on_exceed: ignore\n", "3:5", "ignore"),
         ("resilience", "checkpoint:\n  persistence:\n    atomic_write: false\n", "3:5", "false"),
@@ -278,7 +278,7 @@ fn invalid_merged_config_is_rejected() {
         let message = refused(name, over);
         assert!(message.contains(part) && message.contains(&format!("agent/{name}.yaml")), "{message}");
     }
-    assert!(Config::from_values(&Map::new()).is_err());
+    assert!(ThreadConfig::from_values(&Map::new()).is_err());
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn ledger_allows_extra_columns_and_indexes() {
         .expect("columns")
         .push(json!({"name": "team", "type": "TEXT", "nullable": true}));
     table["indexes"].as_array_mut().expect("indexes").push(json!({"name": "idx_team", "columns": ["team"]}));
-    let ledger = Config::from_values(&values).expect("a configuration").ledger;
+    let ledger = ThreadConfig::from_values(&values).expect("a configuration").ledger;
     let further: Vec<&str> = ledger.extra_columns().map(|column| column.name.as_str()).collect();
     assert_eq!((further, ledger.indexes.len()), (vec!["team"], 3));
 }
