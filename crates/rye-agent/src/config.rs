@@ -27,7 +27,7 @@ pub use rye_thread::config::*;
 ///
 /// # Errors
 /// Every mistake in every file that counts, with its place.
-pub fn load(workspace: &Workspace) -> Result<Config> {
+pub fn load(workspace: &Workspace) -> Result<ThreadConfig> {
     read(workspace, true)
 }
 
@@ -35,15 +35,15 @@ pub fn load(workspace: &Workspace) -> Result<Config> {
 ///
 /// # Errors
 /// The other mistakes.
-pub fn load_lenient(workspace: &Workspace) -> Result<Config> {
+pub fn load_lenient(workspace: &Workspace) -> Result<ThreadConfig> {
     read(workspace, false)
 }
 
-fn read(workspace: &Workspace, is_strict: bool) -> Result<Config> {
+fn read(workspace: &Workspace, is_strict: bool) -> Result<ThreadConfig> {
     let mut values = Map::new();
     let mut notices = Vec::new();
     let mut mistakes = Vec::new();
-    for name in NAMES {
+    for name in CONFIG_NAMES {
         let id = ItemId::new(format!("agent/{name}"))?;
         let (merged, layers) = workspace.config_with_layers(&id);
         // A file that cannot be read may have said less, or guarded something: nothing is run as if it were not there.
@@ -52,7 +52,7 @@ fn read(workspace: &Workspace, is_strict: bool) -> Result<Config> {
             is_strict && ignored_key.key == "*" && !matches!(ignored_key.space, Space::System(_))
         };
         let (unread, ignored): (Vec<_>, Vec<_>) = merged.ignored.iter().partition(is_unread);
-        mistakes.extend(unread.into_iter().map(|ignored_key| Mistake {
+        mistakes.extend(unread.into_iter().map(|ignored_key| ConfigDiagnostic {
             file: ignored_key.path.display().to_string(),
             position: ignored_key.position,
             key: String::new(),
@@ -92,8 +92,8 @@ fn read(workspace: &Workspace, is_strict: bool) -> Result<Config> {
     Ok(config)
 }
 
-fn from_values(values: &Map<String, Value>) -> Result<Config> {
-    Config::from_values(values).map_err(|errors| check::diagnostics_error(&errors.0))
+fn from_values(values: &Map<String, Value>) -> Result<ThreadConfig> {
+    ThreadConfig::from_values(values).map_err(|errors| check::diagnostics_error(&errors.0))
 }
 
 /// Whether a file counts as a whole. (Of others only keys marked safe do, and those are checked when they are merged.)
@@ -123,7 +123,7 @@ pub struct ConfigCache {
 struct CachedConfig {
     files: WatchSet,
     opened_from: WatchSet,
-    config: Arc<Config>,
+    config: Arc<ThreadConfig>,
 }
 
 impl ConfigCache {
@@ -131,7 +131,7 @@ impl ConfigCache {
     ///
     /// # Errors
     /// As [`load`].
-    pub fn load(&self, workspace: &Workspace) -> Result<Arc<Config>> {
+    pub fn load(&self, workspace: &Workspace) -> Result<Arc<ThreadConfig>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cached) = last.as_ref()
             && cached.opened_from == *workspace.watch_set_at_open()
@@ -140,7 +140,7 @@ impl ConfigCache {
             return Ok(Arc::clone(&cached.config));
         }
         // Watched before it is read: a change in between is noticed next time.
-        let ids = NAMES.map(|name| format!("agent/{name}"));
+        let ids = CONFIG_NAMES.map(|name| format!("agent/{name}"));
         let files = workspace.watch_configs(&ids.each_ref().map(String::as_str));
         let config = Arc::new(load(workspace)?);
         let opened_from = workspace.watch_set_at_open().clone();

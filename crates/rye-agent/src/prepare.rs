@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::action::Action;
 use crate::capability::Capabilities;
-use crate::config::Config;
+use crate::config::ThreadConfig;
 use crate::definitions::{OutputField, PreloadOptions};
 use crate::hooks::Hooks;
 use crate::limits::ThreadLimits;
@@ -123,7 +123,7 @@ struct PreparedTemplate {
 pub struct PreparedCache {
     slots: Mutex<HashMap<String, Arc<CacheSlot>>>,
     /// The configuration as whoever made this read it, for the first that needs it.
-    config: Mutex<Option<(Instant, Config)>>,
+    config: Mutex<Option<(Instant, ThreadConfig)>>,
 }
 
 /// Where a kind is kept; whoever works it out holds it, so that those who want the same wait instead of doing the same.
@@ -138,11 +138,11 @@ const MAX_TEMPLATES: usize = 256;
 impl PreparedCache {
     /// With a configuration that was read just now.
     #[must_use]
-    pub fn with_config(config: Config) -> Self {
+    pub fn with_config(config: ThreadConfig) -> Self {
         Self { config: Mutex::new(Some((Instant::now(), config))), ..Self::default() }
     }
 
-    fn config(&self, engine: &Engine) -> Result<Config> {
+    fn config(&self, engine: &Engine) -> Result<ThreadConfig> {
         let read = self.config.lock().unwrap_or_else(PoisonError::into_inner).take();
         match read {
             Some((at, config)) if at.elapsed() < TEMPLATE_TTL => Ok(config),
@@ -236,7 +236,7 @@ impl PreparedCache {
 
 fn build_template(
     engine: &Engine,
-    config: Config,
+    config: ThreadConfig,
     environment: &BTreeMap<String, String>,
     request: &ThreadRequest,
     directive: &LoadedDirective,
@@ -325,7 +325,7 @@ fn build_template(
 
 /// Defaults, then the directive's, then the caller's, then no more than the parent's.
 fn resolve_limits(
-    config: &Config,
+    config: &ThreadConfig,
     directive: &LoadedDirective,
     request: &ThreadRequest,
 ) -> Result<ThreadLimits> {
@@ -420,7 +420,7 @@ fn resolve_capabilities(family: &InheritedContext, request: &ThreadRequest) -> R
 
 /// What is risky in these grants, if it was acknowledged.
 fn risk_notices(
-    config: &Config,
+    config: &ThreadConfig,
     capabilities: &Capabilities,
     family: &InheritedContext,
     request: &ThreadRequest,

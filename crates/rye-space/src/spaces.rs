@@ -268,7 +268,7 @@ impl Spaces {
     ///
     /// # Errors
     /// The first folder that could not be read.
-    pub fn walk_whole(&self, space: &Space, types: &[ItemType]) -> Result<ScanResult, InvalidItemFile> {
+    pub fn scan_strict(&self, space: &Space, types: &[ItemType]) -> Result<ScanResult, InvalidItemFile> {
         let mut walk = self.scan(space, types);
         match walk.unreadable.is_empty() {
             true => Ok(walk),

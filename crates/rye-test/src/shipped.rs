@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use rye_thread::config::{Config, NAMES};
+use rye_thread::config::{CONFIG_NAMES, ThreadConfig};
 use serde_json::{Map, Value, json};
 
 /// The configuration of threads that rye ships.
 #[must_use]
-pub fn shipped_config() -> Config {
+pub fn shipped_config() -> ThreadConfig {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bundles/standard/.ai/config/agent");
     let mut values = Map::new();
-    for name in NAMES {
+    for name in CONFIG_NAMES {
         let read = lillux::file::read_bounded(&folder.join(format!("{name}.yaml")), 1 << 20);
         let text = read.map(|(bytes, _)| bytes).unwrap_or_default();
         let text = String::from_utf8(text).expect("text");
@@ -23,5 +23,5 @@ pub fn shipped_config() -> Config {
         }
         values.insert(name.to_owned(), value);
     }
-    Config::from_values(&values).expect("a configuration")
+    ThreadConfig::from_values(&values).expect("a configuration")
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::capability::Capabilities;
-use crate::config::Config;
+use crate::config::ThreadConfig;
 use crate::cost::Attribution;
 use crate::definitions::ToolDefinitions;
 use crate::hooks::Hooks;
@@ -126,7 +126,7 @@ pub struct ThreadTemplate {
     pub wants_stream: bool,
     /// The configuration of threads.
     #[serde(with = "config_values")]
-    pub config: Config,
+    pub config: ThreadConfig,
 }
 
 impl ThreadTemplate {
@@ -147,14 +147,14 @@ mod config_values {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::{Map, Value};
 
-    use crate::config::Config;
+    use crate::config::ThreadConfig;
 
-    pub(super) fn serialize<S: Serializer>(config: &Config, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(config: &ThreadConfig, serializer: S) -> Result<S::Ok, S::Error> {
         config.values().serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ThreadConfig, D::Error> {
         let values = Map::<String, Value>::deserialize(deserializer)?;
-        Config::from_values(&values).map_err(serde::de::Error::custom)
+        ThreadConfig::from_values(&values).map_err(serde::de::Error::custom)
     }
 }

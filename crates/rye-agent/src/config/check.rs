@@ -12,13 +12,13 @@ use rye_exec::parameters;
 use rye_item::condition::Condition;
 use rye_item::{SourcePosition, yaml};
 use rye_space::schema::{ConfigSchema, is_description_key};
-use rye_thread::config::Mistake;
+use rye_thread::config::ConfigDiagnostic;
 use serde_json::{Map, Value, json};
 
 use super::config_error;
 
 /// The refusal of a configuration, with all that is wrong.
-pub(super) fn diagnostics_error(diagnostics: &[Mistake]) -> Error {
+pub(super) fn diagnostics_error(diagnostics: &[ConfigDiagnostic]) -> Error {
     let lines: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
     let count = lines.len();
     let plural = if count == 1 { "mistake" } else { "mistakes" };
@@ -45,7 +45,12 @@ pub(super) fn diagnostics_error(diagnostics: &[Mistake]) -> Error {
 ///
 /// # Errors
 /// When the text is no YAML.
-pub fn check(name: &str, text: &str, schema: &ConfigSchema, path: &Path) -> Result<Vec<Mistake>, Error> {
+pub fn check(
+    name: &str,
+    text: &str,
+    schema: &ConfigSchema,
+    path: &Path,
+) -> Result<Vec<ConfigDiagnostic>, Error> {
     let document = yaml::parse(text).map_err(|problem| {
         let place = problem.position.map(|position| format!(":{position}")).unwrap_or_default();
         Error::new(Code::ThreadConfig, format!("{}{place}: {}", path.display(), problem.message))
@@ -60,7 +65,7 @@ pub(super) fn check_file(
     schema: &ConfigSchema,
     path: &Path,
     text: &str,
-) -> Vec<Mistake> {
+) -> Vec<ConfigDiagnostic> {
     let mut settings = fields.clone();
     settings.retain(|key, _| !is_description_key(key));
     let settings = Value::Object(settings);
@@ -85,9 +90,9 @@ pub(super) fn check_file(
     // Another pass with the place of every key; what is no YAML has no places.
     let positions =
         yaml::parse_with_key_positions(text).map(|document| document.positions).unwrap_or_default();
-    let mut diagnostics: Vec<Mistake> = findings
+    let mut diagnostics: Vec<ConfigDiagnostic> = findings
         .into_iter()
-        .map(|(key, message)| Mistake {
+        .map(|(key, message)| ConfigDiagnostic {
             file: path.display().to_string(),
             position: position_of(&key, &positions),
             key,

@@ -206,7 +206,7 @@ fn collect_sources(folder: &Path, paths: &mut Vec<PathBuf>) {
 fn every_shipped_key_has_a_test() {
     let config = shipped();
     let mut used = BTreeSet::new();
-    for name in NAMES.into_iter().filter(|name| *name != "hooks") {
+    for name in CONFIG_NAMES.into_iter().filter(|name| *name != "hooks") {
         let mut all = BTreeSet::new();
         collect_keys(&config.values()[name], "", &mut all);
         for key in all {

@@ -25,7 +25,7 @@ fn approved_world() -> TestContext {
     world
 }
 
-fn load(world: &TestContext) -> Result<Config> {
+fn load(world: &TestContext) -> Result<ThreadConfig> {
     super::load(&open(world))
 }
 
@@ -41,8 +41,8 @@ fn write_signed(world: &TestContext, space: &str, name: &str, text: &str) {
 }
 
 /// The configuration inside the binary.
-pub(crate) fn shipped() -> Config {
-    static SHIPPED: OnceLock<Config> = OnceLock::new();
+pub(crate) fn shipped() -> ThreadConfig {
+    static SHIPPED: OnceLock<ThreadConfig> = OnceLock::new();
     SHIPPED.get_or_init(|| load(&TestContext::new()).expect("a configuration")).clone()
 }
 
@@ -60,7 +60,7 @@ fn schema(name: &str) -> ConfigSchema {
     workspace.schema_for(&ItemId::new(format!("agent/{name}")).expect("an id")).expect("a schema").clone()
 }
 
-fn diagnostics(name: &str, text: &str) -> Vec<Mistake> {
+fn diagnostics(name: &str, text: &str) -> Vec<ConfigDiagnostic> {
     check(name, text, &schema(name), Path::new("f.yaml")).expect("YAML")
 }
 
@@ -77,7 +77,7 @@ fn shipped_files_load_without_notices() {
 
 #[test]
 fn the_shipped_files_fit_their_schemas() {
-    for name in NAMES.into_iter().filter(|name| *name != "hooks") {
+    for name in CONFIG_NAMES.into_iter().filter(|name| *name != "hooks") {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(format!("../../bundles/standard/.ai/config/agent/{name}.yaml"));
         let text = lillux::file::read_bounded(&path, 1 << 20).expect("a file").0;
@@ -362,7 +362,8 @@ fn hook_grants_need_signed_user_config() {
 #[test]
 fn frozen_values_give_the_same_configuration() {
     let config = shipped();
-    let thawed = Config::from_values(config.to_value().as_object().expect("a map")).expect("a configuration");
+    let thawed =
+        ThreadConfig::from_values(config.to_value().as_object().expect("a map")).expect("a configuration");
     assert_eq!(thawed.digest(), config.digest());
     assert_eq!(thawed.hooks, config.hooks);
     assert_eq!(thawed.resilience, config.resilience);

@@ -31,7 +31,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::watch::{Receiver, Sender};
 
 use crate::callback::TokenIssuer;
-use crate::config::{Config, LedgerSchema, OrphanDetection};
+use crate::config::{LedgerSchema, OrphanDetection, ThreadConfig};
 use crate::cost::Cost;
 use crate::dispatch::{Dispatcher, EngineDispatcher};
 use crate::driver::{
@@ -390,7 +390,7 @@ fn failed_thread(spec: &ThreadSpec, error: &DriverError) -> FinishedThread {
 }
 
 /// What the store must know of the ledger's schema.
-fn ledger_spec(config: &Config) -> LedgerSpec {
+fn ledger_spec(config: &ThreadConfig) -> LedgerSpec {
     let columns = config.ledger.extra_columns().map(|column| ColumnSpec {
         name: column.name.clone(),
         sql_type: column.column_type.as_str().to_owned(),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::resume::ResumeOptions;
 use super::user::UserPolicy;
 use super::{ThreadRuntime, Threads};
-use crate::config::Config;
+use crate::config::ThreadConfig;
 use crate::spec::ThreadSpec;
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::store::{ChangeReceiver, ChangesLost, ThreadFilter, ThreadRow, is_owner_gone};
@@ -36,14 +36,14 @@ pub(super) enum OperationCaller {
     /// The user: every thread of the project.
     User {
         /// The configuration of the project.
-        config: Box<Config>,
+        config: Box<ThreadConfig>,
         /// What they may do.
         policy: UserPolicy,
     },
 }
 
 impl OperationCaller {
-    fn config(&self) -> &Config {
+    fn config(&self) -> &ThreadConfig {
         match self {
             Self::Thread(spec) => &spec.template.config,
             Self::User { config, .. } => config,
@@ -484,6 +484,6 @@ pub(super) fn approve_command(id: &ThreadId) -> String {
 }
 
 /// How long to wait when the call does not say.
-pub(super) fn default_wait_timeout(config: &Config) -> Duration {
+pub(super) fn default_wait_timeout(config: &ThreadConfig) -> Duration {
     Duration::from_millis(config.wait_timeout_ms())
 }

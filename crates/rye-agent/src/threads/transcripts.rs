@@ -4,7 +4,7 @@ use rye_engine::{Code, Error, Result};
 use serde_json::{Map, Value, json};
 
 use super::ThreadRuntime;
-use crate::config::{Config, TranscriptIntegrity};
+use crate::config::{ThreadConfig, TranscriptIntegrity};
 use crate::store::ThreadRow;
 use crate::thread_id::ThreadId;
 use crate::transcript::{self, TranscriptStatus};
@@ -17,7 +17,7 @@ const MAX_EVENTS: usize = 100_000;
 
 impl ThreadRuntime {
     /// What is wrong with a transcript, where that may be read all the same.
-    fn check_transcript(&self, config: &Config, row: &ThreadRow) -> Result<Option<String>> {
+    fn check_transcript(&self, config: &ThreadConfig, row: &ThreadRow) -> Result<Option<String>> {
         // What cannot be written again is reported as it stands.
         let now = self.setup.clock.now_ms();
         let _ = super::rebuild_files(&self.store, &self.setup.folder, &row.id, &self.signer, now);
@@ -47,7 +47,7 @@ impl ThreadRuntime {
 
     pub(super) fn read_transcript(
         &self,
-        config: &Config,
+        config: &ThreadConfig,
         row: &ThreadRow,
         tail: Option<u64>,
     ) -> Result<Value> {
@@ -62,7 +62,7 @@ impl ThreadRuntime {
 
     pub(super) fn chain_search(
         &self,
-        config: &Config,
+        config: &ThreadConfig,
         row: &ThreadRow,
         params: &Map<String, Value>,
     ) -> Result<Value> {

@@ -11,7 +11,7 @@ use rye_daemon::{DaemonClient, DaemonSetup, ThreadsLocation};
 use rye_engine::Error;
 
 use super::threads::{ThreadIndex, threads_dir};
-use super::{CommandResult, Context};
+use super::{CommandContext, CommandResult};
 use crate::settings::{self, Settings, ThreadClock};
 
 /// How long the process stays without anything to do.
@@ -61,7 +61,7 @@ pub fn daemon_client(settings: &Settings) -> Option<DaemonClient> {
 
 /// Resumes detached threads of this location that have no owner. A cheap check unless there
 /// are some; those that could not go on before are left alone.
-pub fn resume_abandoned(context: &Context) -> Result<(), Error> {
+pub fn resume_abandoned(context: &CommandContext) -> Result<(), Error> {
     let Some(client) = daemon_client(&context.settings).filter(DaemonClient::has_threads) else {
         return Ok(());
     };

@@ -9,12 +9,12 @@ use rye_engine::verbs::bundles::{
 };
 use serde_json::Value;
 
-use super::{CommandError, CommandResult, Context, execute, registry};
+use super::{CommandContext, CommandError, CommandResult, execute, registry};
 use crate::arguments::{BundleCommand, CreateArguments, ExecuteArguments, RunBundleArguments};
 use crate::output::{DIM, ERROR, HEADING, NAME, SUCCESS, WARNING, display_path, paint, shell_path};
 
 /// Runs a command of `rye bundle`.
-pub fn run(context: &Context, command: &BundleCommand) -> CommandResult {
+pub fn run(context: &CommandContext, command: &BundleCommand) -> CommandResult {
     match command {
         BundleCommand::List => list(context),
         BundleCommand::Create(arguments) => create(context, arguments),
@@ -43,7 +43,7 @@ pub fn run(context: &Context, command: &BundleCommand) -> CommandResult {
     }
 }
 
-fn create(context: &Context, arguments: &CreateArguments) -> CommandResult {
+fn create(context: &CommandContext, arguments: &CreateArguments) -> CommandResult {
     let name = format!("{}-{}", arguments.id, arguments.version);
     let out = arguments.out.clone().unwrap_or_else(|| name.into());
     let request = CreateRequest {
@@ -91,7 +91,7 @@ fn create(context: &Context, arguments: &CreateArguments) -> CommandResult {
 }
 
 /// A person sees every file that cannot be packed, and why.
-fn report_invalid(context: &Context, error: Error) -> CommandError {
+fn report_invalid(context: &CommandContext, error: Error) -> CommandError {
     if !context.output.is_json {
         for invalid in error.details.get("unfit").and_then(Value::as_array).into_iter().flatten() {
             let text = |key: &str| invalid.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -107,7 +107,7 @@ fn report_invalid(context: &Context, error: Error) -> CommandError {
 
 /// The bundle that a word names: a reference to a registry, a path, or an id.
 fn find_bundle(
-    context: &Context,
+    context: &CommandContext,
     word: &str,
     allows_plain_http: bool,
 ) -> Result<LocatedBundle, CommandError> {
@@ -117,7 +117,7 @@ fn find_bundle(
     Ok(bundles::find(&context.engine, word, &context.settings.working_dir)?)
 }
 
-fn verify(context: &Context, source: &LocatedBundle) -> CommandResult {
+fn verify(context: &CommandContext, source: &LocatedBundle) -> CommandResult {
     let bar = Mutex::new(context.output.progress("verifying"));
     let progress = |done, total| {
         if let Ok(mut bar) = bar.lock() {
@@ -142,7 +142,7 @@ fn verify(context: &Context, source: &LocatedBundle) -> CommandResult {
     }
 }
 
-fn print_verification(context: &Context, verification: &BundleVerification) -> std::io::Result<()> {
+fn print_verification(context: &CommandContext, verification: &BundleVerification) -> std::io::Result<()> {
     let (output, report) = (&context.output, &verification.report);
     if let Some(error) = &report.manifest_error {
         output.print(format_args!("{} {error}", paint(ERROR, "manifest ")))?;
@@ -168,7 +168,7 @@ fn print_verification(context: &Context, verification: &BundleVerification) -> s
     print_signer(context, verification)
 }
 
-fn print_signer(context: &Context, verification: &BundleVerification) -> std::io::Result<()> {
+fn print_signer(context: &CommandContext, verification: &BundleVerification) -> std::io::Result<()> {
     let Some(signer) = &verification.report.signer else {
         return Ok(());
     };
@@ -177,7 +177,7 @@ fn print_signer(context: &Context, verification: &BundleVerification) -> std::io
     context.output.print(format_args!("signer {} ({}): {trust}", signer.fingerprint, signer.owner))
 }
 
-fn inspect(context: &Context, word: &str) -> CommandResult {
+fn inspect(context: &CommandContext, word: &str) -> CommandResult {
     let source = bundles::find(&context.engine, word, &context.settings.working_dir)?;
     let inspected =
         bundles::inspect(&context.engine, &source).map_err(|error| report_invalid(context, error))?;
@@ -224,7 +224,7 @@ fn inspect(context: &Context, word: &str) -> CommandResult {
     Ok(())
 }
 
-fn run_entrypoint(context: &Context, arguments: &RunBundleArguments) -> CommandResult {
+fn run_entrypoint(context: &CommandContext, arguments: &RunBundleArguments) -> CommandResult {
     let item = bundles::entrypoint(&context.engine, &arguments.id)?;
     let mut words = vec![item.to_string()];
     words.extend(arguments.words.iter().cloned());
@@ -239,7 +239,7 @@ fn run_entrypoint(context: &Context, arguments: &RunBundleArguments) -> CommandR
     execute::execute(context, &execution)
 }
 
-fn sbom(context: &Context, source: &LocatedBundle, out: Option<&std::path::Path>) -> CommandResult {
+fn sbom(context: &CommandContext, source: &LocatedBundle, out: Option<&std::path::Path>) -> CommandResult {
     let document = bundles::sbom(&context.engine, source)?;
     let mut text = serde_json::to_string_pretty(&document).map_err(std::io::Error::from)?;
     text.push('\n');
@@ -261,7 +261,7 @@ fn sbom(context: &Context, source: &LocatedBundle, out: Option<&std::path::Path>
 }
 
 /// `rye bundle list`
-fn list(context: &Context) -> CommandResult {
+fn list(context: &CommandContext) -> CommandResult {
     let rows = bundles::list(&context.engine);
     if context.print_if_json(None, None, &serde_json::json!({ "bundles": rows }))? {
         return Ok(());
@@ -301,7 +301,7 @@ fn list(context: &Context) -> CommandResult {
 }
 
 /// `rye bundle trust`
-fn trust(context: &Context, id: &str, signer: Option<&str>) -> CommandResult {
+fn trust(context: &CommandContext, id: &str, signer: Option<&str>) -> CommandResult {
     let approved = bundles::trust(&context.engine, id, signer)?;
     if !context.print_if_json(Some("bundle"), Some(&approved.bundle_id), &approved)? {
         for capability in approved.capabilities.added_since(&BundleCapabilities::default()) {
@@ -319,7 +319,7 @@ fn trust(context: &Context, id: &str, signer: Option<&str>) -> CommandResult {
 }
 
 /// `rye bundle trust --revoke`
-fn revoke(context: &Context, id: &str, signer: Option<&str>) -> CommandResult {
+fn revoke(context: &CommandContext, id: &str, signer: Option<&str>) -> CommandResult {
     let revoked = bundles::revoke(&context.engine, id, signer)?;
     if context.print_if_json(Some("bundle"), Some(&revoked.bundle_id), &revoked)? {
         return Ok(());
@@ -341,7 +341,7 @@ fn revoke(context: &Context, id: &str, signer: Option<&str>) -> CommandResult {
 }
 
 /// `rye bundle enable` and `rye bundle disable`
-fn set_enabled(context: &Context, id: &str, enable: bool) -> CommandResult {
+fn set_enabled(context: &CommandContext, id: &str, enable: bool) -> CommandResult {
     let response = bundles::set_enabled(&context.engine, id, enable)?;
     if context.print_if_json(Some("bundle"), Some(&response.bundle_id), &response)? {
         return Ok(());

@@ -4,12 +4,12 @@ use rye_agent::capability::Capabilities;
 use rye_agent::prepare::{self, PreparedThread, ThreadRequest};
 use serde_json::{Value, json};
 
-use super::{CommandResult, Context};
+use super::{CommandContext, CommandResult};
 use crate::live::format::{format_count, format_duration, format_money, truncate};
 use crate::output::{DIM, HEADING, WARNING, paint};
 
 /// Prepares a thread as `run` would, and shows it.
-pub fn show(context: &Context, request: &ThreadRequest) -> CommandResult {
+pub fn show(context: &CommandContext, request: &ThreadRequest) -> CommandResult {
     let environment = context.settings.host().variables.into_iter().collect();
     let prepared = prepare::prepare(&context.engine, &environment, request)?;
     let (kind, id) = (Some("directive"), Some(request.directive.id.as_str()));

@@ -10,7 +10,7 @@ use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
 
 use super::threads::user_threads;
-use super::{CommandError, CommandResult, Context};
+use super::{CommandContext, CommandError, CommandResult};
 use crate::arguments::ExecuteArguments;
 use crate::output::{DIM, ERROR, NAME, Output, SUCCESS, WARNING, paint};
 use crate::settings;
@@ -22,7 +22,7 @@ const MAX_PARAMETERS_SIZE: u64 = 64 << 20;
 const MAX_PRINTED_BYTES: usize = 8 << 10;
 
 /// `rye execute`
-pub fn execute(context: &Context, arguments: &ExecuteArguments) -> CommandResult {
+pub fn execute(context: &CommandContext, arguments: &ExecuteArguments) -> CommandResult {
     let output = context.output;
     let print = move |line: &str| output.note(paint(DIM, rye_item::text::one_line(line)));
     let cancel = CancelToken::new().map_err(Error::from)?;

@@ -12,7 +12,7 @@ use rye_engine::{Code, Error};
 use rye_item::BundleId;
 use rye_item::space::SpaceTier;
 
-use super::{CommandError, CommandResult, Context, confirm, registry};
+use super::{CommandContext, CommandError, CommandResult, confirm, registry};
 use crate::arguments::{
     ConflictArguments, InstallArguments, RollbackArguments, UninstallArguments, WritableSpace,
 };
@@ -22,7 +22,7 @@ use crate::output::{DIM, HEADING, NAME, ProgressReporter, SUCCESS, WARNING, disp
 const MAX_ROWS: usize = 30;
 
 /// `rye install`
-pub fn install(context: &Context, arguments: &InstallArguments) -> CommandResult {
+pub fn install(context: &CommandContext, arguments: &InstallArguments) -> CommandResult {
     let trust = arguments.trust.as_deref().map(|text| {
         text.parse().map_err(|_| {
             Error::new(
@@ -59,7 +59,7 @@ pub fn install(context: &Context, arguments: &InstallArguments) -> CommandResult
 
 /// Brings the bundle from where it is and works out what would change.
 fn prepare(
-    context: &Context,
+    context: &CommandContext,
     arguments: &InstallArguments,
     options: InstallOptions,
 ) -> Result<PreparedInstall, CommandError> {
@@ -77,7 +77,7 @@ fn prepare(
 }
 
 /// `rye bundle rollback`: naming the bundle is the consent.
-pub fn rollback(context: &Context, arguments: &RollbackArguments) -> CommandResult {
+pub fn rollback(context: &CommandContext, arguments: &RollbackArguments) -> CommandResult {
     let id = BundleId::new(arguments.id.as_str()).map_err(Error::from)?;
     let bar = Mutex::new(context.output.progress("verifying"));
     let prepared = install::prepare_rollback(
@@ -97,7 +97,7 @@ pub fn rollback(context: &Context, arguments: &RollbackArguments) -> CommandResu
     apply(context, &prepared)
 }
 
-fn apply(context: &Context, prepared: &PreparedInstall) -> CommandResult {
+fn apply(context: &CommandContext, prepared: &PreparedInstall) -> CommandResult {
     let bar = Mutex::new(context.output.progress("installing"));
     let mut done =
         install::install(&context.engine, prepared, &|done, total| update_progress(&bar, done, total))?;
@@ -111,7 +111,7 @@ fn apply(context: &Context, prepared: &PreparedInstall) -> CommandResult {
 }
 
 /// `rye uninstall`: naming the bundle is the consent.
-pub fn uninstall(context: &Context, arguments: &UninstallArguments) -> CommandResult {
+pub fn uninstall(context: &CommandContext, arguments: &UninstallArguments) -> CommandResult {
     let id = BundleId::new(arguments.id.as_str()).map_err(Error::from)?;
     let space = arguments.space.map(WritableSpace::tier);
     let done = install::uninstall(&context.engine, &id, space, arguments.force, &|_, _| {})?;
@@ -134,7 +134,7 @@ fn update_progress(bar: &Mutex<ProgressReporter>, done: usize, total: usize) {
 
 /// Gets the user's word, or refuses: for an unknown signer by name, for the rest by a yes.
 fn require_consent(
-    context: &Context,
+    context: &CommandContext,
     prepared: &PreparedInstall,
     arguments: &InstallArguments,
 ) -> CommandResult {
@@ -275,7 +275,7 @@ fn print_plan(
     Ok(())
 }
 
-fn print_install(context: &Context, done: &InstallResponse) -> CommandResult {
+fn print_install(context: &CommandContext, done: &InstallResponse) -> CommandResult {
     let from = match &done.previous_version {
         Some(previous) if *previous != done.version => format!(" (was {previous})"),
         Some(_) | None => String::new(),
@@ -295,7 +295,7 @@ fn print_install(context: &Context, done: &InstallResponse) -> CommandResult {
     Ok(())
 }
 
-fn print_uninstall(context: &Context, done: &UninstallResponse) -> CommandResult {
+fn print_uninstall(context: &CommandContext, done: &UninstallResponse) -> CommandResult {
     context.output.print(format_args!(
         "{} {} {} from {} space: {} removed",
         paint(SUCCESS, done.status),
@@ -334,7 +334,7 @@ fn print_uninstall(context: &Context, done: &UninstallResponse) -> CommandResult
     Ok(())
 }
 
-fn print_leftovers(context: &Context, kept: &[impl std::fmt::Display], backups: Option<&str>) {
+fn print_leftovers(context: &CommandContext, kept: &[impl std::fmt::Display], backups: Option<&str>) {
     for path in kept {
         context.output.note(format_args!("{} {path}: it was changed locally", paint(WARNING, "kept")));
     }

@@ -8,7 +8,7 @@ use rye_engine::{Code, Error};
 use rye_item::space::SpaceTier;
 use rye_item::{ItemRef, ItemType};
 
-use super::{CommandResult, Context, parse_item_ref};
+use super::{CommandContext, CommandResult, parse_item_ref};
 use crate::arguments::{
     FetchArguments, ItemArguments, LoadArguments, SearchArguments, SpaceName, WritableSpace,
 };
@@ -24,7 +24,7 @@ fn verdict_style(verdict: &str) -> Style {
 }
 
 /// `rye search`
-pub fn search(context: &Context, arguments: &SearchArguments) -> CommandResult {
+pub fn search(context: &CommandContext, arguments: &SearchArguments) -> CommandResult {
     let (item_type, prefix) = match (&arguments.scope, &arguments.item_type) {
         (Some(scope), _) => parse_scope(scope).map(|(item_type, prefix)| (Some(item_type), prefix))?,
         (None, Some(word)) => (Some(word.parse::<ItemType>().map_err(Error::from)?), String::new()),
@@ -60,7 +60,7 @@ pub(super) fn join_words(words: &[String]) -> String {
     }
 }
 
-fn show_search(context: &Context, options: &search::SearchOptions) -> CommandResult {
+fn show_search(context: &CommandContext, options: &search::SearchOptions) -> CommandResult {
     let mut progress = context.output.progress("indexing");
     let response = search::search(&context.engine, options, &mut |done, total| progress.update(done, total))?;
     drop(progress);
@@ -70,7 +70,7 @@ fn show_search(context: &Context, options: &search::SearchOptions) -> CommandRes
     print_search(context, &response)
 }
 
-fn print_search(context: &Context, response: &SearchResponse) -> CommandResult {
+fn print_search(context: &CommandContext, response: &SearchResponse) -> CommandResult {
     let output = &context.output;
     if response.results.is_empty() {
         output.note("nothing found");
@@ -112,14 +112,14 @@ fn print_search(context: &Context, response: &SearchResponse) -> CommandResult {
 }
 
 /// `rye load`
-pub fn load(context: &Context, arguments: &LoadArguments) -> CommandResult {
+pub fn load(context: &CommandContext, arguments: &LoadArguments) -> CommandResult {
     let item = parse_item_ref(&arguments.item)?;
     let from = arguments.from.and_then(SpaceName::tier);
     load_or_copy(context, &item, from, arguments.to, arguments.unverified)
 }
 
 fn load_or_copy(
-    context: &Context,
+    context: &CommandContext,
     item: &ItemRef,
     from: Option<SpaceTier>,
     to: Option<WritableSpace>,
@@ -153,7 +153,7 @@ fn load_or_copy(
     print_item(context, item, &loaded)
 }
 
-fn print_item(context: &Context, item: &ItemRef, loaded: &LoadedItem) -> CommandResult {
+fn print_item(context: &CommandContext, item: &ItemRef, loaded: &LoadedItem) -> CommandResult {
     context.output.detail(format_args!(
         "{} · {} · {} · {}",
         paint(HEADING, item),
@@ -166,7 +166,7 @@ fn print_item(context: &Context, item: &ItemRef, loaded: &LoadedItem) -> Command
 }
 
 /// `rye fetch`
-pub fn fetch(context: &Context, arguments: &FetchArguments) -> CommandResult {
+pub fn fetch(context: &CommandContext, arguments: &FetchArguments) -> CommandResult {
     let from = arguments.from.and_then(SpaceName::tier);
     let (item_type, id) = match (&arguments.first, &arguments.second) {
         (Some(first), Some(id)) => (Some(first.as_str()), Some(id.as_str())),
@@ -210,7 +210,7 @@ pub fn fetch(context: &Context, arguments: &FetchArguments) -> CommandResult {
 }
 
 /// `rye why`
-pub fn why(context: &Context, arguments: &ItemArguments) -> CommandResult {
+pub fn why(context: &CommandContext, arguments: &ItemArguments) -> CommandResult {
     let item = parse_item_ref(arguments)?;
     let response = why::why(&context.engine, &item)?;
     if context.print_if_json(Some(item.item_type.as_str()), Some(item.id.as_str()), &response)? {

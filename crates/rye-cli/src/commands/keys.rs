@@ -4,12 +4,12 @@ use rye_engine::verbs::keys::{self, TrustOptions};
 use rye_engine::{Code, Error};
 use serde_json::json;
 
-use super::{CommandResult, Context};
+use super::{CommandContext, CommandResult};
 use crate::arguments::{KeysCommand, WritableSpace};
 use crate::output::{ERROR, NAME, SUCCESS, display_path, paint};
 
 /// Runs a command of `rye keys`.
-pub fn run(context: &Context, command: &KeysCommand) -> CommandResult {
+pub fn run(context: &CommandContext, command: &KeysCommand) -> CommandResult {
     let engine = &context.engine;
     let owner = |option: &Option<String>| option.clone().unwrap_or_else(|| context.settings.owner.clone());
     match command {
@@ -77,7 +77,7 @@ pub fn run(context: &Context, command: &KeysCommand) -> CommandResult {
     }
 }
 
-fn print_key(context: &Context, word: &str, generated: &keys::GeneratedKey) -> CommandResult {
+fn print_key(context: &CommandContext, word: &str, generated: &keys::GeneratedKey) -> CommandResult {
     if !context.print_if_json(Some("key"), Some(generated.fingerprint.as_str()), generated)? {
         context.output.print(format_args!(
             "{} the key {} in {}",
@@ -89,7 +89,7 @@ fn print_key(context: &Context, word: &str, generated: &keys::GeneratedKey) -> C
     Ok(())
 }
 
-fn list(context: &Context) -> CommandResult {
+fn list(context: &CommandContext) -> CommandResult {
     let listing = keys::list(&context.engine);
     for broken in &listing.broken {
         context.output.warn(rye_item::text::one_line(broken));
@@ -125,7 +125,7 @@ fn list(context: &Context) -> CommandResult {
     Ok(())
 }
 
-fn show(context: &Context, fingerprint: Option<&str>) -> CommandResult {
+fn show(context: &CommandContext, fingerprint: Option<&str>) -> CommandResult {
     let listing = keys::list(&context.engine);
     let key = listing.keys.iter().find(|key| match fingerprint {
         Some(wanted) => key.fingerprint.as_str() == wanted,

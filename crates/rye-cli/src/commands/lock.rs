@@ -11,12 +11,12 @@ use rye_item::ItemRef;
 use rye_item::text::counted;
 use serde_json::json;
 
-use super::{CommandError, CommandResult, Context, error_with_data, programs};
+use super::{CommandContext, CommandError, CommandResult, error_with_data, programs};
 use crate::arguments::{LockCommand, WritableSpace};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, display_path, paint};
 
 /// Runs a command of `rye lock`.
-pub fn run(context: &Context, command: &LockCommand) -> CommandResult {
+pub fn run(context: &CommandContext, command: &LockCommand) -> CommandResult {
     let engine = &context.engine;
     let resolve = |item: &ItemRef| rye_engine::resolve::resolve_tool(engine, item);
     match command {
@@ -59,7 +59,7 @@ pub fn run(context: &Context, command: &LockCommand) -> CommandResult {
 
 /// The programs of the project that the tools run on, once the user has seen what is new.
 fn reviewed(
-    context: &Context,
+    context: &CommandContext,
     tools: &[ItemRef],
     is_agreed: bool,
     what: &str,
@@ -84,7 +84,7 @@ fn paint_state(state: LockfileStatus) -> String {
     paint(style, state.as_str())
 }
 
-fn show_list(context: &Context, rows: &[LockfileRow]) -> CommandResult {
+fn show_list(context: &CommandContext, rows: &[LockfileRow]) -> CommandResult {
     if context.print_if_json(None, None, &json!({ "lockfiles": rows }))? {
         return Ok(());
     }
@@ -108,7 +108,7 @@ fn show_list(context: &Context, rows: &[LockfileRow]) -> CommandResult {
     Ok(())
 }
 
-fn show_lockfiles(context: &Context, item: &ItemRef, lockfiles: &[LockfileDetails]) -> CommandResult {
+fn show_lockfiles(context: &CommandContext, item: &ItemRef, lockfiles: &[LockfileDetails]) -> CommandResult {
     let data = json!({ "lockfiles": lockfiles });
     if context.print_if_json(Some("tool"), Some(item.id.as_str()), &data)? {
         return Ok(());
@@ -150,7 +150,11 @@ fn format_element(depth: usize, entry: &LockedElement) -> String {
     )
 }
 
-fn show_verification(context: &Context, item: Option<&ItemRef>, report: &LockVerifyReport) -> CommandResult {
+fn show_verification(
+    context: &CommandContext,
+    item: Option<&ItemRef>,
+    report: &LockVerifyReport,
+) -> CommandResult {
     if !context.output.is_json {
         for row in &report.lockfiles {
             let reason = row.why.as_deref().map(|reason| format!(": {}", rye_item::text::one_line(reason)));
@@ -212,7 +216,7 @@ fn summary(report: &LockVerifyReport) -> String {
     format!("{} checked: {parts}", counted(report.checked, "lockfile"))
 }
 
-fn show_check(context: &Context, report: &LockCheckReport) -> CommandResult {
+fn show_check(context: &CommandContext, report: &LockCheckReport) -> CommandResult {
     if !context.output.is_json {
         for tool in &report.tools {
             let style = match tool.state {
@@ -263,13 +267,13 @@ struct UpdateAnswer<'a, T> {
 }
 
 impl<'a, T> UpdateAnswer<'a, T> {
-    fn new(context: &Context, updated: &'a T, review: ProgramReview) -> Result<Self, CommandError> {
+    fn new(context: &CommandContext, updated: &'a T, review: ProgramReview) -> Result<Self, CommandError> {
         let new_programs = review.new.clone();
         Ok(Self { updated, new_programs, recorded: review.record(&context.engine)? })
     }
 }
 
-fn show_update_all(context: &Context, all: &LockUpdateReport, review: ProgramReview) -> CommandResult {
+fn show_update_all(context: &CommandContext, all: &LockUpdateReport, review: ProgramReview) -> CommandResult {
     let answer = UpdateAnswer::new(context, all, review)?;
     if !context.output.is_json {
         programs::show_recorded(&context.output, &answer.recorded);
@@ -300,7 +304,7 @@ fn show_update_all(context: &Context, all: &LockUpdateReport, review: ProgramRev
     }
 }
 
-fn show_removal(context: &Context, item: &ItemRef, report: &RemovedLockfiles) -> CommandResult {
+fn show_removal(context: &CommandContext, item: &ItemRef, report: &RemovedLockfiles) -> CommandResult {
     if context.print_if_json(Some("tool"), Some(item.id.as_str()), report)? {
         return Ok(());
     }
@@ -319,7 +323,7 @@ fn show_removal(context: &Context, item: &ItemRef, report: &RemovedLockfiles) ->
     Ok(())
 }
 
-fn show_update(context: &Context, updated: &LockUpdate, review: ProgramReview) -> CommandResult {
+fn show_update(context: &CommandContext, updated: &LockUpdate, review: ProgramReview) -> CommandResult {
     let answer = UpdateAnswer::new(context, updated, review)?;
     if context.print_if_json(Some("tool"), Some(&updated.tool_id), &answer)? {
         warn_remaining(context, updated);
@@ -329,7 +333,7 @@ fn show_update(context: &Context, updated: &LockUpdate, review: ProgramReview) -
     print_update(context, updated, true)
 }
 
-fn warn_remaining(context: &Context, updated: &LockUpdate) {
+fn warn_remaining(context: &CommandContext, updated: &LockUpdate) {
     if let Some(remaining) = &updated.remaining {
         let remaining = rye_item::text::one_line(remaining);
         context.output.warn(format_args!(
@@ -339,7 +343,7 @@ fn warn_remaining(context: &Context, updated: &LockUpdate) {
     }
 }
 
-fn print_update(context: &Context, updated: &LockUpdate, with_chain: bool) -> CommandResult {
+fn print_update(context: &CommandContext, updated: &LockUpdate, with_chain: bool) -> CommandResult {
     warn_remaining(context, updated);
     for file in &updated.lockfiles {
         let word = match file.change {
@@ -369,7 +373,7 @@ fn print_update(context: &Context, updated: &LockUpdate, with_chain: bool) -> Co
     Ok(())
 }
 
-fn show_prune(context: &Context, removed: &[LockfileRow]) -> CommandResult {
+fn show_prune(context: &CommandContext, removed: &[LockfileRow]) -> CommandResult {
     if context.print_if_json(None, None, &json!({ "removed": removed }))? {
         return Ok(());
     }

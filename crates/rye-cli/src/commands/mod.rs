@@ -73,7 +73,7 @@ impl From<io::Error> for CommandError {
 pub type CommandResult = Result<(), CommandError>;
 
 /// What most commands need.
-pub struct Context {
+pub struct CommandContext {
     /// The surroundings.
     pub settings: Settings,
     /// The engine.
@@ -82,12 +82,12 @@ pub struct Context {
     pub output: Output,
 }
 
-impl Context {
+impl CommandContext {
     fn open(global: &GlobalArguments) -> Result<Self, CommandError> {
         Self::with_settings(Settings::read(global)?, global)
     }
 
-    /// As [`Context::open`], without the project's items: for what must work in a project that would be refused.
+    /// As [`CommandContext::open`], without the project's items: for what must work in a project that would be refused.
     fn open_without_project(global: &GlobalArguments) -> Result<Self, CommandError> {
         let settings = Settings::read(global)?;
         let project = settings.roots.project.clone();
@@ -97,7 +97,7 @@ impl Context {
         Ok(context)
     }
 
-    /// As [`Context::open`], for a command that probably starts a process: its launcher begins meanwhile.
+    /// As [`CommandContext::open`], for a command that probably starts a process: its launcher begins meanwhile.
     fn open_for_run(global: &GlobalArguments) -> Result<Self, CommandError> {
         let settings = Settings::read(global)?;
         settings.launcher.prestart();
@@ -193,28 +193,30 @@ pub fn run(arguments: &Arguments) -> CommandResult {
         CliCommand::Init => setup::init(global),
         CliCommand::Explain { code } => explain_code(global, code),
         CliCommand::Completions { shell } => print_completions(global, shell),
-        CliCommand::Trust(trust) => setup::trust(&Context::open_without_project(global)?, trust),
-        CliCommand::Keys(command) => keys::run(&Context::open(global)?, command),
-        CliCommand::Search(search) => items::search(&Context::open(global)?, search),
-        CliCommand::Load(load) => items::load(&Context::open(global)?, load),
-        CliCommand::Fetch(fetch) => items::fetch(&Context::open(global)?, fetch),
-        CliCommand::Execute(execute) if execute.dry_run => execute::execute(&Context::open(global)?, execute),
-        CliCommand::Execute(execute) => execute::execute(&Context::open_for_run(global)?, execute),
+        CliCommand::Trust(trust) => setup::trust(&CommandContext::open_without_project(global)?, trust),
+        CliCommand::Keys(command) => keys::run(&CommandContext::open(global)?, command),
+        CliCommand::Search(search) => items::search(&CommandContext::open(global)?, search),
+        CliCommand::Load(load) => items::load(&CommandContext::open(global)?, load),
+        CliCommand::Fetch(fetch) => items::fetch(&CommandContext::open(global)?, fetch),
+        CliCommand::Execute(execute) if execute.dry_run => {
+            execute::execute(&CommandContext::open(global)?, execute)
+        }
+        CliCommand::Execute(execute) => execute::execute(&CommandContext::open_for_run(global)?, execute),
         CliCommand::Run(arguments) => run::run(global, arguments),
         CliCommand::Thread(command) => threads::run(global, command),
-        CliCommand::Sign(sign) => signing::sign(&Context::open(global)?, sign),
-        CliCommand::Verify(verify) => signing::verify(&Context::open(global)?, verify),
-        CliCommand::Why(item) => items::why(&Context::open(global)?, item),
+        CliCommand::Sign(sign) => signing::sign(&CommandContext::open(global)?, sign),
+        CliCommand::Verify(verify) => signing::verify(&CommandContext::open(global)?, verify),
+        CliCommand::Why(item) => items::why(&CommandContext::open(global)?, item),
         CliCommand::Config(ConfigCommand::Show { id, origin }) => {
-            setup::show_config(&Context::open(global)?, id.as_deref(), *origin)
+            setup::show_config(&CommandContext::open(global)?, id.as_deref(), *origin)
         }
-        CliCommand::Lock(command) => lock::run(&Context::open(global)?, command),
-        CliCommand::Bundle(command) => bundles::run(&Context::open(global)?, command),
-        CliCommand::Install(arguments) => install::install(&Context::open(global)?, arguments),
-        CliCommand::Uninstall(arguments) => install::uninstall(&Context::open(global)?, arguments),
+        CliCommand::Lock(command) => lock::run(&CommandContext::open(global)?, command),
+        CliCommand::Bundle(command) => bundles::run(&CommandContext::open(global)?, command),
+        CliCommand::Install(arguments) => install::install(&CommandContext::open(global)?, arguments),
+        CliCommand::Uninstall(arguments) => install::uninstall(&CommandContext::open(global)?, arguments),
         CliCommand::Mcp(arguments) => mcp::run(global, arguments),
         CliCommand::Background { keys } => background::run(keys),
-        CliCommand::Doctor => setup::doctor(&Context::open(global)?),
+        CliCommand::Doctor => setup::doctor(&CommandContext::open(global)?),
     }
 }
 

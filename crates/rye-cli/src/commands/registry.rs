@@ -8,7 +8,7 @@ use rye_engine::verbs::bundles::LocatedBundle;
 use rye_engine::verbs::install::{InstallOptions, PreparedInstall};
 use rye_engine::verbs::registry::{self, TransferOptions};
 
-use super::{CommandError, CommandResult, Context};
+use super::{CommandContext, CommandError, CommandResult};
 use crate::output::{DIM, NAME, SUCCESS, WARNING, display_path, paint, shell_path};
 use crate::settings;
 
@@ -26,7 +26,7 @@ pub fn is_reference(word: &str) -> bool {
 
 /// `rye install oci://…`, as far as its plan.
 pub fn prepare(
-    context: &Context,
+    context: &CommandContext,
     reference: &str,
     allows_plain_http: bool,
     options: InstallOptions,
@@ -41,7 +41,7 @@ pub fn prepare(
 }
 
 /// `rye bundle inspect oci://…`: what the signed manifest says, without the archive.
-pub fn inspect(context: &Context, reference: &str, allows_plain_http: bool) -> CommandResult {
+pub fn inspect(context: &CommandContext, reference: &str, allows_plain_http: bool) -> CommandResult {
     let reference = registry::parse_reference(reference)?;
     let cancel = cancel_on_interrupt()?;
     let mut transfer = TransferOptions { allows_plain_http, cancel: &cancel, on_bytes: &mut |_, _| {} };
@@ -73,7 +73,7 @@ pub fn inspect(context: &Context, reference: &str, allows_plain_http: bool) -> C
 
 /// The bundle that a reference names, pulled to be looked at.
 pub fn find(
-    context: &Context,
+    context: &CommandContext,
     reference: &str,
     allows_plain_http: bool,
 ) -> Result<LocatedBundle, CommandError> {
@@ -86,7 +86,12 @@ pub fn find(
 }
 
 /// `rye bundle push`
-pub fn push(context: &Context, bundle: &str, reference: &str, allows_plain_http: bool) -> CommandResult {
+pub fn push(
+    context: &CommandContext,
+    bundle: &str,
+    reference: &str,
+    allows_plain_http: bool,
+) -> CommandResult {
     let reference = registry::parse_reference(reference)?;
     let cancel = cancel_on_interrupt()?;
     let mut bar = context.output.byte_progress("pushing");
@@ -117,7 +122,7 @@ pub fn push(context: &Context, bundle: &str, reference: &str, allows_plain_http:
 
 /// `rye bundle pull`
 pub fn pull(
-    context: &Context,
+    context: &CommandContext,
     reference: &str,
     out: Option<&Path>,
     allows_plain_http: bool,

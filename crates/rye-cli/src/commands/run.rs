@@ -9,7 +9,7 @@ use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
 
 use super::threads::{ThreadIndex, control, runner};
-use super::{CommandResult, Context, dry_run, execute};
+use super::{CommandContext, CommandResult, dry_run, execute};
 use crate::arguments::RunArguments;
 use crate::global::GlobalArguments;
 use crate::output::{DIM, paint};
@@ -17,16 +17,16 @@ use crate::output::{DIM, paint};
 /// `rye run`
 pub fn run(global: &GlobalArguments, arguments: &RunArguments) -> CommandResult {
     if arguments.dry_run {
-        let context = Context::open(global)?;
+        let context = CommandContext::open(global)?;
         return dry_run::show(&context, &thread_request(arguments)?);
     }
     let request = RunRequest::from_arguments(arguments)?;
     if arguments.is_async {
-        let context = Context::open(global)?;
+        let context = CommandContext::open(global)?;
         let previous = continued_thread(&context, arguments)?;
         return run_in_background(context, request, previous.as_ref());
     }
-    let context = Context::open_for_run(global)?;
+    let context = CommandContext::open_for_run(global)?;
     let previous = continued_thread(&context, arguments)?;
     runner::check_startable(&context, &request.thread)?;
     runner::drive(
@@ -85,7 +85,7 @@ pub(super) fn thread_request(arguments: &RunArguments) -> Result<ThreadRequest, 
 }
 
 /// The thread to go on from, which must be one of this directive.
-fn continued_thread(context: &Context, arguments: &RunArguments) -> Result<Option<ThreadRow>, Error> {
+fn continued_thread(context: &CommandContext, arguments: &RunArguments) -> Result<Option<ThreadRow>, Error> {
     let Some(word) = &arguments.continues else {
         return Ok(None);
     };
@@ -101,9 +101,13 @@ fn continued_thread(context: &Context, arguments: &RunArguments) -> Result<Optio
 }
 
 /// Leaves the thread to the process that runs such threads; it is there for good when this returns.
-fn run_in_background(context: Context, request: RunRequest, previous: Option<&ThreadRow>) -> CommandResult {
+fn run_in_background(
+    context: CommandContext,
+    request: RunRequest,
+    previous: Option<&ThreadRow>,
+) -> CommandResult {
     runner::check_startable(&context, &request.thread)?;
-    let Context { settings, engine, output } = context;
+    let CommandContext { settings, engine, output } = context;
     let threads = runner::open_threads(&settings, engine, None)?;
     let started = runner::build_runtime()?.block_on(async {
         match previous {

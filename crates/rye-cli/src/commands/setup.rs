@@ -8,7 +8,7 @@ use rye_item::ItemId;
 use rye_item::text::{counted, shell_word};
 use rye_space::Roots;
 
-use super::{CommandError, CommandResult, Context, error_with_data, programs};
+use super::{CommandContext, CommandError, CommandResult, error_with_data, programs};
 use crate::arguments::TrustArguments;
 use crate::global::GlobalArguments;
 use crate::output::{DIM, ERROR, HEADING, NAME, Output, SUCCESS, WARNING, display_path, paint};
@@ -76,7 +76,7 @@ fn record_after_init(
 }
 
 /// `rye trust`
-pub fn trust(context: &Context, arguments: &TrustArguments) -> CommandResult {
+pub fn trust(context: &CommandContext, arguments: &TrustArguments) -> CommandResult {
     let folder = match (&arguments.folder, &context.settings.roots.project) {
         // Without a dot at its end, so that it can be shown.
         (Some(folder), _) => context.settings.working_dir.join(folder).components().collect(),
@@ -140,7 +140,7 @@ struct TrustOutput<'a> {
 }
 
 /// Asks at the terminal; without one the answer is no.
-fn confirm_trust(context: &Context, folder: &std::path::Path) -> std::io::Result<bool> {
+fn confirm_trust(context: &CommandContext, folder: &std::path::Path) -> std::io::Result<bool> {
     if !context.settings.is_interactive {
         return Ok(false);
     }
@@ -155,7 +155,7 @@ fn confirm_trust(context: &Context, folder: &std::path::Path) -> std::io::Result
 }
 
 /// `rye config show`
-pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> CommandResult {
+pub fn show_config(context: &CommandContext, id: Option<&str>, with_origin: bool) -> CommandResult {
     let id = id.map(ItemId::new).transpose().map_err(Error::from)?;
     let answer = config::show(&context.engine, id.as_ref())?;
     if context.print_if_json(None, None, &answer)? {
@@ -195,7 +195,7 @@ pub fn show_config(context: &Context, id: Option<&str>, with_origin: bool) -> Co
 }
 
 /// `rye doctor`
-pub fn doctor(context: &Context) -> CommandResult {
+pub fn doctor(context: &CommandContext) -> CommandResult {
     let mut bar = context.output.progress("looking");
     let report = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
     drop(bar);

@@ -8,7 +8,7 @@ use rye_engine::{Code, Error};
 use rye_item::text::counted;
 use rye_item::{ItemRef, ItemType};
 
-use super::{CommandError, CommandResult, Context, error_with_data};
+use super::{CommandContext, CommandError, CommandResult, error_with_data};
 use crate::arguments::{SignArguments, VerifyArguments, WritableSpace};
 use crate::output::{DIM, ERROR, NAME, SUCCESS, WARNING, display_path, paint};
 
@@ -52,7 +52,7 @@ fn parse_target(words: &[String]) -> Result<Target, Error> {
 }
 
 /// `rye sign`
-pub fn sign(context: &Context, arguments: &SignArguments) -> CommandResult {
+pub fn sign(context: &CommandContext, arguments: &SignArguments) -> CommandResult {
     let tier = arguments.space.map(WritableSpace::tier);
     let mut bar = context.output.progress("signing");
     let mut progress = |done, total| bar.update(done, total);
@@ -87,7 +87,7 @@ pub fn sign(context: &Context, arguments: &SignArguments) -> CommandResult {
 }
 
 /// Signing here is consent: the user's own lockfile of the tool follows. A lockfile that cannot does not undo it.
-fn refresh_lockfile(context: &Context, signed: &mut SignedItem) {
+fn refresh_lockfile(context: &CommandContext, signed: &mut SignedItem) {
     if let Err(error) = signed.refresh_lockfile(&context.engine) {
         context.output.warn(format_args!(
             "{} is signed, but its lockfile was not updated: {}",
@@ -100,7 +100,7 @@ fn refresh_lockfile(context: &Context, signed: &mut SignedItem) {
     }
 }
 
-fn show_signed_item(context: &Context, signed: &SignedItem) -> CommandResult {
+fn show_signed_item(context: &CommandContext, signed: &SignedItem) -> CommandResult {
     for warning in &signed.warnings {
         context.output.warn_diagnostic(&signed.path, warning);
     }
@@ -117,7 +117,7 @@ fn show_signed_item(context: &Context, signed: &SignedItem) -> CommandResult {
     Ok(())
 }
 
-fn show_sign_report(context: &Context, report: &SignAnswer) -> CommandResult {
+fn show_sign_report(context: &CommandContext, report: &SignAnswer) -> CommandResult {
     if !context.output.is_json {
         for signed in &report.signed {
             for warning in &signed.warnings {
@@ -139,7 +139,7 @@ fn show_sign_report(context: &Context, report: &SignAnswer) -> CommandResult {
 }
 
 /// `rye verify`
-pub fn verify(context: &Context, arguments: &VerifyArguments) -> CommandResult {
+pub fn verify(context: &CommandContext, arguments: &VerifyArguments) -> CommandResult {
     let options = verify::VerifyOptions { metadata: arguments.metadata };
     let mut bar = context.output.progress("verifying");
     let mut progress = |done, total| bar.update(done, total);
@@ -159,7 +159,7 @@ pub fn verify(context: &Context, arguments: &VerifyArguments) -> CommandResult {
     show_verify_report(context, &report)
 }
 
-fn show_verify_report(context: &Context, report: &VerifyAnswer) -> CommandResult {
+fn show_verify_report(context: &CommandContext, report: &VerifyAnswer) -> CommandResult {
     if !context.output.is_json {
         print_verify_report(context, report)?;
     }
@@ -201,7 +201,7 @@ fn most_severe_code(report: &VerifyAnswer) -> Code {
     counts.into_iter().find(|(count, _)| *count > 0).map_or(Code::Unsigned, |(_, code)| code)
 }
 
-fn print_verify_report(context: &Context, report: &VerifyAnswer) -> std::io::Result<()> {
+fn print_verify_report(context: &CommandContext, report: &VerifyAnswer) -> std::io::Result<()> {
     let output = &context.output;
     for row in &report.items {
         let verdict = row.verdict.as_str();

@@ -11,7 +11,7 @@ use rye_agent::driver::Listener;
 use rye_model::ResponseDelta;
 use serde_json::Value;
 
-use super::view::{View, ViewOptions};
+use super::view::{ThreadView, ViewOptions};
 use crate::output::{Output, StatusLine};
 
 /// How often the line at the bottom is drawn anew.
@@ -30,7 +30,7 @@ enum RenderEvent {
 /// A thread's view, drawn as it goes.
 pub struct Renderer {
     sender: Sender<RenderEvent>,
-    thread: JoinHandle<View>,
+    thread: JoinHandle<ThreadView>,
 }
 
 /// Hears of threads and passes it on.
@@ -51,9 +51,9 @@ impl Listener for ChannelListener {
 
 impl Renderer {
     /// Begins to draw what `prepare` has made of a fresh view.
-    pub fn start(output: Output, prepare: impl FnOnce(&mut View)) -> io::Result<Self> {
+    pub fn start(output: Output, prepare: impl FnOnce(&mut ThreadView)) -> io::Result<Self> {
         let (sender, receiver) = channel();
-        let mut view = View::new(ViewOptions {
+        let mut view = ThreadView::new(ViewOptions {
             stream: output.is_live(),
             show_inner_calls: output.is_verbose(),
             is_verbose: output.is_verbose(),
@@ -91,13 +91,13 @@ impl Renderer {
     }
 
     /// Draws what is left, and gives what was seen; `None` when drawing broke off.
-    pub fn finish(self) -> Option<View> {
+    pub fn finish(self) -> Option<ThreadView> {
         let _ = self.sender.send(RenderEvent::End);
         self.thread.join().ok()
     }
 }
 
-fn render_loop(output: Output, mut view: View, receiver: &Receiver<RenderEvent>) -> View {
+fn render_loop(output: Output, mut view: ThreadView, receiver: &Receiver<RenderEvent>) -> ThreadView {
     let started = Instant::now();
     let status = output.is_live().then(|| output.status_line());
     let print = |status: Option<&StatusLine>, lines: Vec<String>| {

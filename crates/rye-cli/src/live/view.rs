@@ -33,7 +33,7 @@ pub struct ViewOptions {
 
 /// What has been seen of some threads.
 #[derive(Debug)]
-pub struct View {
+pub struct ThreadView {
     options: ViewOptions,
     root: Option<String>,
     threads: BTreeMap<String, ThreadProgress>,
@@ -87,7 +87,7 @@ impl Call {
     }
 }
 
-impl View {
+impl ThreadView {
     /// Nothing seen yet. `root`, if it is known, is not a child.
     pub fn new(options: ViewOptions) -> Self {
         Self {

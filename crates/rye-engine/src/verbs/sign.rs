@@ -253,7 +253,7 @@ pub fn sign_glob(
     let mut targets: Vec<(ItemRef, CandidatePath)> = Vec::new();
     for space in tiers {
         let folder = spaces.folder(&space).unwrap_or_default();
-        let walk = spaces.walk_whole(&space, &[item_type]);
+        let walk = spaces.scan_strict(&space, &[item_type]);
         for entry in walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries {
             let is_identity = item_type == ItemType::Config && entry.item.id.is_within("keys");
             if !is_identity && matcher.is_match(entry.item.id.as_str()) {

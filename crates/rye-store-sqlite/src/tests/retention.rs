@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use rye_thread::config::{Config, LedgerSchema};
+use rye_thread::config::{LedgerSchema, ThreadConfig};
 use rye_thread::status::ThreadStatus;
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
@@ -14,7 +14,7 @@ fn ledger_settings(cleanup: &Value) -> LedgerSchema {
     let over = json!({ "cleanup": cleanup });
     let merged = rye_item::merge::merge(&values["budget_ledger_schema"], &over);
     values.insert("budget_ledger_schema".to_owned(), merged);
-    Config::from_values(&values).expect("a configuration").ledger
+    ThreadConfig::from_values(&values).expect("a configuration").ledger
 }
 
 impl TestStore {

@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::Config;
+use crate::config::ThreadConfig;
 
 fn shipped() -> ErrorClassifier {
-    Config::shipped().classification
+    ThreadConfig::shipped().classification
 }
 
 fn classify(failure: &Value) -> (String, String, bool) {
@@ -18,7 +18,7 @@ fn headers(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 /// A classification with these patterns and the shipped policies.
 fn classifier_with(patterns: Value) -> Result<ErrorClassifier, String> {
-    let config = Config::shipped();
+    let config = ThreadConfig::shipped();
     let mut value = config.values()["error_classification"].clone();
     value["patterns"] = patterns;
     ErrorClassifier::from_value(&value, &config.resilience.retry.policies)
@@ -146,7 +146,7 @@ fn named_policy_can_be_overridden() {
 
 #[test]
 fn cyclic_policies_and_catch_all_patterns_are_rejected() {
-    let config = Config::shipped();
+    let config = ThreadConfig::shipped();
     let circle = BTreeMap::from([("a".to_owned(), json!({"policy": "a"}))]);
     let mut value = config.values()["error_classification"].clone();
     value["patterns"] = json!([{"id": "x", "category": "transient", "match": {"path": "a"}, "retry_policy": {"policy": "a"}}]);

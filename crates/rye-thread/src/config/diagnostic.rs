@@ -4,7 +4,7 @@ use rye_item::SourcePosition;
 
 /// Something wrong in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct ConfigDiagnostic {
     /// The file; or the name of the config where the mistake shows only after merging.
     pub file: String,
     /// Where in it.
@@ -15,7 +15,7 @@ pub struct Mistake {
     pub message: String,
 }
 
-impl Mistake {
+impl ConfigDiagnostic {
     /// One that shows only after merging.
     #[must_use]
     pub fn of_merged(name: &str, message: String) -> Self {
@@ -28,7 +28,7 @@ impl Mistake {
     }
 }
 
-impl std::fmt::Display for Mistake {
+impl std::fmt::Display for ConfigDiagnostic {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}", self.file)?;
         if let Some(position) = self.position {
@@ -44,4 +44,4 @@ impl std::fmt::Display for Mistake {
 /// The configuration cannot be used, with all that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-pub struct InvalidConfig(pub Vec<Mistake>);
+pub struct InvalidConfig(pub Vec<ConfigDiagnostic>);

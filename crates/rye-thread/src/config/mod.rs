@@ -5,10 +5,10 @@
 
 mod agent;
 mod coordination;
+mod diagnostic;
 mod events;
 pub mod hooks;
 mod ledger;
-mod mistake;
 mod resilience;
 
 use lillux_hash::Digest;
@@ -16,12 +16,12 @@ use serde_json::{Map, Value};
 
 pub use agent::AgentConfig;
 pub use coordination::{Continuation, Coordination, OrphanDetection, TranscriptIntegrity};
+pub use diagnostic::{ConfigDiagnostic, InvalidConfig};
 pub use events::{Criticality, EventType, Events, is_core_event};
 pub use ledger::{ColumnType, LedgerColumn, LedgerIndex, LedgerSchema};
-pub use mistake::{InvalidConfig, Mistake};
 pub use resilience::{
     CheckpointTriggers, ChildAction, ChildPolicy, Concurrency, OnExceed, Resilience, RetryConfig,
-    ToolPreload, Trigger, WaitConfig,
+    SaveTrigger, ToolPreload, WaitConfig,
 };
 
 use crate::classify::ErrorClassifier;
@@ -29,7 +29,7 @@ use crate::hooks::Hook;
 use crate::risk::RiskRules;
 
 /// The files of the configuration, without folder and extension.
-pub const NAMES: [&str; 9] = [
+pub const CONFIG_NAMES: [&str; 9] = [
     "agent",
     "budget_ledger_schema",
     "capability_risk",
@@ -43,7 +43,7 @@ pub const NAMES: [&str; 9] = [
 
 /// The configuration of threads.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ThreadConfig {
     /// Which model is asked when nothing else says it.
     pub agent: AgentConfig,
     /// Which failures pass by themselves.
@@ -65,8 +65,8 @@ pub struct Config {
     values: Map<String, Value>,
 }
 
-impl Config {
-    /// The configuration that these merged values say: what [`Config::to_value`] gave.
+impl ThreadConfig {
+    /// The configuration that these merged values say: what [`ThreadConfig::to_value`] gave.
     ///
     /// # Errors
     /// When a file is missing or a value is none.
@@ -76,7 +76,9 @@ impl Config {
         let mut wrong = Vec::new();
         macro_rules! read {
             ($name:literal, $result:expr) => {
-                $result.map_err(|message: String| wrong.push(Mistake::of_merged($name, message))).ok()
+                $result
+                    .map_err(|message: String| wrong.push(ConfigDiagnostic::of_merged($name, message)))
+                    .ok()
             };
         }
         let agent = read!("agent", AgentConfig::from_value(of("agent")));
@@ -154,14 +156,14 @@ fn typed<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, String> {
 }
 
 #[cfg(test)]
-impl Config {
+impl ThreadConfig {
     /// The configuration that rye ships.
     #[expect(clippy::disallowed_methods, reason = "a test reads the shipped files")]
     pub(crate) fn shipped() -> Self {
         let folder =
             std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bundles/standard/.ai/config/agent");
         let mut values = Map::new();
-        for name in NAMES {
+        for name in CONFIG_NAMES {
             let text = std::fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap_or_default();
             let mut value = rye_item::yaml::parse(&text).expect("YAML").value;
             for (list, _, _) in hooks::HOOK_LISTS {

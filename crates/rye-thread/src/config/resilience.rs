@@ -84,13 +84,13 @@ pub struct CheckpointTriggers {
 impl CheckpointTriggers {
     /// Whether it is written at this moment.
     #[must_use]
-    pub fn is_enabled(&self, trigger: Trigger) -> bool {
+    pub fn is_enabled(&self, trigger: SaveTrigger) -> bool {
         match trigger {
-            Trigger::PreTurn => self.pre_turn,
-            Trigger::PostLlm => self.post_llm,
-            Trigger::PostTools => self.post_tools,
-            Trigger::OnError => self.on_error,
-            Trigger::Always => true,
+            SaveTrigger::PreTurn => self.pre_turn,
+            SaveTrigger::PostLlm => self.post_llm,
+            SaveTrigger::PostTools => self.post_tools,
+            SaveTrigger::OnError => self.on_error,
+            SaveTrigger::Always => true,
         }
     }
 }
@@ -217,7 +217,7 @@ impl Resilience {
 
 /// Moments at which `state.json` may be written; `resilience.yaml` chooses among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
+pub enum SaveTrigger {
     /// Before the model is asked.
     PreTurn,
     /// After it answered.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::SaveTrigger;
 use super::ThreadState;
-use super::Trigger;
 use super::effect::{Effect, ThreadOutcome};
 use super::hooks::HookRun;
 use super::tools::ToolRun;
@@ -210,7 +210,7 @@ impl ThreadState {
                 "cost": self.cost.to_value(),
             }),
         ));
-        effects.push(Effect::SaveState(Trigger::Always));
+        effects.push(Effect::SaveState(SaveTrigger::Always));
         effects.extend(requests.iter().cloned().map(Effect::RequestApproval));
         effects.push(Effect::Suspend(outcome.clone()));
         self.phase = super::Phase::Suspended(Box::new(Suspension { outcome, resume_at, requests }));

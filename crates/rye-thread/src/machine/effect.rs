@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::approval::ApprovalRequest;
 use crate::capability::PermittedAction;
-use crate::config::{Criticality, Trigger};
+use crate::config::{Criticality, SaveTrigger};
 use crate::cost::Cost;
 use crate::money::Nanos;
 use crate::status::{SuspendReason, ThreadStatus};
@@ -92,7 +92,7 @@ pub enum Effect {
         hook: String,
     },
     /// A good moment to write `state.json`.
-    SaveState(Trigger),
+    SaveState(SaveTrigger),
     /// Ask a person.
     RequestApproval(ApprovalRequest),
     /// The thread stops here until somebody lets it go on.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Trigger;
+use super::SaveTrigger;
 use super::approval::ResumeAt;
 use super::effect::{Effect, ThreadOutcome};
 use super::hooks::{HookContinuation, cost_context};
@@ -42,7 +42,7 @@ impl ThreadState {
             ThreadStatus::Continued => "thread_handoff".to_owned(),
             status => format!("thread_{status}"),
         };
-        vec![Self::emit(&event_type, payload), Effect::SaveState(Trigger::Always), Effect::End(outcome)]
+        vec![Self::emit(&event_type, payload), Effect::SaveState(SaveTrigger::Always), Effect::End(outcome)]
     }
 
     /// The thread stops, with everything kept; it goes on with the next turn.

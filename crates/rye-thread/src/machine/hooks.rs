@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Trigger;
+use super::SaveTrigger;
 use super::approval::{ApprovalKind as About, ApprovalRequest, ResumeAt};
 use super::control::HookControl;
 use super::effect::{Effect, ThreadOutcome};
@@ -235,7 +235,7 @@ impl ThreadState {
             "emitter" => self.emit_for_hook(data).into_iter().collect(),
             // Only `add` and `report_actual` say what to add; other operations merely answer.
             "cost_tracker" | "budget_ops" => self.add_reported_cost(data, hook).into_iter().collect(),
-            "state_persister" if number("persisted") == 0 => vec![Effect::SaveState(Trigger::Always)],
+            "state_persister" if number("persisted") == 0 => vec![Effect::SaveState(SaveTrigger::Always)],
             _ => Vec::new(),
         }
     }

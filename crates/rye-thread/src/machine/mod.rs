@@ -31,7 +31,7 @@ use std::sync::Arc;
 use crate::model::ChatMessage;
 use serde_json::{Value, json};
 
-pub use crate::config::Trigger;
+pub use crate::config::SaveTrigger;
 pub use approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest, ApprovalScope};
 pub use context::{MAX_RESULT_CHARACTERS, MAX_RESULT_UNDER_PRESSURE, newest_turns};
 pub use effect::{CostBound, Effect, ThreadOutcome};

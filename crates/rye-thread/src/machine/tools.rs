@@ -8,7 +8,7 @@ use crate::model::{ChatMessage, ToolCall};
 use rye_item::ItemType;
 use serde_json::{Map, Value, json};
 
-use super::Trigger;
+use super::SaveTrigger;
 use super::approval::{ApprovalAnswer, ApprovalGrant, ApprovalKind, ApprovalRequest, ResumeAt};
 use super::effect::{Effect, ThreadOutcome};
 use super::event::ToolResult;
@@ -537,7 +537,7 @@ impl ThreadState {
         }
         let returned = run.outputs.take();
         self.push_results();
-        let mut effects = vec![Effect::SaveState(Trigger::PostTools)];
+        let mut effects = vec![Effect::SaveState(SaveTrigger::PostTools)];
         let context = cost_context(self);
         effects.extend(match returned {
             Some(outputs) => self.on_outputs_returned(outputs, context),

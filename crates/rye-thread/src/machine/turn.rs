@@ -8,7 +8,7 @@ use crate::model::{
 };
 use serde_json::{Value, json};
 
-use super::Trigger;
+use super::SaveTrigger;
 use super::approval::ResumeAt;
 use super::control::HookControl;
 use super::effect::{CostBound, Effect, ThreadOutcome};
@@ -74,7 +74,7 @@ impl ThreadState {
             Ok(request) => request,
             Err(reached) => return self.on_limit(*reached, SuspendReason::Limit),
         };
-        let mut effects = vec![Effect::SaveState(Trigger::PreTurn)];
+        let mut effects = vec![Effect::SaveState(SaveTrigger::PreTurn)];
         effects.extend(self.unrecorded_messages());
         self.calls += 1;
         self.phase = Phase::CallingModel;
@@ -197,7 +197,7 @@ impl ThreadState {
             | FinishReason::Other(_) => TextEnd::Done,
         };
         effects.push(self.emit_output(&response, spend, stop == TextEnd::Truncated));
-        effects.push(Effect::SaveState(Trigger::PostLlm));
+        effects.push(Effect::SaveState(SaveTrigger::PostLlm));
         let (text, calls) = (response.text.clone(), response.calls.clone());
         self.messages.push(Arc::new(ChatMessage::Assistant {
             text: response.text,
@@ -376,7 +376,7 @@ impl ThreadState {
                     "attempt": self.failures,
                 }),
             ),
-            Effect::SaveState(Trigger::OnError),
+            Effect::SaveState(SaveTrigger::OnError),
         ];
         let then = HookContinuation::Failure { message: failure.message.clone(), delay_ms };
         effects.extend(self.run_hooks("error", Value::Object(context), then));

@@ -13,7 +13,7 @@ use super::control::{parse_limits, resume_view};
 use super::runner;
 use super::thread_index::ThreadIndex;
 use crate::arguments::{AlwaysScope, AnswerArguments, ApproveArguments};
-use crate::commands::{CommandError, CommandResult, Context};
+use crate::commands::{CommandContext, CommandError, CommandResult};
 use crate::live::format::{format_age, truncate, truncate_question};
 use crate::output::{DIM, NAME, SUCCESS, WARNING, paint};
 use crate::settings;
@@ -24,7 +24,7 @@ const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `rye thread approvals`
-pub fn approvals(context: &Context, id: Option<&str>, is_full: bool) -> CommandResult {
+pub fn approvals(context: &CommandContext, id: Option<&str>, is_full: bool) -> CommandResult {
     let scope = match id {
         Some(word) => Some(
             ThreadIndex::open_thread(&context.settings, word).map(|(index, row)| (index, Some(row.id)))?,
@@ -101,7 +101,7 @@ fn to_value(question: &Approval) -> Value {
     })
 }
 
-fn warn_forged(context: &Context, forged: &[String]) {
+fn warn_forged(context: &CommandContext, forged: &[String]) {
     for name in forged {
         let name = truncate(name, 60);
         context.output.warn(format_args!("ignoring approval {name}: it was not written by you"));
@@ -109,7 +109,7 @@ fn warn_forged(context: &Context, forged: &[String]) {
 }
 
 /// `rye thread approve`
-pub fn approve(context: Context, arguments: &ApproveArguments) -> CommandResult {
+pub fn approve(context: CommandContext, arguments: &ApproveArguments) -> CommandResult {
     let always = arguments.always.map(|scope| match scope {
         AlwaysScope::Item => ApprovalScope::Item,
         AlwaysScope::Arguments => ApprovalScope::Arguments,
@@ -118,12 +118,12 @@ pub fn approve(context: Context, arguments: &ApproveArguments) -> CommandResult 
 }
 
 /// `rye thread deny`
-pub fn deny(context: Context, arguments: &AnswerArguments, end_thread: bool) -> CommandResult {
+pub fn deny(context: CommandContext, arguments: &AnswerArguments, end_thread: bool) -> CommandResult {
     answer_approval(context, arguments, false, None, end_thread)
 }
 
 fn answer_approval(
-    context: Context,
+    context: CommandContext,
     arguments: &AnswerArguments,
     is_approved: bool,
     always: Option<ApprovalScope>,
@@ -233,7 +233,7 @@ fn wait_for_takeover(index: &ThreadIndex, row: &ThreadRow) -> Result<bool, Error
     Ok(false)
 }
 
-fn print_resumed_elsewhere(context: &Context, row: &ThreadRow) {
+fn print_resumed_elsewhere(context: &CommandContext, row: &ThreadRow) {
     context.output.note(paint(
         DIM,
         format_args!("resumed where it was running; follow it: rye thread tail {}", row.id),
@@ -242,7 +242,7 @@ fn print_resumed_elsewhere(context: &Context, row: &ThreadRow) {
 
 /// Goes on with it here.
 fn resume_here(
-    context: Context,
+    context: CommandContext,
     row: &ThreadRow,
     limits: Map<String, Value>,
     message: Option<String>,

@@ -15,9 +15,9 @@ use super::ask::ApprovalPrompt;
 use super::runner;
 use super::thread_index::ThreadIndex;
 use crate::arguments::{ResumeArguments, WaitArguments};
-use crate::commands::{CommandError, CommandResult, Context};
+use crate::commands::{CommandContext, CommandError, CommandResult};
 use crate::live::format::truncate;
-use crate::live::view::{View, status_label, status_mark};
+use crate::live::view::{ThreadView, status_label, status_mark};
 use crate::output::{DIM, SUCCESS, WARNING, paint};
 use crate::settings;
 
@@ -47,13 +47,13 @@ pub fn parse_limits(words: &[String], can_raise: bool) -> Result<Map<String, Val
 }
 
 /// Prepares a view for a thread that goes on.
-pub fn resume_view(row: &ThreadRow) -> impl FnOnce(&mut View) + use<> {
+pub fn resume_view(row: &ThreadRow) -> impl FnOnce(&mut ThreadView) + use<> {
     let (id, cost) = (row.id.to_string(), row.cost);
     move |view| view.set_root(&id, cost.turns, cost.tokens(), cost.spend)
 }
 
 /// `rye thread resume`
-pub fn resume(context: Context, arguments: &ResumeArguments) -> CommandResult {
+pub fn resume(context: CommandContext, arguments: &ResumeArguments) -> CommandResult {
     let limits = parse_limits(&arguments.limits, true)?;
     let (index, row) = ThreadIndex::open_thread(&context.settings, &arguments.id)?;
     if let Some(prompt) = ApprovalPrompt::for_terminal(&context.settings, context.output)
@@ -83,7 +83,7 @@ pub fn resume(context: Context, arguments: &ResumeArguments) -> CommandResult {
 }
 
 /// `rye thread wait`
-pub fn wait(context: Context, arguments: &WaitArguments) -> CommandResult {
+pub fn wait(context: CommandContext, arguments: &WaitArguments) -> CommandResult {
     let rows = find_threads(&context, &arguments.ids)?;
     let mut ids: Vec<ThreadId> = Vec::new();
     for row in rows {
@@ -114,7 +114,7 @@ pub fn wait(context: Context, arguments: &WaitArguments) -> CommandResult {
         result_ttl: NO_TIMEOUT,
         ..WaitRequest::for_all(ids)
     };
-    let Context { settings, engine, output } = context;
+    let CommandContext { settings, engine, output } = context;
     let threads = runner::open_threads(&settings, engine, None)?;
     let runtime = runner::build_runtime()?;
     let signal = CancelSignal::default();
@@ -153,14 +153,14 @@ pub fn wait(context: Context, arguments: &WaitArguments) -> CommandResult {
     Err(CommandError::Exit(runner::exit_code(ThreadStatus::parse(&first).unwrap_or(ThreadStatus::Error))))
 }
 
-fn find_threads(context: &Context, words: &[String]) -> Result<Vec<ThreadRow>, Error> {
+fn find_threads(context: &CommandContext, words: &[String]) -> Result<Vec<ThreadRow>, Error> {
     words.iter().map(|word| ThreadIndex::open_thread(&context.settings, word).map(|(_, row)| row)).collect()
 }
 
 /// `rye thread cancel`
-pub fn cancel(context: Context, words: &[String], reason: &str) -> CommandResult {
+pub fn cancel(context: CommandContext, words: &[String], reason: &str) -> CommandResult {
     let rows = find_threads(&context, words)?;
-    let Context { settings, engine, output } = context;
+    let CommandContext { settings, engine, output } = context;
     let threads = runner::open_threads(&settings, engine, None)?;
     let runtime = runner::build_runtime()?;
     let mut responses = Vec::new();
@@ -186,9 +186,9 @@ pub fn cancel(context: Context, words: &[String], reason: &str) -> CommandResult
 }
 
 /// `rye thread kill`
-pub fn kill(context: Context, word: &str) -> CommandResult {
+pub fn kill(context: CommandContext, word: &str) -> CommandResult {
     let (_, row) = ThreadIndex::open_thread(&context.settings, word)?;
-    let Context { settings, engine, output } = context;
+    let CommandContext { settings, engine, output } = context;
     let threads = runner::open_threads(&settings, engine, None)?;
     let response = runner::build_runtime()?.block_on(threads.kill(&row.id))?;
     if output.is_json {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::thread_index::ThreadIndex;
 use crate::arguments::CostBy;
-use crate::commands::{CommandResult, Context};
+use crate::commands::{CommandContext, CommandResult};
 use crate::live::format::{format_count, format_money, truncate};
 use crate::output::{DIM, HEADING, WARNING, paint};
 
@@ -18,7 +18,7 @@ use crate::output::{DIM, HEADING, WARNING, paint};
 const MAX_CHAIN_LENGTH: usize = 1000;
 
 /// `rye thread cost`
-pub fn cost(context: &Context, word: &str, by: CostBy) -> CommandResult {
+pub fn cost(context: &CommandContext, word: &str, by: CostBy) -> CommandResult {
     let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
     let chain = continuation_chain(&index, &row)?;
     let report = CostReport::new(&index, &chain, by)?;
@@ -171,7 +171,7 @@ fn child_name(id: &ThreadId, own: &BTreeSet<&ThreadId>, below: &BTreeMap<ThreadI
 }
 
 fn print_report(
-    context: &Context,
+    context: &CommandContext,
     report: &CostReport,
     by: CostBy,
     spend_limit: Option<Nanos>,

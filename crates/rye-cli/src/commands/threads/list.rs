@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::thread_index::ThreadIndex;
 use crate::arguments::ListArguments;
-use crate::commands::{CommandResult, Context};
+use crate::commands::{CommandContext, CommandResult};
 use crate::live::format::{format_count, format_money, truncate};
 use crate::live::view::{status_label, status_mark};
 use crate::output::{DIM, ERROR, WARNING, paint};
@@ -18,7 +18,7 @@ const DEFAULT_LIMIT: u64 = 20;
 const INTERRUPTED: &str = "interrupted";
 
 /// `rye thread list`
-pub fn list(context: &Context, arguments: &ListArguments) -> CommandResult {
+pub fn list(context: &CommandContext, arguments: &ListArguments) -> CommandResult {
     let statuses = arguments.status.as_deref().map(parse_statuses).transpose()?.unwrap_or_default();
     let limit = arguments.limit.or((!arguments.all).then_some(DEFAULT_LIMIT));
     // Whose process is gone is not written anywhere: all are looked at.
@@ -71,7 +71,12 @@ fn is_derived_status(word: &str) -> bool {
     matches!(word, INTERRUPTED | "created" | "running")
 }
 
-fn print_list(context: &Context, index: &ThreadIndex, rows: &[ThreadRow], max: Option<u64>) -> CommandResult {
+fn print_list(
+    context: &CommandContext,
+    index: &ThreadIndex,
+    rows: &[ThreadRow],
+    max: Option<u64>,
+) -> CommandResult {
     let output = &context.output;
     let mut table = output.table(&["", "id", "directive", "status", "turns", "tokens", "spend", "age"]);
     for row in rows {

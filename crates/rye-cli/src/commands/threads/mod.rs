@@ -14,7 +14,7 @@ mod tree;
 mod user_host;
 mod verify;
 
-use super::{CommandError, CommandResult, Context, background};
+use super::{CommandContext, CommandError, CommandResult, background};
 use crate::arguments::ThreadCommand;
 use crate::global::GlobalArguments;
 
@@ -23,7 +23,7 @@ pub use user_host::user_threads;
 
 /// `rye thread`
 pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
-    let open = || Context::open(global);
+    let open = || CommandContext::open(global);
     // Threads that are looked at are resumed if possible; if not, the view is what was asked for.
     let open_and_resume = || {
         let context = open()?;
@@ -41,13 +41,17 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
         ThreadCommand::Transcript { id, markdown } => tail::transcript(&open()?, id, *markdown),
         ThreadCommand::Verify { accept_older: true, .. } => verify::accept_older(&open()?),
         ThreadCommand::Verify { id, all: _, accept_older: false } => verify::verify(&open()?, id.as_deref()),
-        ThreadCommand::Replay { id } => verify::replay(Context::open_for_run(global)?, id),
+        ThreadCommand::Replay { id } => verify::replay(CommandContext::open_for_run(global)?, id),
         ThreadCommand::Wait(arguments) => control::wait(open()?, arguments),
         ThreadCommand::Cancel { ids, reason } => control::cancel(open()?, ids, reason),
         ThreadCommand::Kill { id } => control::kill(open()?, id),
-        ThreadCommand::Resume(arguments) => control::resume(Context::open_for_run(global)?, arguments),
-        ThreadCommand::Approve(arguments) => approvals::approve(Context::open_for_run(global)?, arguments),
-        ThreadCommand::Deny { answer, end } => approvals::deny(Context::open_for_run(global)?, answer, *end),
+        ThreadCommand::Resume(arguments) => control::resume(CommandContext::open_for_run(global)?, arguments),
+        ThreadCommand::Approve(arguments) => {
+            approvals::approve(CommandContext::open_for_run(global)?, arguments)
+        }
+        ThreadCommand::Deny { answer, end } => {
+            approvals::deny(CommandContext::open_for_run(global)?, answer, *end)
+        }
         ThreadCommand::Approvals { id, full } => approvals::approvals(&open()?, id.as_deref(), *full),
         ThreadCommand::Prune(arguments) => prune::prune(&open()?, arguments),
     }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::thread_index::ThreadIndex;
 use crate::arguments::PruneArguments;
-use crate::commands::{CommandResult, Context, confirm};
+use crate::commands::{CommandContext, CommandResult, confirm};
 use crate::live::format::pluralize;
 use crate::output::{DIM, paint};
 use crate::settings;
@@ -15,7 +15,7 @@ use crate::settings;
 const MAX_PRINTED: usize = 20;
 
 /// `rye thread prune`
-pub fn prune(context: &Context, arguments: &PruneArguments) -> CommandResult {
+pub fn prune(context: &CommandContext, arguments: &PruneArguments) -> CommandResult {
     let options = prune_options(context, arguments)?;
     let index = ThreadIndex::open(&context.settings)?;
     let prunable = match &index {
@@ -54,7 +54,7 @@ pub fn prune(context: &Context, arguments: &PruneArguments) -> CommandResult {
 }
 
 /// What was asked for; what the settings say, if nothing was.
-fn prune_options(context: &Context, arguments: &PruneArguments) -> Result<PruneOptions, Error> {
+fn prune_options(context: &CommandContext, arguments: &PruneArguments) -> Result<PruneOptions, Error> {
     let settings = rye_agent::config::load(&context.engine.workspace)?.ledger;
     let mut options = PruneOptions::of_settings(&settings, settings::now_ms());
     let PruneArguments { older_than, keep, max_megabytes, delete, .. } = arguments;
@@ -69,7 +69,7 @@ fn prune_options(context: &Context, arguments: &PruneArguments) -> Result<PruneO
     Ok(options)
 }
 
-fn require_consent(context: &Context, options: &PruneOptions, what: &str) -> CommandResult {
+fn require_consent(context: &CommandContext, options: &PruneOptions, what: &str) -> CommandResult {
     let refuse = || {
         Error::new(Code::ConsentNeeded, format!("nothing was pruned: pruning {what} was not confirmed"))
             .hint("if you agree: rye thread prune --yes; to see which: rye thread prune --dry-run")

@@ -21,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 use super::approvals::question_lines;
 use super::ask::ApprovalPrompt;
 use super::thread_index::{resume_command, threads_dir};
-use crate::commands::{CommandError, CommandResult, Context, background};
+use crate::commands::{CommandContext, CommandError, CommandResult, background};
 use crate::live::format::pluralize;
 use crate::live::renderer::Renderer;
-use crate::live::view::View;
+use crate::live::view::ThreadView;
 use crate::output::{DIM, Output, WARNING, paint};
 use crate::settings::{self, Settings, ThreadClock};
 
@@ -67,7 +67,7 @@ pub fn open_threads(
 }
 
 /// Refuses what could not start where there has never been a thread: nothing is made for it.
-pub fn check_startable(context: &Context, request: &ThreadRequest) -> Result<(), Error> {
+pub fn check_startable(context: &CommandContext, request: &ThreadRequest) -> Result<(), Error> {
     if threads_dir(&context.settings).join(DATABASE).exists() {
         return Ok(());
     }
@@ -77,11 +77,11 @@ pub fn check_startable(context: &Context, request: &ThreadRequest) -> Result<(),
 
 /// Runs the thread that `start` starts until it ends or is suspended, and renders it.
 pub fn drive(
-    context: Context,
-    prepare: impl FnOnce(&mut View),
+    context: CommandContext,
+    prepare: impl FnOnce(&mut ThreadView),
     start: impl AsyncFnOnce(&Threads, CancelSignal) -> Result<StartedThread, Error>,
 ) -> CommandResult {
-    let Context { settings, engine, output } = context;
+    let CommandContext { settings, engine, output } = context;
     let prompt = ApprovalPrompt::for_terminal(&settings, output);
     let renderer = Renderer::start(output, prepare)?;
     let runtime = build_runtime()?;
@@ -232,7 +232,7 @@ pub fn exit_code(status: ThreadStatus) -> u8 {
 }
 
 /// The end: the result on stdout, and what went wrong with the command that mends it.
-fn print_outcome(output: Output, view: Option<&View>, finished: &FinishedThread) -> CommandResult {
+fn print_outcome(output: Output, view: Option<&ThreadView>, finished: &FinishedThread) -> CommandResult {
     let outcome = &finished.outcome;
     if output.is_json {
         output.print_json_line(&Value::Object(finished_response(finished)))?;

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::approvals::pending_approvals;
 use super::thread_index::ThreadIndex;
-use crate::commands::{CommandResult, Context};
+use crate::commands::{CommandContext, CommandResult};
 use crate::live::format::{format_count, format_duration, format_money, pluralize, truncate};
-use crate::live::view::{View, ViewOptions, status_label, status_mark};
+use crate::live::view::{ThreadView, ViewOptions, status_label, status_mark};
 use crate::output::{DIM, HEADING, NAME, WARNING, paint};
 
 /// The last lines of the view that are shown.
@@ -23,7 +23,7 @@ const TAIL_BYTES: u64 = 256 << 10;
 const MAX_ROWS: usize = 12;
 
 /// `rye thread show`
-pub fn show(context: &Context, word: &str) -> CommandResult {
+pub fn show(context: &CommandContext, word: &str) -> CommandResult {
     let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
     index.store.verified_thread(&row.id)?;
     let charges = index.store.charges(&row.id, ChargeScope::Subtree)?;
@@ -264,7 +264,7 @@ fn last_lines(index: &ThreadIndex, row: &ThreadRow) -> Vec<String> {
     let Ok(batch) = transcript::read(&path, from, usize::MAX) else {
         return vec![paint(WARNING, "its transcript cannot be read")];
     };
-    let mut view = View::new(ViewOptions {
+    let mut view = ThreadView::new(ViewOptions {
         stream: false,
         show_inner_calls: false,
         is_verbose: false,

@@ -9,9 +9,9 @@ use rye_agent::transcript::{self, PageHeader, TranscriptEvent, TranscriptPositio
 use serde_json::Value;
 
 use super::thread_index::ThreadIndex;
-use crate::commands::{CommandResult, Context, background};
+use crate::commands::{CommandContext, CommandResult, background};
 use crate::live::format::truncate;
-use crate::live::view::{View, ViewOptions};
+use crate::live::view::{ThreadView, ViewOptions};
 use crate::output::{DIM, WARNING, paint};
 
 /// How often files and store are looked at.
@@ -20,9 +20,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const BATCH_SIZE: usize = 1000;
 
 /// `rye thread tail`
-pub fn tail(context: &Context, word: &str, with_tree: bool) -> CommandResult {
+pub fn tail(context: &CommandContext, word: &str, with_tree: bool) -> CommandResult {
     let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
-    let mut view = View::new(ViewOptions {
+    let mut view = ThreadView::new(ViewOptions {
         stream: false,
         show_inner_calls: with_tree,
         is_verbose: context.output.is_verbose(),
@@ -83,7 +83,11 @@ pub fn tail(context: &Context, word: &str, with_tree: bool) -> CommandResult {
     }
 }
 
-fn print_events(context: &Context, view: &mut View, events: &[TranscriptEvent]) -> CommandResult {
+fn print_events(
+    context: &CommandContext,
+    view: &mut ThreadView,
+    events: &[TranscriptEvent],
+) -> CommandResult {
     for event in events {
         if context.output.is_json {
             context.output.print_json_line(&event.raw)?;
@@ -98,9 +102,9 @@ fn print_events(context: &Context, view: &mut View, events: &[TranscriptEvent]) 
 
 /// What is left to say: the last words, and how to go on.
 fn print_end(
-    context: &Context,
+    context: &CommandContext,
     index: &ThreadIndex,
-    view: &mut View,
+    view: &mut ThreadView,
     row: Option<&ThreadRow>,
 ) -> CommandResult {
     if context.output.is_json {
@@ -123,7 +127,7 @@ fn print_end(
 }
 
 /// `rye thread transcript`: of a thread and of those it was continued by.
-pub fn transcript(context: &Context, word: &str, as_markdown: bool) -> CommandResult {
+pub fn transcript(context: &CommandContext, word: &str, as_markdown: bool) -> CommandResult {
     let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
     let chain = index.store.chain(&row)?;
     let from = chain.iter().position(|one| one.id == row.id).unwrap_or(0);
@@ -134,7 +138,7 @@ pub fn transcript(context: &Context, word: &str, as_markdown: bool) -> CommandRe
 }
 
 fn print_transcript(
-    context: &Context,
+    context: &CommandContext,
     index: &ThreadIndex,
     row: &ThreadRow,
     as_markdown: bool,
@@ -169,7 +173,7 @@ fn print_transcript(
 }
 
 /// One event: when, what, and its payload.
-fn print_event(context: &Context, event: &TranscriptEvent) -> CommandResult {
+fn print_event(context: &CommandContext, event: &TranscriptEvent) -> CommandResult {
     let clean = rye_item::text::one_line;
     let time = event.timestamp.get(11..23).unwrap_or(&event.timestamp);
     context.output.print(format_args!("{} {}", paint(DIM, clean(time)), clean(&event.event_type)))?;

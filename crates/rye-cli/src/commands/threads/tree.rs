@@ -9,7 +9,7 @@ use rye_agent::transcript::{self, TranscriptPosition};
 use serde_json::{Value, json};
 
 use super::thread_index::ThreadIndex;
-use crate::commands::{CommandResult, Context};
+use crate::commands::{CommandContext, CommandResult};
 use crate::live::format::{format_duration, format_money, pluralize, truncate, truncate_question};
 use crate::live::view::{status_label, status_mark};
 use crate::output::{DIM, ERROR, NAME, WARNING, paint};
@@ -22,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const TAIL_BYTES: u64 = 64 << 10;
 
 /// `rye thread tree`
-pub fn tree(context: &Context, id: Option<&str>, is_live: bool) -> CommandResult {
+pub fn tree(context: &CommandContext, id: Option<&str>, is_live: bool) -> CommandResult {
     let scope = match id {
         Some(word) => {
             Some(ThreadIndex::open_thread(&context.settings, word).map(|(index, row)| (index, Some(row)))?)
@@ -62,7 +62,7 @@ pub fn tree(context: &Context, id: Option<&str>, is_live: bool) -> CommandResult
 
 /// Draws it anew whenever something has changed, until nothing runs any more. Where nothing can be drawn over, each line
 /// that has changed is told again.
-fn watch(context: &Context, index: &ThreadIndex, root: Option<&ThreadRow>) -> CommandResult {
+fn watch(context: &CommandContext, index: &ThreadIndex, root: Option<&ThreadRow>) -> CommandResult {
     let output = &context.output;
     let status = (output.is_live() && !output.is_json).then(|| output.status_line());
     let mut last_version = None;
@@ -89,7 +89,7 @@ fn watch(context: &Context, index: &ThreadIndex, root: Option<&ThreadRow>) -> Co
 
 /// Tells of each thread that stands otherwise than it was told. That time has passed is no news.
 fn print_changes(
-    context: &Context,
+    context: &CommandContext,
     index: &ThreadIndex,
     rows: &[ThreadRow],
     printed: &mut BTreeMap<String, Value>,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::runner;
 use super::thread_index::ThreadIndex;
-use crate::commands::{CommandResult, Context, error_with_data};
+use crate::commands::{CommandContext, CommandResult, error_with_data};
 use crate::live::format::{format_count, pluralize, truncate};
 use crate::output::{DIM, ERROR, SUCCESS, WARNING, paint};
 
@@ -36,7 +36,7 @@ struct ThreadCheck {
 }
 
 /// `rye thread verify`
-pub fn verify(context: &Context, word: Option<&str>) -> CommandResult {
+pub fn verify(context: &CommandContext, word: Option<&str>) -> CommandResult {
     let (index, rows) = match word {
         Some(word) => {
             let (index, row) = ThreadIndex::open_thread(&context.settings, word)?;
@@ -94,7 +94,7 @@ pub fn verify(context: &Context, word: Option<&str>) -> CommandResult {
 }
 
 /// `rye thread verify --accept-older`
-pub fn accept_older(context: &Context) -> CommandResult {
+pub fn accept_older(context: &CommandContext) -> CommandResult {
     let index = ThreadIndex::open(&context.settings)?;
     let count = match &index {
         Some(index) => {
@@ -110,7 +110,7 @@ pub fn accept_older(context: &Context) -> CommandResult {
     Ok(())
 }
 
-fn check_thread(context: &Context, index: &ThreadIndex, row: &ThreadRow) -> ThreadCheck {
+fn check_thread(context: &CommandContext, index: &ThreadIndex, row: &ThreadRow) -> ThreadCheck {
     let own = index.secret.transcript_key().public_key();
     let ring = &context.engine.workspace.keys;
     let keys = |fingerprint: &Fingerprint| -> Option<PublicKey> {
@@ -226,7 +226,7 @@ fn to_value(check: &ThreadCheck) -> Value {
     value
 }
 
-fn print_checks(context: &Context, all: &[ThreadCheck]) -> CommandResult {
+fn print_checks(context: &CommandContext, all: &[ThreadCheck]) -> CommandResult {
     if all.is_empty() {
         context.output.note("no threads here yet");
     }
@@ -263,7 +263,7 @@ fn print_checks(context: &Context, all: &[ThreadCheck]) -> CommandResult {
 }
 
 /// `rye thread replay`
-pub fn replay(context: Context, word: &str) -> CommandResult {
+pub fn replay(context: CommandContext, word: &str) -> CommandResult {
     let (_, row) = ThreadIndex::open_thread(&context.settings, word)?;
     runner::drive(context, |_| {}, async move |threads, signal| threads.replay(&row.id, signal).await)
 }

@@ -5,8 +5,8 @@ use super::*;
 const ROOT: &str = "thread-000000000001";
 const CHILD: &str = "thread-000000000002";
 
-fn view(streams: bool) -> View {
-    View::new(ViewOptions {
+fn view(streams: bool) -> ThreadView {
+    ThreadView::new(ViewOptions {
         stream: streams,
         show_inner_calls: false,
         is_verbose: false,
@@ -16,7 +16,7 @@ fn view(streams: bool) -> View {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "a payload reads best where it is sent")]
-fn event(view: &mut View, thread: &str, kind: &str, payload: Value) -> Vec<String> {
+fn event(view: &mut ThreadView, thread: &str, kind: &str, payload: Value) -> Vec<String> {
     let lines = view.handle_event(&json!({"thread_id": thread, "event_type": kind, "payload": payload}));
     lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
 }

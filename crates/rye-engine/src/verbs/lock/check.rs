@@ -149,7 +149,7 @@ pub(super) fn runnable_tools(engine: &Engine) -> Result<Vec<ItemId>> {
     let can_run = |item: &ItemRef| {
         spaces.locate(item, Some(SpaceTier::Project)).map_or(true, |located| is_runnable(&located))
     };
-    let walk = spaces.walk_whole(&Space::Project, &[ItemType::Tool]);
+    let walk = spaces.scan_strict(&Space::Project, &[ItemType::Tool]);
     let entries = walk.map_err(|folder| Error::unreadable_folder(&folder))?.entries;
     let mut ids: Vec<ItemId> =
         entries.into_iter().map(|entry| entry.item).filter(can_run).map(|item| item.id).collect();

@@ -10,7 +10,7 @@ use super::{DirectiveReader, attributes};
 use crate::diagnostic::SourcePosition;
 
 /// The limits a directive may set.
-const LIMIT_NAMES: [&str; 7] =
+const DIRECTIVE_LIMIT_NAMES: [&str; 7] =
     ["turns", "tokens", "spend", "spend_currency", "spawns", "depth", "duration_seconds"];
 
 /// Limits that count things: a fraction has no meaning there.
@@ -121,8 +121,9 @@ impl DirectiveReader<'_> {
         position: SourcePosition,
     ) -> Option<(&'n str, Value)> {
         let plain = name.strip_prefix("max_").unwrap_or(name);
-        if !LIMIT_NAMES.contains(&plain) {
-            let message = format!("Unknown limit `{name}`. Known limits: {}", LIMIT_NAMES.join(", "));
+        if !DIRECTIVE_LIMIT_NAMES.contains(&plain) {
+            let message =
+                format!("Unknown limit `{name}`. Known limits: {}", DIRECTIVE_LIMIT_NAMES.join(", "));
             self.push_problem_at(position, "limits", message);
             return None;
         }

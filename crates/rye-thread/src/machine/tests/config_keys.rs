@@ -4,20 +4,20 @@ use crate::model::FinishReason;
 use serde_json::{Value, json};
 
 use super::harness::{Harness, TestSpec, call_response, model_error, shipped_config, text_response};
-use crate::config::Config;
-use crate::machine::{BudgetRefusal, BudgetResource, Effect, ThreadEvent, Trigger};
+use crate::config::ThreadConfig;
+use crate::machine::{BudgetRefusal, BudgetResource, Effect, SaveTrigger, ThreadEvent};
 use crate::status::ThreadStatus;
 use crate::thread_id::ThreadId;
 
 /// The shipped configuration with one value changed.
-pub(super) fn config_with(file: &str, path: &[&str], value: Value) -> Config {
+pub(super) fn config_with(file: &str, path: &[&str], value: Value) -> ThreadConfig {
     let mut values = shipped_config().values().clone();
     let mut value_at = values.get_mut(file).expect("a file");
     for key in path {
         value_at = &mut value_at[*key];
     }
     *value_at = value;
-    Config::from_values(&values).expect("a configuration")
+    ThreadConfig::from_values(&values).expect("a configuration")
 }
 
 fn resilience_spec(path: &[&str], value: Value) -> TestSpec {
@@ -104,7 +104,7 @@ fn hook_position_and_wrap_format_context() {
 }
 
 /// Three turns, each of which leaves the context this full, with so long a result.
-fn count_compactions(config: Config, tokens: u64, result: usize) -> usize {
+fn count_compactions(config: ThreadConfig, tokens: u64, result: usize) -> usize {
     let mut play =
         Harness::start(TestSpec { config, context_window: 1000, limits: json!({}), ..TestSpec::default() });
     for _ in 0..3 {
@@ -197,10 +197,10 @@ fn shipped_hook_follows_its_action() {
 #[test]
 fn checkpoint_triggers_can_be_disabled() {
     let moments = [
-        ("pre_turn", Trigger::PreTurn),
-        ("post_llm", Trigger::PostLlm),
-        ("post_tools", Trigger::PostTools),
-        ("on_error", Trigger::OnError),
+        ("pre_turn", SaveTrigger::PreTurn),
+        ("post_llm", SaveTrigger::PostLlm),
+        ("post_tools", SaveTrigger::PostTools),
+        ("on_error", SaveTrigger::OnError),
     ];
     for (key, trigger) in moments {
         let without =
@@ -208,14 +208,14 @@ fn checkpoint_triggers_can_be_disabled() {
         for (_, other) in moments {
             assert_eq!(without.is_enabled(other), other != trigger, "{key} {other:?}");
         }
-        assert!(without.is_enabled(Trigger::Always), "where it stopped is always written");
+        assert!(without.is_enabled(SaveTrigger::Always), "where it stopped is always written");
     }
 }
 
 #[test]
 fn state_is_saved_at_four_triggers() {
     let mut play = Harness::start(TestSpec::default());
-    let mut seen: Vec<Trigger> = Vec::new();
+    let mut seen: Vec<SaveTrigger> = Vec::new();
     let mut collect = |play: &mut Harness| {
         let found = play.drain().into_iter().filter_map(|effect| match effect {
             Effect::SaveState(trigger) => Some(trigger),
@@ -230,7 +230,8 @@ fn state_is_saved_at_four_triggers() {
     collect(&mut play);
     play.fail(model_error(500));
     collect(&mut play);
-    for trigger in [Trigger::PreTurn, Trigger::PostLlm, Trigger::PostTools, Trigger::OnError] {
+    for trigger in [SaveTrigger::PreTurn, SaveTrigger::PostLlm, SaveTrigger::PostTools, SaveTrigger::OnError]
+    {
         assert!(seen.contains(&trigger), "{trigger:?}: {seen:?}");
     }
 }

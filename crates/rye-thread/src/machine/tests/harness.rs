@@ -8,7 +8,7 @@ use rye_item::ItemType;
 use serde_json::{Map, Value, json};
 
 use crate::capability::Capabilities;
-use crate::config::Config;
+use crate::config::ThreadConfig;
 use crate::definitions::{ToolBinding, ToolDefinitions};
 use crate::hooks::Hooks;
 use crate::limits::ThreadLimits;
@@ -18,9 +18,9 @@ use crate::spec::{MACHINE_REVISION, ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::thread_id::ThreadId;
 
 /// The configuration inside the binary, read once.
-pub(super) fn shipped_config() -> Config {
-    static SHIPPED: OnceLock<Config> = OnceLock::new();
-    SHIPPED.get_or_init(Config::shipped).clone()
+pub(super) fn shipped_config() -> ThreadConfig {
+    static SHIPPED: OnceLock<ThreadConfig> = OnceLock::new();
+    SHIPPED.get_or_init(ThreadConfig::shipped).clone()
 }
 
 pub(super) const PRICE: TokenPrice = TokenPrice { input: 10, cached_input: 1, cache_write: 12, output: 50 };
@@ -30,7 +30,7 @@ pub(super) struct TestSpec {
     pub(super) limits: Value,
     pub(super) hooks: Value,
     pub(super) outputs: Value,
-    pub(super) config: Config,
+    pub(super) config: ThreadConfig,
     pub(super) price: Option<TokenPrice>,
     pub(super) context_window: u64,
     pub(super) revision: u32,
