@@ -20,7 +20,7 @@ struct CancelState {
 }
 
 impl CancelToken {
-    /// A request nobody has made yet.
+    /// A token that is not cancelled yet.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -32,7 +32,7 @@ impl CancelToken {
     /// Asks for the end. Once asked, it stays asked.
     pub fn cancel(&self) {
         self.state.is_cancelled.store(true, Ordering::SeqCst);
-        // The counter can only be full if somebody has been woken already.
+        // The counter can only be full if waiters have been woken already.
         let _ = rustix::io::write(&self.state.event, &1_u64.to_ne_bytes());
     }
 

@@ -203,7 +203,7 @@ pub fn write_atomic_with<E: From<io::Error>>(
     Ok(sync_dir(&folder)?)
 }
 
-/// Replaces or makes `path` with `bytes`, whole or not at all for whoever reads it. Nothing is synced: after a power cut it
+/// Replaces or makes `path` with `bytes`, whole or not at all for readers. Nothing is synced: after a power cut it
 /// may be the old one, or none. For what can be made again.
 ///
 /// # Errors
@@ -332,7 +332,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
 const MAX_DEPTH: usize = 8;
 
 /// Prepares a tree for its removal: closed folders are opened, and folders nested so deep that neither paths nor
-/// descriptors would suffice are brought up. Whoever filled the tree may have meant it to stay.
+/// descriptors would suffice are brought up. The tree may have been made to resist removal.
 fn make_removable(root: &Path) -> io::Result<()> {
     let mut hoisted: u64 = 0;
     let mut pending = vec![(root.to_owned(), 0)];
@@ -370,7 +370,7 @@ pub fn set_mode(path: &Path, bits: u32) -> io::Result<()> {
     fs_err::set_permissions(path, Permissions::from_mode(bits))
 }
 
-/// A name nobody else has: 16 hex characters.
+/// A unique name: 16 hex characters.
 ///
 /// # Errors
 /// When the system gives no randomness.

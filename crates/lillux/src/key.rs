@@ -161,7 +161,7 @@ impl SecretKey {
         Ok(Self(SigningKey::from_bytes(&seed)))
     }
 
-    /// The key of a seed: whoever has the seed has the key.
+    /// The key of a seed. The seed is as secret as the key.
     #[must_use]
     pub fn from_seed(seed: &[u8; 32]) -> Self {
         Self(SigningKey::from_bytes(seed))

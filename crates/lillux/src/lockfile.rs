@@ -123,12 +123,12 @@ pub fn read(root: &Path, relative: &Path) -> Result<Option<Lockfile>, LockfileEr
         match file::read_beneath(root, relative, MAX_LOCKFILE_BYTES) {
             Ok((bytes, _)) => return parse(&path, &bytes).map(Some),
             Err(error) if error.is_absent() => match fs_err::symlink_metadata(&path) {
-                // A link to nothing is something: whoever makes its target decides what is pinned.
+                // A dangling link counts as present: its later target would decide what is pinned.
                 Ok(metadata) if metadata.is_symlink() || is_new => {
                     let what = "it is a link to nothing".to_owned();
                     return Err(LockfileError::Corrupt { path, field: None, what });
                 }
-                // Somebody has made it meanwhile.
+                // Another process has created it meanwhile.
                 Ok(_) => is_new = true,
                 Err(_) => return Ok(None),
             },
@@ -140,7 +140,7 @@ pub fn read(root: &Path, relative: &Path) -> Result<Option<Lockfile>, LockfileEr
 /// Reads the bytes of a lockfile; `path` is for saying which.
 ///
 /// # Errors
-/// When they are no lockfile. Fields nobody knows are passed over.
+/// When they are not a lockfile. Unknown fields are ignored.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Lockfile, LockfileError> {
     let corrupt =
         |field: Option<String>, what: String| LockfileError::Corrupt { path: path.to_owned(), field, what };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file;
 
-/// Listens at `name` in `folder`; what was there is replaced. Nobody else's processes may connect.
+/// Listens at `name` in `folder`; what was there is replaced. Only processes of the same user may connect.
 ///
 /// # Errors
 /// When the system refuses.
@@ -19,10 +19,10 @@ pub fn listen(folder: &Path, name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to whoever listens at `name` in `folder`.
+/// Connects to the listener at `name` in `folder`.
 ///
 /// # Errors
-/// When nobody does.
+/// When there is no listener.
 pub fn connect(folder: &Path, name: &str) -> io::Result<UnixStream> {
     let (_open, short) = short_path(folder, name)?;
     UnixStream::connect(short)

@@ -23,7 +23,7 @@ use crate::install::allowed_paths;
 use crate::object;
 
 const MAX_DEPTH: usize = 64;
-/// Folders that are made anew by whoever needs them.
+/// Folders that are recreated when needed.
 const GENERATED_FOLDERS: [&str; 3] = ["__pycache__", "node_modules", "venv"];
 /// Ends of names that are left out: compiled files, editors' copies, keys and secrets.
 const EXCLUDED_SUFFIXES: [&str; 11] =

@@ -39,7 +39,7 @@ pub enum SignerChange {
         /// The key that signed.
         found: Fingerprint,
     },
-    /// Nobody signed it, but the bundle was signed before.
+    /// It is not signed, but the bundle was signed before.
     Unsigned {
         /// The keys that are pinned.
         pinned: Vec<Fingerprint>,

@@ -1,5 +1,5 @@
 //! Judging a bundle against its manifest, layer by layer: the manifest's signature, each file's hash, each file's own
-//! signature, what is missing, what nobody listed.
+//! signature, what is missing, what is not listed.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -19,7 +19,7 @@ pub struct ResolvedTool {
     pub verified_deps: Option<Vec<LockedFile>>,
     /// The packages installed for the tool; `None` when nothing was installed yet.
     pub dependencies: Option<Vec<LockedPackage>>,
-    /// Nobody vouches for an element: development mode forgives it. Such a chain is never pinned.
+    /// An element is not verified, but allowed by development mode. Such a chain is never pinned.
     pub uses_dev_mode: bool,
 }
 
@@ -243,7 +243,7 @@ fn is_system(space: &str) -> bool {
     space.starts_with("system:")
 }
 
-/// The precedence of a space by its label; a label nobody knows is below all.
+/// The precedence of a space by its label; an unknown label is below all.
 fn precedence(space: &str) -> u8 {
     match space {
         "project" => 3,

@@ -1,6 +1,6 @@
 //! The native primitive: functions compiled into the binary, reached through ordinary signed tool descriptors.
 //!
-//! A descriptor names its function (`config.function: file_system.read`); whoever opens the engine registers the
+//! A descriptor names its function (`config.function: file_system.read`); the caller that opens the engine registers the
 //! functions. A native tool obeys the same policy as a process: what it may read and write is in its call.
 
 use std::path::{Path, PathBuf};

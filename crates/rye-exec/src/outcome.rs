@@ -23,7 +23,7 @@ pub enum RunFailure {
     Tool(String),
     /// It took too long.
     TimedOut(String),
-    /// Somebody asked for the end.
+    /// It was cancelled.
     Cancelled,
     /// The sandbox stopped it.
     StoppedBySandbox(String),

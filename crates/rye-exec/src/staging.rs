@@ -26,7 +26,7 @@ use tree_cache::{TreeEntry, store_tree};
 const MAX_TREE_BYTES: u64 = 64 * 1024 * 1024;
 /// How many failures are told one by one.
 const MAX_LISTED_FAILURES: usize = 20;
-/// What Node needs of a package beside its modules, and nobody can sign.
+/// What Node needs of a package beside its modules, and cannot be signed.
 const PACKAGE_FILES: [&str; 2] = ["package.json", "tsconfig.json"];
 const NODE_MODULES: &str = "node_modules";
 const MAX_PACKAGE_FILE_BYTES: u64 = 1024 * 1024;
@@ -66,7 +66,7 @@ pub struct StagingRequest<'a> {
     pub verify: &'a VerifyFile<'a>,
     /// The `node_modules` to link beside the tool, or at its anchor: installed for it, or of an approved project.
     pub node_modules: Option<PathBuf>,
-    /// Whether what Node reads of a package comes along into an anchored tree, though nobody can sign it: for project
+    /// Whether what Node reads of a package is copied into an anchored tree, though it cannot be signed: for project
     /// tools of approved projects only.
     pub copies_package_files: bool,
     /// Whether what Node reads of a package is pinned: wherever it may come along, today or in the next run.
@@ -319,7 +319,7 @@ fn collect_anchored<'a>(
     })
 }
 
-/// What verifies of the package around the anchor. Nobody promised that all of it does: the rest cannot be imported.
+/// What verifies of the package around the anchor. Not all of it has to: the rest cannot be imported.
 fn collect_package<'a>(
     package: &Path,
     inside: &str,

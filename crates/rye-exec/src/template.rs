@@ -12,7 +12,7 @@ use crate::environment::TemplateContext;
 pub struct TemplateValues<'a> {
     /// `${VAR}`.
     pub environment: &'a BTreeMap<String, String>,
-    /// `{tool_path}` and the like: what the engine says, which nobody overrides.
+    /// `{tool_path}` and the like: set by the engine, and not overridable.
     pub context: &'a TemplateContext,
     /// The caller's parameters.
     pub parameters: &'a Map<String, Value>,

@@ -14,7 +14,7 @@ pub struct ChainLink {
     pub tier: SpaceTier,
     /// Its version.
     pub version: Option<String>,
-    /// The names it needs from whoever delegates to it.
+    /// The names it needs from the element that delegates to it.
     pub inputs: Vec<String>,
     /// The names it gives to what it delegates to.
     pub outputs: Vec<String>,

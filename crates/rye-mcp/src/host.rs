@@ -1,4 +1,4 @@
-//! What the client needs of the world: how a process is started, how the web is reached, when to stop. Whoever runs the
+//! Dependencies injected into the client: starting a process, HTTP, and cancellation. The caller that runs the
 //! engine hands these in, so that sandbox and address policy stay in one place.
 
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ pub struct ServerProcess {
 pub enum StderrSource {
     /// The reading end of a pipe; it is drained here and its end kept for messages.
     Pipe(OwnedFd),
-    /// Whoever started the process drains it, and tells its end when asked.
+    /// The spawner drains it, and returns its end on request.
     Tail(Box<dyn Fn() -> Vec<u8> + Send>),
 }
 
@@ -73,6 +73,6 @@ pub struct McpHost<'a> {
     pub cancel: &'a CancelToken,
     /// How long the exchange may take, start and end of the server aside.
     pub timeout: Duration,
-    /// Hears of progress, if anybody listens.
+    /// Receives progress, if set.
     pub progress: Option<ProgressHandler>,
 }

@@ -1,6 +1,6 @@
 //! The client side of MCP: talks to foreign servers. A server is a signed item whose config comes in verified; its tools
 //! are pinned on first use; it is given nothing but the arguments of a call. How a process is confined and which
-//! addresses are reachable is decided by whoever opens the doors.
+//! addresses are reachable is decided by the caller's `McpHost`.
 
 pub mod error;
 pub mod host;

@@ -1,4 +1,4 @@
-//! A foreign server as its signed item describes it. The item was verified by whoever hands over the config; here it is
+//! A foreign server as its signed item describes it. The caller has verified the item; here its config is
 //! only read, and every problem is named at once.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use url::Url;
 
 use crate::error::{McpError, truncate_line};
 
-/// How long one exchange may take where nobody says so.
+/// How long one exchange may take by default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT_SECONDS: u64 = 3600;
 

@@ -32,7 +32,7 @@ pub use rye_thread::model::{
 /// An answer on its way. Dropping it ends the exchange at once.
 pub type Completion<'a> = Pin<Box<dyn Future<Output = Result<ModelResponse, ModelError>> + Send + 'a>>;
 
-/// Somebody who answers requests.
+/// Responds to model requests.
 pub trait ModelProvider: Send + Sync {
     /// Answers one request; what arrives on the way is handed to `deltas`, in order.
     fn complete<'a>(

@@ -1,6 +1,6 @@
 //! Provider files: where a model is asked, in which protocol, with which key, at what price.
 //!
-//! A provider is a tool item, `rye/agent/providers/<name>/<name>.yaml`. Whoever verified and parsed it hands the fields
+//! A provider is a tool item, `rye/agent/providers/<name>/<name>.yaml`. The caller has verified and parsed it and passes the fields
 //! in; nothing here reads a file or the environment.
 //!
 //! | key | meaning |
@@ -101,7 +101,7 @@ impl PerModel {
 pub enum Pricing {
     /// This.
     Known(TokenPrice),
-    /// Nobody is charged.
+    /// There is no charge.
     Unpriced,
     /// The file does not say.
     Unknown,
@@ -187,7 +187,7 @@ impl ProviderFile {
         self.settings(model).max_output_tokens.get(model).unwrap_or(DEFAULT_MAX_OUTPUT_TOKENS)
     }
 
-    /// Makes the endpoint for a model. Proxies and certificates are those of `door`; its policy is not used: the file
+    /// Makes the endpoint for a model. Proxies and certificates are those of `client`; its address policy is not used: the file
     /// names the one host that is reached.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub enum BundleTrust {
     Embedded,
     /// The user approved its signer.
     Approved,
-    /// Nobody did: its items are shown, and refused.
+    /// It is not approved: its items are listed, and refused.
     NotApproved,
 }
 

@@ -84,7 +84,7 @@ pub struct ConfigLayer {
 pub enum LayerTrust {
     /// A key that counts signed it, and its place may say anything.
     Trusted,
-    /// Nobody signed it.
+    /// It is not signed.
     Unsigned,
     /// It is signed, but not validly, or by a key that does not count.
     Invalid(TrustVerdict),

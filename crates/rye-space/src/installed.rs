@@ -26,7 +26,7 @@ pub const BUNDLES_FOLDER: &str = "bundles";
 /// The lockfile's name in its bundle's folder.
 pub const LOCKFILE_NAME: &str = ".bundle-lock.json";
 
-/// Beside the lockfile: the identity document of the manifest's signer, so that whoever clones a project can approve
+/// Beside the lockfile: the identity document of the manifest's signer, so that a user who clones the project can approve
 /// them. It counts for nothing until then.
 pub const SIGNER_FILE: &str = "signer.toml";
 
@@ -68,7 +68,7 @@ fn serialize_timestamp<S: serde::Serializer>(
 }
 
 impl BundleLockfile {
-    /// Reads a lockfile. Fields nobody knows are left aside.
+    /// Reads a lockfile. Unknown fields are ignored.
     ///
     /// # Errors
     /// Everything that is wrong with it, in words.

@@ -141,7 +141,7 @@ impl ItemFile {
         problems
     }
 
-    /// Whether its fields are variables of a program, where `name` may be anybody's.
+    /// Whether its fields are variables of a program, where `name` may be any variable.
     fn is_source_code(&self) -> bool {
         let parser = self.extractors.for_type(self.item.item_type).parser_for(&self.extension);
         matches!(parser, Some(Parser::Python | Parser::JavaScript | Parser::TypeScript))
@@ -175,7 +175,7 @@ impl ItemFile {
     /// Whether it was read as what it is, and says nothing of its place: other implementations sign tools with a
     /// version only, and knowledge without a category. `rye sign` does not.
     fn has_no_location(&self) -> bool {
-        // A package holds such items where its maker put them; in project and user space anybody may have moved them.
+        // A package holds such items where its maker put them; in project and user space they may have been moved.
         if !matches!(self.space, Space::System(_)) {
             return false;
         }
@@ -308,7 +308,7 @@ impl Subject for ItemFile {
     }
 
     fn is_sealed(&self) -> bool {
-        // Bytes that live as long as the program are the program's own; files are read into bytes that somebody owns.
+        // Bytes that live as long as the program are the program's own; files are read into owned bytes.
         matches!(self.bytes, Cow::Borrowed(_))
     }
 

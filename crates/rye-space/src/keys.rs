@@ -30,7 +30,7 @@ const RECORDS_FOLDER: &str = "config/trust";
 pub struct IdentityFile {
     /// The file.
     pub path: PathBuf,
-    /// Who it names, or why it names nobody.
+    /// The identity, or why it is not valid.
     pub identity: Result<Identity, DocumentError>,
 }
 
@@ -40,7 +40,7 @@ pub enum DocumentError {
     /// It could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It names nobody.
+    /// It is not a valid identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// Its file is named after another key.
@@ -56,7 +56,7 @@ pub enum DocumentError {
 /// The identity documents in a folder, sorted by file name. A folder that is not there has none.
 #[must_use]
 pub fn identities_in(folder: &Path) -> Vec<IdentityFile> {
-    // `.ai` is three levels up: a folder that is linked to elsewhere holds somebody else's documents.
+    // `.ai` is three levels up: a folder behind a link may hold other users' documents.
     let ai = folder.ancestors().nth(3).unwrap_or(folder);
     if !crate::roots::canonicalize_existing(folder).starts_with(crate::roots::canonicalize_existing(ai)) {
         return Vec::new();
@@ -238,7 +238,7 @@ pub fn store_key_pair(folder: &Path, key: &SecretKey) -> Result<(), OwnKeyError>
         return Err(OwnKeyError::Exists { folder: folder.to_owned() });
     }
     file::create_dirs(folder, true)?;
-    // A folder that was there before is somebody's: it is not closed behind their back.
+    // An existing folder keeps its mode: the user may have set it.
     check_permissions(folder, 0o700)?;
     let pem = key
         .to_pem()

@@ -363,7 +363,7 @@ impl ManifestReader {
     }
 }
 
-/// A manifest's file: its bytes, whoever signed them, and what they say if they can be read.
+/// A manifest's file: its bytes, its signer, and its content if it can be read.
 #[derive(Clone, Debug)]
 pub struct ManifestFile {
     item: ItemRef,

@@ -33,7 +33,7 @@ pub struct PythonBundles {
 }
 
 /// Finds the bundles of the packages in these places: an interpreter, a virtual environment or a folder of packages.
-/// What is looked at goes into `watched`.
+/// The files and folders it depends on are added to `watch_set`.
 #[must_use]
 pub fn find_bundles(interpreters: &[PathBuf], watch_set: &mut WatchSet) -> PythonBundles {
     let mut found = PythonBundles::default();

@@ -57,7 +57,7 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    /// The spaces below `roots`, with these bundles. Nothing larger than `limit` bytes is read.
+    /// The spaces below `roots`, with these bundles. Nothing larger than `max_bytes` is read.
     #[must_use]
     pub fn new(roots: &Roots, bundles: Vec<Bundle>, extractors: Arc<ExtractorSet>, max_bytes: u64) -> Self {
         Self { project: roots.project_ai(), user: roots.user_ai(), bundles, extractors, max_bytes }

@@ -58,7 +58,7 @@ pub struct Workspace {
     pub user_documents: Vec<IdentityFile>,
     /// Whether the project is approved.
     pub is_project_approved: bool,
-    /// Configured bundles nobody approved whose id an embedded bundle has.
+    /// Configured bundles that are not approved and have the id of an embedded bundle.
     pub shadowed_bundles: Vec<Bundle>,
     /// Opt-in bundles inside the binary that the user has not enabled: no part of the system space.
     pub available_bundles: Vec<Bundle>,
@@ -150,7 +150,7 @@ impl Workspace {
             notices.extend(installed::trust_installed(&ai, &space, &approvals, &mut ring, &mut watch_set));
         }
 
-        // Without anybody who may introduce keys, a project's documents count for nothing and are not even read.
+        // Without a key that may introduce others, a project's documents have no effect and are not read.
         let project_documents = match roots.project_ai() {
             Some(ai) if ring.has_introducers() => {
                 watch_set.add(ai.join(TRUSTED_FOLDER));
@@ -413,7 +413,7 @@ struct GatheredBundles {
     hints: Vec<String>,
 }
 
-/// The bundles in order: embedded ones, approved folders, then folders nobody approved, which shadow nothing.
+/// The bundles in order: embedded ones, approved folders, then folders that are not approved, which shadow nothing.
 fn gather_bundles(
     embedded: Vec<Bundle>,
     configured: Vec<ConfiguredBundle>,

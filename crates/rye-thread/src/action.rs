@@ -1,4 +1,4 @@
-//! An action: what a model's call, a hook or a directive's tag asks for, before anybody has allowed it.
+//! An action: what a model's call, a hook or a directive's tag asks for, before it is permitted.
 //!
 //! ```text
 //! {"primary": "execute", "item_type": "tool", "item_id": "team/deploy", "params": {…}}

@@ -378,7 +378,7 @@ pub fn permit(
     action: &Action,
     principal: Principal,
 ) -> Result<PermittedAction, PermissionDenied> {
-    // Whoever made it: what cannot exist is not checked against patterns.
+    // An item that cannot exist is not checked against patterns.
     let action = action.clone().validate().map_err(|error| {
         PermissionDenied::new(action, "", format!("Permission denied: {}", one_line(&error.to_string())))
     })?;

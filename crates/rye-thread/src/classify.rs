@@ -214,7 +214,7 @@ impl ClassifierParser<'_> {
         let retryable = written.get("retryable").and_then(Value::as_bool).unwrap_or(false);
         let policy = match written.get("retry_policy") {
             Some(policy) => self.parse_policy(policy, 0)?,
-            // Trying again at once, and again, helps nobody.
+            // Retrying without a delay does not help.
             None if retryable => self.parse_policy(&json!({"type": "exponential"}), 0)?,
             None => RetryPolicy::None,
         };

@@ -132,7 +132,7 @@ impl RiskRules {
         Ok(())
     }
 
-    /// How risky a grant is, and why. What no rule speaks of is elevated: nobody has looked at it.
+    /// How risky a grant is, and why. Without a rule it is elevated: it was not reviewed.
     fn classify(&self, grant: &str) -> (Risk, &str) {
         let Ok(granted) = Capabilities::parse([grant]) else {
             return (Risk::Unrestricted, "it cannot be read");
@@ -160,7 +160,7 @@ impl RiskRules {
         overlapping.filter(|overlapping| overlapping.0 > covered.0).unwrap_or(covered)
     }
 
-    /// Why a person is asked before what needs these grants is done; nothing if nobody is.
+    /// Why a person is asked before what needs these grants is done; nothing if no approval is needed.
     #[must_use]
     pub fn approval_reason(&self, required: &[String]) -> Option<String> {
         let needs_approval = |risk: &Risk| {

@@ -18,7 +18,7 @@ pub enum ThreadStatus {
     Completed,
     /// Ended badly.
     Error,
-    /// Ended because somebody asked.
+    /// Cancelled.
     Cancelled,
     /// Ended by force.
     Killed,

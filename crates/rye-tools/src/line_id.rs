@@ -99,7 +99,7 @@ impl Track {
         empty.carry_over(file, contents, &sources)
     }
 
-    /// Ids for a version somebody else made: lines are recognised by comparing both versions.
+    /// Ids for a version that was made elsewhere: lines are recognised by comparing both versions.
     pub(crate) fn sync(&self, file: Digest, contents: Vec<u64>) -> Self {
         let sources = match_lines(&self.contents, &contents);
         self.carry_over(file, contents, &sources)

@@ -56,7 +56,7 @@ impl LockedTrack {
     /// Keeps the track.
     pub(crate) fn save(&self, track: &Track) {
         let bytes = encode(track);
-        // File systems flush a file that replaces another; nobody looks while the lock is held.
+        // File systems flush a file that replaces another; it is not read while the lock is held.
         let _ = self.folder.remove(&self.name);
         // A track that cannot be kept costs some ids, never a wrong line.
         if bytes.len() as u64 > MAX_TRACK_BYTES

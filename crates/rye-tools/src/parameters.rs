@@ -64,7 +64,7 @@ pub(crate) fn optional_number(
     }
 }
 
-/// The whole number `name`, held between 1 and `most`.
+/// The whole number `name`, clamped to 1 and `max`.
 pub(crate) fn limit(
     parameters: &Map<String, Value>,
     name: &str,

@@ -244,7 +244,7 @@ fn check_target(relative: &Path, status: Option<&EntryStatus>) -> Result<(), Nat
     }
 }
 
-/// The system's words for common failures are short; its codes help nobody.
+/// The system's words for common failures are short; its codes do not help.
 fn io_reason(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "file or folder not found".to_owned(),

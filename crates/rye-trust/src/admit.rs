@@ -1,4 +1,4 @@
-//! The door to use: verified, or forgiven because its author develops here. Nobody else makes an [`Admitted`].
+//! Admission: verified, or allowed by development mode. Only this module constructs an [`Admitted`].
 
 use std::ops::Deref;
 
@@ -35,7 +35,7 @@ impl<T> Admitted<T> {
         &self.report
     }
 
-    /// Whether nobody vouches for it, but development mode lets it pass.
+    /// Whether it is not verified, but allowed by development mode.
     #[must_use]
     pub fn is_forgiven(&self) -> bool {
         self.is_forgiven

@@ -43,7 +43,7 @@ pub enum ContentStatus {
     Intact {
         /// For how much of the file.
         coverage: Coverage,
-        /// The byte ranges nobody vouches for.
+        /// The byte ranges that the signature does not cover.
         uncovered: Vec<Range<usize>>,
     },
     /// The hash does not hold.

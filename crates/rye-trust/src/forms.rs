@@ -33,7 +33,7 @@ pub fn covered_form<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u
     Cow::Owned(text)
 }
 
-/// `bytes` for people and models to read: the shebang is blank, and the signature line says nothing that anybody could
+/// `bytes` for people and models to read: the shebang is blank, and the signature line says nothing that a reader could
 /// have added to it.
 #[must_use]
 pub fn display_form<'a>(bytes: &'a [u8], format: &SignatureFormat) -> Cow<'a, [u8]> {

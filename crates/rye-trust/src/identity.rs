@@ -13,7 +13,7 @@ pub fn signature_format() -> SignatureFormat {
     SignatureFormat { prefix: "#".to_owned(), suffix: None, after_shebang: false }
 }
 
-/// Why a document names nobody.
+/// Why a document is not a valid identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// It is not UTF-8 text or not TOML.
@@ -79,7 +79,7 @@ struct Pem {
 }
 
 impl Identity {
-    /// An identity that nobody has signed yet.
+    /// An identity that is not signed yet.
     #[must_use]
     pub fn new(key: PublicKey, owner: &str) -> Self {
         let fingerprint = key.fingerprint();

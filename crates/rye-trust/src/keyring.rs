@@ -194,7 +194,7 @@ impl KeyRing {
         let local = match space {
             Space::Project => self.project_keys.get(fingerprint),
             Space::User => None,
-            // A bundle that nobody approved counts for nothing, whoever signed its items.
+            // The items of a bundle that is not approved are not trusted, whichever key signed them.
             Space::System(bundle) => self.bundle_keys.get(bundle)?.get(fingerprint),
         };
         self.user_keys.get(fingerprint).or(local)
@@ -214,7 +214,7 @@ impl KeyRing {
         Some(format!("it has no name, and you signed it as {names}"))
     }
 
-    /// Whether anybody may introduce keys to the project at hand.
+    /// Whether any trusted key may introduce keys to the current project.
     #[must_use]
     pub fn has_introducers(&self) -> bool {
         !self.introducers.is_empty()

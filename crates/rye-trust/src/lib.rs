@@ -1,5 +1,5 @@
 //! Who vouches for bytes: signature lines, coverage, identity documents, trust decisions, and the [`Verified`] type
-//! that nobody else can construct.
+//! that no other crate can construct.
 //!
 //! No I/O: keys, documents and items come in as bytes; `rye-space` reads them.
 

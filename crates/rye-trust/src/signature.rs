@@ -70,7 +70,7 @@ pub struct SignatureLine {
     pub signature_text: String,
     /// Whose key signed. A name, not a proof.
     pub fingerprint: Fingerprint,
-    /// `provider@user` of a registry. Not covered by the signature, believed by nobody.
+    /// `provider@user` of a registry. Not covered by the signature, and not used for decisions.
     pub registry: Option<String>,
 }
 

@@ -30,7 +30,7 @@ pub trait Subject {
     fn manifest_path(&self) -> Option<String> {
         None
     }
-    /// Whether its bytes are part of this very binary, which the build signed: whoever could change them could change
+    /// Whether its bytes are part of this very binary, which the build signed: an attacker who could change them could change
     /// the code that verifies as well.
     fn is_sealed(&self) -> bool {
         false
@@ -91,7 +91,7 @@ pub struct TrustReport {
     pub verdict: TrustVerdict,
     /// How much the signature covers; `None` unless its hash holds.
     pub coverage: Coverage,
-    /// Byte ranges nobody vouches for.
+    /// Byte ranges that the signature does not cover.
     pub uncovered: Vec<Range<usize>>,
     /// The signature line, if there is one.
     pub signature: Option<SignatureLine>,

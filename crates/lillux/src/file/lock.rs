@@ -24,7 +24,7 @@ impl Lock {
         Ok(Self { file })
     }
 
-    /// Waits for a share of the lock on `path`: many may hold one while nobody has the lock to itself.
+    /// Waits for a share of the lock on `path`: many processes may hold one while none holds it exclusively.
     ///
     /// # Errors
     /// When the file cannot be made or locked.

@@ -94,7 +94,7 @@ impl TempDirPool {
         }
     }
 
-    /// Takes back one that nobody uses any more.
+    /// Reuses one that is no longer in use.
     pub fn release(&self, folder: LockedTempDir) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < self.capacity && folder.is_pristine() {
@@ -125,7 +125,7 @@ fn is_same_dir(lock: &File, path: &Path) -> bool {
     matches!((lock, there), (Ok(lock), Ok(there)) if lock == there)
 }
 
-/// Removes this user's folders of the prefix that nobody holds. What cannot be removed stays: it harms nobody.
+/// Removes this user's folders of the prefix that are not in use. Folders that cannot be removed are left: they do no harm.
 fn remove_stale(parent: &Path, prefix: &str) {
     let Ok(entries) = fs_err::read_dir(parent) else { return };
     let own = rustix::process::geteuid().as_raw();

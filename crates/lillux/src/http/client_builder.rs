@@ -140,7 +140,7 @@ mod tests {
         HttpClient::new(AddressPolicy::new(&allowed).expect("a policy"))
     }
 
-    /// The status of a request to `url` by a client that was finished for `finished_for`, or why there is none.
+    /// The status of a request to `url` by a client that was built for `built_for`, or the error.
     fn status(client: &HttpClient, built_for: &str, url: &str) -> Result<u16, String> {
         let built_for = Url::parse(built_for).expect("a URL");
         let built =

@@ -117,10 +117,10 @@ pub enum HttpError {
     /// The time is over.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// Somebody asked for the end.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
-    /// Whoever takes the body will not have more of it.
+    /// The consumer of the body wants no more of it.
     #[error("{0}")]
     BodyRejected(String),
     /// This machine is out of something.
@@ -367,7 +367,7 @@ impl HttpClient {
     }
 }
 
-/// Waits until the time is over (`true`) or somebody asks for the end (`false`).
+/// Waits until the time is over (`true`) or the token is cancelled (`false`).
 #[must_use]
 pub fn sleep_unless_cancelled(duration: Duration, cancel: &CancelToken) -> bool {
     let deadline = std::time::Instant::now() + duration;

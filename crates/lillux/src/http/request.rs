@@ -60,7 +60,7 @@ pub(super) fn send(
             }
         }
     });
-    // A name lookup that hangs sits in a thread of its own: nobody waits for it.
+    // A name lookup that hangs stays in its own thread and is not waited for.
     runtime.shutdown_background();
     outcome
 }

@@ -28,7 +28,7 @@ fn client_config(roots: RootCertStore) -> Result<ClientConfig, String> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Settings that trust nobody, for plain http.
+/// Settings that trust no certificate, for plain HTTP.
 pub(super) fn without_certificates() -> Result<ClientConfig, String> {
     client_config(RootCertStore::empty())
 }

@@ -1,6 +1,6 @@
-//! A door that a process finds while it runs: descriptors it inherits, one of them a socket to whoever started it.
+//! A callback channel: descriptors that a process inherits, one of them a socket to the process that started it.
 //!
-//! Somebody in the process knocks: one message with a few bytes, and a socket of their own to talk over. So many can knock
+//! A client in the process connects by one message with a few bytes and its own socket. So many clients can connect
 //! at once over one descriptor, and what they say never mixes. What is said, and whether it is believed, is for others.
 
 use std::fmt::Debug;
@@ -24,17 +24,17 @@ pub trait CallbackChannel: Debug + Send + Sync {
     /// Descriptors for the process, each with the variable that will hold its number. At most [`MAX_INHERITED_FDS`].
     fn inherited_fds(&self) -> Vec<(&'static str, BorrowedFd<'_>)>;
 
-    /// Readable once somebody knocks.
+    /// Readable once a client connects.
     fn listener_fd(&self) -> BorrowedFd<'_>;
 
-    /// Somebody knocked. Called once, and must not wait: from here on the door looks after its bell itself.
+    /// A client has connected. Called once, and must not block: from here on the channel watches its listener itself.
     fn on_connect(&self);
 }
 
 /// How many descriptors a door can hand over.
 pub const MAX_INHERITED_FDS: usize = 2;
 
-/// The two ends of a door: whoever holds the second knocks at the first.
+/// The two ends of a channel: clients use the second to connect to the first.
 ///
 /// # Errors
 /// When there are no descriptors left.
@@ -46,7 +46,7 @@ fn unix_socket_pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Bytes in memory that nobody can change any more.
+/// Bytes in sealed memory, which can no longer be changed.
 ///
 /// # Errors
 /// When there is no descriptor or memory left.
@@ -83,10 +83,10 @@ pub fn read_sealed(memory: impl AsFd, max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Knocks with these bytes. Gives the socket to talk over.
+/// Connects with these bytes and returns the socket of the connection.
 ///
 /// # Errors
-/// When nobody is behind the door, or they are too many bytes.
+/// When the listener is closed, or there are too many bytes.
 pub fn connect(channel: impl AsFd, bytes: &[u8]) -> io::Result<OwnedFd> {
     if bytes.is_empty() || bytes.len() > MAX_CONNECT_BYTES {
         return Err(io::Error::other("a connection needs at least one byte"));
@@ -102,7 +102,7 @@ pub fn connect(channel: impl AsFd, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(own)
 }
 
-/// Takes the next knock: its bytes, and the socket to talk over. `None` when nobody is left to knock. One that is cut, or
+/// Accepts the next connection: its bytes and its socket. `None` when no client is left. One that is truncated, or
 /// brings no socket, is an error, and the next can be taken all the same.
 ///
 /// # Errors

@@ -46,8 +46,8 @@ pub(crate) fn exec_tool(
     report_and_exec(status, &link.status, || exec_program(request, descriptors))
 }
 
-/// Becomes a tool whose order has not arrived: confined already, it waits at `desk` for its order, and at `gate` until
-/// what the order brings is protected.
+/// Becomes a tool before its request has arrived: already confined, it waits at `request_socket` for the request, and at
+/// `start_gate` until the paths of the request are protected.
 pub(crate) fn exec_prewarmed(
     spec: &PrewarmSpec,
     state: &IsolationState,
@@ -86,7 +86,7 @@ pub(crate) fn exec_prewarmed(
     }
 }
 
-/// Says what came of preparing and, if all is well, goes on. `execute` returns only why it could not.
+/// Reports the result of preparing and, if it succeeded, calls `exec`, which only returns on failure.
 fn report_and_exec(
     prepared: Result<SetupStatus, String>,
     status: &OwnedFd,

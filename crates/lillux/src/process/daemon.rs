@@ -1,4 +1,4 @@
-//! A process that goes its own way: nothing supervises or confines it, and it outlives whoever started it. For programs
+//! A daemonized child process: not supervised or confined, and it outlives the process that started it. For programs
 //! that supervise others themselves, such as another process of the same binary.
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub fn spawn_daemon(
     let mut command = std::process::Command::new(program);
     command.args(arguments).env_clear().envs(environment).current_dir(cwd);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Whoever waits for a pipe to close must not wait for a process they do not know.
+    // A reader that waits for a pipe to close must not wait for the daemon.
     set_cloexec_all()?;
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
@@ -52,7 +52,7 @@ pub fn spawn_daemon(
     Ok(DaemonChild(child))
 }
 
-/// Leaves the terminal and the group of whoever started this process: their interrupts and hang-ups are not for it.
+/// Leaves the terminal and process group of the parent, whose interrupts and hang-ups are not for the daemon.
 ///
 /// # Errors
 /// When it leads a group already.

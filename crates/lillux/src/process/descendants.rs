@@ -31,7 +31,7 @@ impl ProcessTree {
         link.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Every process below `of`, parents before children. It is a snapshot: processes may come and go meanwhile.
+    /// Every process below `pid`, parents before children. It is a snapshot: processes may come and go meanwhile.
     pub(crate) fn descendants(&self, pid: i32) -> Vec<i32> {
         let pairs = if self.has_children_files { Vec::new() } else { self.parent_pairs() };
         let mut found = Vec::new();

@@ -42,7 +42,7 @@ pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
 }
 
-/// Marks every descriptor but input, output and error to be closed when a program begins, whoever opened it.
+/// Marks every descriptor but input, output and error to be closed on exec, including those of other libraries.
 pub(crate) fn set_cloexec_all() -> io::Result<()> {
     let flag = libc::c_int::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or_default();
     // SAFETY: descriptors stay open and valid; only what happens to them at `exec` changes.
@@ -52,7 +52,7 @@ pub(crate) fn set_cloexec_all() -> io::Result<()> {
     }
 }
 
-/// A copy of a descriptor that this process was started with and knows by its number. The copy is nobody else's.
+/// A copy of a descriptor that this process was started with and knows by its number. The copy is owned by the caller.
 ///
 /// # Errors
 /// When there is no such descriptor.

@@ -13,7 +13,7 @@ use super::run::{LaunchSession, ProcessIo, SUPERVISOR_GRACE, poll_fds};
 use super::{Launcher, ProcessCommand, RunError};
 use crate::sandbox::Confinement;
 
-/// A process that has begun. Its pipes block, and nobody else holds their ends.
+/// A running process. Its pipes block, and only this type holds their ends.
 #[derive(Debug)]
 pub struct InteractiveProcess {
     /// Writes to its standard input.
@@ -77,7 +77,7 @@ pub fn spawn_interactive(
     Ok(InteractiveProcess { stdin, stdout, stderr, guard: ProcessGuard { session: Some(session) } })
 }
 
-/// Tells the supervisor that nobody is interested any more, and waits until it has ended everything.
+/// Tells the supervisor that the caller is done, and waits until it has ended everything.
 fn shut_down(mut session: LaunchSession) {
     // Only this direction: that the run is over comes back on the other.
     let _ = rustix::net::shutdown(&session.launcher.control, Shutdown::Write);

@@ -27,7 +27,7 @@ const MAX_PREWARMED: usize = 2;
 /// How many are kept waiting for anything else.
 const MAX_SPARE: usize = 1;
 
-/// How long after a run its launcher is replaced. It must not compete with whoever hears of the run.
+/// How long after a run its launcher is replaced. It must not compete with the code that handles the run's result.
 const REFILL_DELAY: Duration = Duration::from_millis(2);
 
 /// After how long without a run nothing is kept laid out.
@@ -70,7 +70,7 @@ impl PoolState {
     /// Keeps launchers waiting: some that have laid out what is likely, the others for whatever comes.
     fn refill(&mut self) -> Option<()> {
         let predicted = self.predicted.clone();
-        // Whoever laid out something else ends by itself.
+        // A launcher that prepared another layout ends by itself.
         self.pending.retain(|started| match (&started.prewarmed, &predicted) {
             (Some(_), Some(predicted)) => started.is_current_for(predicted),
             (Some(_), None) => false,
@@ -251,7 +251,7 @@ pub fn fork_launcher() {
     }
 }
 
-/// Keeps launchers waiting for as long as somebody could want them.
+/// Keeps launchers waiting for as long as they could be needed.
 fn refill_loop(requests: &Receiver<Duration>, weak_state: &Weak<Mutex<PoolState>>, program: &Path) {
     loop {
         let delay = match requests.recv_timeout(IDLE_TIMEOUT) {

@@ -185,7 +185,7 @@ pub enum RunError {
 pub fn raise_open_file_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // Whoever is refused goes on with what there is.
+        // If that is refused, the current limit stays.
         let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }

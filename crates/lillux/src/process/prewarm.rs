@@ -15,7 +15,7 @@ use super::ProcessLimits;
 use super::protocol::{self, LauncherMessage, PrewarmSpec};
 use crate::sandbox::Confinement;
 
-/// A larger order is given to a launcher that waits for it: this much fits into a socket, whoever reads or does not.
+/// A larger order is given to a launcher that waits for it: this much fits into a socket's buffer.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
 
 /// What one order is held to, if a launcher may lay it out ahead.

@@ -236,7 +236,7 @@ impl LaunchSession {
         let role = if is_prepared { LauncherRole::Isolated } else { LauncherRole::Launcher };
         let spec = confinement.filter(|_| is_prepared && PrewarmedSandbox::accepts(&request));
         let spec = spec.and_then(|confinement| prewarm::prewarm_spec(confinement, &command.limits));
-        // One that waited may have been ended by somebody; then it took no order, and a new one does.
+        // A waiting launcher may have been killed; then it took no request, and a new one does.
         let idle = launcher.take(role, spec.as_ref());
         let idle = idle.and_then(|idle| send_request(idle, &request, &borrowed).ok());
         let (handle, layout) = match idle {
@@ -308,7 +308,7 @@ impl LaunchSession {
         self.shut_down();
         self.read_replies();
         for stream in &mut streams {
-            // What is in the pipe now is all: whoever could add to it has ended, or has no business to.
+            // The pipe is complete now: every process that may write to it has ended.
             let mut budget: usize = 1 << 14;
             while budget > 0 && stream.read_available(&mut buffer) {
                 budget -= 1;
@@ -385,7 +385,7 @@ impl LaunchSession {
         lines.filter_map(|line| serde_json::from_slice(line).ok())
     }
 
-    /// What it said first: a tool may have begun and ended before anybody listened.
+    /// Its first message: a tool may have started and ended before it was read.
     fn first_reply(&self) -> Option<SupervisorReply> {
         self.replies().find(|reply| !matches!(reply, SupervisorReply::Gone))
     }
@@ -458,14 +458,14 @@ pub(super) fn poll_fds(descriptors: &mut [PollFd<'_>], wait: Option<Duration>) -
     }
 }
 
-/// A pipe whose reading end does not block. Neither end is inherited by anybody.
+/// A pipe whose reading end does not block. Neither end is inherited.
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;
     Ok((read, write))
 }
 
-/// Standard input as memory that nobody can change any more, so that it need not be fed.
+/// Standard input as sealed memory, so that it need not be written while the process runs.
 fn stdin_fd(bytes: &[u8]) -> io::Result<OwnedFd> {
     if bytes.is_empty() {
         return Ok(File::open("/dev/null")?.into());

@@ -74,7 +74,7 @@ pub(super) fn run_launcher(role: LauncherRole, control: &OwnedFd) -> i32 {
 /// What is to be run, and its descriptors.
 type ReceivedRequest = (LaunchRequest, Vec<OwnedFd>);
 
-/// A caller that is gone before it gave its order, or something that is no caller: nobody is left to tell.
+/// The caller ended before it sent a request, or the peer is not a caller: there is no one to report to.
 fn receive_request(control: &OwnedFd) -> ReceivedRequest {
     let request = match protocol::receive_message(control) {
         Ok((LauncherMessage::Launch(order), descriptors)) => Ok((*order, descriptors)),
@@ -185,7 +185,7 @@ fn wait_for_request(
     let tool = Tool::start(parent, spec.caller, move |link| {
         child::exec_prewarmed(spec, state, &request_socket, &start_gate, &link)
     })?;
-    // The tool has its order by now, or nobody wants it any more: then this process ends, and the tool with it.
+    // The tool has received its request, or the caller is gone: then this process ends, and the tool with it.
     let (request, _) = receive_request(parent.control);
     if !spec.confinement.placeholders.is_empty() {
         sandbox::protect_placeholders(state, &spec.confinement)?;
@@ -194,7 +194,7 @@ fn wait_for_request(
     Ok((tool, request))
 }
 
-/// Nobody wants another run.
+/// No further run is requested.
 fn exit_quietly() -> ! {
     lower_priority();
     exit_immediately(0)
@@ -261,7 +261,7 @@ impl<'a> Supervisor<'a> {
                         let sockets = sockets.into_iter().next().ok_or("a descriptor is missing")?;
                         return Self::prewarm(parent_link, state, *expected, sockets);
                     }
-                    // Nobody is left to tell.
+                    // The caller is gone.
                     Err(_) => exit_immediately(2),
                 }
             }
@@ -286,7 +286,7 @@ impl<'a> Supervisor<'a> {
         Ok((Self { request, parent, isolation: state, prewarm_spec: Some(spec) }, tool))
     }
 
-    /// What was laid out serves another run that is held to the same: nobody of the last one is left in it.
+    /// The sandbox can be reused for a run with the same confinement: no process of the last run is left in it.
     fn start_next(&mut self) -> Result<Tool, String> {
         let message = protocol::receive_message(self.parent.control);
         let (Some(prewarm_spec), Ok((LauncherMessage::Prewarm(spec), request_socket))) =
@@ -316,7 +316,7 @@ impl<'a> Supervisor<'a> {
         // The caller may be gone, which is then why this is the end.
         let _ = protocol::send_line(self.parent.control, &self.reply(tool, end));
         if is_alone {
-            // Nobody is left in the namespace: the caller need not wait until it is taken apart.
+            // No process is left in the namespace: the caller need not wait until it is removed.
             let _ = protocol::send_line(self.parent.control, &SupervisorReply::Gone);
         }
         let can_reuse = is_alone && self.prewarm_spec.is_some();
@@ -326,7 +326,7 @@ impl<'a> Supervisor<'a> {
         Ok(can_reuse)
     }
 
-    /// Waits for the end, whatever brings it. `None` when nobody is left to hear of it.
+    /// Waits for the end, whatever causes it. `None` when the caller is gone.
     fn watch(&self, tool: &mut Tool, own: i32) -> Option<ExitReason> {
         let mut deadline =
             Instant::now().checked_add(Duration::from_millis(self.request.timeout_milliseconds));
@@ -486,7 +486,7 @@ impl Tool {
             }
             ForkResult::Parent(pid) => pid,
         };
-        // A tool that floods the machine must not starve whoever ends it. Ordinary users may not ask for this.
+        // A tool that floods the machine must not starve its supervisor. Ordinary users may not raise the priority.
         let _ = rustix::process::setpriority_process(None, -20);
         let exit = rustix::process::pidfd_open(pid, PidfdFlags::empty())
             .map_err(|error| format!("the tool cannot be watched: {error}"))?;

@@ -102,7 +102,7 @@ fn build_plan(confinement: &Confinement, state: &IsolationState) -> LandlockPlan
         state.paths.homes.iter().filter(|path| !is_out_of_sight(path)).cloned().collect();
     let mut unreadable: Vec<PathBuf> = hidden.iter().filter(|path| !is_out_of_sight(path)).cloned().collect();
     let hides = !unreadable.is_empty() || !homes.is_empty();
-    // Disks, memory and the like: whoever may read those may read every file.
+    // Disks, memory and the like: access to those is access to every file.
     unreadable.push(PathBuf::from("/dev"));
     let mut plan = LandlockPlan {
         read: Vec::new(),
@@ -216,7 +216,7 @@ fn apply_ruleset(
 ) -> Result<LandlockStatus, String> {
     let to_message = |error: landlock::RulesetError| format!("Landlock: {error}");
     let read = AccessFs::from_read(LATEST_ABI);
-    // Device nodes are nobody's business.
+    // No rule allows making device nodes.
     let write = AccessFs::from_all(LATEST_ABI) & !make_bitflags!(AccessFs::{MakeChar | MakeBlock | IoctlDev});
     // Sockets are made in the run's own folders only.
     let makes_sockets = |path: &PathBuf| {
@@ -279,7 +279,7 @@ fn allow_path(
     }
 }
 
-/// No link is followed, so that nobody can lead a rule elsewhere.
+/// No link is followed, so that a rule cannot be redirected.
 fn open_no_symlinks(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     Ok(rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)

@@ -191,7 +191,7 @@ impl IsolationState {
         self.paths.write.iter().any(|root| path.starts_with(root))
     }
 
-    /// What lost the mount over it: whoever removes or replaces a file takes its mounts along.
+    /// The path that lost the mount over it: removing or replacing a file removes its mounts too.
     pub(crate) fn find_uncovered(&self) -> Option<&PathBuf> {
         self.mount_protected.iter().find(|path| !mounts::is_mount(path))
     }
@@ -294,7 +294,7 @@ pub(crate) fn protect_placeholders(state: &IsolationState, confinement: &Confine
     if state.has_mount_namespace { mounts::protect_placeholders(&confinement.placeholders) } else { Ok(()) }
 }
 
-/// In a supervisor whose run is over and left nobody: what the run could have left in memory goes, too.
+/// In a supervisor whose run has ended and left no process: removes what the run could have left in memory.
 pub(crate) fn reset(state: &IsolationState) -> Result<(), String> {
     let to_message = |error: std::io::Error| format!("cannot reuse the prewarmed sandbox: {error}");
     namespaces::enter_ipc_namespace().map_err(to_message)?;
@@ -326,7 +326,7 @@ pub(crate) fn enter(state: &mut IsolationState, limits: &ProcessLimits) {
     }
 }
 
-/// In the process that becomes the tool: gives up everything that is not allowed. `guarded` are the processes that
+/// In the process that becomes the tool: gives up everything that is not allowed. `protected_pids` are the processes that
 /// must be out of its reach where no namespace hides them. Also returns the descriptor at which the supervisor hears of
 /// connections, where the kernel has one.
 pub(crate) fn lock_down(

@@ -9,7 +9,7 @@ use rustix::thread::UnshareFlags;
 use super::{IsolationState, Mechanism, ReceiptRow, SandboxRule};
 use crate::process::{ForkResult, exit_immediately, fork, unshare};
 
-/// Leaves what can be left. Whoever may not do so directly tries through a user namespace.
+/// Enters new namespaces. Without the privilege to do so directly, it tries through a user namespace.
 pub(crate) fn enter(state: &mut IsolationState) {
     let flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
     let entered = match unshare(flags) {
@@ -88,7 +88,7 @@ fn make_mounts_slave() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }
 
-/// What is mounted from here on, by whomever, is seen by nobody else.
+/// Mounts from here on are private to this mount namespace.
 pub(crate) fn make_mounts_private() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
 }

@@ -463,7 +463,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (root, records) = (folder.path().join("project"), folder.path().join("records"));
         std::fs::create_dir(&root).expect("a folder");
-        // For root, no folder is closed: a loop of links cannot be looked into by anybody.
+        // Root can read every folder, so the test uses a loop of links, which no user can resolve.
         std::os::unix::fs::symlink(".git", root.join(".git")).expect("a link");
         let refused = PlaceholderGuard::acquire(&records, &root, &names(&root));
         assert!(refused.is_err_and(|error| error.to_string().contains("cannot be looked at")));

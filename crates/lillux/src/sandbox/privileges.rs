@@ -1,4 +1,4 @@
-//! Privileges: what root may keep, and that nobody gains any.
+//! Privileges: what root may keep, and that no process gains any.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

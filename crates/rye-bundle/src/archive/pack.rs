@@ -58,7 +58,7 @@ pub fn pack(folder: &Path, files: &[BundlePath], out: &Path) -> Result<(), Archi
             ArchiveFormat::TarZst => source.pack_tar(file)?,
             ArchiveFormat::Zip => source.pack_zip(file)?,
         };
-        // An archive that nobody could take apart again is of no use.
+        // An archive that could not be unpacked again is of no use.
         let limit = limits.max_total_bytes(file.metadata()?.len());
         match total > limit {
             true => Err(ArchiveError::TooLarge { limit, what: "bytes, or far more than its own size" }),

@@ -1,4 +1,4 @@
-//! A stranger's folder, copied to where nobody else writes: what is judged is then what is installed.
+//! Copies a source folder to a private one, so that what is verified is what is installed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

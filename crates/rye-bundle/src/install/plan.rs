@@ -25,7 +25,7 @@ pub enum FileAction {
     Remove,
     /// It was changed here, and stays as it is.
     Keep,
-    /// It takes the place of a file that somebody else made or changed, of which a backup is kept.
+    /// It replaces a file that was made or changed locally; a backup is kept.
     Overwrite,
     /// It was changed here and goes, of which a backup is kept.
     Discard,

@@ -63,8 +63,8 @@ pub struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// Makes the change. `keep` is called once the change is written down and before anything is changed: what it
-    /// leaves aside is removed again with the rest.
+    /// Makes the change. `store_generation` is called after the journal is written and before any file is changed; what it
+    /// stores is removed again if the change is rolled back.
     ///
     /// # Errors
     /// When any step fails; then everything is as it was, unless the error is [`InstallError::RollbackFailed`], and what is
@@ -267,7 +267,7 @@ pub(super) fn undo_changes(
     Journal::remove(&state.journal_path())
 }
 
-/// Puts one file back. One that somebody changed since stays as they made it.
+/// Restores one file. A file that was changed since is left as it is.
 pub(super) fn undo_change(
     dir: &TargetDir,
     staging: &Dir,
@@ -283,7 +283,7 @@ pub(super) fn undo_change(
     let in_slot = digest_in(staging, &slot_name(index))?;
     let (folder, name) = match (change.old, dir.parent(&change.path)?) {
         (_, PathLookup::Found(parent)) => parent,
-        // Somebody removed its folder since.
+        // Its folder was removed since.
         (Some(_), PathLookup::Absent) => dir.create_parent(&change.path)?,
         (None, PathLookup::Absent) | (_, PathLookup::Other) => return Ok(()),
     };

@@ -1,7 +1,7 @@
 //! Bundles in OCI registries: pushing an archive, pulling it back, and nothing believed on the way.
 //!
 //! Everything goes through `lillux::http`: bounded bodies, checked addresses, no credentials across hosts. Every blob is
-//! held against its digest and size while it streams; whether what came in is a bundle anybody vouches for is judged
+//! held against its digest and size while it streams; whether it is a bundle with a trusted signature is checked
 //! afterwards, by others.
 
 mod artifact;
@@ -109,7 +109,7 @@ pub enum RegistryError {
     /// What came in could not be kept, or what goes out not be read.
     #[error("{0}")]
     LocalIo(String),
-    /// Somebody asked for the end.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
 }

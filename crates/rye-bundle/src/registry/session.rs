@@ -85,7 +85,7 @@ impl<'a> RegistrySession<'a> {
             has_credentials: false,
         };
         session.client = client(&session.base)?;
-        // On this machine many registries speak plain HTTP, and nobody listens in between.
+        // On this machine many registries use plain HTTP, and there is no network in between.
         if reference.is_loopback() && !access.allows_plain_http {
             let mut probe = short_request(HttpMethod::Get, &session.base);
             probe.max_redirects = 0;
@@ -122,7 +122,7 @@ impl<'a> RegistrySession<'a> {
         Ok(next)
     }
 
-    /// One exchange: authorized when that is asked for, tried again when that harms nobody. With a sink, the body of a
+    /// One exchange: authorized when required, retried when that is safe. With a sink, the body of a
     /// successful answer goes there.
     pub(super) fn send(
         &mut self,

@@ -94,7 +94,7 @@ fn archive_of(pulled: &PulledArtifact) -> Vec<u8> {
     lillux::file::read_bounded(&pulled.archive, 1 << 30).expect("an archive").0
 }
 
-/// A registry that was filled honestly and then answers `lie` to matching requests.
+/// A registry that was filled correctly and then answers matching requests with `response_override`.
 fn faulty_registry(
     world: &World,
     response_override: impl Fn(&RecordedRequest) -> Option<FakeResponse> + Send + 'static,

@@ -49,7 +49,7 @@ pub struct PushedArtifact {
 pub struct ArtifactDescription {
     /// The digest of the OCI manifest: what a pin names.
     pub digest: Digest,
-    /// The signed `manifest.yaml`. Whose signature it is nobody has looked at yet.
+    /// The signed `manifest.yaml`. The signature has not been verified yet.
     pub manifest: Vec<u8>,
     /// The length of the archive in bytes.
     pub archive_bytes: u64,

@@ -112,7 +112,7 @@ pub enum EnvironmentError {
         /// What it must be.
         expected: &'static str,
     },
-    /// An interpreter type that nobody knows.
+    /// An unknown interpreter type.
     #[error(
         "`{item}` asks for the interpreter type `{kind}`, which is unknown; use local_binary, system_binary or command"
     )]

@@ -58,7 +58,7 @@ impl EnvironmentPolicy {
         is_allowed && (self.is_passed_by_name(name) || !self.is_secret(name))
     }
 
-    /// Whether it is kept from tools that do not ask for it: a secret, or the settings of somebody who has some.
+    /// Whether it is kept from tools that do not ask for it: a secret, or settings that can contain one.
     #[must_use]
     pub fn is_secret(&self, name: &str) -> bool {
         self.is_redacted(name) || self.withheld.contains(name)

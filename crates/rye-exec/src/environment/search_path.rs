@@ -19,7 +19,7 @@ pub fn find_on_path(name: &str, path: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|candidate| is_executable(candidate))
 }
 
-/// Whether it is a regular file, or a link to one, that somebody may execute.
+/// Whether it is a regular file, or a link to one, with an execute bit.
 pub(super) fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }

@@ -8,7 +8,7 @@ const MAX_DEPTH: usize = 8;
 pub(crate) type Lookup<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// Fills `text`. A variable that is not there is empty; with `:-`, one that is not there or empty has the default,
-/// which is filled too. A place that nobody knows stays as it is.
+/// which is filled too. An unknown placeholder stays as it is.
 pub(crate) fn fill(text: &str, variable: &Lookup<'_>, placeholder: &Lookup<'_>) -> String {
     fill_at(0, text, variable, placeholder)
 }

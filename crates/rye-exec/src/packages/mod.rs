@@ -207,7 +207,7 @@ fn parse_requirements(
     list.iter().map(read).collect()
 }
 
-/// Checks packages that a lockfile pins: whoever wrote it chooses what is installed, so nothing in it may be read as
+/// Checks packages that a lockfile pins: its author decides what is installed, so nothing in it may be read as
 /// anything but a name, a version and hashes; and they must be an answer to what is asked.
 ///
 /// # Errors

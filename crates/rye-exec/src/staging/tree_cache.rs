@@ -13,7 +13,7 @@ use lillux::file::{self, FileMode, Lock};
 
 /// A tree in use is touched this often, so that its age tells when it was last used.
 const TOUCH_INTERVAL_SECONDS: u64 = 24 * 60 * 60;
-/// A tree nobody used for so long is removed.
+/// A tree that was not used for this long is removed.
 const MAX_AGE_SECONDS: u64 = 14 * TOUCH_INTERVAL_SECONDS;
 /// More trees than this are reduced, those first that were not used for longest, and never fresh ones.
 const MAX_TREES: usize = 256;
@@ -243,7 +243,7 @@ fn touch(folder: &Path, now: u64) -> io::Result<()> {
     fs_err::File::open(folder)?.file().set_modified(time)
 }
 
-/// Removes trees nobody used for long. What cannot be removed stays for the next time: the run goes on without.
+/// Removes trees that were not used for long. Trees that cannot be removed are left for the next time.
 fn prune(cache_dir: &Path, now: u64, own: &str) {
     let Ok(entries) = std::fs::read_dir(cache_dir) else {
         return;

@@ -21,7 +21,7 @@ const MAX_SOURCE_BYTES: usize = 2 * 1024 * 1024;
 /// recovery from errors can take longer, so running out of time never turns a good text into a bad one.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 5 });
 
-/// Names by which the engine knows a tool: a value that cannot be read is a mistake, not somebody's variable.
+/// Names by which the engine knows a tool: a value that cannot be read is an error, not an unrelated variable.
 const METADATA_NAMES: [&str; 7] = [
     "__version__",
     "__tool_type__",

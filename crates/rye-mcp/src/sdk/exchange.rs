@@ -94,7 +94,7 @@ fn run_on_thread(
             other => other,
         }
     });
-    // A look-up of a host name may still be under way; nobody waits for it.
+    // A look-up of a host name may still be running; it is not waited for.
     runtime.shutdown_background();
     result.map_err(|failure| match failure {
         AttemptError::Final(error) | AttemptError::NoHandshake(error) => error,
@@ -205,7 +205,7 @@ impl Exchange<'_> {
             .await
             .map_err(|error| self.handshake_stop_reason(error))?;
         let answer = self.list_and_call(&running, &refusals).await?;
-        // Whoever does not end in time is ended by the guard.
+        // A process that does not end in time is ended by the guard.
         let _ = running.close_with_timeout(CLOSE_TIMEOUT * 2).await;
         Ok(answer)
     }

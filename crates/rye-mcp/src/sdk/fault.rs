@@ -1,4 +1,4 @@
-//! The first thing that goes wrong below the SDK, told straight to whoever holds the exchange: the SDK would wrap it,
+//! The first thing that goes wrong below the SDK, reported directly to the exchange: the SDK would wrap it,
 //! log it, or wait for something better.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -107,7 +107,7 @@ impl HttpTransport {
         Ok(bytes)
     }
 
-    /// The events of a response. `question` is what they have to answer; an end without answer is a fault unless the
+    /// The events of a response to `request_id`; an end without that response is an error unless the
     /// server gave an id to resume from.
     fn event_stream(
         &self,

@@ -35,10 +35,10 @@ pub fn list_tools(server: &McpServer, host: &McpHost<'_>) -> Result<ToolList, Mc
     exchange::run_exchange(server, host, None).map(|(list, _)| list)
 }
 
-/// Calls `tool_name` with `arguments`, after `judge` admitted the tools the server offers in the same exchange.
+/// Calls `tool_name` with `arguments`, after `validate` accepted the tools the server offers in the same exchange.
 ///
 /// # Errors
-/// As [`list_tools`]; whatever `judge` says; [`McpError::ToolNotFound`]; a JSON-RPC error of the server. A tool that says
+/// As [`list_tools`]; the error of `validate`; [`McpError::ToolNotFound`]; a JSON-RPC error of the server. A tool that says
 /// it failed is no error here but an outcome.
 pub fn call_tool(
     server: &McpServer,

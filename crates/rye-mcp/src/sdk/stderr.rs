@@ -21,7 +21,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_millis(300);
 pub(super) enum StderrTail {
     /// A task drains the pipe.
     Drained { buffer: Arc<Mutex<VecDeque<u8>>>, task: JoinHandle<()> },
-    /// Somebody else does.
+    /// Another owner reads it.
     External(Box<dyn Fn() -> Vec<u8> + Send>),
 }
 
@@ -50,7 +50,7 @@ impl StderrTail {
     pub(super) async fn wait_closed(&mut self) {
         match self {
             Self::Drained { task, .. } if !task.is_finished() => {
-                // Somebody it started may hold the pipe open; what was said so far will do.
+                // A process it started may hold the pipe open; the output so far is enough.
                 let _ = tokio::time::timeout(SETTLE_TIMEOUT, task).await;
             }
             Self::Drained { .. } | Self::External(_) => {}

@@ -1,5 +1,5 @@
 //! Newline-delimited JSON over a process's pipes, stricter than the SDK's own: a line that is no message, an answer
-//! nobody asked for or a line without end stops the exchange with a reason, where the SDK would wait on.
+//! that was not requested or a line without end stops the exchange with a reason, where the SDK would wait on.
 
 use std::collections::HashSet;
 use std::io;
@@ -157,7 +157,7 @@ impl Transport<RoleClient> for StdioTransport {
             let mut rest = [0; 4096];
             while matches!(self.stdout.read(&mut rest).await, Ok(count) if count > 0) {}
         };
-        // Whoever is slow is ended by the guard.
+        // A slow process is ended by the guard.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, drained).await;
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rye_test::fake_model::{FakeReply, FakeRequest, serve};
 use serde_json::{Map, Value, json};
 
-/// Whoever is measured should wait for the network, not for this.
+/// What is measured should wait for the network, not for this server.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

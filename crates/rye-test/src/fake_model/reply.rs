@@ -24,7 +24,7 @@ impl Gate {
 
     /// Ready when it is open.
     pub(super) async fn wait_open(&self) {
-        // Nobody adds permits: what ends the waiting is that the semaphore closes.
+        // No permits are added: closing the semaphore ends the wait.
         let _ = self.0.acquire().await;
     }
 }

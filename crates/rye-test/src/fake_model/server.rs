@@ -71,7 +71,7 @@ pub fn serve(
         })
         .collect();
     for thread in threads {
-        // A thread that panicked serves nobody; the others go on.
+        // A panic ends one connection; the others continue.
         let _ = thread.join();
     }
 }
@@ -243,7 +243,7 @@ impl Server {
     }
 }
 
-/// A request without what was said in it: whoever is measured should not have to share the processor with a reader.
+/// A request without its body: recording it would take processor time from what is measured.
 fn parse_sparse(body: &[u8]) -> serde_json::Result<Value> {
     #[derive(Deserialize, Serialize)]
     struct SparseRequest<'a> {

@@ -98,7 +98,7 @@ impl CheckpointTriggers {
 /// Waiting for threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitConfig {
-    /// How long `wait_threads` waits when nobody says it.
+    /// The default timeout of `wait_threads`.
     pub wait_timeout_ms: u64,
     /// Whether waiting ends at the first failure.
     pub fail_fast: bool,

@@ -248,7 +248,7 @@ impl ThreadState {
         answers: &[ApprovalAnswer],
     ) -> Vec<Effect> {
         let super::Phase::Suspended(suspension) = &self.phase else { return Vec::new() };
-        // Nobody goes on in a person's place.
+        // Only a person's answer resumes it.
         if suspension.has_open_requests(answers) {
             return Vec::new();
         }

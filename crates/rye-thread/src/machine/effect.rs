@@ -22,7 +22,7 @@ pub enum Effect {
         /// The action, which it may take.
         action: PermittedAction,
     },
-    /// Set `worst` aside on the thread and all its ancestors, then ask the model.
+    /// Reserve `bound` on the thread and all its ancestors, then call the model.
     CallModel {
         /// The number of the call.
         call: u64,
@@ -95,7 +95,7 @@ pub enum Effect {
     SaveState(SaveTrigger),
     /// Ask a person.
     RequestApproval(ApprovalRequest),
-    /// The thread stops here until somebody lets it go on.
+    /// The thread is suspended until it is resumed.
     Suspend(ThreadOutcome),
     /// The thread has ended.
     End(ThreadOutcome),
@@ -152,7 +152,7 @@ impl ThreadOutcome {
         Self { error: Some(error.into()), ..Self::with_status(ThreadStatus::Error) }
     }
 
-    /// Ended because somebody asked.
+    /// Cancelled.
     #[must_use]
     pub fn cancelled(why: impl Into<String>) -> Self {
         Self { error: Some(why.into()), ..Self::with_status(ThreadStatus::Cancelled) }

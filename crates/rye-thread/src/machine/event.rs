@@ -38,7 +38,7 @@ pub enum ThreadEvent {
         error: ModelError,
         /// What it is charged all the same.
         spend: Nanos,
-        /// Whether that is a guess: what was reserved, because nobody knows.
+        /// Whether that is an estimate: the reservation, because the actual cost is unknown.
         is_unknown: bool,
         /// Where in the spread of delays a retry falls, in thousandths.
         jitter: u32,
@@ -103,7 +103,7 @@ pub enum ThreadEvent {
         /// Tool calls that may simply be made again: their tools say so.
         repeatable: Vec<usize>,
     },
-    /// Somebody wants it to end. Whatever was outstanding has been stopped.
+    /// It is cancelled. Everything in flight has been stopped.
     CancelRequested {
         /// Why, or by whom.
         reason: String,

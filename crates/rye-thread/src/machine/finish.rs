@@ -1,4 +1,4 @@
-//! How a thread stops: for good, or until somebody lets it go on.
+//! How a thread stops: it ends, or is suspended until it is resumed.
 
 use serde_json::{Value, json};
 

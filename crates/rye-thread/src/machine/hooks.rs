@@ -110,7 +110,7 @@ impl HookRun {
 }
 
 impl ThreadState {
-    /// Runs the hooks of an event, then goes on as `then` says.
+    /// Runs the hooks of an event, then continues as `continuation` says.
     pub(super) fn run_hooks(
         &mut self,
         event: &str,

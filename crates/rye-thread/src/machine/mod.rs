@@ -11,7 +11,7 @@
 //!  └── after_step hooks ◄─────────────────────────────────────────────┘
 //! ```
 //!
-//! There is no clock, no I/O and no randomness in here: each event brings its time and its luck. Whoever feeds the same
+//! There is no clock, no I/O and no randomness in here: each event carries its timestamp and jitter. Feeding the same
 //! events to the same spec gets the same state and the same effects; resuming a thread is nothing else.
 
 mod approval;
@@ -91,7 +91,7 @@ enum Phase {
     Sleeping,
     /// Tools.
     Tools(ToolRun),
-    /// Somebody who lets it go on.
+    /// A resume request.
     Suspended(Box<approval::Suspension>),
     /// Nothing: it has ended.
     Ended(Box<ThreadOutcome>),

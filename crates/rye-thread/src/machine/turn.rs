@@ -165,7 +165,7 @@ impl ThreadState {
                 spend: Nanos(price.max_cost(input, request.max_output_tokens)).min(Nanos::MAX),
                 tokens: 0,
             },
-            // Nobody knows what it costs: tokens are what is counted.
+            // The price is unknown: only tokens are counted.
             None => CostBound { spend: Nanos(0), tokens: input.saturating_add(request.max_output_tokens) },
         }
     }
@@ -592,7 +592,7 @@ fn unusable_reason(response: &ModelResponse) -> Option<(&'static str, String)> {
     }
 }
 
-/// How many tokens of answer `left` pays for, after the input.
+/// How many output tokens `remaining` pays for, after the input.
 fn affordable_tokens(price: TokenPrice, remaining: Nanos, input: u64) -> u64 {
     let after_input = remaining.0.saturating_sub(price.max_cost(input, 0));
     match price.output {

@@ -75,7 +75,7 @@ impl NativeTool for EditLines {
         if new_hash != hash {
             target
                 .folder
-                // The rename alone is enough: nobody sees half a file, and project files are not a journal.
+                // The rename is enough: readers never see half a file, and project files are not a journal.
                 .write_atomic(&target.name, new_text.as_bytes(), FileMode::Preserve, Durability::Renamed)
                 .map_err(|error| project.to_native_error(&error, &relative))?;
         }

@@ -38,7 +38,7 @@ impl NativeTool for Write {
         reject_redacted(content)?;
         let expected = parameters::optional_text(call.parameters, "expected_hash")?;
         let makes_folders = parameters::boolean(call.parameters, "create_folders", true)?;
-        // Somebody who expects a version expects its folder too: none is made for a write that is refused anyway.
+        // An expected version implies that the folder exists: none is created for a write that is refused anyway.
         let expects_file = expected.is_some_and(|expected| expected != "absent");
         let missing =
             if makes_folders && !expects_file { MissingParents::Create } else { MissingParents::Refuse };
@@ -63,7 +63,7 @@ impl NativeTool for Write {
         if is_changed {
             target
                 .folder
-                // The rename alone is enough: nobody sees half a file, and project files are not a journal.
+                // The rename is enough: readers never see half a file, and project files are not a journal.
                 .write_atomic(&target.name, content.as_bytes(), FileMode::Preserve, Durability::Renamed)
                 .map_err(|error| project.to_native_error(&error, &relative))?;
         }

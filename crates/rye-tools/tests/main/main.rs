@@ -10,7 +10,7 @@ mod edits;
 mod files;
 mod support;
 
-/// A test file that nobody declares would never run; one beside this folder would be another binary.
+/// A test file that is not declared would never run; one beside this folder would be another binary.
 #[test]
 fn every_test_file_is_declared() {
     rye_test::assert_all_declared(env!("CARGO_MANIFEST_DIR"), include_str!("main.rs"));
