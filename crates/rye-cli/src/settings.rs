@@ -141,8 +141,8 @@ pub enum SandboxContext {
     Isolated,
 }
 
-/// Whether this is the inside of a tool's sandbox. A tool could hide that from `rye`, and would gain nothing: the sandbox
-/// holds whoever is in it.
+/// Whether this process runs in a tool's sandbox. A tool could hide that from `rye`, and would gain nothing: the sandbox
+/// confines `rye` too.
 pub fn sandbox_context() -> Option<SandboxContext> {
     let text = |name: &str| env_var(name).map(|value| value.to_string_lossy().into_owned());
     match (text(TOKEN_FD_VAR), text(CALLBACK_FD_VAR)) {

@@ -2,7 +2,7 @@
 //! gone when it has nothing to do.
 //!
 //! ```text
-//! starter: reach ─► register the thread (nobody's, detached) ─► "take these" ─► answer
+//! starter: reach ─► register the thread (no owner, detached) ─► "take these" ─► answer
 //! process: peer's uid, one bounded line ─► engine and threads of that place ─► claim, resume ─► answer
 //! ```
 //!

@@ -32,8 +32,8 @@ pub fn parse(text: &str) -> Result<YamlDocument, Diagnostic> {
     parse_document(text, POSITION_DEPTH, false)
 }
 
-/// As [`parse`], with the position of every key (the key itself, not its value) and element however deep: for somebody
-/// who has to find a mistake.
+/// As [`parse`], with the position of every key (the key itself, not its value) and element however deep, to report
+/// where a problem is.
 ///
 /// # Errors
 /// As [`parse`].

@@ -119,7 +119,7 @@ const REPEATABLE_OPERATIONS: [&str; 8] = [
 ];
 
 impl PlannedCall {
-    /// Whether making the call twice is the same as making it once. A child has its name from its call: whoever starts
+    /// Whether making the call twice is the same as making it once. A child's id follows from its call: starting
     /// it again finds it.
     fn is_repeatable(&self) -> bool {
         match &self.work {

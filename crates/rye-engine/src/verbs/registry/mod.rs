@@ -418,6 +418,6 @@ fn path_exists_error(path: &Path) -> Error {
 pub fn signer_text(report: &BundleReport) -> String {
     match &report.signer {
         Some(signer) => format!("{} ({})", one_line(&signer.owner), signer.fingerprint),
-        None => "nobody".to_owned(),
+        None => "no key".to_owned(),
     }
 }
