@@ -377,7 +377,7 @@ mod tests {
             [
                 "header `Host` is set by the transport",
                 "the value of header `x` has characters that cannot be sent",
-                "`é` is no header name",
+                "invalid header name `é`",
                 "`url` must begin with `https://` or `http://`",
             ]
         );

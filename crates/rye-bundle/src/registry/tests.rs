@@ -277,7 +277,7 @@ fn container_image_is_refused() {
     assert_eq!(
         world.refusal(&registry, ":1"),
         format!(
-            "`{reference}` is no bundle: it is of the media type `application/vnd.docker.distribution.manifest.v2+json`"
+            "`{reference}` is not a bundle: it is of the media type `application/vnd.docker.distribution.manifest.v2+json`"
         )
     );
 }

@@ -218,7 +218,7 @@ fn parse_assertion(key: &str, expected: &Value) -> Result<(Condition, bool), Str
         "<=" => "lte",
         "contains" | "regex" | "exists" | "in" => word,
         other => {
-            return Err(format!("`{}` is no operator in `{}`", text::one_line(other), text::one_line(key)));
+            return Err(format!("unknown operator `{}` in `{}`", text::one_line(other), text::one_line(key)));
         }
     };
     let value = value.trim();

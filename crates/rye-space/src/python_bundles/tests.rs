@@ -126,7 +126,7 @@ fn unsupported_code_is_reported_with_line() {
             "`my_tools/bundle.py:7`: the value of `bundle_id` is not understood",
         ),
         (swapped("\"my-tools\"", "\"../x\""), "`my_tools/bundle.py:7`: "),
-        (swapped("\"my-tools\"", "3"), "`my_tools/bundle.py:7`: `bundle_id` is no text"),
+        (swapped("\"my-tools\"", "3"), "`my_tools/bundle.py:7`: `bundle_id` is not a string"),
         (swapped("My.Tools", "absent"), "`my_tools/bundle.py:8`: the value of `version` is not understood"),
         (
             swapped("Path(__file__).parent,", "Path(__file__).parent.parent,"),
