@@ -353,7 +353,7 @@ mod tests {
     fn duplicate_keys_are_errors_with_a_position() {
         let problem = problem("a: 1\nb:\n  c: 1\n  c: 2\n");
         assert_eq!(problem.position.map(|position| position.line), Some(4));
-        assert!(problem.message.contains("twice"), "{problem}");
+        assert!(problem.message.contains("duplicate key `c`"), "{problem}");
     }
 
     #[test]
