@@ -50,7 +50,7 @@ impl ThreadState {
         self.suspend_with(outcome, ResumeAt::Turn, Vec::new())
     }
 
-    /// Somebody wants it to end; whatever was outstanding has been stopped.
+    /// It is cancelled; everything in flight has been stopped.
     pub(super) fn on_cancel_requested(
         &mut self,
         reason: &str,
