@@ -3,6 +3,7 @@
 //!
 //! `RYE_SIM_SEEDS` says how many seeds are tried, `RYE_SIM_SEED` which one alone.
 #![expect(clippy::disallowed_methods, reason = "the number of seeds is told by a variable")]
+#![allow(clippy::expect_used, reason = "a test that cannot set up its folder has failed")]
 
 use std::sync::Arc;
 
