@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_receiver_is_woken() {
+    fn waiting_receiver_gets_the_change() {
         let hub = Arc::new(ChangeHub::default());
         let mut receiver = hub.subscribe();
         let sender = Arc::clone(&hub);

@@ -2,7 +2,7 @@
 //! twice.
 //!
 //! `RYE_SIM_SEEDS` says how many seeds are tried, `RYE_SIM_SEED` which one alone.
-#![expect(clippy::disallowed_methods, reason = "the number of seeds is told by a variable")]
+#![expect(clippy::disallowed_methods, reason = "a variable sets the number of seeds")]
 #![allow(clippy::expect_used, reason = "a test that cannot set up its folder has failed")]
 
 use std::sync::Arc;

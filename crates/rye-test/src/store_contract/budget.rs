@@ -25,7 +25,7 @@ pub fn call_is_reserved_on_every_ancestor(open: OpenStore) {
         requested: 41,
     };
     assert_eq!(world.commit(call.clone()), CommitOutcome::Refused(refusal));
-    assert_eq!(sums(2), (0, 0, 0, 60), "what is refused is put aside nowhere");
+    assert_eq!(sums(2), (0, 0, 0, 60), "a refused call is reserved nowhere");
     let settled = ThreadCommit { settlements: vec![settle(1, 7)], ..commit_for(3, claim) };
     assert_eq!(world.commit(settled.clone()), CommitOutcome::Done);
     assert_eq!((sums(3), sums(2), sums(1)), ((7, 0, 7, 0), (0, 0, 7, 0), (0, 0, 7, 0)));
@@ -80,7 +80,7 @@ pub fn refused_reservation_keeps_records(open: OpenStore) {
     let maxima = Some(BudgetCaps { spend: Some(Nanos(20)), tokens: None });
     let next = ThreadCommit { caps: maxima, reservation: reserve(2, 2), ..commit_for(1, claim) };
     assert_eq!(world.commit(next), CommitOutcome::Done);
-    assert_eq!(world.store.journal(&thread_id(1)).expect("sealed anew").len(), 2);
+    assert_eq!(world.store.journal(&thread_id(1)).expect("a journal").len(), 2);
 }
 
 /// A call whose end is unknown is charged in full, once.
