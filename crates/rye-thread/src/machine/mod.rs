@@ -21,6 +21,7 @@ mod effect;
 mod event;
 mod finish;
 mod hooks;
+mod limit_reached;
 #[cfg(test)]
 mod tests;
 mod tools;

@@ -1,0 +1,126 @@
+//! What a thread does at a limit, without budget, or when its time is over.
+
+use serde_json::{Value, json};
+
+use super::approval::ResumeAt;
+use super::control::HookControl;
+use super::effect::{Effect, ThreadOutcome};
+use super::event::{BudgetRefusal, BudgetResource};
+use super::hooks::{HookContinuation, cost_context};
+use super::{Phase, ThreadState};
+use crate::limits::LimitReached;
+use crate::money::Nanos;
+use crate::status::SuspendReason;
+
+impl ThreadState {
+    /// A budget could not cover the next call.
+    pub(super) fn on_budget_refused(&mut self, refusal: &BudgetRefusal) -> Vec<Effect> {
+        if self.phase != Phase::CallingModel {
+            return Vec::new();
+        }
+        let is_own = refusal.refused_by == self.spec.instance.thread_id;
+        let amount_value = |amount: u64| match refusal.resource {
+            BudgetResource::Spend => json!(Nanos(amount).dollars()),
+            BudgetResource::Tokens => json!(amount),
+        };
+        let name = match (is_own, refusal.resource) {
+            (true, BudgetResource::Spend) => "spend",
+            (true, BudgetResource::Tokens) => "tokens",
+            (false, _) => "hierarchical_budget",
+        };
+        let used = refusal.used.saturating_add(refusal.reserved);
+        // What others below it used counts as well, and with more room the call may ask for more.
+        let full = self.cost_bound(&self.full_request());
+        let requested = refusal.requested.max(match refusal.resource {
+            BudgetResource::Spend => full.spend.0,
+            BudgetResource::Tokens => full.tokens,
+        });
+        let reached = LimitReached::new(name, amount_value(used), amount_value(refusal.limit))
+            .with_needed(amount_value(requested));
+        let mut effects = vec![Self::emit(
+            "budget_exhausted",
+            json!({
+                "thread_id": refusal.refused_by,
+                "what": refusal.resource,
+                "most": amount_value(refusal.limit),
+                "used": amount_value(refusal.used),
+                "reserved": amount_value(refusal.reserved),
+                "asked": amount_value(refusal.requested),
+            }),
+        )];
+        let reason = if is_own { SuspendReason::Limit } else { SuspendReason::Budget };
+        effects.extend(self.on_limit(reached, reason));
+        effects
+    }
+
+    /// A limit is reached: hooks may end the thread; nothing lets it go on but a person.
+    pub(super) fn on_limit(&mut self, reached: LimitReached, reason: SuspendReason) -> Vec<Effect> {
+        let mut context = cost_context(self);
+        context.insert("limit_code".to_owned(), json!(reached.limit_code));
+        context.insert("current_value".to_owned(), reached.current_value.clone());
+        context.insert("current_max".to_owned(), reached.current_max.clone());
+        let on_exceed = self.spec.template.config.resilience.on_exceed;
+        context.insert("on_exceed".to_owned(), json!(on_exceed.as_str()));
+        self.run_hooks("limit", Value::Object(context), HookContinuation::Limit(Box::new(reached), reason))
+    }
+
+    pub(super) fn after_limit_hooks(
+        &mut self,
+        reached: &LimitReached,
+        reason: SuspendReason,
+        control: Option<HookControl>,
+    ) -> Vec<Effect> {
+        use crate::config::OnExceed;
+        let message = reached.message();
+        let on_exceed = self.spec.template.config.resilience.on_exceed;
+        let mut prompt = None;
+        let on_exceed = match control {
+            Some(HookControl::Fail(error)) => {
+                return self.finish(ThreadOutcome::failed(if error.is_empty() { message } else { error }));
+            }
+            Some(HookControl::Abort(error)) => return self.finish(ThreadOutcome::cancelled(error)),
+            Some(HookControl::Suspend { reason, prompt: asked, .. })
+                if self.asks_person(&reason, asked.as_deref()) =>
+            {
+                prompt = asked;
+                OnExceed::Escalate
+            }
+            Some(HookControl::Suspend { .. }) => OnExceed::Suspend,
+            Some(HookControl::Escalate(_)) => OnExceed::Escalate,
+            // Nothing may go past a limit: asking to go on means what the configuration says.
+            Some(HookControl::Retry) | None => on_exceed,
+        };
+        if on_exceed == OnExceed::Fail {
+            return self.finish(ThreadOutcome::failed(message));
+        }
+        let detail = serde_json::to_value(reached).unwrap_or_default();
+        let mut effects = vec![Self::emit("limit_escalation_requested", detail.clone())];
+        // An ancestor's money is not this thread's to ask for: there is no answer that would let it go on.
+        let needs_approval = on_exceed == OnExceed::Escalate && reason == SuspendReason::Limit;
+        let mut question = needs_approval.then(|| self.limit_approval(reached, &message));
+        if let (Some(question), Some(prompt)) = (&mut question, prompt) {
+            question.prompt = format!("{prompt} ({})", question.prompt);
+        }
+        let outcome = ThreadOutcome::suspended(reason, message, detail);
+        effects.extend(self.suspend_with(outcome, ResumeAt::Turn, question.into_iter().collect()));
+        effects
+    }
+
+    /// The thread's time is over while something was outstanding.
+    pub(super) fn on_expired(&mut self, spend: Nanos, partial: Option<&str>) -> Vec<Effect> {
+        self.cost.spend = self.cost.spend.plus(spend);
+        let max_seconds = self.limits.duration_seconds.unwrap_or(0);
+        let mut effects = match &mut self.phase {
+            Phase::Tools(_) => self.stop_tools("stopped: the thread's time is over"),
+            Phase::CallingModel => {
+                self.emit_interrupted_output(partial, spend, "stopped: the thread's time is over")
+            }
+            Phase::Sleeping | Phase::Hooks(_) => Vec::new(),
+            Phase::New | Phase::Suspended(_) | Phase::Ended(_) => return Vec::new(),
+        };
+        let reached =
+            LimitReached::new("duration_seconds", json!(self.cost.elapsed_ms / 1000), json!(max_seconds));
+        effects.extend(self.on_limit(reached, SuspendReason::Limit));
+        effects
+    }
+}
