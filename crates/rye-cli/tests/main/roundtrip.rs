@@ -243,8 +243,8 @@ fn one_bad_file_does_not_stop_a_glob() {
     assert_eq!(
         messages,
         [
-            "Field 'category' value 'elsewhere' must match path category 'team'",
             "Field 'version' must be semver format (X.Y.Z), got '1.0'",
+            "Field 'category' value 'elsewhere' must match path category 'team'",
         ]
     );
     assert_eq!(user.read("tools/team/c.py"), bad.as_bytes());

@@ -18,6 +18,9 @@ const VARIABLE_PARTS: &[(&str, &str)] = &[
     (r"\b[0-9a-f]{12}\b", "[DIGEST]"),
     (r"\b\d+(\.\d+)? m?s\b", "[DURATION]"),
     (r"\b\d+m \d\ds\b", "[DURATION]"),
+    (r"(?m)((·|\$0) +)now$", "${1}[DURATION]"),
+    // A time that rounds to nothing is not shown.
+    (r"(?m) · \[DURATION\]$", ""),
     // A machine that cannot enforce every rule of the sandbox says so.
     (r"(?m)^.*not enforced.*\n", ""),
     (r"(?m)[ \t]+$", ""),

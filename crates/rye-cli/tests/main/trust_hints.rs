@@ -32,9 +32,9 @@ fn untrusted_item_is_first_vouched_for_alone() {
     let (user, author) = with_foreign_tool();
     let error = user.assert_refused(["load", "tool", "team/x"], 4, "RYE0404");
     let hints = hints(&error);
-    assert!(hints[0].contains("this item alone: rye sign tool team/x"), "{hints:?}");
+    assert!(hints[0].contains("sign this item: rye sign tool team/x"), "{hints:?}");
     assert!(
-        hints[1].contains(&author.fingerprint()) && hints[1].contains("this project, and no other"),
+        hints[1].contains(&author.fingerprint()) && hints[1].contains("in this project only"),
         "{hints:?}"
     );
     assert!(hints.iter().all(|hint| !hint.contains("--space user")), "{hints:?}");
@@ -76,7 +76,7 @@ fn key_of_another_project_stays_narrow() {
     let findings = doctor["data"]["findings"].as_array().expect("findings").clone();
     let of_key = |finding: &&Value| text(&finding["message"]).contains(&author.fingerprint());
     let remedy = text(&findings.iter().find(of_key).expect("a finding of the key")["remedy"]);
-    assert!(remedy.contains("--space project") && remedy.contains("this project alone"), "{remedy}");
+    assert!(remedy.contains("--space project") && remedy.contains("in this project only"), "{remedy}");
     user.ok(command(&hint));
     assert!(works(&user));
     let shown = user.data(["keys", "show", &author.fingerprint()]);

@@ -138,7 +138,7 @@ fn an_imported_file_is_staged_without_its_shebang() {
     let user = User::initialized();
     let helper = |value: &str| {
         format!(
-            "__version__ = \"1.0.0\"\n__tool_type__ = \"python\"\n__executor_id__ = \"rye/core/runtimes/python/function\"\n__category__ = \"team/pack\"\n__tool_name__ = \"helper\"\n__tool_description__ = \"Is imported\"\nVALUE = {value}\n"
+            "__version__ = \"1.0.0\"\n__tool_type__ = \"python\"\n__executor_id__ = \"rye/core/runtimes/python/function\"\n__category__ = \"team/pack\"\n__tool_name__ = \"helper\"\n__tool_description__ = \"Is imported\"\nVALUE = {value}\n\n\ndef execute(params, project_path):\n    return VALUE\n"
         )
     };
     let path = write_signed_tool(&user, "team/pack/helper", "py", &helper("'good'"));

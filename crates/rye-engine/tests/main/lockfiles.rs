@@ -381,7 +381,7 @@ fn prune_removes_orphaned_lockfiles() {
     let removed = lock::prune(&engine, &resolve).expect("pruned");
     assert_eq!(
         removed.iter().map(|row| row.why.as_deref()).collect::<Vec<_>>(),
-        [Some("the tool of project space has version 1.1.0")]
+        [Some("the tool in project space has version 1.1.0")]
     );
     record(&engine).expect("recorded");
     lillux::file::remove(&world.project().join(".ai/tools/team/runtime.yaml")).expect("removed");
