@@ -39,7 +39,7 @@ class Client:
                 return message.get("result") or {"isError": True, "error": message.get("error")}
 
     def call(self, tool, **arguments):
-        result = self.ask("tools/call", {"name": tool, "arguments": arguments})
+        result = self.ask("tools/call", {"name": tool, "arguments": {"detail": "full", **arguments}})
         return result.get("structuredContent") or result, json.dumps(result)
 
     def close(self):

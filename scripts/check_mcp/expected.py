@@ -38,7 +38,7 @@ def items(item_type):
     return sorted(row["item_id"] for row in found if row["coverage"] == "full")
 
 
-calls = [{"name": name, "arguments": arguments, "answer": cli(*words)} for name, arguments, words in CALLS]
+calls = [{"name": name, "arguments": {**arguments, "detail": "full"}, "answer": cli(*words)} for name, arguments, words in CALLS]
 prompts = {}
 for item in items("directive"):
     declared = cli("load", "directive", item)["data"]["metadata"]["inputs"] or []

@@ -6,7 +6,7 @@ use lillux::CancelToken;
 use rye_agent::redact::Redactor;
 use rye_agent::threads::UserThreads;
 use rye_engine::verbs::execute::{self, ExecuteRequest, ProgressListener};
-use rye_engine::{Code, Engine, Error, Result, agent_actions};
+use rye_engine::{Code, Engine, Error, Result};
 use rye_item::{ItemRef, ItemType};
 use tokio_util::sync::CancellationToken;
 
@@ -15,15 +15,13 @@ use crate::consent::Consents;
 use crate::consent_gate::CallResult;
 use crate::redaction::LineRedactor;
 
-/// What is executed, once it is known to make sense.
+/// Checks that the arguments make sense for this item.
 ///
 /// # Errors
 /// When the arguments do not go together.
-pub(crate) fn parse_item(params: &ExecuteParams) -> Result<ItemRef> {
-    let item = agent_actions::named_item(params.item_type.as_deref(), &params.item_id)?;
-    let invalid = |message: &str, hint: &str| {
-        Err(Error::new(Code::InvalidArgument, message).for_item(&item).hint(hint))
-    };
+pub(crate) fn check_item(params: &ExecuteParams, item: &ItemRef) -> Result<()> {
+    let invalid =
+        |message: &str, hint: &str| Err(Error::new(Code::InvalidArgument, message).for_item(item).hint(hint));
     if params.thread == ThreadMode::Fork && item.item_type != ItemType::Directive {
         return invalid(
             "thread `fork` runs a directive in its own thread; this is not a directive",
@@ -31,7 +29,7 @@ pub(crate) fn parse_item(params: &ExecuteParams) -> Result<ItemRef> {
         );
     }
     if params.thread == ThreadMode::Fork {
-        return Ok(item);
+        return Ok(());
     }
     if params.is_async {
         return invalid("only a forked directive runs asynchronously", "leave async out");
@@ -42,7 +40,7 @@ pub(crate) fn parse_item(params: &ExecuteParams) -> Result<ItemRef> {
             "leave them out",
         );
     }
-    Ok(item)
+    Ok(())
 }
 
 /// Runs it, on a thread that may block, until it ends or `cancel_token` is cancelled.

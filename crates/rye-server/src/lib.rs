@@ -3,6 +3,7 @@
 //! Together with `rye-mcp/src/sdk` the only room that knows the SDK. Nothing here decides what is trusted or run: every
 //! request goes through the same verbs as the command line.
 
+mod answer;
 mod arguments;
 mod catalog;
 mod changes;

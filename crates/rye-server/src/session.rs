@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::answer::{self, Detail};
 use crate::changes::{self, ChangeNotifier};
 use crate::consent::{self, CallError, ConsentRequest, ElicitationMode};
 use crate::engine_pool::EnginePool;
@@ -117,7 +118,10 @@ impl Session {
             request.input_responses.as_ref(),
             request.request_state.as_deref(),
         )?;
-        let arguments = request.arguments.clone().unwrap_or_default();
+        let mut arguments = request.arguments.clone().unwrap_or_default();
+        let detail = answer::take_detail(&mut arguments)?;
+        let failed =
+            async |error: &Error| self.error_response(&request.name, detail, &arguments, error).await;
         let mut last = Error::new(Code::ConsentNeeded, "this would need to be asked again and again");
         for _ in 0..=MAX_CONSENT_REQUESTS {
             let notifier = ClientNotifier::new(context, &self.state);
@@ -126,9 +130,10 @@ impl Session {
             let request_for_consent = match outcome {
                 Ok(value) => {
                     let value = self.redact(&arguments, value).await?;
+                    let value = answer::shorten(&request.name, detail, value);
                     return Ok(CallToolResult::structured(value).into());
                 }
-                Err(CallError::Failed(error)) => return Ok(self.error_response(&arguments, &error).await),
+                Err(CallError::Failed(error)) => return Ok(failed(&error).await),
                 Err(CallError::Forwarded(response)) => {
                     return Ok(CallToolResult::structured_error(response).into());
                 }
@@ -141,7 +146,7 @@ impl Session {
             if !consents.contains(&request_for_consent.subject) {
                 let subject = match self.elicitation_mode(context).await? {
                     ElicitationMode::None => {
-                        return Ok(self.error_response(&arguments, &request_for_consent.fallback).await);
+                        return Ok(failed(&request_for_consent.fallback).await);
                     }
                     ElicitationMode::Retry => {
                         return Ok(consent::input_required(&request_for_consent)?.into());
@@ -159,7 +164,7 @@ impl Session {
                 trusting.await?;
             }
         }
-        Ok(self.error_response(&arguments, &last).await)
+        Ok(failed(&last).await)
     }
 
     /// A question without secrets. One that shows a text to be agreed to must show all of it.
@@ -186,14 +191,21 @@ impl Session {
     }
 
     /// A failure as an agent reads it, without secrets.
-    async fn error_response(&self, arguments: &Map<String, Value>, error: &Error) -> CallToolResponse {
+    /// A failure of `tool` as its answer.
+    async fn error_response(
+        &self,
+        tool: &str,
+        detail: Detail,
+        arguments: &Map<String, Value>,
+        error: &Error,
+    ) -> CallToolResponse {
         let value = agent_actions::with_agent_hints(error.clone()).to_value(None);
         let value = match self.redact(arguments, value).await {
             Ok(value) => value,
             // The server is ending, or broke: that is said, and nothing else.
             Err(error) => error.to_value(None),
         };
-        CallToolResult::structured_error(value).into()
+        CallToolResult::structured_error(answer::shorten(tool, detail, value)).into()
     }
 
     /// How the user of this request's client can be asked.
@@ -280,10 +292,10 @@ impl ServerHandler for Session {
             let message = format!("unknown tool `{name}`; tools are: {known}");
             return Err(ErrorData::new(ErrorCode::INVALID_PARAMS, message, None));
         }
-        let arguments = request.arguments.clone().unwrap_or_default();
+        let (name, arguments) = (request.name.clone(), request.arguments.clone().unwrap_or_default());
         match self.call(request, &context).await {
             Ok(answer) => Ok(answer),
-            Err(error) => Ok(self.error_response(&arguments, &error).await),
+            Err(error) => Ok(self.error_response(&name, Detail::Brief, &arguments, &error).await),
         }
     }
 

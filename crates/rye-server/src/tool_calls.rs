@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rmcp::service::{RequestContext, RoleServer};
 use rye_agent::threads::UserThreads;
 use rye_engine::{Code, Engine, Error, agent_actions};
-use rye_item::ItemType;
+use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -105,7 +105,8 @@ async fn execute(
     context: &RequestContext<RoleServer>,
     notifier: &ClientNotifier,
 ) -> CallResult {
-    let item = execution::parse_item(&params)?;
+    let item = named_item(session, &params).await?;
+    execution::check_item(&params, &item)?;
     if params.thread == ThreadMode::Fork {
         return fork_thread(session, item, params, &consents, context, notifier).await;
     }
@@ -156,10 +157,24 @@ async fn execute(
     outcome
 }
 
+/// The item of a call; looked for if its type is not said.
+async fn named_item(session: &Session, params: &ExecuteParams) -> Result<ItemRef, Error> {
+    if let Some(item) = agent_actions::typed_item(params.item_type.as_deref(), &params.item_id)? {
+        return Ok(item);
+    }
+    let (shared, id) = (Arc::clone(&session.shared), params.item_id.clone());
+    let project_path = params.project_path.clone();
+    let find = move || {
+        let handle = shared.engines.engine(project_path.as_deref())?;
+        agent_actions::named_item(&handle.engine, None, &id, None)
+    };
+    session.shared.pool.run(Lane::Quick, find).await
+}
+
 /// A directive in a thread of its own; its end comes with the client's.
 async fn fork_thread(
     session: &Session,
-    item: rye_item::ItemRef,
+    item: ItemRef,
     params: ExecuteParams,
     consents: &Consents,
     context: &RequestContext<RoleServer>,

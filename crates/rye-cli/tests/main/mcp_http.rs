@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::mcp_client::parse_outcome;
+use crate::mcp_client::{parse_outcome, with_full_detail};
 use crate::support::{User, run, text};
 use crate::tool_support::{RYE, assert_no_processes, eventually, processes_with, write_function};
 
@@ -165,8 +165,11 @@ impl<'a> Client<'a> {
     }
 
     fn call(&self, id: u64, name: &str, arguments: Value) -> Value {
-        let (object, is_error) =
-            parse_outcome(&self.request(id, "tools/call", json!({"name": name, "arguments": arguments})));
+        let (object, is_error) = parse_outcome(&self.request(
+            id,
+            "tools/call",
+            json!({"name": name, "arguments": with_full_detail(arguments)}),
+        ));
         assert!(!is_error, "{object}");
         object
     }

@@ -99,15 +99,15 @@ fn arguments_are_validated_strictly() {
         ("rye_search", json!({"query": "x", "limitt": 3})),
         ("rye_search", json!({"query": "x", "source": "registry"})),
         ("rye_search", json!({"query": "x", "limit": -1})),
-        ("rye_load", json!({"item_id": "examples/hello"})),
         ("rye_load", json!({"item_id": 7})),
+        ("rye_load", json!({"item_id": "examples/hello", "detail": "more"})),
         ("rye_fetch", json!({})),
         ("rye_fetch", json!({"item_id": "a", "query": "b"})),
         ("rye_execute", json!({"item_id": "tool:examples/hello", "parameters": "name=Ada"})),
         ("rye_execute", json!({"item_id": "tool:examples/hello", "thread": "fork"})),
         ("rye_execute", json!({"item_id": "directive:examples/greet", "async": true})),
         ("rye_execute", json!({"item_id": "directive:examples/greet", "limit_overrides": {"turns": 3}})),
-        ("rye_sign", json!({"item_id": "examples/hello"})),
+        ("rye_sign", json!({"item_id": "examples/*"})),
     ] {
         client.call_error(tool, arguments, "RYE0104");
     }
@@ -131,7 +131,7 @@ fn tools_are_described_and_annotated() {
     assert_eq!(names, ["rye_search", "rye_load", "rye_fetch", "rye_execute", "rye_sign"]);
     for tool in tools {
         assert_eq!(tool["inputSchema"]["additionalProperties"], false);
-        assert!(text(&tool["description"]).len() > 80);
+        assert!(text(&tool["description"]).len() > 40);
     }
     let hint = |name: &str, hint: &str| {
         tools.iter().find(|tool| tool["name"] == name).expect("a tool")["annotations"][hint].clone()
@@ -369,4 +369,27 @@ fn disk_changes_apply_immediately() {
     // Another process revokes the key.
     user.ok(["keys", "revoke", &user.fingerprint()]);
     client.call_error("rye_load", named, "RYE0405");
+}
+
+/// A plain answer is its result; the rest comes on request.
+#[test]
+fn plain_answers_are_short() {
+    let user = User::initialized();
+    let mut client = Client::connect(&user);
+    let mut brief = |name: &str, mut arguments: Value| {
+        arguments["detail"] = json!("brief");
+        client.call(name, arguments)
+    };
+    let ran = brief("rye_execute", json!({"item_id": "examples/hello"}));
+    assert_eq!(ran, json!({"status": "success", "data": {"greeting": "Hello, world!"}}));
+    let directed = brief("rye_execute", json!({"item_id": "examples/greet"}));
+    assert_eq!(directed.as_object().map(serde_json::Map::len), Some(3), "{directed}");
+    assert!(directed["your_directions"].is_string(), "{directed}");
+    let loaded = brief("rye_load", json!({"item_id": "examples/hello"}));
+    assert!(loaded["data"]["content"].is_string() && loaded["data"]["raw"].is_null(), "{loaded}");
+    assert!(!loaded.to_string().contains("rye:signed:"), "{loaded}");
+    let checked = brief("rye_execute", json!({"item_id": "examples/hello", "dry_run": true}));
+    assert!(checked.to_string().len() < 700, "{checked}");
+    let full = client.call("rye_execute", json!({"item_id": "examples/hello"}));
+    assert!(full["chain"].is_array() && full["sandbox"]["rows"].is_array(), "{full}");
 }

@@ -140,16 +140,31 @@ impl CopyDestination {
     }
 }
 
-/// The item that is named.
+/// The item that is named, if its type is said: by itself or in the id (`tool:team/deploy`).
 ///
 /// # Errors
-/// When the type is missing or the id not valid.
-pub fn named_item(item_type: Option<&str>, id: &str) -> Result<ItemRef> {
+/// When the id is not valid.
+pub fn typed_item(item_type: Option<&str>, id: &str) -> Result<Option<ItemRef>> {
     if item_type.is_none() && ItemRef::split_canonical(id).is_none() {
-        return Err(Error::new(Code::InvalidArgument, "item_type is missing")
-            .hint("give item_type, or a canonical id such as `tool:team/deploy`"));
+        return Ok(None);
     }
-    Ok(ItemRef::parse(item_type, id)?)
+    Ok(Some(ItemRef::parse(item_type, id)?))
+}
+
+/// The item that is named. Without a type it is the one item that has this id.
+///
+/// # Errors
+/// When the id is not valid, or, without a type, no item or several have it.
+pub fn named_item(
+    engine: &Engine,
+    item_type: Option<&str>,
+    id: &str,
+    source: Option<SpaceFilter>,
+) -> Result<ItemRef> {
+    match typed_item(item_type, id)? {
+        Some(item) => Ok(item),
+        None => load::find_by_id(engine, id, source.and_then(SpaceFilter::tier)),
+    }
 }
 
 /// A type and a prefix from `item_type` and `scope`.
@@ -184,7 +199,7 @@ pub fn search(engine: &Engine, arguments: &AgentSearch) -> Result<Value> {
 /// When it may not be trusted, or a copy is asked for.
 pub fn load(engine: &Engine, arguments: &AgentLoad) -> Result<Value> {
     refuse_destination(arguments.destination.as_ref())?;
-    let item = named_item(arguments.item_type.as_deref(), &arguments.item_id)?;
+    let item = named_item(engine, arguments.item_type.as_deref(), &arguments.item_id, arguments.source)?;
     load_item(engine, &item, arguments.source)
 }
 
@@ -211,12 +226,7 @@ pub fn fetch(engine: &Engine, arguments: AgentFetch) -> Result<Value> {
     refuse_destination(arguments.destination.as_ref())?;
     match (arguments.item_id, arguments.query) {
         (Some(id), None) => {
-            let is_typed = arguments.item_type.is_some() || ItemRef::split_canonical(&id).is_some();
-            let item = if is_typed {
-                named_item(arguments.item_type.as_deref(), &id)?
-            } else {
-                load::find_by_id(engine, &id, arguments.source.and_then(SpaceFilter::tier))?
-            };
+            let item = named_item(engine, arguments.item_type.as_deref(), &id, arguments.source)?;
             load_item(engine, &item, arguments.source)
         }
         (None, Some(query)) => {
@@ -275,10 +285,14 @@ pub fn sign<E: From<Error>>(
         (None, Some((item_type, id))) => (item_type, id),
         (Some(word), Some((item_type, id))) if word == item_type.as_str() => (item_type, id),
         (Some(word), _) => (word.parse().map_err(Error::from)?, arguments.item_id.as_str()),
-        (None, None) => {
+        (None, None) if sign::is_glob(&arguments.item_id) => {
             return Err(Error::new(Code::InvalidArgument, "item_type is missing")
-                .hint("give item_type, or a canonical id such as `tool:team/deploy`")
+                .hint("a pattern needs it: give item_type, or a pattern such as `tool:team/*`")
                 .into());
+        }
+        (None, None) => {
+            let item = named_item(engine, None, &arguments.item_id, arguments.source)?;
+            (item.item_type, arguments.item_id.as_str())
         }
     };
     let tier = arguments.source.and_then(SpaceFilter::tier);

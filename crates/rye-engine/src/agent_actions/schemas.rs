@@ -37,69 +37,50 @@ fn tool_schema(
 }
 
 fn item_type_schema() -> Value {
-    json!({
-        "type": "string",
-        "enum": ["directive", "tool", "knowledge"],
-        "description": "The item's type. Optional if item_id is canonical (`tool:team/deploy`).",
-    })
+    json!({"type": "string", "enum": ["directive", "tool", "knowledge"]})
 }
 
-fn item_id_schema(more: &str) -> Value {
-    let text = format!(
-        "The item's id: its path without extension, such as `team/deploy`, or `tool:team/deploy`.{more}"
-    );
-    json!({"type": "string", "maxLength": 600, "description": text})
+fn item_id_schema(description: &str) -> Value {
+    json!({"type": "string", "description": description})
 }
 
 fn project_path_schema() -> Value {
-    json!({
-        "type": "string",
-        "description": "Absolute path of a project the user has approved, the folder that holds `.ai/`. Default: the folder the server was started in.",
-    })
+    json!({"type": "string", "description": "Another approved project"})
 }
 
 fn source_schema() -> Value {
-    json!({
-        "type": "string",
-        "enum": ["project", "user", "system", "all", "local"],
-        "description": "Look in this space only. Default: all, project before user before system. `local` means all.",
-    })
+    json!({"type": "string", "enum": ["project", "user", "system"]})
 }
 
 fn destination_schema() -> Value {
     json!({
         "type": "string",
         "enum": ["project", "user"],
-        "description": "Copy the item into this space, and sign the copy instead of the item.",
+        "description": "Sign a copy in this space instead",
     })
 }
 
 fn query_schema() -> Value {
-    json!({
-        "type": "string",
-        "maxLength": 4096,
-        "description": "All words must match. Supports \"phrases\", prefix*, AND, OR, NOT and parentheses; `*` matches everything.",
-    })
+    json!({"type": "string", "description": "Words; also \"phrases\", prefix*, AND, OR, NOT; `*` is everything"})
 }
 
 fn scope_schema() -> Value {
-    json!({
-        "type": "string",
-        "description": "A type, or a type and a namespace: `tool`, `tool.team.*`. Overrides item_type.",
-    })
+    json!({"type": "string", "description": "`tool`, or with a namespace: `tool.team.*`"})
 }
 
 fn limit_schema() -> Value {
-    json!({"type": "integer", "minimum": 1, "maximum": 1000, "description": "Maximum number of results."})
+    json!({"type": "integer"})
 }
+
+/// What an id looks like.
+const ID_DESCRIPTION: &str = "Such as `team/deploy` or `tool:team/deploy`";
 
 fn search_schema() -> AgentToolSchema {
     tool_schema(
         "rye_search",
         "Search items",
-        "Find directives, tools and knowledge by words. Returns data.results, best first: type, item_id, space, title, \
-         description, version, and whether it is signed. A row with signed: false cannot be loaded or run. Use this \
-         before you write something yourself: the project may already have it.",
+        "Find directives, tools and knowledge. Returns data.results, best first. Items with signed: false cannot be \
+         read or run. Search before you write something yourself.",
         json!({
             "query": query_schema(), "item_type": item_type_schema(), "scope": scope_schema(), "source": source_schema(),
             "limit": limit_schema(), "project_path": project_path_schema(),
@@ -112,10 +93,11 @@ fn load_schema() -> AgentToolSchema {
     tool_schema(
         "rye_load",
         "Read an item",
-        "Read one signed item. data.content is what it says (a directive's prompt, a knowledge entry's text, a tool's \
-         source), data.metadata what it declares (a tool's config_schema, a directive's inputs).",
+        "Read a signed item: data.content is its text or source, data.metadata what it declares (a tool's \
+         config_schema, a directive's inputs).",
         json!({
-            "item_type": item_type_schema(), "item_id": item_id_schema(""), "source": source_schema(), "project_path": project_path_schema(),
+            "item_id": item_id_schema(ID_DESCRIPTION), "item_type": item_type_schema(), "source": source_schema(),
+            "project_path": project_path_schema(),
         }),
         &["item_id"],
     )
@@ -124,12 +106,12 @@ fn load_schema() -> AgentToolSchema {
 fn fetch_schema() -> AgentToolSchema {
     tool_schema(
         "rye_fetch",
-        "Load or search",
-        "rye_load if item_id is given, rye_search if query is given. Give one of the two. With item_id alone, the type \
-         is found out.",
+        "Read or search",
+        "rye_load if item_id is given, rye_search if query is given.",
         json!({
-            "item_type": item_type_schema(), "item_id": item_id_schema(""), "query": query_schema(), "scope": scope_schema(),
-            "source": source_schema(), "limit": limit_schema(), "project_path": project_path_schema(),
+            "item_id": item_id_schema(ID_DESCRIPTION), "query": query_schema(), "item_type": item_type_schema(),
+            "scope": scope_schema(), "source": source_schema(), "limit": limit_schema(),
+            "project_path": project_path_schema(),
         }),
         &[],
     )
@@ -139,26 +121,24 @@ fn execute_schema() -> AgentToolSchema {
     tool_schema(
         "rye_execute",
         "Run an item",
-        "Run a tool with parameters, sandboxed; data is its result, logs what it printed. For a directive, returns its \
-         prompt with the inputs filled in as your_directions: follow it. For knowledge, returns its text. Read the \
-         item first to learn its parameters. dry_run checks everything and runs nothing.",
+        "Run a tool, sandboxed: data is its result, logs what it printed. A directive returns your_directions: follow \
+         them. Knowledge returns its text. Read the item first to learn its parameters.",
         json!({
+            "item_id": item_id_schema(ID_DESCRIPTION),
             "item_type": item_type_schema(),
-            "item_id": item_id_schema(""),
             "parameters": {
                 "type": "object",
-                "description": "A tool's parameters or a directive's inputs, by name.",
-                "additionalProperties": true,
+                "description": "A tool's parameters or a directive's inputs",
             },
-            "dry_run": {"type": "boolean", "default": false, "description": "Check everything without running it."},
+            "dry_run": {"type": "boolean", "description": "Check everything, run nothing"},
             "thread": {
-                "type": "string", "enum": ["inline", "fork"], "default": "inline",
-                "description": "Directives only. inline: you follow it. fork: it runs in its own thread.",
+                "type": "string", "enum": ["inline", "fork"],
+                "description": "Directives: fork runs it in a thread of its own",
             },
-            "async": {"type": "boolean", "default": false, "description": "With fork: return at once."},
-            "model": {"type": "string", "description": "With fork: the model to use."},
+            "async": {"type": "boolean", "description": "With fork: return at once"},
+            "model": {"type": "string", "description": "With fork"},
             "limit_overrides": {
-                "type": "object", "description": "With fork: limits such as turns or spend.", "additionalProperties": true,
+                "type": "object", "description": "With fork: turns, tokens, spend, …",
             },
             "project_path": project_path_schema(),
         }),
@@ -170,17 +150,13 @@ fn sign_schema() -> AgentToolSchema {
     tool_schema(
         "rye_sign",
         "Check and sign items",
-        "Check an item you have written or changed, and have it signed with the user's key, so that it can be loaded \
-         and run. The user is asked first, and sees what changed. If it is not valid, every problem is listed with its \
-         line; correct them and sign again. With destination, copy an item into another space to adapt it there; the \
-         copy is signed. Never sign what others changed. Never signs config.",
+        "Check an item you have written or changed and have it signed with the user's key, so that it can run. The \
+         user is asked and sees what changed. Problems are listed with their lines. Never sign what others changed. \
+         Config is never signed.",
         json!({
+            "item_id": item_id_schema("An id, or a pattern: `team/*` one level, `team/**` all"),
             "item_type": item_type_schema(),
-            "item_id": item_id_schema(" A pattern signs many: `team/*` one level, `team/**` all."),
-            "source": {
-                "type": "string", "enum": ["project", "user", "system"],
-                "description": "Sign in this space; with destination, copy from it. Default: project, else user.",
-            },
+            "source": {"type": "string", "enum": ["project", "user", "system"]},
             "destination": destination_schema(),
             "project_path": project_path_schema(),
         }),

@@ -84,7 +84,7 @@ fn execute_chain(
         extra.insert("validated_pairs".to_owned(), json!(chain.elements().len() - 1));
         extra.insert("message".to_owned(), json!("Tool chain validation passed (dry run)"));
         add_messages(&mut extra, trace, messages);
-        let data = json!({"parameters": parameters, "invocation": invocation_summary(&plan)});
+        let data = json!({"parameters": parameters, "invocation": invocation_summary(chain, &plan)});
         if let Some(temporary) = plan.temporary.take() {
             engine.host.temporary_folders.release(temporary);
         }
@@ -345,11 +345,31 @@ fn chain_summary(chain: &Chain) -> Value {
     Value::Array(chain.elements().iter().map(row).collect())
 }
 
-fn invocation_summary(plan: &RunPlan) -> Value {
+/// A runtime's own program is named instead of shown when it is longer than this.
+const MAX_SHOWN_PROGRAM: usize = 200;
+
+/// The arguments as they will be passed; a long program that a runtime brings along is named only.
+fn shown_arguments(chain: &Chain, arguments: &[String]) -> Vec<String> {
+    let programs: Vec<(&Element, &str)> = chain
+        .elements()
+        .iter()
+        .skip(1)
+        .filter_map(|element| Some((element, element.object("config")?.get("args")?.as_array()?)))
+        .flat_map(|(element, args)| args.iter().filter_map(move |arg| Some((element, arg.as_str()?))))
+        .filter(|(_, program)| program.len() > MAX_SHOWN_PROGRAM)
+        .collect();
+    let shown = |argument: &String| {
+        let program = programs.iter().find(|(_, program)| program.trim() == argument.trim());
+        program.map_or_else(|| argument.clone(), |(element, _)| format!("<program of {}>", element.id()))
+    };
+    arguments.iter().map(shown).collect()
+}
+
+fn invocation_summary(chain: &Chain, plan: &RunPlan) -> Value {
     match &plan.invocation {
         Invocation::Process(process) => json!({
             "command": process.command,
-            "arguments": process.arguments,
+            "arguments": shown_arguments(chain, &process.arguments),
             "timeout_seconds": process.timeout.as_secs_f64(),
         }),
         Invocation::Http(http) => json!({"url": http.url_template, "method": http.config.get("method")}),
