@@ -77,6 +77,12 @@ fn encodings(value: &str) -> Vec<String> {
         forms.push(value.replace('\n', "\\n"));
         forms.extend(value.lines().map(|line| line.trim().to_owned()));
     }
+    // In JSON inside a text.
+    let json = Value::from(value).to_string();
+    let escaped = json.strip_prefix('"').and_then(|json| json.strip_suffix('"')).unwrap_or(&json);
+    if escaped != value && !forms.iter().any(|form| form == escaped) {
+        forms.push(escaped.to_owned());
+    }
     forms
 }
 
@@ -243,7 +249,14 @@ impl Redactor {
             }
             Value::Array(list) => list.iter_mut().map(|value| self.redact_nested(value, depth + 1)).sum(),
             Value::Object(map) => self.redact_entries(map, depth + 1),
-            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::Number(number) => match self.redact_and_count(&number.to_string()) {
+                (Cow::Borrowed(_), _) => 0,
+                (Cow::Owned(clean), count) => {
+                    *value = Value::String(clean);
+                    count
+                }
+            },
+            Value::Null | Value::Bool(_) => 0,
         }
     }
 }
@@ -337,6 +350,22 @@ mod tests {
             redactor.redact_text(text),
             "key=[redacted:OPENAI_API_KEY]; [redacted:DB_PASSWORD_LONG]; [redacted:DB_PASSWORD], abc, \
              [redacted:ODD_SECRET] /home/someone"
+        );
+    }
+
+    #[test]
+    fn numbers_and_escaped_values_are_redacted() {
+        let environment = BTreeMap::from([
+            ("DB_PASSWORD".to_owned(), "9182736455".to_owned()),
+            ("API_TOKEN".to_owned(), "Zx9\"qw7\\LmN0".to_owned()),
+        ]);
+        let redactor = Redactor::new(&environment, |_| true);
+        let mut value = serde_json::json!({"number": 9_182_736_455_u64, "other": 12, "text": r#"{"t":"Zx9\"qw7\\LmN0"}"#});
+        assert_eq!(redactor.count_redacted(&mut value), 2);
+        assert_eq!(value["number"], "[redacted:DB_PASSWORD]");
+        assert_eq!(
+            (&value["other"], &value["text"]),
+            (&12.into(), &r#"{"t":"[redacted:API_TOKEN]"}"#.into())
         );
     }
 

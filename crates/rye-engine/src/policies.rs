@@ -1,9 +1,13 @@
 //! The settings every run rests on, read once and again when a file that says them changes.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rye_exec::{environment, sandbox};
 use rye_item::ItemId;
+use rye_item::space::Space;
+use rye_item::text::one_line;
+use rye_space::config::{LayerTrust, MergedConfig};
 use rye_space::file_stamp::WatchSet;
 
 use crate::engine::Engine;
@@ -45,18 +49,42 @@ impl Engine {
         }
         // Watched before it is read: a change in between is noticed next time.
         let watched = self.workspace.watch_configs(&["execution/environment", "execution/sandbox"]);
-        let settings = self.workspace.config(&ItemId::new("execution/environment")?);
+        let settings = self.policy_settings("execution/environment")?;
         let environment =
             environment::EnvironmentPolicy::from_settings(&settings.value).map_err(|error| {
                 Error::new(Code::Invalid, error.to_string()).hint("rye config show execution/environment")
             })?;
-        let settings = self.workspace.config(&ItemId::new("execution/sandbox")?);
+        let settings = self.policy_settings("execution/sandbox")?;
         let sandbox = sandbox::SandboxPolicy::from_settings(&settings.value).map_err(|error| {
             Error::new(Code::Invalid, error.to_string()).hint("settings: rye config show execution/sandbox")
         })?;
         let policies = RunPolicies { environment: Arc::new(environment), sandbox: Arc::new(sandbox) };
         *last = Some((watched, policies.clone()));
         Ok(policies)
+    }
+
+    /// The merged settings `id`. What the user has set is never left out: without it, tools could do more than the user
+    /// allowed.
+    fn policy_settings(&self, id: &str) -> Result<MergedConfig> {
+        let (settings, layers) = self.workspace.config_with_layers(&ItemId::new(id)?);
+        let is_from_bundle = |path: &Path| {
+            layers
+                .iter()
+                .any(|layer| layer.located.path == *path && matches!(layer.trust, LayerTrust::FromBundle))
+        };
+        let mut ignored = settings.ignored.iter().filter(|ignored| ignored.space == Space::User);
+        let Some(ignored) = ignored.find(|ignored| !is_from_bundle(&ignored.path)) else {
+            return Ok(settings);
+        };
+        let path = one_line(&ignored.path.display().to_string());
+        let subject = match ignored.key.as_str() {
+            "*" => format!("your settings `{path}` cannot be used"),
+            key => format!("`{}` of your settings `{path}` cannot be used", one_line(key)),
+        };
+        let message = format!("{subject}: {}; nothing runs without them", one_line(&ignored.reason));
+        Err(Error::new(Code::Invalid, message)
+            .hint(format!("correct the file, then sign it: rye sign config {id}"))
+            .hint(format!("see what counts: rye config show {id}")))
     }
 
     /// Which variables may reach a tool, and which look like secrets.

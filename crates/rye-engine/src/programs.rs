@@ -30,6 +30,9 @@ const MAX_DEPTH: usize = 16;
 /// Folders that package managers fill.
 const PACKAGE_FOLDERS: [&str; 3] = [".venv", "venv", "node_modules"];
 
+/// Folders of programs that people put on their PATH.
+const PROGRAM_FOLDERS: [&str; 3] = [".venv/bin", "venv/bin", "node_modules/.bin"];
+
 /// What came of recording programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProgramRecordReport {
@@ -78,9 +81,10 @@ impl<'a> ProgramChecker<'a> {
         let real = roots::canonicalize_existing(project);
         let command = format!("rye trust {}", shell_word(&real.display().to_string()));
         let key = real.to_str().zip(record_key(project, program));
+        let consequence = if program.is_dir() { "comes last on the PATH" } else { "is not used" };
         let Some(record) = key.and_then(|(project, path)| records.find(project, &path)) else {
             return Err(format!(
-                "`{path_text}` is not used: tools can write there, and it is not recorded; look at it, and if it is yours, record it: {command}"
+                "`{path_text}` {consequence}: tools can write there, and it is not recorded; look at it, and if it is yours, record it: {command}"
             ));
         };
         let parts = collect_parts(self.engine, program, project);
@@ -90,9 +94,11 @@ impl<'a> ProgramChecker<'a> {
         if is_same {
             return Ok(());
         }
+        let changed =
+            if program.is_dir() { "a program in it" } else { "it, or a file it loads when it starts," };
         Err(format!(
-            "`{path_text}` is not used: it, or a file it loads when it starts, changed since it was recorded; \
-             look at it, and if you changed it, record it again: {command}"
+            "`{path_text}` {consequence}: {changed} changed since it was recorded; look at it, and if you changed it, \
+             record it again: {command}"
         ))
     }
 }
@@ -118,18 +124,17 @@ fn record_key(project: &Path, program: &Path) -> Option<String> {
 }
 
 /// The search path for programs that run with more than a tool's rights: installers, credential helpers. Nothing of it lies
-/// in the project, approved or not, unless the project holds the user's home.
+/// in a project, this one or another, approved or not: tools can write there.
 pub(crate) fn search_path(engine: &Engine, path: &str) -> String {
-    let absolute: Vec<&str> = path.split(':').filter(|entry| Path::new(entry).is_absolute()).collect();
-    let path = absolute.join(":");
-    let Some(project) = &engine.workspace.roots.project else { return path };
-    if engine.host.home.starts_with(project) {
-        return path;
-    }
-    let real = roots::canonicalize_existing(project);
+    let roots = &engine.workspace.roots;
     let is_outside = |entry: &&str| {
         let entry = Path::new(entry);
-        !entry.starts_with(project) && !roots::canonicalize_existing(entry).starts_with(&real)
+        if !entry.is_absolute() || roots::project_above(entry, &roots.user, &engine.host.home).is_some() {
+            return false;
+        }
+        let Some(project) = &roots.project else { return true };
+        engine.host.home.starts_with(project)
+            || !entry.starts_with(project) && !roots::is_at_or_below(entry, project)
     };
     path.split(':').filter(is_outside).collect::<Vec<_>>().join(":")
 }
@@ -165,6 +170,7 @@ pub fn review_project(engine: &Engine, folder: &Path) -> Result<ProgramReview> {
     let inputs = EnvironmentInputs {
         host_variables: &engine.host.variables,
         project: Some(folder),
+        user_space: &engine.workspace.roots.user,
         is_project_approved: true,
         policy: &policies.environment,
         allows_project_programs: true,
@@ -187,7 +193,16 @@ pub fn review_project(engine: &Engine, folder: &Path) -> Result<ProgramReview> {
             let _ = environment::resolve(&[contribution], &context, &inputs, &collector);
         }
     }
-    review::review(engine, folder, &collector.programs.take())
+    let (mut folders, programs): (BTreeSet<PathBuf>, Vec<PathBuf>) = {
+        let found = collector.programs.take().into_iter();
+        let (folders, programs): (Vec<_>, Vec<_>) = found.partition(|path| path.is_dir());
+        (folders.into_iter().collect(), programs)
+    };
+    for root in &roots {
+        folders.extend(PROGRAM_FOLDERS.map(|name| root.join(name)).into_iter().filter(|path| path.is_dir()));
+    }
+    let programs: Vec<PathBuf> = programs.into_iter().chain(folders).collect();
+    review::review(engine, folder, &programs)
 }
 
 /// The programs of the project that these tools may run on, as they are now.
@@ -207,7 +222,7 @@ pub fn review_tools<'a>(
             programs.extend(project_programs(engine, &chain).unwrap_or_default());
         }
     }
-    review::review(engine, project, &programs)
+    review::review(engine, project, &programs.into_iter().collect::<Vec<_>>())
 }
 
 /// What all tools of all spaces say of their interpreters.

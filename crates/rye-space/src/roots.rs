@@ -214,6 +214,42 @@ pub fn is_at_or_below(path: &Path, folder: &Path) -> bool {
     path.starts_with(&folder) || path.ancestors().any(|above| is_same_folder(above, &folder))
 }
 
+/// Folders of programs that belong to the system on every machine: no project lies above them.
+const SYSTEM_PROGRAM_FOLDERS: [&str; 8] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+    "/usr/local/games",
+    "/usr/games",
+];
+
+/// Whether a folder holds programs of the system on every machine.
+#[must_use]
+pub fn is_system_program_folder(folder: &Path) -> bool {
+    SYSTEM_PROGRAM_FOLDERS.iter().any(|known| folder == Path::new(known))
+}
+
+/// The project that `path` lies in, by its name or by where it really is: the nearest folder with an `.ai` that is neither
+/// the user space nor holds `home`. Tools of that project can write there.
+#[must_use]
+pub fn project_above(path: &Path, user: &Path, home: &Path) -> Option<PathBuf> {
+    if is_system_program_folder(path) {
+        return None;
+    }
+    let real = canonicalize_existing(path);
+    let is_project = |folder: &&Path| {
+        fs_err::symlink_metadata(folder.join(AI_FOLDER)).is_ok()
+            && !home.starts_with(folder)
+            && !is_same_folder(folder, user)
+            && !is_same_folder(folder, home)
+    };
+    let found = path.ancestors().find(is_project);
+    found.or_else(|| real.ancestors().find(is_project)).map(Path::to_owned)
+}
+
 /// Whether both paths lead to one folder: the same path, or the same device and inode.
 #[must_use]
 pub fn is_same_folder(left: &Path, right: &Path) -> bool {

@@ -24,6 +24,7 @@ mod dev_mode;
 mod downgrades;
 mod examples;
 mod faults;
+mod foreign_programs;
 mod git_folders;
 mod git_planted;
 mod hints;

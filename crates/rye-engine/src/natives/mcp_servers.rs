@@ -105,6 +105,7 @@ impl<'a> McpServers<'a> {
         let inputs = environment::EnvironmentInputs {
             host_variables: &engine.host.variables,
             project: engine.workspace.roots.project.as_deref(),
+            user_space: &engine.workspace.roots.user,
             is_project_approved: engine.workspace.is_project_approved,
             policy: &policies.environment,
             allows_project_programs: true,
@@ -252,6 +253,7 @@ impl ServerHost for McpServers<'_> {
         let inputs = environment::EnvironmentInputs {
             host_variables: &self.engine.host.variables,
             project: self.engine.workspace.roots.project.as_deref(),
+            user_space: &self.engine.workspace.roots.user,
             is_project_approved: self.engine.workspace.is_project_approved,
             policy: &policies.environment,
             allows_project_programs: true,

@@ -1,6 +1,5 @@
 //! What is seen of a project's programs before they are recorded: which are new or changed, and what each of them is.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +35,9 @@ pub struct NewProgram {
     pub real_path: PathBuf,
     /// Its file is outside the project and only root can write there.
     pub is_system: bool,
+    /// It is a folder of programs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_folder: bool,
     /// Its file lies in the project: it is not a link to an interpreter elsewhere.
     pub is_in_project: bool,
     /// The beginning of the digest of its file.
@@ -55,6 +57,12 @@ impl NewProgram {
     #[must_use]
     pub fn kind(&self) -> String {
         let real = one_line(&self.real_path.display().to_string());
+        if self.is_folder {
+            return format!(
+                "a folder of {} programs that may come first on the PATH of tools",
+                self.startup_files
+            );
+        }
         match (self.is_in_project, self.is_system) {
             (true, _) => format!(
                 "its file `{real}` is in the project, where tools can write: it is not a link to an interpreter \
@@ -69,8 +77,14 @@ impl NewProgram {
 
     fn new(path: &str, project: &Path, parts: &ProgramParts, is_change: bool) -> Result<Self> {
         let real_path = parts.target().to_owned();
-        let (bytes, _) = lillux::file::read_bounded(&real_path, MAX_PROGRAM_BYTES)
-            .map_err(|error| Error::new(Code::Io, error.to_string()))?;
+        let is_folder = real_path.is_dir();
+        let io_error = |message: String| Error::new(Code::Io, message);
+        let digest = if is_folder {
+            parts.digest().map_err(|error| io_error(error.to_string()))?
+        } else {
+            let read = lillux::file::read_bounded(&real_path, MAX_PROGRAM_BYTES);
+            Digest::of(&read.map_err(|error| io_error(error.to_string()))?.0)
+        };
         let metadata = parts.target_metadata();
         let owner = metadata.map(MetadataExt::uid);
         let is_in_project = real_path.starts_with(project);
@@ -85,7 +99,8 @@ impl NewProgram {
             is_change,
             is_system: !is_in_project && is_of_system(&real_path),
             is_in_project,
-            digest: Digest::of(&bytes).to_hex().chars().take(SHORT_DIGEST).collect(),
+            is_folder,
+            digest: digest.to_hex().chars().take(SHORT_DIGEST).collect(),
             owner: owner.map_or_else(|| "unknown".to_owned(), owner_name),
             modified: metadata
                 .and_then(|metadata| Timestamp::from_unix(u64::try_from(metadata.mtime()).ok()?))
@@ -175,7 +190,7 @@ fn refuse_damaged(records: &ProgramRecords) -> Result<()> {
 }
 
 /// Looks at these programs of the project `folder`.
-pub(super) fn review(engine: &Engine, folder: &Path, programs: &BTreeSet<PathBuf>) -> Result<ProgramReview> {
+pub(super) fn review(engine: &Engine, folder: &Path, programs: &[PathBuf]) -> Result<ProgramReview> {
     let mut review = ProgramReview::default();
     let real = roots::canonicalize_existing(folder);
     let Some(project) = real.to_str().filter(|_| !programs.is_empty()) else { return Ok(review) };

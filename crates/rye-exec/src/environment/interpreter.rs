@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use rye_item::text::one_line;
+use rye_space::roots;
 use serde_json::{Map, Value};
 
 use super::policy::EnvironmentPolicy;
@@ -201,10 +202,45 @@ impl<'a> InterpreterSearch<'a> {
         is_below(folder) || folder.canonicalize().is_ok_and(|real| is_below(&real))
     }
 
-    /// A search path without relative entries, and without the project's where it is not approved; and what it lost.
-    pub(super) fn clean_path(&self, path: &str) -> (String, Vec<String>) {
+    /// Whether a folder belongs to another project, whose tools can write there.
+    fn is_in_other_project(&self, folder: &Path) -> bool {
+        let home = self.inputs.host_variables.get("HOME").map_or("", String::as_str);
+        !self.is_in_project(folder)
+            && roots::project_above(folder, self.inputs.user_space, Path::new(home)).is_some()
+    }
+
+    /// A search path for tools; what it lost, and why entries of it come last. It has no relative entries, none of other
+    /// projects, and none of a project that is not approved. A folder of this project comes last unless it is as it was
+    /// recorded: tools can write there, and what they write must not stand in for a program of the system.
+    pub(super) fn clean_path(
+        &self,
+        path: &str,
+        finder: &dyn ProgramFinder,
+    ) -> (String, Vec<String>, Vec<String>) {
         let is_guarded = !self.inputs.is_project_approved && !self.contains_home;
-        self.filter_path(path, |entry| !(is_guarded && self.is_in_project(entry)))
+        let (mut kept, mut last, mut dropped, mut notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for entry in path.split(':').filter(|entry| !entry.is_empty()) {
+            let folder = Path::new(entry);
+            if roots::is_system_program_folder(folder) {
+                kept.push(entry);
+            } else if !folder.is_absolute() || self.is_in_other_project(folder) {
+                dropped.push(entry.to_owned());
+            } else if !self.is_in_project(folder) || self.contains_home && !is_in_package_folder(folder) {
+                kept.push(entry);
+            } else if is_guarded {
+                dropped.push(entry.to_owned());
+            } else {
+                match if folder.is_dir() { finder.check_recorded(folder) } else { Ok(()) } {
+                    Ok(()) => kept.push(entry),
+                    Err(reason) => {
+                        last.push(entry);
+                        notices.extend(Some(reason).filter(|reason| !reason.is_empty()));
+                    }
+                }
+            }
+        }
+        kept.append(&mut last);
+        (kept.join(":"), dropped, notices)
     }
 
     fn filter_path(&self, path: &str, is_allowed: impl Fn(&Path) -> bool) -> (String, Vec<String>) {
@@ -431,7 +467,9 @@ impl<'a> InterpreterSearch<'a> {
             return ProgramStatus::NotFound;
         }
         if !path.parent().is_some_and(|folder| self.is_project_program(path, folder)) {
-            return ProgramStatus::Usable;
+            let is_foreign = path.parent().is_some_and(|folder| self.is_in_other_project(folder))
+                || self.is_in_other_project(path);
+            return if is_foreign { ProgramStatus::NotAllowed } else { ProgramStatus::Usable };
         }
         if !self.allows_project_programs {
             return ProgramStatus::NotAllowed;

@@ -39,6 +39,8 @@ pub struct EnvironmentInputs<'a> {
     pub host_variables: &'a BTreeMap<String, String>,
     /// The project, if there is one.
     pub project: Option<&'a Path>,
+    /// The folder of the user space.
+    pub user_space: &'a Path,
     /// Whether the user approved the project.
     pub is_project_approved: bool,
     /// What may reach a tool.
@@ -211,7 +213,7 @@ fn build<'a>(
         dotenv_names: BTreeSet::new(),
         environment: Environment::default(),
     };
-    build.add_base_variables(&variables);
+    build.add_base_variables(&variables, finder);
     for (contribution, config) in configs {
         let keys = build.apply_contribution(contribution, config, finder)?;
         if !keys.is_empty() {
@@ -263,7 +265,7 @@ struct EnvironmentBuilder<'a> {
 
 impl EnvironmentBuilder<'_> {
     /// `.env`, then the allowed part of the process's variables.
-    fn add_base_variables(&mut self, interpreters: &BTreeSet<String>) {
+    fn add_base_variables(&mut self, interpreters: &BTreeSet<String>, finder: &dyn ProgramFinder) {
         let EnvironmentInputs { host_variables: process, project, is_project_approved, policy, .. } =
             *self.inputs;
         if let Some(project) = project {
@@ -294,13 +296,14 @@ impl EnvironmentBuilder<'_> {
                 .push((".env".to_owned(), self.dotenv_names.iter().cloned().collect()));
         }
         if let Some(path) = self.environment.variables.get_mut("PATH") {
-            let (allowed, dropped) = self.search.clean_path(path);
+            let (allowed, dropped, moved) = self.search.clean_path(path, finder);
             *path = allowed;
+            self.environment.notices.extend(moved);
             if !dropped.is_empty() {
                 let dropped = dropped.iter().map(|entry| format!("`{}`", one_line(entry)));
                 let dropped = dropped.collect::<Vec<_>>().join(", ");
                 self.environment.notices.push(format!(
-                    "left out of PATH: {dropped} (relative, or in a project that is not approved)"
+                    "left out of PATH: {dropped} (relative, in another project, or in a project that is not approved)"
                 ));
             }
         }

@@ -5,6 +5,7 @@
 //! its package and the packages it depends on. What a tool imports itself from there is not part of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -59,6 +60,10 @@ impl ProgramParts {
     pub fn collect(program: &Path, project: &Path) -> Result<Self, ProgramError> {
         let mut collected = Self { parts: BTreeMap::new(), target: PathBuf::new() };
         let project = fs_err::canonicalize(project)?;
+        if program.is_dir() {
+            collected.add_programs(program)?;
+            return Ok(collected);
+        }
         let target = collected.add_links(program)?;
         collected.add(&target)?;
         collected.target.clone_from(&target);
@@ -156,6 +161,21 @@ impl ProgramParts {
         if self.parts.len() > MAX_PARTS { Err(ProgramError::TooManyParts) } else { Ok(()) }
     }
 
+    /// Adds all programs of a folder, with what they lead to. Such a folder is recorded to be first on the PATH.
+    fn add_programs(&mut self, folder: &Path) -> Result<(), ProgramError> {
+        self.target = fs_err::canonicalize(folder)?;
+        for name in file_names(folder) {
+            let path = self.target.join(name);
+            self.add(&path)?;
+            if let Some(target) = fs_err::canonicalize(&path).ok().filter(|target| target.is_file()) {
+                self.add(&target)?;
+            }
+        }
+        // Folders are not started.
+        self.parts.retain(|_, part| !part.metadata.is_dir());
+        Ok(())
+    }
+
     /// Adds every link between the program and its file; gives the file.
     fn add_links(&mut self, program: &Path) -> Result<PathBuf, ProgramError> {
         let mut current = program.to_owned();
@@ -219,18 +239,29 @@ impl ProgramParts {
                 self.add_tree(&folder.join(name), 0)?;
             }
         }
-        let mut sites = BTreeSet::new();
-        for library in ["lib", "lib64", "Lib"].map(|name| prefix.join(name)) {
-            let versions = file_names(&library).into_iter().filter(|name| name.starts_with("py"));
-            let found = versions.map(|name| library.join(name).join("site-packages"));
-            sites.extend(
-                found
-                    .chain([library.join("site-packages")])
-                    .filter_map(|site| fs_err::canonicalize(site).ok()),
-            );
+        let sites = site_folders(prefix);
+        let mut modules = ModuleScan::new(&sites);
+        for site in &sites {
+            self.add_site(site, &mut modules)?;
         }
-        for site in sites {
-            self.add_site(&site)?;
+        // What the system's own `sitecustomize` imports may be found in the environment.
+        let versions = library_folders(prefix);
+        let versions: BTreeSet<&OsStr> = versions.iter().filter_map(|library| library.file_name()).collect();
+        for home in homes.iter() {
+            let programs = lillux::canonicalize_existing(&folder.join(home));
+            let libraries = ["lib", "lib64"].map(|name| programs.parent().unwrap_or(&programs).join(name));
+            for library in libraries.iter().flat_map(|library| versions.iter().map(|name| library.join(name)))
+            {
+                modules.read_imports(&library.join("sitecustomize.py"));
+                modules.read_imports(&library.join("usercustomize.py"));
+            }
+        }
+        while let Some(name) = modules.next() {
+            for site in &sites {
+                for file in self.add_module(site, &name)? {
+                    modules.read_imports(&file);
+                }
+            }
         }
         Ok(())
     }
@@ -250,8 +281,9 @@ impl ProgramParts {
     }
 
     /// Adds what Python runs by itself of a folder of packages.
-    fn add_site(&mut self, site: &Path) -> Result<(), ProgramError> {
-        self.add_customization(site)?;
+    fn add_site(&mut self, site: &Path, modules: &mut ModuleScan) -> Result<(), ProgramError> {
+        modules.add("sitecustomize");
+        modules.add("usercustomize");
         for name in
             file_names(site).into_iter().filter(|name| name.ends_with(".pth") || name.ends_with(".start"))
         {
@@ -263,7 +295,7 @@ impl ProgramParts {
                 if line.starts_with("import ") || line.starts_with("import\t") {
                     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
                     for word in line.split(|letter| !is_word(letter)).filter(|word| !word.is_empty()) {
-                        self.add_module(site, word)?;
+                        modules.add(word);
                     }
                 } else if !line.is_empty() && !line.starts_with('#') {
                     // A further folder to import from: `sitecustomize` is looked for there too.
@@ -276,11 +308,13 @@ impl ProgramParts {
 
     fn add_customization(&mut self, folder: &Path) -> Result<(), ProgramError> {
         self.add_module(folder, "sitecustomize")?;
-        self.add_module(folder, "usercustomize")
+        self.add_module(folder, "usercustomize")?;
+        Ok(())
     }
 
-    /// Adds a module of this name: a folder, a file of any kind, and what is compiled of it.
-    fn add_module(&mut self, folder: &Path, name: &str) -> Result<(), ProgramError> {
+    /// Adds a module of this name: a folder, a file of any kind, and what is compiled of it. Gives its Python files.
+    fn add_module(&mut self, folder: &Path, name: &str) -> Result<Vec<PathBuf>, ProgramError> {
+        let known: BTreeSet<PathBuf> = self.parts.keys().cloned().collect();
         self.add_tree(&folder.join(name), 0)?;
         for place in [folder.to_owned(), folder.join("__pycache__")] {
             let is_its = |entry: &String| entry.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
@@ -288,7 +322,8 @@ impl ProgramParts {
                 self.add_tree(&place.join(entry), 0)?;
             }
         }
-        Ok(())
+        let is_source = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "py");
+        Ok(self.parts.keys().filter(|path| !known.contains(*path)).filter(is_source).cloned().collect())
     }
 
     /// Adds the package of a launcher in `node_modules`, and all packages it depends on.
@@ -322,6 +357,66 @@ impl ProgramParts {
         }
         Ok(())
     }
+}
+
+/// Names of modules that are imported when Python starts, each looked at once. Only names that exist in a folder of
+/// packages count: everything else is the standard library's.
+#[derive(Debug)]
+struct ModuleScan {
+    existing: BTreeSet<String>,
+    seen: BTreeSet<String>,
+    waiting: Vec<String>,
+}
+
+impl ModuleScan {
+    fn new(sites: &BTreeSet<PathBuf>) -> Self {
+        let names = sites
+            .iter()
+            .flat_map(|site| file_names(site).into_iter().chain(file_names(&site.join("__pycache__"))));
+        let existing = names.map(|name| name.split('.').next().unwrap_or_default().to_owned()).collect();
+        Self { existing, seen: BTreeSet::new(), waiting: Vec::new() }
+    }
+
+    fn add(&mut self, name: &str) {
+        if self.existing.contains(name) && self.seen.insert(name.to_owned()) {
+            self.waiting.push(name.to_owned());
+        }
+    }
+
+    fn next(&mut self) -> Option<String> {
+        self.waiting.pop()
+    }
+
+    /// Adds every word of the lines of a Python file that import something.
+    fn read_imports(&mut self, file: &Path) {
+        let Ok((bytes, _)) = file::read_bounded(file, MAX_TEXT_BYTES) else { return };
+        for line in String::from_utf8_lossy(&bytes).lines().filter(|line| line.contains("import")) {
+            let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+            line.split(|letter| !is_word(letter))
+                .filter(|word| !word.is_empty())
+                .for_each(|word| self.add(word));
+        }
+    }
+}
+
+/// The folders of libraries below a prefix, those of each version included. Debian has some below `local` too.
+fn library_folders(prefix: &Path) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for base in [prefix.to_owned(), prefix.join("local")] {
+        for library in ["lib", "lib64", "Lib"].map(|name| base.join(name)) {
+            let versions = file_names(&library).into_iter().filter(|name| name.starts_with("py"));
+            folders.extend(versions.map(|name| library.join(name)));
+            folders.push(library);
+        }
+    }
+    folders
+}
+
+/// The folders of packages below a prefix: `site-packages`, and `dist-packages` as Debian calls them.
+fn site_folders(prefix: &Path) -> BTreeSet<PathBuf> {
+    let folders = library_folders(prefix).into_iter();
+    let sites = folders.flat_map(|folder| [folder.join("site-packages"), folder.join("dist-packages")]);
+    sites.filter_map(|site| fs_err::canonicalize(site).ok()).collect()
 }
 
 /// The names in a folder; none if it cannot be read. Names that are not UTF-8 are no modules.

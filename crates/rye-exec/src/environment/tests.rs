@@ -115,6 +115,7 @@ impl<'a> TestRun<'a> {
         let inputs = EnvironmentInputs {
             host_variables: &self.process,
             project: self.project.as_deref(),
+            user_space: Path::new("/nonexistent/user"),
             is_project_approved: self.is_approved,
             policy: &self.policy,
             allows_project_programs: self.uses_project_programs,

@@ -1,7 +1,7 @@
 //! What a tool sees of the homes.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use lillux::sandbox::Replacement;
 use lillux::{CanonicalPathCache, canonicalize_existing};
@@ -49,8 +49,15 @@ pub(super) fn in_homes(
     // A folder in the project could be replaced by a link to anywhere.
     let is_foreign = |folder: &&PathBuf| folder.is_absolute() && !folder.starts_with(&places.project);
     for folder in places.program_folders.iter().filter(is_foreign) {
-        visible.extend(places.homes.program_folder(folder));
-        visible.extend(places.homes.program_folder(&canonicalize_existing(folder)));
+        let real = canonicalize_existing(folder);
+        // A home is not opened, however its path is written.
+        if places.homes.is_or_contains_home(&real) {
+            continue;
+        }
+        if !folder.components().any(|part| part == Component::ParentDir) {
+            visible.extend(places.homes.program_folder(folder));
+        }
+        visible.extend(places.homes.program_folder(&real));
     }
     Ok(visible)
 }

@@ -313,6 +313,7 @@ pub(super) fn plan_run(
     let around = environment::EnvironmentInputs {
         host_variables: &engine.host.variables,
         project: workspace.roots.project.as_deref(),
+        user_space: &workspace.roots.user,
         is_project_approved: workspace.is_project_approved,
         policy,
         allows_project_programs: !staged
@@ -430,6 +431,7 @@ pub(crate) fn project_programs(engine: &Engine, chain: &Chain) -> Result<BTreeSe
     let inputs = environment::EnvironmentInputs {
         host_variables: &engine.host.variables,
         project: workspace.roots.project.as_deref(),
+        user_space: &workspace.roots.user,
         is_project_approved: true,
         policy: &policies.environment,
         allows_project_programs: chain.first_field(rye_exec::packages::DEPENDENCIES_FIELD).is_none(),
@@ -492,6 +494,7 @@ pub(crate) fn plan_sandbox(
     }
     required.push(PathBuf::from(&context.tool_dir));
     required.extend(run_dirs::rye_program(engine).map(Path::to_owned));
+    required.extend(run_dirs::rye_program_folder(engine));
     if !context.runtime_lib.is_empty() {
         required.push(PathBuf::from(&context.runtime_lib));
     }

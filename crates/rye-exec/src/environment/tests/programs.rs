@@ -95,6 +95,72 @@ fn startup_files_are_parts_of_python() {
 }
 
 #[test]
+fn all_folders_of_packages_count() {
+    let project = Project::new();
+    let real = project.world.write("opt/bin/python3.12", "binary");
+    project.world.write(
+        "opt/lib/python3.12/sitecustomize.py",
+        "try:\n    import apport_hook\nexcept ImportError: pass\n",
+    );
+    let python = project.link(".venv/bin/python", &real.display().to_string());
+    let home = project.world.path().join("opt/bin");
+    project.write(".venv/pyvenv.cfg", &format!("home = {}\n", home.display()));
+    let site = ".venv/lib/python3.12/site-packages";
+    project.write(&format!("{site}/start.pth"), "import first\n");
+    project.write(&format!("{site}/first.py"), "from second import thing\n");
+    project.write(&format!("{site}/second.py"), "thing = 1\n");
+    let inside = |name: &str| format!("{site}/{name}");
+    let (first, second, hook) = (inside("first.py"), inside("second.py"), inside("apport_hook.py"));
+    project.assert_changed_by(
+        &python,
+        &[
+            (".venv/local/lib/python3.12/dist-packages/new.pth", "import os\n"),
+            (".venv/lib/python3/dist-packages/new.pth", "import os\n"),
+            (".venv/lib/python3.12/dist-packages/sitecustomize.py", "evil"),
+            (".venv/local/lib/python3/site-packages/usercustomize.py", "evil"),
+            (&first, "evil"),
+            (&second, "evil"),
+            (&hook, "evil"),
+        ],
+    );
+}
+
+#[test]
+fn folder_of_programs_is_all_of_them() {
+    let project = Project::new();
+    let real = project.world.write("opt/python3.12", "binary");
+    project.link(".venv/bin/python", &real.display().to_string());
+    project.write(".venv/bin/tool", "#!/bin/sh\n");
+    project.link(".venv/bin/linked", "../lib/linked");
+    project.write(".venv/lib/linked", "#!/bin/sh\n");
+    let folder = project.world.project().join(".venv/bin");
+    let files = [(".venv/bin/date", "evil"), (".venv/bin/tool", "evil"), (".venv/lib/linked", "evil")];
+    project.assert_changed_by(&folder, &files);
+}
+
+#[test]
+fn changed_folders_come_last_on_the_path() {
+    let project = Project::new();
+    project.write(".venv/bin/tool", "");
+    let own = project.world.project().join(".venv/bin");
+    project.world.write("other/.ai/x", "");
+    project.world.write("other/.venv/bin/python3", "");
+    let other = project.world.path().join("other/.venv/bin");
+    let path = format!("{}:{}:/usr/bin", other.display(), own.display());
+    for (not_recorded, expected) in [
+        (None, format!("{}:/usr/bin", own.display())),
+        (Some(own.clone()), format!("/usr/bin:{}", own.display())),
+    ] {
+        let finder = FakeFinder { not_recorded, ..FakeFinder::default() };
+        let process = map(&[("PATH", &path)]);
+        let run = TestRun { process, ..TestRun::new(&project.world, &finder) };
+        let environment = run.environment();
+        assert_eq!(environment.variables["PATH"], expected);
+        assert!(environment.notices.iter().any(|notice| notice.contains("left out of PATH")));
+    }
+}
+
+#[test]
 fn links_are_parts_of_a_program() {
     let project = Project::new();
     let real = project.world.write("opt/python3.12", "binary");
