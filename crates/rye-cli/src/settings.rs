@@ -260,6 +260,12 @@ impl rye_agent::driver::MillisClock for ThreadClock {
     fn now_ms(&self) -> u64 {
         now_ms()
     }
+
+    fn monotonic_ms(&self) -> u64 {
+        static STARTED: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        let elapsed = STARTED.get_or_init(std::time::Instant::now).elapsed();
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Where this binary lies.

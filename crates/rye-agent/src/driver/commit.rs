@@ -53,6 +53,11 @@ impl ThreadDriver {
             batch.settle.append(&mut self.unsettled);
             batch.settle.extend(self.settlement(&event));
             let at_ms = self.deps.clock.now_ms();
+            if let Some(change) = self.clock_change(at_ms) {
+                let body = serde_json::to_vec(&change).map_err(std::io::Error::other)?;
+                batch.records.push(JournalRecord { at_ms, sequence: self.transcript.next_sequence(), body });
+                let _ = step(&mut self.state, at_ms, change);
+            }
             let body = serde_json::to_vec(&event).map_err(std::io::Error::other)?;
             batch.records.push(JournalRecord { at_ms, sequence: self.transcript.next_sequence(), body });
             for effect in step(&mut self.state, at_ms, event) {
@@ -220,7 +225,7 @@ impl ThreadDriver {
 
     /// How long until the files of the thread are to be written, if they are behind.
     pub(super) fn next_write_in(&self) -> Option<Duration> {
-        let now = self.deps.clock.now_ms();
+        let now = self.deps.clock.monotonic_ms();
         let due = |since: u64, interval: u64| {
             Duration::from_millis(interval.saturating_sub(now.saturating_sub(since)))
         };
@@ -232,13 +237,13 @@ impl ThreadDriver {
 
     /// Writes those files whose time has come; all of them when the thread stops.
     pub(super) fn write_due_files(&mut self, is_stop: bool) -> Result<(), DriverError> {
-        let now = self.deps.clock.now_ms();
+        let now = self.deps.clock.monotonic_ms();
         if is_stop || now.saturating_sub(self.written_ms) >= TRANSCRIPT_WRITE_INTERVAL_MS {
             self.transcript.write()?;
             self.written_ms = now;
         }
         if self.is_state_dirty && (is_stop || now.saturating_sub(self.saved_ms) >= STATE_SAVE_INTERVAL_MS) {
-            self.transcript.write_state(&self.state, now)?;
+            self.transcript.write_state(&self.state, self.deps.clock.now_ms())?;
             self.is_state_dirty = false;
             self.saved_ms = now;
         }

@@ -13,6 +13,7 @@ mod commit;
 mod effects;
 mod transcript_writer;
 mod wait;
+mod work_time;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -37,6 +38,7 @@ use crate::thread_id::ThreadId;
 use crate::tool_context::BudgetAccess;
 use crate::transcript::TranscriptSigner;
 use wait::InFlight;
+use work_time::WorkTimer;
 
 pub(crate) use blocking::SLOT_TIMEOUT;
 pub use blocking::{BlockingExecutor, BlockingWork, SlottedPool, system_jitter};
@@ -128,6 +130,11 @@ pub trait Listener: Send + Sync {
 pub trait MillisClock: Send + Sync {
     /// Milliseconds since 1970.
     fn now_ms(&self) -> u64;
+
+    /// Milliseconds since some moment, never set back or ahead: for durations.
+    fn monotonic_ms(&self) -> u64 {
+        self.now_ms()
+    }
 }
 
 /// What a thread's driver needs of the world.
@@ -217,6 +224,7 @@ pub struct ThreadDriver {
     saved_ms: u64,
     /// When the transcript was last written.
     written_ms: u64,
+    timer: WorkTimer,
 }
 
 /// What is known of a thread that is taken over: where its transcript stands.
@@ -239,7 +247,7 @@ impl ThreadDriver {
         provider: Arc<dyn ModelProvider>,
         signal: CancelSignal,
     ) -> Self {
-        let saved_ms = deps.clock.now_ms();
+        let saved_ms = deps.clock.monotonic_ms();
         Self {
             deps,
             state: resume.state,
@@ -253,6 +261,7 @@ impl ThreadDriver {
             is_state_dirty: false,
             saved_ms,
             written_ms: saved_ms,
+            timer: WorkTimer::default(),
         }
     }
 

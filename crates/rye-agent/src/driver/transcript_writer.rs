@@ -140,7 +140,7 @@ impl TranscriptWriter {
             Some((pending, _)) => pending.push_str(text),
             None => self.pending_text = Some((text.to_owned(), chunk)),
         }
-        if now_ms.saturating_sub(self.written_ms) >= throttle_ms {
+        if now_ms.abs_diff(self.written_ms) >= throttle_ms {
             self.flush_deltas(now_ms, false);
             self.release();
         }

@@ -252,7 +252,9 @@ impl ThreadDriver {
     /// How long it may still be at work.
     fn time_left(&self) -> Option<Duration> {
         let max_ms = self.state.limits.duration_seconds?.saturating_mul(1000);
-        Some(Duration::from_millis(max_ms.saturating_sub(self.state.elapsed_at(self.deps.clock.now_ms()))))
+        Some(Duration::from_millis(
+            max_ms.saturating_sub(self.timer.elapsed_ms(&self.state, &*self.deps.clock)),
+        ))
     }
 
     /// Its time is over.

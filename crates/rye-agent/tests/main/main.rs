@@ -5,6 +5,7 @@ mod approvals;
 mod background;
 mod budget;
 mod cancellation;
+mod clocks;
 mod config_effects;
 mod continuation;
 mod coordination;

@@ -130,6 +130,11 @@ pub enum ThreadEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         partial: Option<String>,
     },
+    /// The wall clock was set, or the thread changed processes: how long it was at work since the last event.
+    ClockChanged {
+        /// Milliseconds of the monotonic clock.
+        elapsed_ms: u64,
+    },
     /// A suspended thread goes on.
     Resumed {
         /// Its limits from now on.

@@ -179,13 +179,10 @@ impl ThreadState {
         self.messages.is_empty()
     }
 
-    /// Milliseconds at work, if it is `now_ms`.
+    /// When the last event came, in milliseconds since 1970.
     #[must_use]
-    pub fn elapsed_at(&self, now_ms: u64) -> u64 {
-        match self.status() {
-            ThreadStatus::Running => self.cost.elapsed_ms.saturating_add(now_ms.saturating_sub(self.last_ms)),
-            _ => self.cost.elapsed_ms,
-        }
+    pub fn last_event_ms(&self) -> u64 {
+        self.last_ms
     }
 
     fn emit(event_type: &str, payload: Value) -> Effect {
@@ -199,12 +196,16 @@ pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effe
     if matches!(state.phase, Phase::Ended(_)) {
         return Vec::new();
     }
+    let (passed, last_ms) = match &event {
+        ThreadEvent::ClockChanged { elapsed_ms } => (*elapsed_ms, at_ms),
+        _ => (at_ms.saturating_sub(state.last_ms), state.last_ms.max(at_ms)),
+    };
     if state.status() == ThreadStatus::Running {
-        let passed = at_ms.saturating_sub(state.last_ms);
         state.cost.elapsed_ms = state.cost.elapsed_ms.saturating_add(passed);
     }
-    state.last_ms = state.last_ms.max(at_ms);
+    state.last_ms = last_ms;
     match event {
+        ThreadEvent::ClockChanged { .. } => Vec::new(),
         ThreadEvent::Started => state.start(),
         ThreadEvent::HookDone { result } => state.on_hook_done(&result),
         ThreadEvent::ModelResponded { response, spend } => state.on_response(response, spend),

@@ -436,7 +436,7 @@ impl ThreadState {
     /// Whether the thread's time is over before such a pause is: then it need not be waited for.
     fn deadline_reached(&self, delay_ms: u64) -> Option<LimitReached> {
         let max_seconds = self.limits.duration_seconds?;
-        let elapsed = self.elapsed_at(self.last_ms);
+        let elapsed = self.cost.elapsed_ms;
         let is_late = elapsed.saturating_add(delay_ms) > max_seconds.saturating_mul(1000);
         let reached = || LimitReached::new("duration_seconds", json!(elapsed / 1000), json!(max_seconds));
         is_late.then(|| reached().with_needed(json!(delay_ms.div_ceil(1000).saturating_add(60))))
