@@ -20,8 +20,9 @@ use crate::runtime_dir::RuntimeDir;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often it is looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long it may take to answer: it opens an engine, and reads what is recorded of the threads.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long it may take to answer: it opens an engine, and reads what is recorded of the threads. A daemon that is frozen
+/// accepts connections and never answers.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often it is started.
 const MAX_STARTS: u32 = 20;
 /// How often a process may end just before it is asked.
@@ -142,7 +143,9 @@ impl BackgroundConnection for DaemonConnection {
                         .hint("run it in the foreground"));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(unreachable_error(&io::Error::other("it does not answer")));
+                    let seconds = client.response_timeout.as_secs();
+                    let reason = format!("it has not answered within {seconds} s");
+                    return Err(unreachable_error(&io::Error::other(reason)));
                 }
                 Ok(None) | Err(_) => stream = client.connect().map_err(|error| unreachable_error(&error))?,
             }

@@ -67,9 +67,21 @@ impl Threads {
     /// # Errors
     /// When it may not start, or nobody is there to run it; then there is no thread.
     pub async fn start_in_background(&self, request: ThreadRequest) -> Result<BackgroundThread> {
+        self.start_in_background_with(request, |_| {}).await
+    }
+
+    /// The same; `on_registered` is called with the thread's name before the other process is asked to run it.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_in_background_with(
+        &self,
+        request: ThreadRequest,
+        on_registered: impl FnOnce(&ThreadId),
+    ) -> Result<BackgroundThread> {
         let prepared = self.runtime.prepare(request).await?;
         let connection = self.runtime.connect_background().await?;
-        self.runtime.hand_to_background(connection, prepared).await
+        self.runtime.hand_to_background(connection, prepared, on_registered).await
     }
 
     /// As [`Threads::continue_from`], in the background.
@@ -80,10 +92,11 @@ impl Threads {
         &self,
         row: &ThreadRow,
         message: Option<String>,
+        on_registered: impl FnOnce(&ThreadId),
     ) -> Result<BackgroundThread> {
         let prepared = self.runtime.prepare_successor(row, message, LimitCarryover::Full).await?;
         let connection = self.runtime.connect_background().await?;
-        let thread = self.runtime.hand_to_background(connection, prepared).await?;
+        let thread = self.runtime.hand_to_background(connection, prepared, on_registered).await?;
         self.runtime.mark_continued(row, &thread.thread_id).await?;
         Ok(thread)
     }
@@ -143,12 +156,14 @@ impl ThreadRuntime {
         self: &Arc<Self>,
         connection: Box<dyn BackgroundConnection>,
         prepared: PreparedThread,
+        on_registered: impl FnOnce(&ThreadId),
     ) -> Result<BackgroundThread> {
         // What would fail there fails here, where somebody hears of it.
         drop(self.provider(&prepared.model_choice, &prepared.spec)?);
         let PreparedThread { spec, notices, .. } = prepared;
         self.register(&spec, None).await?;
         let id = spec.instance.thread_id.clone();
+        on_registered(&id);
         let runner = self.transfer(connection, &id).await;
         Ok(BackgroundThread { thread_id: id, directive: spec.template.directive.clone(), notices, runner })
     }

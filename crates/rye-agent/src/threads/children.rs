@@ -210,7 +210,7 @@ impl ThreadRuntime {
         let directive = prepared.spec.template.directive.clone();
         // Nobody waits for it: it goes on whatever becomes of this process. If there is nobody else, it runs here.
         if is_async && let Ok(connection) = self.connect_background().await {
-            let background = self.hand_to_background(connection, prepared).await?;
+            let background = self.hand_to_background(connection, prepared, |_| {}).await?;
             if let Some(row) = previous {
                 self.mark_continued(&row, &background.thread_id).await?;
             }

@@ -114,6 +114,26 @@ async fn thread_is_registered_before_handover() {
 }
 
 #[tokio::test]
+async fn thread_is_named_before_handover() {
+    let model = FakeModel::start(|_| FakeReply::text("done"));
+    let space = TestSpace::with_model(&model, "openai");
+    space.directive("team/work", "", "", "Work.");
+    let background = FakeBackground::default();
+    let threads = threads_with_background(&space, &background);
+    let mut named = None;
+    let on_registered = |id: &ThreadId| {
+        assert_eq!(
+            *background.received.lock().expect("given"),
+            [],
+            "it was asked before the thread was named"
+        );
+        named = Some(id.clone());
+    };
+    let thread = threads.start_in_background_with(request("team/work"), on_registered).await.expect("left");
+    assert_eq!(named, Some(thread.thread_id));
+}
+
+#[tokio::test]
 async fn unavailable_background_leaves_no_thread() {
     let model = FakeModel::start(|_| FakeReply::text("done"));
     let space = TestSpace::with_model(&model, "openai");

@@ -3,13 +3,14 @@
 use rye_agent::driver::CancelSignal;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::store::ThreadRow;
+use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{StartedThread, Threads, started_response};
 use rye_engine::{Code, Error};
 use rye_item::{ItemRef, ItemType};
 use serde_json::{Map, Value};
 
 use super::threads::{ThreadIndex, control, runner};
-use super::{CommandContext, CommandResult, dry_run, execute};
+use super::{CommandContext, CommandError, CommandResult, dry_run, execute};
 use crate::arguments::RunArguments;
 use crate::global::GlobalArguments;
 use crate::output::{DIM, paint};
@@ -109,12 +110,20 @@ fn run_in_background(
     runner::check_startable(&context, &request.thread)?;
     let CommandContext { settings, engine, output } = context;
     let threads = runner::open_threads(&settings, engine, None)?;
+    let mut printed = Ok(());
+    // Printed before the hand-over: the thread exists from here on, even if the background process never answers.
+    let print_id = |id: &ThreadId| {
+        if !output.is_json {
+            printed = output.print(id);
+        }
+    };
     let started = runner::build_runtime()?.block_on(async {
         match previous {
-            Some(previous) => threads.continue_in_background(previous, request.message).await,
-            None => threads.start_in_background(request.thread).await,
+            Some(previous) => threads.continue_in_background(previous, request.message, print_id).await,
+            None => threads.start_in_background_with(request.thread, print_id).await,
         }
     })?;
+    printed?;
     for notice in &started.notices {
         output.warn(rye_item::text::one_line(notice));
     }
@@ -126,20 +135,26 @@ fn run_in_background(
             value["note"] = Value::from(reason.as_str());
         }
         output.print_json(&value)?;
-        return Ok(());
+        return started.runner.map(drop).map_err(|_| not_handed_over());
     }
-    output.print(id)?;
     match &started.runner {
         Ok(_) => {
             output
                 .note(paint(DIM, format_args!("running in the background; follow it: rye thread tail {id}")));
+            Ok(())
         }
         Err(reason) => {
             output.warn(format_args!("not running yet: {}", rye_item::text::one_line(reason)));
-            output.note(format_args!("to run it: rye thread wait {id}"));
+            output.note("it is kept, and starts when the background process takes it over");
+            output.note(format_args!("to run it here instead: rye thread resume {id}"));
+            Err(not_handed_over())
         }
     }
-    Ok(())
+}
+
+/// The exit code of a thread that exists and that the background process has not taken over.
+fn not_handed_over() -> CommandError {
+    CommandError::Exit(Code::NoBackground.kind().exit_code())
 }
 
 /// The failure that another process told of.

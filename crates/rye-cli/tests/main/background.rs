@@ -272,6 +272,27 @@ fn daemon_survives_malformed_requests() {
 }
 
 #[test]
+fn frozen_daemon_does_not_hide_the_thread() {
+    let user = user_with_directive();
+    let model = hang_first(1);
+    let first = start_in_background(&user, &model);
+    model.wait_for_requests(1);
+    let daemon = processes(&user)[0];
+    signal("-STOP", daemon);
+    let left = run(command_with_model(&user, &model).args(["run", "team/ask", "--async"]));
+    signal("-CONT", daemon);
+    assert_eq!(left.exit, 1, "{left}");
+    let id = left.stdout.trim();
+    assert!(id.starts_with("thread-"), "{left}");
+    assert!(left.stderr.contains("has not answered"), "{left}");
+    assert!(left.stderr.contains(&format!("rye thread resume {id}")), "{left}");
+    // The request was sent: the process runs it once it goes on.
+    let waited = run(command_with_model(&user, &model).args(["thread", "wait", id, "--timeout", "60"]));
+    assert_eq!(waited.exit, 0, "{waited}");
+    user.ok(["thread", "cancel", &first]);
+}
+
+#[test]
 fn thread_without_api_key_records_the_reason() {
     let user = user_with_directive();
     let model = hang_first(1);
