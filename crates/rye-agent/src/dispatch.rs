@@ -25,6 +25,7 @@ use crate::capability::{
     CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit,
     required_capabilities,
 };
+use crate::envelope::ResultEnvelope;
 use crate::tool_context::{FrozenConfig, ThreadContext};
 
 /// How many items are remembered not to answer at once.
@@ -173,8 +174,8 @@ impl EngineDispatcher {
 
     fn cache_verified(&self, permitted: &PermittedAction, response: &Value) {
         let id = permitted.action().item_id.as_deref().filter(|_| permitted.is_hook_tool());
-        let is_own =
-            response["status"] == json!("success") && response["chain"][0]["space"] == json!("system:ryeos");
+        let is_own = ResultEnvelope::parse(response).is_success()
+            && response["chain"][0]["space"] == json!("system:ryeos");
         if let Some(id) = id.filter(|_| is_own) {
             let mut known = self.verified_tools.lock().unwrap_or_else(PoisonError::into_inner);
             known.insert(id.to_owned(), Instant::now());
@@ -244,7 +245,8 @@ fn take_texts(parameters: &mut Map<String, Value>) -> Vec<(String, String)> {
 /// the hook asked for, and stays an answer.
 fn report_hook_tool_failure(permitted: &PermittedAction, response: Value) -> Value {
     let is_control = permitted.action().item_id.as_deref() == Some(CONTROL_TOOL);
-    let has_failed = response["status"] == json!("success") && response["data"]["success"] == json!(false);
+    let envelope = ResultEnvelope::parse(&response);
+    let has_failed = envelope.is_success() && envelope.reports_failure();
     if !permitted.is_hook_tool() || is_control || !has_failed {
         return response;
     }

@@ -24,7 +24,8 @@ pub mod tool_context;
 pub mod transcript;
 
 pub use rye_thread::{
-    action, capability, classify, cost, hooks, journal, limits, machine, money, risk, spec, status, thread_id,
+    action, capability, classify, core_event, cost, envelope, hooks, journal, limits, machine, money, risk,
+    spec, status, thread_id,
 };
 
 /// A new thread's name, from the system's randomness.

@@ -3,7 +3,7 @@
 //! One pass, in time that grows with the text alone. What is taken out leaves its name: `[redacted:OPENAI_API_KEY]`.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, OnceLock};
 
 use regex::Regex;
@@ -60,6 +60,30 @@ const SECRET_PATTERNS: [(&str, &str); 15] = [
         r#"\b(?i:authorization)["']?\s{0,4}[:=]\s{0,4}["']?(?i:basic|token)\s{1,4}[A-Za-z0-9._~+/=:-]{8,}"#,
     ),
 ];
+
+/// What was taken out of a text or value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RedactionTally {
+    /// How many secrets.
+    pub count: u64,
+    /// The variables or shapes they were known by.
+    pub names: BTreeSet<String>,
+}
+
+impl RedactionTally {
+    fn add(&mut self, name: &str) {
+        self.count += 1;
+        if !self.names.contains(name) {
+            self.names.insert(name.to_owned());
+        }
+    }
+
+    /// Adds what another found.
+    pub fn merge(&mut self, other: Self) {
+        self.count += other.count;
+        self.names.extend(other.names);
+    }
+}
 
 /// Takes secrets out of texts.
 #[derive(Clone, Debug)]
@@ -151,25 +175,27 @@ impl Redactor {
     /// The text without secrets; borrowed if it holds none.
     #[must_use]
     pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.redact_and_count(text).0
+        self.redact_text_with(text, &mut RedactionTally::default())
     }
 
-    /// The text without secrets, and how many it held.
-    fn redact_and_count<'a>(&self, text: &'a str) -> (Cow<'a, str>, usize) {
+    /// The text without secrets; what it held is added to `tally`.
+    pub fn redact_text_with<'a>(&self, text: &'a str, tally: &mut RedactionTally) -> Cow<'a, str> {
         let mut clean = String::new();
         let mut from = 0;
-        let mut count = 0;
         for (start, end) in self.find_secrets(text) {
+            let name = self.secret_name(&text[start..end]);
             clean.push_str(&text[from..start]);
-            clean.push_str(&self.replacement(&text[start..end]));
+            clean.push_str(rye_item::text::REDACTION_PREFIX);
+            clean.push_str(name);
+            clean.push(']');
+            tally.add(name);
             from = end;
-            count += 1;
         }
         if from == 0 {
-            return (Cow::Borrowed(text), 0);
+            return Cow::Borrowed(text);
         }
         clean.push_str(&text[from..]);
-        (Cow::Owned(clean), count)
+        Cow::Owned(clean)
     }
 
     /// Where secrets begin and end.
@@ -188,7 +214,7 @@ impl Redactor {
         })
     }
 
-    fn replacement(&self, found: &str) -> String {
+    fn secret_name(&self, found: &str) -> &str {
         let name = self.values.get(found).map(String::as_str).or_else(|| {
             let shapes = self.patterns.get_or_init(|| {
                 SECRET_PATTERNS
@@ -198,13 +224,19 @@ impl Redactor {
             });
             shapes.iter().find(|(_, shape)| shape.is_match(found)).map(|(name, _)| *name)
         });
-        format!("{}{}]", rye_item::text::REDACTION_PREFIX, name.unwrap_or("secret"))
+        name.unwrap_or("secret")
     }
 
     /// The text without secrets, itself if it holds none.
     #[must_use]
     pub fn redact(&self, text: String) -> String {
-        match self.redact_text(&text) {
+        self.redact_with(text, &mut RedactionTally::default())
+    }
+
+    /// The same; what the text held is added to `tally`.
+    #[must_use]
+    pub fn redact_with(&self, text: String, tally: &mut RedactionTally) -> String {
+        match self.redact_text_with(&text, tally) {
             Cow::Borrowed(_) => text,
             Cow::Owned(clean) => clean,
         }
@@ -217,46 +249,51 @@ impl Redactor {
 
     /// Takes the secrets out of a value's texts and of the names in it. How many there were.
     pub fn count_redacted(&self, value: &mut Value) -> usize {
-        self.redact_nested(value, 0)
+        let mut tally = RedactionTally::default();
+        self.redact_value_with(value, &mut tally);
+        usize::try_from(tally.count).unwrap_or(usize::MAX)
     }
 
-    /// Takes the secrets out of a map's texts and of the names in it. Whether there were any.
-    pub fn redact_map(&self, map: &mut Map<String, Value>) -> bool {
-        self.redact_entries(map, 0) > 0
+    /// The same; what the value held is added to `tally`.
+    pub fn redact_value_with(&self, value: &mut Value, tally: &mut RedactionTally) {
+        self.redact_nested(value, 0, tally);
     }
 
-    fn redact_entries(&self, map: &mut Map<String, Value>, depth: usize) -> usize {
-        let found = map.values_mut().map(|value| self.redact_nested(value, depth)).sum::<usize>();
-        let in_names = map.keys().map(|name| self.redact_and_count(name).1).sum::<usize>();
-        if in_names > 0 {
-            *map = std::mem::take(map).into_iter().map(|(name, value)| (self.redact(name), value)).collect();
+    /// Takes the secrets out of a map's texts and of the names in it; what it held is added to `tally`.
+    pub fn redact_map_with(&self, map: &mut Map<String, Value>, tally: &mut RedactionTally) {
+        self.redact_entries(map, 0, tally);
+    }
+
+    fn redact_entries(&self, map: &mut Map<String, Value>, depth: usize, tally: &mut RedactionTally) {
+        map.values_mut().for_each(|value| self.redact_nested(value, depth, tally));
+        if map.keys().any(|name| matches!(self.redact_text(name), Cow::Owned(_))) {
+            let entries = std::mem::take(map).into_iter();
+            *map = entries.map(|(name, value)| (self.redact_with(name, tally), value)).collect();
         }
-        found + in_names
     }
 
-    fn redact_nested(&self, value: &mut Value, depth: usize) -> usize {
+    fn redact_nested(&self, value: &mut Value, depth: usize, tally: &mut RedactionTally) {
         match value {
-            Value::String(text) => match self.redact_and_count(text) {
-                (Cow::Borrowed(_), _) => 0,
-                (Cow::Owned(clean), count) => {
+            Value::String(text) => {
+                if let Cow::Owned(clean) = self.redact_text_with(text, tally) {
                     *text = clean;
-                    count
                 }
-            },
+            }
             Value::Array(_) | Value::Object(_) if depth > MAX_DEPTH => {
                 *value = Value::String("[too deep]".to_owned());
-                1
+                tally.add("too deep");
             }
-            Value::Array(list) => list.iter_mut().map(|value| self.redact_nested(value, depth + 1)).sum(),
-            Value::Object(map) => self.redact_entries(map, depth + 1),
-            Value::Number(number) => match self.redact_and_count(&number.to_string()) {
-                (Cow::Borrowed(_), _) => 0,
-                (Cow::Owned(clean), count) => {
+            Value::Array(list) => {
+                list.iter_mut().for_each(|value| self.redact_nested(value, depth + 1, tally));
+            }
+            Value::Object(map) => self.redact_entries(map, depth + 1, tally),
+            Value::Number(number) => {
+                let digits = number.to_string();
+                if let Cow::Owned(clean) = self.redact_text_with(&digits, tally) {
                     *value = Value::String(clean);
-                    count
                 }
-            },
-            Value::Null | Value::Bool(_) => 0,
+            }
+            Value::Null | Value::Bool(_) => {}
         }
     }
 }

@@ -7,7 +7,8 @@ use rye_item::text::strip_controls;
 use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Primary};
-use crate::redact::Redactor;
+use crate::envelope::ResultEnvelope;
+use crate::redact::{RedactionTally, Redactor};
 
 /// How much one slice of an artifact holds at most.
 const MAX_SLICE_CHARS: usize = 12_000;
@@ -60,6 +61,8 @@ pub struct FormattedResult {
     pub is_error: bool,
     /// The artifact that holds all of it, if it was too long.
     pub artifact: Option<String>,
+    /// The secrets that were taken out of it.
+    pub redacted: RedactionTally,
 }
 
 /// Shapes a result; what is longer than `most` characters is kept in `artifacts`.
@@ -73,22 +76,23 @@ pub fn format_for_model(
 ) -> FormattedResult {
     // Twice: in each text as the tool gave it, since as JSON it has other letters before and in it; and in the whole, where
     // a name and its value stand side by side.
-    redactor.redact_value(&mut result);
-    let is_error = result.get("status").and_then(Value::as_str) == Some("error");
+    let mut redacted = RedactionTally::default();
+    redactor.redact_value_with(&mut result, &mut redacted);
+    let is_error = ResultEnvelope::parse(&result).is_failure();
     let content_value = if is_error { format_failure(result) } else { unwrap_envelope(action, result) };
-    let content = redactor.redact(to_text(&content_value));
+    let content = redactor.redact_with(to_text(&content_value), &mut redacted);
     if content.chars().count() <= max_chars {
-        return FormattedResult { content, is_error, artifact: None };
+        return FormattedResult { content, is_error, artifact: None, redacted };
     }
     let stored = artifacts.map(|artifacts| artifacts.put(content.as_bytes()));
     match stored {
         Some(Ok(stored)) => {
             let content = redactor.redact(summary(&content_value, &content, max_chars, &stored));
-            FormattedResult { content, is_error, artifact: Some(stored.id) }
+            FormattedResult { content, is_error, artifact: Some(stored.id), redacted }
         }
         // Nowhere to keep it: the beginning is better than nothing.
         Some(Err(_)) | None => {
-            FormattedResult { content: truncate(&content, max_chars), is_error, artifact: None }
+            FormattedResult { content: truncate(&content, max_chars), is_error, artifact: None, redacted }
         }
     }
 }

@@ -87,8 +87,9 @@ impl ThreadSpec {
 /// | revision | what it adds |
 /// |---|---|
 /// | 0 | threads of releases that did not record one |
-/// | 1 | hooks cannot emit core events; control results count after every event; `thread_resumed` after a crash; `required` in `permission_denied`; exhausted retries suspend |
-pub const MACHINE_REVISION: u32 = 1;
+/// | 1 | hooks cannot emit core events; control results count after every event; `thread_resumed` after a crash; `required` in `permission_denied` |
+/// | 2 | `content_redacted`; exhausted retries suspend with the reason `provider`; a tier falls back to its next model |
+pub const MACHINE_REVISION: u32 = 2;
 
 /// What threads of one directive under one configuration share.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -85,9 +85,14 @@ pub enum SuspendReason {
     Budget,
     /// It waits for a person.
     Approval,
+    /// No model provider answers.
+    Provider,
 }
 
 impl SuspendReason {
+    /// All reasons.
+    pub const ALL: [Self; 5] = [Self::Limit, Self::Error, Self::Budget, Self::Approval, Self::Provider];
+
     /// The word for it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -96,14 +101,13 @@ impl SuspendReason {
             Self::Error => "error",
             Self::Budget => "budget",
             Self::Approval => "approval",
+            Self::Provider => "provider",
         }
     }
 
     /// Reads the word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Limit, Self::Error, Self::Budget, Self::Approval]
-            .into_iter()
-            .find(|reason| reason.as_str() == word)
+        Self::ALL.into_iter().find(|reason| reason.as_str() == word)
     }
 }

@@ -25,6 +25,7 @@ use super::{CALLBACK_FD_VAR, CallbackEvent, CallbackFactory, TOKEN_FD_VAR};
 use crate::action::Action;
 use crate::capability::{Principal, permit};
 use crate::definitions::CallTarget;
+use crate::envelope::ResultEnvelope;
 use crate::machine::{ThreadEvent, ToolResult};
 use crate::status::ThreadStatus;
 use crate::thread_id::ThreadId;
@@ -426,5 +427,6 @@ fn record_of(action: &Action) -> Value {
 }
 
 fn is_failure(response: &Value) -> bool {
-    response["status"] == json!("error") || response["success"] == json!(false)
+    let has_failed = response["success"] == json!(false);
+    has_failed || ResultEnvelope::parse(response).is_failure()
 }

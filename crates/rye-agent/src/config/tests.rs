@@ -178,8 +178,10 @@ fn events_have_configured_criticality() {
     assert!(events.emits_on_error("cognition_out") && !events.emits_on_error("cognition_in"));
     let payload = |value: Value| value.as_object().expect("an object").clone();
     let check = |name: &str, value: Value| events.check_payload(name, &payload(value));
-    assert_eq!(check("thread_suspended", json!({"suspend_reason": "limit"})), Ok(()));
-    assert!(check("thread_suspended", json!({"suspend_reason": "mood"})).is_err());
+    let suspended =
+        |reason: &str| json!({"suspend_reason": reason, "error": null, "detail": null, "cost": {}});
+    assert_eq!(check("thread_suspended", suspended("provider")), Ok(()));
+    assert!(check("thread_suspended", suspended("mood")).is_err());
     assert!(check("thread_completed", json!({})).is_err());
     assert_eq!(check("unheard_of", json!({"x": 1})), Ok(()));
 }

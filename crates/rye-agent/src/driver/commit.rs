@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rye_model::{ModelResponse, ToolCall};
-use serde_json::Value;
 
 use super::effects::PendingEffect;
 use super::{DriverError, ThreadDriver};
 use crate::cost::Attribution;
 use crate::limits::ThreadLimits;
-use crate::machine::{ApprovalAnswer, ApprovalRequest, Effect, ThreadEvent, ThreadOutcome, step};
+use crate::machine::{ApprovalRequest, Effect, ThreadEvent, ThreadOutcome, step};
 use crate::money::Nanos;
-use crate::redact::Redactor;
+use crate::redact::{RedactionTally, Redactor};
 use crate::status::ThreadStatus;
 use crate::store::{
     Approval, BudgetCaps, CommitOutcome, JournalRecord, ReserveRequest, Settlement, StatusChange,
@@ -41,10 +40,25 @@ impl ThreadDriver {
 
     /// Steps through an event, and through what internal hooks and tools that touch nothing answer at once.
     fn apply(&mut self, event: ThreadEvent, batch: &mut CommitBatch) -> Result<(), DriverError> {
-        let mut queue = VecDeque::from([event]);
+        let mut queue = VecDeque::from([(event, std::mem::take(&mut self.redacted))]);
         let mut inline_calls = 0;
-        while let Some(event) = queue.pop_front() {
-            let event = redact_event(event, &self.deps.redactor);
+        // An event whose secrets were removed follows the record of that.
+        let mut held = None;
+        loop {
+            let event = match held.take() {
+                Some(event) => event,
+                None => {
+                    let Some((event, mut redacted)) = queue.pop_front() else { break };
+                    let event = redact_event(event, &self.deps.redactor, &mut redacted);
+                    match self.redaction_event(redacted) {
+                        Some(redaction) => {
+                            held = Some(event);
+                            redaction
+                        }
+                        None => event,
+                    }
+                }
+            };
             if let ThreadEvent::Resumed { limits, .. } = &event {
                 let tokens = limits.tokens.filter(|_| self.state.spec.template.price.is_none());
                 batch.caps = Some(BudgetCaps { spend: limits.spend, tokens });
@@ -64,10 +78,11 @@ impl ThreadDriver {
                 match effect {
                     Effect::Emit { event_type, payload } => {
                         let events = &self.state.spec.template.config.events;
-                        self.transcript.push(&event_type, payload, at_ms, events.criticality(&event_type));
+                        let criticality = events.criticality(&event_type);
+                        self.transcript.push(&event_type, payload, at_ms, criticality)?;
                     }
                     Effect::EmitAs { event_type, payload, criticality } => {
-                        self.transcript.push(&event_type, payload, at_ms, criticality);
+                        self.transcript.push(&event_type, payload, at_ms, criticality)?;
                     }
                     Effect::RecordSpend { call, used, hook } => batch.settle.push(Settlement {
                         call,
@@ -87,7 +102,7 @@ impl ThreadDriver {
                             &Arc::new(self.tool_context()),
                             &self.in_flight.cancel()?,
                         );
-                        queue.push_back(ThreadEvent::HookDone { result });
+                        queue.push_back((ThreadEvent::HookDone { result }, RedactionTally::default()));
                     }
                     Effect::RunHook { hook, action } => {
                         batch.effects.push(PendingEffect::Hook { hook, action })
@@ -101,7 +116,9 @@ impl ThreadDriver {
                     Effect::Dispatch { index, action } => {
                         inline_calls += 1;
                         match self.try_inline_result(&action, inline_calls)? {
-                            Some(result) => queue.push_back(ThreadEvent::ToolDone { index, result }),
+                            Some((result, redacted)) => {
+                                queue.push_back((ThreadEvent::ToolDone { index, result }, redacted));
+                            }
                             None => batch.effects.push(PendingEffect::Tool { index, action }),
                         }
                     }
@@ -120,6 +137,15 @@ impl ThreadDriver {
             }
         }
         Ok(())
+    }
+
+    /// The record of secrets that were removed from an event, if there were any.
+    fn redaction_event(&self, redacted: RedactionTally) -> Option<ThreadEvent> {
+        let is_recorded = self.state.spec.template.revision >= 2 && redacted.count > 0;
+        is_recorded.then(|| ThreadEvent::Redacted {
+            count: redacted.count,
+            names: redacted.names.into_iter().collect(),
+        })
     }
 
     /// Makes a batch durable, tells of it, begins what it asks for. A refused reservation is the next event.
@@ -274,66 +300,69 @@ fn status_change(outcome: &ThreadOutcome) -> StatusChange {
     }
 }
 
-/// The event without secrets: what is written, what the model sees and what is replayed are the same.
-fn redact_event(event: ThreadEvent, redactor: &Redactor) -> ThreadEvent {
-    let redact_text = |redact_text: String| redactor.redact(redact_text);
-    let redact_value = |mut redact_value: Value| {
-        redactor.redact_value(&mut redact_value);
-        redact_value
-    };
-    let redact_response = |mut redact_response: ModelResponse| {
-        redact_response.text = redact_text(redact_response.text);
-        redact_response.reasoning = redact_text(redact_response.reasoning);
-        redact_response.calls =
-            redact_response.calls.into_iter().map(|call| redact_call(call, redactor)).collect();
-        // A provider's own blocks are signed: whole, or not at all.
-        let is_secret = redact_response
-            .replay
-            .iter_mut()
-            .fold(false, |found, block| redactor.redact_value(block) | found);
-        if is_secret {
-            redact_response.replay.clear();
-        }
-        redact_response
-    };
+/// The event without secrets: what is written, what the model sees and what is replayed are the same. What it held is
+/// added to `tally`.
+fn redact_event(event: ThreadEvent, redactor: &Redactor, tally: &mut RedactionTally) -> ThreadEvent {
     match event {
-        ThreadEvent::HookDone { result } => ThreadEvent::HookDone { result: redact_value(result) },
+        ThreadEvent::HookDone { mut result } => {
+            redactor.redact_value_with(&mut result, tally);
+            ThreadEvent::HookDone { result }
+        }
         ThreadEvent::ModelResponded { response, spend } => {
-            ThreadEvent::ModelResponded { response: redact_response(response), spend }
+            ThreadEvent::ModelResponded { response: redact_response(response, redactor, tally), spend }
         }
         ThreadEvent::ModelFailed { error: mut failure, spend, is_unknown, jitter } => {
-            failure.message = redact_text(failure.message);
-            failure.partial = failure.partial.map(redact_response);
+            failure.message = redactor.redact_with(failure.message, tally);
+            failure.partial = failure.partial.map(|partial| redact_response(partial, redactor, tally));
             ThreadEvent::ModelFailed { error: failure, spend, is_unknown, jitter }
         }
         ThreadEvent::ToolDone { index, mut result } => {
-            result.content = redact_text(result.content);
+            result.content = redactor.redact_with(result.content, tally);
             ThreadEvent::ToolDone { index, result }
         }
-        ThreadEvent::CallbackRequested { index, request, action, denied } => ThreadEvent::CallbackRequested {
-            index,
-            request,
-            action: redact_value(action),
-            denied: denied.map(redact_value),
-        },
-        ThreadEvent::Resumed { limits, message, by, answers } => {
-            let redact_answer = |verdict: ApprovalAnswer| ApprovalAnswer {
-                message: verdict.message.map(redact_text),
-                ..verdict
-            };
-            let answers = answers.into_iter().map(redact_answer).collect();
-            ThreadEvent::Resumed { limits, message: message.map(redact_text), by, answers }
+        ThreadEvent::CallbackRequested { index, request, mut action, mut denied } => {
+            redactor.redact_value_with(&mut action, tally);
+            if let Some(denied) = &mut denied {
+                redactor.redact_value_with(denied, tally);
+            }
+            ThreadEvent::CallbackRequested { index, request, action, denied }
+        }
+        ThreadEvent::Resumed { limits, message, by, mut answers } => {
+            for answer in &mut answers {
+                answer.message = answer.message.take().map(|text| redactor.redact_with(text, tally));
+            }
+            let message = message.map(|text| redactor.redact_with(text, tally));
+            ThreadEvent::Resumed { limits, message, by, answers }
         }
         other => other,
     }
 }
 
-fn redact_call(mut call: ToolCall, redactor: &Redactor) -> ToolCall {
-    redactor.redact_map(&mut call.input);
+fn redact_response(
+    mut response: ModelResponse,
+    redactor: &Redactor,
+    tally: &mut RedactionTally,
+) -> ModelResponse {
+    response.text = redactor.redact_with(response.text, tally);
+    response.reasoning = redactor.redact_with(response.reasoning, tally);
+    response.calls = response.calls.into_iter().map(|call| redact_call(call, redactor, tally)).collect();
+    // A provider's own blocks are signed: whole, or not at all. They repeat the words, so their secrets count once.
+    let is_secret =
+        response.replay.iter_mut().fold(false, |found, block| redactor.redact_value(block) | found);
+    if is_secret {
+        response.replay.clear();
+    }
+    response
+}
+
+fn redact_call(mut call: ToolCall, redactor: &Redactor, tally: &mut RedactionTally) -> ToolCall {
+    redactor.redact_map_with(&mut call.input, tally);
     // One that is a secret is none; it gets another.
-    call.id =
-        if matches!(redactor.redact_text(&call.id), Cow::Borrowed(_)) { call.id } else { String::new() };
-    call.name = redactor.redact(call.name);
-    call.malformed = call.malformed.map(|raw| redactor.redact(raw));
+    call.id = match redactor.redact_text_with(&call.id, tally) {
+        Cow::Borrowed(_) => call.id,
+        Cow::Owned(_) => String::new(),
+    };
+    call.name = redactor.redact_with(call.name, tally);
+    call.malformed = call.malformed.map(|raw| redactor.redact_with(raw, tally));
     call
 }

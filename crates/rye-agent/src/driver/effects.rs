@@ -8,7 +8,7 @@ use lillux::CancelToken;
 use rye_engine::verbs::execute::BlockingHook;
 use rye_item::ItemType;
 use rye_model::ModelRequest;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::wait::{DeltaQueue, ModelCall, TaskResult};
@@ -16,8 +16,9 @@ use super::{ChildHandle, DriverError, ThreadDriver};
 use crate::callback::{CallContext, CallbackFactory, DEFAULT_MAX_CALL_DEPTH};
 use crate::capability::PermittedAction;
 use crate::dispatch::Dispatcher;
+use crate::envelope::ResultEnvelope;
 use crate::machine::{CostBound, ToolResult};
-use crate::redact::{RedactStream, Redactor};
+use crate::redact::{RedactStream, RedactionTally, Redactor};
 use crate::result_format::{self, ArtifactStore};
 use crate::thread_id::ThreadId;
 use crate::tool_context::{FrozenConfig, ThreadContext};
@@ -95,10 +96,9 @@ impl ThreadDriver {
                     let started_at = Instant::now();
                     let envelope = dispatch_unless_cancelled(&*dispatch, &action, &context, &cancel);
                     let artifacts = artifacts.as_deref();
-                    TaskResult::Tool(
-                        index,
-                        to_tool_result(&action, &redactor, envelope, max_chars, artifacts, started_at),
-                    )
+                    let (result, redacted) =
+                        to_tool_result(&action, &redactor, envelope, max_chars, artifacts, started_at);
+                    TaskResult::Dispatched(index, result, redacted)
                 });
             }
             PendingEffect::Artifact { index, params } => {
@@ -106,9 +106,9 @@ impl ThreadDriver {
                 self.in_flight.tasks.spawn_blocking(move || {
                     let slice = match artifacts {
                         Some(artifacts) => result_format::read_artifact(&*artifacts, &params),
-                        None => json!({"status": "error", "error": "no artifacts are kept"}),
+                        None => ResultEnvelope::failure("no artifacts are kept"),
                     };
-                    let is_error = slice.get("status").and_then(Value::as_str) == Some("error");
+                    let is_error = ResultEnvelope::parse(&slice).is_failure();
                     TaskResult::Tool(index, ToolResult { is_error, ..ToolResult::failure(slice.to_string()) })
                 });
             }
@@ -142,7 +142,7 @@ impl ThreadDriver {
         &mut self,
         action: &PermittedAction,
         nth: usize,
-    ) -> Result<Option<ToolResult>, DriverError> {
+    ) -> Result<Option<(ToolResult, RedactionTally)>, DriverError> {
         // Many of them would keep others from going on.
         if nth > MAX_INLINE_CALLS {
             return Ok(None);
@@ -220,7 +220,7 @@ fn dispatch_unless_cancelled(
     cancel: &CancelToken,
 ) -> Value {
     match cancel.is_cancelled() {
-        true => json!({"status": "error", "error": "cancelled before it began"}),
+        true => ResultEnvelope::failure("cancelled before it began"),
         false => dispatch.dispatch(action, context, cancel),
     }
 }
@@ -233,11 +233,13 @@ fn to_tool_result(
     max_chars: usize,
     artifacts: Option<&dyn ArtifactStore>,
     started_at: Instant,
-) -> ToolResult {
+) -> (ToolResult, RedactionTally) {
     let formatted =
         result_format::format_for_model(action.action(), envelope, max_chars, artifacts, redactor);
     let duration_ms = u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
-    ToolResult { is_error: formatted.is_error, duration_ms, ..ToolResult::failure(formatted.content) }
+    let result =
+        ToolResult { is_error: formatted.is_error, duration_ms, ..ToolResult::failure(formatted.content) };
+    (result, formatted.redacted)
 }
 
 fn is_directive(permitted: &PermittedAction) -> bool {

@@ -28,7 +28,7 @@ use crate::action::Action;
 use crate::callback::TokenIssuer;
 use crate::dispatch::Dispatcher;
 use crate::machine::{ThreadEvent, ThreadOutcome, ThreadState, ToolResult, step};
-use crate::redact::Redactor;
+use crate::redact::{RedactionTally, Redactor};
 use crate::result_format::ArtifactStore;
 use crate::spec::{SpawnReason, ThreadSpec};
 use crate::store::{
@@ -202,6 +202,9 @@ pub enum DriverError {
     /// Somebody ended it.
     #[error("it was ended by another process: {0}")]
     EndedElsewhere(crate::status::ThreadStatus),
+    /// An event of the thread does not fit its schema.
+    #[error("invalid event: {0}")]
+    InvalidEvent(String),
     /// The transcript or the state file could not be written.
     #[error("the thread's files could not be written: {0}")]
     Files(#[from] std::io::Error),
@@ -217,6 +220,8 @@ pub struct ThreadDriver {
     transcript: TranscriptWriter,
     in_flight: InFlight,
     unsettled: Vec<Settlement>,
+    /// The secrets that were taken out of the next event already.
+    redacted: RedactionTally,
     /// Whether the store knows that it is at work.
     is_marked_running: bool,
     /// Whether `state.json` is behind, and when it was last written or the thread was begun.
@@ -248,15 +253,19 @@ impl ThreadDriver {
         signal: CancelSignal,
     ) -> Self {
         let saved_ms = deps.clock.monotonic_ms();
+        let mut transcript = resume.transcript;
+        // What older threads write has no complete schema.
+        transcript.checks_payloads = resume.state.spec.template.revision >= 1;
         Self {
             deps,
             state: resume.state,
             claim,
             provider,
             signal,
-            transcript: resume.transcript,
+            transcript,
             in_flight: InFlight::default(),
             unsettled: resume.unsettled,
+            redacted: RedactionTally::default(),
             is_marked_running: false,
             is_state_dirty: false,
             saved_ms,

@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 
 use lillux::file;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use super::DriverError;
 use crate::capability::Capabilities;
+use crate::core_event::{CoreEvent, core_event};
 use crate::machine::{Effect, ThreadState};
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::store::{JournalRecord, TranscriptHead};
@@ -33,6 +35,8 @@ pub struct TranscriptWriter {
     written_ms: u64,
     /// How long the file is, as far as this writer knows.
     file_bytes: u64,
+    /// Whether payloads are checked against the schemas of core events.
+    pub(super) checks_payloads: bool,
 }
 
 impl TranscriptWriter {
@@ -66,6 +70,7 @@ impl TranscriptWriter {
             sealed_turn: 0,
             pending_text: None,
             written_ms: 0,
+            checks_payloads: true,
         }
     }
 
@@ -78,10 +83,24 @@ impl TranscriptWriter {
         self.lines.tail().head
     }
 
-    pub(super) fn push(&mut self, event_type: &str, payload: Value, at_ms: u64, criticality: Criticality) {
+    /// Adds an event.
+    ///
+    /// # Errors
+    /// When it is a core event and its payload does not fit its schema; nothing is added then.
+    pub(super) fn push(
+        &mut self,
+        event_type: &str,
+        payload: Value,
+        at_ms: u64,
+        criticality: Criticality,
+    ) -> Result<(), DriverError> {
+        if let Some(schema) = core_event(event_type).filter(|_| self.checks_payloads) {
+            schema.check(&payload).map_err(DriverError::InvalidEvent)?;
+        }
         let sequence = self.sequence;
         self.sequence += 1;
         self.push_line(event_type, payload, at_ms, criticality, sequence);
+        Ok(())
     }
 
     fn push_line(
@@ -149,8 +168,11 @@ impl TranscriptWriter {
     pub(super) fn flush_deltas(&mut self, now_ms: u64, is_final: bool) {
         if let Some((text, chunk)) = self.pending_text.take() {
             self.written_ms = now_ms;
-            let payload = json!({"text": text, "chunk_index": chunk, "is_final": is_final});
-            self.push("cognition_out_delta", payload, now_ms, Criticality::Droppable);
+            let event = CoreEvent::CognitionOutDelta { text, chunk_index: chunk, is_final };
+            let (event_type, payload) = event.into_payload();
+            let sequence = self.sequence;
+            self.sequence += 1;
+            self.push_line(event_type, payload, now_ms, Criticality::Droppable, sequence);
         }
     }
 
@@ -256,7 +278,8 @@ mod tests {
         let id = ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id");
         let mut late = TranscriptWriter::create(folder.path(), &id).expect("a writer");
         let push = |writer: &mut TranscriptWriter| {
-            writer.push("thread_started", json!({}), 1, Criticality::Critical);
+            let payload = serde_json::json!({"note": 1});
+            writer.push("a_note", payload, 1, Criticality::Critical).expect("pushed");
             writer.release();
         };
         push(&mut late);
@@ -271,5 +294,21 @@ mod tests {
         let path = transcript::path(folder.path(), &id);
         let report = transcript::verify(&path, &id, next.head(), &|_| None).expect("verified");
         assert_eq!((report.events, report.problems), (2, Vec::new()));
+    }
+
+    #[test]
+    fn payload_that_misses_its_schema_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let id = ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id");
+        let mut writer = TranscriptWriter::create(folder.path(), &id).expect("a writer");
+        let payload = serde_json::json!({"call_id": "a", "duration_ms": "long"});
+        let refused = writer.push("tool_call_result", payload.clone(), 1, Criticality::Critical);
+        let message = refused.expect_err("refused").to_string();
+        assert!(message.contains("`duration_ms` is not integer"), "{message}");
+        assert!(writer.release().is_empty());
+        // What threads of older releases wrote had no schema.
+        writer.checks_payloads = false;
+        writer.push("tool_call_result", payload, 1, Criticality::Critical).expect("pushed");
+        assert!(!writer.release().is_empty());
     }
 }

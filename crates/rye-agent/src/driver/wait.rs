@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use lillux::CancelToken;
 use rye_model::{ModelError, ModelResponse, ResponseDelta};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use super::{BoxFuture, DriverError, ThreadDriver};
 use crate::callback::CallbackEvent;
+use crate::envelope::ResultEnvelope;
 use crate::machine::{CostBound, ThreadEvent, ToolResult};
 use crate::money::Nanos;
-use crate::redact::RedactStream;
+use crate::redact::{RedactStream, RedactionTally};
 use crate::thread_id::ThreadId;
 
 /// How long tools that were asked to end are waited for; they are killed well before.
@@ -128,6 +129,8 @@ impl<T> LazyChannel<T> {
 /// A task that came back.
 pub(super) enum TaskResult {
     Tool(usize, ToolResult),
+    /// A tool's result, and the secrets that were taken out of it.
+    Dispatched(usize, ToolResult, RedactionTally),
     Hook(Value),
 }
 
@@ -209,6 +212,10 @@ impl ThreadDriver {
                     return Ok(self.model_event(*result, cost_bound));
                 }
                 WakeReason::Task(Some(Ok(TaskResult::Tool(index, result)))) => {
+                    return Ok(ThreadEvent::ToolDone { index, result });
+                }
+                WakeReason::Task(Some(Ok(TaskResult::Dispatched(index, result, redacted)))) => {
+                    self.redacted.merge(redacted);
                     return Ok(ThreadEvent::ToolDone { index, result });
                 }
                 WakeReason::Task(Some(Ok(TaskResult::Hook(result)))) => {
@@ -325,10 +332,10 @@ impl ThreadDriver {
         let message = format!("the call broke off: {error}");
         match self.state.running_tools().first() {
             Some((index, _)) => {
-                let content = json!({"status": "error", "error": message}).to_string();
+                let content = ResultEnvelope::failure(&message).to_string();
                 ThreadEvent::ToolDone { index: *index, result: ToolResult::failure(content) }
             }
-            None => ThreadEvent::HookDone { result: json!({"status": "error", "error": message}) },
+            None => ThreadEvent::HookDone { result: ResultEnvelope::failure(&message) },
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{failure, text_param};
-use crate::config::is_core_event;
+use crate::core_event::is_core_event;
 use crate::money::Nanos;
 use crate::tool_context::ThreadContext;
 

@@ -168,6 +168,9 @@ impl ThreadRuntime {
                     Ok(_) | Err(DriverError::EndedElsewhere(_)) => Ok(()),
                     Err(DriverError::Store(error)) => Err(Error::from(error)),
                     Err(DriverError::Files(error)) => Err(Error::new(Code::Io, error.to_string())),
+                    Err(error @ DriverError::InvalidEvent(_)) => {
+                        Err(Error::new(Code::ThreadFailed, error.to_string()))
+                    }
                 }
             }
             // A record that cannot be read must not keep a thread from being ended.

@@ -14,6 +14,7 @@ use crate::journal::JournalHeader;
 use crate::machine::{ThreadEvent, ThreadState};
 use crate::models::ModelChoice;
 use crate::prepare::{PreparedThread, ThreadRequest};
+use crate::redact::RedactionTally;
 use crate::spec::{ThreadSpec, ThreadTemplate};
 use crate::store::{Claim, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps, ThreadStoreError};
 
@@ -88,7 +89,7 @@ impl ThreadRuntime {
         let inner = Arc::clone(self);
         // What is asked of a model is written down, as is all that it says.
         let redactor = inner.redactor();
-        redactor.redact_map(&mut request.inputs);
+        redactor.redact_map_with(&mut request.inputs, &mut RedactionTally::default());
         request.message = request.message.map(|message| redactor.redact(message));
         let work = move || {
             let engine = (inner.setup.engine)()?;

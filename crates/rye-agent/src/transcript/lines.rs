@@ -11,6 +11,7 @@ use super::{
     CHECKPOINT, CheckpointClaim, Criticality, MAX_LINE_BYTES, NewEvent, TranscriptSigner, UnchainedDigest,
     genesis, iso_timestamp,
 };
+use crate::core_event::CoreEvent;
 use crate::store::TranscriptHead;
 use crate::thread_id::ThreadId;
 
@@ -139,20 +140,6 @@ struct Envelope<'a, P> {
     prev: Option<&'a str>,
 }
 
-/// What a checkpoint says.
-#[derive(Serialize)]
-struct CheckpointPayload<'a> {
-    turn: u64,
-    byte_offset: u64,
-    hash: &'a str,
-    sig: &'a str,
-    fp: &'a str,
-    ts: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(rename = "loose")]
-    unchained: Option<&'a str>,
-}
-
 /// The name belongs to the transcript itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("events of type `checkpoint` are made by the transcript alone")]
@@ -220,15 +207,16 @@ impl TranscriptLines {
             unchained: unchained.as_deref(),
         };
         let signature = signer.key.sign(&claim.digest()).to_base64();
-        let payload = CheckpointPayload {
+        let (_, payload) = CoreEvent::Checkpoint {
             turn,
             byte_offset,
-            hash: &hash,
-            sig: &signature,
-            fp: signer.fingerprint.as_str(),
-            ts: &timestamp,
-            unchained: unchained.as_deref(),
-        };
+            hash,
+            sig: signature,
+            fp: signer.fingerprint.as_str().to_owned(),
+            ts: timestamp.clone(),
+            loose: unchained,
+        }
+        .into_payload();
         let envelope = Envelope {
             thread_id: self.thread.as_str(),
             event_type: CHECKPOINT,

@@ -71,6 +71,7 @@ mod support;
 mod texts;
 mod thread_approvals;
 mod thread_costs;
+mod thread_events;
 mod thread_records;
 mod thread_rollback;
 mod thread_run;

@@ -8,53 +8,6 @@ use serde_json::{Map, Value};
 
 use crate::duration::milliseconds;
 
-/// Events that the thread itself writes, and hooks cannot. `checkpoint_saved`, which a shipped hook emits, is not among
-/// them.
-const CORE_EVENTS: [&str; 36] = [
-    "thread_started",
-    "thread_continued",
-    "thread_resumed",
-    "thread_completed",
-    "thread_error",
-    "thread_suspended",
-    "thread_cancelled",
-    "thread_killed",
-    "thread_handoff",
-    "checkpoint",
-    "system_prompt",
-    "context_injected",
-    "cognition_in",
-    "cognition_out",
-    "cognition_out_delta",
-    "cognition_reasoning",
-    "directive_return",
-    "tool_call_start",
-    "tool_call_result",
-    "tool_request",
-    "tool_request_result",
-    "permission_denied",
-    "tools_left_out",
-    "error_classified",
-    "retry_scheduled",
-    "hook_failed",
-    "limit_escalation_requested",
-    "budget_exhausted",
-    "context_limit_reached",
-    "context_compacted",
-    "content_redacted",
-    "child_thread_started",
-    "child_thread_finished",
-    "human_approval_requested",
-    "human_approval_response",
-    "transcript_rebuilt",
-];
-
-/// Whether only the thread itself writes events of this type.
-#[must_use]
-pub fn is_core_event(event_type: &str) -> bool {
-    CORE_EVENTS.contains(&event_type)
-}
-
 /// How safely an event is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

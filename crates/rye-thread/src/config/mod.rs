@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 pub use agent::AgentConfig;
 pub use coordination::{Continuation, Coordination, OrphanDetection, TranscriptIntegrity};
 pub use diagnostic::{ConfigDiagnostic, InvalidConfig};
-pub use events::{Criticality, EventType, Events, is_core_event};
+pub use events::{Criticality, EventType, Events};
 pub use ledger::{ColumnType, LedgerColumn, LedgerIndex, LedgerSchema};
 pub use resilience::{
     CheckpointTriggers, ChildAction, ChildPolicy, Concurrency, OnExceed, Resilience, RetryConfig,

@@ -9,6 +9,7 @@ use super::effect::{Effect, ThreadOutcome};
 use super::hooks::HookRun;
 use super::tools::ToolRun;
 use crate::action::Action;
+use crate::core_event::{Always, CoreEvent, Nullable};
 use crate::limits::LimitReached;
 
 /// A question to a person.
@@ -191,25 +192,19 @@ impl ThreadState {
             outcome.detail["questions"] = Value::Array(listed);
         }
         for request in &requests {
-            effects.push(Self::emit(
-                "human_approval_requested",
-                json!({
-                    "approval_id": request.id,
-                    "kind": request.kind,
-                    "prompt": request.prompt,
-                    "detail": request.detail,
-                }),
-            ));
+            effects.push(Self::record(CoreEvent::HumanApprovalRequested {
+                approval_id: request.id.clone(),
+                kind: request.kind,
+                prompt: request.prompt.clone(),
+                detail: request.detail.clone(),
+            }));
         }
-        effects.push(Self::emit(
-            "thread_suspended",
-            json!({
-                "suspend_reason": outcome.reason,
-                "error": outcome.error,
-                "detail": outcome.detail,
-                "cost": self.cost.to_value(),
-            }),
-        ));
+        effects.push(Self::record(CoreEvent::ThreadSuspended {
+            suspend_reason: Always(outcome.reason),
+            error: Nullable(outcome.error.clone()),
+            detail: outcome.detail.clone(),
+            cost: self.cost,
+        }));
         effects.push(Effect::SaveState(SaveTrigger::Always));
         effects.extend(requests.iter().cloned().map(Effect::RequestApproval));
         effects.push(Effect::Suspend(outcome.clone()));
@@ -259,22 +254,22 @@ impl ThreadState {
         let mut effects: Vec<Effect> = answers
             .iter()
             .map(|answer| {
-                let mut payload = json!({
-                    "approval_id": answer.request_id,
-                    "approved": answer.approved,
-                    "message": answer.message,
-                    "by": answer.by,
-                });
-                if let Some(scope) = answer.always.filter(|_| answer.approved) {
-                    payload["always"] = json!(scope);
-                }
-                Self::emit("human_approval_response", payload)
+                Self::record(CoreEvent::HumanApprovalResponse {
+                    approval_id: answer.request_id.clone(),
+                    approved: answer.approved,
+                    message: Nullable(answer.message.clone()),
+                    by: answer.by.clone(),
+                    always: answer.always.filter(|_| answer.approved),
+                })
             })
             .collect();
-        effects.push(Self::emit(
-            "thread_resumed",
-            json!({"directive": self.spec.template.directive, "limits": limits.to_value(), "by": by, "was": reason}),
-        ));
+        effects.push(Self::record(CoreEvent::ThreadResumed {
+            directive: self.spec.template.directive.clone(),
+            limits,
+            by: Some(by.to_owned()),
+            was: Nullable(reason.map(str::to_owned)),
+            turn: None,
+        }));
         let denied = suspension.first_denial(answers);
         let denial = denied.map(|(request, answer)| answer.denial_message(&request.prompt));
         // Before the first message there is no model to tell.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::effect::Effect;
 use super::hooks::{HookContinuation, cost_context};
 use super::{Phase, ThreadState};
+use crate::core_event::{CoreEvent, Nullable};
 
 /// How long a result may be, in characters, while there is room.
 pub const MAX_RESULT_CHARACTERS: usize = 16_000;
@@ -162,24 +163,22 @@ impl ThreadState {
             messages.extend(recent);
             self.messages = messages;
             self.context = ContextUsage { recorded_messages: self.messages.len(), ..ContextUsage::default() };
-            effects.push(Self::emit(
-                "context_compacted",
-                json!({
-                    "tokens_used": used,
-                    "tokens_limit": window,
-                    "messages_removed": dropped,
-                    "summary": summary,
-                }),
-            ));
+            effects.push(Self::record(CoreEvent::ContextCompacted {
+                tokens_used: used,
+                tokens_limit: window,
+                messages_removed: dropped,
+                summary: Nullable(summary.map(str::to_owned)),
+            }));
         } else if is_full {
             // There was nothing to remove yet: the next turn may bring something.
             self.context.notified_at = None;
-            let context = json!({
-                "usage_ratio": permille_to_ratio(used.saturating_mul(1000) / window.max(1)),
-                "tokens_used": used,
-                "tokens_limit": window,
-            });
-            effects.push(Self::emit("context_limit_reached", context.clone()));
+            let event = CoreEvent::ContextLimitReached {
+                usage_ratio: permille_to_ratio(used.saturating_mul(1000) / window.max(1)),
+                tokens_used: used,
+                tokens_limit: window,
+            };
+            let (_, context) = event.clone().into_payload();
+            effects.push(Self::record(event));
             effects.extend(self.run_hooks("context_limit_reached", context, HookContinuation::ContextFull));
             return effects;
         }

@@ -16,6 +16,13 @@ use crate::thread_id::ThreadId;
 pub enum ThreadEvent {
     /// The thread begins.
     Started,
+    /// Secrets were removed from the event that follows.
+    Redacted {
+        /// How many.
+        count: u64,
+        /// The variables or kinds of secrets.
+        names: Vec<String>,
+    },
     /// The hook that was running answered.
     HookDone {
         /// The envelope its action gave.

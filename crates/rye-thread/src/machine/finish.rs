@@ -7,6 +7,7 @@ use super::approval::ResumeAt;
 use super::effect::{Effect, ThreadOutcome};
 use super::hooks::{HookContinuation, cost_context};
 use super::{Phase, ThreadState};
+use crate::core_event::{Always, CoreEvent};
 use crate::money::Nanos;
 use crate::status::ThreadStatus;
 
@@ -20,29 +21,22 @@ impl ThreadState {
 
     /// The end. Nothing comes after it.
     pub(super) fn end(&mut self, outcome: ThreadOutcome) -> Vec<Effect> {
-        let mut payload = json!({"cost": self.cost.to_value()});
-        if let Value::Object(map) = &mut payload {
-            if let Some(error) = &outcome.error {
-                let key = match outcome.status {
-                    ThreadStatus::Cancelled | ThreadStatus::Killed => "reason",
-                    _ => "error",
-                };
-                map.insert(key.to_owned(), json!(error));
-            }
-            if let Some(successor) = outcome.detail.get("new_thread_id") {
-                map.insert("new_thread_id".to_owned(), successor.clone());
-            }
-            if let Some(outputs) = &outcome.outputs {
-                map.insert("outputs".to_owned(), json!(outputs));
-            }
-        }
-        self.phase = Phase::Ended(Box::new(outcome.clone()));
-        let event_type = match outcome.status {
+        let (cost, error, outputs) = (self.cost, outcome.error.clone(), outcome.outputs.clone());
+        let event = match outcome.status {
+            ThreadStatus::Completed => CoreEvent::ThreadCompleted { cost, error, outputs },
+            ThreadStatus::Cancelled => CoreEvent::ThreadCancelled { cost, reason: error, outputs },
+            ThreadStatus::Killed => CoreEvent::ThreadKilled { cost, reason: error, outputs },
             // `thread_continued` is what the other thread says.
-            ThreadStatus::Continued => "thread_handoff".to_owned(),
-            status => format!("thread_{status}"),
+            ThreadStatus::Continued => {
+                let new_thread_id = Always(outcome.detail.get("new_thread_id").cloned());
+                CoreEvent::ThreadHandoff { cost, error, new_thread_id, outputs }
+            }
+            ThreadStatus::Error | ThreadStatus::Created | ThreadStatus::Running | ThreadStatus::Suspended => {
+                CoreEvent::ThreadError { cost, error: Always(error), outputs }
+            }
         };
-        vec![Self::emit(&event_type, payload), Effect::SaveState(SaveTrigger::Always), Effect::End(outcome)]
+        self.phase = Phase::Ended(Box::new(outcome.clone()));
+        vec![Self::record(event), Effect::SaveState(SaveTrigger::Always), Effect::End(outcome)]
     }
 
     /// The thread stops, with everything kept; it goes on with the next turn.
@@ -96,20 +90,23 @@ impl ThreadState {
         reason: &str,
     ) -> Vec<Effect> {
         let is_written = self.spec.template.config.events.emits_on_error("cognition_out");
-        let event = |text: &str| {
-            Self::emit(
-                "cognition_out",
-                json!({
-                    "text": text,
-                    "model": self.spec.template.model,
-                    "is_partial": true,
-                    "truncated": true,
-                    "error": reason,
-                    "spend": spend.dollars(),
-                    "spend_is_unknown": true,
-                }),
-            )
-        };
+        let event = |text: &str| self.partial_output(text, reason, spend, true);
         partial.filter(|text| is_written && !text.is_empty()).map(event).into_iter().collect()
+    }
+
+    /// What arrived of an answer that broke off.
+    pub(super) fn partial_output(&self, text: &str, error: &str, spend: Nanos, is_unknown: bool) -> Effect {
+        Self::record(CoreEvent::CognitionOut {
+            text: text.to_owned(),
+            model: self.spec.template.model.clone(),
+            is_partial: true,
+            truncated: true,
+            error: Some(error.to_owned()),
+            finish: None,
+            input_tokens: None,
+            output_tokens: None,
+            spend: spend.dollars(),
+            spend_is_unknown: Some(is_unknown),
+        })
     }
 }

@@ -15,8 +15,10 @@ use super::effect::{Effect, ThreadOutcome};
 use super::{Phase, ThreadState};
 use crate::action::Action;
 use crate::capability::{CONTROL_TOOL, Capabilities, PermittedAction, Principal, permit};
-use crate::config::{Criticality, is_core_event};
+use crate::config::Criticality;
+use crate::core_event::{CoreEvent, is_core_event};
 use crate::cost::Cost;
+use crate::envelope::ResultEnvelope;
 use crate::hooks::{ContextPosition, HookKind};
 use crate::limits::LimitReached;
 use crate::money::Nanos;
@@ -175,7 +177,11 @@ impl ThreadState {
         let hook = self.spec.template.hooks.get(hook);
         let id = hook.map(|hook| hook.id.as_str()).unwrap_or_default();
         let event = hook.map(|hook| hook.event.as_str()).unwrap_or_default();
-        Self::emit("hook_failed", json!({"hook": id, "event": event, "error": error}))
+        Self::record(CoreEvent::HookFailed {
+            hook: id.to_owned(),
+            event: event.to_owned(),
+            error: error.to_owned(),
+        })
     }
 
     /// A hook's action answered.
@@ -188,25 +194,25 @@ impl ThreadState {
         let item = item.strip_prefix("tool:").unwrap_or(item);
         let mut effects = Vec::new();
         let is_collecting = run.is_collecting_context();
-        let has_failed = result.get("status").and_then(Value::as_str) == Some("error");
+        let envelope = ResultEnvelope::parse(result);
         if item == CONTROL_TOOL {
             // A control that ends the thread is an answer with `success: false`: no failure of the hook.
             let control = HookControl::parse(result);
-            if control.is_none() && has_failed && result.get("data").is_none_or(Value::is_null) {
-                effects.push(self.hook_failed_event(finished.hook, error_message(result)));
+            if let ResultEnvelope::Failure { error, data: None, .. } = envelope
+                && control.is_none()
+            {
+                effects.push(self.hook_failed_event(finished.hook, error));
             } else if hook.kind == HookKind::Control && run.control.is_none() {
                 run.control = control;
             }
-        } else if has_failed {
-            let error = error_message(result).to_owned();
-            let is_integrity = result.get("kind").and_then(Value::as_str) == Some("integrity");
+        } else if let ResultEnvelope::Failure { error, is_integrity, .. } = envelope {
             if is_integrity && is_collecting {
                 let message = format!("the hook `{}` was refused: {error}", hook.id);
-                effects.push(self.hook_failed_event(finished.hook, &error));
+                effects.push(self.hook_failed_event(finished.hook, error));
                 effects.extend(self.finish(ThreadOutcome::failed(message)));
                 return effects;
             }
-            effects.push(self.hook_failed_event(finished.hook, &error));
+            effects.push(self.hook_failed_event(finished.hook, error));
         } else if let Some(tool) = item.strip_prefix(HOOK_TOOLS_PATH) {
             effects.extend(self.apply_hook_tool_result(tool, result, &hook.id));
         } else if is_collecting {
@@ -399,10 +405,6 @@ impl ThreadState {
             }
         })
     }
-}
-
-fn error_message(envelope: &Value) -> &str {
-    envelope.get("error").and_then(Value::as_str).unwrap_or("it failed")
 }
 
 /// The text a context hook brought: `data.content`, `data.body` or `data.raw`; of a directive that was executed its prompt.

@@ -8,6 +8,7 @@ use super::effect::{Effect, ThreadOutcome};
 use super::event::{BudgetRefusal, BudgetResource};
 use super::hooks::{HookContinuation, cost_context};
 use super::{Phase, ThreadState};
+use crate::core_event::CoreEvent;
 use crate::limits::LimitReached;
 use crate::money::Nanos;
 use crate::status::SuspendReason;
@@ -37,17 +38,14 @@ impl ThreadState {
         });
         let reached = LimitReached::new(name, amount_value(used), amount_value(refusal.limit))
             .with_needed(amount_value(requested));
-        let mut effects = vec![Self::emit(
-            "budget_exhausted",
-            json!({
-                "thread_id": refusal.refused_by,
-                "what": refusal.resource,
-                "most": amount_value(refusal.limit),
-                "used": amount_value(refusal.used),
-                "reserved": amount_value(refusal.reserved),
-                "asked": amount_value(refusal.requested),
-            }),
-        )];
+        let mut effects = vec![Self::record(CoreEvent::BudgetExhausted {
+            thread_id: refusal.refused_by.clone(),
+            what: refusal.resource,
+            most: amount_value(refusal.limit),
+            used: amount_value(refusal.used),
+            reserved: amount_value(refusal.reserved),
+            asked: amount_value(refusal.requested),
+        })];
         let reason = if is_own { SuspendReason::Limit } else { SuspendReason::Budget };
         effects.extend(self.on_limit(reached, reason));
         effects
@@ -94,7 +92,12 @@ impl ThreadState {
             return self.finish(ThreadOutcome::failed(message));
         }
         let detail = serde_json::to_value(reached).unwrap_or_default();
-        let mut effects = vec![Self::emit("limit_escalation_requested", detail.clone())];
+        let mut effects = vec![Self::record(CoreEvent::LimitEscalationRequested {
+            limit_code: reached.limit_code.clone(),
+            current_value: reached.current_value.clone(),
+            current_max: reached.current_max.clone(),
+            needed: reached.needed.clone(),
+        })];
         // An ancestor's money is not this thread's to ask for: there is no answer that would let it go on.
         let needs_approval = on_exceed == OnExceed::Escalate && reason == SuspendReason::Limit;
         let mut question = needs_approval.then(|| self.limit_approval(reached, &message));

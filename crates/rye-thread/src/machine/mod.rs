@@ -38,6 +38,7 @@ pub use context::{MAX_RESULT_CHARACTERS, MAX_RESULT_UNDER_PRESSURE, newest_turns
 pub use effect::{CostBound, Effect, ThreadOutcome};
 pub use event::{BudgetRefusal, BudgetResource, ThreadEvent, ToolResult};
 
+use crate::core_event::{CoreEvent, Nullable};
 use crate::cost::Cost;
 use crate::limits::ThreadLimits;
 use crate::money::Nanos;
@@ -185,8 +186,15 @@ impl ThreadState {
         self.last_ms
     }
 
+    /// An event that a hook wants written.
     fn emit(event_type: &str, payload: Value) -> Effect {
         Effect::Emit { event_type: event_type.to_owned(), payload }
+    }
+
+    /// An event of the thread itself.
+    fn record(event: CoreEvent) -> Effect {
+        let (event_type, payload) = event.into_payload();
+        Self::emit(event_type, payload)
     }
 }
 
@@ -207,6 +215,9 @@ pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effe
     match event {
         ThreadEvent::ClockChanged { .. } => Vec::new(),
         ThreadEvent::Started => state.start(),
+        ThreadEvent::Redacted { count, names } => {
+            vec![ThreadState::record(CoreEvent::ContentRedacted { count, names })]
+        }
         ThreadEvent::HookDone { result } => state.on_hook_done(&result),
         ThreadEvent::ModelResponded { response, spend } => state.on_response(response, spend),
         ThreadEvent::ModelFailed { error: failure, spend, is_unknown, jitter } => {
@@ -243,26 +254,24 @@ impl ThreadState {
             return Vec::new();
         }
         let shared = &self.spec.template;
-        let mut effects = vec![Self::emit(
-            "thread_started",
-            json!({
-                "directive": shared.directive,
-                "model": shared.model,
-                "provider": shared.provider,
-                "limits": self.limits.to_value(),
-                "parent_thread_id": self.spec.instance.parent,
-                "directive_hash": shared.directive_hash,
-            }),
-        )];
+        let mut effects = vec![Self::record(CoreEvent::ThreadStarted {
+            directive: shared.directive.clone(),
+            model: shared.model.clone(),
+            provider: shared.provider.clone(),
+            limits: self.limits,
+            parent_thread_id: Nullable(self.spec.instance.parent.clone()),
+            directive_hash: shared.directive_hash.clone(),
+        })];
         if let Some(previous) = &self.spec.instance.continuation_of {
-            effects.push(Self::emit(
-                "thread_continued",
-                json!({"directive": shared.directive, "model": shared.model, "previous_thread_id": previous}),
-            ));
+            effects.push(Self::record(CoreEvent::ThreadContinued {
+                directive: shared.directive.clone(),
+                model: shared.model.clone(),
+                previous_thread_id: previous.clone(),
+            }));
         }
         let skipped = &shared.definitions.skipped;
         if shared.revision >= 1 && !skipped.is_empty() {
-            effects.push(Self::emit("tools_left_out", json!({"tools": skipped})));
+            effects.push(Self::record(CoreEvent::ToolsLeftOut { tools: skipped.clone() }));
         }
         let context = self.start_context();
         effects.extend(self.run_hooks("build_system_prompt", context, hooks::HookContinuation::SystemPrompt));
@@ -275,7 +284,7 @@ impl ThreadState {
         self.system = (!all.is_empty()).then(|| all.join("\n\n"));
         let mut effects = Vec::new();
         if let Some(system) = &self.system {
-            effects.push(Self::emit("system_prompt", json!({"text": system})));
+            effects.push(Self::record(CoreEvent::SystemPrompt { text: system.clone() }));
         }
         let event =
             if self.spec.instance.continuation_of.is_some() { "thread_continued" } else { "thread_started" };
@@ -306,15 +315,13 @@ impl ThreadState {
         self.cost.spend = self.cost.spend.plus(spend);
         let mut effects = Vec::new();
         if self.spec.template.revision >= 1 && self.status() == ThreadStatus::Running {
-            effects.push(Self::emit(
-                "thread_resumed",
-                json!({
-                    "directive": self.spec.template.directive,
-                    "limits": self.limits.to_value(),
-                    "was": "interrupted",
-                    "turn": self.cost.turns,
-                }),
-            ));
+            effects.push(Self::record(CoreEvent::ThreadResumed {
+                directive: self.spec.template.directive.clone(),
+                limits: self.limits,
+                by: None,
+                was: Nullable(Some("interrupted".to_owned())),
+                turn: Some(self.cost.turns),
+            }));
         }
         effects.extend(match &self.phase {
             Phase::New => self.start(),

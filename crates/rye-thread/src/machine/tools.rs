@@ -16,6 +16,7 @@ use super::hooks::{HookContinuation, cost_context};
 use super::{Phase, ThreadState};
 use crate::action::Action;
 use crate::capability::{PermittedAction, Principal, permit, required_capabilities};
+use crate::core_event::{Always, CoreEvent, MergedFields};
 use crate::definitions::{CallTarget, HUMAN_APPROVAL, READ_ARTIFACT};
 use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
@@ -108,6 +109,9 @@ impl ToolRun {
     }
 }
 
+/// What the model is told of a call that is not made, and the event of it if it was denied.
+type RefusedCall = (ToolResult, Option<Box<CoreEvent>>);
+
 /// What can be asked of other threads any number of times.
 const REPEATABLE_OPERATIONS: [&str; 8] = [
     "wait_threads",
@@ -164,10 +168,11 @@ impl ThreadState {
         let mut effects = Vec::new();
         let mut run = ToolRun { slots: Vec::with_capacity(calls.len()), outputs: None };
         for call in calls {
-            effects.push(Self::emit(
-                "tool_call_start",
-                json!({"tool": call.name, "call_id": call.id, "input": call.input}),
-            ));
+            effects.push(Self::record(CoreEvent::ToolCallStart {
+                tool: call.name.clone(),
+                call_id: call.id.clone(),
+                input: call.input.clone(),
+            }));
             let (work, refusal) = match self.authorize_call(&call, run.slots.len(), &mut run.outputs) {
                 Ok(mut work) => {
                     if let Some(question) = work.as_mut().and_then(|work| work.approval.as_mut()) {
@@ -177,9 +182,7 @@ impl ThreadState {
                 }
                 Err(refused) => {
                     let (result, denied) = *refused;
-                    if let Some(denied) = denied {
-                        effects.push(Self::emit("permission_denied", denied));
-                    }
+                    effects.extend(denied.map(|denied| Self::record(*denied)));
                     (None, Some(result))
                 }
             };
@@ -215,7 +218,7 @@ impl ThreadState {
         call: &ToolCall,
         index: usize,
         returned: &mut Option<Map<String, Value>>,
-    ) -> Result<Option<PlannedCall>, Box<(ToolResult, Option<Value>)>> {
+    ) -> Result<Option<PlannedCall>, Box<RefusedCall>> {
         let reject = |message: String| Box::new((ToolResult::failure(error_text(&message)), None));
         if let Some(raw) = &call.malformed {
             let excerpt = rye_item::text::one_line(&raw.chars().take(200).collect::<String>());
@@ -258,15 +261,16 @@ impl ThreadState {
                 Ok(Some(PlannedCall { work: kind(permitted), item, approval }))
             }
             Err(denied) => {
-                let mut payload = denied.to_value();
-                if let Value::Object(map) = &mut payload {
-                    map.insert("call_id".to_owned(), json!(call.id));
-                    if self.spec.template.revision >= 1 {
-                        let required = required_capabilities(&action).join(", ");
-                        map.insert("required".to_owned(), json!(required));
-                    }
-                }
-                Err(Box::new((ToolResult::failure(denied.to_value().to_string()), Some(payload))))
+                let is_recorded = self.spec.template.revision >= 1;
+                let required = is_recorded.then(|| required_capabilities(&action).join(", "));
+                let event = CoreEvent::PermissionDenied {
+                    denial: MergedFields(denied.to_value().as_object().cloned().unwrap_or_default()),
+                    call_id: call.id.clone(),
+                    request: None,
+                    asker: None,
+                    required: Always(required),
+                };
+                Err(Box::new((ToolResult::failure(denied.to_value().to_string()), Some(Box::new(event)))))
             }
         }
     }
@@ -343,17 +347,21 @@ impl ThreadState {
         denied: Option<Value>,
     ) -> Vec<Effect> {
         let Some(call_id) = self.running_call(index) else { return Vec::new() };
-        let payload = json!({"call_id": call_id, "request": request, "action": action});
-        let mut effects = vec![Self::emit("tool_request", payload)];
-        if let Some(Value::Object(mut denied)) = denied {
-            denied.insert("call_id".to_owned(), json!(call_id));
-            denied.insert("request".to_owned(), json!(request));
-            denied.insert("asker".to_owned(), json!("tool"));
-            if self.spec.template.revision >= 1 {
+        let call_id = call_id.to_owned();
+        let event = CoreEvent::ToolRequest { call_id: call_id.clone(), request, action: action.clone() };
+        let mut effects = vec![Self::record(event)];
+        if let Some(Value::Object(denied)) = denied {
+            let required = (self.spec.template.revision >= 1).then(|| {
                 let required = Action::from_value(action).map(|action| required_capabilities(&action));
-                denied.insert("required".to_owned(), json!(required.unwrap_or_default().join(", ")));
-            }
-            effects.push(Self::emit("permission_denied", Value::Object(denied)));
+                required.unwrap_or_default().join(", ")
+            });
+            effects.push(Self::record(CoreEvent::PermissionDenied {
+                denial: MergedFields(denied),
+                call_id,
+                request: Some(request),
+                asker: Some("tool".to_owned()),
+                required: Always(required),
+            }));
         }
         effects
     }
@@ -372,9 +380,8 @@ impl ThreadState {
         if let Some((child, status)) = child {
             effects.push(emit_child_finished(&child, status, call_id));
         }
-        let payload =
-            json!({"call_id": call_id, "request": request, "is_error": is_error, "duration_ms": duration_ms});
-        effects.push(Self::emit("tool_request_result", payload));
+        let call_id = call_id.to_owned();
+        effects.push(Self::record(CoreEvent::ToolRequestResult { call_id, request, is_error, duration_ms }));
         effects
     }
 
@@ -391,11 +398,11 @@ impl ThreadState {
             return Vec::new();
         };
         slot.announced_children.push(child.clone());
-        let parent = &self.spec.instance.thread_id;
-        vec![Self::emit(
-            "child_thread_started",
-            json!({"child_thread_id": child, "child_directive": directive, "parent_thread_id": parent}),
-        )]
+        vec![Self::record(CoreEvent::ChildThreadStarted {
+            child_thread_id: child.clone(),
+            child_directive: directive.to_owned(),
+            parent_thread_id: self.spec.instance.thread_id.clone(),
+        })]
     }
 
     /// After a crash: calls that can be made again are; what became of the others is unknown.
@@ -485,7 +492,7 @@ impl ThreadState {
         }
         context.insert("outputs".to_owned(), Value::Object(outputs.clone()));
         let mut effects =
-            vec![Self::emit("directive_return", json!({"outputs": outputs, "is_error": is_error}))];
+            vec![Self::record(CoreEvent::DirectiveReturn { outputs: outputs.clone(), is_error })];
         let text = serde_json::to_string(&outputs).unwrap_or_default();
         let outcome = if is_error {
             let message = detail.unwrap_or_else(|| "the directive returned an error".to_owned());
@@ -503,21 +510,19 @@ impl ThreadState {
 }
 
 fn emit_child_finished(child: &ThreadId, status: Option<ThreadStatus>, call_id: &str) -> Effect {
-    let mut payload = json!({"child_thread_id": child, "call_id": call_id});
-    // Journals of older releases do not say.
-    if let Some(status) = status {
-        payload["status"] = json!(status);
-    }
-    Effect::Emit { event_type: "child_thread_finished".to_owned(), payload }
+    ThreadState::record(CoreEvent::ChildThreadFinished {
+        child_thread_id: child.clone(),
+        call_id: call_id.to_owned(),
+        // Journals of older releases do not say.
+        status: Always(status),
+    })
 }
 
 fn emit_tool_result(call_id: &str, result: &ToolResult) -> Effect {
-    let mut payload = json!({"call_id": call_id, "duration_ms": result.duration_ms});
-    if let Value::Object(map) = &mut payload {
-        let key = if result.is_error { "error" } else { "output" };
-        map.insert(key.to_owned(), json!(result.content));
-    }
-    Effect::Emit { event_type: "tool_call_result".to_owned(), payload }
+    let content = Some(result.content.clone());
+    let (output, error) = if result.is_error { (None, content) } else { (content, None) };
+    let (call_id, duration_ms) = (call_id.to_owned(), result.duration_ms);
+    ThreadState::record(CoreEvent::ToolCallResult { call_id, duration_ms, output, error })
 }
 
 fn error_text(message: &str) -> String {

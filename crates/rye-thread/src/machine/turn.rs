@@ -14,6 +14,7 @@ use super::control::HookControl;
 use super::effect::{CostBound, Effect, ThreadOutcome};
 use super::hooks::{HookContinuation, cost_context};
 use super::{Phase, ThreadState};
+use crate::core_event::{CoreEvent, Nullable};
 use crate::limits::LimitReached;
 use crate::money::Nanos;
 use crate::status::SuspendReason;
@@ -49,7 +50,8 @@ impl ThreadState {
         }
         for (position, blocks) in [("before", &before), ("after", &after)] {
             if !blocks.is_empty() {
-                effects.push(Self::emit("context_injected", json!({"position": position, "blocks": blocks})));
+                let (position, blocks) = (position.to_owned(), blocks.clone());
+                effects.push(Self::record(CoreEvent::ContextInjected { position, blocks }));
             }
         }
         let mut messages = messages.into_iter();
@@ -88,10 +90,11 @@ impl ThreadState {
         self.context.recorded_messages = self.messages.len();
         let directive = &self.spec.template.directive;
         let new = self.messages[from..].iter().filter_map(|message| match &**message {
-            ChatMessage::User { text } => Some(Self::emit(
-                "cognition_in",
-                json!({"text": text, "role": "user", "directive": directive}),
-            )),
+            ChatMessage::User { text } => Some(Self::record(CoreEvent::CognitionIn {
+                text: text.clone(),
+                role: "user".to_owned(),
+                directive: directive.clone(),
+            })),
             ChatMessage::Assistant { .. } | ChatMessage::Tool { .. } => None,
         });
         new.collect()
@@ -213,25 +216,26 @@ impl ThreadState {
     }
 
     fn emit_reasoning(&self, response: &ModelResponse) -> Vec<Effect> {
-        let event =
-            || Self::emit("cognition_reasoning", json!({"text": response.reasoning, "is_partial": false}));
+        let event = || {
+            let text = response.reasoning.clone();
+            Self::record(CoreEvent::CognitionReasoning { text, is_partial: false, was_interrupted: None })
+        };
         (!response.reasoning.is_empty()).then(event).into_iter().collect()
     }
 
     fn emit_output(&self, response: &ModelResponse, spend: Nanos, is_cut: bool) -> Effect {
-        Self::emit(
-            "cognition_out",
-            json!({
-                "text": response.text,
-                "model": self.spec.template.model,
-                "is_partial": false,
-                "truncated": is_cut,
-                "finish": response.finish_reason.to_string(),
-                "input_tokens": response.usage.input_tokens,
-                "output_tokens": response.usage.output_tokens,
-                "spend": spend.dollars(),
-            }),
-        )
+        Self::record(CoreEvent::CognitionOut {
+            text: response.text.clone(),
+            model: self.spec.template.model.clone(),
+            is_partial: false,
+            truncated: is_cut,
+            error: None,
+            finish: Some(response.finish_reason.to_string()),
+            input_tokens: Some(response.usage.input_tokens),
+            output_tokens: Some(response.usage.output_tokens),
+            spend: spend.dollars(),
+            spend_is_unknown: None,
+        })
     }
 
     fn charge(&mut self, response: &ModelResponse, spend: Nanos) {
@@ -322,24 +326,14 @@ impl ThreadState {
                 events.event("cognition_reasoning").is_some_and(|event| event.accumulate_on_error);
             if keeps_partial && !partial.reasoning.is_empty() && events.emits_on_error("cognition_reasoning")
             {
-                effects.push(Self::emit(
-                    "cognition_reasoning",
-                    json!({"text": partial.reasoning, "is_partial": true, "was_interrupted": true}),
-                ));
+                effects.push(Self::record(CoreEvent::CognitionReasoning {
+                    text: partial.reasoning.clone(),
+                    is_partial: true,
+                    was_interrupted: Some(true),
+                }));
             }
             if events.emits_on_error("cognition_out") {
-                effects.push(Self::emit(
-                    "cognition_out",
-                    json!({
-                        "text": partial.text,
-                        "model": self.spec.template.model,
-                        "is_partial": true,
-                        "truncated": true,
-                        "error": failure.message,
-                        "spend": spend.dollars(),
-                        "spend_is_unknown": is_unknown,
-                    }),
-                ));
+                effects.push(self.partial_output(&partial.text, &failure.message, spend, is_unknown));
             }
         }
         effects.extend(self.handle_failure(failure, jitter));
@@ -364,17 +358,14 @@ impl ThreadState {
         context.insert("attempt".to_owned(), json!(self.failures));
         context.insert("classification".to_owned(), class.to_value());
         let mut effects = vec![
-            Self::emit(
-                "error_classified",
-                json!({
-                    "error_code": class.code,
-                    "category": class.category,
-                    "retryable": class.retryable,
-                    "error": failure.message,
-                    "status_code": failure.status_code,
-                    "attempt": self.failures,
-                }),
-            ),
+            Self::record(CoreEvent::ErrorClassified {
+                error_code: class.code.clone(),
+                category: class.category.clone(),
+                retryable: class.retryable,
+                error: failure.message.clone(),
+                status_code: Nullable(failure.status_code),
+                attempt: self.failures,
+            }),
             Effect::SaveState(SaveTrigger::OnError),
         ];
         let then = HookContinuation::Failure { message: failure.message.clone(), delay_ms };
@@ -397,10 +388,12 @@ impl ThreadState {
                 self.phase = Phase::Sleeping;
                 let attempt = self.failures;
                 vec![
-                    Self::emit(
-                        "retry_scheduled",
-                        json!({"attempt": attempt, "of": max_retries, "delay_ms": delay_ms, "error": message}),
-                    ),
+                    Self::record(CoreEvent::RetryScheduled {
+                        attempt,
+                        of: max_retries,
+                        delay_ms,
+                        error: message,
+                    }),
                     Effect::Sleep { ms: delay_ms },
                 ]
             }

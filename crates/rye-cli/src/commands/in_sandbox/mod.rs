@@ -4,6 +4,7 @@
 mod action;
 
 use rye_agent::callback::client::CallbackClient;
+use rye_agent::envelope::ResultEnvelope;
 use rye_agent::status::ThreadStatus;
 use rye_engine::verbs::execute::ExecuteResponse;
 use rye_engine::{Code, Error};
@@ -50,7 +51,7 @@ pub fn run(arguments: &Arguments, sandbox: &SandboxContext) -> CommandResult {
 fn show(global: &GlobalArguments, command: &CliCommand, response: &Value) -> CommandResult {
     let output = Output::new(global, None, false);
     let is_thread = response.get("thread_id").is_some();
-    if !is_thread && response["status"] == "error" {
+    if !is_thread && ResultEnvelope::parse(response).is_failure() {
         let error = error_from_value(response);
         return Err(match command {
             CliCommand::Execute(_) => execute::report_error(&output, error),

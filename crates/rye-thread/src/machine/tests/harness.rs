@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use crate::core_event::core_event;
 use crate::model::{FinishReason, ModelError, ModelResponse, TokenPrice, ToolCall, Usage};
 use rye_item::ItemType;
 use serde_json::{Map, Value, json};
@@ -147,7 +148,14 @@ impl Harness {
             self.records.push((self.at_ms, event.clone()));
             for effect in step(&mut self.state, self.at_ms, event) {
                 match effect {
-                    Effect::Emit { event_type, payload } => self.emitted.push((event_type, payload)),
+                    Effect::Emit { event_type, payload } => {
+                        let schema =
+                            core_event(&event_type).filter(|_| self.state.spec.template.revision >= 1);
+                        if let Some(Err(problem)) = schema.map(|schema| schema.check(&payload)) {
+                            panic!("{problem}: {payload}");
+                        }
+                        self.emitted.push((event_type, payload));
+                    }
                     Effect::RunHook { action, .. } if action.is_hook_tool() => {
                         next = Some(ThreadEvent::HookDone {
                             result: hook_tool_result(&action.action().to_value()),

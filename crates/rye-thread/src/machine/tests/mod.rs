@@ -3,6 +3,7 @@
 mod approvals;
 mod config_keys;
 mod control_results;
+mod core_events;
 mod harness;
 mod hook_tools;
 mod properties;

@@ -1,0 +1,475 @@
+//! The list of core events, with the fields of each.
+
+use serde_json::{Map, Value};
+
+use super::fields::{Always, MergedFields, Nullable, PayloadField};
+use super::{CoreEventSchema, EventField};
+use crate::config::Criticality;
+use crate::cost::Cost;
+use crate::definitions::SkippedTool;
+use crate::limits::ThreadLimits;
+use crate::machine::{ApprovalKind, ApprovalScope, BudgetResource};
+use crate::status::{SuspendReason, ThreadStatus};
+use crate::thread_id::ThreadId;
+
+/// Declares the events: the enum, the conversion to JSON and the schemas. Fields are written in the order they have here.
+macro_rules! core_events {
+    ($(
+        #[doc = $description:literal]
+        $variant:ident = $name:literal, $category:literal, $criticality:ident {
+            $(#[doc = $field_description:literal] $field:ident: $kind:ty,)*
+        }
+    )*) => {
+        /// An event that only the thread itself writes to its transcript.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(clippy::large_enum_variant, reason = "each is turned into JSON where it is made")]
+        pub enum CoreEvent {
+            $(
+                #[doc = $description]
+                $variant {
+                    $(#[doc = $field_description] $field: $kind,)*
+                },
+            )*
+        }
+
+        impl CoreEvent {
+            /// Its name and its payload.
+            #[must_use]
+            pub fn into_payload(self) -> (&'static str, Value) {
+                let mut payload = Map::new();
+                let name = match self {
+                    $(Self::$variant { $($field,)* } => {
+                        $(PayloadField::write_field($field, stringify!($field), &mut payload);)*
+                        $name
+                    })*
+                };
+                (name, Value::Object(payload))
+            }
+        }
+
+        /// The schemas of all core events.
+        pub static CORE_EVENTS: &[CoreEventSchema] = &[$(
+            CoreEventSchema {
+                name: $name,
+                category: $category,
+                criticality: Criticality::$criticality,
+                description: $description,
+                fields: &[$(
+                    EventField {
+                        name: stringify!($field),
+                        field_type: <$kind as PayloadField>::FIELD_TYPE,
+                        is_required: <$kind as PayloadField>::IS_REQUIRED,
+                        may_be_null: <$kind as PayloadField>::MAY_BE_NULL,
+                        description: $field_description,
+                    },
+                )*],
+            },
+        )*];
+    };
+}
+
+core_events! {
+    /// The thread begins.
+    ThreadStarted = "thread_started", "lifecycle", Critical {
+        /// The directive.
+        directive: String,
+        /// The model it asks.
+        model: String,
+        /// The model's provider.
+        provider: String,
+        /// What it may use.
+        limits: ThreadLimits,
+        /// The thread that started it.
+        parent_thread_id: Nullable<ThreadId>,
+        /// The digest of the directive's file.
+        directive_hash: String,
+    }
+
+    /// The thread begins where another ended.
+    ThreadContinued = "thread_continued", "lifecycle", Critical {
+        /// The directive.
+        directive: String,
+        /// The model it asks.
+        model: String,
+        /// The other thread.
+        previous_thread_id: ThreadId,
+    }
+
+    /// The thread runs again after it was suspended or its process died.
+    ThreadResumed = "thread_resumed", "lifecycle", Critical {
+        /// The directive.
+        directive: String,
+        /// What it may use from now on.
+        limits: ThreadLimits,
+        /// Who resumed it; absent after a crash.
+        by: Option<String>,
+        /// Why it was suspended, or `interrupted`.
+        was: Nullable<String>,
+        /// Its turns so far; after a crash.
+        turn: Option<u64>,
+    }
+
+    /// The thread is done.
+    ThreadCompleted = "thread_completed", "lifecycle", Critical {
+        /// What it used.
+        cost: Cost,
+        /// What went wrong on the way.
+        error: Option<String>,
+        /// What the directive returned.
+        outputs: Option<Map<String, Value>>,
+    }
+
+    /// The thread failed.
+    ThreadError = "thread_error", "lifecycle", Critical {
+        /// What it used.
+        cost: Cost,
+        /// Why.
+        error: Always<String>,
+        /// What the directive returned all the same.
+        outputs: Option<Map<String, Value>>,
+    }
+
+    /// The thread waits, with its state kept.
+    ThreadSuspended = "thread_suspended", "lifecycle", Critical {
+        /// `limit`, `error`, `budget`, `approval` or `provider`.
+        suspend_reason: Always<SuspendReason>,
+        /// Why, in a sentence.
+        error: Nullable<String>,
+        /// The limit that was reached, or the open questions.
+        detail: Value,
+        /// What it used so far.
+        cost: Cost,
+    }
+
+    /// The thread was asked to end.
+    ThreadCancelled = "thread_cancelled", "lifecycle", Critical {
+        /// What it used.
+        cost: Cost,
+        /// Why, or by whom.
+        reason: Option<String>,
+        /// What the directive returned before.
+        outputs: Option<Map<String, Value>>,
+    }
+
+    /// The thread was ended by force.
+    ThreadKilled = "thread_killed", "lifecycle", Critical {
+        /// What it used.
+        cost: Cost,
+        /// Why, or by whom.
+        reason: Option<String>,
+        /// What the directive returned before.
+        outputs: Option<Map<String, Value>>,
+    }
+
+    /// Another thread continues this one.
+    ThreadHandoff = "thread_handoff", "lifecycle", Critical {
+        /// What it used.
+        cost: Cost,
+        /// What went wrong.
+        error: Option<String>,
+        /// The other thread.
+        new_thread_id: Always<Value>,
+        /// What the directive returned before.
+        outputs: Option<Map<String, Value>>,
+    }
+
+    /// The transcript up to here, signed.
+    Checkpoint = "checkpoint", "lifecycle", Critical {
+        /// The turn that is over.
+        turn: u64,
+        /// Where the line begins.
+        byte_offset: u64,
+        /// The last event of the chain.
+        hash: String,
+        /// The signature.
+        sig: String,
+        /// The fingerprint of the key.
+        fp: String,
+        /// When it was signed.
+        ts: String,
+        /// The digest of the droppable lines since the last checkpoint.
+        loose: Option<String>,
+    }
+
+    /// What the model reads before everything else.
+    SystemPrompt = "system_prompt", "cognition", Critical {
+        /// The prompt.
+        text: String,
+    }
+
+    /// Texts that hooks or the directive put around the prompt.
+    ContextInjected = "context_injected", "cognition", Critical {
+        /// `before` or `after` the prompt.
+        position: String,
+        /// The texts.
+        blocks: Vec<String>,
+    }
+
+    /// A message to the model.
+    CognitionIn = "cognition_in", "cognition", Critical {
+        /// The message.
+        text: String,
+        /// `user`.
+        role: String,
+        /// The directive.
+        directive: String,
+    }
+
+    /// What the model answered, or what had arrived when the answer broke off.
+    CognitionOut = "cognition_out", "cognition", Critical {
+        /// The words.
+        text: String,
+        /// The model that answered.
+        model: String,
+        /// Whether the answer broke off.
+        is_partial: bool,
+        /// Whether words are missing at its end.
+        truncated: bool,
+        /// Why it broke off.
+        error: Option<String>,
+        /// Why the model stopped.
+        finish: Option<String>,
+        /// Tokens of the request.
+        input_tokens: Option<u64>,
+        /// Tokens of the answer.
+        output_tokens: Option<u64>,
+        /// What it cost, in dollars.
+        spend: f64,
+        /// Whether that is an upper bound.
+        spend_is_unknown: Option<bool>,
+    }
+
+    /// A piece of an answer as it arrives.
+    CognitionOutDelta = "cognition_out_delta", "cognition", Droppable {
+        /// The words.
+        text: String,
+        /// The number of its first piece.
+        chunk_index: u64,
+        /// Whether it is the last one.
+        is_final: bool,
+    }
+
+    /// What the model thought before it answered.
+    CognitionReasoning = "cognition_reasoning", "cognition", Droppable {
+        /// The words.
+        text: String,
+        /// Whether they broke off.
+        is_partial: bool,
+        /// Whether the answer broke off.
+        was_interrupted: Option<bool>,
+    }
+
+    /// The outputs the model returned.
+    DirectiveReturn = "directive_return", "cognition", Critical {
+        /// The outputs.
+        outputs: Map<String, Value>,
+        /// Whether the model returned them as a failure.
+        is_error: bool,
+    }
+
+    /// The model calls a tool.
+    ToolCallStart = "tool_call_start", "tool", Critical {
+        /// The tool's name, as the model knows it.
+        tool: String,
+        /// The call.
+        call_id: String,
+        /// The arguments.
+        input: Map<String, Value>,
+    }
+
+    /// What a tool call returned.
+    ToolCallResult = "tool_call_result", "tool", Critical {
+        /// The call.
+        call_id: String,
+        /// How long it took.
+        duration_ms: u64,
+        /// The result.
+        output: Option<String>,
+        /// The failure, instead of a result.
+        error: Option<String>,
+    }
+
+    /// A running tool asks for an action itself.
+    ToolRequest = "tool_request", "tool", Critical {
+        /// The call that runs the tool.
+        call_id: String,
+        /// The number of the request.
+        request: u64,
+        /// The action.
+        action: Value,
+    }
+
+    /// The action that a running tool asked for is done.
+    ToolRequestResult = "tool_request_result", "tool", Critical {
+        /// The call that runs the tool.
+        call_id: String,
+        /// The number of the request.
+        request: u64,
+        /// Whether it failed.
+        is_error: bool,
+        /// How long it took.
+        duration_ms: u64,
+    }
+
+    /// An action that no capability covers.
+    PermissionDenied = "permission_denied", "tool", Critical {
+        /// `status`, `error`, `code`, `denied_action`, `denied_item_type`, `denied_item_id`: what the caller gets.
+        denial: MergedFields,
+        /// The call.
+        call_id: String,
+        /// The number of the request of a running tool.
+        request: Option<u64>,
+        /// `tool` if a running tool asked.
+        asker: Option<String>,
+        /// The capabilities that would permit it.
+        required: Always<String>,
+    }
+
+    /// Granted tools that are not offered to the model.
+    ToolsLeftOut = "tools_left_out", "tool", Critical {
+        /// The tools, each with the reason.
+        tools: Vec<SkippedTool>,
+    }
+
+    /// A model call failed, and how it is classified.
+    ErrorClassified = "error_classified", "error", Critical {
+        /// The rule that matched.
+        error_code: String,
+        /// `transient`, `rate_limited`, `permanent`, ….
+        category: String,
+        /// Whether a retry may help.
+        retryable: bool,
+        /// The failure.
+        error: String,
+        /// The HTTP status.
+        status_code: Nullable<u16>,
+        /// Failures in a row.
+        attempt: u32,
+    }
+
+    /// The model call is made again after a delay.
+    RetryScheduled = "retry_scheduled", "error", Critical {
+        /// The retry.
+        attempt: u32,
+        /// How many there may be.
+        of: u32,
+        /// The delay.
+        delay_ms: u64,
+        /// The failure.
+        error: String,
+    }
+
+    /// A hook that could not run.
+    HookFailed = "hook_failed", "error", Critical {
+        /// The hook.
+        hook: String,
+        /// What it was run for.
+        event: String,
+        /// Why.
+        error: String,
+    }
+
+    /// A limit is reached, and more is asked for.
+    LimitEscalationRequested = "limit_escalation_requested", "error", Critical {
+        /// `turns_exceeded`, `spend_exceeded`, ….
+        limit_code: String,
+        /// What is used.
+        current_value: Value,
+        /// What is allowed.
+        current_max: Value,
+        /// What the next call may need.
+        needed: Option<Value>,
+    }
+
+    /// The next model call could cost more than is left.
+    BudgetExhausted = "budget_exhausted", "error", Critical {
+        /// Whose budget it is: its own or an ancestor's.
+        thread_id: ThreadId,
+        /// `spend` or `tokens`.
+        what: BudgetResource,
+        /// The cap.
+        most: Value,
+        /// What is spent of it.
+        used: Value,
+        /// What is reserved for calls in flight.
+        reserved: Value,
+        /// What the call may need.
+        asked: Value,
+    }
+
+    /// The conversation is too long for the model.
+    ContextLimitReached = "context_limit_reached", "error", Critical {
+        /// How full the context window is.
+        usage_ratio: f64,
+        /// Tokens of the conversation.
+        tokens_used: u64,
+        /// The context window.
+        tokens_limit: u64,
+    }
+
+    /// Old turns were removed to make room.
+    ContextCompacted = "context_compacted", "error", Critical {
+        /// Tokens before.
+        tokens_used: u64,
+        /// The context window.
+        tokens_limit: u64,
+        /// How many messages went.
+        messages_removed: usize,
+        /// What stands in for them.
+        summary: Nullable<String>,
+    }
+
+    /// Secrets were removed from what came next, before anything was written.
+    ContentRedacted = "content_redacted", "error", Critical {
+        /// How many.
+        count: u64,
+        /// The variables or kinds of secrets.
+        names: Vec<String>,
+    }
+
+    /// A child thread begins.
+    ChildThreadStarted = "child_thread_started", "orchestration", Critical {
+        /// The child.
+        child_thread_id: ThreadId,
+        /// Its directive.
+        child_directive: String,
+        /// This thread.
+        parent_thread_id: ThreadId,
+    }
+
+    /// A child thread has ended or stopped.
+    ChildThreadFinished = "child_thread_finished", "orchestration", Critical {
+        /// The child.
+        child_thread_id: ThreadId,
+        /// The call that started it.
+        call_id: String,
+        /// How it ended.
+        status: Always<ThreadStatus>,
+    }
+
+    /// A person is asked.
+    HumanApprovalRequested = "human_approval_requested", "orchestration", Critical {
+        /// The question.
+        approval_id: String,
+        /// `limit`, `tool` or `approval`.
+        kind: ApprovalKind,
+        /// What is asked.
+        prompt: String,
+        /// The action with its arguments, or the limit.
+        detail: Value,
+    }
+
+    /// What the person answered.
+    HumanApprovalResponse = "human_approval_response", "orchestration", Critical {
+        /// The question.
+        approval_id: String,
+        /// Whether it is allowed.
+        approved: bool,
+        /// What else they said.
+        message: Nullable<String>,
+        /// Who answered.
+        by: String,
+        /// What the answer covers beyond this call.
+        always: Option<ApprovalScope>,
+    }
+}
