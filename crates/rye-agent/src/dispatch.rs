@@ -25,6 +25,7 @@ use crate::capability::{
     CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, HookOrigin, PermittedAction, Principal, permit,
     required_capabilities,
 };
+use crate::cost::Cost;
 use crate::envelope::ResultEnvelope;
 use crate::tool_context::{FrozenConfig, ThreadContext};
 
@@ -212,6 +213,7 @@ fn request(
         capabilities: permitted.capabilities().clone(),
         principal: permitted.principal(),
         config: Arc::clone(&context.config),
+        cost: context.cost,
     });
     Ok(ExecuteRequest::new(item, cancel.clone())
         .with_parameters(parameters)
@@ -259,6 +261,7 @@ struct CallerGrants {
     capabilities: Capabilities,
     principal: Principal,
     config: Arc<dyn FrozenConfig>,
+    cost: Cost,
 }
 
 impl std::fmt::Debug for CallerGrants {
@@ -275,6 +278,11 @@ impl Grants for CallerGrants {
     ) -> std::result::Result<(), String> {
         let action = Action::execute(item, parameters.clone());
         permit(&self.capabilities, &action, self.principal).map_err(|denied| denied.message)?;
+        if let Some(hook) = self.config.watching_hook(&action, &self.cost) {
+            return Err(format!(
+                "Permission denied: the hook `{hook}` watches such calls; call the tool itself to have it run"
+            ));
+        }
         match self.config.approval_reason(&required_capabilities(&action)) {
             None => Ok(()),
             Some(reason) => Err(format!("Permission denied: {reason}; call the tool itself to be asked")),

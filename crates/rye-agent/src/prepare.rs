@@ -14,7 +14,7 @@ use crate::action::Action;
 use crate::capability::Capabilities;
 use crate::config::ThreadConfig;
 use crate::definitions::{OutputField, PreloadOptions};
-use crate::hooks::Hooks;
+use crate::hooks::{Hook, Hooks};
 use crate::limits::ThreadLimits;
 use crate::models::{self, ModelChoice, Providers};
 use crate::preflight::{self, ThreadNeeds};
@@ -52,6 +52,8 @@ pub struct ThreadRequest {
     pub bounds: Option<(Capabilities, ThreadLimits)>,
     /// Its name, if it has one already.
     pub thread_id: Option<ThreadId>,
+    /// Whether it only writes a summary: it has no tools, and fails where another thread would be suspended.
+    pub is_summary: bool,
 }
 
 impl ThreadRequest {
@@ -71,6 +73,7 @@ impl ThreadRequest {
             spawn_reason: None,
             bounds: None,
             thread_id: None,
+            is_summary: false,
         }
     }
 }
@@ -186,6 +189,8 @@ impl PreparedCache {
             history: request.history.clone(),
             message: request.message.clone(),
             spawn_reason: request.spawn_reason.clone(),
+            depth: request.parent.as_ref().map_or(0, |parent| parent.spec.instance.depth.saturating_add(1)),
+            cannot_suspend: request.is_summary,
         };
         let spec = Arc::new(ThreadSpec { instance: own, template: Arc::clone(&template.shared) });
         Ok(PreparedThread {
@@ -205,14 +210,16 @@ impl PreparedCache {
         let parent =
             request.parent.as_ref().map(|parent| (&parent.spec.instance.capabilities, &parent.limits));
         let key = format!(
-            "{:p} {} {} {:?} {:?} {:?} {parent:?} {:?}",
+            "{:p} {} {} {:?} {:?} {:?} {parent:?} {:?} {} {:?}",
             std::ptr::from_ref(engine),
             request.directive.id,
             directive.hash,
             request.model,
             request.provider,
             request.limits,
-            request.bounds
+            request.bounds,
+            request.is_summary,
+            inherited_hooks(request)
         );
         let slot = {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -245,6 +252,9 @@ fn build_template(
     let inherited = inherit_context(engine, &request.directive, directive)?;
     let mut capabilities = resolve_capabilities(&inherited, request)?;
     let mut limits = limits;
+    if request.is_summary {
+        capabilities = Capabilities::none();
+    }
     if let Some((max_capabilities, bounds)) = &request.bounds {
         capabilities = capabilities.attenuate(max_capabilities);
         limits = limits.clamp_to(bounds);
@@ -273,6 +283,12 @@ fn build_template(
     let hooks = Hooks::merge(&config.hooks, directive.fields.get("hooks"))
         .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?
         .without(&inherited.suppress);
+    let hooks = match &request.parent {
+        Some(parent) => hooks
+            .inherit(&parent.spec.template.hooks, &parent.spec.instance.capabilities)
+            .map_err(|message| Error::new(Code::Invalid, message).for_item(&request.directive))?,
+        None => hooks,
+    };
     let skipped = definitions.skipped.iter();
     notices
         .extend(skipped.map(|tool| format!("not offered to the model: {} ({})", tool.item_id, tool.reason)));
@@ -321,6 +337,12 @@ fn build_template(
         config,
     };
     Ok(PreparedTemplate { shared: Arc::new(shared), model_choice, limits, capabilities, notices })
+}
+
+/// The hooks around calls of the thread that starts this one: they hold for it too.
+fn inherited_hooks(request: &ThreadRequest) -> Vec<&Hook> {
+    let parent = request.parent.as_ref().map(|parent| parent.spec.template.hooks.all());
+    parent.into_iter().flatten().filter(|hook| hook.is_around_calls()).collect()
 }
 
 /// Defaults, then the directive's, then the caller's, then no more than the parent's.

@@ -140,6 +140,11 @@ impl FrozenConfig for FixedConfig {
     fn approval_reason(&self, required: &[String]) -> Option<String> {
         required.iter().any(|grant| grant.ends_with(".risky")).then(|| "risky needs approval".to_owned())
     }
+
+    fn watching_hook(&self, action: &crate::action::Action, _cost: &Cost) -> Option<String> {
+        let is_watched = action.item_id.as_deref().is_some_and(|id| id.ends_with("/watched"));
+        is_watched.then(|| "watch".to_owned())
+    }
 }
 
 /// What a thread would tell.

@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use rye_engine::verbs::execute::{BlockingHook, CallbackProvider};
+use rye_thread::call_hooks::{CallEvent, tool_context};
 use serde_json::{Map, Value};
 
+use crate::action::Action;
 use crate::config::Criticality;
 use crate::cost::Cost;
 use crate::money::Nanos;
@@ -31,6 +33,9 @@ pub trait FrozenConfig: Send + Sync {
 
     /// Why a person must approve what needs these grants, by `capability_risk.yaml`; nothing if no one must.
     fn approval_reason(&self, required: &[String]) -> Option<String>;
+
+    /// The hook around calls that would run for this action, if one would.
+    fn watching_hook(&self, action: &Action, cost: &Cost) -> Option<String>;
 }
 
 /// What is known of a thread while one of its actions runs.
@@ -89,5 +94,15 @@ impl FrozenConfig for ThreadSpec {
 
     fn approval_reason(&self, required: &[String]) -> Option<String> {
         self.template.config.risk.approval_reason(required)
+    }
+
+    fn watching_hook(&self, action: &Action, cost: &Cost) -> Option<String> {
+        let hooks = &self.template.hooks;
+        let is_watched = |event: &CallEvent| hooks.has_around(*event);
+        [CallEvent::BeforeTool, CallEvent::AfterTool].into_iter().filter(is_watched).find_map(|event| {
+            let context = tool_context(self, cost, "tool", action, &action.params);
+            let (_, at, _) = hooks.next_around(event, 0, context)?;
+            Some(hooks.get(at)?.id.clone())
+        })
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A hook names an event, a condition on what happened, and actions: primary calls like any other. Layers say the order
 //! (0 the user's own, 1 the directive's, 2 the built-in ones, 3 the project's and the infra hooks); the kind says whether
-//! a result may steer the thread, the origin on whose grants the actions run. Hooks are frozen with the thread.
+//! a result may steer the thread, the origin on whose grants the actions run. Hooks are frozen with the thread. Hooks
+//! around calls go in the opposite order (`call_hooks`), hold for every descendant and cannot be suppressed.
 
 pub use crate::capability::HookOrigin;
 use rye_item::condition::Condition;
@@ -11,6 +12,9 @@ pub use rye_item::parse::directive::HOOK_EVENTS;
 use rye_item::text::one_line;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::call_hooks::CallEvent;
+use crate::capability::Capabilities;
 
 const PRIMARIES: [&str; 5] = ["execute", "search", "load", "sign", "fetch"];
 const DIRECTIVE_LAYER: u8 = 1;
@@ -66,9 +70,23 @@ pub struct Hook {
     /// The capabilities that its config gives it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<String>,
+    /// Whether it is an ancestor's: it then runs on `grants`, which are what the ancestor may do.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_inherited: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl Hook {
+    /// Whether it is around calls.
+    #[must_use]
+    pub fn is_around_calls(&self) -> bool {
+        CallEvent::parse(&self.event).is_some()
+    }
+
     /// A hook of a config file. `layer` is the one of its list; without it, the origin's.
     pub(crate) fn from_config(written: &Value, kind: HookKind, layer: Option<u8>) -> Result<Self, String> {
         let map = written.as_object().ok_or("a hook is a map")?;
@@ -118,6 +136,7 @@ impl Hook {
             wrap: false,
             description: String::new(),
             grants: Vec::new(),
+            is_inherited: false,
         }
     }
 
@@ -177,6 +196,8 @@ impl Hook {
 pub struct Hooks {
     hooks: Vec<Hook>,
     conditions: Vec<Condition>,
+    /// The hooks around calls, for each [`CallEvent`] in the order they run in.
+    around_calls: [Vec<usize>; 4],
 }
 
 impl PartialEq for Hooks {
@@ -200,7 +221,13 @@ impl TryFrom<Vec<Hook>> for Hooks {
                 .map_err(|error| format!("hook `{}`: {error}", one_line(&hook.id)))
         };
         let conditions = hooks.iter().map(compile).collect::<Result<_, _>>()?;
-        Ok(Self { hooks, conditions })
+        let around_calls = CallEvent::ALL.map(|event| {
+            let mut order: Vec<usize> =
+                (0..hooks.len()).filter(|at| hooks[*at].event == event.as_str()).collect();
+            order.sort_by_key(|at| std::cmp::Reverse((hooks[*at].layer, origin_rank(hooks[*at].origin))));
+            order
+        });
+        Ok(Self { hooks, conditions, around_calls })
     }
 }
 
@@ -220,12 +247,32 @@ impl Hooks {
             return Err(errors.join("; "));
         }
         let mut hooks: Vec<Hook> = parsed.into_iter().flatten().chain(config.iter().cloned()).collect();
-        let rank = |origin: HookOrigin| match origin {
-            HookOrigin::User => 0,
-            HookOrigin::Directive => 1,
-            HookOrigin::System | HookOrigin::Project => 2,
-        };
-        hooks.sort_by_key(|hook| (hook.layer, rank(hook.origin)));
+        hooks.sort_by_key(|hook| (hook.layer, origin_rank(hook.origin)));
+        Self::try_from(hooks)
+    }
+
+    /// These, and an ancestor's hooks around calls that are not among them. What that ancestor's directive or project
+    /// wrote runs on what the ancestor may do, not on what is left of it here.
+    ///
+    /// # Errors
+    /// When a condition cannot be read.
+    pub fn inherit(self, parent: &Self, parent_capabilities: &Capabilities) -> Result<Self, String> {
+        let is_own = |hook: &Hook| self.hooks.iter().any(|own| own == hook);
+        let mut inherited: Vec<Hook> = Vec::new();
+        for hook in parent.hooks.iter().filter(|hook| hook.is_around_calls() && !is_own(hook)) {
+            let mut hook = hook.clone();
+            if !hook.is_inherited && matches!(hook.origin, HookOrigin::Directive | HookOrigin::Project) {
+                hook.grants = parent_capabilities.iter().map(str::to_owned).collect();
+                hook.is_inherited = true;
+            }
+            inherited.push(hook);
+        }
+        if inherited.is_empty() {
+            return Ok(self);
+        }
+        let mut hooks = self.hooks;
+        hooks.extend(inherited);
+        hooks.sort_by_key(|hook| (hook.layer, origin_rank(hook.origin)));
         Self::try_from(hooks)
     }
 
@@ -241,18 +288,51 @@ impl Hooks {
         self.hooks.get(at)
     }
 
-    /// The hooks without those that a directive suppresses: by id, or by the full id of an item they act on.
+    /// The hooks without those that a directive suppresses: by id, or by the full id of an item they act on. Infra hooks
+    /// and hooks around calls stay.
     #[must_use]
     pub fn without(self, suppressed: &[String]) -> Self {
+        if suppressed.is_empty() {
+            return self;
+        }
         let is_kept = |hook: &Hook| {
             let acts_on = |id: &String| {
                 hook.actions.iter().any(|action| action.get("item_id").and_then(Value::as_str) == Some(id))
             };
-            hook.kind == HookKind::Infra || !suppressed.iter().any(|id| *id == hook.id || acts_on(id))
+            hook.kind == HookKind::Infra
+                || hook.is_around_calls()
+                || !suppressed.iter().any(|id| *id == hook.id || acts_on(id))
         };
-        let (hooks, conditions) =
-            self.hooks.into_iter().zip(self.conditions).filter(|(hook, _)| is_kept(hook)).unzip();
-        Self { hooks, conditions }
+        let kept: Vec<Hook> = self.hooks.iter().filter(|hook| is_kept(hook)).cloned().collect();
+        // Their conditions were compiled before.
+        Self::try_from(kept).unwrap_or(self)
+    }
+
+    /// Whether any hook is around such calls.
+    #[must_use]
+    pub fn has_around(&self, event: CallEvent) -> bool {
+        !self.around_calls[event as usize].is_empty()
+    }
+
+    /// The hooks around such calls, in the order they run in.
+    #[must_use]
+    pub fn around(&self, event: CallEvent) -> &[usize] {
+        &self.around_calls[event as usize]
+    }
+
+    /// The next hook around a call, from this place in their order: the place behind it, the hook, and what it does.
+    #[must_use]
+    pub fn next_around(
+        &self,
+        event: CallEvent,
+        from: usize,
+        context: Map<String, Value>,
+    ) -> Option<(usize, usize, Vec<Value>)> {
+        let known = with_event(Value::Object(context));
+        let order = self.around_calls[event as usize].iter().enumerate().skip(from);
+        let (place, at) = order.into_iter().find(|(_, at)| self.conditions[**at].matches(&known))?;
+        let actions = self.hooks[*at].actions.iter().map(|action| interpolate_params(action, &known));
+        Some((place + 1, *at, actions.collect()))
     }
 
     /// The hooks that an event sets off, with what each of them does: `${…}` in the params of its actions is filled in
@@ -263,13 +343,7 @@ impl Hooks {
         if candidates().next().is_none() {
             return Vec::new();
         }
-        let mut known = context;
-        if let Value::Object(map) = &mut known
-            && !map.contains_key("event")
-        {
-            let itself = Value::Object(map.clone());
-            map.insert("event".to_owned(), itself);
-        }
+        let known = with_event(context);
         candidates()
             .filter(|at| self.conditions[*at].matches(&known))
             .map(|at| {
@@ -278,6 +352,26 @@ impl Hooks {
                 (at, actions)
             })
             .collect()
+    }
+}
+
+/// The context, which is there as `event` too.
+fn with_event(mut context: Value) -> Value {
+    if let Value::Object(map) = &mut context
+        && !map.contains_key("event")
+    {
+        let itself = Value::Object(map.clone());
+        map.insert("event".to_owned(), itself);
+    }
+    context
+}
+
+/// The place of an origin within a layer.
+fn origin_rank(origin: HookOrigin) -> u8 {
+    match origin {
+        HookOrigin::User => 0,
+        HookOrigin::Directive => 1,
+        HookOrigin::System | HookOrigin::Project => 2,
     }
 }
 

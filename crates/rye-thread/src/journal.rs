@@ -141,6 +141,8 @@ mod tests {
             history: Vec::new(),
             message: None,
             spawn_reason: None,
+            depth: 0,
+            cannot_suspend: false,
         }
     }
 

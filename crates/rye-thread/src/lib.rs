@@ -8,6 +8,7 @@
 //! what came of them as events; a journal of those events is all that is needed to rebuild a thread's state.
 
 pub mod action;
+pub mod call_hooks;
 pub mod capability;
 pub mod classify;
 pub mod config;

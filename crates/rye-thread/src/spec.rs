@@ -56,6 +56,12 @@ pub struct ThreadInstance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "cause")]
     pub spawn_reason: Option<SpawnReason>,
+    /// How many threads are above it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub depth: u32,
+    /// Whether it fails where another thread would be suspended: what waits for it has another way.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cannot_suspend: bool,
 }
 
 /// What of a thread starts another: what it costs is told by it.
@@ -88,7 +94,7 @@ impl ThreadSpec {
 /// |---|---|
 /// | 0 | threads of releases that did not record one |
 /// | 1 | hooks cannot emit core events; control results count after every event; `thread_resumed` after a crash; `required` in `permission_denied` |
-/// | 2 | `content_redacted`; exhausted retries suspend with the reason `provider`; a tier falls back to its next model |
+/// | 2 | hooks around calls; `content_redacted`; exhausted retries suspend with the reason `provider`; a tier falls back to its next model |
 pub const MACHINE_REVISION: u32 = 2;
 
 /// What threads of one directive under one configuration share.
@@ -139,8 +145,13 @@ impl ThreadTemplate {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(revision: &u32) -> bool {
-    *revision == 0
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// The configuration as the values it was read from: the same values, the same behaviour.

@@ -88,7 +88,7 @@ fn observe_effect(effect: &Effect) -> Value {
         })
     };
     match effect {
-        Effect::RunHook { hook, action } => json!({"run_hook": hook, "granted": granted(action)}),
+        Effect::RunHook { hook, action, .. } => json!({"run_hook": hook, "granted": granted(action)}),
         Effect::CallModel { call, request, cost_bound: worst } => json!({
             "call_model": call,
             "request": Digest::of(&serde_json::to_vec(request).expect("JSON")).short(),

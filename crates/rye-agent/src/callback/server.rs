@@ -19,6 +19,7 @@ use rye_item::text::one_line;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::call_hooks::RequestHooks;
 use super::frame::{self, WaitLimit};
 use super::token::{TokenClaims, TokenError, TokenRequest};
 use super::{CALLBACK_FD_VAR, CallbackEvent, CallbackFactory, TOKEN_FD_VAR};
@@ -207,7 +208,13 @@ impl CallbackSession {
         let denied = error.to_value(None);
         if let Ok(request) = self.next_request() {
             let (index, denied) = (self.factory.context.index, Some(denied.clone()));
-            self.write_event(ThreadEvent::CallbackRequested { index, request, action: Value::Null, denied });
+            self.write_event(ThreadEvent::CallbackRequested {
+                index,
+                request,
+                action: Value::Null,
+                original: None,
+                denied,
+            });
         }
         denied
     }
@@ -252,7 +259,24 @@ impl CallbackSession {
                 return Error::new(Code::InvalidCall, one_line(&error.to_string())).to_value(None);
             }
         };
+        let asked = record_of(&action);
+        let mut hooks = RequestHooks { context, ended: &self.ended, notes: Vec::new() };
+        let action = match hooks.before(action) {
+            Ok(action) => action,
+            Err(reason) => {
+                let denied = Error::new(Code::PermissionDenied, reason).to_value(None);
+                self.write_event(ThreadEvent::CallbackRequested {
+                    index,
+                    request: number,
+                    action: asked,
+                    original: None,
+                    denied: Some(denied.clone()),
+                });
+                return denied;
+            }
+        };
         let recorded = record_of(&action);
+        let original = (asked != recorded).then_some(asked);
         let permitted = match permit(&self.factory.capabilities, &action, Principal::Tool) {
             Ok(permitted) => permitted,
             Err(denied) => {
@@ -264,6 +288,7 @@ impl CallbackSession {
                     index,
                     request: number,
                     action: recorded,
+                    original,
                     denied: Some(denied.clone()),
                 };
                 self.write_event(event);
@@ -280,6 +305,7 @@ impl CallbackSession {
             index,
             request: number,
             action: recorded,
+            original,
             denied: None,
         }) {
             return ended_error();
@@ -314,6 +340,7 @@ impl CallbackSession {
                     (Error::new(Code::InvalidCall, message).to_value(None), None)
                 }
             });
+        let response = hooks.after(&action, response);
         let duration_ms = u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         let is_error = is_failure(&response);
         self.write_event(ThreadEvent::CallbackCompleted {

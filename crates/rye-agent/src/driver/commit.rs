@@ -104,8 +104,8 @@ impl ThreadDriver {
                         );
                         queue.push_back((ThreadEvent::HookDone { result }, RedactionTally::default()));
                     }
-                    Effect::RunHook { hook, action } => {
-                        batch.effects.push(PendingEffect::Hook { hook, action })
+                    Effect::RunHook { hook, action, timeout_ms } => {
+                        batch.effects.push(PendingEffect::Hook { hook, action, timeout_ms });
                     }
                     Effect::CallModel { call, request, cost_bound } => {
                         batch.reserve =
@@ -320,12 +320,12 @@ fn redact_event(event: ThreadEvent, redactor: &Redactor, tally: &mut RedactionTa
             result.content = redactor.redact_with(result.content, tally);
             ThreadEvent::ToolDone { index, result }
         }
-        ThreadEvent::CallbackRequested { index, request, mut action, mut denied } => {
+        ThreadEvent::CallbackRequested { index, request, mut action, mut original, mut denied } => {
             redactor.redact_value_with(&mut action, tally);
-            if let Some(denied) = &mut denied {
-                redactor.redact_value_with(denied, tally);
+            for value in original.iter_mut().chain(&mut denied) {
+                redactor.redact_value_with(value, tally);
             }
-            ThreadEvent::CallbackRequested { index, request, action, denied }
+            ThreadEvent::CallbackRequested { index, request, action, original, denied }
         }
         ThreadEvent::Resumed { limits, message, by, mut answers } => {
             for answer in &mut answers {

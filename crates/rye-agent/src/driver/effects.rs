@@ -31,7 +31,7 @@ pub(super) enum PendingEffect {
     /// Ask the model.
     Model { request: ModelRequest, cost_bound: CostBound },
     /// Run a hook's action.
-    Hook { hook: String, action: PermittedAction },
+    Hook { hook: String, action: PermittedAction, timeout_ms: Option<u64> },
     /// Make a tool call.
     Tool { index: usize, action: PermittedAction },
     /// Read on in a long result.
@@ -68,7 +68,10 @@ impl ThreadDriver {
                     received: String::new(),
                 });
             }
-            PendingEffect::Hook { hook, action } if is_directive(&action) && !self.state.is_starting() => {
+            PendingEffect::Hook { hook, action, timeout_ms }
+                if is_directive(&action) && !self.state.is_starting() =>
+            {
+                self.in_flight.watch_hook(timeout_ms, &cancel_token);
                 let mut call = action.action().clone();
                 if let Some(text) = self.state.conversation_to_summarise() {
                     call.options.insert("transcript_content".to_owned(), Value::from(text));
@@ -76,7 +79,8 @@ impl ThreadDriver {
                 let running = Arc::clone(&self.deps.children).run_for_hook(spec, hook, call, cancel_token);
                 self.in_flight.tasks.spawn(async move { TaskResult::Hook(running.await) });
             }
-            PendingEffect::Hook { action, .. } => {
+            PendingEffect::Hook { action, timeout_ms, .. } => {
+                self.in_flight.watch_hook(timeout_ms, &cancel_token);
                 let (dispatch, context, cancel) =
                     (Arc::clone(&self.deps.dispatcher), self.tool_context(), self.in_flight.cancel()?);
                 self.spawn_blocking(move |blocking_hook| {

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use lillux::CancelToken;
 use rye_model::{ModelError, ModelResponse, ResponseDelta};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::{BoxFuture, DriverError, ThreadDriver};
 use crate::callback::CallbackEvent;
@@ -31,6 +32,8 @@ pub(super) struct InFlight {
     pub(super) tasks: JoinSet<TaskResult>,
     pub(super) sleep: Option<Pin<Box<Sleep>>>,
     cancel: Option<CancelToken>,
+    /// When the hook that runs has taken too long, and how a thread it started hears of that.
+    hook_deadline: Option<(Instant, CancellationToken)>,
     /// Children that have begun.
     pub(super) child_started: LazyChannel<ChildStarted>,
     /// What tools ask for while they run.
@@ -48,6 +51,7 @@ impl Default for InFlight {
             tasks: JoinSet::new(),
             sleep: None,
             cancel: None,
+            hook_deadline: None,
             child_started: LazyChannel(None),
             callback_events: LazyChannel(None),
             ack: None,
@@ -144,6 +148,8 @@ enum WakeReason {
     Callback(Box<CallbackEvent>),
     Task(Option<Result<TaskResult, tokio::task::JoinError>>),
     SleepDone,
+    /// A hook took too long.
+    HookExpired,
     /// Files have been behind for long enough.
     FilesDue,
 }
@@ -155,6 +161,28 @@ impl InFlight {
             self.cancel = Some(CancelToken::new()?);
         }
         self.cancel.clone().ok_or_else(|| std::io::Error::other("no cancel"))
+    }
+
+    /// A hook begins, which may take this long.
+    pub(super) fn watch_hook(&mut self, timeout_ms: Option<u64>, cancel_token: &CancellationToken) {
+        self.hook_deadline =
+            timeout_ms.map(|ms| (Instant::now() + Duration::from_millis(ms), cancel_token.clone()));
+    }
+
+    /// Tells what runs to end, and waits for it.
+    async fn stop_tasks(&mut self) {
+        if let Some((_, cancel_token)) = self.hook_deadline.take() {
+            cancel_token.cancel();
+        }
+        if let Some(cancel) = &self.cancel {
+            cancel.cancel();
+        }
+        let tasks = &mut self.tasks;
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(TOOL_STOP_TIMEOUT, ended).await.is_err() {
+            self.tasks.abort_all();
+        }
+        self.cancel = None;
     }
 
     /// What a tool asked for is written down.
@@ -219,6 +247,7 @@ impl ThreadDriver {
                     return Ok(ThreadEvent::ToolDone { index, result });
                 }
                 WakeReason::Task(Some(Ok(TaskResult::Hook(result)))) => {
+                    self.in_flight.hook_deadline = None;
                     return Ok(ThreadEvent::HookDone { result });
                 }
                 // Nobody ends a call alone: the whole process is ending, and what came of the call is not known.
@@ -229,6 +258,12 @@ impl ThreadDriver {
                     self.in_flight.sleep = None;
                     return Ok(ThreadEvent::BackoffElapsed);
                 }
+                WakeReason::HookExpired => {
+                    self.in_flight.stop_tasks().await;
+                    let seconds = self.state.spec.template.config.resilience.call_hook_timeout_ms / 1000;
+                    let error = format!("it took longer than {seconds} s");
+                    return Ok(ThreadEvent::HookDone { result: json!({"status": "error", "error": error}) });
+                }
                 WakeReason::FilesDue => self.write_due_files(false)?,
             }
         }
@@ -236,6 +271,7 @@ impl ThreadDriver {
 
     async fn wait(&mut self) -> WakeReason {
         let (time_left, due_in) = (self.time_left(), self.next_write_in());
+        let hook_deadline = self.in_flight.hook_deadline.as_ref().map(|(deadline, _)| *deadline);
         let in_flight = &mut self.in_flight;
         let has_tasks = !in_flight.tasks.is_empty();
         let has_call = in_flight.model_call.is_some();
@@ -252,6 +288,9 @@ impl ThreadDriver {
             done = in_flight.tasks.join_next(), if has_tasks => WakeReason::Task(done),
             () = sleep_or_pending(in_flight.sleep.as_mut()) => WakeReason::SleepDone,
             () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => WakeReason::Expired,
+            () = tokio::time::sleep_until(hook_deadline.unwrap_or_else(Instant::now)), if hook_deadline.is_some() => {
+                WakeReason::HookExpired
+            }
             () = tokio::time::sleep(due_in.unwrap_or_default()), if due_in.is_some() => WakeReason::FilesDue,
         }
     }
@@ -282,15 +321,7 @@ impl ThreadDriver {
         let spend = call.as_ref().map_or(Nanos(0), |call| call.cost_bound.spend);
         let partial = call.map(|call| call.received).filter(|text| !text.is_empty());
         self.in_flight.sleep = None;
-        if let Some(cancel) = &self.in_flight.cancel {
-            cancel.cancel();
-        }
-        let tasks = &mut self.in_flight.tasks;
-        let ended = async { while tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(TOOL_STOP_TIMEOUT, ended).await.is_err() {
-            self.in_flight.tasks.abort_all();
-        }
-        self.in_flight.cancel = None;
+        self.in_flight.stop_tasks().await;
         (spend, partial)
     }
 

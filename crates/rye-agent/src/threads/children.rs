@@ -33,13 +33,15 @@ enum SpawnPurpose<'a> {
     Task(&'a ChildHandle),
     /// What a hook of its parent wants done, to help it along.
     HookHelp(&'a str),
+    /// A summary of its parent's conversation, which a hook wants.
+    Summary(&'a str),
 }
 
 impl SpawnPurpose<'_> {
     fn spawn_reason(self) -> SpawnReason {
         match self {
             Self::Task(handle) => handle.spawn_reason(),
-            Self::HookHelp(hook) => SpawnReason::Hook(hook.to_owned()),
+            Self::HookHelp(hook) | Self::Summary(hook) => SpawnReason::Hook(hook.to_owned()),
         }
     }
 
@@ -142,7 +144,10 @@ impl Children for ThreadRuntime {
             let conversation = call.options.get("transcript_content").cloned();
             let mut inputs = call.params.clone();
             inputs.extend(conversation.map(|text| ("transcript_content".to_owned(), text)));
-            let purpose = SpawnPurpose::HookHelp(&hook);
+            let purpose = match call.options.contains_key("transcript_content") {
+                true => SpawnPurpose::Summary(&hook),
+                false => SpawnPurpose::HookHelp(&hook),
+            };
             let mut started =
                 self.spawn_child(&parent, &request_params(inputs), purpose, &cancel_token).await;
             if matches!(&started, Err(error) if error.code == Code::InvalidInputs) {
@@ -179,6 +184,7 @@ impl ThreadRuntime {
     ) -> Result<SpawnedChild> {
         let params = self.check_params(parent, THREAD_DIRECTIVE, params.clone())?;
         let (mut request, is_async) = parse_request(&params)?;
+        request.is_summary = matches!(purpose, SpawnPurpose::Summary(_));
         let own = parent.instance.thread_id.as_str();
         if let Some(other) = params.get("parent_thread_id").and_then(Value::as_str).filter(|id| *id != own) {
             let other = rye_item::text::one_line(other);
@@ -205,7 +211,9 @@ impl ThreadRuntime {
         };
         let prepared = match purpose {
             SpawnPurpose::Task(_) => self.prepare(request).await?,
-            SpawnPurpose::HookHelp(_) => self.prepare_with_model_of(parent, request).await?,
+            SpawnPurpose::HookHelp(_) | SpawnPurpose::Summary(_) => {
+                self.prepare_with_model_of(parent, request).await?
+            }
         };
         let directive = prepared.spec.template.directive.clone();
         // Nobody waits for it: it goes on whatever becomes of this process. If there is nobody else, it runs here.

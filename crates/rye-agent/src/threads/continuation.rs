@@ -178,6 +178,7 @@ impl ThreadRuntime {
         summary_request.model = Some(continuation.summary_model.clone());
         summary_request.limits = continuation.summary_limit_overrides.clone();
         summary_request.parent = request.parent.clone();
+        summary_request.is_summary = true;
         let prepared = self.prepare_with_model_of(&old.spec, summary_request).await;
         let started = self.start(prepared.ok()?, CancelSignal::default()).await.ok()?;
         let outcome = started.finished().await?.outcome.clone();

@@ -72,6 +72,7 @@ mod texts;
 mod thread_approvals;
 mod thread_costs;
 mod thread_events;
+mod thread_hooks;
 mod thread_records;
 mod thread_rollback;
 mod thread_run;

@@ -140,6 +140,8 @@ impl World {
             history: Vec::new(),
             message: None,
             spawn_reason: None,
+            depth: 0,
+            cannot_suspend: false,
         };
         Arc::new(ThreadSpec { instance, template: Arc::clone(&self.template) })
     }

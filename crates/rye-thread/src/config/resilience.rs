@@ -31,7 +31,12 @@ pub struct Resilience {
     pub concurrency: Concurrency,
     /// Granted tools that are offered to the model directly.
     pub tool_preload: ToolPreload,
+    /// How long a hook around a call may take.
+    pub call_hook_timeout_ms: u64,
 }
+
+/// Seconds that a hook around a call may take, for configurations recorded before there was a key for it.
+const DEFAULT_CALL_HOOK_SECONDS: f64 = 30.0;
 
 /// Trying again.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -158,6 +163,19 @@ struct ResilienceFile {
     child_policy: ChildPolicy,
     concurrency: Concurrency,
     tool_preload: ToolPreload,
+    #[serde(default)]
+    hooks: HooksSection,
+}
+
+#[derive(Deserialize)]
+struct HooksSection {
+    call_timeout_seconds: f64,
+}
+
+impl Default for HooksSection {
+    fn default() -> Self {
+        Self { call_timeout_seconds: DEFAULT_CALL_HOOK_SECONDS }
+    }
 }
 
 #[derive(Deserialize)]
@@ -211,6 +229,7 @@ impl Resilience {
             child_policy: file.child_policy,
             concurrency: file.concurrency,
             tool_preload: file.tool_preload,
+            call_hook_timeout_ms: milliseconds(file.hooks.call_timeout_seconds),
         })
     }
 }

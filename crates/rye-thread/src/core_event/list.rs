@@ -289,6 +289,64 @@ core_events! {
         error: Option<String>,
     }
 
+    /// A hook changed the arguments of a call before it was made.
+    ToolCallChanged = "tool_call_changed", "tool", Critical {
+        /// The call.
+        call_id: String,
+        /// The hook.
+        hook: String,
+        /// The arguments that the model gave.
+        original: Map<String, Value>,
+        /// The arguments that count.
+        arguments: Map<String, Value>,
+    }
+
+    /// A hook kept a call from being made.
+    ToolCallBlocked = "tool_call_blocked", "tool", Critical {
+        /// The call.
+        call_id: String,
+        /// The tool's name, as the model knows it.
+        tool: Option<String>,
+        /// The hook.
+        hook: String,
+        /// Why.
+        reason: String,
+    }
+
+    /// A hook replaced or withheld a result; what the tool answered is in `tool_call_result`.
+    ToolResultChanged = "tool_result_changed", "tool", Critical {
+        /// The call.
+        call_id: String,
+        /// The hook.
+        hook: String,
+        /// The result that counts.
+        output: Option<String>,
+        /// The failure that counts.
+        error: Option<String>,
+    }
+
+    /// A hook kept the model from being asked, or its answer from being used.
+    ModelCallBlocked = "model_call_blocked", "cognition", Critical {
+        /// `before_model` or `after_model`.
+        event: String,
+        /// The hook.
+        hook: String,
+        /// Why.
+        reason: String,
+    }
+
+    /// What a hook around a call told the model.
+    HookNote = "hook_note", "cognition", Critical {
+        /// The hook.
+        hook: String,
+        /// The event that it ran at.
+        event: String,
+        /// What it said.
+        text: String,
+        /// The call, if it ran around one.
+        call_id: Option<String>,
+    }
+
     /// A running tool asks for an action itself.
     ToolRequest = "tool_request", "tool", Critical {
         /// The call that runs the tool.
@@ -297,6 +355,8 @@ core_events! {
         request: u64,
         /// The action.
         action: Value,
+        /// The action as the tool asked for it, if a hook changed it.
+        original: Option<Value>,
     }
 
     /// The action that a running tool asked for is done.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::SaveTrigger;
 use super::ThreadState;
+use super::call_hooks::CallHookRun;
 use super::effect::{Effect, ThreadOutcome};
 use super::hooks::HookRun;
 use super::tools::ToolRun;
@@ -131,6 +132,8 @@ pub(super) enum ResumeAt {
     Hooks(Box<HookRun>),
     /// With the calls of a turn.
     Tools(ToolRun),
+    /// With what these hooks around a call were run for.
+    CallHooks(Box<CallHookRun>),
 }
 
 impl Suspension {
@@ -180,6 +183,10 @@ impl ThreadState {
         resume_at: ResumeAt,
         requests: Vec<ApprovalRequest>,
     ) -> Vec<Effect> {
+        if self.spec.instance.cannot_suspend {
+            let error = outcome.error.unwrap_or_else(|| "it cannot be suspended".to_owned());
+            return self.finish(ThreadOutcome::failed(error));
+        }
         let mut effects = Vec::new();
         if !requests.is_empty() {
             let listed: Vec<Value> = requests
@@ -302,6 +309,7 @@ impl ThreadState {
                 }
                 effects.extend(self.resume_after_hooks(*run));
             }
+            ResumeAt::CallHooks(run) => effects.extend(self.resume_call_hooks(run, denial, message)),
             ResumeAt::Tools(run) => effects.extend(self.apply_answers(run, answers)),
         }
         effects

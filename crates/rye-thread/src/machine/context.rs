@@ -121,8 +121,11 @@ impl ThreadState {
         let lines = self.messages.iter().map(|message| match &**message {
             ChatMessage::User { text } => format!("User: {text}"),
             ChatMessage::Assistant { text, calls, .. } => {
-                let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
-                format!("Assistant: {text} [calls: {}]", names.join(", "))
+                let calls = calls.iter().map(|call| {
+                    let arguments = serde_json::to_string(&call.input).unwrap_or_default();
+                    format!("\nCalls {} with {}", call.name, call.malformed.as_ref().unwrap_or(&arguments))
+                });
+                format!("Assistant: {text}{}", calls.collect::<String>())
             }
             ChatMessage::Tool { name, content, .. } => {
                 let start: String = content.chars().take(MAX_SUMMARY_RESULT_CHARS).collect();

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// What a hook wants of the thread.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum HookControl {
+pub enum HookControl {
     /// Ask the model again.
     Retry,
     /// End badly.
@@ -25,11 +25,13 @@ pub(super) enum HookControl {
     },
     /// Stop until a person allows more.
     Escalate(Value),
+    /// Do not make the call, or do not use its result.
+    Block(String),
 }
 
 impl HookControl {
     /// Reads the envelope of a call of `internal/control`; `continue` and `skip` give nothing.
-    pub(super) fn parse(envelope: &Value) -> Option<Self> {
+    pub(crate) fn parse(envelope: &Value) -> Option<Self> {
         let data = envelope.get("data").filter(|data| data.is_object())?;
         let is_set = |key: &str| data.get(key).and_then(Value::as_bool) == Some(true);
         let error = data.get("error").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -39,7 +41,9 @@ impl HookControl {
         if data.get("success").and_then(Value::as_bool) != Some(false) {
             return None;
         }
-        Some(if is_set("aborted") {
+        Some(if is_set("blocked") {
+            Self::Block(error)
+        } else if is_set("aborted") {
             Self::Abort(error)
         } else if is_set("escalated") {
             Self::Escalate(data.get("escalation").cloned().unwrap_or_default())

@@ -21,6 +21,8 @@ pub enum Effect {
         hook: String,
         /// The action, which it may take.
         action: PermittedAction,
+        /// How long it may take; after that it has failed.
+        timeout_ms: Option<u64>,
     },
     /// Reserve `bound` on the thread and all its ancestors, then call the model.
     CallModel {

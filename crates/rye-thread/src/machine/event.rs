@@ -70,8 +70,11 @@ pub enum ThreadEvent {
         index: usize,
         /// Which request of that call.
         request: u64,
-        /// What it asked for.
+        /// What it asked for, as the hooks before it left it.
         action: Value,
+        /// What it asked for at first, if hooks changed that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        original: Option<Value>,
         /// The answer, if that was not allowed. Else it is about to be done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         denied: Option<Value>,

@@ -13,8 +13,8 @@ use super::approval::{ApprovalKind as About, ApprovalRequest, ResumeAt};
 use super::control::HookControl;
 use super::effect::{Effect, ThreadOutcome};
 use super::{Phase, ThreadState};
-use crate::action::Action;
-use crate::capability::{CONTROL_TOOL, Capabilities, PermittedAction, Principal, permit};
+use crate::call_hooks::permit_hook_action;
+use crate::capability::CONTROL_TOOL;
 use crate::config::Criticality;
 use crate::core_event::{CoreEvent, is_core_event};
 use crate::cost::Cost;
@@ -56,9 +56,20 @@ pub(super) struct HookRun {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct QueuedAction {
-    hook: usize,
-    action: Value,
+pub(super) struct QueuedAction {
+    pub(super) hook: usize,
+    pub(super) action: Value,
+}
+
+/// What is said of a hook that ran when the process died.
+pub(super) const UNKNOWN_OUTCOME: &str = "the process ended while it ran; whether it was done is unknown";
+
+impl QueuedAction {
+    /// Whether running it twice is the same as running it once.
+    pub(super) fn is_repeatable(&self) -> bool {
+        let text = |key: &str| self.action.get(key).and_then(Value::as_str).unwrap_or_default();
+        text("item_id").contains(HOOK_TOOLS_PATH) || ["load", "search"].contains(&text("primary"))
+    }
 }
 
 /// What the hooks are run for.
@@ -150,12 +161,12 @@ impl ThreadState {
                 effects.extend(self.resume_after_hooks(*run));
                 return effects;
             };
-            match self.permit_hook(&next) {
+            match permit_hook_action(&self.spec, next.hook, &next.action) {
                 Ok((hook, action)) => {
                     if let Phase::Hooks(run) = &mut self.phase {
                         run.running = Some(next);
                     }
-                    effects.push(Effect::RunHook { hook, action });
+                    effects.push(Effect::RunHook { hook, action, timeout_ms: None });
                     return effects;
                 }
                 Err(error) => effects.push(self.hook_failed_event(next.hook, &error)),
@@ -163,17 +174,7 @@ impl ThreadState {
         }
     }
 
-    fn permit_hook(&self, queued_action: &QueuedAction) -> Result<(String, PermittedAction), String> {
-        let hook = self.spec.template.hooks.get(queued_action.hook).ok_or("no such hook")?;
-        let action = Action::from_value(&queued_action.action).map_err(|error| error.to_string())?;
-        let granted = Capabilities::parse(&hook.grants).map_err(|error| error.to_string())?;
-        let capabilities = hook.origin.effective_capabilities(&self.spec.instance.capabilities, &granted);
-        let permitted = permit(capabilities, &action, Principal::Hook { origin: hook.origin })
-            .map_err(|denied| denied.to_string())?;
-        Ok((hook.id.clone(), permitted))
-    }
-
-    fn hook_failed_event(&self, hook: usize, error: &str) -> Effect {
+    pub(super) fn hook_failed_event(&self, hook: usize, error: &str) -> Effect {
         let hook = self.spec.template.hooks.get(hook);
         let id = hook.map(|hook| hook.id.as_str()).unwrap_or_default();
         let event = hook.map(|hook| hook.event.as_str()).unwrap_or_default();
@@ -186,6 +187,9 @@ impl ThreadState {
 
     /// A hook's action answered.
     pub(super) fn on_hook_done(&mut self, result: &Value) -> Vec<Effect> {
+        if matches!(self.phase, Phase::CallHooks(_)) {
+            return self.on_call_hook_done(result);
+        }
         let Phase::Hooks(run) = &mut self.phase else { return Vec::new() };
         let Some(finished) = run.running.take() else { return Vec::new() };
         let spec = Arc::clone(&self.spec);
@@ -234,7 +238,7 @@ impl ThreadState {
     }
 
     /// What an internal tool wants of the thread.
-    fn apply_hook_tool_result(&mut self, tool: &str, result: &Value, hook: &str) -> Vec<Effect> {
+    pub(super) fn apply_hook_tool_result(&mut self, tool: &str, result: &Value, hook: &str) -> Vec<Effect> {
         let Some(data) = result.get("data") else { return Vec::new() };
         let number = |key: &str| data.get(key).and_then(Value::as_u64).unwrap_or(0);
         match tool {
@@ -288,20 +292,12 @@ impl ThreadState {
     pub(super) fn repeat_hook(&mut self) -> Vec<Effect> {
         let Phase::Hooks(run) = &mut self.phase else { return Vec::new() };
         let Some(running) = run.running.take() else { return self.next_hook() };
-        let text = |key: &str| running.action.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let is_repeatable =
-            text("item_id").contains(HOOK_TOOLS_PATH) || ["load", "search"].contains(&&*text("primary"));
         let mut effects = Vec::new();
-        if is_repeatable {
+        if running.is_repeatable() {
             run.queue.push(running);
         } else {
             let hook = running.hook;
-            effects.push(
-                self.hook_failed_event(
-                    hook,
-                    "the process ended while it ran; whether it was done is unknown",
-                ),
-            );
+            effects.push(self.hook_failed_event(hook, UNKNOWN_OUTCOME));
         }
         effects.extend(self.next_hook());
         effects
@@ -374,7 +370,7 @@ impl ThreadState {
     pub(super) fn apply_control(&mut self, control: HookControl, resume_at: ResumeAt) -> Option<Vec<Effect>> {
         Some(match control {
             HookControl::Retry => return None,
-            HookControl::Fail(error) => self.finish(ThreadOutcome::failed(error)),
+            HookControl::Fail(error) | HookControl::Block(error) => self.finish(ThreadOutcome::failed(error)),
             HookControl::Abort(error) => self.finish(ThreadOutcome::cancelled(error)),
             HookControl::Suspend { reason: why, prompt, ends_on_deny } => {
                 let reason = SuspendReason::parse(&why).unwrap_or(SuspendReason::Approval);

@@ -73,7 +73,7 @@ impl ThreadState {
         let on_exceed = self.spec.template.config.resilience.on_exceed;
         let mut prompt = None;
         let on_exceed = match control {
-            Some(HookControl::Fail(error)) => {
+            Some(HookControl::Fail(error) | HookControl::Block(error)) => {
                 return self.finish(ThreadOutcome::failed(if error.is_empty() { message } else { error }));
             }
             Some(HookControl::Abort(error)) => return self.finish(ThreadOutcome::cancelled(error)),
@@ -114,7 +114,7 @@ impl ThreadState {
         self.cost.spend = self.cost.spend.plus(spend);
         let max_seconds = self.limits.duration_seconds.unwrap_or(0);
         let mut effects = match &mut self.phase {
-            Phase::Tools(_) => self.stop_tools("stopped: the thread's time is over"),
+            Phase::Tools(_) | Phase::CallHooks(_) => self.stop_tools("stopped: the thread's time is over"),
             Phase::CallingModel => {
                 self.emit_interrupted_output(partial, spend, "stopped: the thread's time is over")
             }

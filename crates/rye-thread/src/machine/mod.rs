@@ -15,6 +15,7 @@
 //! events to the same spec gets the same state and the same effects; resuming a thread is nothing else.
 
 mod approval;
+mod call_hooks;
 mod context;
 mod control;
 mod effect;
@@ -35,6 +36,7 @@ use serde_json::{Value, json};
 pub use crate::config::SaveTrigger;
 pub use approval::{ApprovalAnswer, ApprovalKind, ApprovalRequest, ApprovalScope};
 pub use context::{MAX_RESULT_CHARACTERS, MAX_RESULT_UNDER_PRESSURE, newest_turns};
+pub use control::HookControl;
 pub use effect::{CostBound, Effect, ThreadOutcome};
 pub use event::{BudgetRefusal, BudgetResource, ThreadEvent, ToolResult};
 
@@ -44,6 +46,7 @@ use crate::limits::ThreadLimits;
 use crate::money::Nanos;
 use crate::spec::ThreadSpec;
 use crate::status::ThreadStatus;
+use call_hooks::CallHookRun;
 use hooks::HookRun;
 use tools::ToolRun;
 
@@ -76,6 +79,10 @@ pub struct ThreadState {
     approval_count: u64,
     /// What people allowed for later calls.
     approval_grants: Vec<approval::ApprovalGrant>,
+    /// What hooks want the model to read before it is asked again.
+    hook_notes: Vec<String>,
+    /// Whether the hooks before the next model call have run.
+    is_call_cleared: bool,
     /// When the last event came.
     last_ms: u64,
 }
@@ -87,6 +94,8 @@ enum Phase {
     New,
     /// A hook.
     Hooks(Box<HookRun>),
+    /// A hook around a call.
+    CallHooks(Box<CallHookRun>),
     /// The model.
     CallingModel,
     /// The time between two attempts.
@@ -118,6 +127,8 @@ impl ThreadState {
             context: context::ContextUsage::default(),
             approval_count: 0,
             approval_grants: Vec::new(),
+            hook_notes: Vec::new(),
+            is_call_cleared: false,
             last_ms: 0,
         }
     }
@@ -127,9 +138,11 @@ impl ThreadState {
     pub fn status(&self) -> ThreadStatus {
         match &self.phase {
             Phase::New => ThreadStatus::Created,
-            Phase::Hooks(_) | Phase::CallingModel | Phase::Sleeping | Phase::Tools(_) => {
-                ThreadStatus::Running
-            }
+            Phase::Hooks(_)
+            | Phase::CallHooks(_)
+            | Phase::CallingModel
+            | Phase::Sleeping
+            | Phase::Tools(_) => ThreadStatus::Running,
             Phase::Suspended(_) => ThreadStatus::Suspended,
             Phase::Ended(outcome) => outcome.status,
         }
@@ -150,7 +163,7 @@ impl ThreadState {
     pub fn waits_for(&self) -> &'static str {
         match &self.phase {
             Phase::New => "start",
-            Phase::Hooks(_) => "hook",
+            Phase::Hooks(_) | Phase::CallHooks(_) => "hook",
             Phase::CallingModel => "model",
             Phase::Sleeping => "retry",
             Phase::Tools(_) => "tools",
@@ -226,8 +239,8 @@ pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effe
         ThreadEvent::BudgetRefused(refusal) => state.on_budget_refused(&refusal),
         ThreadEvent::BackoffElapsed => state.on_backoff_elapsed(),
         ThreadEvent::ToolDone { index, result } => state.on_tool_done(index, result),
-        ThreadEvent::CallbackRequested { index, request, action, denied } => {
-            state.on_callback_requested(index, request, &action, denied)
+        ThreadEvent::CallbackRequested { index, request, action, original, denied } => {
+            state.on_callback_requested(index, request, &action, original, denied)
         }
         ThreadEvent::CallbackCompleted { index, request, is_error, duration_ms, child, child_status } => {
             let child = child.map(|child| (child, child_status));
@@ -326,6 +339,7 @@ impl ThreadState {
         effects.extend(match &self.phase {
             Phase::New => self.start(),
             Phase::Hooks(_) => self.repeat_hook(),
+            Phase::CallHooks(_) => self.repeat_call_hook(),
             Phase::CallingModel | Phase::Sleeping => self.before_turn(),
             Phase::Tools(_) => self.interrupted_tools(repeatable),
             Phase::Suspended(_) | Phase::Ended(_) => Vec::new(),

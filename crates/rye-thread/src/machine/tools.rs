@@ -10,11 +10,13 @@ use serde_json::{Map, Value, json};
 
 use super::SaveTrigger;
 use super::approval::{ApprovalAnswer, ApprovalGrant, ApprovalKind, ApprovalRequest, ResumeAt};
+use super::call_hooks::GatedCall;
 use super::effect::{Effect, ThreadOutcome};
 use super::event::ToolResult;
 use super::hooks::{HookContinuation, cost_context};
 use super::{Phase, ThreadState};
 use crate::action::Action;
+use crate::call_hooks::CallEvent;
 use crate::capability::{PermittedAction, Principal, permit, required_capabilities};
 use crate::core_event::{Always, CoreEvent, MergedFields};
 use crate::definitions::{CallTarget, HUMAN_APPROVAL, READ_ARTIFACT};
@@ -22,6 +24,7 @@ use crate::status::{SuspendReason, ThreadStatus};
 use crate::thread_id::ThreadId;
 
 mod approvals;
+mod review;
 
 /// Calls of one turn that run at once.
 const MAX_CONCURRENT_CALLS: usize = 25;
@@ -32,6 +35,8 @@ pub(super) struct ToolRun {
     pub(super) slots: Vec<CallSlot>,
     /// The outputs the model returned in this turn.
     outputs: Option<Map<String, Value>>,
+    /// Whether the hooks after the calls have been asked.
+    pub(super) is_reviewed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +48,10 @@ pub(super) struct CallSlot {
     progress: CallProgress,
     /// Threads it started that were told of.
     announced_children: Vec<ThreadId>,
+    /// Whether it was set out on.
+    was_started: bool,
+    /// What hooks add to its result.
+    notes: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -103,6 +112,7 @@ impl ToolRun {
             }
             busy.insert(if is_spawn { format!("{}#{index}", work.item) } else { work.item.clone() });
             slot.progress = CallProgress::Running;
+            slot.was_started = true;
             effects.extend(work.effect(index));
         }
         effects
@@ -165,15 +175,25 @@ impl ThreadState {
         self.reminders = 0;
         self.truncations = 0;
         self.partial_text.clear();
+        let calls: Vec<GatedCall> = calls.into_iter().map(GatedCall::new).collect();
+        if self.has_call_hooks(CallEvent::BeforeTool) {
+            return self.run_before_tools(calls);
+        }
+        self.start_calls(calls)
+    }
+
+    /// Starts the calls of a turn that may be made, as the hooks before them left them.
+    pub(super) fn start_calls(&mut self, calls: Vec<GatedCall>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        let mut run = ToolRun { slots: Vec::with_capacity(calls.len()), outputs: None };
-        for call in calls {
-            effects.push(Self::record(CoreEvent::ToolCallStart {
-                tool: call.name.clone(),
-                call_id: call.id.clone(),
-                input: call.input.clone(),
-            }));
-            let (work, refusal) = match self.authorize_call(&call, run.slots.len(), &mut run.outputs) {
+        let mut run = ToolRun { slots: Vec::with_capacity(calls.len()), outputs: None, is_reviewed: false };
+        for mut gated in calls {
+            effects.extend(gated.announce());
+            let GatedCall { call, blocked, notes, .. } = gated;
+            let authorized = match &blocked {
+                Some(reason) => Err(Box::new((ToolResult::failure(error_text(reason)), None))),
+                None => self.authorize_call(&call, run.slots.len(), &mut run.outputs),
+            };
+            let (work, refusal) = match authorized {
                 Ok(mut work) => {
                     if let Some(question) = work.as_mut().and_then(|work| work.approval.as_mut()) {
                         question.id = self.next_approval_id();
@@ -204,6 +224,8 @@ impl ThreadState {
                 work,
                 progress,
                 announced_children: Vec::new(),
+                was_started: false,
+                notes,
             });
         }
         effects.extend(run.start_ready());
@@ -344,11 +366,13 @@ impl ThreadState {
         index: usize,
         request: u64,
         action: &Value,
+        original: Option<Value>,
         denied: Option<Value>,
     ) -> Vec<Effect> {
         let Some(call_id) = self.running_call(index) else { return Vec::new() };
         let call_id = call_id.to_owned();
-        let event = CoreEvent::ToolRequest { call_id: call_id.clone(), request, action: action.clone() };
+        let event =
+            CoreEvent::ToolRequest { call_id: call_id.clone(), request, action: action.clone(), original };
         let mut effects = vec![Self::record(event)];
         if let Some(Value::Object(denied)) = denied {
             let required = (self.spec.template.revision >= 1).then(|| {
@@ -420,6 +444,9 @@ impl ThreadState {
 
     /// Calls that did not end, ended for this reason.
     pub(super) fn stop_tools(&mut self, reason: &str) -> Vec<Effect> {
+        if matches!(self.phase, Phase::CallHooks(_)) {
+            return self.stop_call_hooks(reason);
+        }
         let Phase::Tools(run) = &mut self.phase else { return Vec::new() };
         let mut effects = Vec::new();
         for slot in &mut run.slots {
@@ -440,7 +467,10 @@ impl ThreadState {
             CallProgress::Done(result) => Some(std::sync::Arc::new(ChatMessage::Tool {
                 call_id: slot.call_id.clone(),
                 name: slot.name.clone(),
-                content: result.content.clone(),
+                content: slot
+                    .notes
+                    .iter()
+                    .fold(result.content.clone(), |all, note| format!("{all}\n\n{note}")),
                 is_error: result.is_error,
             })),
             CallProgress::AwaitingApproval | CallProgress::Waiting | CallProgress::Running => None,
@@ -458,6 +488,18 @@ impl ThreadState {
         if run.slots.iter().any(|slot| slot.progress == CallProgress::AwaitingApproval) {
             return self.suspend_for_approvals();
         }
+        if !run.is_reviewed && run.slots.iter().any(|slot| slot.was_started) {
+            run.is_reviewed = true;
+            if self.has_call_hooks(CallEvent::AfterTool) {
+                return self.run_after_tools();
+            }
+        }
+        self.end_calls()
+    }
+
+    /// The results of a turn are told: the turn is over, or the thread.
+    pub(super) fn end_calls(&mut self) -> Vec<Effect> {
+        let Phase::Tools(run) = &mut self.phase else { return Vec::new() };
         let returned = run.outputs.take();
         self.push_results();
         let mut effects = vec![Effect::SaveState(SaveTrigger::PostTools)];
@@ -518,13 +560,13 @@ fn emit_child_finished(child: &ThreadId, status: Option<ThreadStatus>, call_id: 
     })
 }
 
-fn emit_tool_result(call_id: &str, result: &ToolResult) -> Effect {
+pub(super) fn emit_tool_result(call_id: &str, result: &ToolResult) -> Effect {
     let content = Some(result.content.clone());
     let (output, error) = if result.is_error { (None, content) } else { (content, None) };
     let (call_id, duration_ms) = (call_id.to_owned(), result.duration_ms);
     ThreadState::record(CoreEvent::ToolCallResult { call_id, duration_ms, output, error })
 }
 
-fn error_text(message: &str) -> String {
+pub(super) fn error_text(message: &str) -> String {
     json!({"status": "error", "error": message}).to_string()
 }

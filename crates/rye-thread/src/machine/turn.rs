@@ -14,6 +14,7 @@ use super::control::HookControl;
 use super::effect::{CostBound, Effect, ThreadOutcome};
 use super::hooks::{HookContinuation, cost_context};
 use super::{Phase, ThreadState};
+use crate::call_hooks::CallEvent;
 use crate::core_event::{CoreEvent, Nullable};
 use crate::limits::LimitReached;
 use crate::money::Nanos;
@@ -65,12 +66,21 @@ impl ThreadState {
 
     /// Before the model is asked: limits, if they are checked here, and what the call may cost.
     pub(super) fn before_turn(&mut self) -> Vec<Effect> {
+        self.push_hook_notes();
         if self.spec.template.config.resilience.check_before_turn
             && let Some(reached) = self.limits.first_reached(&self.cost)
         {
             let reached = self.with_next_call_need(reached);
             return self.on_limit(reached, SuspendReason::Limit);
         }
+        if !self.is_call_cleared && self.has_call_hooks(CallEvent::BeforeModel) {
+            return self.run_before_model();
+        }
+        self.call_model()
+    }
+
+    /// Asks the model, if a limit leaves room for it.
+    pub(super) fn call_model(&mut self) -> Vec<Effect> {
         let request = match self.bounded_request() {
             Ok(request) => request,
             Err(reached) => return self.on_limit(*reached, SuspendReason::Limit),
@@ -178,6 +188,7 @@ impl ThreadState {
             return Vec::new();
         }
         self.cost.turns += 1;
+        self.is_call_cleared = false;
         self.charge(&response, spend);
         if let Some((kind, message)) = unusable_reason(&response) {
             let mut effects = self.emit_reasoning(&response);
@@ -207,12 +218,17 @@ impl ThreadState {
             replay: response.replay,
         }));
         self.context.record_usage(&response.usage, self.messages.len());
-        effects.extend(if calls.is_empty() {
-            self.on_text_only(&text, stop)
+        effects.extend(if self.has_call_hooks(CallEvent::AfterModel) {
+            self.run_after_model(text, calls, stop)
         } else {
-            self.call_tools(calls)
+            self.use_answer(&text, calls, stop)
         });
         effects
+    }
+
+    /// What the model's answer leads to.
+    pub(super) fn use_answer(&mut self, text: &str, calls: Vec<ToolCall>, stop: TextEnd) -> Vec<Effect> {
+        if calls.is_empty() { self.on_text_only(text, stop) } else { self.call_tools(calls) }
     }
 
     fn emit_reasoning(&self, response: &ModelResponse) -> Vec<Effect> {
@@ -444,8 +460,8 @@ impl ThreadState {
 }
 
 /// How an answer of words ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TextEnd {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TextEnd {
     Done,
     Truncated,
     /// The provider wants to be asked again.

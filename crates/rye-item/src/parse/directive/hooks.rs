@@ -12,7 +12,7 @@ use crate::space::PrimaryAction;
 use crate::text::nearest;
 
 /// The events that hooks may name.
-pub const HOOK_EVENTS: [&str; 10] = [
+pub const HOOK_EVENTS: [&str; 14] = [
     "build_system_prompt",
     "thread_started",
     "thread_continued",
@@ -23,6 +23,10 @@ pub const HOOK_EVENTS: [&str; 10] = [
     "context_window_pressure",
     "context_limit_reached",
     "after_complete",
+    "before_tool",
+    "after_tool",
+    "before_model",
+    "after_model",
 ];
 
 /// The attributes of a hook; each may be a tag inside it as well.

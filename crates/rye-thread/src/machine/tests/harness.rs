@@ -108,6 +108,8 @@ impl TestSpec {
             history: Vec::new(),
             message: None,
             spawn_reason: None,
+            depth: 0,
+            cannot_suspend: false,
         };
         Arc::new(ThreadSpec { instance: own, template: Arc::new(shared) })
     }
@@ -242,6 +244,7 @@ fn hook_tool_result(action: &Value) -> Value {
             "escalate" => {
                 json!({"success": false, "suspended": true, "escalated": true, "escalation": params})
             }
+            "block" => json!({"success": false, "blocked": true, "error": params["error"]}),
             _ => Value::Null,
         }
     } else if item.ends_with("/cost_tracker") {

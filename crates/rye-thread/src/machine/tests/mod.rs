@@ -1,6 +1,7 @@
 //! The machine by itself: each test plays the world.
 
 mod approvals;
+mod call_hooks;
 mod config_keys;
 mod control_results;
 mod core_events;

@@ -10,7 +10,13 @@ use crate::money::Nanos;
 use crate::status::ThreadStatus;
 
 fn callback_event(index: usize) -> ThreadEvent {
-    ThreadEvent::CallbackRequested { index, request: 1, action: json!({"primary": "execute"}), denied: None }
+    ThreadEvent::CallbackRequested {
+        index,
+        request: 1,
+        action: json!({"primary": "execute"}),
+        original: None,
+        denied: None,
+    }
 }
 
 /// One answer of the world to whatever is wanted most.

@@ -273,6 +273,7 @@ fn callback_request_is_only_recorded() {
         index,
         request: 3,
         action: json!({"item_id": "a/b"}),
+        original: None,
         denied,
     };
     play.apply(callback(0, None));

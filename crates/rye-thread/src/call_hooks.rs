@@ -1,0 +1,277 @@
+//! Hooks around calls: what they see of a call of a tool or of the model, and what their answers change.
+//!
+//! A hook around a call answers like any other action. Its result counts if it holds an object `call`:
+//! `{"call": {"block": reason}}`, `{"call": {"arguments": {…}}}`, `{"call": {"result": …}}`, `{"call": {"note": text}}`.
+//! The hooks with the least standing go first: the project's, then the built-in ones, then the directive's and its
+//! ancestors', then the user's. So no hook changes what the user's have seen.
+
+use serde_json::{Map, Value, json};
+
+use crate::action::Action;
+use crate::capability::{
+    CONTROL_TOOL, Capabilities, HOOK_TOOLS_PREFIX, PermittedAction, Principal, permit, required_capabilities,
+};
+use crate::cost::Cost;
+use crate::hooks::{Hook, HookKind};
+use crate::machine::HookControl;
+use crate::spec::ThreadSpec;
+
+/// Which side of which call a hook is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallEvent {
+    /// A tool is about to be called.
+    BeforeTool,
+    /// A tool has answered.
+    AfterTool,
+    /// The model is about to be asked.
+    BeforeModel,
+    /// The model has answered.
+    AfterModel,
+}
+
+impl CallEvent {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::BeforeTool, Self::AfterTool, Self::BeforeModel, Self::AfterModel];
+
+    /// The name hooks use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BeforeTool => "before_tool",
+            Self::AfterTool => "after_tool",
+            Self::BeforeModel => "before_model",
+            Self::AfterModel => "after_model",
+        }
+    }
+
+    /// The event of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|event| event.as_str() == name)
+    }
+
+    /// Whether the call has not been made: a hook that fails here blocks it.
+    #[must_use]
+    pub fn is_before(self) -> bool {
+        matches!(self, Self::BeforeTool | Self::BeforeModel)
+    }
+
+    /// The keys of `call` that count here.
+    fn known_keys(self) -> &'static [&'static str] {
+        match self {
+            Self::BeforeTool => &["block", "arguments", "note"],
+            Self::AfterTool => &["block", "result", "note"],
+            Self::BeforeModel | Self::AfterModel => &["block", "note"],
+        }
+    }
+}
+
+/// What a hook wants of the call it is around.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CallChange {
+    /// Why it must not be made, or its result not be used.
+    pub block: Option<String>,
+    /// The arguments it is made with.
+    pub arguments: Option<Map<String, Value>>,
+    /// What the model reads instead of the result.
+    pub result: Option<String>,
+    /// What the model reads besides.
+    pub note: Option<String>,
+}
+
+impl CallChange {
+    /// Reads the object `call` of a hook's result.
+    fn parse(call: &Value, event: CallEvent) -> Result<Self, String> {
+        let map = call.as_object().ok_or("`call` is an object")?;
+        if let Some(unknown) = map.keys().find(|key| !event.known_keys().contains(&key.as_str())) {
+            let known = event.known_keys().join(", ");
+            let unknown = rye_item::text::one_line(unknown);
+            return Err(format!("`call.{unknown}` means nothing at {}; there are {known}", event.as_str()));
+        }
+        let text = |key: &str| match map.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(format!("`call.{key}` is text")),
+        };
+        let arguments = match map.get("arguments") {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(arguments)) => Some(arguments.clone()),
+            Some(_) => return Err("`call.arguments` is an object: all arguments of the call".to_owned()),
+        };
+        let result = map.get("result").filter(|result| !result.is_null());
+        let result = result.map(|result| result.as_str().map_or_else(|| result.to_string(), str::to_owned));
+        Ok(Self { block: text("block")?, arguments, result, note: text("note")? })
+    }
+}
+
+/// What a hook around a call answered.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum CallAnswer {
+    /// It could not run, or its answer cannot be read.
+    Failed(String),
+    /// It steers the thread.
+    Control(HookControl),
+    /// It changes the call, or nothing.
+    Change(CallChange),
+    /// One of the thread's own tools answered, of this name.
+    HookTool(String),
+}
+
+impl CallAnswer {
+    /// Reads what the action of a hook answered. An infra hook changes nothing.
+    pub(crate) fn read(hook: &Hook, action: &Value, envelope: &Value, event: CallEvent) -> Self {
+        let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+        let item = text(action, "item_id").unwrap_or_default();
+        let item = item.strip_prefix("tool:").unwrap_or(&item);
+        let data = envelope.get("data").filter(|data| !data.is_null());
+        let has_failed = text(envelope, "status").as_deref() == Some("error");
+        let can_steer = hook.kind == HookKind::Control;
+        if item == CONTROL_TOOL {
+            return match HookControl::parse(envelope).filter(|_| can_steer) {
+                Some(control) => Self::Control(control),
+                None if has_failed && data.is_none() => Self::Failed(failure_text(envelope)),
+                None => Self::read_change(data, can_steer, event),
+            };
+        }
+        if has_failed {
+            return Self::Failed(failure_text(envelope));
+        }
+        if let Some(tool) = item.strip_prefix(HOOK_TOOLS_PREFIX).and_then(|rest| rest.strip_prefix('/')) {
+            return Self::HookTool(tool.to_owned());
+        }
+        // What is loaded stands beside the prompt.
+        if text(action, "primary").as_deref() == Some("load") && event == CallEvent::BeforeModel {
+            let content = data.and_then(|data| text(data, "content").or_else(|| text(data, "body")));
+            let note = content.filter(|content| !content.trim().is_empty());
+            return Self::Change(CallChange { note, ..CallChange::default() });
+        }
+        Self::read_change(data, can_steer, event)
+    }
+
+    fn read_change(data: Option<&Value>, can_steer: bool, event: CallEvent) -> Self {
+        match data.and_then(|data| data.get("call")).filter(|call| can_steer && !call.is_null()) {
+            None => Self::Change(CallChange::default()),
+            Some(call) => CallChange::parse(call, event).map_or_else(Self::Failed, Self::Change),
+        }
+    }
+}
+
+fn failure_text(envelope: &Value) -> String {
+    envelope.get("error").and_then(Value::as_str).unwrap_or("it failed").to_owned()
+}
+
+/// What a hook answered to a request that a tool made while it ran. It can block and change that; what would steer the
+/// thread blocks it too, because the thread waits for the tool.
+///
+/// # Errors
+/// Why the hook's answer does not count.
+pub fn read_tool_request_answer(
+    hook: &Hook,
+    action: &Value,
+    envelope: &Value,
+    event: CallEvent,
+) -> Result<CallChange, String> {
+    match CallAnswer::read(hook, action, envelope, event) {
+        CallAnswer::Failed(error) => Err(error),
+        CallAnswer::Change(change) => Ok(change),
+        CallAnswer::HookTool(_) | CallAnswer::Control(HookControl::Retry) => Ok(CallChange::default()),
+        CallAnswer::Control(HookControl::Block(reason)) => {
+            Ok(CallChange { block: Some(reason), ..CallChange::default() })
+        }
+        CallAnswer::Control(_) => {
+            let reason = "it wants the thread to stop; the model can make this call itself".to_owned();
+            Ok(CallChange { block: Some(reason), ..CallChange::default() })
+        }
+    }
+}
+
+/// The action of a hook, if the hook may take it.
+///
+/// # Errors
+/// Why not.
+pub fn permit_hook_action(
+    spec: &ThreadSpec,
+    hook: usize,
+    action: &Value,
+) -> Result<(String, PermittedAction), String> {
+    let hook = spec.template.hooks.get(hook).ok_or("no such hook")?;
+    let action = Action::from_value(action).map_err(|error| error.to_string())?;
+    let granted = Capabilities::parse(&hook.grants).map_err(|error| error.to_string())?;
+    let capabilities = match hook.is_inherited {
+        true => &granted,
+        false => hook.origin.effective_capabilities(&spec.instance.capabilities, &granted),
+    };
+    let permitted = permit(capabilities, &action, Principal::Hook { origin: hook.origin })
+        .map_err(|denied| denied.to_string())?;
+    Ok((hook.id.clone(), permitted))
+}
+
+/// What conditions see at every call.
+pub(crate) fn base_context(spec: &ThreadSpec, cost: &Cost) -> Map<String, Value> {
+    let mut context = Map::new();
+    context.insert("cost".to_owned(), cost.to_value());
+    context.insert("depth".to_owned(), json!(spec.instance.depth));
+    context.insert("thread_id".to_owned(), json!(spec.instance.thread_id));
+    context.insert("parent_thread_id".to_owned(), json!(spec.instance.parent));
+    context.insert("directive".to_owned(), json!(spec.template.directive));
+    context
+}
+
+/// What conditions see of a call of a tool: who makes it (`model` or `tool`), the item, the arguments, what it needs.
+#[must_use]
+pub fn tool_context(
+    spec: &ThreadSpec,
+    cost: &Cost,
+    caller: &str,
+    action: &Action,
+    arguments: &Map<String, Value>,
+) -> Map<String, Value> {
+    let mut context = base_context(spec, cost);
+    let capabilities = required_capabilities(action);
+    context.insert("caller".to_owned(), json!(caller));
+    context.insert("primary".to_owned(), json!(action.primary));
+    context.insert("item_type".to_owned(), json!(action.item_type));
+    context.insert("item".to_owned(), json!(action.item_id));
+    context.insert("arguments".to_owned(), Value::Object(arguments.clone()));
+    context.insert("capability".to_owned(), json!(capabilities.first()));
+    context.insert("capabilities".to_owned(), json!(capabilities));
+    context
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{CallChange, CallEvent};
+
+    fn parse(call: &Value, event: CallEvent) -> Result<CallChange, String> {
+        CallChange::parse(call, event)
+    }
+
+    #[test]
+    fn call_change_reads_known_keys() {
+        let change =
+            parse(&json!({"arguments": {"a": 1}, "note": "n"}), CallEvent::BeforeTool).expect("read");
+        assert_eq!(change.arguments.expect("arguments")["a"], 1);
+        assert_eq!(change.note.as_deref(), Some("n"));
+        let change = parse(&json!({"result": {"a": 1}}), CallEvent::AfterTool).expect("read");
+        assert_eq!(change.result.as_deref(), Some(r#"{"a":1}"#));
+        let change = parse(&json!({"result": "text", "block": null}), CallEvent::AfterTool).expect("read");
+        assert_eq!((change.result.as_deref(), change.block), (Some("text"), None));
+    }
+
+    #[test]
+    fn call_change_refuses_what_means_nothing() {
+        for (call, event) in [
+            (json!("no"), CallEvent::BeforeTool),
+            (json!({"blocked": "why"}), CallEvent::BeforeTool),
+            (json!({"result": 1}), CallEvent::BeforeTool),
+            (json!({"arguments": {}}), CallEvent::AfterTool),
+            (json!({"arguments": [1]}), CallEvent::BeforeTool),
+            (json!({"block": true}), CallEvent::BeforeModel),
+            (json!({"arguments": {}}), CallEvent::AfterModel),
+        ] {
+            assert!(parse(&call, event).is_err(), "{call} at {}", event.as_str());
+        }
+    }
+}
