@@ -64,7 +64,8 @@ async fn work(store: StoreHandle, new: NewThread, commits: u64) -> Result<(), Bo
         commit.records = vec![JournalRecord { at_ms: number, sequence: number, body: vec![b'x'; 300] }];
         let call = number / 2;
         if number % 2 == 0 {
-            commit.reservation = Some(ReserveRequest { call, spend: Nanos(100), tokens: 100 });
+            commit.reservation =
+                Some(ReserveRequest { call, spend: Nanos(100), tokens: 100, can_wait: false });
         } else {
             let attribution =
                 Attribution { item: "demo".to_owned(), model: "model".to_owned(), tool: None, hook: None };

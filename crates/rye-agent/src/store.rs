@@ -9,7 +9,7 @@ pub use rye_store::{
     CreateOutcome, FolderDisposal, Forgery, JournalRecord, LedgerRow, LedgerRules, Liveness, NewThread,
     OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, ReserveRequest, Settlement, SpawnCap,
     SpawnCaps, StatusChange, StoreFreshness, StoreHandle, ThreadChange, ThreadCommit, ThreadFilter,
-    ThreadRow, ThreadStore, ThreadStoreError, TranscriptHead, TreeTotals,
+    ThreadRow, ThreadStore, ThreadStoreError, TranscriptHead, TreeTotals, WaitKind,
 };
 use rye_store_sqlite::SqliteStore;
 pub use rye_store_sqlite::{

@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, params};
 use super::db_error::to_sqlite_integer;
 use super::row_seal::{SealedRow, column};
 use super::writer::WriteTx;
-use super::{DbError, approvals, chain, claims, ledger, row_seal};
+use super::{DbError, approvals, chain, claims, ledger, row_seal, waits};
 use rye_item::timestamp::iso_timestamp;
 use rye_store::ThreadStoreError;
 use rye_store::{
@@ -35,6 +35,13 @@ pub(super) fn commit(tx: &mut WriteTx<'_, '_>, commit: &ThreadCommit) -> Result<
     let mut target = load_target(tx, &commit.thread)?;
     fence(target.epoch, commit.claim, &commit.thread)?;
     let at = iso_timestamp(commit.at_ms);
+    let is_ended = target.status.is_terminal();
+    let first = commit.reservation.filter(|_| commit.needs_reservation && !is_ended);
+    if let Some(reservation) = first
+        && let Some(refusal) = ledger::reserve(tx, target.row, &commit.thread, reservation, commit.at_ms)?
+    {
+        return Ok(CommitOutcome::Refused(refusal));
+    }
     let (seq, hash) = append(tx, target.row, target.seq, target.hash, &commit.records)?;
     for settlement in &commit.settlements {
         ledger::settle(tx, target.row, &commit.thread, settlement, &at)?;
@@ -52,19 +59,18 @@ pub(super) fn commit(tx: &mut WriteTx<'_, '_>, commit: &ThreadCommit) -> Result<
     for approval in &commit.approvals {
         approvals::insert(tx, approval)?;
     }
-    let is_ended = target.status.is_terminal();
     let mut outcome = CommitOutcome::Done;
     if is_ended && (commit.status.is_some() || commit.reservation.is_some()) {
         let at = target.completed_at.clone().unwrap_or_default();
         outcome = CommitOutcome::Ended { status: target.status, at };
     } else {
-        if let Some(reservation) = commit.reservation
-            && let Some(refusal) = ledger::reserve(tx, target.row, &commit.thread, reservation)?
-        {
-            outcome = CommitOutcome::Refused(refusal);
-        }
         if let Some(change) = &commit.status {
             set_status(tx, &mut target, change, &at)?;
+        }
+        if let Some(reservation) = commit.reservation.filter(|_| !commit.needs_reservation)
+            && let Some(refusal) = ledger::reserve(tx, target.row, &commit.thread, reservation, commit.at_ms)?
+        {
+            outcome = CommitOutcome::Refused(refusal);
         }
     }
     let head = chain::JournalHead {
@@ -229,5 +235,8 @@ fn set_status(
     sealed.set_some(column::RESULT, change.result.as_ref().map(ToString::to_string));
     sealed.set(column::ERROR, change.error.clone());
     sealed.set(column::COMPLETED_AT, is_end.then(|| at.to_owned()));
+    if is_end || change.to == ThreadStatus::Suspended {
+        waits::leave(tx, target.row)?;
+    }
     if is_end { ledger::close(tx, target.row, change.to.as_str(), at) } else { Ok(()) }
 }

@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, params};
 use super::commit::append;
 use super::db_error::to_sqlite_integer;
 use super::writer::WriteTx;
-use super::{DbError, chain, ledger, row_seal};
+use super::{DbError, chain, ledger, row_seal, waits};
 use rye_item::timestamp::iso_timestamp;
 use rye_store::ThreadStoreError;
 use rye_store::{BudgetCaps, Claim, CreateOutcome, NewThread, SpawnCap, ThreadChange};
@@ -34,6 +34,10 @@ pub(super) fn create(tx: &mut WriteTx<'_, '_>, new: &NewThread) -> Result<Create
             return Ok(outcome);
         }
     }
+    let is_queued = match &parent {
+        Some(parent) => new.caps.queues_children && is_full(tx, new, parent)?,
+        None => false,
+    };
     let is_known: Option<i64> = tx
         .query_row("SELECT 1 FROM threads WHERE thread_id = ?1", [new.id.as_str()], |row| row.get(0))
         .optional()?;
@@ -43,6 +47,9 @@ pub(super) fn create(tx: &mut WriteTx<'_, '_>, new: &NewThread) -> Result<Create
     let blobs = new.blobs.iter().map(|digest| find_blob(tx, digest)).collect::<Result<Vec<_>, _>>()?;
     let depth = parent.as_ref().map_or(0, |parent| parent.depth.saturating_add(1));
     let row = insert(tx, new, parent.as_ref(), depth)?;
+    if is_queued {
+        waits::queue_child(tx, row, new.at_ms)?;
+    }
     for blob in blobs {
         tx.execute("INSERT OR IGNORE INTO uses (thread, blob) VALUES (?1, ?2)", [row, blob])?;
     }
@@ -61,7 +68,7 @@ pub(super) fn create(tx: &mut WriteTx<'_, '_>, new: &NewThread) -> Result<Create
         row_seal::reseal(tx, row, before)?;
     }
     tx.notify(ThreadChange { thread: new.id.clone(), status: Some(ThreadStatus::Created) });
-    Ok(CreateOutcome::Created { claim: Claim { epoch: 1 }, depth })
+    Ok(CreateOutcome::Created { claim: Claim { epoch: 1 }, depth, is_queued })
 }
 
 fn find_parent(tx: &WriteTx<'_, '_>, id: &ThreadId) -> Result<ParentRow, DbError> {
@@ -85,9 +92,6 @@ fn check_caps(
     parent: &ParentRow,
 ) -> Result<Option<CreateOutcome>, DbError> {
     let caps = &new.caps;
-    let count = |sql: &'static str, row: i64| -> Result<u64, DbError> {
-        Ok(tx.query_row(sql, [row], |row| row.get(0))?)
-    };
     if let Some(max) = caps.spawns
         && parent.spawn_count >= max
     {
@@ -100,21 +104,27 @@ fn check_caps(
             count: parent.depth,
         }));
     }
-    if let Some(max) = caps.concurrent_children {
-        let live = "SELECT count(*) FROM threads WHERE parent = ?1 AND completed_at IS NULL";
-        let count = count(live, parent.row)?;
+    if let Some(max) = caps.concurrent_children.filter(|_| !caps.queues_children) {
+        let (count, _) = waits::count_children(tx, parent.row)?;
         if count >= max {
             return Ok(Some(CreateOutcome::Refused { cap: SpawnCap::ConcurrentChildren, max, count }));
         }
     }
-    if let Some(max) = caps.total_threads {
-        let count =
-            count("SELECT count(*) FROM threads WHERE root = ?1 AND completed_at IS NULL", parent.root)?;
+    let is_queued = caps.queues_children && is_full(tx, new, parent)?;
+    if let Some(max) = caps.total_threads.filter(|_| !is_queued) {
+        let count = waits::count_tree(tx, parent.root)?;
         if count >= max {
             return Ok(Some(CreateOutcome::Refused { cap: SpawnCap::TotalThreads, max, count }));
         }
     }
     Ok(None)
+}
+
+/// Whether the parent has as many children at work, or waiting for a place, as may be at work.
+fn is_full(tx: &WriteTx<'_, '_>, new: &NewThread, parent: &ParentRow) -> Result<bool, DbError> {
+    let Some(max) = new.caps.concurrent_children else { return Ok(false) };
+    let (placed, queued) = waits::count_children(tx, parent.row)?;
+    Ok(placed.saturating_add(queued) >= max)
 }
 
 fn find_blob(tx: &WriteTx<'_, '_>, digest: &lillux::Digest) -> Result<i64, DbError> {

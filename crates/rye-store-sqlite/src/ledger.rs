@@ -5,9 +5,10 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::DbError;
 use super::db_error::to_sqlite_integer;
+use super::waits::QueuePosition;
 use super::writer::WriteTx;
+use super::{DbError, waits};
 use rye_store::ThreadStoreError;
 use rye_store::{BudgetCaps, BudgetRefusal, BudgetResource, Reservation, ReserveRequest, Settlement};
 use rye_thread::money::Nanos;
@@ -75,6 +76,22 @@ pub(super) fn reserve(
     thread: i64,
     name: &ThreadId,
     request: ReserveRequest,
+    at_ms: u64,
+) -> Result<Option<BudgetRefusal>, DbError> {
+    let position = waits::position(tx, thread, at_ms)?;
+    let refusal = try_reserve(tx, thread, name, request, &position)?;
+    if refusal.is_some() || !position.is_empty {
+        waits::after_reserve(tx, thread, request, refusal.as_ref(), at_ms)?;
+    }
+    Ok(refusal)
+}
+
+fn try_reserve(
+    tx: &WriteTx<'_, '_>,
+    thread: i64,
+    name: &ThreadId,
+    request: ReserveRequest,
+    position: &QueuePosition,
 ) -> Result<Option<BudgetRefusal>, DbError> {
     let spend = to_sqlite_integer(request.spend.0, "a reservation")?;
     let tokens = to_sqlite_integer(request.tokens, "a reservation")?;
@@ -102,6 +119,10 @@ pub(super) fn reserve(
                     row.get(7)?,
                 ))
             })?;
+        // What those who came first wait for counts as theirs.
+        let ahead = waits::ahead(tx, thread, row, position)?;
+        let (spend_aside, tokens_aside) =
+            (spend_aside.saturating_add(ahead.0), tokens_aside.saturating_add(ahead.1));
         let checks = [
             (BudgetResource::Spend, max_spend, spent, spend_aside, request.spend.0),
             (BudgetResource::Tokens, max_tokens, used, tokens_aside, request.tokens),
@@ -223,15 +244,11 @@ pub(super) fn settle(
         }
         None => (0, 0),
     };
-    let (spend, input, output) = if settlement.is_unknown {
-        (reserved, tokens_aside, 0)
-    } else {
-        (
-            to_sqlite_integer(settlement.spend.0, "what a call cost")?,
-            to_sqlite_integer(settlement.input_tokens, "the tokens of a call")?,
-            to_sqlite_integer(settlement.output_tokens, "the tokens of a call")?,
-        )
-    };
+    let spend = to_sqlite_integer(settlement.spend.0, "what a call cost")?;
+    // What was put aside is the most that an estimate can come to.
+    let spend = if settlement.is_unknown { spend.min(reserved) } else { spend };
+    let input = to_sqlite_integer(settlement.input_tokens, "the tokens of a call")?;
+    let output = to_sqlite_integer(settlement.output_tokens, "the tokens of a call")?;
     let tokens =
         input.checked_add(output).ok_or(DbError::from(ThreadStoreError::TooLarge("the tokens of a call")))?;
     let is_clamped = tx.spec.rules.clamp_to_reserved && found.is_some();

@@ -31,6 +31,7 @@ mod secret;
 mod store;
 #[cfg(test)]
 mod tests;
+mod waits;
 mod writer;
 
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ use rye_store::Forgery;
 use rye_store::ThreadStoreError;
 use rye_store::{
     Attribution, BudgetCaps, Charge, ChargeScope, ClaimPolicy, JournalRecord, LedgerRow, Owner, ThreadFilter,
-    ThreadRow, TranscriptHead, TreeTotals,
+    ThreadRow, TranscriptHead, TreeTotals, WaitKind,
 };
 use rye_thread::cost::Cost;
 use rye_thread::money::Nanos;
@@ -102,7 +102,8 @@ fn damaged_error(reason: &str) -> DbError {
 const THREAD_COLUMNS: &str = "thread_id, directive, title, parent_id, depth, status, reason, result, error, created_at, updated_at,
     completed_at, turns, input_tokens, output_tokens, spend, elapsed_ms, limits, spawn_count, model, provider, capabilities,
     continuation_of, continuation_thread_id, chain_root_id, heartbeat_ms, head_seq, transcript_sequence, transcript_hash,
-    pid, pid_start, boot_id, host, detached, note";
+    pid, pid_start, boot_id, host, detached, note,
+    (SELECT kind FROM waits WHERE waits.thread = threads.thread)";
 
 fn thread_row(row: &Row<'_>, seal: &RowSealer) -> Result<ThreadRow, DbError> {
     let is_forged = !seal.is_valid(row, SEALED_OFFSET)?;
@@ -153,12 +154,13 @@ fn thread_row(row: &Row<'_>, seal: &RowSealer) -> Result<ThreadRow, DbError> {
         owner: claims::read_owner(row, 29)?,
         is_detached: row.get(33)?,
         note: row.get(34)?,
+        waiting: row.get::<_, Option<String>>(35)?.as_deref().and_then(WaitKind::parse),
         is_forged,
     })
 }
 
 /// Where the columns under the seal begin in what `thread_row` reads.
-const SEALED_OFFSET: usize = 35;
+const SEALED_OFFSET: usize = 36;
 
 fn select(rest: &str) -> String {
     format!("SELECT {THREAD_COLUMNS}, {}, row_mac FROM threads {rest}", row_seal::sealed_columns!())

@@ -9,7 +9,7 @@ use super::secret::Mac;
 use rye_store::{LedgerRules, ThreadStoreError};
 
 /// The version this code reads and writes.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 /// What settings say about the ledger's table: columns and indexes beyond those the store needs.
 ///
@@ -85,6 +85,9 @@ pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec, mac: &Mac) -> 
         let store = i64::from_be_bytes(bytes) & i64::MAX;
         connection.execute("INSERT INTO facts (name, value) VALUES (?1, ?2)", (STORE_ID_KEY, store))?;
         row_seal::seal_all(connection, &RowSealer { mac: mac.clone(), store })?;
+    }
+    if found < 4 {
+        connection.execute_batch(MIGRATION_4_WAITS)?;
     }
     if found < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
@@ -217,6 +220,19 @@ CREATE INDEX threads_detached ON threads (thread) WHERE detached = 1 AND complet
 const MIGRATION_3_ROW_SEAL: &str = "
 ALTER TABLE threads ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN row_mac BLOB NOT NULL DEFAULT x'';
+";
+
+/// Threads that wait for reserved money, or for a place among their parent's children.
+const MIGRATION_4_WAITS: &str = "
+CREATE TABLE IF NOT EXISTS waits (
+    thread INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
+    ticket INTEGER NOT NULL,
+    blocked_by INTEGER,
+    spend INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    seen_ms INTEGER NOT NULL
+) STRICT;
 ";
 
 /// Strict tables refuse a sum that has outgrown whole numbers, where others would turn it into a rounded one.

@@ -6,12 +6,14 @@ use lillux::Digest;
 use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome,
     ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner,
-    PruneOptions, PruneReport, Reservation, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit,
-    ThreadFilter, ThreadRow, ThreadStore, TreeGroup, TreeTotals,
+    PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture, ThreadChange,
+    ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup, TreeTotals,
 };
 use rye_thread::thread_id::ThreadId;
 
-use crate::{DbError, SqliteStore, approvals, audit, blobs, claims, commit, create, ledger, prune, queries};
+use crate::{
+    DbError, SqliteStore, approvals, audit, blobs, claims, commit, create, ledger, prune, queries, waits,
+};
 
 impl SqliteStore {
     /// An answer that is read at once, in the caller's thread.
@@ -30,6 +32,17 @@ impl ThreadStore for SqliteStore {
 
     fn commit(&self, commit: ThreadCommit) -> StoreFuture<'_, CommitOutcome> {
         Box::pin(self.write(move |tx| commit::commit(tx, &commit)))
+    }
+
+    fn admit<'a>(
+        &'a self,
+        id: &'a ThreadId,
+        claim: Claim,
+        caps: SpawnCaps,
+        at_ms: u64,
+    ) -> StoreFuture<'a, bool> {
+        let id = id.clone();
+        Box::pin(self.write(move |tx| waits::admit(tx, &id, claim, caps, at_ms)))
     }
 
     fn claim<'a>(

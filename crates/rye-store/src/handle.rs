@@ -8,8 +8,8 @@ use rye_thread::thread_id::ThreadId;
 use crate::{
     Approval, ApprovalDecision, ApprovalRecord, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome,
     ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner,
-    PruneOptions, PruneReport, Reservation, StoreFreshness, StoreFuture, ThreadCommit, ThreadFilter,
-    ThreadRow, ThreadStore, ThreadStoreError, TreeTotals, block_on,
+    PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture, ThreadCommit,
+    ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals, block_on,
 };
 
 /// A shared store. Writes on the way of a thread are asynchronous, questions wait; [`StoreHandle::shared`] gives the
@@ -45,6 +45,8 @@ waiting! {
     create_blocking => create(new: NewThread) -> CreateOutcome;
     /// See [`ThreadStore::commit`].
     commit_blocking => commit(commit: ThreadCommit) -> CommitOutcome;
+    /// See [`ThreadStore::admit`].
+    admit => admit(id: &ThreadId, claim: Claim, caps: SpawnCaps, at_ms: u64) -> bool;
     /// See [`ThreadStore::claim`].
     claim => claim(id: &ThreadId, owner: &Owner, policy: ClaimPolicy, at_ms: u64) -> ClaimOutcome;
     /// See [`ThreadStore::release_claim`].

@@ -18,6 +18,7 @@ mod owner;
 mod prune;
 mod records;
 mod store;
+mod waits;
 
 pub use block_on::block_on;
 pub use changes::{ChangeHub, ChangeReceiver, ChangesLost};
@@ -36,6 +37,7 @@ pub use records::{
 pub use rye_thread::cost::Attribution;
 pub use rye_thread::machine::{BudgetRefusal, BudgetResource};
 pub use store::{StoreFuture, ThreadStore};
+pub use waits::{WAIT_LEASE_MS, WAIT_RENEWAL_MS, WaitKind};
 
 /// The largest entry of a journal.
 pub const MAX_RECORD_BYTES: usize = 64 << 20;

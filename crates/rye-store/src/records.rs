@@ -10,7 +10,7 @@ use rye_thread::money::Nanos;
 use rye_thread::status::{SuspendReason, ThreadStatus};
 use rye_thread::thread_id::ThreadId;
 
-use crate::Owner;
+use crate::{Owner, WaitKind};
 
 /// A thread that is about to be.
 #[derive(Clone, Debug)]
@@ -62,6 +62,8 @@ pub struct SpawnCaps {
     pub concurrent_children: Option<u64>,
     /// Threads of the whole tree that have not ended.
     pub total_threads: Option<u64>,
+    /// Whether a child beyond `concurrent_children` waits for its place; else it is refused.
+    pub queues_children: bool,
 }
 
 /// One of [`SpawnCaps`].
@@ -99,6 +101,8 @@ pub enum CreateOutcome {
         claim: Claim,
         /// Its level: 0 for the root of a tree.
         depth: u64,
+        /// Whether it waits for its place: it may run once [`crate::ThreadStore::admit`] says so.
+        is_queued: bool,
     },
     /// There are as many as there may be; nothing was written.
     Refused {
@@ -150,6 +154,8 @@ pub struct ThreadCommit {
     pub settlements: Vec<Settlement>,
     /// The call that is to be made.
     pub reservation: Option<ReserveRequest>,
+    /// Whether nothing of this is kept if the reservation is refused.
+    pub needs_reservation: bool,
     /// What the thread itself has used by now.
     pub cost: Option<Cost>,
     /// New maxima, for a thread whose limits were raised.
@@ -177,6 +183,7 @@ impl ThreadCommit {
             records: Vec::new(),
             settlements: Vec::new(),
             reservation: None,
+            needs_reservation: false,
             cost: None,
             caps: None,
             limits: None,
@@ -208,6 +215,8 @@ pub struct ReserveRequest {
     pub spend: Nanos,
     /// Tokens in and out.
     pub tokens: u64,
+    /// Whether the thread keeps its turn if only what others have reserved stands in its way.
+    pub can_wait: bool,
 }
 
 /// What a call did cost.
@@ -221,7 +230,7 @@ pub struct Settlement {
     pub input_tokens: u64,
     /// Tokens out.
     pub output_tokens: u64,
-    /// Whether nobody knows, so that it counts as what was put aside.
+    /// Whether this is an estimate, because nobody knows; what was put aside is the upper bound.
     pub is_unknown: bool,
     /// What it was for.
     pub attribution: Attribution,
@@ -401,6 +410,8 @@ pub struct ThreadRow {
     pub is_detached: bool,
     /// Why nobody goes on with it, if somebody tried.
     pub note: Option<String>,
+    /// What it waits for in the store.
+    pub waiting: Option<WaitKind>,
     /// How many records its journal has.
     pub records: u64,
     /// How far its transcript goes.
@@ -481,7 +492,7 @@ pub struct Charge {
     pub input_tokens: u64,
     /// Tokens out.
     pub output_tokens: u64,
-    /// How many of them count as what was put aside, because nobody knows.
+    /// How many of them are charged an estimate, because nobody knows.
     pub unknown: u64,
 }
 

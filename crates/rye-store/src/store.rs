@@ -8,7 +8,7 @@ use rye_thread::thread_id::ThreadId;
 use crate::{
     Approval, ApprovalDecision, ApprovalRecord, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome,
     ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner,
-    PruneOptions, PruneReport, Reservation, StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow,
+    PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow,
     ThreadStoreError, TreeTotals,
 };
 
@@ -27,6 +27,16 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
     /// Makes one step of a thread durable: records, settlements, reservation, status and approvals in one transaction.
     /// A claim that is not the thread's latest is refused ([`ThreadStoreError::Fenced`]).
     fn commit(&self, commit: ThreadCommit) -> StoreFuture<'_, CommitOutcome>;
+
+    /// Gives a child that waits its place among its siblings, if it is its turn; says whether it has one. A thread that
+    /// does not wait has.
+    fn admit<'a>(
+        &'a self,
+        id: &'a ThreadId,
+        claim: Claim,
+        caps: SpawnCaps,
+        at_ms: u64,
+    ) -> StoreFuture<'a, bool>;
 
     /// Claims a thread for a process, so that it alone can commit.
     fn claim<'a>(

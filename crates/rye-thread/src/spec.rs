@@ -94,7 +94,7 @@ impl ThreadSpec {
 /// |---|---|
 /// | 0 | threads of releases that did not record one |
 /// | 1 | hooks cannot emit core events; control results count after every event; `thread_resumed` after a crash; `required` in `permission_denied` |
-/// | 2 | hooks around calls; `content_redacted`; exhausted retries suspend with the reason `provider`; a tier falls back to its next model |
+/// | 2 | hooks around calls; prompts are estimated where their bound does not fit; calls wait for money that is only reserved; `content_redacted`; exhausted retries suspend with the reason `provider`; a tier falls back to its next model |
 pub const MACHINE_REVISION: u32 = 2;
 
 /// What threads of one directive under one configuration share.

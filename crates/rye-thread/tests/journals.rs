@@ -95,6 +95,12 @@ fn observe_effect(effect: &Effect) -> Value {
             "spend": worst.spend,
             "tokens": worst.tokens,
         }),
+        Effect::AwaitBudget { call, cost_bound, deadline_ms } => json!({
+            "await_budget": call,
+            "spend": cost_bound.spend,
+            "tokens": cost_bound.tokens,
+            "deadline_ms": deadline_ms,
+        }),
         Effect::Sleep { ms } => json!({"sleep": ms}),
         Effect::Dispatch { index, action } => json!({"dispatch": index, "granted": granted(action)}),
         Effect::Spawn { index, action, child } => {

@@ -163,6 +163,7 @@ const KEYS: &[(&str, &str, KeyCoverage)] = &[
     ("resilience", "child_policy.on_parent_error", Test("children_of_a_failed_parent_follow_its_policy")),
     ("resilience", "concurrency.max_concurrent_children", Test("max_concurrent_children_is_enforced")),
     ("resilience", "concurrency.max_total_threads", Test("max_total_threads_is_enforced")),
+    ("resilience", "concurrency.queue_timeout_seconds", Test("queue_timeout_ends_waiting_children")),
     ("resilience", "hooks.call_timeout_seconds", Test("slow_hook_before_call_blocks_it")),
     ("resilience", "tool_preload.enabled", Test("preload_skips_tools_beyond_budget")),
     ("resilience", "tool_preload.max_tokens", Test("preload_skips_tools_beyond_budget")),

@@ -108,9 +108,16 @@ impl ThreadDriver {
                         batch.effects.push(PendingEffect::Hook { hook, action, timeout_ms });
                     }
                     Effect::CallModel { call, request, cost_bound } => {
-                        batch.reserve =
-                            Some(ReserveRequest { call, spend: cost_bound.spend, tokens: cost_bound.tokens });
+                        batch.reserve = Some(ReserveRequest {
+                            call,
+                            spend: cost_bound.spend,
+                            tokens: cost_bound.tokens,
+                            can_wait: self.state.can_wait_for_budget(),
+                        });
                         batch.effects.push(PendingEffect::Model { request, cost_bound });
+                    }
+                    Effect::AwaitBudget { call, cost_bound, deadline_ms } => {
+                        batch.effects.push(PendingEffect::AwaitBudget { call, cost_bound, deadline_ms });
                     }
                     Effect::Sleep { ms } => batch.effects.push(PendingEffect::Sleep(ms)),
                     Effect::Dispatch { index, action } => {
@@ -227,15 +234,20 @@ impl ThreadDriver {
     fn settlement(&mut self, event: &ThreadEvent) -> Option<Settlement> {
         let (spend, usage, is_unknown) = match event {
             ThreadEvent::ModelResponded { response: answer, spend } => (*spend, answer.usage, false),
-            ThreadEvent::ModelFailed { error: failure, spend, is_unknown, .. } => (
-                *spend,
-                failure.partial.as_ref().map(|partial| partial.usage).unwrap_or_default(),
-                *is_unknown,
-            ),
-            ThreadEvent::CancelRequested { spend, .. } | ThreadEvent::Expired { spend, .. }
+            ThreadEvent::ModelFailed { error: failure, spend, is_unknown: true, .. } => {
+                (*spend, self.state.usage_so_far(failure.partial.as_ref()), true)
+            }
+            ThreadEvent::ModelFailed { error: failure, spend, .. } => {
+                let usage = failure.partial.as_ref().map(|partial| partial.usage);
+                (*spend, usage.unwrap_or_default(), false)
+            }
+            ThreadEvent::CancelRequested { spend, partial, .. } | ThreadEvent::Expired { spend, partial }
                 if self.state.is_calling_model() =>
             {
-                (*spend, rye_model::Usage::default(), *spend > Nanos(0))
+                let is_unknown = *spend > Nanos(0);
+                let text = partial.as_deref().unwrap_or_default();
+                let usage = is_unknown.then(|| self.state.usage_with_output(text));
+                (*spend, usage.unwrap_or_default(), is_unknown)
             }
             _ => return None,
         };

@@ -11,6 +11,7 @@ use rye_model::ModelRequest;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::budget_wait::BudgetWait;
 use super::wait::{DeltaQueue, ModelCall, TaskResult};
 use super::{ChildHandle, DriverError, ThreadDriver};
 use crate::callback::{CallContext, CallbackFactory, DEFAULT_MAX_CALL_DEPTH};
@@ -30,6 +31,8 @@ const MAX_INLINE_CALLS: usize = 16;
 pub(super) enum PendingEffect {
     /// Ask the model.
     Model { request: ModelRequest, cost_bound: CostBound },
+    /// Reserve for a call as soon as that is possible.
+    AwaitBudget { call: u64, cost_bound: CostBound, deadline_ms: u64 },
     /// Run a hook's action.
     Hook { hook: String, action: PermittedAction, timeout_ms: Option<u64> },
     /// Make a tool call.
@@ -67,6 +70,9 @@ impl ThreadDriver {
                     reasoning,
                     received: String::new(),
                 });
+            }
+            PendingEffect::AwaitBudget { call, cost_bound, deadline_ms } => {
+                self.in_flight.budget_wait = Some(BudgetWait::new(call, cost_bound, deadline_ms));
             }
             PendingEffect::Hook { hook, action, timeout_ms }
                 if is_directive(&action) && !self.state.is_starting() =>

@@ -9,6 +9,7 @@
 //! SQLite or the engine.
 
 mod blocking;
+mod budget_wait;
 mod commit;
 mod effects;
 mod transcript_writer;
@@ -32,7 +33,8 @@ use crate::redact::{RedactionTally, Redactor};
 use crate::result_format::ArtifactStore;
 use crate::spec::{SpawnReason, ThreadSpec};
 use crate::store::{
-    Claim, CommitOutcome, JournalRecord, Settlement, ThreadCommit, ThreadStoreError, TranscriptHead,
+    Claim, CommitOutcome, JournalRecord, Reservation, Settlement, ThreadCommit, ThreadStoreError,
+    TranscriptHead,
 };
 use crate::thread_id::ThreadId;
 use crate::tool_context::BudgetAccess;
@@ -42,6 +44,7 @@ use work_time::WorkTimer;
 
 pub(crate) use blocking::SLOT_TIMEOUT;
 pub use blocking::{BlockingExecutor, BlockingWork, SlottedPool, system_jitter};
+pub use budget_wait::{PlaceRequest, wait_for_place};
 pub use transcript_writer::TranscriptWriter;
 
 /// Something that will be there later.
@@ -358,4 +361,20 @@ pub fn replay(spec: Arc<ThreadSpec>, records: &[JournalRecord]) -> Result<Thread
         let _ = step(&mut state, record.at_ms, event);
     }
     Ok(state)
+}
+
+/// What calls that were in flight when their process died are charged: what is known of the one the machine was waiting
+/// for, and nothing more than was reserved.
+#[must_use]
+pub fn interrupted_settlements(state: &ThreadState, open: &[Reservation]) -> Vec<Settlement> {
+    let usage = state.usage_with_output("");
+    let settled = open.iter().map(|reservation| Settlement {
+        call: reservation.call,
+        spend: state.spend_so_far(&usage, reservation.spend),
+        input_tokens: usage.input_tokens,
+        output_tokens: 0,
+        is_unknown: true,
+        attribution: state.spec.attribution(),
+    });
+    settled.collect()
 }

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::budget_wait::BudgetWait;
 use super::{BoxFuture, DriverError, ThreadDriver};
 use crate::callback::CallbackEvent;
 use crate::envelope::ResultEnvelope;
@@ -31,6 +32,8 @@ pub(super) struct InFlight {
     pub(super) model_call: Option<ModelCall>,
     pub(super) tasks: JoinSet<TaskResult>,
     pub(super) sleep: Option<Pin<Box<Sleep>>>,
+    /// A call that waits for its reservation.
+    pub(super) budget_wait: Option<BudgetWait>,
     cancel: Option<CancelToken>,
     /// When the hook that runs has taken too long, and how a thread it started hears of that.
     hook_deadline: Option<(Instant, CancellationToken)>,
@@ -50,6 +53,7 @@ impl Default for InFlight {
             model_call: None,
             tasks: JoinSet::new(),
             sleep: None,
+            budget_wait: None,
             cancel: None,
             hook_deadline: None,
             child_started: LazyChannel(None),
@@ -150,6 +154,8 @@ enum WakeReason {
     SleepDone,
     /// A hook took too long.
     HookExpired,
+    /// It is time to try again to reserve.
+    ReservationDue,
     /// Files have been behind for long enough.
     FilesDue,
 }
@@ -264,6 +270,11 @@ impl ThreadDriver {
                     let error = format!("it took longer than {seconds} s");
                     return Ok(ThreadEvent::HookDone { result: json!({"status": "error", "error": error}) });
                 }
+                WakeReason::ReservationDue => {
+                    if let Some(event) = self.retry_reservation().await? {
+                        return Ok(event);
+                    }
+                }
                 WakeReason::FilesDue => self.write_due_files(false)?,
             }
         }
@@ -287,6 +298,7 @@ impl ThreadDriver {
             reason = response, if has_call => reason,
             done = in_flight.tasks.join_next(), if has_tasks => WakeReason::Task(done),
             () = sleep_or_pending(in_flight.sleep.as_mut()) => WakeReason::SleepDone,
+            () = pause_or_pending(in_flight.budget_wait.as_mut()) => WakeReason::ReservationDue,
             () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => WakeReason::Expired,
             () = tokio::time::sleep_until(hook_deadline.unwrap_or_else(Instant::now)), if hook_deadline.is_some() => {
                 WakeReason::HookExpired
@@ -297,6 +309,10 @@ impl ThreadDriver {
 
     /// How long it may still be at work.
     fn time_left(&self) -> Option<Duration> {
+        // Waiting for others' money does not use up its own time.
+        if self.state.is_waiting_for_budget() {
+            return None;
+        }
         let max_ms = self.state.limits.duration_seconds?.saturating_mul(1000);
         Some(Duration::from_millis(
             max_ms.saturating_sub(self.timer.elapsed_ms(&self.state, &*self.deps.clock)),
@@ -309,8 +325,8 @@ impl ThreadDriver {
         ThreadEvent::Expired { spend, partial }
     }
 
-    /// Ends what is outstanding. A model call that was on its way is charged its reservation, because its cost is not
-    /// known; what had arrived of its answer is kept.
+    /// Ends what is outstanding. A model call that was on its way is charged its prompt and what had arrived of its
+    /// answer, which is kept.
     async fn stop_in_flight(&mut self) -> (Nanos, Option<String>) {
         let call = self.in_flight.model_call.as_ref();
         let deltas = call.map(|call| call.deltas.drain()).unwrap_or_default();
@@ -318,9 +334,12 @@ impl ThreadDriver {
         self.flush_streams();
         self.transcript.flush_deltas(self.deps.clock.now_ms(), true);
         let call = self.in_flight.model_call.take();
-        let spend = call.as_ref().map_or(Nanos(0), |call| call.cost_bound.spend);
+        let spend = call.as_ref().map_or(Nanos(0), |call| {
+            self.state.spend_so_far(&self.state.usage_with_output(&call.received), call.cost_bound.spend)
+        });
         let partial = call.map(|call| call.received).filter(|text| !text.is_empty());
         self.in_flight.sleep = None;
+        self.in_flight.budget_wait = None;
         self.in_flight.stop_tasks().await;
         (spend, partial)
     }
@@ -340,7 +359,7 @@ impl ThreadDriver {
                     if is_unreported { cost_bound.spend } else { Nanos(price(&response)).min(Nanos::MAX) };
                 ThreadEvent::ModelResponded { response, spend }
             }
-            Err(error) => {
+            Err(mut error) => {
                 // What was used is said at the end: before it, the numbers are those of the beginning.
                 let known = error.partial.as_ref().filter(|partial| partial.is_complete());
                 let known = known.filter(|partial| partial.usage.output_tokens > 0);
@@ -350,7 +369,13 @@ impl ThreadDriver {
                     && cost_bound.spend > Nanos(0);
                 let spend = match known {
                     Some(partial) => Nanos(price(partial)).min(Nanos::MAX),
-                    None if is_unknown => cost_bound.spend,
+                    None if is_unknown => {
+                        let usage = self.state.usage_so_far(error.partial.as_ref());
+                        if let Some(partial) = &mut error.partial {
+                            partial.usage = usage;
+                        }
+                        self.state.spend_so_far(&usage, cost_bound.spend)
+                    }
                     None => Nanos(0),
                 };
                 ThreadEvent::ModelFailed { error, spend, is_unknown, jitter: (self.deps.jitter)() }
@@ -416,6 +441,14 @@ impl ThreadDriver {
         if let Some(listener) = self.deps.listener.as_ref().filter(|_| !is_empty) {
             listener.delta(self.state.spec.instance.thread_id.as_str(), delta);
         }
+    }
+}
+
+/// The pause before the next attempt to reserve, if a call waits for it.
+async fn pause_or_pending(wait: Option<&mut BudgetWait>) {
+    match wait {
+        Some(wait) => wait.pause().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -42,7 +42,7 @@ impl WorkTimer {
     /// Milliseconds at work, now.
     pub(super) fn elapsed_ms(&self, state: &ThreadState, clock: &dyn MillisClock) -> u64 {
         match state.status() {
-            ThreadStatus::Running => {
+            ThreadStatus::Running if !state.is_waiting_for_budget() => {
                 let since_event = clock.monotonic_ms().saturating_sub(self.event_ms);
                 state.cost.elapsed_ms.saturating_add(since_event)
             }

@@ -223,13 +223,11 @@ impl ThreadRuntime {
         let (spec, records) = self.load_record(id)?;
         let (state, transcript) = driver::replay_with_transcript(spec, &records, &self.setup.folder)
             .map_err(|error| damaged_error(id, &format!("its journal cannot be read: {error}")))?;
-        let template = &state.spec.template;
-        let mut unsettled = self.unknown_settlements(id, &template.directive, &template.model)?;
-        unsettled.iter_mut().for_each(|settlement| settlement.attribution = state.spec.attribution());
+        let unsettled = driver::interrupted_settlements(&state, &self.store.open_reservations(id)?);
         Ok(ResumePoint { state, transcript, unsettled })
     }
 
-    /// Calls in flight, as charges of what was set aside for them.
+    /// Calls in flight of a thread whose journal cannot be read, as charges of what was set aside for them.
     pub(super) fn unknown_settlements(
         &self,
         id: &ThreadId,

@@ -9,14 +9,19 @@ use rye_engine::{Code, Error, Result};
 use rye_model::{ModelProvider, Script};
 
 use super::{FinishedThread, StartedThread, ThreadRuntime, Threads, failed_thread};
-use crate::driver::{CancelSignal, ResumePoint, ThreadDriver, TranscriptWriter};
+use crate::config::Concurrency;
+use crate::driver::{
+    CancelSignal, PlaceRequest, ResumePoint, ThreadDriver, TranscriptWriter, wait_for_place,
+};
 use crate::journal::JournalHeader;
 use crate::machine::{ThreadEvent, ThreadState};
 use crate::models::ModelChoice;
 use crate::prepare::{PreparedThread, ThreadRequest};
 use crate::redact::RedactionTally;
 use crate::spec::{ThreadSpec, ThreadTemplate};
-use crate::store::{Claim, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps, ThreadStoreError};
+use crate::store::{
+    Claim, CreateOutcome, JournalRecord, NewThread, Owner, SpawnCaps, ThreadStoreError, WaitKind,
+};
 
 /// The shared parts of specs that this process has written or read, by digest. They are few: one for each way in which a
 /// directive was started.
@@ -154,8 +159,7 @@ impl ThreadRuntime {
             caps: SpawnCaps {
                 spawns: parent.and_then(|limits| limits.spawns),
                 depth: parent.and_then(|limits| limits.depth),
-                concurrent_children: Some(concurrency.max_concurrent_children),
-                total_threads: Some(concurrency.max_total_threads),
+                ..spawn_caps(concurrency)
             },
             is_detached: owner.is_none(),
             owner: owner.clone(),
@@ -243,6 +247,30 @@ impl ThreadRuntime {
             })
     }
 
+    /// Waits until a thread has its place among its parent's children, if it was queued; gives the event it begins with.
+    async fn first_event(
+        &self,
+        spec: &ThreadSpec,
+        claim: Claim,
+        signal: &CancelSignal,
+        first: ThreadEvent,
+    ) -> std::result::Result<ThreadEvent, ThreadStoreError> {
+        let own = &spec.instance;
+        let store = self.store.shared();
+        let row = if own.parent.is_some() { store.thread(&own.thread_id).await? } else { None };
+        if row.is_none_or(|row| row.waiting != Some(WaitKind::Concurrency)) {
+            return Ok(first);
+        }
+        let concurrency = &spec.template.config.resilience.concurrency;
+        let request = PlaceRequest {
+            thread: &own.thread_id,
+            claim,
+            caps: spawn_caps(concurrency),
+            timeout_ms: concurrency.queue_timeout_ms(),
+        };
+        wait_for_place(store, &*self.setup.clock, &request, signal, first).await
+    }
+
     /// Drives a thread in the background until it ends or stops.
     pub(super) fn spawn_driver(
         self: &Arc<Self>,
@@ -265,12 +293,16 @@ impl ThreadRuntime {
             resume_point,
             claim,
             provider,
-            signal,
+            signal.clone(),
         );
         let inner = Arc::clone(self);
         let driven = Arc::clone(&spec);
         let task = tokio::spawn(async move {
-            let finished = match thread.run(first).await {
+            let outcome = match inner.first_event(&driven, claim, &signal, first).await {
+                Ok(first) => thread.run(first).await,
+                Err(error) => Err(error.into()),
+            };
+            let finished = match outcome {
                 Ok((outcome, state)) => FinishedThread {
                     thread_id: driven.instance.thread_id.clone(),
                     directive: driven.template.directive.clone(),
@@ -297,6 +329,16 @@ impl ThreadRuntime {
             notices,
             finished,
         }
+    }
+}
+
+/// How many threads may be at work at one time.
+fn spawn_caps(concurrency: &Concurrency) -> SpawnCaps {
+    SpawnCaps {
+        concurrent_children: Some(concurrency.max_concurrent_children),
+        total_threads: Some(concurrency.max_total_threads),
+        queues_children: concurrency.queue_timeout_seconds > 0,
+        ..SpawnCaps::default()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rye_agent::driver::CancelSignal;
 use rye_agent::prepare::ThreadRequest;
 use rye_agent::status::ThreadStatus;
+use rye_agent::store::WaitKind;
 use rye_agent::threads::{FinishedThread, Threads};
 use rye_item::{ItemId, ItemRef, ItemType};
 use rye_test::fake_model::{FakeModel, FakeReply, Gate};
@@ -285,10 +286,56 @@ async fn start_children(config: &str) -> (usize, Vec<String>) {
 
 #[tokio::test]
 async fn max_concurrent_children_is_enforced() {
-    let (count, refused) = start_children("concurrency:\n  max_concurrent_children: 2\n").await;
+    let config = "concurrency:\n  max_concurrent_children: 2\n  queue_timeout_seconds: 0\n";
+    let (count, refused) = start_children(config).await;
     assert_eq!((count, refused.len()), (2, 1));
     assert!(refused[0].contains("max_concurrent_children limit reached (2 of 2)"), "{refused:?}");
     assert_eq!(start_children("concurrency:\n  max_concurrent_children: 3\n").await.0, 3);
+}
+
+/// A parent that starts three slow children, of which one waits for its place until another has ended.
+#[tokio::test]
+async fn children_beyond_the_cap_wait_their_turn() {
+    let gate = Gate::closed();
+    let model = model_with(&gate, |results| match results.len() {
+        0 => Some(vec![spawn_call("slow"), spawn_call("slow"), spawn_call("slow")]),
+        _ => None,
+    });
+    let space = team_space(&model);
+    space.config("resilience", "concurrency:\n  max_concurrent_children: 2\n  max_total_threads: 3\n");
+    let threads = space.threads();
+    let (outputs, parent) = run_parent(&space, &threads).await;
+    let children = threads.store().children(&parent.thread_id).expect("children");
+    assert_eq!((ids(&outputs).len(), children.len()), (3, 3), "{outputs:?}");
+    let waiting: Vec<_> = children.iter().map(|row| (row.status, row.waiting)).collect();
+    assert_eq!(waiting[2], (ThreadStatus::Created, Some(WaitKind::Concurrency)), "{waiting:?}");
+    assert!(waiting[..2].iter().all(|(_, waiting)| waiting.is_none()), "{waiting:?}");
+    gate.open();
+    for child in &children {
+        wait_for_status(&threads, child.id.as_str(), ThreadStatus::Completed).await;
+    }
+}
+
+/// A child that has no place in time is cancelled, and says why; one that is cancelled before never begins.
+#[tokio::test]
+async fn queue_timeout_ends_waiting_children() {
+    let model = model(|results| match results.len() {
+        0 => Some(vec![spawn_call("slow"), spawn_call("slow")]),
+        _ => None,
+    });
+    let space = team_space(&model);
+    let start = |config: &'static str| {
+        space.config("resilience", config);
+        space.threads()
+    };
+    let threads = start("concurrency:\n  max_concurrent_children: 1\n  queue_timeout_seconds: 1\n");
+    let (_, parent) = run_parent(&space, &threads).await;
+    let late = threads.store().children(&parent.thread_id).expect("children")[1].id.clone();
+    wait_for_status(&threads, late.as_str(), ThreadStatus::Cancelled).await;
+    let row = threads.store().thread(&late).expect("a store").expect("a thread");
+    assert!(row.error.as_deref().is_some_and(|error| error.contains("max_concurrent_children")), "{row:?}");
+    assert_eq!((row.waiting, row.cost.turns), (None, 0));
+    threads.cancel_all("the test is over");
 }
 
 #[tokio::test]

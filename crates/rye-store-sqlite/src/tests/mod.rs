@@ -143,7 +143,7 @@ pub(super) fn tamper(folder: &Path, sql: &str) {
 }
 
 pub(super) fn reserve(call: u64, spend: u64) -> Option<ReserveRequest> {
-    Some(ReserveRequest { call, spend: Nanos(spend), tokens: 10 })
+    Some(ReserveRequest { call, spend: Nanos(spend), tokens: 10, can_wait: false })
 }
 
 pub(super) fn settle(call: u64, spend: u64) -> Settlement {

@@ -11,7 +11,8 @@ use super::ledger::{self, LedgerDraft};
 use super::{MemoryTables, MemoryThread};
 use crate::{
     Approval, ApprovalRecord, BudgetCaps, Claim, CommitOutcome, CreateOutcome, JournalRecord, LedgerRules,
-    MAX_RECORD_BYTES, NewThread, SpawnCap, ThreadChange, ThreadCommit, ThreadRow, ThreadStoreError,
+    MAX_RECORD_BYTES, NewThread, SpawnCap, StatusChange, ThreadChange, ThreadCommit, ThreadRow,
+    ThreadStoreError,
 };
 
 /// Makes a thread, or says which cap is reached.
@@ -28,6 +29,7 @@ pub(super) fn create(
             return Ok((refused, None));
         }
     }
+    let is_queued = new.caps.queues_children && parent.is_some_and(|parent| is_full(tables, new, parent));
     if tables.rows.contains_key(&new.id) {
         return Err(ThreadStoreError::Exists(new.id.clone()));
     }
@@ -63,8 +65,11 @@ pub(super) fn create(
     };
     tables.threads.insert(number, thread);
     tables.rows.insert(new.id.clone(), number);
+    if is_queued {
+        tables.queue_child(number, new.at_ms);
+    }
     let change = ThreadChange { thread: new.id.clone(), status: Some(ThreadStatus::Created) };
-    Ok((CreateOutcome::Created { claim: Claim { epoch: 1 }, depth }, Some(change)))
+    Ok((CreateOutcome::Created { claim: Claim { epoch: 1 }, depth, is_queued }, Some(change)))
 }
 
 fn new_row(new: &NewThread, depth: u64, is_detached: bool, chain_root_id: Option<ThreadId>) -> ThreadRow {
@@ -95,6 +100,7 @@ fn new_row(new: &NewThread, depth: u64, is_detached: bool, chain_root_id: Option
         heartbeat_ms: new.at_ms,
         is_detached,
         note: None,
+        waiting: None,
         records: new.records.len() as u64,
         transcript_head: None,
         is_forged: false,
@@ -110,23 +116,28 @@ fn check_caps(tables: &MemoryTables, new: &NewThread, parent: &MemoryThread) -> 
     if caps.depth == Some(0) {
         return refused(SpawnCap::Depth, parent.row.depth, parent.row.depth);
     }
-    let count_live = |is_counted: &dyn Fn(&MemoryThread) -> bool| {
-        let live = tables.threads.values().filter(|thread| thread.row.completed_at.is_none());
-        live.filter(|thread| is_counted(thread)).count() as u64
-    };
-    if let Some(max) = caps.concurrent_children {
-        let count = count_live(&|thread| thread.row.parent.as_ref() == Some(&parent.row.id));
+    if let Some(max) = caps.concurrent_children.filter(|_| !caps.queues_children) {
+        let count = tables.count_placed(&|thread| thread.row.parent.as_ref() == Some(&parent.row.id));
         if count >= max {
             return refused(SpawnCap::ConcurrentChildren, max, count);
         }
     }
-    if let Some(max) = caps.total_threads {
-        let count = count_live(&|thread| thread.root == parent.root);
+    let is_queued = caps.queues_children
+        && tables.number(&parent.row.id).is_ok_and(|number| is_full(tables, new, number));
+    if let Some(max) = caps.total_threads.filter(|_| !is_queued) {
+        let count = tables.count_placed(&|thread| thread.root == parent.root);
         if count >= max {
             return refused(SpawnCap::TotalThreads, max, count);
         }
     }
     None
+}
+
+/// Whether the parent has as many children at work, or waiting for a place, as may be at work.
+fn is_full(tables: &MemoryTables, new: &NewThread, parent: i64) -> bool {
+    let placed = tables.count_placed(&|thread| thread.parent == Some(parent));
+    let queued = tables.count_queued(parent, None);
+    new.caps.concurrent_children.is_some_and(|max| placed + queued >= max)
 }
 
 fn check_records(records: &[JournalRecord]) -> Result<(), ThreadStoreError> {
@@ -176,6 +187,15 @@ pub(super) fn commit(
     fence(thread, commit.claim, &commit.thread)?;
     check_records(&commit.records)?;
     let mut draft = LedgerDraft::load(tables, number);
+    let is_ended = thread.row.status.is_terminal();
+    let mut refusal = None;
+    if let Some(reservation) = commit.reservation.filter(|_| commit.needs_reservation && !is_ended) {
+        refusal = draft.reserve(tables, number, reservation, commit.at_ms)?;
+        if let Some(refusal) = refusal {
+            tables.after_reserve(number, reservation, Some(&refusal), commit.at_ms);
+            return Ok((CommitOutcome::Refused(refusal), None));
+        }
+    }
     for settlement in &commit.settlements {
         draft.settle(thread, settlement, rules)?;
     }
@@ -183,16 +203,14 @@ pub(super) fn commit(
         draft.set_caps(caps);
     }
     check_approvals(tables, &commit.approvals)?;
-    let is_ended = thread.row.status.is_terminal();
     let mut outcome = CommitOutcome::Done;
     if is_ended && (commit.status.is_some() || commit.reservation.is_some()) {
         let at = thread.row.completed_at.clone().unwrap_or_default();
         outcome = CommitOutcome::Ended { status: thread.row.status, at };
     } else {
-        if let Some(reservation) = commit.reservation
-            && let Some(refusal) = draft.reserve(thread, reservation)?
-        {
-            outcome = CommitOutcome::Refused(refusal);
+        if let Some(reservation) = commit.reservation.filter(|_| !commit.needs_reservation) {
+            refusal = draft.reserve(tables, number, reservation, commit.at_ms)?;
+            outcome = refusal.clone().map_or(CommitOutcome::Done, CommitOutcome::Refused);
         }
         if let Some(change) = commit.status.as_ref().filter(|change| change.to.is_terminal()) {
             draft.close(change.to.as_str(), rules);
@@ -200,6 +218,13 @@ pub(super) fn commit(
     }
     // From here on nothing fails.
     draft.save(tables);
+    let stops = |change: &StatusChange| change.to.is_terminal() || change.to == ThreadStatus::Suspended;
+    if commit.status.as_ref().is_some_and(stops) {
+        tables.waits.remove(&number);
+    }
+    if let Some(reservation) = commit.reservation.filter(|_| !is_ended) {
+        tables.after_reserve(number, reservation, refusal.as_ref(), commit.at_ms);
+    }
     let status = commit.status.as_ref().map(|change| change.to).filter(|_| !is_ended);
     let change = ThreadChange { thread: commit.thread.clone(), status };
     for approval in &commit.approvals {

@@ -89,15 +89,19 @@ impl LedgerDraft {
     /// Puts aside what a call may cost, on the thread and every ancestor, or on none of them.
     pub(super) fn reserve(
         &mut self,
-        thread: &MemoryThread,
+        tables: &MemoryTables,
+        number: i64,
         request: ReserveRequest,
+        at_ms: u64,
     ) -> Result<Option<BudgetRefusal>, ThreadStoreError> {
         check_size(request.spend.0, "a reservation")?;
         check_size(request.tokens, "a reservation")?;
-        for (_, row) in &self.rows {
+        for (level, row) in &self.rows {
             let spend_max = row.caps.spend.map(|spend| spend.0);
-            let spend_used = (row.subtree_spend.0, row.subtree_reserved.0);
-            let token_used = (row.subtree_tokens, row.subtree_reserved_tokens);
+            // What those who came first wait for counts as theirs.
+            let ahead = tables.ahead(number, *level, at_ms);
+            let spend_used = (row.subtree_spend.0, row.subtree_reserved.0.saturating_add(ahead.0));
+            let token_used = (row.subtree_tokens, row.subtree_reserved_tokens.saturating_add(ahead.1));
             let checks = [
                 (BudgetResource::Spend, spend_max, spend_used, request.spend.0),
                 (BudgetResource::Tokens, row.caps.tokens, token_used, request.tokens),
@@ -118,6 +122,7 @@ impl LedgerDraft {
             }
         }
         check_size(request.call, "a call's number")?;
+        let Some(thread) = tables.threads.get(&number) else { return Ok(None) };
         if self.call(thread, request.call).is_some() {
             let what = format!("call {} was made before", request.call);
             return Err(ThreadStoreError::Conflict { thread: thread.row.id.clone(), what });
@@ -156,15 +161,11 @@ impl LedgerDraft {
             }
             None => (0, 0),
         };
-        let (spend, input_tokens, output_tokens) = if settlement.is_unknown {
-            (reserved, reserved_tokens, 0)
-        } else {
-            (
-                check_size(settlement.spend.0, "what a call cost")?,
-                check_size(settlement.input_tokens, "the tokens of a call")?,
-                check_size(settlement.output_tokens, "the tokens of a call")?,
-            )
-        };
+        let spend = check_size(settlement.spend.0, "what a call cost")?;
+        // What was put aside is the most that an estimate can come to.
+        let spend = if settlement.is_unknown { spend.min(reserved) } else { spend };
+        let input_tokens = check_size(settlement.input_tokens, "the tokens of a call")?;
+        let output_tokens = check_size(settlement.output_tokens, "the tokens of a call")?;
         let tokens = check_size(input_tokens.saturating_add(output_tokens), "the tokens of a call")?;
         let is_clamped = rules.clamp_to_reserved && is_reserved;
         let charged_upwards = if is_clamped { spend.min(reserved) } else { spend };

@@ -4,6 +4,7 @@ mod commit;
 mod ledger;
 mod queries;
 mod retention;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +15,9 @@ use rye_thread::thread_id::ThreadId;
 use crate::{
     Approval, ApprovalDecision, ApprovalRecord, ChangeHub, ChangeReceiver, Charge, ChargeScope, Claim,
     ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules,
-    NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions, PruneReport, Reservation, StoreFreshness,
-    StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError,
-    TreeTotals,
+    NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions, PruneReport, Reservation, SpawnCaps,
+    StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
+    ThreadStoreError, TreeTotals,
 };
 
 /// A store that keeps everything in memory. Copies are the same store.
@@ -45,6 +46,7 @@ struct MemoryTables {
     rows: HashMap<ThreadId, i64>,
     blobs: BTreeMap<[u8; 32], MemoryBlob>,
     approvals: BTreeMap<String, ApprovalRecord>,
+    waits: BTreeMap<i64, waits::MemoryWait>,
     version: i64,
     pruned_ms: Option<u64>,
 }
@@ -73,6 +75,13 @@ impl MemoryTables {
     fn get(&self, id: &ThreadId) -> Result<&MemoryThread, ThreadStoreError> {
         let number = self.number(id)?;
         self.threads.get(&number).ok_or_else(|| ThreadStoreError::NoThread(id.clone()))
+    }
+
+    /// A thread's row, with what it waits for.
+    fn shown_row(&self, thread: &MemoryThread) -> ThreadRow {
+        let number = self.rows.get(&thread.row.id);
+        let wait = number.and_then(|number| self.waits.get(number));
+        ThreadRow { waiting: wait.map(|wait| wait.kind), ..thread.row.clone() }
     }
 
     fn get_mut(&mut self, id: &ThreadId) -> Result<&mut MemoryThread, ThreadStoreError> {
@@ -134,6 +143,21 @@ impl ThreadStore for MemoryStore {
 
     fn commit(&self, commit: ThreadCommit) -> StoreFuture<'_, CommitOutcome> {
         self.write(|tables| commit::commit(tables, &self.shared.rules, commit))
+    }
+
+    fn admit<'a>(
+        &'a self,
+        id: &'a ThreadId,
+        claim: Claim,
+        caps: SpawnCaps,
+        at_ms: u64,
+    ) -> StoreFuture<'a, bool> {
+        self.write(|tables| {
+            let number = tables.number(id)?;
+            commit::fence(tables.get(id)?, claim, id)?;
+            let is_admitted = tables.admit(number, caps, at_ms);
+            Ok((is_admitted, touched(id).filter(|_| is_admitted)))
+        })
     }
 
     fn claim<'a>(
@@ -218,7 +242,7 @@ impl ThreadStore for MemoryStore {
     }
 
     fn thread<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Option<ThreadRow>> {
-        self.read(|tables| Ok(tables.get(id).ok().map(|thread| thread.row.clone())))
+        self.read(|tables| Ok(tables.get(id).ok().map(|thread| tables.shown_row(thread))))
     }
 
     fn threads<'a>(&'a self, filter: &'a ThreadFilter) -> StoreFuture<'a, Vec<ThreadRow>> {
@@ -232,7 +256,7 @@ impl ThreadStore for MemoryStore {
     fn subtree<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<ThreadRow>> {
         self.read(|tables| {
             let members = queries::subtree(tables, id)?;
-            Ok(members.into_iter().map(|thread| thread.row.clone()).collect())
+            Ok(members.into_iter().map(|thread| tables.shown_row(thread)).collect())
         })
     }
 

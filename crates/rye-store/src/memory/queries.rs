@@ -19,14 +19,14 @@ pub(super) fn threads(tables: &MemoryTables, filter: &ThreadFilter) -> Vec<Threa
             && filter.directive.as_ref().is_none_or(|directive| row.directive == *directive)
     };
     let limit = filter.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-    let rows = tables.threads.values().rev().map(|thread| &thread.row);
-    rows.filter(is_wanted).take(limit).cloned().collect()
+    let threads = tables.threads.values().rev().filter(|thread| is_wanted(&&thread.row));
+    threads.take(limit).map(|thread| tables.shown_row(thread)).collect()
 }
 
 pub(super) fn children(tables: &MemoryTables, id: &ThreadId) -> Result<Vec<ThreadRow>, ThreadStoreError> {
     let number = tables.number(id)?;
     let children = tables.threads.values().filter(|thread| thread.parent == Some(number));
-    Ok(children.map(|thread| thread.row.clone()).collect())
+    Ok(children.map(|thread| tables.shown_row(thread)).collect())
 }
 
 /// A thread and all below it, the oldest first.

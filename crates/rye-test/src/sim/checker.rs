@@ -59,6 +59,10 @@ impl Checker {
 
 /// Steps through a commit's records, and compares the state with what the store holds now.
 pub(super) fn check_commit(world: &World, commit: &ThreadCommit, outcome: &CommitOutcome) {
+    if commit.needs_reservation && matches!(outcome, CommitOutcome::Refused(_)) {
+        // Nothing of it was kept.
+        return;
+    }
     let mut problems = Vec::new();
     {
         let mut checker = lock(&world.checker);

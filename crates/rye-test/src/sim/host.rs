@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rye_agent::driver::{self, CancelSignal, DriverDeps, ResumePoint, ThreadDriver, TranscriptWriter};
+use rye_agent::driver::{
+    self, CancelSignal, DriverDeps, PlaceRequest, ResumePoint, ThreadDriver, TranscriptWriter, wait_for_place,
+};
 use rye_store::{
     ApprovalDecision, Claim, ClaimOutcome, ClaimPolicy, CreateOutcome, JournalRecord, NewThread, Owner,
-    Settlement, SpawnCaps, ThreadFilter,
+    SpawnCaps, ThreadFilter, WaitKind,
 };
 use rye_thread::journal::JournalHeader;
 use rye_thread::machine::{ApprovalAnswer, ThreadEvent, ThreadOutcome, ThreadState};
@@ -29,6 +31,16 @@ use super::world::{LEASE_MS, World, lock};
 const MAX_DURATION: Duration = Duration::from_secs(4 * 3600);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 const SCAN_INTERVAL: Duration = Duration::from_secs(7);
+/// How long a child waits for its place.
+const QUEUE_TIMEOUT_MS: u64 = 300_000;
+/// How many threads there may be.
+const SPAWN_CAPS: SpawnCaps = SpawnCaps {
+    spawns: Some(4),
+    depth: None,
+    concurrent_children: Some(2),
+    total_threads: Some(8),
+    queues_children: true,
+};
 
 /// One life of a host.
 pub(super) struct Process {
@@ -153,12 +165,7 @@ impl Process {
             capabilities: lillux::Digest::of(b"sim"),
             model: spec.template.model.clone(),
             provider: spec.template.provider.clone(),
-            caps: SpawnCaps {
-                spawns: Some(4),
-                depth: None,
-                concurrent_children: Some(3),
-                total_threads: Some(8),
-            },
+            caps: SPAWN_CAPS,
             owner: Some(self.owner.clone()),
             is_detached: false,
             blobs: Vec::new(),
@@ -233,16 +240,8 @@ impl Process {
         let records = records.get(1..)?;
         let (state, transcript) =
             driver::replay_with_transcript(Arc::clone(&spec), records, &world.threads_dir).ok()?;
-        let open = world.store.open_reservations(id).ok()?;
-        let unsettled = open.iter().map(|reservation| Settlement {
-            call: reservation.call,
-            spend: reservation.spend,
-            input_tokens: reservation.tokens,
-            output_tokens: 0,
-            is_unknown: true,
-            attribution: spec.attribution(),
-        });
-        Some(ResumePoint { state, transcript, unsettled: unsettled.collect() })
+        let unsettled = driver::interrupted_settlements(&state, &world.store.open_reservations(id).ok()?);
+        Some(ResumePoint { state, transcript, unsettled })
     }
 
     fn drive(self: &Arc<Self>, world: &Arc<World>, point: ResumePoint, claim: Claim, first: ThreadEvent) {
@@ -270,7 +269,7 @@ impl Process {
         let driver = ThreadDriver::new(deps, point, claim, provider, signal.clone());
         lock(&self.running).insert(id.clone(), (claim, signal.clone()));
         if world.rng.chance(40) {
-            let world = Arc::clone(world);
+            let (world, signal) = (Arc::clone(world), signal.clone());
             self.spawn(async move {
                 world.pause(10, 20_000).await;
                 signal.cancel("the simulation");
@@ -278,7 +277,17 @@ impl Process {
         }
         let (process, world) = (Arc::clone(self), Arc::clone(world));
         self.spawn(async move {
-            let outcome = driver.run(first).await;
+            let row = world.store.thread(&id).ok().flatten();
+            let is_queued = row.is_some_and(|row| row.waiting == Some(WaitKind::Concurrency));
+            let request = PlaceRequest { thread: &id, claim, caps: SPAWN_CAPS, timeout_ms: QUEUE_TIMEOUT_MS };
+            let place = match is_queued {
+                true => wait_for_place(world.store.shared(), &*world, &request, &signal, first).await,
+                false => Ok(first),
+            };
+            let outcome = match place {
+                Ok(first) => driver.run(first).await,
+                Err(error) => Err(error.into()),
+            };
             if lock(&process.running).get(&id).is_some_and(|(held, _)| *held == claim) {
                 lock(&process.running).remove(&id);
             }

@@ -76,8 +76,13 @@ pub fn each_spawn_cap_is_enforced(open: OpenStore) {
     let mut end = ThreadCommit::new(thread_id(2), claim, 1);
     end.status = Some(StatusChange::to(ThreadStatus::Completed));
     world.commit(end);
-    let caps =
-        SpawnCaps { spawns: Some(2), depth: Some(1), concurrent_children: Some(1), total_threads: Some(2) };
+    let caps = SpawnCaps {
+        spawns: Some(2),
+        depth: Some(1),
+        concurrent_children: Some(1),
+        total_threads: Some(2),
+        queues_children: false,
+    };
     world.create(NewThread { caps, ..new_thread(3, Some(1)) });
     assert_eq!(refused(caps), ("spawns", 2, 2));
 }

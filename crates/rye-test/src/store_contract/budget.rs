@@ -83,20 +83,24 @@ pub fn refused_reservation_keeps_records(open: OpenStore) {
     assert_eq!(world.store.journal(&thread_id(1)).expect("a journal").len(), 2);
 }
 
-/// A call whose end is unknown is charged in full, once.
+/// A call whose end is unknown is charged what is known of it, once, and no more than was put aside.
 pub fn crashed_call_is_charged_once(open: OpenStore) {
     let world = TestStore::new(open);
     let claim = world.create(new_thread(1, None));
     world.commit(ThreadCommit { reservation: reserve(1, 30), ..commit_for(1, claim) });
     let open = world.store.open_reservations(&thread_id(1)).expect("read");
     assert_eq!(open, [Reservation { call: 1, spend: Nanos(30), tokens: 10 }]);
-    let unknown = Settlement { is_unknown: true, ..settle(1, 0) };
+    let unknown = Settlement { is_unknown: true, ..settle(1, 12) };
     let again = ThreadCommit { settlements: vec![unknown], ..commit_for(1, claim) };
     world.commit(again.clone());
     assert!(matches!(world.store.commit_blocking(again), Err(ThreadStoreError::Conflict { .. })));
     let row = world.store.ledger(&thread_id(1)).expect("a row");
-    assert_eq!((row.actual_spend, row.unknown_spend, row.actual_tokens), (Nanos(30), Nanos(30), 10));
+    assert_eq!((row.actual_spend, row.unknown_spend, row.actual_tokens), (Nanos(12), Nanos(12), 7));
     assert_eq!(world.store.charges(&thread_id(1), ChargeScope::Thread).expect("charges")[0].unknown, 1);
+    world.commit(ThreadCommit { reservation: reserve(2, 30), ..commit_for(1, claim) });
+    let unknown = Settlement { is_unknown: true, ..settle(2, 99) };
+    world.commit(ThreadCommit { settlements: vec![unknown], ..commit_for(1, claim) });
+    assert_eq!(world.store.ledger(&thread_id(1)).expect("a row").actual_spend, Nanos(42));
     assert_eq!(world.store.audit().expect("audited"), Vec::<String>::new());
 }
 

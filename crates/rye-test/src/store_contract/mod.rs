@@ -10,6 +10,7 @@ pub mod budget;
 pub mod claims;
 pub mod properties;
 pub mod retention;
+pub mod waits;
 
 use std::any::Any;
 
@@ -68,6 +69,9 @@ macro_rules! store_contract {
             retention::blob_is_pruned_with_its_thread,
             retention::oldest_ended_trees_are_pruned,
             retention::automatic_prune_waits_a_day,
+            waits::first_waiting_call_is_served_first,
+            waits::silent_waiter_loses_its_turn,
+            waits::children_get_places_in_order,
         );
     };
     (@each $open:expr; $($group:ident::$name:ident,)*) => {
@@ -158,7 +162,7 @@ fn commit_for(thread: u64, claim: Claim) -> ThreadCommit {
 }
 
 fn reserve(call: u64, spend: u64) -> Option<ReserveRequest> {
-    Some(ReserveRequest { call, spend: Nanos(spend), tokens: 10 })
+    Some(ReserveRequest { call, spend: Nanos(spend), tokens: 10, can_wait: false })
 }
 
 fn settle(call: u64, spend: u64) -> Settlement {

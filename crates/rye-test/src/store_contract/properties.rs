@@ -51,7 +51,8 @@ fn check_ledger(open: OpenStore, parents: &[u64], maxima: &[CapPair], acts: &[Le
     for (call, act) in acts.iter().enumerate() {
         match *act {
             LedgerOp::Reserve { thread, spend, tokens } => {
-                let asked = ReserveRequest { call: call as u64, spend: Nanos(spend), tokens };
+                let asked =
+                    ReserveRequest { call: call as u64, spend: Nanos(spend), tokens, can_wait: false };
                 let commit =
                     ThreadCommit { reservation: Some(asked), ..commit_for(thread as u64, claims[thread]) };
                 if world.commit(commit) == CommitOutcome::Done {

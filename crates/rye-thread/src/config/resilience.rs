@@ -143,6 +143,22 @@ pub struct Concurrency {
     pub max_concurrent_children: u64,
     /// Threads of one tree.
     pub max_total_threads: u64,
+    /// How long a child waits for its place, and a call for money that is reserved for others.
+    #[serde(default = "default_queue_timeout")]
+    pub queue_timeout_seconds: u64,
+}
+
+/// What configurations of releases without the key mean.
+fn default_queue_timeout() -> u64 {
+    300
+}
+
+impl Concurrency {
+    /// How long waiting in a queue may take.
+    #[must_use]
+    pub fn queue_timeout_ms(&self) -> u64 {
+        self.queue_timeout_seconds.saturating_mul(1000)
+    }
 }
 
 /// Granted tools that are offered to the model directly.

@@ -237,6 +237,12 @@ core_events! {
         spend: f64,
         /// Whether that is an upper bound.
         spend_is_unknown: Option<bool>,
+        /// Tokens of the request as they were estimated, if they were.
+        estimated: Option<u64>,
+        /// Tokens of the request as the provider counted them, beside an estimate.
+        actual: Option<u64>,
+        /// The most it can have cost, in dollars, if it broke off.
+        spend_at_most: Option<f64>,
     }
 
     /// A piece of an answer as it arrives.
@@ -443,6 +449,22 @@ core_events! {
 
     /// The next model call could cost more than is left.
     BudgetExhausted = "budget_exhausted", "error", Critical {
+        /// Whose budget it is: its own or an ancestor's.
+        thread_id: ThreadId,
+        /// `spend` or `tokens`.
+        what: BudgetResource,
+        /// The cap.
+        most: Value,
+        /// What is spent of it.
+        used: Value,
+        /// What is reserved for calls in flight.
+        reserved: Value,
+        /// What the call may need.
+        asked: Value,
+    }
+
+    /// The next model call waits for money that is reserved for others.
+    BudgetWaiting = "budget_waiting", "error", Critical {
         /// Whose budget it is: its own or an ancestor's.
         thread_id: ThreadId,
         /// `spend` or `tokens`.

@@ -47,13 +47,19 @@ impl ContextUsage {
         self.recorded_messages = messages;
     }
 
+    /// Tokens of the part of a request that the provider counted, and the messages after it; `None` when it counted
+    /// none of this request.
+    pub(super) fn counted<'a>(&self, request: &'a ModelRequest) -> Option<(u64, &'a [Arc<ChatMessage>])> {
+        let is_counted = self.messages > 0 && self.messages <= request.messages.len();
+        is_counted.then(|| (self.tokens, &request.messages[self.messages..]))
+    }
+
     /// The most tokens this request can have as input.
     pub(super) fn max_input_tokens(&self, request: &ModelRequest) -> u64 {
-        if self.messages == 0 || self.messages > request.messages.len() {
+        let Some((counted, new)) = self.counted(request) else {
             return estimate::max_input_tokens(request);
-        }
-        let new = request.messages[self.messages..].iter();
-        new.fold(self.tokens, |sum, message| sum.saturating_add(estimate::max_message_tokens(message)))
+        };
+        new.iter().fold(counted, |sum, message| sum.saturating_add(estimate::max_message_tokens(message)))
     }
 }
 

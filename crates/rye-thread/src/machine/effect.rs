@@ -33,6 +33,15 @@ pub enum Effect {
         /// The most it can cost.
         cost_bound: CostBound,
     },
+    /// Try again to reserve for a call until it can be: what it needs is reserved for others, not spent.
+    AwaitBudget {
+        /// The number of the call.
+        call: u64,
+        /// The most it can cost.
+        cost_bound: CostBound,
+        /// When waiting ends, in milliseconds since 1970.
+        deadline_ms: u64,
+    },
     /// Wait, then `Slept`.
     Sleep {
         /// How long.

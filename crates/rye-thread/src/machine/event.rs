@@ -53,6 +53,10 @@ pub enum ThreadEvent {
     /// A budget could not cover the worst case of the next call; it was not made.
     #[serde(rename = "refused")]
     BudgetRefused(BudgetRefusal),
+    /// What the call waited for is there: the reservation was made with this record.
+    BudgetGranted,
+    /// What the call waited for did not come in time.
+    BudgetWaitExpired(BudgetRefusal),
     /// The time between two attempts is over.
     #[serde(rename = "slept")]
     BackoffElapsed,
@@ -178,6 +182,23 @@ pub struct BudgetRefusal {
     /// What this call might have needed.
     #[serde(rename = "asked")]
     pub requested: u64,
+}
+
+impl BudgetRefusal {
+    /// Whether it would fit beside what is spent: only what others have reserved stands in its way.
+    #[must_use]
+    pub fn is_only_reserved(&self) -> bool {
+        self.used.saturating_add(self.requested) <= self.limit
+    }
+
+    /// An amount as people see it: dollars or tokens.
+    #[must_use]
+    pub fn amount_value(&self, amount: u64) -> Value {
+        match self.resource {
+            BudgetResource::Spend => Value::from(Nanos(amount).dollars()),
+            BudgetResource::Tokens => Value::from(amount),
+        }
+    }
 }
 
 /// What ran out.

@@ -107,6 +107,9 @@ impl ThreadState {
             output_tokens: None,
             spend: spend.dollars(),
             spend_is_unknown: Some(is_unknown),
+            estimated: None,
+            actual: None,
+            spend_at_most: self.spend_at_most(is_unknown),
         })
     }
 }

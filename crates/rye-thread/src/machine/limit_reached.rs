@@ -16,14 +16,20 @@ use crate::status::SuspendReason;
 impl ThreadState {
     /// A budget could not cover the next call.
     pub(super) fn on_budget_refused(&mut self, refusal: &BudgetRefusal) -> Vec<Effect> {
-        if self.phase != Phase::CallingModel {
+        let is_due = matches!(self.phase, Phase::CallingModel | Phase::BudgetWait { .. });
+        if !is_due {
             return Vec::new();
         }
+        if let Some(effects) = self.plan_within(refusal) {
+            return effects;
+        }
+        self.budget_exhausted(refusal)
+    }
+
+    /// No smaller call fits either, or waiting took too long.
+    pub(super) fn budget_exhausted(&mut self, refusal: &BudgetRefusal) -> Vec<Effect> {
         let is_own = refusal.refused_by == self.spec.instance.thread_id;
-        let amount_value = |amount: u64| match refusal.resource {
-            BudgetResource::Spend => json!(Nanos(amount).dollars()),
-            BudgetResource::Tokens => json!(amount),
-        };
+        let amount_value = |amount| refusal.amount_value(amount);
         let name = match (is_own, refusal.resource) {
             (true, BudgetResource::Spend) => "spend",
             (true, BudgetResource::Tokens) => "tokens",
@@ -31,7 +37,7 @@ impl ThreadState {
         };
         let used = refusal.used.saturating_add(refusal.reserved);
         // What others below it used counts as well, and with more room the call may ask for more.
-        let full = self.cost_bound(&self.full_request());
+        let full = self.full_cost_bound();
         let requested = refusal.requested.max(match refusal.resource {
             BudgetResource::Spend => full.spend.0,
             BudgetResource::Tokens => full.tokens,
@@ -118,7 +124,7 @@ impl ThreadState {
             Phase::CallingModel => {
                 self.emit_interrupted_output(partial, spend, "stopped: the thread's time is over")
             }
-            Phase::Sleeping | Phase::Hooks(_) => Vec::new(),
+            Phase::Sleeping | Phase::BudgetWait { .. } | Phase::Hooks(_) => Vec::new(),
             Phase::New | Phase::Suspended(_) | Phase::Ended(_) => return Vec::new(),
         };
         let reached =

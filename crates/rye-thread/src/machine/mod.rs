@@ -15,6 +15,7 @@
 //! events to the same spec gets the same state and the same effects; resuming a thread is nothing else.
 
 mod approval;
+mod budget;
 mod call_hooks;
 mod context;
 mod control;
@@ -75,6 +76,10 @@ pub struct ThreadState {
     /// Pieces of an answer that was cut off.
     partial_text: String,
     context: context::ContextUsage,
+    /// What is known of the model's tokenizer.
+    calibration: budget::TokenCalibration,
+    /// The call that is on its way, or waits for budget.
+    planned: budget::PlannedCall,
     /// Questions to people so far.
     approval_count: u64,
     /// What people allowed for later calls.
@@ -98,6 +103,8 @@ enum Phase {
     CallHooks(Box<CallHookRun>),
     /// The model.
     CallingModel,
+    /// Money that is reserved for other calls of the tree, since this time.
+    BudgetWait { since_ms: u64 },
     /// The time between two attempts.
     Sleeping,
     /// Tools.
@@ -125,6 +132,8 @@ impl ThreadState {
             truncations: 0,
             partial_text: String::new(),
             context: context::ContextUsage::default(),
+            calibration: budget::TokenCalibration::default(),
+            planned: budget::PlannedCall::default(),
             approval_count: 0,
             approval_grants: Vec::new(),
             hook_notes: Vec::new(),
@@ -141,6 +150,7 @@ impl ThreadState {
             Phase::Hooks(_)
             | Phase::CallHooks(_)
             | Phase::CallingModel
+            | Phase::BudgetWait { .. }
             | Phase::Sleeping
             | Phase::Tools(_) => ThreadStatus::Running,
             Phase::Suspended(_) => ThreadStatus::Suspended,
@@ -165,6 +175,7 @@ impl ThreadState {
             Phase::New => "start",
             Phase::Hooks(_) | Phase::CallHooks(_) => "hook",
             Phase::CallingModel => "model",
+            Phase::BudgetWait { .. } => "budget",
             Phase::Sleeping => "retry",
             Phase::Tools(_) => "tools",
             Phase::Suspended(_) => "person",
@@ -221,7 +232,7 @@ pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effe
         ThreadEvent::ClockChanged { elapsed_ms } => (*elapsed_ms, at_ms),
         _ => (at_ms.saturating_sub(state.last_ms), state.last_ms.max(at_ms)),
     };
-    if state.status() == ThreadStatus::Running {
+    if state.status() == ThreadStatus::Running && !state.is_waiting_for_budget() {
         state.cost.elapsed_ms = state.cost.elapsed_ms.saturating_add(passed);
     }
     state.last_ms = last_ms;
@@ -237,6 +248,8 @@ pub fn step(state: &mut ThreadState, at_ms: u64, event: ThreadEvent) -> Vec<Effe
             state.on_failure(&failure, spend, is_unknown, jitter)
         }
         ThreadEvent::BudgetRefused(refusal) => state.on_budget_refused(&refusal),
+        ThreadEvent::BudgetGranted => state.on_budget_granted(),
+        ThreadEvent::BudgetWaitExpired(refusal) => state.on_budget_wait_expired(&refusal),
         ThreadEvent::BackoffElapsed => state.on_backoff_elapsed(),
         ThreadEvent::ToolDone { index, result } => state.on_tool_done(index, result),
         ThreadEvent::CallbackRequested { index, request, action, original, denied } => {
@@ -340,7 +353,7 @@ impl ThreadState {
             Phase::New => self.start(),
             Phase::Hooks(_) => self.repeat_hook(),
             Phase::CallHooks(_) => self.repeat_call_hook(),
-            Phase::CallingModel | Phase::Sleeping => self.before_turn(),
+            Phase::CallingModel | Phase::BudgetWait { .. } | Phase::Sleeping => self.before_turn(),
             Phase::Tools(_) => self.interrupted_tools(repeatable),
             Phase::Suspended(_) | Phase::Ended(_) => Vec::new(),
         });

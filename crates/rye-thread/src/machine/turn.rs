@@ -3,15 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::model::{
-    ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, TokenPrice, ToolCall,
-};
+use crate::model::{ChatMessage, FinishReason, ModelError, ModelRequest, ModelResponse, ToolCall};
 use serde_json::{Value, json};
 
 use super::SaveTrigger;
 use super::approval::ResumeAt;
 use super::control::HookControl;
-use super::effect::{CostBound, Effect, ThreadOutcome};
+use super::effect::{Effect, ThreadOutcome};
 use super::hooks::{HookContinuation, cost_context};
 use super::{Phase, ThreadState};
 use crate::call_hooks::CallEvent;
@@ -22,12 +20,6 @@ use crate::status::SuspendReason;
 
 /// Reminders in a row before a thread that does not return its outputs has failed.
 const MAX_REMINDERS: u32 = 2;
-
-/// An answer shorter than this is not worth asking for.
-const MIN_OUTPUT_TOKENS: u64 = 16;
-
-/// An answer of this length is what a thread that ran short should have room for next.
-const TARGET_OUTPUT_TOKENS: u64 = 4096;
 
 impl ThreadState {
     /// The first message: what hooks and the directive put around the prompt, and the prompt.
@@ -81,16 +73,15 @@ impl ThreadState {
 
     /// Asks the model, if a limit leaves room for it.
     pub(super) fn call_model(&mut self) -> Vec<Effect> {
-        let request = match self.bounded_request() {
-            Ok(request) => request,
+        let planned = match self.plan_call() {
+            Ok(planned) => planned,
             Err(reached) => return self.on_limit(*reached, SuspendReason::Limit),
         };
         let mut effects = vec![Effect::SaveState(SaveTrigger::PreTurn)];
         effects.extend(self.unrecorded_messages());
         self.calls += 1;
         self.phase = Phase::CallingModel;
-        let cost_bound = self.cost_bound(&request);
-        effects.push(Effect::CallModel { call: self.calls, request, cost_bound });
+        effects.push(self.call_effect(planned));
         effects
     }
 
@@ -110,20 +101,6 @@ impl ThreadState {
         new.collect()
     }
 
-    /// What the next call would need of a limit that is reached, where calls need some of it.
-    fn with_next_call_need(&self, reached: LimitReached) -> LimitReached {
-        let shared = &self.spec.template;
-        let input = self.context.max_input_tokens(&self.full_request());
-        let target = TARGET_OUTPUT_TOKENS.min(shared.max_output_tokens);
-        match (reached.name(), shared.price) {
-            ("tokens", _) => reached.with_needed(json!(input.saturating_add(target))),
-            ("spend", Some(price)) => {
-                reached.with_needed(json!(Nanos(price.max_cost(input, target)).min(Nanos::MAX).dollars()))
-            }
-            _ => reached,
-        }
-    }
-
     /// The request, its answer as long as it may be.
     pub(super) fn full_request(&self) -> ModelRequest {
         let shared = &self.spec.template;
@@ -137,51 +114,6 @@ impl ThreadState {
         }
     }
 
-    /// The request, its answer no longer than what is left to spend.
-    fn bounded_request(&self) -> Result<ModelRequest, Box<LimitReached>> {
-        let shared = &self.spec.template;
-        let mut request = self.full_request();
-        let input = self.context.max_input_tokens(&request);
-        let min_output = MIN_OUTPUT_TOKENS.min(shared.max_output_tokens);
-        if let Some(max) = self.limits.tokens {
-            let remaining = max.saturating_sub(self.cost.tokens()).saturating_sub(input);
-            if remaining < min_output && !shared.is_free() {
-                let reached = LimitReached::new("tokens", json!(self.cost.tokens()), json!(max));
-                return Err(Box::new(self.with_next_call_need(reached)));
-            }
-            if !shared.is_free() {
-                request.max_output_tokens = request.max_output_tokens.min(remaining);
-            }
-        }
-        if let (Some(max), Some(price)) = (self.limits.spend, shared.price) {
-            let remaining = max.minus(self.cost.spend);
-            let affordable = affordable_tokens(price, remaining, input);
-            if affordable < min_output {
-                let reached =
-                    LimitReached::new("spend", json!(self.cost.spend.dollars()), json!(max.dollars()));
-                return Err(Box::new(self.with_next_call_need(reached)));
-            }
-            request.max_output_tokens = request.max_output_tokens.min(affordable);
-        }
-        Ok(request)
-    }
-
-    pub(super) fn cost_bound(&self, request: &ModelRequest) -> CostBound {
-        let shared = &self.spec.template;
-        if shared.is_free() {
-            return CostBound { spend: Nanos(0), tokens: 0 };
-        }
-        let input = self.context.max_input_tokens(request);
-        match shared.price {
-            Some(price) => CostBound {
-                spend: Nanos(price.max_cost(input, request.max_output_tokens)).min(Nanos::MAX),
-                tokens: 0,
-            },
-            // The price is unknown: only tokens are counted.
-            None => CostBound { spend: Nanos(0), tokens: input.saturating_add(request.max_output_tokens) },
-        }
-    }
-
     /// The model answered.
     pub(super) fn on_response(&mut self, mut response: ModelResponse, spend: Nanos) -> Vec<Effect> {
         if self.phase != Phase::CallingModel {
@@ -190,10 +122,11 @@ impl ThreadState {
         self.cost.turns += 1;
         self.is_call_cleared = false;
         self.charge(&response, spend);
+        let estimated = self.compare_estimate(&response.usage);
         if let Some((kind, message)) = unusable_reason(&response) {
             let mut effects = self.emit_reasoning(&response);
             if !response.text.is_empty() {
-                effects.push(self.emit_output(&response, spend, true));
+                effects.push(self.emit_output(&response, spend, true, estimated));
             }
             effects.extend(self.handle_failure(&ModelError::after_send(kind, message), 0));
             return effects;
@@ -209,7 +142,7 @@ impl ThreadState {
             | FinishReason::Refused(_)
             | FinishReason::Other(_) => TextEnd::Done,
         };
-        effects.push(self.emit_output(&response, spend, stop == TextEnd::Truncated));
+        effects.push(self.emit_output(&response, spend, stop == TextEnd::Truncated, estimated));
         effects.push(Effect::SaveState(SaveTrigger::PostLlm));
         let (text, calls) = (response.text.clone(), response.calls.clone());
         self.messages.push(Arc::new(ChatMessage::Assistant {
@@ -239,7 +172,13 @@ impl ThreadState {
         (!response.reasoning.is_empty()).then(event).into_iter().collect()
     }
 
-    fn emit_output(&self, response: &ModelResponse, spend: Nanos, is_cut: bool) -> Effect {
+    fn emit_output(
+        &self,
+        response: &ModelResponse,
+        spend: Nanos,
+        is_cut: bool,
+        estimated: Option<u64>,
+    ) -> Effect {
         Self::record(CoreEvent::CognitionOut {
             text: response.text.clone(),
             model: self.spec.template.model.clone(),
@@ -251,6 +190,9 @@ impl ThreadState {
             output_tokens: Some(response.usage.output_tokens),
             spend: spend.dollars(),
             spend_is_unknown: None,
+            estimated,
+            actual: estimated.map(|_| response.usage.input_tokens),
+            spend_at_most: None,
         })
     }
 
@@ -270,7 +212,7 @@ impl ThreadState {
             self.truncations += 1;
             let max_tokens = self.spec.template.max_output_tokens;
             // What is left to spend may be what cut it: then the limit says so when it is reached.
-            let is_ours = self.bounded_request().is_ok_and(|request| request.max_output_tokens >= max_tokens);
+            let is_ours = self.plan_call().is_ok_and(|planned| planned.max_output >= max_tokens);
             if self.truncations <= MAX_REMINDERS || !is_ours {
                 self.push_user_message(
                     "Your answer was cut off at the output limit. Go on exactly where it stopped.".to_owned(),
@@ -486,16 +428,6 @@ fn unusable_reason(response: &ModelResponse) -> Option<(&'static str, String)> {
             Some(("EmptyAnswer", format!("the model answered nothing{why}")))
         }
         _ => None,
-    }
-}
-
-/// How many output tokens `remaining` pays for, after the input.
-fn affordable_tokens(price: TokenPrice, remaining: Nanos, input: u64) -> u64 {
-    let after_input = remaining.0.saturating_sub(price.max_cost(input, 0));
-    match price.output {
-        0 if remaining.0 >= price.max_cost(input, 0) => u64::MAX,
-        0 => 0,
-        per_token => after_input / per_token,
     }
 }
 

@@ -1,68 +1,133 @@
-//! How many tokens a prompt can have at most, before it is sent.
+//! How many tokens a prompt has, before it is sent: a bound that costs nothing, and an estimate that costs a look at
+//! each character.
 //!
 //! The tokenizers in use work on bytes, or fall back to bytes where they know no character: none makes more tokens than
-//! there are bytes. Text is usually a quarter of that, but base64, rare scripts and control characters come near, and a
-//! bound that is only usually one would let a hostile tool result overdraw a budget. So: one token for each byte of what
-//! is sent, written as JSON where it is JSON, and an allowance for what providers put around it.
+//! there are bytes. So the bound is one token for each byte of what is sent, written as JSON where it is JSON, and an
+//! allowance for what providers put around it. Text is usually a quarter of that: where the bound would stop a call,
+//! [`input_tokens`] decides.
 
 use serde_json::Value;
 
+use super::text_tokens::TokenProfile;
 use super::{ChatMessage, ModelRequest, ToolDefinition};
 
-/// Around the whole: a tokenizer's first token, the frame of a system prompt.
-const REQUEST_OVERHEAD: u64 = 64;
-/// What a provider tells the model about tools, once there are any.
-const TOOLS_OVERHEAD: u64 = 1024;
-/// Around each message, each call and each tool: roles, names of fields, line breaks.
-const ENTRY_OVERHEAD: u64 = 32;
+/// How texts are counted, and what is added around them.
+#[derive(Clone, Copy, Debug)]
+enum TokenCount<'a> {
+    /// The most tokens there can be.
+    Bound,
+    /// What a family of tokenizers makes of it, in thousandths.
+    Estimate(&'a TokenProfile),
+}
 
 /// An upper bound of the tokens of a request's prompt.
 #[must_use]
 pub fn max_input_tokens(request: &ModelRequest) -> u64 {
-    let system = request.system.as_ref().map_or(0, |system| byte_len(system));
-    let tools = if request.tools.is_empty() { 0 } else { TOOLS_OVERHEAD };
-    let messages = request.messages.iter().map(|message| max_message_tokens(message));
-    let definitions = request.tools.iter().map(max_tool_tokens);
-    messages.chain(definitions).chain([REQUEST_OVERHEAD, system, tools]).fold(0, u64::saturating_add)
+    TokenCount::Bound.request(request)
 }
 
 /// An upper bound of the tokens that a message adds to a prompt.
 #[must_use]
 pub fn max_message_tokens(message: &ChatMessage) -> u64 {
-    let content = match message {
-        ChatMessage::User { text } => byte_len(text),
-        ChatMessage::Assistant { text, calls, replay } => {
-            let calls: u64 = calls
-                .iter()
-                .map(|call| {
-                    let input: u64 =
-                        call.input.iter().map(|(key, value)| byte_len(key) + 4 + json_len(value)).sum();
-                    ENTRY_OVERHEAD + byte_len(&call.id) + byte_len(&call.name) + input
-                })
-                .sum();
-            // What is sent back as it was stands for the text and the calls, or beside them.
-            byte_len(text) + calls + replay.iter().map(json_len).sum::<u64>()
-        }
-        ChatMessage::Tool { call_id, name, content, .. } => {
-            byte_len(call_id) + byte_len(name) + byte_len(content)
-        }
-    };
-    ENTRY_OVERHEAD.saturating_add(content)
+    TokenCount::Bound.message(message)
 }
 
-fn max_tool_tokens(tool: &ToolDefinition) -> u64 {
-    ENTRY_OVERHEAD + byte_len(&tool.name) + byte_len(&tool.description) + json_len(&tool.schema)
+/// The tokens of a request's prompt as `profile` estimates them, without its allowance.
+#[must_use]
+pub fn input_tokens(profile: &TokenProfile, request: &ModelRequest) -> u64 {
+    TokenCount::Estimate(profile).request(request).div_ceil(1000)
 }
 
-fn byte_len(text: &str) -> u64 {
-    text.len() as u64
+/// The tokens that a message adds to a prompt as `profile` estimates them, without its allowance.
+#[must_use]
+pub fn message_tokens(profile: &TokenProfile, message: &ChatMessage) -> u64 {
+    TokenCount::Estimate(profile).message(message).div_ceil(1000)
+}
+
+impl TokenCount<'_> {
+    /// Around the whole: a tokenizer's first token, the frame of a system prompt.
+    fn request_overhead(self) -> u64 {
+        match self {
+            Self::Bound => 64,
+            Self::Estimate(_) => 16_000,
+        }
+    }
+
+    /// What a provider tells the model about tools, once there are any.
+    fn tools_overhead(self) -> u64 {
+        match self {
+            Self::Bound => 1024,
+            Self::Estimate(_) => 360_000,
+        }
+    }
+
+    /// Around each message, each call and each tool: roles, names of fields, line breaks.
+    fn entry_overhead(self) -> u64 {
+        match self {
+            Self::Bound => 32,
+            Self::Estimate(_) => 8_000,
+        }
+    }
+
+    fn text(self, text: &str) -> u64 {
+        match self {
+            Self::Bound => text.len() as u64,
+            Self::Estimate(profile) => profile.milli_tokens(text),
+        }
+    }
+
+    fn json(self, value: &Value) -> u64 {
+        match (self, value) {
+            (Self::Bound, _) => json_len(value),
+            // Providers show the model a string's own characters.
+            (Self::Estimate(profile), Value::String(text)) => profile.milli_tokens(text),
+            (Self::Estimate(profile), _) => profile.milli_tokens(&value.to_string()),
+        }
+    }
+
+    fn request(self, request: &ModelRequest) -> u64 {
+        let system = request.system.as_ref().map_or(0, |system| self.text(system));
+        let tools = if request.tools.is_empty() { 0 } else { self.tools_overhead() };
+        let messages = request.messages.iter().map(|message| self.message(message));
+        let definitions = request.tools.iter().map(|tool| self.tool(tool));
+        messages
+            .chain(definitions)
+            .chain([self.request_overhead(), system, tools])
+            .fold(0, u64::saturating_add)
+    }
+
+    fn message(self, message: &ChatMessage) -> u64 {
+        let content = match message {
+            ChatMessage::User { text } => self.text(text),
+            ChatMessage::Assistant { text, calls, replay } => {
+                let calls: u64 = calls
+                    .iter()
+                    .map(|call| {
+                        let input: u64 =
+                            call.input.iter().map(|(key, value)| self.text(key) + 4 + self.json(value)).sum();
+                        self.entry_overhead() + self.text(&call.id) + self.text(&call.name) + input
+                    })
+                    .sum();
+                // What is sent back as it was stands for the text and the calls, or beside them.
+                self.text(text) + calls + replay.iter().map(|block| self.json(block)).sum::<u64>()
+            }
+            ChatMessage::Tool { call_id, name, content, .. } => {
+                self.text(call_id) + self.text(name) + self.text(content)
+            }
+        };
+        self.entry_overhead().saturating_add(content)
+    }
+
+    fn tool(self, tool: &ToolDefinition) -> u64 {
+        self.entry_overhead() + self.text(&tool.name) + self.text(&tool.description) + self.json(&tool.schema)
+    }
 }
 
 /// The length of a value written as JSON, or a little more.
 fn json_len(value: &Value) -> u64 {
     match value {
         Value::Null | Value::Bool(_) => 5,
-        Value::Number(number) => byte_len(&number.to_string()),
+        Value::Number(number) => number.to_string().len() as u64,
         Value::String(text) => {
             let escaped = |byte: u8| match byte {
                 b'"' | b'\\' => 2,
@@ -75,7 +140,7 @@ fn json_len(value: &Value) -> u64 {
         Value::Object(map) => {
             let entry = |(key, value): (&String, &Value)| {
                 // The key's own escapes are counted twice over: keys are short.
-                4 + 6 * byte_len(key) + json_len(value)
+                4 + 6 * key.len() as u64 + json_len(value)
             };
             2 + map.iter().map(entry).sum::<u64>()
         }

@@ -4,6 +4,7 @@ mod conversation;
 pub mod estimate;
 mod price;
 mod response;
+pub mod text_tokens;
 
 pub use conversation::{ChatMessage, ModelRequest, ToolCall, ToolDefinition};
 pub use price::TokenPrice;

@@ -1,6 +1,7 @@
 //! The machine by itself: each test plays the world.
 
 mod approvals;
+mod budgets;
 mod call_hooks;
 mod config_keys;
 mod control_results;

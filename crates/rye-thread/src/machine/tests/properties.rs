@@ -27,9 +27,9 @@ fn respond(play: &mut Harness, choice: u8) {
         Some(Effect::CallModel { request, cost_bound, .. }) => {
             let cost_bound = *cost_bound;
             let max_output = request.max_output_tokens;
-            // No server counts more than there can be.
+            // No server counts more than was planned for.
             let usage = Usage {
-                input_tokens: play.state.context.max_input_tokens(request).min(u64::from(choice)),
+                input_tokens: play.state.planned.input.min(u64::from(choice)),
                 output_tokens: max_output.min(u64::from(choice) * 9),
                 ..Usage::default()
             };
