@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rye_store::{ReserveRequest, SpawnCaps, ThreadStore};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::effects::PendingEffect;
 use super::{CancelSignal, DriverError, MillisClock, ThreadDriver};
@@ -37,15 +37,15 @@ impl RetryTimer {
 /// A call that waits for its reservation.
 pub(super) struct BudgetWait {
     request: ReserveRequest,
-    deadline_ms: u64,
+    deadline: Instant,
     timer: RetryTimer,
 }
 
 impl BudgetWait {
-    pub(super) fn new(call: u64, cost_bound: CostBound, deadline_ms: u64) -> Self {
+    pub(super) fn new(call: u64, cost_bound: CostBound, timeout: Duration) -> Self {
         let request =
             ReserveRequest { call, spend: cost_bound.spend, tokens: cost_bound.tokens, can_wait: true };
-        Self { request, deadline_ms, timer: RetryTimer::new() }
+        Self { request, deadline: Instant::now() + timeout, timer: RetryTimer::new() }
     }
 
     /// The end of the pause before the next attempt.
@@ -83,7 +83,7 @@ impl ThreadDriver {
             CommitOutcome::Refused(refusal) if !refusal.is_only_reserved() => {
                 Ok(Some(ThreadEvent::BudgetRefused(refusal)))
             }
-            CommitOutcome::Refused(refusal) if at_ms >= wait.deadline_ms => {
+            CommitOutcome::Refused(refusal) if Instant::now() >= wait.deadline => {
                 Ok(Some(ThreadEvent::BudgetWaitExpired(refusal)))
             }
             CommitOutcome::Refused(_) => {
@@ -120,7 +120,8 @@ pub async fn wait_for_place(
     signal: &CancelSignal,
     first: ThreadEvent,
 ) -> Result<ThreadEvent, ThreadStoreError> {
-    let began_ms = clock.now_ms();
+    // Time of this process: another clock may be set back meanwhile.
+    let deadline = Instant::now() + Duration::from_millis(request.timeout_ms);
     let mut timer = RetryTimer::new();
     let cancelled = |reason: String| ThreadEvent::CancelRequested {
         reason,
@@ -128,11 +129,10 @@ pub async fn wait_for_place(
         partial: None,
     };
     loop {
-        let now_ms = clock.now_ms();
-        if store.admit(request.thread, request.claim, request.caps, now_ms).await? {
+        if store.admit(request.thread, request.claim, request.caps, clock.now_ms()).await? {
             return Ok(first);
         }
-        if now_ms.saturating_sub(began_ms) >= request.timeout_ms {
+        if Instant::now() >= deadline {
             let seconds = request.timeout_ms / 1000;
             return Ok(cancelled(format!(
                 "no place among its parent's children after {seconds} s: max_concurrent_children is reached"

@@ -72,7 +72,8 @@ impl ThreadDriver {
                 });
             }
             PendingEffect::AwaitBudget { call, cost_bound, deadline_ms } => {
-                self.in_flight.budget_wait = Some(BudgetWait::new(call, cost_bound, deadline_ms));
+                let timeout = Duration::from_millis(deadline_ms.saturating_sub(self.deps.clock.now_ms()));
+                self.in_flight.budget_wait = Some(BudgetWait::new(call, cost_bound, timeout));
             }
             PendingEffect::Hook { hook, action, timeout_ms }
                 if is_directive(&action) && !self.state.is_starting() =>
