@@ -42,9 +42,7 @@ fn refused_bound_is_estimated_first() {
 
 #[test]
 fn call_waits_only_for_reserved_money() {
-    let mut play = Harness::start(TestSpec::default());
-    let (_, bound) = last_call(&mut play).expect("a call");
-    play.apply(ThreadEvent::BudgetRefused(refusal(100_000, 0, 99_000, bound)));
+    let mut play = waiting_thread();
     let (needed, deadline_ms) = awaits(&mut play).expect("waits");
     assert_eq!(deadline_ms, play.at_ms + 300_000);
     assert_eq!((play.state.waits_for(), play.state.status()), ("budget", ThreadStatus::Running));
@@ -133,4 +131,12 @@ fn small_token_limit_leaves_a_short_answer() {
     let limits = json!({"turns": 25, "tokens": 1400, "spend": 1.0, "duration_seconds": 600});
     let mut old = Harness::start(TestSpec { limits, revision: 1, ..TestSpec::default() });
     assert_eq!(last_call(&mut old), None, "one token for each byte did not fit");
+}
+
+/// A thread whose call waits for money that others have reserved.
+pub(super) fn waiting_thread() -> Harness {
+    let mut play = Harness::start(TestSpec::default());
+    let (_, bound) = last_call(&mut play).expect("a call");
+    play.apply(ThreadEvent::BudgetRefused(refusal(100_000, 0, 99_000, bound)));
+    play
 }

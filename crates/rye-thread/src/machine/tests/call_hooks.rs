@@ -331,3 +331,23 @@ fn summary_source_keeps_call_arguments() {
     let text = play.state.conversation();
     assert!(text.contains(r#"Calls allowed with {"path":"src/lib.rs","line":7}"#), "{text}");
 }
+
+/// Threads in which hooks change, block and annotate what they run around: every event of theirs is in one of them.
+pub(super) fn hooked_threads() -> Vec<Harness> {
+    let plays = [
+        ("before_tool", json!({"call": {"arguments": {"path": "/tmp"}, "note": "kept to /tmp"}})),
+        ("before_tool", json!({"call": {"block": "not now"}})),
+        ("before_model", json!({"call": {"block": "enough"}})),
+        ("after_tool", json!({"call": {"result": "masked"}})),
+    ];
+    let run = |(event, data): (&str, Value)| {
+        let mut play = start(json!([hook("guard", event, &Value::Null, None)]));
+        play.respond(call_with("allowed", &json!({"path": "/etc"})));
+        if event == "after_tool" {
+            play.finish_tool(0, "plain");
+        }
+        answer(&mut play, &data);
+        play
+    };
+    plays.into_iter().map(run).collect()
+}

@@ -70,6 +70,8 @@ fn played_events() -> BTreeSet<String> {
     let mut play = Harness::new(Arc::new(spec));
     play.apply(ThreadEvent::Started);
     collect(&play);
+    super::call_hooks::hooked_threads().iter().for_each(&mut collect);
+    collect(&super::budgets::waiting_thread());
     events
 }
 
