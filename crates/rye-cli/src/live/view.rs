@@ -450,7 +450,7 @@ pub fn status_label(status: &str) -> &str {
 pub fn status_mark(status: &str) -> (&'static str, Style) {
     match status {
         "completed" => ("✓", SUCCESS),
-        "running" | "created" => ("●", NAME),
+        "running" | "created" | "waiting" => ("●", NAME),
         "suspended" => ("◼", WARNING),
         "continued" => ("→", DIM),
         "interrupted" => ("!", WARNING),

@@ -70,6 +70,7 @@ mod spaces;
 mod support;
 mod texts;
 mod thread_approvals;
+mod thread_budgets;
 mod thread_costs;
 mod thread_events;
 mod thread_hooks;

@@ -8,6 +8,7 @@ use rye_agent::store::{Charge, ChargeScope, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use serde_json::{Value, json};
 
+use super::estimates::EstimateSum;
 use super::thread_index::ThreadIndex;
 use crate::arguments::CostBy;
 use crate::commands::{CommandContext, CommandResult};
@@ -31,6 +32,7 @@ pub fn cost(context: &CommandContext, word: &str, by: CostBy) -> CommandResult {
             "rows": report.rows.iter().map(|(name, sum)| sum.to_value(name)).collect::<Vec<_>>(),
             "total": report.total().to_value("total"),
             "spend_limit": max.map(Nanos::dollars),
+            "estimates": report.estimates.to_value(),
         });
         context.print_if_json(Some("thread"), Some(row.id.as_str()), &data)?;
         return Ok(());
@@ -106,6 +108,7 @@ impl From<&Charge> for CostSum {
 /// Sums by name, the dearest first.
 struct CostReport {
     rows: Vec<(String, CostSum)>,
+    estimates: EstimateSum,
 }
 
 impl CostReport {
@@ -142,7 +145,7 @@ impl CostReport {
         }
         let mut rows: Vec<(String, CostSum)> = sums.into_iter().collect();
         rows.sort_by(|(_, one), (_, other)| other.spend.cmp(&one.spend).then(other.calls.cmp(&one.calls)));
-        Ok(Self { rows })
+        Ok(Self { rows, estimates: EstimateSum::of_threads(index, &counted) })
     }
 
     fn total(&self) -> CostSum {
@@ -201,11 +204,14 @@ fn print_report(
         format_money(total.spend),
         paint(DIM, limit)
     ))?;
+    if let Some(line) = report.estimates.to_line() {
+        output.note(paint(DIM, line));
+    }
     if total.unknown > 0 {
         let calls = format_count(total.unknown);
         output.note(paint(
             WARNING,
-            format_args!("{calls} of the calls were charged their reservation: the actual cost is unknown"),
+            format_args!("{calls} of the calls broke off: charged are the prompt and what arrived, the actual cost is unknown"),
         ));
     }
     Ok(())

@@ -5,7 +5,7 @@ use rye_agent::store::{ThreadFilter, ThreadRow};
 use rye_engine::{Code, Error};
 use serde_json::{Value, json};
 
-use super::thread_index::ThreadIndex;
+use super::thread_index::{ThreadIndex, WAITING};
 use crate::arguments::ListArguments;
 use crate::commands::{CommandContext, CommandResult};
 use crate::live::format::{format_count, format_money, truncate};
@@ -55,20 +55,20 @@ pub fn list(context: &CommandContext, arguments: &ListArguments) -> CommandResul
 
 /// The stored statuses behind a word of people.
 fn parse_statuses(word: &str) -> Result<Vec<ThreadStatus>, Error> {
-    if word == INTERRUPTED {
+    if word == INTERRUPTED || word == WAITING {
         return Ok(vec![ThreadStatus::Created, ThreadStatus::Running]);
     }
     ThreadStatus::parse(word).map(|status| vec![status]).ok_or_else(|| {
         let known: Vec<&str> = ThreadStatus::ALL.iter().map(|status| status.as_str()).collect();
         let message = format!("unknown status `{}`", rye_item::text::one_line(word));
         Error::new(Code::InvalidArgument, message)
-            .hint(format!("there are {}, {INTERRUPTED}", known.join(", ")))
+            .hint(format!("there are {}, {INTERRUPTED}, {WAITING}", known.join(", ")))
     })
 }
 
 /// Whether it takes more than what is written to tell who stands so.
 fn is_derived_status(word: &str) -> bool {
-    matches!(word, INTERRUPTED | "created" | "running")
+    matches!(word, INTERRUPTED | WAITING | "created" | "running")
 }
 
 fn print_list(
@@ -81,11 +81,7 @@ fn print_list(
     let mut table = output.table(&["", "id", "directive", "status", "turns", "tokens", "spend", "age"]);
     for row in rows {
         let status = index.effective_status(row);
-        let reason = row
-            .reason
-            .filter(|_| !row.is_forged)
-            .map(|reason| format!(" ({})", reason.as_str()))
-            .unwrap_or_default();
+        let reason = index.status_reason(row);
         table.add_row([
             status_mark(status).0.to_owned(),
             row.id.to_string(),

@@ -4,6 +4,7 @@ mod approvals;
 mod ask;
 pub mod control;
 mod cost;
+mod estimates;
 mod list;
 mod prune;
 pub mod runner;

@@ -120,7 +120,7 @@ fn render(
 ) -> Result<String, rye_engine::Error> {
     let status = index.effective_status(row);
     let (mark, style) = status_mark(status);
-    let reason = row.reason.map(|reason| format!(" ({})", reason.as_str())).unwrap_or_default();
+    let reason = index.status_reason(row);
     let mut lines = vec![format!(
         "{} {} {}",
         paint(style, mark),

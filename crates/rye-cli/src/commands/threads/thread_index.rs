@@ -30,6 +30,9 @@ const MIN_ID_DIGITS: usize = 4;
 /// What a thread is called whose row in the registry is not as it was written.
 pub const FORGED: &str = "forged";
 
+/// What a thread is called that waits for reserved money or for its place.
+pub const WAITING: &str = "waiting";
+
 /// The share of its money, in hundredths, from which on a thread is short of it.
 const LOW_BUDGET_PERCENT: u128 = 80;
 
@@ -100,7 +103,19 @@ impl ThreadIndex {
         if row.is_forged {
             return FORGED;
         }
-        if self.is_interrupted(row) { "interrupted" } else { row.status.as_str() }
+        match row.waiting {
+            _ if self.is_interrupted(row) => "interrupted",
+            Some(_) => WAITING,
+            None => row.status.as_str(),
+        }
+    }
+
+    /// Why a thread stands where it does, in brackets behind its status; empty where nothing is to be said.
+    pub fn status_reason(&self, row: &ThreadRow) -> String {
+        let waiting = row.waiting.filter(|_| self.effective_status(row) == WAITING);
+        let reason = row.reason.filter(|_| !row.is_forged).map(|reason| reason.as_str());
+        let word = waiting.map(|waiting| waiting.as_str()).or(reason);
+        word.map(|word| format!(" ({word})")).unwrap_or_default()
     }
 
     /// Whether a thread is marked as running but has no live owner.
@@ -133,6 +148,7 @@ impl ThreadIndex {
             "spend": row.cost.spend.dollars(),
             "subtree_spend": self.store.ledger(&row.id)?.subtree_spend.dollars(),
             "reason": reason,
+            "waiting": row.waiting.filter(|_| !is_interrupted).map(|waiting| waiting.as_str()),
             "error": row.error,
             "is_interrupted": is_interrupted,
             "is_detached": row.is_detached,

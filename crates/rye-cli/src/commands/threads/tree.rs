@@ -99,6 +99,7 @@ fn print_changes(
         let has_approval = asking_ids.contains(row.id.as_str());
         let now = json!([
             index.effective_status(row),
+            index.status_reason(row),
             row.cost.turns,
             row.cost.spend,
             current_tool(index, row),
@@ -193,7 +194,7 @@ fn format_line(
     let status = index.effective_status(row);
     let (mark, style) = status_mark(status);
     let ledger = index.store.ledger(&row.id)?;
-    let reason = row.reason.map(|reason| format!(" ({})", reason.as_str())).unwrap_or_default();
+    let reason = index.status_reason(row);
     let limits = if row.status.is_terminal() { ThreadLimits::default() } else { row.limits };
     let turns = match limits.turns {
         Some(max) => format!("turn {}/{max}", row.cost.turns),

@@ -1,0 +1,68 @@
+//! How far the estimates of prompts were from what providers counted, as transcripts have it.
+
+use std::collections::BTreeSet;
+
+use rye_agent::thread_id::ThreadId;
+use rye_agent::transcript::{self, TranscriptPosition};
+use serde_json::{Value, json};
+
+use super::thread_index::ThreadIndex;
+use crate::live::format::format_count;
+
+/// Estimates and counts of the calls of some threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EstimateSum {
+    calls: u64,
+    estimated: u64,
+    actual: u64,
+}
+
+impl EstimateSum {
+    /// Of all calls of these threads. A transcript that cannot be read adds nothing.
+    pub fn of_threads(index: &ThreadIndex, ids: &BTreeSet<ThreadId>) -> Self {
+        let mut sum = Self::default();
+        for id in ids {
+            let path = transcript::path(&index.dir, id);
+            let Ok(batch) = transcript::read(&path, TranscriptPosition::default(), usize::MAX) else {
+                continue;
+            };
+            for event in batch.events.iter().filter(|event| event.event_type == "cognition_out") {
+                let number = |key: &str| event.payload.get(key).and_then(Value::as_u64);
+                if let (Some(estimated), Some(actual)) = (number("estimated"), number("actual")) {
+                    sum.calls += 1;
+                    sum.estimated = sum.estimated.saturating_add(estimated);
+                    sum.actual = sum.actual.saturating_add(actual);
+                }
+            }
+        }
+        sum
+    }
+
+    /// How far the estimates were off, in hundredths of the counts: over is positive.
+    #[allow(clippy::cast_possible_truncation, reason = "a few thousand at most")]
+    fn error_percent(self) -> Option<i64> {
+        let difference = i128::from(self.estimated) - i128::from(self.actual);
+        let percent = (difference * 100).checked_div(i128::from(self.actual))?;
+        Some(percent.clamp(-100, 100_000) as i64)
+    }
+
+    /// As JSON; nothing where no call was compared.
+    pub fn to_value(self) -> Value {
+        if self.calls == 0 {
+            return Value::Null;
+        }
+        json!({
+            "calls": self.calls,
+            "estimated": self.estimated,
+            "actual": self.actual,
+            "error_percent": self.error_percent(),
+        })
+    }
+
+    /// A line for people; nothing where no call was compared.
+    pub fn to_line(self) -> Option<String> {
+        let percent = self.error_percent()?;
+        let (estimated, actual) = (format_count(self.estimated), format_count(self.actual));
+        Some(format!("prompts: {estimated} tokens estimated, {actual} counted ({percent:+} %)"))
+    }
+}
