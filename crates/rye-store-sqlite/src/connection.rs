@@ -27,7 +27,7 @@ pub(super) fn connect(database: &Path, also: OpenFlags) -> Result<Connection, Db
     connection.set_prepared_statement_cache_capacity(64);
     connection.execute_batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY;
-         PRAGMA wal_autocheckpoint = 4000; PRAGMA cache_size = -16000;",
+         PRAGMA wal_autocheckpoint = 4000; PRAGMA journal_size_limit = 1048576; PRAGMA cache_size = -16000;",
     )?;
     Ok(connection)
 }

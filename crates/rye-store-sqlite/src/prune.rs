@@ -4,6 +4,7 @@
 //! person anything.
 
 use std::collections::{BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -17,6 +18,9 @@ use rye_thread::thread_id::ThreadId;
 
 /// Below the folder of threads: folders of threads that were forgotten.
 const ARCHIVE_DIR: &str = "archive";
+/// In a folder of the archive: when it was moved there, in milliseconds since 1970.
+const ARCHIVED_AT: &str = "archived_at";
+const MAX_ARCHIVED_AT_BYTES: u64 = 64;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// How deep folders of threads are looked into.
 const MAX_FOLDER_DEPTH: usize = 16;
@@ -25,17 +29,25 @@ impl SqliteStore {
     /// Removes trees that ended long ago, and what is left of them in the folder of threads.
     pub(super) async fn prune_trees(&self, prune: &PruneOptions) -> Result<PruneReport, ThreadStoreError> {
         let folder = &self.shared.folder;
+        // Gaps of the database and its log are no reason to remove a thread.
+        let was_vacuumed = self.is_over(prune) && self.vacuum(prune).await?;
         let archived = clear_archive(folder, prune)?;
         let stored = self.disk_usage(prune);
         let settings = *prune;
         let (groups, blobs) = self.write(move |tx| delete_groups(tx, &settings, &stored)).await?;
-        clear_folders(folder, &groups)?;
+        clear_folders(folder, &groups, prune.at_ms)?;
         clear_orphan_folders(folder, prune, |id| {
             Ok(self.read(|connection| super::queries::thread(connection, &self.shared.seal, id))?.is_some())
         })?;
-        let is_vacuumed = self.vacuum(prune).await?;
+        let is_vacuumed = self.vacuum(prune).await? || was_vacuumed;
         let threads = groups.iter().flat_map(TreeGroup::ids).cloned().collect();
-        Ok(PruneReport { threads, blobs, archived, is_vacuumed })
+        let stored_bytes = prune.max_bytes.map(|_| size_of_path(folder, MAX_FOLDER_DEPTH));
+        Ok(PruneReport { threads, blobs, archived, is_vacuumed, stored_bytes })
+    }
+
+    /// Whether more is stored than may be.
+    fn is_over(&self, prune: &PruneOptions) -> bool {
+        prune.max_bytes.is_some_and(|max| size_of_path(&self.shared.folder, MAX_FOLDER_DEPTH) > max)
     }
 
     /// How much is stored, if that matters.
@@ -48,8 +60,11 @@ impl SqliteStore {
 
     async fn vacuum(&self, prune: &PruneOptions) -> Result<bool, ThreadStoreError> {
         let (sender, receiver) = reply::reply();
+        // What was deleted is still on disk: the database keeps its size until it is rewritten.
+        let is_forced = self.is_over(prune);
         let settings = *prune;
-        self.shared.writer.submit_exclusive(move |connection| sender.send(vacuum(connection, &settings)));
+        let work = move |connection: &Connection| sender.send(vacuum(connection, &settings, is_forced));
+        self.shared.writer.submit_exclusive(work);
         self.answer(receiver.recv().await)
     }
 }
@@ -158,16 +173,16 @@ pub(super) fn delete_groups(
 }
 
 /// Moves or removes the folders of threads that are forgotten.
-pub(super) fn clear_folders(folder: &Path, groups: &[TreeGroup]) -> Result<(), DbError> {
+pub(super) fn clear_folders(folder: &Path, groups: &[TreeGroup], at_ms: u64) -> Result<(), DbError> {
     for group in groups {
         for id in group.ids() {
-            dispose_folder(folder, id, group.disposal)?;
+            dispose_folder(folder, id, group.disposal, at_ms)?;
         }
     }
     Ok(())
 }
 
-fn dispose_folder(folder: &Path, id: &ThreadId, disposal: FolderDisposal) -> Result<(), DbError> {
+fn dispose_folder(folder: &Path, id: &ThreadId, disposal: FolderDisposal, at_ms: u64) -> Result<(), DbError> {
     let own = folder.join(id.as_str());
     if own.symlink_metadata().is_err() {
         return Ok(());
@@ -176,6 +191,8 @@ fn dispose_folder(folder: &Path, id: &ThreadId, disposal: FolderDisposal) -> Res
         FolderDisposal::Remove => lillux::file::remove_tree(&own)?,
         FolderDisposal::Archive => {
             let archive = lillux::file::create_folders_beneath(folder, Path::new(ARCHIVE_DIR), true)?;
+            // Its own times are those of its last event.
+            lillux::file::replace_unsynced(&own.join(ARCHIVED_AT), format!("{at_ms}\n").as_bytes())?;
             lillux::file::rename_dir(&own, &archive.join(id.as_str()))?;
         }
     }
@@ -191,7 +208,7 @@ pub(super) fn clear_orphan_folders(
     let Some(days) = prune.after_days else { return Ok(()) };
     for (path, id) in folders_in(folder) {
         if is_older(&path, prune.at_ms, days) && !is_known(&id)? {
-            dispose_folder(folder, &id, prune.disposal)?;
+            dispose_folder(folder, &id, prune.disposal, prune.at_ms)?;
         }
     }
     Ok(())
@@ -206,14 +223,15 @@ pub(super) fn clear_archive(folder: &Path, prune: &PruneOptions) -> Result<u64, 
     }
     let mut all = folders_in(&folder.join(ARCHIVE_DIR));
     if let Some(days) = prune.remove_archived_after_days {
-        for (path, _) in all.extract_if(.., |(path, _)| is_older(path, prune.at_ms, days)) {
+        let before = prune.at_ms.saturating_sub(days.saturating_mul(DAY_MS));
+        for (path, _) in all.extract_if(.., |(path, _)| archived_ms(path) <= before) {
             lillux::file::remove_tree(&path)?;
             count += 1;
         }
     }
     if let Some(max_bytes) = prune.max_bytes {
         let mut remaining = size_of_path(folder, MAX_FOLDER_DEPTH);
-        all.sort_by_key(|(path, _)| path.metadata().and_then(|found| found.modified()).ok());
+        all.sort_by_key(|(path, _)| archived_ms(path));
         for (path, _) in &all {
             if remaining <= max_bytes {
                 break;
@@ -234,6 +252,18 @@ fn folders_in(folder: &Path) -> Vec<(std::path::PathBuf, ThreadId)> {
         entry.file_type().is_ok_and(|kind| kind.is_dir()).then(|| (entry.path(), id))
     });
     named.collect()
+}
+
+/// When a folder was moved to the archive, in milliseconds since 1970.
+fn archived_ms(path: &Path) -> u64 {
+    let recorded = lillux::file::read_bounded(&path.join(ARCHIVED_AT), MAX_ARCHIVED_AT_BYTES).ok();
+    let recorded = recorded.and_then(|(bytes, _)| std::str::from_utf8(&bytes).ok()?.trim().parse().ok());
+    // One that was archived before that was recorded: moving a folder changes its status.
+    let moved = || {
+        let seconds = path.metadata().map(|found| found.ctime()).unwrap_or(i64::MAX);
+        u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
+    };
+    recorded.unwrap_or_else(moved)
 }
 
 /// Whether nothing was put into a folder for so many days.
@@ -278,15 +308,20 @@ pub(super) fn is_due(connection: &Connection, at_ms: u64) -> Result<bool, DbErro
 }
 
 /// Writes the database anew, if that was long ago or room is short.
-pub(super) fn vacuum(connection: &Connection, prune: &PruneOptions) -> Result<bool, DbError> {
-    let Some(days) = prune.vacuum_interval_days else {
-        return Ok(false);
-    };
+pub(super) fn vacuum(
+    connection: &Connection,
+    prune: &PruneOptions,
+    is_forced: bool,
+) -> Result<bool, DbError> {
     let last = last_time(connection, "vacuumed_ms")?;
-    let is_due = last.is_none_or(|last| last.saturating_add(days.saturating_mul(DAY_MS)) <= prune.at_ms);
+    let is_due =
+        |days: u64| last.is_none_or(|last| last.saturating_add(days.saturating_mul(DAY_MS)) <= prune.at_ms);
+    let is_due = is_forced || prune.vacuum_interval_days.is_some_and(is_due);
     if is_due {
         connection.execute_batch("VACUUM")?;
         record_time(connection, "vacuumed_ms", prune.at_ms)?;
+        // The rewritten pages are in the log. A reader may hold it; then it shrinks with the next commits.
+        let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
     Ok(is_due)
 }

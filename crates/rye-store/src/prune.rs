@@ -23,7 +23,7 @@ pub struct PruneOptions {
     pub max_bytes: Option<u64>,
     /// What becomes of the others' folders.
     pub disposal: FolderDisposal,
-    /// Folders in the archive go that were not written to for so many days.
+    /// Folders go that were moved to the archive so many days ago, or earlier.
     pub remove_archived_after_days: Option<u64>,
     /// How often the database is rewritten without its gaps; never, when `None`.
     pub vacuum_interval_days: Option<u64>,
@@ -82,6 +82,8 @@ pub struct PruneReport {
     pub archived: u64,
     /// Whether the database was rewritten.
     pub is_vacuumed: bool,
+    /// What is stored now, if a maximum was asked for.
+    pub stored_bytes: Option<u64>,
 }
 
 /// A thread, as far as pruning looks at it.

@@ -250,7 +250,13 @@ fn only_old_ended_trees_are_pruned() {
     let pruned = world.store.prune(&prune).expect("pruned");
     assert_eq!(
         pruned,
-        PruneReport { threads: vec![thread_id(2), thread_id(1)], blobs: 1, archived: 0, is_vacuumed: true }
+        PruneReport {
+            threads: vec![thread_id(2), thread_id(1)],
+            blobs: 1,
+            archived: 0,
+            is_vacuumed: true,
+            stored_bytes: None
+        }
     );
     assert!(threads.join("archive").join(thread_id(1).as_str()).join("transcript.jsonl").is_file());
     assert!(!threads.join(thread_id(1).as_str()).exists() && threads.join(thread_id(3).as_str()).exists());
@@ -261,7 +267,13 @@ fn only_old_ended_trees_are_pruned() {
     let pruned = world.store.prune(&again).expect("pruned");
     assert_eq!(
         pruned,
-        PruneReport { threads: vec![thread_id(5)], blobs: 0, archived: 0, is_vacuumed: false }
+        PruneReport {
+            threads: vec![thread_id(5)],
+            blobs: 0,
+            archived: 0,
+            is_vacuumed: false,
+            stored_bytes: None
+        }
     );
     assert!(!threads.join(thread_id(5).as_str()).exists());
     assert!(world.store.journal(&thread_id(4)).is_ok());

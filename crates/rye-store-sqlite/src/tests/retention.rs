@@ -92,15 +92,11 @@ fn remove_archived_after_days_empties_archive() {
     let world = test_store();
     world.add_ended(new_thread(1, None), 1);
     world.store.prune(&PruneOptions::of_settings(&ledger_settings(&json!({})), 31 * DAY)).expect("pruned");
-    // The folder was made just now: by its age a moment before, or long after.
-    let made = world.threads_dir().join("archive").join(thread_id(1).as_str());
-    let made = made.metadata().and_then(|found| found.modified()).expect("a time");
-    let made = made.duration_since(std::time::UNIX_EPOCH).expect("since").as_millis();
-    let made = u64::try_from(made).expect("a time");
+    // The time since it was archived counts, not the folder's own age.
     let at = |cleanup: &Value, day: u64| {
         world
             .store
-            .prune(&PruneOptions::of_settings(&ledger_settings(cleanup), made + day * DAY))
+            .prune(&PruneOptions::of_settings(&ledger_settings(cleanup), (31 + day) * DAY))
             .expect("pruned")
             .archived
     };
@@ -153,4 +149,29 @@ fn automatic_prune_runs_once_a_day() {
     assert_eq!(first.threads, [thread_id(1)]);
     assert_eq!(world.store.prune_if_due(&prune(31)).expect("looked"), None);
     assert!(world.store.prune_if_due(&prune(32)).expect("pruned").is_some());
+}
+
+#[test]
+fn size_limit_shrinks_the_database_itself() {
+    let world = test_store();
+    // A journal that is gone leaves its pages in the database.
+    let large = JournalRecord { body: vec![b'x'; 1 << 20], ..record("large") };
+    let claim = world.create(new_thread(1, None));
+    for _ in 0..4 {
+        world.commit(ThreadCommit {
+            records: vec![large.clone()],
+            ..ThreadCommit::new(thread_id(1), claim, DAY)
+        });
+    }
+    world.commit(ThreadCommit {
+        status: Some(StatusChange::to(ThreadStatus::Completed)),
+        ..ThreadCommit::new(thread_id(1), claim, DAY)
+    });
+    world.add_ended(new_thread(2, None), 2);
+    // The database was rewritten not long ago.
+    let settings = |cleanup: &Value| PruneOptions::of_settings(&ledger_settings(cleanup), 3 * DAY);
+    world.store.prune(&settings(&json!({}))).expect("pruned");
+    let report = world.store.prune(&settings(&json!({"max_megabytes": 2}))).expect("pruned");
+    assert_eq!(report.threads, [thread_id(1)], "the newer one fits");
+    assert!(report.is_vacuumed && report.stored_bytes.is_some_and(|bytes| bytes <= 2 << 20), "{report:?}");
 }

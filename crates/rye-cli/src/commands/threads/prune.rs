@@ -45,10 +45,18 @@ pub fn prune(context: &CommandContext, arguments: &PruneArguments) -> CommandRes
     };
     let data = json!({
         "pruned": pruned.threads, "after_days": options.after_days, "archived_removed": pruned.archived,
-        "is_vacuumed": pruned.is_vacuumed,
+        "is_vacuumed": pruned.is_vacuumed, "stored_bytes": pruned.stored_bytes,
     });
     if !context.print_if_json(Some("thread"), None, &data)? {
         context.output.print(format_args!("forgot {}", pluralize(pruned.threads.len() as u64, "thread")))?;
+        if let (Some(max), Some(stored)) = (options.max_bytes, pruned.stored_bytes)
+            && stored > max
+        {
+            let stored = stored.div_ceil(1 << 20);
+            context.output.warn(format_args!(
+                "{stored} MB are left: what is left belongs to threads that are in use, or to the database itself"
+            ));
+        }
     }
     Ok(())
 }
