@@ -4,6 +4,7 @@
 //! the new one, never a part.
 
 mod folders;
+mod leftovers;
 mod lock;
 mod temp_dir;
 
@@ -17,6 +18,7 @@ use fs_err::os::unix::fs::OpenOptionsExt;
 pub use folders::{
     LinkedFolder, create_folders_beneath, folder_beneath, make_folders_beneath, remove_beneath,
 };
+pub use leftovers::{MIN_LEFTOVER_SECONDS, leftovers, remove_leftovers};
 pub use lock::Lock;
 pub use temp_dir::{LockedTempDir, TempDirPool};
 

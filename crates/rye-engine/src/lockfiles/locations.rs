@@ -53,6 +53,20 @@ impl LockfileDir {
         self.manifest_files.as_ref().is_none_or(|listed| listed.contains(&path()))
     }
 
+    /// Whether there is a lockfile of a tool here, of whichever version.
+    pub(crate) fn has_lockfile_of(&self, id: &ItemId) -> bool {
+        let names = self.path(Path::new(id.as_str()));
+        let (Some(folder), Some(name)) = (names.parent(), names.file_name().and_then(|name| name.to_str()))
+        else {
+            return false;
+        };
+        let start = format!("{name}@");
+        let entries = fs_err::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .into_iter()
+            .any(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&start)))
+    }
+
     fn read(&self, name: &Path) -> Result<Option<Lockfile>> {
         if !self.is_listed(name) {
             return Ok(None);

@@ -408,6 +408,10 @@ pub fn refresh_after_sign(
     if item.item_type != ItemType::Tool {
         return Ok(None);
     }
+    // Resolving looks at every file beside the tool: not for a tool that is not pinned.
+    if !locations::user_dir(engine).has_lockfile_of(&item.id) {
+        return Ok(None);
+    }
     // A tool whose chain is not complete cannot run: there is nothing to pin, and running it says why.
     let Ok(resolved) = resolve(item) else { return Ok(None) };
     if resolved.uses_dev_mode {

@@ -1,12 +1,13 @@
 //! `doctor`: what is wrong with this setup, each finding with its remedy.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use lillux::file::{self, LockedTempDir};
 use lillux::sandbox;
 use rye_item::text::{counted, shell_word};
 use rye_item::{ItemRef, ItemType, Space};
+use rye_space::AI_FOLDER;
 use rye_space::bundle::BundleTrust;
 use rye_space::installed::{self, BundleInstallation};
 use rye_space::search::SearchIndex;
@@ -60,6 +61,17 @@ pub struct DoctorReport {
     pub errors: usize,
     /// How many are warnings.
     pub warnings: usize,
+}
+
+impl DoctorReport {
+    /// Adds what was found elsewhere.
+    pub fn extend(&mut self, findings: impl IntoIterator<Item = DoctorFinding>) {
+        for finding in findings {
+            self.errors += usize::from(finding.level == Severity::Error);
+            self.warnings += usize::from(finding.level == Severity::Warning);
+            self.findings.push(finding);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -336,12 +348,38 @@ fn check_config(engine: &Engine, findings: &mut FindingList) {
     }
 }
 
+/// Temporary files beside items, of commands that were killed.
+fn check_leftovers(engine: &Engine, space: &Space, folders: &BTreeSet<PathBuf>, findings: &mut FindingList) {
+    let roots = &engine.workspace.roots;
+    let root = match space {
+        Space::Project => roots.project.as_ref().map(|project| project.join(AI_FOLDER)),
+        Space::User => Some(roots.user_ai()),
+        Space::System(_) => None,
+    };
+    let Some(root) = root else { return };
+    let found = folders.iter().flat_map(|folder| {
+        // A folder that cannot be read is reported as such.
+        file::leftovers(&root.join(folder), engine.unix_seconds()).unwrap_or_default()
+    });
+    for path in found {
+        findings
+            .add("places", Severity::Warning, "a temporary file is left of a command that was killed")
+            .remedy(format!("rm {}", shell_word(&path.display().to_string())))
+            .path(path);
+    }
+}
+
 fn check_item_files(engine: &Engine, findings: &mut FindingList) {
     let spaces = &engine.workspace.spaces;
     let mut by_item: BTreeMap<ItemRef, Vec<Space>> = BTreeMap::new();
     for space in spaces.order() {
         let walk = spaces.scan(&space, &ItemType::ALL);
         let mut in_space: BTreeMap<ItemRef, Vec<String>> = BTreeMap::new();
+        let item_folders: BTreeSet<PathBuf> = walk
+            .entries
+            .iter()
+            .filter_map(|entry| Path::new(&entry.relative).parent().map(Path::to_owned))
+            .collect();
         for entry in walk.entries {
             in_space.entry(entry.item).or_default().push(entry.relative);
         }
@@ -371,6 +409,7 @@ fn check_item_files(engine: &Engine, findings: &mut FindingList) {
                 .path(invalid.path)
                 .remedy("rename it, or put the file itself where the link is");
         }
+        check_leftovers(engine, &space, &item_folders, findings);
         for folder in &walk.unreadable {
             add_error(findings, "places", &Error::unreadable_folder(folder));
         }

@@ -122,14 +122,21 @@ pub fn init(
     // Opened anew: the key and its document count from here on.
     let engine = open(&roots)?;
     if !is_user_space {
-        for (item_type, id, extension, _) in EXAMPLES {
+        for (item_type, id, extension, text) in EXAMPLES {
             let path = ai.join(format!("{}/{id}{extension}", item_type.folder()));
-            if created.contains(&path) {
+            // One that was killed leaves examples without a signature.
+            if created.contains(&path) || is_unsigned_example(&path, text) {
                 sign::sign_item(&engine, &ItemRef::new(item_type, ItemId::new(id)?), None)?;
             }
         }
     }
     Ok(InitResponse { fingerprint, key_created, project, created, kept: existing, approved: !is_user_space })
+}
+
+/// Whether a file is an example as it is before it is signed.
+fn is_unsigned_example(path: &Path, text: &str) -> bool {
+    let limit = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    file::read_bounded(path, limit).is_ok_and(|(bytes, _)| bytes == text.as_bytes())
 }
 
 /// The own key, whether its document is there yet or not.

@@ -1,5 +1,6 @@
 //! `sign`: validate, then write one signature line, atomically. A bad file never stops the others.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
@@ -325,6 +326,11 @@ fn sign_targets(
             }
             Err(error) => response.failed.push(FailedSign { name: item.to_string(), error }),
         }
+    }
+    let folders: BTreeSet<&Path> = targets.iter().filter_map(|(_, path)| path.path.parent()).collect();
+    for folder in folders {
+        // Of commands that were killed. What cannot be removed stays: `doctor` names it.
+        let _ = file::remove_leftovers(folder, engine.unix_seconds());
     }
     let warning = record_signed_ids(engine, ids, &key, &now);
     if let Some(last) = response.signed.last_mut() {
