@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+pub use rye_store::block_on;
 pub use rye_store::{
     Approval, ApprovalDecision, ApprovalRecord, Attribution, BudgetCaps, BudgetRefusal, BudgetResource,
     ChangeReceiver, ChangesLost, Charge, ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome,
@@ -15,6 +16,7 @@ use rye_store_sqlite::SqliteStore;
 pub use rye_store_sqlite::{
     ColumnSpec, DATABASE, IndexSpec, LedgerSpec, SystemProbe, ThreadSecret, current_owner, is_owner_gone,
 };
+pub use rye_store_sqlite::{StoreCondition, inspect as inspect_store, replace_database, thread_folders};
 
 /// Opens the store in the folder of threads, making what is missing.
 ///

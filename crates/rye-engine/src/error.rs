@@ -310,6 +310,8 @@ codes! {
     ProviderInvalid = "RYE1155", Validation;
     /// The store of threads is older than what this user has seen.
     StoreOlder = "RYE1156", Integrity;
+    /// The store of threads is missing or empty, beside the folders of its threads.
+    StoreLost = "RYE1157", Integrity;
 }
 
 impl fmt::Display for Code {

@@ -10,7 +10,14 @@ impl From<ThreadStoreError> for Error {
         match error {
             ThreadStoreError::Damaged { path, .. } => Self::new(Code::StoreDamaged, message)
                 .detail("path", path.display().to_string())
-                .hint("restore it from a backup; or move it away: threads in it are then forgotten"),
+                .hint("restore it from a backup; or list its threads again from their folders: rye thread rebuild"),
+            ThreadStoreError::Lost { path, .. } => Self::new(Code::StoreLost, message)
+                .detail("path", path.display().to_string())
+                .hint("restore it from a backup; or list its threads again from their folders: rye thread rebuild"),
+            ThreadStoreError::SecretLost { path } => Self::new(Code::ThreadSecret, message)
+                .detail("path", path.display().to_string())
+                .hint("restore it from a backup; then every thread can be resumed")
+                .hint("without one, list the threads here again from their folders: rye thread rebuild"),
             // It was there when a record that names it was written.
             ThreadStoreError::NoBlob(_) => Self::new(Code::StoreDamaged, message)
                 .hint("restore `.ai/threads` from a backup; or start a new thread"),
@@ -40,7 +47,7 @@ impl From<ThreadStoreError> for Error {
                     "if no one else has read it: chmod 600 {}",
                     rye_item::text::shell_word(&path.display().to_string())
                 ))
-                .hint("otherwise remove it; threads from before can then not be resumed"),
+                .hint("otherwise remove it, then: rye thread rebuild; threads from before cannot be resumed then"),
             ThreadStoreError::Schema(_) => Self::new(Code::LedgerSchema, message)
                 .hint("see where it comes from: rye config show --origin"),
             ThreadStoreError::Linked(path) => Self::linked_folder(&lillux::file::LinkedFolder { path }),

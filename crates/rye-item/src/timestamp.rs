@@ -25,3 +25,10 @@ pub fn iso_timestamp(at_ms: u64) -> String {
     timestamp.push('Z');
     timestamp
 }
+
+/// The milliseconds since 1970 of a moment that [`iso_timestamp`] wrote; `None` when the text is no moment.
+#[must_use]
+pub fn parse_iso_timestamp(text: &str) -> Option<u64> {
+    let moment: jiff::Timestamp = text.parse().ok()?;
+    u64::try_from(moment.as_millisecond()).ok()
+}

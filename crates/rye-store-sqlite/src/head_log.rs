@@ -197,6 +197,12 @@ impl HeadLog {
     }
 }
 
+/// Whether anything is recorded beside this key.
+pub(super) fn has_logs(signing_keys: &Path) -> bool {
+    let entries = fs_err::read_dir(signing_keys.join(HEADS_DIR)).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| Header::read(&entry.path()).is_some())
+}
+
 fn header(threads: &Path, store: i64) -> String {
     let path = serde_json::Value::String(threads.to_string_lossy().into_owned());
     format!("{HEADER} {store} {path}\n")

@@ -14,6 +14,7 @@ mod blobs;
 mod chain;
 mod claims;
 mod commit;
+mod condition;
 mod connection;
 mod create;
 mod db_error;
@@ -41,6 +42,7 @@ use lillux::file::Lock;
 use rusqlite::{Connection, OpenFlags};
 use rye_store::{ChangeHub, ThreadStoreError};
 
+pub use condition::{StoreCondition, inspect, replace_database, thread_folders};
 use connection::{check_version, connect, database_path};
 use db_error::DbError;
 use head_log::HeadLog;
@@ -84,7 +86,7 @@ impl SqliteStore {
     /// Opens the store in the folder of threads, making what is missing.
     ///
     /// # Errors
-    /// When it is damaged, newer than this code, or cannot be made.
+    /// When it is damaged, newer than this code, lost beside the folders of its threads, or cannot be made.
     pub fn open(folder: &Path, secret: &ThreadSecret, spec: &LedgerSpec) -> Result<Self, ThreadStoreError> {
         Ok(Self::open_or_create(folder, secret, spec)?)
     }
@@ -94,6 +96,7 @@ impl SqliteStore {
         // Two processes that make it at once would both set it up.
         let _lock = Lock::acquire_dir(folder)?;
         let database = database_path(folder)?;
+        condition::refuse_lost(folder)?;
         // Others have no business in it; SQLite gives its other files the same mode.
         match lillux::file::write_new(&database, b"", lillux::file::FileMode::Private) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
@@ -102,6 +105,7 @@ impl SqliteStore {
         let prepare = || -> Result<Connection, DbError> {
             let connection = connect(&database, OpenFlags::SQLITE_OPEN_CREATE)?;
             check_version(&connection, &database)?;
+            condition::refuse_lost_tables(folder, &connection)?;
             if !schema::is_current(&connection, spec)? {
                 connection.execute_batch("BEGIN IMMEDIATE")?;
                 schema::migrate(&connection, spec, &secret.mac())?;
@@ -131,7 +135,11 @@ impl SqliteStore {
         secret: &ThreadSecret,
         spec: &LedgerSpec,
     ) -> Result<Option<Self>, DbError> {
-        if folder::is_absent(folder)? || !folder.join(DATABASE).is_file() {
+        if folder::is_absent(folder)? {
+            return Ok(None);
+        }
+        condition::refuse_lost(folder)?;
+        if !folder.join(DATABASE).is_file() {
             return Ok(None);
         }
         let database = database_path(folder)?;
@@ -143,6 +151,7 @@ impl SqliteStore {
         };
         let (connection, version) = prepare().map_err(|error| error.with_path(&database))?;
         if version == 0 {
+            condition::refuse_lost_tables(folder, &connection)?;
             // Another process is about to make it.
             return Ok(None);
         }

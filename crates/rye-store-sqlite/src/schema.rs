@@ -113,6 +113,12 @@ pub(super) fn store_id(connection: &Connection) -> Result<Option<i64>, DbError> 
     Ok(connection.query_row(find, [STORE_ID_KEY], |row| row.get(0)).optional()?)
 }
 
+/// Whether the database has any table.
+pub(super) fn has_tables(connection: &Connection) -> Result<bool, DbError> {
+    let find = "SELECT EXISTS (SELECT 1 FROM sqlite_schema)";
+    Ok(connection.query_row(find, [], |row| row.get(0))?)
+}
+
 /// Whether the store has no thread.
 pub(super) fn is_empty(connection: &Connection) -> Result<bool, DbError> {
     let find = "SELECT NOT EXISTS (SELECT 1 FROM threads)";

@@ -12,7 +12,7 @@ use lillux::{Digest, SecretKey};
 
 use rye_store::ThreadStoreError;
 
-use super::DbError;
+use super::{DbError, head_log};
 
 /// Its file's name in the folder of the signing key.
 const SECRET_FILE: &str = "thread_secret";
@@ -51,9 +51,13 @@ impl ThreadSecret {
     /// # Errors
     /// When others can read it, it is none, or it cannot be written.
     pub fn load_or_create(signing_keys: &Path) -> Result<Self, ThreadStoreError> {
-        if let Some(secret) = Self::load(signing_keys)? {
-            return Ok(secret);
+        match Self::load(signing_keys)? {
+            Some(secret) => Ok(secret),
+            None => Self::create(signing_keys),
         }
+    }
+
+    fn create(signing_keys: &Path) -> Result<Self, ThreadStoreError> {
         let mut bytes = [0; SECRET_LEN];
         getrandom::fill(&mut bytes).map_err(|error| ThreadStoreError::Failed(error.to_string()))?;
         file::create_dirs(signing_keys, true).map_err(DbError::from)?;
@@ -69,15 +73,31 @@ impl ThreadSecret {
         }
     }
 
+    /// A new secret in the place of one that is lost: what was sealed with that one cannot be relied on any more.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn replace_lost(signing_keys: &Path) -> Result<Self, ThreadStoreError> {
+        match Self::load(signing_keys) {
+            Ok(Some(secret)) => Ok(secret),
+            Ok(None) | Err(ThreadStoreError::SecretLost { .. }) => Self::create(signing_keys),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The secret in the folder of the signing key; `None` when there is none yet.
     ///
     /// # Errors
-    /// When others can read it, or it is none.
+    /// When others can read it, it is none, or it is gone though threads were sealed with it.
     pub fn load(signing_keys: &Path) -> Result<Option<Self>, ThreadStoreError> {
         let path = signing_keys.join(SECRET_FILE);
         let invalid = |reason: String| ThreadStoreError::Secret { path: path.clone(), reason };
         let (bytes, metadata) = match file::read_bounded(&path, 4096) {
             Ok(read) => read,
+            // How far stores have come is recorded beside the secret, and only by a holder of it.
+            Err(error) if error.is_absent() && head_log::has_logs(signing_keys) => {
+                return Err(ThreadStoreError::SecretLost { path });
+            }
             Err(error) if error.is_absent() => return Ok(None),
             Err(error) => return Err(invalid(format!("cannot be read: {error}"))),
         };

@@ -25,6 +25,20 @@ pub enum ThreadStoreError {
         /// The last version that is known.
         known: i64,
     },
+    /// The database is missing or empty, beside the folders of its threads.
+    #[error("`{}` is missing or empty, beside {}", path.display(), rye_item::text::counted(*folders, "thread folder"))]
+    Lost {
+        /// The database.
+        path: PathBuf,
+        /// How many folders of threads there are.
+        folders: usize,
+    },
+    /// The secret is gone, though threads were sealed with it.
+    #[error("`{}` is missing: your threads are sealed with it", path.display())]
+    SecretLost {
+        /// Its file.
+        path: PathBuf,
+    },
     /// What the store holds of a thread is not what was written.
     #[error("the record of {thread} cannot be relied on: {what}")]
     Forged {

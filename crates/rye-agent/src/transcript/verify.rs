@@ -57,6 +57,9 @@ pub struct TranscriptReport {
     /// Whether a checkpoint, of whichever key, stands behind the last event of the chain.
     #[serde(skip)]
     pub is_head_sealed: bool,
+    /// The last event of the chain.
+    #[serde(skip)]
+    pub head: Option<TranscriptHead>,
     /// What does not fit.
     pub problems: Vec<TranscriptProblem>,
 }
@@ -95,6 +98,7 @@ pub fn verify(
         checkpoints: 0,
         signed_until: None,
         is_head_sealed: false,
+        head: None,
         problems: Vec::new(),
     };
     let mut verifier = TranscriptVerifier {
@@ -253,6 +257,7 @@ impl TranscriptVerifier<'_> {
     }
 
     fn finish(mut self, expected: Option<TranscriptHead>, is_torn: bool) -> TranscriptReport {
+        self.report.head = self.head.map(|sequence| TranscriptHead { sequence, hash: self.chain });
         let mut is_cut = is_torn;
         if is_torn {
             self.add_problem(None, "the last line is not whole");

@@ -162,6 +162,11 @@ pub enum ThreadCommand {
         after_help = "Without --older-than, --keep and --max-megabytes, the `cleanup` settings of budget_ledger_schema.yaml apply.\nTrees with a running or suspended thread or a pending approval are kept."
     )]
     Prune(PruneArguments),
+    /// List the threads of a lost or damaged store again, from their folders
+    #[command(
+        after_help = "Only what a known key has signed in a thread's transcript is used. Threads that had not ended are listed as failed:\nthe journal they would resume from is lost. The old database is kept under another name."
+    )]
+    Rebuild,
 }
 
 /// What costs are grouped by.

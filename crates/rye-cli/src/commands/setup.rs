@@ -197,7 +197,8 @@ pub fn show_config(context: &CommandContext, id: Option<&str>, with_origin: bool
 /// `rye doctor`
 pub fn doctor(context: &CommandContext) -> CommandResult {
     let mut bar = context.output.progress("looking");
-    let report = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
+    let mut report = doctor::doctor(&context.engine, &mut |done, total| bar.update(done, total));
+    report.extend(super::threads::check_store(context));
     drop(bar);
     if !context.output.is_json {
         for finding in &report.findings {

@@ -67,6 +67,7 @@ mod roundtrip;
 mod run_environment;
 mod sign_checks;
 mod spaces;
+mod store_recovery;
 mod support;
 mod texts;
 mod thread_approvals;

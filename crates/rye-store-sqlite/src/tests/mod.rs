@@ -2,6 +2,7 @@
 
 mod basics;
 mod budget;
+mod condition;
 mod forgery;
 mod freshness;
 mod processes;

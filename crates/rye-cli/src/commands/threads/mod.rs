@@ -7,6 +7,7 @@ mod cost;
 mod estimates;
 mod list;
 mod prune;
+mod rebuild;
 pub mod runner;
 mod show;
 mod tail;
@@ -19,6 +20,7 @@ use super::{CommandContext, CommandError, CommandResult, background};
 use crate::arguments::ThreadCommand;
 use crate::global::GlobalArguments;
 
+pub use rebuild::check_store;
 pub use thread_index::{ThreadIndex, threads_dir};
 pub use user_host::user_threads;
 
@@ -54,6 +56,7 @@ pub fn run(global: &GlobalArguments, command: &ThreadCommand) -> CommandResult {
             approvals::deny(CommandContext::open_for_run(global)?, answer, *end)
         }
         ThreadCommand::Approvals { id, full } => approvals::approvals(&open()?, id.as_deref(), *full),
+        ThreadCommand::Rebuild => rebuild::rebuild(&open()?),
         ThreadCommand::Prune(arguments) => prune::prune(&open()?, arguments),
     }
 }
