@@ -57,6 +57,11 @@ fn message_body(message: &ChatMessage) -> Value {
 pub(crate) struct OllamaParser;
 
 impl ResponseParser for OllamaParser {
+    /// A prompt that is cached is not counted.
+    fn counts_both_sides(&self) -> bool {
+        false
+    }
+
     fn parse_event(
         &mut self,
         data: &str,

@@ -54,6 +54,12 @@ pub(crate) trait ResponseParser: Send {
 
     /// What the provider wants back with the next request, when all has been taken.
     fn replay_blocks(&mut self, calls: &[ToolCall]) -> Vec<Value>;
+
+    /// Whether the server always counts both the request and the answer. A whole answer with one count only is then as if
+    /// nothing were counted, and charged what was reserved for it.
+    fn counts_both_sides(&self) -> bool {
+        true
+    }
 }
 
 /// A call in the making.
@@ -222,6 +228,11 @@ impl<'a> ResponseBuilder<'a> {
             finish => finish,
         };
         let is_cut = finish == FinishReason::Length;
+        let has_answer = !self.text.is_empty() || !self.reasoning.is_empty() || !self.calls.is_empty();
+        let is_half = self.usage.input_tokens == 0 || has_answer && self.usage.output_tokens == 0;
+        if is_half && parser.counts_both_sides() {
+            self.usage = Usage::default();
+        }
         self.build_with(finish, is_cut, parser)
     }
 

@@ -217,6 +217,21 @@ fn usage_that_is_repeated_is_counted_once() {
 }
 
 #[test]
+fn half_a_count_is_no_count() {
+    for counted in [
+        r#"{"completion_tokens":5}"#,
+        r#"{"prompt_tokens":50000.5,"completion_tokens":5}"#,
+        r#"{"prompt_tokens":-7,"completion_tokens":5}"#,
+        r#"{"prompt_tokens":5}"#,
+    ] {
+        let body = format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"content\":\"a\"}},\"finish_reason\":\"stop\"}}],\"usage\":{counted}}}\n\ndata: [DONE]\n\n"
+        );
+        assert_eq!(response_to("openai", event_stream(&body)).usage, Usage::default(), "{counted}");
+    }
+}
+
+#[test]
 fn pieces_of_arguments_find_their_call_by_index() {
     let start = |index: u8| {
         format!(
