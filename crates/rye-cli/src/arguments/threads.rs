@@ -107,7 +107,7 @@ pub enum ThreadCommand {
         #[arg(long, conflicts_with = "id")]
         accept_older: bool,
     },
-    /// Run a thread's directive again with its recorded model responses; tools run again
+    /// Step a thread and its children through their record; no model is asked, no tool runs
     #[command(after_help = "Exit code 1 if a request differs from the recorded one.")]
     Replay {
         /// The thread's id or its beginning

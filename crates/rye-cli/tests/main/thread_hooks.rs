@@ -78,11 +78,11 @@ fn parent_hooks_hold_for_its_children() {
     let changed = events(&user, &child, "tool_call_changed");
     assert_eq!(changed[0]["original"]["path"], "other.txt");
     assert_eq!(changed[0]["arguments"]["path"], "safe.txt");
-    let told = model
+    let is_read = model
         .requests()
         .iter()
         .any(|request| request.body.to_string().contains("blocked by the hook `policy`: not at depth 1"));
-    assert!(told, "the model reads the reason");
+    assert!(is_read, "the model reads the reason");
     assert_eq!(user.data(["thread", "verify", &child])["valid"], 1);
 }
 

@@ -241,12 +241,58 @@ fn replay_needs_no_model_and_reports_divergence() {
     let id = newest_thread(&user);
     let again = user.ok(["thread", "replay", &id]);
     assert_eq!(again.stdout, "Hello.\n", "{again}");
-    assert_ne!(newest_thread(&user), id);
+    assert_eq!(newest_thread(&user), id, "no thread is started");
     write_directive(&user, "ask", FILES, "", "Say goodbye.");
     let other = user.run(["thread", "replay", &id]);
     assert_eq!(other.exit, 1, "{other}");
     assert!(other.stderr.contains("differ from what was recorded"), "{other}");
+    assert!(other.stderr.contains("- Say hello.") && other.stderr.contains("+ Say goodbye."), "{other}");
     assert_eq!(model.count(), 1);
+}
+
+#[test]
+fn replay_covers_the_tree_without_effects() {
+    let user = User::initialized();
+    let grants = "<permissions><execute><tool>rye.file-system.*</tool><tool>rye.agent.threads.*</tool><directive>team.*</directive></execute></permissions>";
+    write_directive(&user, "child", FILES, "", "Be the child.");
+    write_directive(&user, "parent", grants, "", "Be the parent.");
+    let model =
+        FakeModel::start(|seen| match (seen.body.to_string().contains("Be the child."), seen.tool_results) {
+            (false, 0) => FakeReply::calls([(
+                "rye_agent_threads_thread_directive",
+                json!({"directive_name": "team/child", "async_exec": true}),
+            )]),
+            (false, 1) => {
+                let id = seen.tool_result_texts().concat();
+                let at = id.find("thread-").unwrap_or(0);
+                let ids = [&id[at..(at + 19).min(id.len())]];
+                FakeReply::calls([(
+                    "rye_agent_threads_orchestrator",
+                    json!({"operation": "wait_threads", "thread_ids": ids}),
+                )])
+            }
+            (true, 0) => {
+                FakeReply::calls([("rye_file_system_write", json!({"path": "once.txt", "content": "x"}))])
+            }
+            _ => FakeReply::text("done"),
+        });
+    let output = run(command_with_model(&user, &model).args(["run", "team/parent"]));
+    assert_eq!(output.exit, 0, "{output}");
+    let (asked, rows) = (model.count(), threads(&user));
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let parent = rows.iter().find(|row| row["directive"] == "team/parent").expect("a thread");
+    let id = text(&parent["thread_id"]);
+    fs::remove_file(user.project().join("once.txt")).expect("removed");
+    let replayed = run(command_with_model(&user, &model).args(["--json", "thread", "replay", &id]));
+    assert_eq!(replayed.exit, 0, "{replayed}");
+    assert_eq!(model.count(), asked, "no model is asked");
+    assert!(!user.project().join("once.txt").exists(), "no tool runs");
+    assert_eq!(threads(&user), rows, "nothing is written or charged");
+    write_directive(&user, "child", FILES, "", "Be another child.");
+    let other = user.run(["thread", "replay", &id]);
+    assert_eq!(other.exit, 1, "{other}");
+    assert!(other.stderr.contains("✓ team/parent") && other.stderr.contains("✗ team/child"), "{other}");
+    assert!(other.stderr.contains("+ Be another child."), "{other}");
 }
 
 #[test]

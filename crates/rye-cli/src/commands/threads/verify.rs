@@ -8,6 +8,7 @@ use lillux::{Fingerprint, PublicKey};
 use rye_agent::status::ThreadStatus;
 use rye_agent::store::{ThreadFilter, ThreadRow, ThreadStoreError};
 use rye_agent::thread_id::ThreadId;
+use rye_agent::threads::ReplayedThread;
 use rye_agent::transcript::{self, TranscriptReport, TranscriptStatus};
 use rye_engine::Code;
 use rye_item::Space;
@@ -265,5 +266,61 @@ fn print_checks(context: &CommandContext, all: &[ThreadCheck]) -> CommandResult 
 /// `rye thread replay`
 pub fn replay(context: CommandContext, word: &str) -> CommandResult {
     let (_, row) = ThreadIndex::open_thread(&context.settings, word)?;
-    runner::drive(context, |_| {}, async move |threads, signal| threads.replay(&row.id, signal).await)
+    let CommandContext { settings, engine, output } = context;
+    let runtime = runner::build_runtime()?;
+    let threads = runner::open_threads(&settings, engine, None)?;
+    let report = runtime.block_on(threads.replay(&row.id))?;
+    let data = json!({
+        "thread_id": row.id,
+        "is_same": report.different().next().is_none(),
+        "threads": report.threads.iter().map(replayed_value).collect::<Vec<_>>(),
+    });
+    for thread in &report.threads {
+        let (id, directive) = (&thread.thread_id, &thread.directive);
+        match &thread.difference {
+            None => output.note(format_args!(
+                "{} {directive} · {id} · {}",
+                paint(SUCCESS, "✓"),
+                pluralize(thread.turns, "turn")
+            )),
+            Some(difference) => {
+                output.note(format_args!(
+                    "{} {directive} · {id} · after {}: {}",
+                    paint(ERROR, "✗"),
+                    pluralize(difference.turn, "turn"),
+                    difference.what
+                ));
+                for line in &difference.lines {
+                    output.note(format_args!("    {}", rye_item::text::one_line(line)));
+                }
+            }
+        }
+    }
+    let different = report.different().count();
+    if different > 0 {
+        let message = format!("{} differ from what was recorded", pluralize(different as u64, "thread"));
+        let hint = "no model was asked and no tool ran: `-` is the record, `+` what it is now";
+        return Err(error_with_data(Code::ThreadFailed, message, hint, data));
+    }
+    if output.is_json {
+        output.print_json(&rye_engine::success_response(Some("thread"), Some(word), data))?;
+        return Ok(());
+    }
+    let outcome = report.threads.first().and_then(|thread| thread.outcome.as_ref());
+    if let Some(result) = outcome.and_then(|outcome| outcome.result.as_deref()) {
+        output.print(format_args!("{result}"))?;
+    }
+    Ok(())
+}
+
+fn replayed_value(thread: &ReplayedThread) -> Value {
+    json!({
+        "thread_id": thread.thread_id,
+        "directive": thread.directive,
+        "turns": thread.turns,
+        "status": thread.outcome.as_ref().map(|outcome| outcome.status),
+        "difference": thread.difference.as_ref().map(|difference| {
+            json!({"turn": difference.turn, "what": difference.what, "lines": difference.lines})
+        }),
+    })
 }

@@ -74,7 +74,7 @@ fn hook_changes_arguments_before_call() {
 }
 
 #[test]
-fn blocked_call_is_told_to_the_model() {
+fn model_reads_why_call_is_blocked() {
     let condition = json!({"path": "arguments.command", "op": "regex", "value": "rm -rf"});
     let control = json!({"action": "block", "error": "no recursive deletes"});
     let mut play = start(json!([hook("guard", "before_tool", &condition, Some(control))]));
@@ -85,9 +85,9 @@ fn blocked_call_is_told_to_the_model() {
     assert_eq!(ran.len(), 1);
     assert_eq!(ran[0]["item_id"], "team/other", "the other call is made");
     play.finish_tool(1, "fine");
-    let told = results(&play);
-    assert!(told[0].1 && told[0].0.contains("blocked by the hook `guard`: no recursive deletes"), "{told:?}");
-    assert_eq!(told[1], ("fine".to_owned(), false));
+    let read = results(&play);
+    assert!(read[0].1 && read[0].0.contains("blocked by the hook `guard`: no recursive deletes"), "{read:?}");
+    assert_eq!(read[1], ("fine".to_owned(), false));
     assert_eq!(play.payload("tool_call_blocked")["reason"], "no recursive deletes");
     assert!(play.is_calling(), "the thread goes on");
 }
@@ -142,9 +142,9 @@ fn hook_replaces_and_withholds_results() {
     play.finish_tool(1, "secret");
     answer(&mut play, &json!({"call": {"result": "card ****", "note": "masked"}}));
     answer(&mut play, &json!({"call": {"block": "not for you"}}));
-    let told = results(&play);
-    assert_eq!(told[0], ("card ****\n\nmasked".to_owned(), false));
-    assert!(told[1].1 && told[1].0.contains("not for you") && !told[1].0.contains("secret"), "{told:?}");
+    let read = results(&play);
+    assert_eq!(read[0], ("card ****\n\nmasked".to_owned(), false));
+    assert!(read[1].1 && read[1].0.contains("not for you") && !read[1].0.contains("secret"), "{read:?}");
     let originals: Vec<&Value> = play
         .emitted
         .iter()
@@ -211,7 +211,7 @@ fn hook_after_model_turns_answers_down() {
     play.respond(text_response("all done"));
     assert_eq!(play.state.status(), ThreadStatus::Running);
     answer(&mut play, &json!({"call": {"block": "the tests fail"}}));
-    assert!(play.is_calling(), "it goes on: the model is told");
+    assert!(play.is_calling(), "it goes on: the model reads why");
     let last = play.state.messages.last().expect("a message");
     assert!(matches!(&**last, ChatMessage::User { text } if text.contains("the tests fail")));
     play.drain();
