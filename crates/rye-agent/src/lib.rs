@@ -14,6 +14,7 @@ pub mod hook_tools;
 pub mod models;
 pub mod preflight;
 pub mod prepare;
+pub mod provider_chain;
 pub mod redact;
 pub mod result_format;
 pub mod store;

@@ -1,7 +1,7 @@
 //! Which model is asked: provider items, what is wanted, and which keys are at hand.
 //!
 //! Wanted is what the caller says, else the directive's model, else its tier, else `general`. A provider counts when its
-//! key is set, or when it is named. Nothing named and no key set: the offline provider answers, at no cost.
+//! key is set, or when it is named. Of several, the configured one is asked, else the first by name. Nothing named and no key set: the offline provider answers, at no cost.
 
 mod key_names;
 
@@ -15,7 +15,8 @@ use rye_model::{ProviderFile, TokenPrice};
 use rye_space::{ItemFile, Workspace};
 use rye_trust::{Subject, verify};
 
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, TierModel};
+use crate::spec::FallbackModel;
 
 /// Where provider items live.
 pub const PROVIDERS_PREFIX: &str = "rye/agent/providers";
@@ -58,6 +59,23 @@ pub struct ModelChoice {
     pub max_output_tokens: u64,
     /// What the user should know: variables that look like a key that was not found.
     pub notices: Vec<String>,
+    /// The providers that could serve the tier when there were several, in order: the first one is chosen.
+    pub candidates: Vec<String>,
+    /// The models that are asked, in order, when this one fails for good.
+    pub fallbacks: Vec<ModelChoice>,
+}
+
+impl ModelChoice {
+    /// The same, as a thread keeps a fallback.
+    pub(crate) fn to_fallback(&self) -> FallbackModel {
+        FallbackModel {
+            provider: self.provider_id.clone(),
+            model: self.model.clone(),
+            price: self.price,
+            context_window: self.context_window,
+            max_output_tokens: self.max_output_tokens,
+        }
+    }
 }
 
 /// A provider, by the item that wins.
@@ -141,6 +159,9 @@ impl Providers {
         let mapped = agent.tier_mapping.get(requested).map(String::as_str);
         let (model, is_model) = (mapped.unwrap_or(requested), mapped.is_some() || self.is_model(requested));
         let provider_name = query.provider.or(query.directive_provider);
+        if let (None, Some(list)) = (provider_name, agent.tiers.get(requested)) {
+            return self.choose_listed(list, requested, query, agent, environment);
+        }
         if let Some(name) = provider_name {
             return self.choose_from(self.by_name(name)?, model, is_model, query, agent, environment);
         }
@@ -175,7 +196,52 @@ impl Providers {
                 }
                 Err(self.unserved_error(model, &owners, environment))
             }
-            several => Err(ambiguous_error(model, several)),
+            // By name, so that it is the same on every machine.
+            [first, ..] => {
+                let choice = self.choose_from(first, model, is_model, query, agent, environment)?;
+                let candidates = ready.iter().map(|provider| provider.name().to_owned()).collect();
+                Ok(ModelChoice { candidates, ..choice })
+            }
+        }
+    }
+
+    /// The first model of a tier's list whose key is set; those behind it are its fallbacks.
+    fn choose_listed(
+        &self,
+        list: &[TierModel],
+        tier: &str,
+        query: &ModelQuery<'_>,
+        agent: &AgentConfig,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<ModelChoice> {
+        let mut choices = Vec::new();
+        let mut missing = None;
+        for entry in list {
+            let (model, is_model) = (entry.model.as_deref().unwrap_or(tier), entry.model.is_some());
+            let provider = self.by_name(&entry.provider)?;
+            match self.choose_from(provider, model, is_model, query, agent, environment) {
+                Ok(choice) => choices.push(choice),
+                Err(error) if error.code == Code::ProviderKeyMissing => {
+                    missing.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mut choices = choices.into_iter();
+        match (choices.next(), missing) {
+            (Some(first), missing) => Ok(ModelChoice {
+                fallbacks: choices.collect(),
+                notices: missing
+                    .map(|error| format!("left out of `{tier}`: {}", error.message))
+                    .into_iter()
+                    .collect(),
+                ..first
+            }),
+            (None, Some(error)) => Err(error),
+            (None, None) => {
+                let message = format!("the tier `{}` of agent/agent.yaml lists no model", one_line(tier));
+                Err(Error::new(Code::ModelNotFound, message))
+            }
         }
     }
 
@@ -253,6 +319,8 @@ impl Providers {
             max_output_tokens: file.max_output_tokens(model).min(agent.max_output_tokens),
             file: file.clone(),
             notices: Vec::new(),
+            candidates: Vec::new(),
+            fallbacks: Vec::new(),
         })
     }
 
@@ -381,14 +449,6 @@ fn key_missing_error(provider: &str, variable: &str, environment: &BTreeMap<Stri
         .fold(Error::new(Code::ProviderKeyMissing, message), Error::hint)
         .hint(format!("export {variable}=…"))
         .hint("or run without a model: --provider offline")
-}
-
-fn ambiguous_error(model: &str, providers: &[&ProviderItem]) -> Error {
-    let names: Vec<&str> = providers.iter().map(|provider| provider.name()).collect();
-    let message = format!("`{}` is served by {}", one_line(model), names.join(" and "));
-    Error::new(Code::ModelAmbiguous, message)
-        .hint(format!("choose one: --provider {}", names.first().unwrap_or(&"NAME")))
-        .hint("or for good: `provider: {default: NAME}` in ~/.ai/config/agent/agent.yaml")
 }
 
 #[cfg(test)]

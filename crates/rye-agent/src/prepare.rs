@@ -330,6 +330,8 @@ fn build_template(
         definitions,
         provider: model_choice.provider_id.clone(),
         model: model_choice.model.clone(),
+        candidates: model_choice.candidates.clone(),
+        fallbacks: model_choice.fallbacks.iter().map(ModelChoice::to_fallback).collect(),
         price: model_choice.price,
         context_window: model_choice.context_window,
         max_output_tokens: model_choice.max_output_tokens,

@@ -123,6 +123,12 @@ pub struct ThreadTemplate {
     pub provider: String,
     /// The model.
     pub model: String,
+    /// The providers that could serve the tier when there were several, in order: the first one is asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<String>,
+    /// The models that are asked, in order, when this one fails for good.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<FallbackModel>,
     /// What a token costs; nothing is known of a provider that is not priced.
     pub price: Option<TokenPrice>,
     /// How many tokens the model can look at.
@@ -136,7 +142,66 @@ pub struct ThreadTemplate {
     pub config: ThreadConfig,
 }
 
+/// A model that is asked when those before it failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FallbackModel {
+    /// The provider's item.
+    pub provider: String,
+    /// The model.
+    pub model: String,
+    /// What a token costs.
+    pub price: Option<TokenPrice>,
+    /// How many tokens the model can look at.
+    pub context_window: u64,
+    /// How many tokens one answer may have.
+    pub max_output_tokens: u64,
+}
+
+/// The model that a thread asks at the moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActiveModel<'a> {
+    /// The provider's item.
+    pub provider: &'a str,
+    /// The model.
+    pub model: &'a str,
+    /// What a token costs.
+    pub price: Option<TokenPrice>,
+    /// How many tokens the model can look at.
+    pub context_window: u64,
+    /// How many tokens one answer may have.
+    pub max_output_tokens: u64,
+}
+
+impl ActiveModel<'_> {
+    /// Whether answers cost nothing and use nothing: a script, not a model.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.price == Some(TokenPrice::default())
+    }
+}
+
 impl ThreadTemplate {
+    /// The first model, or the fallback of this number, counted from 1.
+    #[must_use]
+    pub fn model_at(&self, index: usize) -> ActiveModel<'_> {
+        match index.checked_sub(1).and_then(|index| self.fallbacks.get(index)) {
+            Some(fallback) => ActiveModel {
+                provider: &fallback.provider,
+                model: &fallback.model,
+                price: fallback.price,
+                context_window: fallback.context_window,
+                max_output_tokens: fallback.max_output_tokens,
+            },
+            None => ActiveModel {
+                provider: &self.provider,
+                model: &self.model,
+                price: self.price,
+                context_window: self.context_window,
+                max_output_tokens: self.max_output_tokens,
+            },
+        }
+    }
+
     /// Whether answers cost nothing and use nothing: a script, not a model.
     #[must_use]
     pub fn is_free(&self) -> bool {

@@ -21,9 +21,10 @@ use KeyCoverage::{Test, Text};
 
 /// File, key (`*` stands for anything), proof. The first row that fits a key is its own.
 const KEYS: &[(&str, &str, KeyCoverage)] = &[
-    ("agent", "provider.default", Test("ambiguous_tier_needs_default_provider")),
+    ("agent", "provider.default", Test("several_keys_choose_first_provider_by_name")),
     ("agent", "max_output_tokens", Test("max_output_tokens_caps_responses")),
     ("agent", "tier_mapping", Test("tier_mapping_overrides_providers")),
+    ("agent", "tiers", Test("listed_models_are_fallbacks_in_order")),
     ("budget_ledger_schema", "table.name", Test("fixed_settings_cannot_be_changed")),
     ("budget_ledger_schema", "table.*", Test("ledger_allows_extra_columns_and_indexes")),
     ("budget_ledger_schema", "operations.reserve.*", Test("fixed_settings_cannot_be_changed")),

@@ -90,7 +90,7 @@ impl ThreadDriver {
                         input_tokens: used.input_tokens,
                         output_tokens: used.output_tokens,
                         is_unknown: false,
-                        attribution: Attribution { hook: Some(hook), ..self.state.spec.attribution() },
+                        attribution: Attribution { hook: Some(hook), ..self.state.attribution() },
                     }),
                     Effect::SaveState(trigger) => {
                         let triggers = &self.state.spec.template.config.resilience.triggers;
@@ -208,7 +208,7 @@ impl ThreadDriver {
     }
 
     /// What is durable is told to whoever listens.
-    fn notify_released(&mut self) {
+    pub(super) fn notify_released(&mut self) {
         let lines = self.transcript.release();
         if let Some(listener) = &self.deps.listener {
             let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -257,7 +257,7 @@ impl ThreadDriver {
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
             is_unknown,
-            attribution: self.state.spec.attribution(),
+            attribution: self.state.attribution(),
         })
     }
 

@@ -53,7 +53,7 @@ impl ThreadDriver {
         let cancel_token = self.signal.cancel_token.child_token();
         match start {
             PendingEffect::Model { request, cost_bound: worst } => {
-                let (provider, deltas) = (Arc::clone(&self.provider), DeltaQueue::default());
+                let (provider, deltas) = (self.providers.at(self.state.model_index()), DeltaQueue::default());
                 let sink = deltas.clone();
                 let future = Box::pin(async move {
                     let on_delta = move |delta| sink.push(delta);

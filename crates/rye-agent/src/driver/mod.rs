@@ -21,7 +21,6 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rye_model::ModelProvider;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +28,7 @@ use crate::action::Action;
 use crate::callback::TokenIssuer;
 use crate::dispatch::Dispatcher;
 use crate::machine::{ThreadEvent, ThreadOutcome, ThreadState, ToolResult, step};
+use crate::provider_chain::ProviderChain;
 use crate::redact::{RedactionTally, Redactor};
 use crate::result_format::ArtifactStore;
 use crate::spec::{SpawnReason, ThreadSpec};
@@ -218,7 +218,7 @@ pub struct ThreadDriver {
     deps: DriverDeps,
     state: ThreadState,
     claim: Claim,
-    provider: Arc<dyn ModelProvider>,
+    providers: ProviderChain,
     signal: CancelSignal,
     transcript: TranscriptWriter,
     in_flight: InFlight,
@@ -252,7 +252,7 @@ impl ThreadDriver {
         deps: DriverDeps,
         resume: ResumePoint,
         claim: Claim,
-        provider: Arc<dyn ModelProvider>,
+        providers: impl Into<ProviderChain>,
         signal: CancelSignal,
     ) -> Self {
         let saved_ms = deps.clock.monotonic_ms();
@@ -263,7 +263,7 @@ impl ThreadDriver {
             deps,
             state: resume.state,
             claim,
-            provider,
+            providers: providers.into(),
             signal,
             transcript,
             in_flight: InFlight::default(),

@@ -32,6 +32,8 @@ pub struct TranscriptWriter {
     sealed_turn: u64,
     /// Words that wait to be written, with the number of their first piece.
     pending_text: Option<(String, u64)>,
+    /// The number behind the last piece that was written, until one is marked as the last.
+    next_chunk: Option<u64>,
     written_ms: u64,
     /// How long the file is, as far as this writer knows.
     file_bytes: u64,
@@ -69,6 +71,7 @@ impl TranscriptWriter {
             ready: Vec::new(),
             sealed_turn: 0,
             pending_text: None,
+            next_chunk: None,
             written_ms: 0,
             checks_payloads: true,
         }
@@ -153,21 +156,25 @@ impl TranscriptWriter {
         }
     }
 
-    /// Words on their way: gathered, and written now and then.
-    pub(super) fn push_delta(&mut self, text: &str, chunk: u64, now_ms: u64, throttle_ms: u64) {
+    /// Words on their way: gathered, and written now and then. Whether there is a line to release now.
+    pub(super) fn push_delta(&mut self, text: &str, chunk: u64, now_ms: u64, throttle_ms: u64) -> bool {
         match &mut self.pending_text {
             Some((pending, _)) => pending.push_str(text),
             None => self.pending_text = Some((text.to_owned(), chunk)),
         }
-        if now_ms.abs_diff(self.written_ms) >= throttle_ms {
+        let is_due = now_ms.abs_diff(self.written_ms) >= throttle_ms;
+        if is_due {
             self.flush_deltas(now_ms, false);
-            self.release();
         }
+        is_due
     }
 
     pub(super) fn flush_deltas(&mut self, now_ms: u64, is_final: bool) {
-        if let Some((text, chunk)) = self.pending_text.take() {
+        // The last piece may have been written before it was known to be the last.
+        let unfinished = self.next_chunk.filter(|_| is_final).map(|chunk| (String::new(), chunk));
+        if let Some((text, chunk)) = self.pending_text.take().or(unfinished) {
             self.written_ms = now_ms;
+            self.next_chunk = (!is_final).then_some(chunk + 1);
             let event = CoreEvent::CognitionOutDelta { text, chunk_index: chunk, is_final };
             let (event_type, payload) = event.into_payload();
             let sequence = self.sequence;
@@ -212,6 +219,7 @@ impl TranscriptWriter {
         self.ready.clear();
         let _ = self.lines.drain();
         self.pending_text = None;
+        self.next_chunk = None;
     }
 
     pub(super) fn write_state(&self, state: &ThreadState, now_ms: u64) -> io::Result<()> {
@@ -294,6 +302,30 @@ mod tests {
         let path = transcript::path(folder.path(), &id);
         let report = transcript::verify(&path, &id, next.head(), &|_| None).expect("verified");
         assert_eq!((report.events, report.problems), (2, Vec::new()));
+    }
+
+    #[test]
+    fn last_piece_of_an_answer_is_final() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let id = ThreadId::parse("thread-0a1b2c3d4e5f").expect("an id");
+        let finals = |pieces: &[(&str, u64)], throttle_ms: u64| {
+            let mut writer = TranscriptWriter::create(folder.path(), &id).expect("a writer");
+            for (number, (text, at_ms)) in pieces.iter().enumerate() {
+                writer.push_delta(text, number as u64, *at_ms, throttle_ms);
+            }
+            writer.flush_deltas(9000, true);
+            writer.release();
+            let lines = String::from_utf8(std::mem::take(&mut writer.ready)).expect("text");
+            let payload = |line: &str| -> Value {
+                serde_json::from_str::<Value>(line).expect("JSON")["payload"].clone()
+            };
+            lines.lines().map(payload).collect::<Vec<_>>()
+        };
+        let chunk = |text: &str, index: u64, is_final: bool| serde_json::json!({"text": text, "chunk_index": index, "is_final": is_final});
+        // The one piece is written as it comes, and the end is marked behind it.
+        assert_eq!(finals(&[("Hello", 1000)], 100), [chunk("Hello", 0, false), chunk("", 1, true)]);
+        assert_eq!(finals(&[("Hel", 1), ("lo", 2)], 5000), [chunk("Hello", 0, true)]);
+        assert_eq!(finals(&[], 100), Vec::<Value>::new());
     }
 
     #[test]

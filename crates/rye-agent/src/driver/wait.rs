@@ -345,7 +345,7 @@ impl ThreadDriver {
     }
 
     fn model_event(&self, result: Result<ModelResponse, ModelError>, cost_bound: CostBound) -> ThreadEvent {
-        let shared = &self.state.spec.template;
+        let shared = self.state.active_model();
         let price = |response: &ModelResponse| shared.price.map_or(0, |price| price.cost(&response.usage));
         match result {
             Ok(mut response) => {
@@ -431,8 +431,11 @@ impl ThreadDriver {
             call.received.push_str(&text);
             call.chunk - 1
         });
-        self.transcript.push_delta(&text, chunk, now, throttle);
+        let is_written = self.transcript.push_delta(&text, chunk, now, throttle);
         self.notify_delta(&ResponseDelta::Text(text));
+        if is_written {
+            self.notify_released();
+        }
     }
 
     fn notify_delta(&self, delta: &ResponseDelta) {

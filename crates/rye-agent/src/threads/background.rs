@@ -159,7 +159,7 @@ impl ThreadRuntime {
         on_registered: impl FnOnce(&ThreadId),
     ) -> Result<BackgroundThread> {
         // What would fail there fails here, where somebody hears of it.
-        drop(self.provider(&prepared.model_choice, &prepared.spec)?);
+        drop(self.providers(&prepared.model_choice, &prepared.spec)?);
         let PreparedThread { spec, notices, .. } = prepared;
         self.register(&spec, None).await?;
         let id = spec.instance.thread_id.clone();

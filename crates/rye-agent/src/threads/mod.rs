@@ -108,7 +108,7 @@ pub(crate) struct ThreadRuntime {
     blocking_slots: Arc<Semaphore>,
     prepared_cache: prepare::PreparedCache,
     templates: start::TemplateCache,
-    providers: EndpointPool,
+    endpoints: EndpointPool,
     /// When it was last looked whether old threads are to be forgotten.
     prune_checked_at: Mutex<Option<Instant>>,
 }
@@ -223,7 +223,7 @@ impl Threads {
             blocking_slots: Arc::new(Semaphore::new(BLOCKING_SLOTS)),
             prepared_cache,
             templates: start::TemplateCache::default(),
-            providers: EndpointPool::default(),
+            endpoints: EndpointPool::default(),
             prune_checked_at: Mutex::default(),
         };
         Ok(Self { runtime: Arc::new(inner) })

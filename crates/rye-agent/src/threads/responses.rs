@@ -48,7 +48,9 @@ pub fn finished_response(finished: &FinishedThread) -> Map<String, Value> {
     if let Some(outputs) = &outcome.outputs {
         put("outputs", json!(outputs));
     }
-    put("cost", finished.cost.to_value());
+    let mut cost = finished.cost.to_value();
+    cost["elapsed_ms"] = json!(finished.cost.elapsed_ms);
+    put("cost", cost);
     if let Some(error) = &outcome.error {
         put("error", json!(error));
     }

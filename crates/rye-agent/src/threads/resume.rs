@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rye_engine::{Code, Error, Result};
 use rye_item::{ItemId, ItemRef, ItemType};
+use rye_model::ModelProvider;
 use serde_json::{Map, Value};
 
 use super::{StartedThread, ThreadRuntime, Threads};
@@ -14,9 +15,10 @@ use crate::driver::{self, CancelSignal, ResumePoint};
 use crate::journal::{JournalError, JournalHeader};
 use crate::limits::ThreadLimits;
 use crate::machine::{ApprovalAnswer, ApprovalKind, ThreadEvent, ThreadState};
-use crate::models::{self, ModelChoice};
+use crate::models;
 use crate::money::Nanos;
-use crate::spec::ThreadSpec;
+use crate::provider_chain::{ProviderChain, UnavailableProvider};
+use crate::spec::{ActiveModel, ThreadSpec};
 use crate::status::ThreadStatus;
 use crate::store::{
     ApprovalDecision, Attribution, Claim, ClaimOutcome, ClaimPolicy, JournalRecord, Owner, Settlement,
@@ -140,9 +142,8 @@ impl ThreadRuntime {
             }
             _ => ThreadEvent::Interrupted { spend, repeatable: self.repeatable_calls(state)? },
         };
-        let model_choice = self.rechoose_model(&state.spec)?;
-        let provider = self.provider(&model_choice, &state.spec)?;
-        Ok(self.spawn_driver(resume_point, claim, provider, signal, first, Vec::new()))
+        let providers = self.reopen_providers(&state.spec)?;
+        Ok(self.spawn_driver(resume_point, claim, providers, signal, first, Vec::new()))
     }
 
     /// What people said to what a suspended thread asks, as far as the store vouches for it, and the limits they allowed.
@@ -251,19 +252,30 @@ impl ThreadRuntime {
         Ok(settled.collect())
     }
 
-    /// The provider and model the thread was started with; its price and window stay as they were.
-    pub(super) fn rechoose_model(&self, spec: &ThreadSpec) -> Result<ModelChoice> {
+    /// The providers and models the thread was started with; prices and windows stay as they were. Where there are
+    /// fallbacks, one that cannot be used now fails when it is asked.
+    pub(super) fn reopen_providers(&self, spec: &ThreadSpec) -> Result<ProviderChain> {
         let engine = (self.setup.engine)()?;
-        let query = models::ModelQuery {
-            model: Some(&spec.template.model),
-            provider: Some(&spec.template.provider),
-            ..models::ModelQuery::default()
+        let providers = models::Providers::discover(&engine.workspace);
+        let reopen = |model: ActiveModel<'_>| {
+            let query = models::ModelQuery {
+                model: Some(model.model),
+                provider: Some(model.provider),
+                ..models::ModelQuery::default()
+            };
+            let choice = providers.choose(&query, &spec.template.config.agent, &self.setup.environment)?;
+            self.provider(&choice, spec)
         };
-        models::Providers::discover(&engine.workspace).choose(
-            &query,
-            &spec.template.config.agent,
-            &self.setup.environment,
-        )
+        let template = &spec.template;
+        if template.fallbacks.is_empty() {
+            return Ok(ProviderChain::new(reopen(template.model_at(0))?, Vec::new()));
+        }
+        let reopen_or_fail = |index: usize| {
+            let unavailable = |error| Arc::new(UnavailableProvider(error)) as Arc<dyn ModelProvider>;
+            reopen(template.model_at(index)).unwrap_or_else(unavailable)
+        };
+        let fallbacks = (1..=template.fallbacks.len()).map(reopen_or_fail).collect();
+        Ok(ProviderChain::new(reopen_or_fail(0), fallbacks))
     }
 
     /// Tool calls in flight whose tools say that doing them twice does no harm.

@@ -17,6 +17,7 @@ use crate::journal::JournalHeader;
 use crate::machine::{ThreadEvent, ThreadState};
 use crate::models::ModelChoice;
 use crate::prepare::{PreparedThread, ThreadRequest};
+use crate::provider_chain::ProviderChain;
 use crate::redact::RedactionTally;
 use crate::spec::{ThreadSpec, ThreadTemplate};
 use crate::store::{
@@ -112,15 +113,15 @@ impl ThreadRuntime {
         prepared: PreparedThread,
         signal: CancelSignal,
     ) -> Result<StartedThread> {
-        let provider = self.provider(&prepared.model_choice, &prepared.spec)?;
-        self.start_with(prepared, provider, signal).await
+        let providers = self.providers(&prepared.model_choice, &prepared.spec)?;
+        self.start_with(prepared, providers, signal).await
     }
 
     /// As [`ThreadRuntime::start`], with the given provider.
     pub(super) async fn start_with(
         self: &Arc<Self>,
         prepared: PreparedThread,
-        provider: Arc<dyn ModelProvider>,
+        providers: impl Into<ProviderChain>,
         signal: CancelSignal,
     ) -> Result<StartedThread> {
         let PreparedThread { spec, notices, .. } = prepared;
@@ -129,7 +130,7 @@ impl ThreadRuntime {
         let transcript = TranscriptWriter::create(&self.setup.folder, &spec.instance.thread_id)?;
         let resume_point =
             ResumePoint { state: ThreadState::new(Arc::clone(&spec)), transcript, unsettled: Vec::new() };
-        Ok(self.spawn_driver(resume_point, claim, provider, signal, ThreadEvent::Started, notices))
+        Ok(self.spawn_driver(resume_point, claim, providers.into(), signal, ThreadEvent::Started, notices))
     }
 
     /// The thread exists from here on; caps on children are counted in the same transaction.
@@ -215,7 +216,13 @@ impl ThreadRuntime {
         Ok(template)
     }
 
-    /// Who answers this thread.
+    /// Who answers this thread, in order.
+    pub(super) fn providers(&self, model_choice: &ModelChoice, spec: &ThreadSpec) -> Result<ProviderChain> {
+        let fallbacks = model_choice.fallbacks.iter().map(|fallback| self.provider(fallback, spec));
+        Ok(ProviderChain::new(self.provider(model_choice, spec)?, fallbacks.collect::<Result<_>>()?))
+    }
+
+    /// Who answers for one model.
     pub(super) fn provider(
         &self,
         model_choice: &ModelChoice,
@@ -233,7 +240,7 @@ impl ThreadRuntime {
             inputs: spec.instance.inputs.clone(),
         };
         let environment = &self.setup.environment;
-        self.providers
+        self.endpoints
             .provider(
                 &model_choice.provider_id,
                 &model_choice.file,
@@ -276,7 +283,7 @@ impl ThreadRuntime {
         self: &Arc<Self>,
         resume_point: ResumePoint,
         claim: Claim,
-        provider: Arc<dyn ModelProvider>,
+        providers: ProviderChain,
         signal: CancelSignal,
         first: ThreadEvent,
         notices: Vec<String>,
@@ -292,7 +299,7 @@ impl ThreadRuntime {
             self.driver_deps(&spec.instance.thread_id),
             resume_point,
             claim,
-            provider,
+            providers,
             signal.clone(),
         );
         let inner = Arc::clone(self);

@@ -189,16 +189,17 @@ async fn server_errors_are_retried() {
 }
 
 #[tokio::test]
-async fn persistent_server_error_fails() {
+async fn persistent_server_error_suspends() {
     for protocol in PROTOCOLS {
         let run = ProtocolRun::run(protocol, &[FakeReply::status_text(500, "no", &[])]).await;
-        assert_eq!((run.finished.outcome.status, run.model.count()), (ThreadStatus::Error, 4));
+        assert_eq!((run.finished.outcome.status, run.model.count()), (ThreadStatus::Suspended, 4));
+        assert_eq!(run.finished.outcome.reason.map(|reason| reason.as_str()), Some("provider"));
         let attempts: Vec<Value> = run.error_classes().into_iter().map(|(_, _, attempt)| attempt).collect();
         assert_eq!(attempts, [1, 2, 3, 4]);
         assert_eq!(run.space.payloads("retry_scheduled").len(), 3);
         let error = run.finished.outcome.error.clone().unwrap_or_default();
         assert!(error.contains("gave up after 4 attempts"), "{error}");
-        assert_eq!(run.space.significant_events().last().map(String::as_str), Some("thread_error"));
+        assert_eq!(run.space.significant_events().last().map(String::as_str), Some("thread_suspended"));
     }
 }
 

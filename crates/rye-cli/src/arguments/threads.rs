@@ -253,6 +253,9 @@ pub struct ResumeArguments {
     /// A message to the model
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
+    /// Try again, with growing pauses, until a model provider answers
+    #[arg(long)]
+    pub when_available: bool,
 }
 
 /// What a yes covers beyond the call it answers.

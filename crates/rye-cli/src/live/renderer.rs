@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rye_agent::driver::Listener;
 use rye_model::ResponseDelta;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::view::{ThreadView, ViewOptions};
 use crate::output::{Output, StatusLine};
@@ -20,7 +20,7 @@ const TICK_INTERVAL: Duration = Duration::from_millis(100);
 /// Something to show.
 enum RenderEvent {
     Event(Value),
-    Text(String, String),
+    Delta(String, ResponseDelta),
     Line(String),
     /// Something that needs the terminal for itself.
     Prompt(Box<dyn FnOnce() + Send>),
@@ -43,9 +43,7 @@ impl Listener for ChannelListener {
     }
 
     fn delta(&self, thread: &str, delta: &ResponseDelta) {
-        if let ResponseDelta::Text(text) = delta {
-            let _ = self.0.send(RenderEvent::Text(thread.to_owned(), text.clone()));
-        }
+        let _ = self.0.send(RenderEvent::Delta(thread.to_owned(), delta.clone()));
     }
 }
 
@@ -97,6 +95,16 @@ impl Renderer {
     }
 }
 
+/// A piece of an answer as a line of JSON. It is in no transcript, so it has no number.
+fn delta_line(thread: &str, delta: &ResponseDelta) -> Value {
+    let payload = match delta {
+        ResponseDelta::Text(text) => json!({"kind": "text", "text": text}),
+        ResponseDelta::Reasoning(text) => json!({"kind": "reasoning", "text": text}),
+        ResponseDelta::CallStarted { name, .. } => json!({"kind": "tool_call", "tool": name}),
+    };
+    json!({"thread_id": thread, "event_type": "model_delta", "payload": payload, "criticality": "droppable"})
+}
+
 fn render_loop(output: Output, mut view: ThreadView, receiver: &Receiver<RenderEvent>) -> ThreadView {
     let started = Instant::now();
     let status = output.is_live().then(|| output.status_line());
@@ -120,7 +128,12 @@ fn render_loop(output: Output, mut view: ThreadView, receiver: &Receiver<RenderE
                 Vec::new()
             }
             Ok(RenderEvent::Event(envelope)) => view.handle_event(&envelope),
-            Ok(RenderEvent::Text(thread, text)) => view.push_text(&thread, &text),
+            Ok(RenderEvent::Delta(thread, delta)) if output.is_json => {
+                let _ = output.print_json_line(&delta_line(&thread, &delta));
+                Vec::new()
+            }
+            Ok(RenderEvent::Delta(thread, ResponseDelta::Text(text))) => view.push_text(&thread, &text),
+            Ok(RenderEvent::Delta(..)) => Vec::new(),
             Ok(RenderEvent::Line(line)) => vec![line],
             Ok(RenderEvent::Prompt(ask)) => {
                 match &status {

@@ -180,9 +180,19 @@ impl ThreadView {
                     limits.and_then(|limits| limits.get("spend")).and_then(Nanos::from_value);
                 if is_root {
                     let mut parts = vec![truncate(of("directive"), MAX_TEXT_LENGTH)];
-                    parts.extend(
-                        ["provider", "model"].map(of).iter().map(|part| truncate(part, MAX_TEXT_LENGTH)),
-                    );
+                    let candidates: Vec<&str> = payload
+                        .get("candidates")
+                        .and_then(Value::as_array)
+                        .into_iter()
+                        .flatten()
+                        .filter_map(Value::as_str)
+                        .collect();
+                    let provider = match candidates.is_empty() {
+                        true => of("provider").to_owned(),
+                        false => format!("{} (first of {})", of("provider"), candidates.join(", ")),
+                    };
+                    parts
+                        .extend([provider.as_str(), of("model")].map(|part| truncate(part, MAX_TEXT_LENGTH)));
                     if of("provider") == OFFLINE_PROVIDER {
                         parts.push(NO_MODEL_NOTE.to_owned());
                     }
@@ -257,6 +267,22 @@ impl ThreadView {
                     paint(WARNING, "?"),
                     truncate(of("prompt"), 2 * MAX_TEXT_LENGTH),
                     paint(DIM, format_args!("· rye thread approve {thread}"))
+                ));
+            }
+            "provider_fallback" => {
+                if is_root {
+                    lines.extend(self.flush_stream());
+                }
+                let progress = self.threads.entry(thread).or_default();
+                let name =
+                    |provider: &str, model: &str| truncate(&format!("{provider}/{model}"), MAX_TEXT_LENGTH);
+                lines.push(format!(
+                    "{}{} {} failed: {}; asking {}",
+                    "  ".repeat(progress.depth),
+                    paint(WARNING, "↻"),
+                    name(of("failed_provider"), of("failed_model")),
+                    truncate(of("error"), 2 * MAX_TEXT_LENGTH),
+                    name(of("provider"), of("model"))
                 ));
             }
             "hook_failed" => {
@@ -377,7 +403,7 @@ impl ThreadView {
         parts.push(pluralize(used("turns", progress.turns), "turn"));
         parts.push(pluralize(tokens, "token"));
         parts.push(format_money(spend));
-        parts.extend(elapsed_time(cost));
+        parts.extend(elapsed_time(payload));
         let reason = ["error", "reason"].iter().find_map(|key| payload.get(key)).and_then(Value::as_str);
         if let Some(reason) = reason.filter(|_| !is_root) {
             parts.push(paint(WARNING, truncate(reason, 2 * MAX_TEXT_LENGTH)));
@@ -432,10 +458,13 @@ impl ThreadView {
     }
 }
 
-/// Seconds of running time, if they were counted.
-fn elapsed_time(cost: Option<&Value>) -> Option<String> {
-    let seconds = cost?.get("elapsed_seconds")?.as_u64()?;
-    Some(format_duration(seconds.saturating_mul(1000))).filter(|_| seconds > 0)
+/// The running time of a thread that ended or stopped, from a second on.
+fn elapsed_time(payload: &Value) -> Option<String> {
+    let exact = payload.get("elapsed_ms").and_then(Value::as_u64);
+    // Threads of older releases recorded whole seconds only.
+    let whole =
+        || payload.get("cost")?.get("elapsed_seconds")?.as_u64().map(|seconds| seconds.saturating_mul(1000));
+    exact.or_else(whole).filter(|elapsed| *elapsed >= 1000).map(format_duration)
 }
 
 /// A status in words of people.

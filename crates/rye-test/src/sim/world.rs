@@ -211,6 +211,8 @@ fn template() -> Arc<ThreadTemplate> {
             definitions,
             provider: "sim".to_owned(),
             model: "sim-model".to_owned(),
+            candidates: Vec::new(),
+            fallbacks: Vec::new(),
             price: Some(TokenPrice { input: 10, cached_input: 1, cache_write: 12, output: 50 }),
             context_window: 200_000,
             max_output_tokens: 100,

@@ -14,6 +14,18 @@ pub struct AgentConfig {
     pub max_output_tokens: u64,
     /// Tier to model, over what providers say.
     pub tier_mapping: BTreeMap<String, String>,
+    /// The models of a tier, in the order in which they are asked.
+    pub tiers: BTreeMap<String, Vec<TierModel>>,
+}
+
+/// A model of a tier's list.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct TierModel {
+    /// The provider.
+    pub provider: String,
+    /// The model; the provider's own for the tier if it is not said.
+    #[serde(default)]
+    pub model: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -23,6 +35,8 @@ struct AgentFile {
     max_output_tokens: u64,
     #[serde(default)]
     tier_mapping: BTreeMap<String, String>,
+    #[serde(default)]
+    tiers: BTreeMap<String, Vec<TierModel>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -37,6 +51,7 @@ impl AgentConfig {
             default_provider: file.provider.default,
             max_output_tokens: file.max_output_tokens,
             tier_mapping: file.tier_mapping,
+            tiers: file.tiers,
         })
     }
 }

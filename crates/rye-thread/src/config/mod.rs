@@ -14,7 +14,7 @@ mod resilience;
 use lillux_hash::Digest;
 use serde_json::{Map, Value};
 
-pub use agent::AgentConfig;
+pub use agent::{AgentConfig, TierModel};
 pub use coordination::{Continuation, Coordination, OrphanDetection, TranscriptIntegrity};
 pub use diagnostic::{ConfigDiagnostic, InvalidConfig};
 pub use events::{Criticality, EventType, Events};

@@ -83,6 +83,8 @@ core_events! {
         parent_thread_id: Nullable<ThreadId>,
         /// The digest of the directive's file.
         directive_hash: String,
+        /// The providers that could serve the tier, if there were several: the first one is asked.
+        candidates: Option<Vec<String>>,
     }
 
     /// The thread begins where another ended.
@@ -113,6 +115,8 @@ core_events! {
     ThreadCompleted = "thread_completed", "lifecycle", Critical {
         /// What it used.
         cost: Cost,
+        /// How long it worked, in milliseconds.
+        elapsed_ms: Option<u64>,
         /// What went wrong on the way.
         error: Option<String>,
         /// What the directive returned.
@@ -123,6 +127,8 @@ core_events! {
     ThreadError = "thread_error", "lifecycle", Critical {
         /// What it used.
         cost: Cost,
+        /// How long it worked, in milliseconds.
+        elapsed_ms: Option<u64>,
         /// Why.
         error: Always<String>,
         /// What the directive returned all the same.
@@ -139,12 +145,16 @@ core_events! {
         detail: Value,
         /// What it used so far.
         cost: Cost,
+        /// How long it worked, in milliseconds.
+        elapsed_ms: Option<u64>,
     }
 
     /// The thread was asked to end.
     ThreadCancelled = "thread_cancelled", "lifecycle", Critical {
         /// What it used.
         cost: Cost,
+        /// How long it worked, in milliseconds.
+        elapsed_ms: Option<u64>,
         /// Why, or by whom.
         reason: Option<String>,
         /// What the directive returned before.
@@ -155,6 +165,8 @@ core_events! {
     ThreadKilled = "thread_killed", "lifecycle", Critical {
         /// What it used.
         cost: Cost,
+        /// How long it worked, in milliseconds.
+        elapsed_ms: Option<u64>,
         /// Why, or by whom.
         reason: Option<String>,
         /// What the directive returned before.
@@ -165,6 +177,8 @@ core_events! {
     ThreadHandoff = "thread_handoff", "lifecycle", Critical {
         /// What it used.
         cost: Cost,
+        /// How long it worked, in milliseconds.
+        elapsed_ms: Option<u64>,
         /// What went wrong.
         error: Option<String>,
         /// The other thread.
@@ -421,6 +435,20 @@ core_events! {
         of: u32,
         /// The delay.
         delay_ms: u64,
+        /// The failure.
+        error: String,
+    }
+
+    /// A model failed for good, and the next one of the tier's list is asked.
+    ProviderFallback = "provider_fallback", "error", Critical {
+        /// The provider that failed.
+        failed_provider: String,
+        /// Its model.
+        failed_model: String,
+        /// The provider that is asked from now on.
+        provider: String,
+        /// Its model.
+        model: String,
         /// The failure.
         error: String,
     }

@@ -211,6 +211,7 @@ impl ThreadState {
             error: Nullable(outcome.error.clone()),
             detail: outcome.detail.clone(),
             cost: self.cost,
+            elapsed_ms: self.recorded_elapsed(),
         }));
         effects.push(Effect::SaveState(SaveTrigger::Always));
         effects.extend(requests.iter().cloned().map(Effect::RequestApproval));
@@ -258,6 +259,10 @@ impl ThreadState {
         let reason = suspension.outcome.reason.map(crate::status::SuspendReason::as_str);
         self.limits = limits;
         self.failures = 0;
+        // After an outage every model of the list gets another chance.
+        if suspension.outcome.reason == Some(crate::status::SuspendReason::Provider) {
+            self.model_index = 0;
+        }
         let mut effects: Vec<Effect> = answers
             .iter()
             .map(|answer| {

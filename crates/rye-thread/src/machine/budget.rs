@@ -102,7 +102,7 @@ impl ThreadState {
     /// The same where only text arrived.
     #[must_use]
     pub fn usage_with_output(&self, text: &str) -> Usage {
-        let profile = TokenProfile::for_model(&self.spec.template.model);
+        let profile = TokenProfile::for_model(self.active_model().model);
         Usage {
             input_tokens: self.estimated_input(&self.full_request()),
             output_tokens: profile.milli_tokens(text).div_ceil(1000),
@@ -113,7 +113,7 @@ impl ThreadState {
     /// What a call that was broken off is charged: what it has used so far at its price, and no more than was reserved.
     #[must_use]
     pub fn spend_so_far(&self, usage: &Usage, reserved: Nanos) -> Nanos {
-        let price = self.spec.template.price.unwrap_or_default();
+        let price = self.active_model().price.unwrap_or_default();
         Nanos(price.cost(usage)).min(reserved)
     }
 
@@ -125,7 +125,7 @@ impl ThreadState {
 
     /// The prompt's tokens as they are estimated.
     fn estimated_input(&self, request: &ModelRequest) -> u64 {
-        let profile = TokenProfile::for_model(&self.spec.template.model);
+        let profile = TokenProfile::for_model(self.active_model().model);
         let (counted, new) = self.uncounted_estimate(request, profile);
         let new = new.saturating_mul(self.calibration.factor(profile)).div_ceil(1000);
         counted.saturating_add(new).min(self.context.max_input_tokens(request))
@@ -145,10 +145,10 @@ impl ThreadState {
     /// Learns from the provider's count of the call that was answered; gives what had been estimated.
     pub(super) fn compare_estimate(&mut self, usage: &Usage) -> Option<u64> {
         let shared = &self.spec.template;
-        if shared.revision < 2 || shared.is_free() || !usage.is_reported() {
+        if shared.revision < 2 || self.active_model().is_free() || !usage.is_reported() {
             return None;
         }
-        let profile = TokenProfile::for_model(&shared.model);
+        let profile = TokenProfile::for_model(self.active_model().model);
         let request = self.full_request();
         let estimated = self.estimated_input(&request);
         let (counted, new) = self.uncounted_estimate(&request, profile);
@@ -159,15 +159,15 @@ impl ThreadState {
     fn min_output(&self) -> u64 {
         let shared = &self.spec.template;
         let min = if shared.revision < 2 { MIN_OUTPUT_TOKENS_BEFORE_2 } else { MIN_OUTPUT_TOKENS };
-        min.min(shared.max_output_tokens)
+        min.min(self.active_model().max_output_tokens)
     }
 
     /// What the next call would need of a limit that is reached, where calls need some of it.
     pub(super) fn with_next_call_need(&self, reached: LimitReached) -> LimitReached {
-        let shared = &self.spec.template;
+        let active = self.active_model();
         let input = self.likely_input(&self.full_request());
-        let target = TARGET_OUTPUT_TOKENS.min(shared.max_output_tokens);
-        match (reached.name(), shared.price) {
+        let target = TARGET_OUTPUT_TOKENS.min(active.max_output_tokens);
+        match (reached.name(), active.price) {
             ("tokens", _) => reached.with_needed(json!(input.saturating_add(target))),
             ("spend", Some(price)) => {
                 reached.with_needed(json!(Nanos(price.max_cost(input, target)).min(Nanos::MAX).dollars()))
@@ -191,7 +191,9 @@ impl ThreadState {
         let request = self.full_request();
         let bound = self.context.max_input_tokens(&request);
         let fitted = self.fit_output(bound);
-        if shared.revision < 2 || fitted.as_ref().is_ok_and(|output| *output == shared.max_output_tokens) {
+        if shared.revision < 2
+            || fitted.as_ref().is_ok_and(|output| *output == self.active_model().max_output_tokens)
+        {
             return fitted.map(|max_output| PlannedCall { input: bound, max_output, is_estimate: false });
         }
         let input = self.estimated_input(&request);
@@ -200,9 +202,9 @@ impl ThreadState {
 
     /// The longest answer that the thread's own limits allow after such a prompt.
     fn fit_output(&self, input: u64) -> Result<u64, Box<LimitReached>> {
-        let shared = &self.spec.template;
-        let mut output = shared.max_output_tokens;
-        if let Some(max) = self.limits.tokens.filter(|_| !shared.is_free()) {
+        let active = self.active_model();
+        let mut output = active.max_output_tokens;
+        if let Some(max) = self.limits.tokens.filter(|_| !active.is_free()) {
             let remaining = max.saturating_sub(self.cost.tokens()).saturating_sub(input);
             if remaining < self.min_output() {
                 let reached = LimitReached::new("tokens", json!(self.cost.tokens()), json!(max));
@@ -210,7 +212,7 @@ impl ThreadState {
             }
             output = output.min(remaining);
         }
-        if let (Some(max), Some(price)) = (self.limits.spend, shared.price) {
+        if let (Some(max), Some(price)) = (self.limits.spend, active.price) {
             let affordable = affordable_tokens(price, max.minus(self.cost.spend), input);
             if affordable < self.min_output() {
                 let reached =
@@ -230,11 +232,11 @@ impl ThreadState {
     }
 
     fn cost_bound(&self, planned: &PlannedCall) -> CostBound {
-        let shared = &self.spec.template;
-        if shared.is_free() {
+        let active = self.active_model();
+        if active.is_free() {
             return CostBound { spend: Nanos(0), tokens: 0 };
         }
-        match shared.price {
+        match active.price {
             Some(price) => CostBound {
                 spend: Nanos(price.max_cost(planned.input, planned.max_output)).min(Nanos::MAX),
                 tokens: 0,
@@ -246,7 +248,7 @@ impl ThreadState {
 
     /// The most that a call with an answer of any length can cost.
     pub(super) fn full_cost_bound(&self) -> CostBound {
-        let max_output = self.spec.template.max_output_tokens;
+        let max_output = self.active_model().max_output_tokens;
         let input = self.likely_input(&self.full_request());
         self.cost_bound(&PlannedCall { input, max_output, is_estimate: false })
     }
@@ -255,7 +257,7 @@ impl ThreadState {
     /// reserved is settled. `None` when none does.
     pub(super) fn plan_within(&mut self, refusal: &BudgetRefusal) -> Option<Vec<Effect>> {
         let shared = &self.spec.template;
-        if shared.revision < 2 || shared.is_free() {
+        if shared.revision < 2 || self.active_model().is_free() {
             return None;
         }
         let unspent = refusal.limit.saturating_sub(refusal.used);
@@ -265,7 +267,7 @@ impl ThreadState {
             planned.input = self.estimated_input(&self.full_request());
             planned.is_estimate = true;
         }
-        let affordable = match (refusal.resource, shared.price) {
+        let affordable = match (refusal.resource, self.active_model().price) {
             (BudgetResource::Tokens, _) => unspent.saturating_sub(planned.input),
             (BudgetResource::Spend, Some(price)) => affordable_tokens(price, Nanos(unspent), planned.input),
             (BudgetResource::Spend, None) => return None,

@@ -82,13 +82,13 @@ impl ThreadState {
     #[must_use]
     pub fn max_result_chars(&self) -> usize {
         let is_nearly_full =
-            self.context.tokens.saturating_mul(4) > self.spec.template.context_window.saturating_mul(3);
+            self.context.tokens.saturating_mul(4) > self.active_model().context_window.saturating_mul(3);
         if is_nearly_full { MAX_RESULT_UNDER_PRESSURE } else { MAX_RESULT_CHARACTERS }
     }
 
     /// What hooks are told when the context has become nearly full.
     pub(super) fn context_pressure(&mut self) -> Option<Value> {
-        let window = self.spec.template.context_window;
+        let window = self.active_model().context_window;
         let used = self.context.tokens;
         if window == 0 {
             return None;
@@ -150,7 +150,7 @@ impl ThreadState {
 
     /// Makes room: the first message, a summary if there is one, and the newest turns that fit.
     pub(super) fn compact_context(&mut self, summary: Option<&str>) -> Vec<Effect> {
-        let window = self.spec.template.context_window;
+        let window = self.active_model().context_window;
         let used = self.context.tokens;
         let is_full = used.saturating_mul(1000) / window.max(1) >= self.trigger_permille();
         if summary.is_none() && !is_full {

@@ -22,21 +22,29 @@ impl ThreadState {
     /// The end. Nothing comes after it.
     pub(super) fn end(&mut self, outcome: ThreadOutcome) -> Vec<Effect> {
         let (cost, error, outputs) = (self.cost, outcome.error.clone(), outcome.outputs.clone());
+        let elapsed_ms = self.recorded_elapsed();
         let event = match outcome.status {
-            ThreadStatus::Completed => CoreEvent::ThreadCompleted { cost, error, outputs },
-            ThreadStatus::Cancelled => CoreEvent::ThreadCancelled { cost, reason: error, outputs },
-            ThreadStatus::Killed => CoreEvent::ThreadKilled { cost, reason: error, outputs },
+            ThreadStatus::Completed => CoreEvent::ThreadCompleted { cost, elapsed_ms, error, outputs },
+            ThreadStatus::Cancelled => {
+                CoreEvent::ThreadCancelled { cost, elapsed_ms, reason: error, outputs }
+            }
+            ThreadStatus::Killed => CoreEvent::ThreadKilled { cost, elapsed_ms, reason: error, outputs },
             // `thread_continued` is what the other thread says.
             ThreadStatus::Continued => {
                 let new_thread_id = Always(outcome.detail.get("new_thread_id").cloned());
-                CoreEvent::ThreadHandoff { cost, error, new_thread_id, outputs }
+                CoreEvent::ThreadHandoff { cost, elapsed_ms, error, new_thread_id, outputs }
             }
             ThreadStatus::Error | ThreadStatus::Created | ThreadStatus::Running | ThreadStatus::Suspended => {
-                CoreEvent::ThreadError { cost, error: Always(error), outputs }
+                CoreEvent::ThreadError { cost, elapsed_ms, error: Always(error), outputs }
             }
         };
         self.phase = Phase::Ended(Box::new(outcome.clone()));
         vec![Self::record(event), Effect::SaveState(SaveTrigger::Always), Effect::End(outcome)]
+    }
+
+    /// How long it worked, where that is recorded.
+    pub(super) fn recorded_elapsed(&self) -> Option<u64> {
+        (self.spec.template.revision >= 2).then_some(self.cost.elapsed_ms)
     }
 
     /// The thread stops, with everything kept; it goes on with the next turn.
@@ -98,7 +106,7 @@ impl ThreadState {
     pub(super) fn partial_output(&self, text: &str, error: &str, spend: Nanos, is_unknown: bool) -> Effect {
         Self::record(CoreEvent::CognitionOut {
             text: text.to_owned(),
-            model: self.spec.template.model.clone(),
+            model: self.active_model().model.to_owned(),
             is_partial: true,
             truncated: true,
             error: Some(error.to_owned()),

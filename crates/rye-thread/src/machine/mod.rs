@@ -21,6 +21,7 @@ mod context;
 mod control;
 mod effect;
 mod event;
+mod fallback;
 mod finish;
 mod hooks;
 mod limit_reached;
@@ -90,6 +91,8 @@ pub struct ThreadState {
     is_call_cleared: bool,
     /// When the last event came.
     last_ms: u64,
+    /// Which of the tier's models is asked: 0 is the first.
+    model_index: usize,
 }
 
 /// What it waits for.
@@ -139,6 +142,7 @@ impl ThreadState {
             hook_notes: Vec::new(),
             is_call_cleared: false,
             last_ms: 0,
+            model_index: 0,
         }
     }
 
@@ -287,6 +291,7 @@ impl ThreadState {
             limits: self.limits,
             parent_thread_id: Nullable(self.spec.instance.parent.clone()),
             directive_hash: shared.directive_hash.clone(),
+            candidates: Some(shared.candidates.clone()).filter(|candidates| !candidates.is_empty()),
         })];
         if let Some(previous) = &self.spec.instance.continuation_of {
             effects.push(Self::record(CoreEvent::ThreadContinued {

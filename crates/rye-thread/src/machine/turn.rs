@@ -105,11 +105,11 @@ impl ThreadState {
     pub(super) fn full_request(&self) -> ModelRequest {
         let shared = &self.spec.template;
         ModelRequest {
-            model: shared.model.clone(),
+            model: self.active_model().model.to_owned(),
             system: self.system.clone(),
             messages: self.messages.clone(),
             tools: Arc::clone(&shared.definitions.tools),
-            max_output_tokens: shared.max_output_tokens,
+            max_output_tokens: self.active_model().max_output_tokens,
             wants_stream: shared.wants_stream,
         }
     }
@@ -181,7 +181,7 @@ impl ThreadState {
     ) -> Effect {
         Self::record(CoreEvent::CognitionOut {
             text: response.text.clone(),
-            model: self.spec.template.model.clone(),
+            model: self.active_model().model.to_owned(),
             is_partial: false,
             truncated: is_cut,
             error: None,
@@ -210,7 +210,7 @@ impl ThreadState {
         }
         if stop == TextEnd::Truncated {
             self.truncations += 1;
-            let max_tokens = self.spec.template.max_output_tokens;
+            let max_tokens = self.active_model().max_output_tokens;
             // What is left to spend may be what cut it: then the limit says so when it is reached.
             let is_ours = self.plan_call().is_ok_and(|planned| planned.max_output >= max_tokens);
             if self.truncations <= MAX_REMINDERS || !is_ours {
@@ -358,7 +358,14 @@ impl ThreadState {
             Some(HookControl::Retry) => {
                 let attempts = rye_item::text::counted(self.failures, "attempt");
                 let message = format!("{message} (gave up after {attempts})");
-                self.finish(ThreadOutcome::failed(message))
+                if self.spec.template.revision < 2 {
+                    return self.finish(ThreadOutcome::failed(message));
+                }
+                if let Some(effects) = self.fall_back(&message) {
+                    return effects;
+                }
+                // What passes by itself may have passed when the thread is resumed.
+                self.suspend(ThreadOutcome::suspended(SuspendReason::Provider, message, Value::Null))
             }
             Some(HookControl::Suspend { reason, prompt, .. })
                 if self.asks_person(&reason, prompt.as_deref()) =>
@@ -372,10 +379,11 @@ impl ThreadState {
                 self.suspend(ThreadOutcome::suspended(SuspendReason::Error, message, Value::Null))
             }
             Some(HookControl::Fail(error)) => {
-                self.finish(ThreadOutcome::failed(if error.is_empty() { message } else { error }))
+                let message = if error.is_empty() { message } else { error };
+                self.fall_back(&message).unwrap_or_else(|| self.finish(ThreadOutcome::failed(message)))
             }
             Some(control) => self.apply_control(control, ResumeAt::Turn).unwrap_or_default(),
-            None => self.finish(ThreadOutcome::failed(message)),
+            None => self.fall_back(&message).unwrap_or_else(|| self.finish(ThreadOutcome::failed(message))),
         }
     }
 

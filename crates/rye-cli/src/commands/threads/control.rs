@@ -12,7 +12,7 @@ use rye_engine::{Code, Error};
 use serde_json::{Map, Value, json};
 
 use super::ask::ApprovalPrompt;
-use super::runner;
+use super::runner::{self, DriveOptions};
 use super::thread_index::ThreadIndex;
 use crate::arguments::{ResumeArguments, WaitArguments};
 use crate::commands::{CommandContext, CommandError, CommandResult};
@@ -77,7 +77,8 @@ pub fn resume(context: CommandContext, arguments: &ResumeArguments) -> CommandRe
         bounds: None,
     };
     let id = row.id.clone();
-    runner::drive(context, resume_view(&row), async move |threads, signal| {
+    let options = DriveOptions { retries_provider: arguments.when_available };
+    runner::drive_with(context, options, resume_view(&row), async move |threads, signal| {
         threads.resume(&id, &changes, signal).await
     })
 }

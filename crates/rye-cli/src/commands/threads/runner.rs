@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rye_agent::driver::{CancelSignal, Listener};
 use rye_agent::prepare::{ThreadRequest, prepare};
-use rye_agent::status::ThreadStatus;
+use rye_agent::status::{SuspendReason, ThreadStatus};
 use rye_agent::store::{DATABASE, ThreadRow};
 use rye_agent::thread_id::ThreadId;
 use rye_agent::threads::{
-    BackgroundHost, FinishedThread, StartedThread, Threads, ThreadsSetup, finished_response,
+    BackgroundHost, FinishedThread, ResumeOptions, StartedThread, Threads, ThreadsSetup, finished_response,
 };
 use rye_engine::{Code, Engine, Error};
 use serde_json::Value;
@@ -30,6 +30,10 @@ use crate::settings::{self, Settings, ThreadClock};
 
 /// How often it is looked whether threads that others started have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The first and the longest pause before a thread that no provider answers is resumed again.
+const MIN_PROVIDER_DELAY: Duration = Duration::from_secs(1);
+const MAX_PROVIDER_DELAY: Duration = Duration::from_secs(300);
 
 /// What drives threads.
 pub fn build_runtime() -> Result<Runtime, Error> {
@@ -75,9 +79,26 @@ pub fn check_startable(context: &CommandContext, request: &ThreadRequest) -> Res
     prepare(&context.engine, &environment, request).map(drop)
 }
 
+/// How a thread is run to its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DriveOptions {
+    /// Whether a thread that no provider answers is resumed until one does.
+    pub retries_provider: bool,
+}
+
 /// Runs the thread that `start` starts until it ends or is suspended, and renders it.
 pub fn drive(
     context: CommandContext,
+    prepare: impl FnOnce(&mut ThreadView),
+    start: impl AsyncFnOnce(&Threads, CancelSignal) -> Result<StartedThread, Error>,
+) -> CommandResult {
+    drive_with(context, DriveOptions::default(), prepare, start)
+}
+
+/// As [`drive`], with options.
+pub fn drive_with(
+    context: CommandContext,
+    options: DriveOptions,
     prepare: impl FnOnce(&mut ThreadView),
     start: impl AsyncFnOnce(&Threads, CancelSignal) -> Result<StartedThread, Error>,
 ) -> CommandResult {
@@ -95,7 +116,22 @@ pub fn drive(
             for notice in &started.notices {
                 print_line(format!("{} {}", paint(WARNING, "!"), rye_item::text::one_line(notice)));
             }
-            let finished = finish_with_answers(&threads, started, prompt.as_ref(), &renderer).await?;
+            let mut finished = finish_with_answers(&threads, started, prompt.as_ref(), &renderer).await?;
+            let mut delay = MIN_PROVIDER_DELAY;
+            while options.retries_provider && finished.outcome.reason == Some(SuspendReason::Provider) {
+                print_line(paint(
+                    DIM,
+                    format_args!("no provider answers; trying again in {} s", delay.as_secs()),
+                ));
+                tokio::select! {
+                    () = signal.cancel_token.cancelled() => break,
+                    () = tokio::time::sleep(delay) => {}
+                }
+                delay = (delay * 2).min(MAX_PROVIDER_DELAY);
+                let options = ResumeOptions { by: settings.owner.clone(), ..ResumeOptions::default() };
+                let resumed = threads.resume(&finished.thread_id, &options, signal.clone()).await?;
+                finished = finish_with_answers(&threads, resumed, prompt.as_ref(), &renderer).await?;
+            }
             wait_for_others(&threads, &print_line).await;
             print_background_threads(&threads, &finished.thread_id, &print_line);
             let questions = match finished.outcome.has_questions() {

@@ -212,6 +212,9 @@ pub fn resume_command(id: &ThreadId, reason: Option<&str>, detail: Option<&Value
     if reason == Some("approval") {
         return format!("rye thread approve {id}");
     }
+    if reason == Some("provider") {
+        return format!("rye thread resume {id} --when-available");
+    }
     let reached = detail.and_then(|detail| LimitReached::deserialize(detail).ok());
     let more = match reached.as_ref().map(|reached| (reached, reached.name())) {
         Some((reached, "turns")) => {
@@ -262,6 +265,8 @@ mod tests {
         assert_eq!(of("tokens", json!(500)), "rye thread resume thread-0a1b2c3d4e5f --limit tokens=+500");
         assert_eq!(resume_command(&id, Some("error"), None), "rye thread resume thread-0a1b2c3d4e5f");
         assert_eq!(resume_command(&id, Some("approval"), None), "rye thread approve thread-0a1b2c3d4e5f");
+        let waiting = resume_command(&id, Some("provider"), None);
+        assert_eq!(waiting, "rye thread resume thread-0a1b2c3d4e5f --when-available");
     }
 
     #[test]

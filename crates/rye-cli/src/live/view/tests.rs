@@ -111,3 +111,19 @@ fn child_prints_start_and_end_lines() {
     let lines = event(&mut view, CHILD, "thread_error", ended);
     assert_eq!(lines, ["  ✗ failed · b · 1 turn · 1,034 tokens · $0.002 · no luck"]);
 }
+
+#[test]
+fn running_time_is_not_truncated() {
+    let ended = |payload: Value| event(&mut view(false), ROOT, "thread_completed", payload).concat();
+    let cost = json!({"turns": 1, "elapsed_seconds": 1});
+    assert!(ended(json!({"cost": cost, "elapsed_ms": 1600})).ends_with("· 1.6 s"));
+    assert!(ended(json!({"cost": cost})).ends_with("· 1.0 s"), "older threads recorded whole seconds");
+    assert!(ended(json!({"cost": cost, "elapsed_ms": 400})).ends_with("· $0"));
+}
+
+#[test]
+fn first_line_names_candidate_providers() {
+    let started = json!({"directive": "a", "provider": "b", "model": "m", "candidates": ["b", "c"]});
+    let lines = event(&mut view(false), ROOT, "thread_started", started);
+    assert!(lines[0].starts_with("▶ a · b (first of b, c) · m · "), "{lines:?}");
+}

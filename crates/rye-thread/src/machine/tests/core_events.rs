@@ -63,6 +63,9 @@ fn played_events() -> BTreeSet<String> {
     let mut play = Harness::start(TestSpec::default());
     play.apply(ThreadEvent::Redacted { count: 1, names: vec!["DB_PASSWORD".to_owned()] });
     collect(&play);
+    let mut play = Harness::start(super::fallbacks::spec_with(&["second"]));
+    play.fail(super::harness::model_error(401));
+    collect(&play);
     let mut spec = ThreadSpec::clone(&TestSpec::default().build());
     let template = Arc::make_mut(&mut spec.template);
     let reason = "its schema is too large".to_owned();

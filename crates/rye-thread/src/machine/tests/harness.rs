@@ -15,7 +15,7 @@ use crate::hooks::Hooks;
 use crate::limits::ThreadLimits;
 use crate::machine::{Effect, ThreadEvent, ThreadState, ToolResult, step};
 use crate::money::Nanos;
-use crate::spec::{MACHINE_REVISION, ThreadInstance, ThreadSpec, ThreadTemplate};
+use crate::spec::{FallbackModel, MACHINE_REVISION, ThreadInstance, ThreadSpec, ThreadTemplate};
 use crate::thread_id::ThreadId;
 
 /// The configuration inside the binary, read once.
@@ -35,6 +35,7 @@ pub(super) struct TestSpec {
     pub(super) price: Option<TokenPrice>,
     pub(super) context_window: u64,
     pub(super) revision: u32,
+    pub(super) fallbacks: Vec<FallbackModel>,
 }
 
 impl Default for TestSpec {
@@ -47,6 +48,7 @@ impl Default for TestSpec {
             price: Some(PRICE),
             context_window: 200_000,
             revision: MACHINE_REVISION,
+            fallbacks: Vec::new(),
         }
     }
 }
@@ -86,6 +88,8 @@ impl TestSpec {
             definitions,
             provider: "fake".to_owned(),
             model: "fake-model".to_owned(),
+            candidates: Vec::new(),
+            fallbacks: self.fallbacks,
             price: self.price,
             context_window: self.context_window,
             max_output_tokens: 1000,

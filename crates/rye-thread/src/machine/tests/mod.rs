@@ -6,6 +6,7 @@ mod call_hooks;
 mod config_keys;
 mod control_results;
 mod core_events;
+mod fallbacks;
 mod harness;
 mod hook_tools;
 mod properties;

@@ -79,18 +79,28 @@ fn runner_error_classification_and_retry() {
 }
 
 #[test]
-fn thread_fails_after_max_retries() {
-    let mut play = Harness::start(TestSpec::default());
-    let max_retries = play.state.spec.template.config.resilience.retry.max_retries;
-    for attempt in 0..=max_retries {
-        play.drain();
-        play.fail(model_error(500));
-        if attempt < max_retries {
-            play.apply(ThreadEvent::BackoffElapsed);
+fn thread_suspends_after_max_retries() {
+    let exhaust = |revision: u32| {
+        let mut play = Harness::start(TestSpec { revision, ..TestSpec::default() });
+        let max_retries = play.state.spec.template.config.resilience.retry.max_retries;
+        for attempt in 0..=max_retries {
+            play.drain();
+            play.fail(model_error(500));
+            if attempt < max_retries {
+                play.apply(ThreadEvent::BackoffElapsed);
+            }
         }
-    }
-    assert_eq!(outcome(&play).status, ThreadStatus::Error);
+        play
+    };
+    let mut play = exhaust(2);
+    assert_eq!(outcome(&play).reason, Some(SuspendReason::Provider));
     assert!(outcome(&play).error.as_ref().is_some_and(|error| error.contains("gave up after 4 attempts")));
+    play.drain();
+    let limits = play.state.limits;
+    play.apply(ThreadEvent::Resumed { limits, message: None, by: "ada".to_owned(), answers: Vec::new() });
+    assert!(play.is_calling());
+    // A thread that an older release started replays as it ran.
+    assert_eq!(outcome(&exhaust(1)).status, ThreadStatus::Error);
 }
 
 #[test]
