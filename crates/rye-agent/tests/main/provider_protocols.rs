@@ -212,7 +212,7 @@ async fn permanent_errors_are_not_retried() {
             run.assert_ends(
                 ThreadStatus::Error,
                 1,
-                &["thread_started", "cognition_in", "content_redacted", "error_classified", "thread_error"],
+                &["thread_started", "cognition_in", "error_classified", "thread_error"],
             );
             assert_eq!(run.error_classes(), [(json!(code), json!("permanent"), json!(1))]);
             let error = run.finished.outcome.error.clone().unwrap_or_default();
