@@ -173,6 +173,7 @@ fn describe(effect: &Effect) -> Option<(String, Value)> {
     Some(match effect {
         Effect::RunHook { hook, action, .. } => (format!("hook `{hook}`"), action.action().to_value()),
         Effect::CallModel { request, .. } => ("the request to the model".to_owned(), request_value(request)),
+        Effect::AwaitBudget { call, .. } => ("the wait for reserved money".to_owned(), json!({"call": call})),
         Effect::Sleep { ms } => ("the pause".to_owned(), json!({"milliseconds": ms})),
         Effect::Dispatch { index, action } | Effect::Orchestrate { index, action } => {
             (format!("call {index} ({})", action.action().summary()), action.action().to_value())
