@@ -222,14 +222,14 @@ async fn permanent_errors_are_not_retried() {
 }
 
 #[tokio::test]
-async fn timed_out_call_charges_its_reservation() {
+async fn timed_out_call_charges_its_prompt() {
     for protocol in PROTOCOLS {
         let replies = [FakeReply::hang(), FakeReply::text("done").with_usage(10, 0, 1)];
         let run = ProtocolRun::run_with(protocol, &replies, WRITE_PERMISSIONS, "timeout: 3\n").await;
         run.assert_ends(ThreadStatus::Completed, 2, &RETRY_EVENTS);
         assert_eq!(run.error_classes(), [(json!("network_timeout"), json!("transient"), json!(1))]);
         let row = run.ledger();
-        assert!(row.unknown_spend > Nanos(1000 * 2000), "{row:?}");
+        assert!((1..1000 * 2000).contains(&row.unknown_spend.0), "{row:?}");
         assert_eq!(row.actual_spend, row.unknown_spend.plus(Nanos(10 * 1000 + 2000)));
     }
 }
@@ -247,7 +247,8 @@ async fn broken_stream_is_recorded_and_charged() {
         assert!(partial["text"].as_str().is_some_and(|text| text.starts_with("one two")), "{partial}");
         assert_eq!(run.error_classes()[0].1, "transient");
         let row = run.ledger();
-        assert!(row.unknown_spend > Nanos(1000 * 2000), "{row:?}");
+        assert!((1..1000 * 2000).contains(&row.unknown_spend.0), "{row:?}");
+        assert!(partial["spend_at_most"].as_f64() > partial["spend"].as_f64(), "{partial}");
         assert_eq!(
             run.finished.outcome.result.as_deref(),
             Some("done"),
