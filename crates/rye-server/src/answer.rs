@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn weaker_sandbox_is_always_told() {
+    fn weaker_sandbox_stays_in_the_answer() {
         let brief = shorten("rye_execute", Detail::Brief, run_answer("partial", false));
         assert_eq!(brief["sandbox"], json!({"level": "partial", "not_enforced": ["writes"]}));
         let none = shorten("rye_execute", Detail::Brief, run_answer("none", true));
