@@ -39,7 +39,7 @@ fn build_tool(definition: AgentToolSchema) -> Tool {
     }
     Tool::new(definition.name, definition.description, Arc::new(schema))
         .with_title(definition.title)
-        .with_raw_output_schema(Arc::new(into_object(output_schema())))
+        .with_raw_output_schema(Arc::new(into_object(output_schema(definition.name))))
         .with_annotations(hints.open_world(definition.name == "rye_execute"))
 }
 
@@ -51,12 +51,20 @@ fn into_object(value: Value) -> Map<String, Value> {
 }
 
 /// Every answer is one object with a status; what stands beside it depends on the tool.
-fn output_schema() -> Value {
+fn output_schema(tool: &str) -> Value {
+    // A tool of the user may return anything.
+    let data = match tool {
+        "rye_execute" => {
+            let types = ["object", "array", "string", "number", "boolean", "null"];
+            json!({"anyOf": types.map(|name| json!({"type": name}))})
+        }
+        _ => json!({"type": "object"}),
+    };
     json!({
         "type": "object",
         "properties": {
             "status": {"type": "string"},
-            "data": {},
+            "data": data,
             "error": {"type": "string"},
             "hints": {"type": "array"},
         },
