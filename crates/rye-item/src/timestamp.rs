@@ -26,7 +26,7 @@ pub fn iso_timestamp(at_ms: u64) -> String {
     timestamp
 }
 
-/// The milliseconds since 1970 of a moment that [`iso_timestamp`] wrote; `None` when the text is no moment.
+/// The milliseconds since 1970 of a timestamp that [`iso_timestamp`] wrote; `None` for any other text.
 #[must_use]
 pub fn parse_iso_timestamp(text: &str) -> Option<u64> {
     let moment: jiff::Timestamp = text.parse().ok()?;

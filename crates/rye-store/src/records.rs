@@ -230,7 +230,7 @@ pub struct Settlement {
     pub input_tokens: u64,
     /// Tokens out.
     pub output_tokens: u64,
-    /// Whether this is an estimate, because nobody knows; what was put aside is the upper bound.
+    /// Whether this is an estimate because the real spend is unknown; the reservation is the upper bound.
     pub is_unknown: bool,
     /// What it was for.
     pub attribution: Attribution,
@@ -456,7 +456,7 @@ pub struct LedgerRow {
     pub subtree_tokens: u64,
     /// Tokens put aside for it and all below it.
     pub subtree_reserved_tokens: u64,
-    /// Of what it itself has spent, what was charged because nobody knows.
+    /// Of what it itself has spent, the part that is estimated because the real spend is unknown.
     pub unknown_spend: Nanos,
     /// `active`, or how it ended.
     pub status: String,
@@ -492,7 +492,7 @@ pub struct Charge {
     pub input_tokens: u64,
     /// Tokens out.
     pub output_tokens: u64,
-    /// How many of them are charged an estimate, because nobody knows.
+    /// How many of them are charged an estimate because the real spend is unknown.
     pub unknown: u64,
 }
 

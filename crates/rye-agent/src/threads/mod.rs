@@ -194,7 +194,7 @@ impl Threads {
     /// When the configuration is wrong, or the store or the secret cannot be used.
     pub fn open(setup: ThreadsSetup) -> Result<Self> {
         let engine = (setup.engine)()?;
-        // Ending a thread must not wait until a file is mended; starting one reads them again, and minds.
+        // A damaged file must not keep a thread from ending. Starting one reads the files again and reports them.
         let (config, prepared_cache) = match crate::config::load(&engine.workspace) {
             Ok(config) => (config.clone(), prepare::PreparedCache::with_config(config)),
             Err(_) => (crate::config::load_lenient(&engine.workspace)?, prepare::PreparedCache::default()),

@@ -1,6 +1,6 @@
 //! Replaying a tree of threads: what its record leads to under the directives, hooks, tools and settings of today.
 //!
-//! Each thread of the tree is made anew under its own name and stepped through its journal beside the thread as it was.
+//! Each thread of the tree is created again under its own id and stepped through its journal beside the thread as it was.
 //! Answers of models, tools, hooks, children and people come from the record: no model is asked, no tool runs, nothing is
 //! written or spent. Where the two want different things, the replay of that thread ends and says what differs.
 

@@ -286,7 +286,7 @@ fn frozen_daemon_does_not_hide_the_thread() {
     assert!(id.starts_with("thread-"), "{left}");
     assert!(left.stderr.contains("has not answered"), "{left}");
     assert!(left.stderr.contains(&format!("rye thread resume {id}")), "{left}");
-    // The request was sent: the process runs it once it goes on.
+    // The request was sent: the process runs it once it is awake again.
     let waited = run(command_with_model(&user, &model).args(["thread", "wait", id, "--timeout", "60"]));
     assert_eq!(waited.exit, 0, "{waited}");
     user.ok(["thread", "cancel", &first]);

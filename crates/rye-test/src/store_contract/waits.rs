@@ -42,7 +42,7 @@ pub fn first_waiting_call_is_served_first(open: OpenStore) {
     assert_eq!(world.store.audit().expect("audited"), Vec::<String>::new());
 }
 
-/// A thread that no longer tries keeps nobody waiting; one that stops waits for nothing.
+/// A thread that stops trying does not block the queue, and one that ends leaves it.
 pub fn silent_waiter_loses_its_turn(open: OpenStore) {
     let world = TestStore::new(open);
     let claim = world.create(NewThread { max_spend: Some(Nanos(100)), ..new_thread(1, None) });

@@ -89,7 +89,7 @@ fn model_reads_why_call_is_blocked() {
     assert!(read[0].1 && read[0].0.contains("blocked by the hook `guard`: no recursive deletes"), "{read:?}");
     assert_eq!(read[1], ("fine".to_owned(), false));
     assert_eq!(play.payload("tool_call_blocked")["reason"], "no recursive deletes");
-    assert!(play.is_calling(), "the thread goes on");
+    assert!(play.is_calling(), "the thread continues");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn hook_after_model_turns_answers_down() {
     play.respond(text_response("all done"));
     assert_eq!(play.state.status(), ThreadStatus::Running);
     answer(&mut play, &json!({"call": {"block": "the tests fail"}}));
-    assert!(play.is_calling(), "it goes on: the model reads why");
+    assert!(play.is_calling(), "the thread continues, and the model reads why");
     let last = play.state.messages.last().expect("a message");
     assert!(matches!(&**last, ChatMessage::User { text } if text.contains("the tests fail")));
     play.drain();

@@ -272,7 +272,7 @@ fn denied_call_is_reported_and_not_made() {
         .collect();
     assert_eq!(denied.len(), 2, "{denied:?}");
     play.finish_tool(0, "done");
-    assert!(play.is_calling(), "the thread goes on");
+    assert!(play.is_calling(), "the thread continues");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn callback_request_is_only_recorded() {
     assert_eq!(play.state.messages, before.messages);
     assert_eq!(play.state.running_tools(), before.running_tools());
     play.finish_tool(0, "done");
-    assert!(play.is_calling(), "the thread goes on");
+    assert!(play.is_calling(), "the thread continues");
 }
 
 #[test]
