@@ -11,6 +11,7 @@
 mod approvals;
 mod audit;
 mod blobs;
+mod cancel_requests;
 mod chain;
 mod claims;
 mod commit;

@@ -160,7 +160,9 @@ pub(super) fn delete_groups(
     let groups = select_groups(tx.connection, prune, stored)?;
     tx.head_log.mark_pruned(groups.iter().flat_map(TreeGroup::ids));
     for (row, _) in groups.iter().flat_map(|group| &group.threads) {
-        for table in ["journal", "calls", "uses", "approvals", "waits", "budget_ledger", "threads"] {
+        for table in
+            ["journal", "calls", "uses", "approvals", "waits", "cancel_requests", "budget_ledger", "threads"]
+        {
             let sql = format!("DELETE FROM {table} WHERE thread = ?1");
             tx.connection.prepare_cached(&sql)?.execute([row])?;
         }

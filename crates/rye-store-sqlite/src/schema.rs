@@ -9,7 +9,7 @@ use super::secret::Mac;
 use rye_store::{LedgerRules, ThreadStoreError};
 
 /// The version this code reads and writes.
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
 
 /// What settings say about the ledger's table: columns and indexes beyond those the store needs.
 ///
@@ -88,6 +88,9 @@ pub(super) fn migrate(connection: &Connection, spec: &LedgerSpec, mac: &Mac) -> 
     }
     if found < 4 {
         connection.execute_batch(MIGRATION_4_WAITS)?;
+    }
+    if found < 5 {
+        connection.execute_batch(MIGRATION_5_CANCEL_REQUESTS)?;
     }
     if found < VERSION {
         connection.pragma_update(None, "user_version", VERSION)?;
@@ -238,6 +241,14 @@ CREATE TABLE IF NOT EXISTS waits (
     spend INTEGER NOT NULL,
     tokens INTEGER NOT NULL,
     seen_ms INTEGER NOT NULL
+) STRICT;
+";
+
+const MIGRATION_5_CANCEL_REQUESTS: &str = "
+CREATE TABLE IF NOT EXISTS cancel_requests (
+    thread INTEGER PRIMARY KEY,
+    reason TEXT NOT NULL,
+    at_ms INTEGER NOT NULL
 ) STRICT;
 ";
 

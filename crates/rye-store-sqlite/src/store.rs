@@ -4,15 +4,16 @@ use std::sync::PoisonError;
 
 use lillux::Digest;
 use rye_store::{
-    Approval, ApprovalDecision, ApprovalRecord, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome,
-    ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner,
-    PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture, ThreadChange,
-    ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
+    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
+    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture,
+    ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, TreeGroup, TreeTotals,
 };
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    DbError, SqliteStore, approvals, audit, blobs, claims, commit, create, ledger, prune, queries, waits,
+    DbError, SqliteStore, approvals, audit, blobs, cancel_requests, claims, commit, create, ledger, prune,
+    queries, waits,
 };
 
 impl SqliteStore {
@@ -80,6 +81,20 @@ impl ThreadStore for SqliteStore {
     fn set_note<'a>(&'a self, id: &'a ThreadId, reason: &'a str) -> StoreFuture<'a, ()> {
         let (id, reason) = (id.clone(), reason.to_owned());
         Box::pin(self.write(move |tx| claims::set_note(tx, &id, &reason)))
+    }
+
+    fn request_cancel<'a>(&'a self, id: &'a ThreadId, reason: &'a str, at_ms: u64) -> StoreFuture<'a, ()> {
+        let (id, reason) = (id.clone(), reason.to_owned());
+        Box::pin(self.write(move |tx| cancel_requests::request(tx, &id, &reason, at_ms)))
+    }
+
+    fn cancel_requests(&self) -> StoreFuture<'_, Vec<CancelRequest>> {
+        self.reading(cancel_requests::list)
+    }
+
+    fn clear_cancel_request<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, ()> {
+        let id = id.clone();
+        Box::pin(self.write(move |tx| cancel_requests::clear(tx, &id)))
     }
 
     fn open_reservations<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<Reservation>> {

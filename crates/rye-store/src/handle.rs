@@ -6,10 +6,10 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome,
-    ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner,
-    PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture, ThreadCommit,
-    ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals, block_on,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
+    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
+    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture,
+    ThreadCommit, ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals, block_on,
 };
 
 /// A shared store. Writes on the way of a thread are asynchronous, questions wait; [`StoreHandle::shared`] gives the
@@ -57,6 +57,12 @@ waiting! {
     has_detached => has_detached() -> bool;
     /// See [`ThreadStore::set_note`].
     set_note => set_note(id: &ThreadId, reason: &str) -> ();
+    /// See [`ThreadStore::request_cancel`].
+    request_cancel => request_cancel(id: &ThreadId, reason: &str, at_ms: u64) -> ();
+    /// See [`ThreadStore::cancel_requests`].
+    cancel_requests => cancel_requests() -> Vec<CancelRequest>;
+    /// See [`ThreadStore::clear_cancel_request`].
+    clear_cancel_request => clear_cancel_request(id: &ThreadId) -> ();
     /// See [`ThreadStore::open_reservations`].
     open_reservations => open_reservations(id: &ThreadId) -> Vec<Reservation>;
     /// See [`ThreadStore::journal`].

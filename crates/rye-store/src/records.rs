@@ -357,6 +357,18 @@ pub struct ApprovalRecord {
     pub answer: Option<ApprovalDecision>,
 }
 
+/// How long a request to end a thread is kept when no process takes it up.
+pub const MAX_CANCEL_REQUEST_AGE_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// A request to end a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CancelRequest {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Why.
+    pub reason: String,
+}
+
 /// A thread as the registry has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThreadRow {

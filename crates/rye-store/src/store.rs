@@ -6,10 +6,10 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, ChangeReceiver, Charge, ChargeScope, Claim, ClaimOutcome,
-    ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread, OpenApprovals, Owner,
-    PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, ThreadCommit, ThreadFilter, ThreadRow,
-    ThreadStoreError, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeReceiver, Charge, ChargeScope, Claim,
+    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, NewThread,
+    OpenApprovals, Owner, PruneOptions, PruneReport, Reservation, SpawnCaps, StoreFreshness, ThreadCommit,
+    ThreadFilter, ThreadRow, ThreadStoreError, TreeTotals,
 };
 
 /// What a store answers, later. It needs no runtime to get there.
@@ -66,6 +66,15 @@ pub trait ThreadStore: std::fmt::Debug + Send + Sync {
 
     /// Writes down why no process goes on with a thread; the next claim clears it.
     fn set_note<'a>(&'a self, id: &'a ThreadId, reason: &'a str) -> StoreFuture<'a, ()>;
+
+    /// Asks the process that runs a thread, on whichever host, to end it. The request stays until it is cleared.
+    fn request_cancel<'a>(&'a self, id: &'a ThreadId, reason: &'a str, at_ms: u64) -> StoreFuture<'a, ()>;
+
+    /// The requests to end threads that are not cleared.
+    fn cancel_requests(&self) -> StoreFuture<'_, Vec<CancelRequest>>;
+
+    /// Forgets the request to end a thread: the thread was stopped, or its user has resumed it.
+    fn clear_cancel_request<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, ()>;
 
     /// Calls of a thread that are in flight, or were when its process died.
     fn open_reservations<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, Vec<Reservation>>;

@@ -424,7 +424,7 @@ impl ThreadRuntime {
         if status.is_terminal() {
             self.apply_child_policy(id, status, spec.template.config.resilience.child_policy).await;
             if status == ThreadStatus::Cancelled {
-                self.clear_cancel_request(id);
+                self.clear_cancel_request(id).await;
             }
         } else if finished.outcome.has_questions() {
             self.awaiting_approval().insert(id.clone());

@@ -21,17 +21,17 @@ use crate::store::{
 };
 use crate::thread_id::ThreadId;
 
-/// What became of the wish that a thread ends.
+/// What became of a request to end a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelOutcome {
-    /// Nobody ran it: it has ended.
+    /// No process ran it: it has ended.
     Cancelled,
-    /// Whoever runs it was asked, and ends it soon.
+    /// The process that runs it was asked, and ends it soon.
     Requested,
 }
 
 impl Threads {
-    /// Has a thread end, wherever it runs; one that nobody runs ends here and now, without another step.
+    /// Ends a thread, wherever it runs; one that no process runs ends here and now, without another step.
     ///
     /// # Errors
     /// When there is no such thread, or it has ended.
@@ -127,7 +127,7 @@ fn ended_error(row: &ThreadRow) -> Error {
 }
 
 impl ThreadRuntime {
-    /// Has a thread end: at once if it runs here; by a wish if another process runs it; settled here if nobody does.
+    /// Ends a thread: at once if it runs here or nowhere; by a request if another process runs it.
     pub(super) async fn cancel(self: &Arc<Self>, id: &ThreadId, reason: &str) -> Result<CancelOutcome> {
         if self.cancel_local(id, reason) {
             return Ok(CancelOutcome::Requested);
@@ -140,7 +140,7 @@ impl ThreadRuntime {
         let ClaimOutcome::Claimed { claim, .. } =
             self.store.shared().claim(id, &self.owner, ClaimPolicy::Free, now).await?
         else {
-            self.request_cancel(id, reason);
+            self.request_cancel(id, reason).await?;
             return Ok(CancelOutcome::Requested);
         };
         self.terminate(&row, claim, ThreadStatus::Cancelled, reason).await?;

@@ -1,14 +1,14 @@
-//! Hearing of wishes that other processes have: that a thread ends, or what a person answered. And the heartbeat that says
-//! which threads this process still runs.
+//! What other processes ask of the threads that run here: to end, or to go on with a person's answer. And the heartbeat that
+//! says which threads this process still runs.
 //!
-//! `rye` leaves a wish in one folder for all threads, which is empty nearly always: one look finds everything. Anybody else
-//! puts a `.cancel` file into the thread's own folder; those are looked at in turns, so many at a time.
+//! `rye` puts requests into the store. Other programs put a `.cancel` file into the thread's own folder; those folders are
+//! checked in turns, a bounded number at a time.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lillux::file::{self, FileMode};
+use lillux::file;
 use rye_engine::{Code, Result};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::status::ThreadStatus;
 use crate::store::{Claim, ClaimOutcome, ClaimPolicy, ThreadRow, is_owner_gone};
 use crate::thread_id::ThreadId;
 
-/// How often wishes are looked for.
+/// How often requests are looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How many looks lie between two heartbeats.
@@ -28,19 +28,11 @@ const POLLS_PER_HEARTBEAT: u32 = 25;
 /// How many folders of threads are looked into at one look.
 const MAX_FOLDERS_PER_POLL: usize = 256;
 
-/// The folder of wishes.
-const CANCEL_DIR: &str = ".wishes";
-
-/// The names such a file has had.
+/// The names that a file which cancels its thread has had.
 const CANCEL_FILES: [&str; 3] = [".cancel", ".cancel_requested", "cancel.requested"];
 
-/// Where a wish for a thread is left, below the folder of threads.
-fn cancel_request_path(id: &ThreadId) -> PathBuf {
-    Path::new(CANCEL_DIR).join(id.as_str())
-}
-
 impl Threads {
-    /// Watches for wishes of other processes, as long as this value lives.
+    /// Watches for requests of other processes, as long as this value lives.
     pub fn watch(&self) -> WatchGuard {
         let inner = Arc::downgrade(&self.runtime);
         let task = tokio::spawn(async move {
@@ -54,8 +46,9 @@ impl Threads {
                 if polls.is_multiple_of(POLLS_PER_HEARTBEAT) {
                     inner.heartbeat().await;
                 }
+                inner.cancel_requested().await;
                 let poller = Arc::clone(&inner);
-                offset = tokio::task::spawn_blocking(move || poller.poll_cancel_requests(offset))
+                offset = tokio::task::spawn_blocking(move || poller.poll_cancel_files(offset))
                     .await
                     .unwrap_or_default();
                 inner.resume_answered(&mut version).await;
@@ -94,59 +87,53 @@ impl ThreadRuntime {
         }
     }
 
-    /// Looks for wishes: all that `rye` left, and the folders of the threads whose turn it is. Gives the next turn.
-    fn poll_cancel_requests(&self, offset: usize) -> usize {
-        for (id, reason) in self.cancel_requests() {
-            if self.cancel_local(&id, &reason) {
-                // It is heard; left to lie, it would end the thread again when that is resumed.
-                let _ = file::remove_beneath(&self.setup.folder, &cancel_request_path(&id));
+    /// Cancels the threads of this process that the store has requests for.
+    async fn cancel_requested(&self) {
+        if self.running().is_empty() {
+            return;
+        }
+        for request in self.store.shared().cancel_requests().await.unwrap_or_default() {
+            if self.cancel_local(&request.thread, &request.reason) {
+                // A request that stayed would end the thread again when it is resumed.
+                let _ = self.store.shared().clear_cancel_request(&request.thread).await;
             }
         }
+    }
+
+    /// Looks for cancel files in the folders of the threads whose turn it is. Gives the next turn.
+    fn poll_cancel_files(&self, offset: usize) -> usize {
         let mut ids: Vec<ThreadId> = self.running().keys().cloned().collect();
         ids.sort_unstable();
         let from = if offset < ids.len() { offset } else { 0 };
         let next = from + MAX_FOLDERS_PER_POLL.min(ids.len() - from);
         for id in &ids[from..next] {
-            if let Some(reason) = self.cancel_request(id) {
+            if let Some(reason) = self.cancel_file(id) {
                 self.cancel_local(id, &reason);
             }
         }
         next
     }
 
-    fn cancel_dir(&self) -> PathBuf {
-        self.setup.folder.join(CANCEL_DIR)
-    }
-
-    /// What other processes of `rye` wish.
-    fn cancel_requests(&self) -> Vec<(ThreadId, String)> {
-        let Ok(entries) = std::fs::read_dir(self.cancel_dir()) else { return Vec::new() };
-        let parse = |entry: std::fs::DirEntry| {
-            let id = ThreadId::parse(entry.file_name().to_str()?).ok()?;
-            Some((id, read_reason(&entry.path())?))
-        };
-        entries.flatten().filter_map(parse).collect()
-    }
-
-    /// Whether somebody left a wish for this thread to end.
-    fn cancel_request(&self, id: &ThreadId) -> Option<String> {
+    /// The reason in the thread's cancel file, if it has one.
+    fn cancel_file(&self, id: &ThreadId) -> Option<String> {
         let folder = self.setup.folder.join(id.as_str());
         CANCEL_FILES.iter().find_map(|name| read_reason(&folder.join(name)))
     }
 
-    /// Leaves a wish for whoever runs a thread; whether it is left.
-    pub(super) fn request_cancel(&self, id: &ThreadId, reason: &str) -> bool {
-        let folder = file::create_folders_beneath(&self.setup.folder, Path::new(CANCEL_DIR), true);
-        folder.is_ok_and(|folder| {
-            file::write_atomic(&folder.join(id.as_str()), reason.as_bytes(), FileMode::Preserve).is_ok()
-        })
+    /// Asks the process that runs a thread to end it.
+    pub(super) async fn request_cancel(&self, id: &ThreadId, reason: &str) -> Result<()> {
+        let reason = rye_item::text::one_line(reason);
+        Ok(self.store.shared().request_cancel(id, &reason, self.setup.clock.now_ms()).await?)
     }
 
-    /// Takes a wish back that was left for a thread which now goes on, or has ended.
-    pub(super) fn clear_cancel_request(&self, id: &ThreadId) {
-        let own = CANCEL_FILES.iter().map(|name| Path::new(id.as_str()).join(name));
-        for relative in own.chain([cancel_request_path(id)]) {
-            let _ = file::remove_beneath(&self.setup.folder, &relative);
+    /// Removes what asks for the end of a thread that now goes on, or has ended.
+    pub(super) async fn clear_cancel_request(&self, id: &ThreadId) {
+        for name in CANCEL_FILES {
+            let _ = file::remove_beneath(&self.setup.folder, &Path::new(id.as_str()).join(name));
+        }
+        let requests = self.store.shared().cancel_requests().await.unwrap_or_default();
+        if requests.iter().any(|request| request.thread == *id) {
+            let _ = self.store.shared().clear_cancel_request(id).await;
         }
     }
 
@@ -207,7 +194,7 @@ impl ThreadRuntime {
         }
         if is_elsewhere {
             // Its records are refused from now on; this is so that what it began ends at once.
-            self.request_cancel(&row.id, "killed");
+            let _ = self.request_cancel(&row.id, "killed").await;
         }
         self.apply_child_policy(&row.id, ThreadStatus::Killed, self.child_policy(&row.id)).await;
         Ok(json!({"success": true, "killed": row.id, "pid": std::process::id()}))
@@ -224,7 +211,7 @@ async fn wait_until_aborted(task: &tokio::task::AbortHandle) {
     }
 }
 
-/// The wish in a file, if there is one.
+/// The reason in a file, if there is one.
 fn read_reason(path: &Path) -> Option<String> {
     let (bytes, _) = file::read_bounded(path, 4096).ok()?;
     let reason = String::from_utf8_lossy(&bytes).trim().to_owned();

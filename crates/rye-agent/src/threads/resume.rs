@@ -76,7 +76,7 @@ impl ThreadRuntime {
         // Before anything is written.
         self.store.ensure_current()?;
         let claim = self.claim_thread(id).await?;
-        self.clear_cancel_request(id);
+        self.clear_cancel_request(id).await;
         self.resume_claimed(id, claim, options, signal).await
     }
 

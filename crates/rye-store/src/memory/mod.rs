@@ -13,11 +13,11 @@ use lillux_hash::Digest;
 use rye_thread::thread_id::ThreadId;
 
 use crate::{
-    Approval, ApprovalDecision, ApprovalRecord, ChangeHub, ChangeReceiver, Charge, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow, LedgerRules,
-    NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions, PruneReport, Reservation, SpawnCaps,
-    StoreFreshness, StoreFuture, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStore,
-    ThreadStoreError, TreeTotals,
+    Approval, ApprovalDecision, ApprovalRecord, CancelRequest, ChangeHub, ChangeReceiver, Charge,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, JournalRecord, LedgerRow,
+    LedgerRules, MAX_CANCEL_REQUEST_AGE_MS, NewThread, OpenApprovals, Owner, OwnerProbe, PruneOptions,
+    PruneReport, Reservation, SpawnCaps, StoreFreshness, StoreFuture, ThreadChange, ThreadCommit,
+    ThreadFilter, ThreadRow, ThreadStore, ThreadStoreError, TreeTotals,
 };
 
 /// A store that keeps everything in memory. Copies are the same store.
@@ -47,6 +47,7 @@ struct MemoryTables {
     blobs: BTreeMap<[u8; 32], MemoryBlob>,
     approvals: BTreeMap<String, ApprovalRecord>,
     waits: BTreeMap<i64, waits::MemoryWait>,
+    cancel_requests: BTreeMap<i64, (u64, String)>,
     version: i64,
     pruned_ms: Option<u64>,
 }
@@ -230,6 +231,37 @@ impl ThreadStore for MemoryStore {
                 thread.row.note = Some(reason.to_owned());
             }
             Ok(((), touched(id)))
+        })
+    }
+
+    fn request_cancel<'a>(&'a self, id: &'a ThreadId, reason: &'a str, at_ms: u64) -> StoreFuture<'a, ()> {
+        self.write(|tables| {
+            let number = tables.number(id)?;
+            let oldest = at_ms.saturating_sub(MAX_CANCEL_REQUEST_AGE_MS);
+            tables.cancel_requests.retain(|_, (at_ms, _)| *at_ms >= oldest);
+            tables.cancel_requests.entry(number).or_insert_with(|| (at_ms, reason.to_owned())).0 = at_ms;
+            Ok(((), touched(id)))
+        })
+    }
+
+    fn cancel_requests(&self) -> StoreFuture<'_, Vec<CancelRequest>> {
+        self.read(|tables| {
+            let mut requests: Vec<_> = tables.cancel_requests.iter().collect();
+            requests.sort_by_key(|(number, (at_ms, _))| (*at_ms, **number));
+            let request = |(number, (_, reason)): (&i64, &(u64, String))| {
+                let thread = tables.threads.get(number)?.row.id.clone();
+                Some(CancelRequest { thread, reason: reason.clone() })
+            };
+            Ok(requests.into_iter().filter_map(request).collect())
+        })
+    }
+
+    fn clear_cancel_request<'a>(&'a self, id: &'a ThreadId) -> StoreFuture<'a, ()> {
+        self.write(|tables| {
+            if let Ok(number) = tables.number(id) {
+                tables.cancel_requests.remove(&number);
+            }
+            Ok(((), None))
         })
     }
 

@@ -110,3 +110,33 @@ pub fn claim_clears_the_note(open: OpenStore) {
     world.store.set_note(&thread_id(1), "too late").expect("noted");
     assert_eq!(note(), None);
 }
+
+/// A request to cancel is seen by every process, keeps its first reason, and stays until it is cleared.
+pub fn cancel_request_stays_until_cleared(open: OpenStore) {
+    let world = TestStore::new(open);
+    world.create(new_thread(1, None));
+    world.create(new_thread(2, None));
+    let missing = world.store.request_cancel(&thread_id(3), "enough", 1);
+    assert!(matches!(missing, Err(ThreadStoreError::NoThread(_))), "{missing:?}");
+    world.store.request_cancel(&thread_id(2), "enough", 1).expect("requested");
+    world.store.request_cancel(&thread_id(1), "too slow", 2).expect("requested");
+    world.store.request_cancel(&thread_id(2), "again", 3).expect("requested");
+    let request =
+        |number, reason: &str| CancelRequest { thread: thread_id(number), reason: reason.to_owned() };
+    let requests = || world.store.cancel_requests().expect("read");
+    assert_eq!(requests(), [request(1, "too slow"), request(2, "enough")]);
+    world.store.clear_cancel_request(&thread_id(1)).expect("cleared");
+    world.store.clear_cancel_request(&thread_id(3)).expect("nothing to clear");
+    assert_eq!(requests(), [request(2, "enough")]);
+}
+
+/// Requests that no process took up for a day are removed.
+pub fn old_cancel_requests_are_removed(open: OpenStore) {
+    let world = TestStore::new(open);
+    world.create(new_thread(1, None));
+    world.create(new_thread(2, None));
+    world.store.request_cancel(&thread_id(1), "enough", 1).expect("requested");
+    world.store.request_cancel(&thread_id(2), "enough", MAX_CANCEL_REQUEST_AGE_MS + 2).expect("requested");
+    let requests = world.store.cancel_requests().expect("read");
+    assert_eq!(requests.iter().map(|request| &request.thread).collect::<Vec<_>>(), [&thread_id(2)]);
+}

@@ -16,10 +16,11 @@ use std::any::Any;
 
 use lillux_hash::Digest;
 use rye_store::{
-    Approval, ApprovalDecision, Attribution, BudgetCaps, BudgetRefusal, BudgetResource, ChargeScope, Claim,
-    ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, FolderDisposal, JournalRecord, LedgerRules,
-    NewThread, Owner, PruneOptions, Reservation, ReserveRequest, Settlement, SpawnCaps, StatusChange,
-    StoreHandle, ThreadChange, ThreadCommit, ThreadFilter, ThreadRow, ThreadStoreError,
+    Approval, ApprovalDecision, Attribution, BudgetCaps, BudgetRefusal, BudgetResource, CancelRequest,
+    ChargeScope, Claim, ClaimOutcome, ClaimPolicy, CommitOutcome, CreateOutcome, FolderDisposal,
+    JournalRecord, LedgerRules, MAX_CANCEL_REQUEST_AGE_MS, NewThread, Owner, PruneOptions, Reservation,
+    ReserveRequest, Settlement, SpawnCaps, StatusChange, StoreHandle, ThreadChange, ThreadCommit,
+    ThreadFilter, ThreadRow, ThreadStoreError,
 };
 use rye_thread::cost::Cost;
 use rye_thread::limits::ThreadLimits;
@@ -64,6 +65,8 @@ macro_rules! store_contract {
             claims::only_threads_of_dead_processes_are_orphans,
             claims::child_of_detached_thread_is_detached,
             claims::claim_clears_the_note,
+            claims::cancel_request_stays_until_cleared,
+            claims::old_cancel_requests_are_removed,
             properties::ledger_sums_hold_and_caps_are_respected,
             retention::trees_in_use_are_not_pruned,
             retention::blob_is_pruned_with_its_thread,
